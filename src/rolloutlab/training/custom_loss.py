@@ -5,12 +5,18 @@ came with a request. This side never imports torch; the function is called by th
 """
 
 import ast
+import builtins
 import dis
 import hashlib
 import inspect
+import json
 import math
+import subprocess
+import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
@@ -21,6 +27,14 @@ from rolloutlab.settings import Settings
 Loss = Callable[..., Any]
 """`fn(new, old, advantage, weight, history) -> loss`; see `rolloutlab.policy.custom_loss`."""
 _PARAMETERS = 5
+_NO_VALUE = object()
+_FIND = """
+import importlib.util, json, sys
+find = lambda name: name not in ("", "__main__") and importlib.util.find_spec(name)
+specs = {name: find(name) for name in sys.argv[1:]}
+print(json.dumps({name: (spec.origin or "") if spec else None for name, spec in specs.items()}))
+"""
+"""Prints where modules are, by name; an empty text is a package without a file."""
 _HINT = "def loss(new, old, advantage, weight, history): return -(weight * advantage * new).sum() / len(new)"
 
 
@@ -58,7 +72,10 @@ def source_of(loss: Loss) -> str:
         raise InputError(f"{loss.__name__} is not a loss: {error}", hint=_HINT) from None
     if not isinstance(function, ast.FunctionDef) or function.decorator_list:
         raise InputError(f"{loss.__name__} is a coroutine, or has a decorator", hint=_HINT)
-    return "".join(f"{line}\n" for line in [*_definitions(loss, _defaults(function)), source.rstrip()])
+    used = {*_defaults(function), *_global_names(loss.__code__), *loss.__code__.co_freevars}
+    lines = list(_definitions(loss, used))
+    _check_modules([*(line.split()[1] for line in lines if line.startswith("import ")), *_imports(function)])
+    return "".join(f"{line}\n" for line in [*lines, source.rstrip()])
 
 
 def _defaults(function: ast.FunctionDef) -> set[str]:
@@ -67,27 +84,79 @@ def _defaults(function: ast.FunctionDef) -> set[str]:
     return {node.id for value in values for node in ast.walk(value) if isinstance(node, ast.Name)}
 
 
-def _definitions(loss: Any, defaults: set[str]) -> Iterator[str]:
+def _imports(node: ast.AST) -> Iterator[str]:
+    """Modules that a function imports, but for those that it tries to."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import):
+            yield from (each.name for each in child.names)
+        elif isinstance(child, ast.ImportFrom):
+            yield child.module or "."
+        elif not isinstance(child, ast.Try):
+            yield from _imports(child)
+
+
+def _definitions(loss: Any, used: set[str]) -> Iterator[str]:
     """An import or an assignment for each name that the function takes from its notebook."""
-    cells = zip(loss.__code__.co_freevars, loss.__closure__ or (), strict=True)
-    values = {**loss.__globals__, **{name: cell.cell_contents for name, cell in cells}}
-    for name in sorted({*defaults, *_global_names(loss.__code__), *loss.__code__.co_freevars} & values.keys()):
-        value = values[name]
-        if isinstance(value, ModuleType):
-            yield f"import {value.__name__} as {name}" if value.__name__ != name else f"import {name}"
-        elif (
-            value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value))
-        ):
-            yield f"{name} = {value!r}"
-        elif value is not loss:
-            what = f"{name}, a {type(value).__name__}"
-            raise InputError(
-                f"the loss uses {what}: only modules, numbers and texts go with it", hint=f"put {name} inside"
-            )
+    values = {**loss.__globals__, **dict.fromkeys(loss.__code__.co_freevars, _NO_VALUE), **_closure(loss)}
+    for name in sorted(used):
+        value = values.get(name, getattr(builtins, name, _NO_VALUE))
+        if value is _NO_VALUE and name != "torch":  # which the service has
+            raise InputError(f"the loss uses {name}, which has no value", hint=f"{name} = ... before the call")
+        if name in values and value is not loss:
+            yield _definition(name, value)
+
+
+def _closure(loss: Any) -> dict[str, Any]:
+    """Variables of the functions around it that have a value."""
+    values = {}
+    for name, cell in zip(loss.__code__.co_freevars, loss.__closure__ or (), strict=True):
+        with suppress(ValueError):  # assigned after the call
+            values[name] = cell.cell_contents
+    return values
+
+
+def _definition(name: str, value: Any) -> str:
+    """The source of a name's value, in which numbers and texts of NumPy and enumerations are those of Python."""
+    if (numpy := sys.modules.get("numpy")) and isinstance(value, numpy.generic):
+        value = value.item()
+    if isinstance(value, ModuleType):
+        return f"import {value.__name__} as {name}" if value.__name__ != name else f"import {name}"
+    if value is None or isinstance(value, bool):
+        return f"{name} = {value!r}"
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"{name} = float('{float.__repr__(value)}')"
+    for kind in (int, float, str):
+        if isinstance(value, kind):
+            return f"{name} = {kind.__repr__(value)}"
+    message = f"the loss uses {name}, a {type(value).__name__}: only modules, numbers and texts go with it"
+    raise InputError(message, hint=f"put {name} inside")
+
+
+def _check_modules(modules: Iterable[str]) -> None:
+    """InputError for a module that a service, which a kernel starts with `python -P`, cannot import as the kernel does.
+
+    It is one beside the notebook, or in a folder that a cell has added to `sys.path`.
+    """
+    names = {module.partition(".")[0] for module in modules} - sys.stdlib_module_names - {"torch"}
+    if not names:
+        return
+    command = [sys.executable, "-P", "-c", _FIND, *sorted(names)]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    if done.returncode:
+        return  # the check of the job, in the service, fails where the module is missing there
+    for name, origin in json.loads(done.stdout).items():
+        here = getattr(sys.modules.get(name), "__file__", None)
+        if origin is None or (here and Path(here).resolve() != Path(origin).resolve()):
+            message = f"the loss uses {name or '.'}, a module that the embedded service cannot import"
+            raise InputError(message, hint="put what it uses of it inside, or %pip install the module")
 
 
 def _global_names(code: CodeType) -> Iterator[str]:
-    yield from (each.argval for each in dis.get_instructions(code) if each.opname in {"LOAD_GLOBAL", "LOAD_NAME"})
+    instructions = list(dis.get_instructions(code))
+    own = {each.argval for each in instructions if each.opname in {"STORE_GLOBAL", "STORE_NAME"}}
+    yield from (
+        each.argval for each in instructions if each.opname in {"LOAD_GLOBAL", "LOAD_NAME"} and each.argval not in own
+    )
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from _global_names(constant)
