@@ -9,6 +9,7 @@ from rolloutlab.errors import InputError
 from rolloutlab.search.field_notation import F
 from rolloutlab.service.endpoints import sft_upload
 from rolloutlab.training import fine_tuning
+from rolloutlab.training.fine_tuning_lines import as_line
 
 LINE = {"messages": [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "fox"}]}
 
@@ -93,6 +94,70 @@ def test_a_file_of_conversations_is_learned(notebook, file, capsys):
     job = notebook.run(f"%%train {file} --sft")
     assert "3 conversations, " in capsys.readouterr().out
     assert job.status == "succeeded"
+
+
+CALL = {"function": {"name": "add", "arguments": {"a": 1}}}
+TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
+ASK, SAY = LINE["messages"]
+
+
+@pytest.mark.parametrize(
+    ("line", "sent"),
+    [
+        ({"prompt": "hello", "completion": "fox"}, LINE["messages"]),
+        (
+            {"prompt": [ASK, SAY, ASK], "completion": [SAY], "source": "x"},
+            [ASK, {**SAY, "weight": 0}, ASK, SAY],
+        ),
+        (
+            {"conversations": [{"from": "human", "value": "hello"}, {"from": "gpt", "value": "fox"}], "system": "be"},
+            [{"role": "system", "content": "be"}, *LINE["messages"]],
+        ),
+        (
+            {
+                "messages": [
+                    ASK,
+                    {"role": "assistant", "tool_calls": [CALL]},
+                    {"role": "tool", "name": "add", "content": "2"},
+                    SAY,
+                ],
+                "tools": json.dumps([TOOL]),
+            },
+            [
+                ASK,
+                {
+                    "role": "assistant",
+                    "tool_calls": [
+                        {
+                            "function": {"name": "add", "arguments": '{"a": 1}'},
+                            "type": "function",
+                            "id": "call_1_0",
+                        }
+                    ],
+                },
+                {"role": "tool", "name": "add", "content": "2", "tool_call_id": "call_1_0"},
+                SAY,
+            ],
+        ),
+    ],
+)
+def test_lines_of_other_tools_are_read_as_messages(notebook, file, line, sent):
+    read = as_line(line, "line 1")
+    assert read["messages"] == sent
+    assert read.get("tools") == ([TOOL] if "tools" in line else None)
+    file.write_text(json.dumps(line))
+    report = notebook.run(f"%%train {file} --sft --dry-run").report()
+    file.write_text(json.dumps({"messages": sent, **({"tools": [TOOL]} if "tools" in line else {})}))
+    assert report == notebook.run(f"%%train {file} --sft --dry-run").report()
+    assert ("1 conversation, " in report[0]) == ("tools" not in line)  # the policy of these tests has no calls
+
+
+@pytest.mark.parametrize("line", [{"instruction": "a", "output": "b"}, {"prompt": "a", "chosen": "b"}, {"prompt": 3}])
+def test_a_line_of_an_unknown_shape_is_named_with_what_it_has(notebook, file, line):
+    file.write_text(json.dumps(line))
+    error = notebook.error(f"%%train {file} --sft")
+    assert f"line 1: a line has messages, conversations, or prompt and completion; here: {', '.join(line)}" in error
+    assert '{"messages": [' in error
 
 
 def test_a_wrong_line_of_a_file_is_named_before_anything_is_submitted(notebook, file):

@@ -76,6 +76,39 @@ def test_an_answer_of_weight_0_is_context(policy):
     assert learned(policy, conversation("hello", whole, "and?", "dog")) == ["fox</s>", "dog</s>"]
 
 
+@pytest.mark.parametrize("mask", [{"weight": 0}, {"train": False}, {"training": False}])
+def test_a_masked_answer_is_context_also_where_it_was_sampled(policy, mask):
+    masked = {"role": "assistant", "content": "fox", **mask}
+    assert learned(policy, conversation("hello", masked, "and?", "dog")) == ["dog</s>"]
+    assert learned(policy, conversation("hello", chosen("fox") | mask, "and?", chosen("dog"))) == ["dog</s>"]
+    assert read(policy, conversation("hello", chosen("fox") | mask)).skipped == {"no_answer": ["line 1"]}
+
+
+def test_marks_of_other_meanings_mask_nothing(policy):
+    odd = {"role": "assistant", "content": "fox", "train": "IC 5", "training": True}
+    assert learned(policy, conversation("hello", odd)) == ["fox</s>"]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"content": "a </s> b"},
+        {"content": "a </s>"},
+        {"content": "a", "reasoning_content": "hm </s> hm"},
+    ],
+)
+def test_an_answer_with_the_end_of_a_turn_in_its_text_is_named_and_not_cut(policy, answer):
+    found = read(policy, conversation("hello", "fox"), conversation("hello", {"role": "assistant", **answer}))
+    assert len(found.sequences) == 1
+    assert found.unreadable == {"messages.1: the text of the answer has the policy's end of a turn in it": ["line 2"]}
+
+
+@pytest.mark.parametrize("field", ["reasoning_content", "reasoning", "thinking"])
+def test_reasoning_is_learned_in_whatever_field_it_is(policy, field):
+    answer = {"role": "assistant", "content": "dog", field: "the fox"}
+    assert learned(policy, conversation("hello", answer)) == ["<think>\nthe fox\n</think>\n\ndog</s>"]
+
+
 def test_sampled_tokens_are_learned_as_they_were_sampled(policy):
     text = "fox"
     apart = [policy.tokenizer.convert_tokens_to_ids(letter) for letter in text]

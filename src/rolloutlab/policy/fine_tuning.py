@@ -12,15 +12,24 @@ from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import Any
 
-from rolloutlab.api.wire.chat import Choice, ChoiceLogprobs, MessageOrChoice, TokenLogprob
-from rolloutlab.api.wire.fine_tuning import Conversation, SFTTrainingConfig
-from rolloutlab.api.wire.reasoning import CLOSING, OPENING
+from rolloutlab.api.wire.chat import (
+    AssistantMessage,
+    Choice,
+    ChoiceLogprobs,
+    CompletionMessage,
+    FunctionToolCall,
+    MessageOrChoice,
+    TokenLogprob,
+)
+from rolloutlab.api.wire.fine_tuning import MASKS, Conversation, SFTTrainingConfig
+from rolloutlab.api.wire.reasoning import CLOSING, OPENING, reasoning_of
 from rolloutlab.api.wire.trajectories import History
 from rolloutlab.errors import ContextError, RenderingError, TrainingError
 from rolloutlab.objective.advantages import Reason
 from rolloutlab.objective.options import Options
 from rolloutlab.objective.preflight import count
 from rolloutlab.policy.base import Base
+from rolloutlab.policy.messages import content_of
 from rolloutlab.policy.rendering import Renderer
 from rolloutlab.policy.rows import Row, TrainingSequence, pack
 from rolloutlab.policy.task import Callbacks, Task, seed_of
@@ -37,7 +46,7 @@ _REPORTED = (
 
 _FEW_ANSWERS = 4
 """A conversation of more is rendered once where that is the same."""
-_TEXT_FIELDS = {"role", "content", "name", "weight"}
+_TEXT_FIELDS = {"role", "content", "name", *MASKS}
 _LEARNED = TokenLogprob.model_construct(token="", logprob=0.0, top_logprobs=[])
 """A token that is learned, whose logprob is not known."""
 
@@ -187,12 +196,20 @@ def _with_tokens(items: Sequence[MessageOrChoice], i: int, renderer: Renderer, t
     if isinstance(item, Choice) and item.sampled_tokens():
         return item
     before: list[Any] = [each.message if isinstance(each, Choice) else each for each in items[: i + 1]]
+    if any(map(renderer.ends_within, _texts(before[-1]))):
+        raise RenderingError(f"messages.{i}: the text of the answer has the policy's end of a turn in it")
     tokens = [
         TokenLogprob.model_construct(token="", logprob=0.0, top_logprobs=[], token_id=token_id)
         for token_id in renderer.answer(before, tools)
     ]
     logprobs = ChoiceLogprobs.model_construct(content=tokens)
     return Choice.model_construct(finish_reason="stop", index=0, message=before[-1], logprobs=logprobs)
+
+
+def _texts(message: AssistantMessage | CompletionMessage) -> list[str]:
+    """The texts of an answer that are learned."""
+    calls = [call.function.arguments for call in message.tool_calls or () if isinstance(call, FunctionToolCall)]
+    return [content_of(message), reasoning_of(message.to_wire(), "")[0], *calls]
 
 
 def read_fine_tuning(

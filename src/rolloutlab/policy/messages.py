@@ -32,7 +32,6 @@ _EQUIVALENTS = {"developer": "system", "function": "tool", "function_call": "too
 _UNCHECKED = ("user", "assistant")
 _MARKERS = re.compile(r"rolloutlab\d+(?:content|call\d)")
 _MAX_SHAPES = 1000
-_REASONING = (*FIELDS, "thinking")
 
 _LOST = {
     "kind": (": this policy's chat template does not render messages of the kind {kind}", None),
@@ -174,7 +173,7 @@ class Messages:
     @cached_property
     def _reasoning_place(self) -> Place | None:
         """Makes the fields of a message with reasoning and content; None where the template drops all reasoning."""
-        places: list[Place] = [*(partial(_in_field, name) for name in _REASONING), _in_content]
+        places: list[Place] = [*(partial(_in_field, name) for name in FIELDS), _in_content]
         for place in places:
             user = {"role": "user", "content": "?"}
             answer = {"role": "assistant", **place(_call_marker(1, 0), _content_marker(1))}
@@ -245,7 +244,7 @@ def _shape(message: dict[str, Any]) -> _Shape:
     else:
         types = [call["type"] for call in message.get("tool_calls") or []]
         calls = tuple(chain.from_iterable([each] * min(types.count(each), 2) for each in ("function", "custom")))
-    reasoning = bool(calls) and any(name in message for name in _REASONING)
+    reasoning = bool(calls) and any(name in message for name in FIELDS)
     return _Shape(message["role"], not calls or bool(message["content"].strip()), calls, reasoning)
 
 

@@ -204,7 +204,7 @@ class CompletionParser:
             calls = [valid_call(each.get("name"), each.get("arguments") or {}) for each in functions]
         except Exception:  # noqa: BLE001 - sampled text may be malformed in any way
             return None
-        reasoning = next((str(parsed[name]) for name in (*FIELDS, "thinking") if parsed.get(name)), "")
+        reasoning = next((str(parsed[name]) for name in FIELDS if parsed.get(name)), "")
         valid = [call for call in calls if call]
         if len(valid) < len(calls) or (valid and not tools) or not (valid or reasoning):
             return None

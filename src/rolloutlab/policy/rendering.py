@@ -105,6 +105,10 @@ class Renderer:
         ends = [i + 1 for i, token_id in enumerate(ids) if token_id in self._end_ids]
         return ids[: ends[0]] if ends else ids
 
+    def ends_within(self, text: str) -> bool:
+        """Whether a text has a token that ends a turn, after which nothing of an answer would be rendered."""
+        return self._splicer.has_end(text) and not self._end_ids.isdisjoint(self._encode(text))
+
     def at_once(
         self, messages: Sequence[Message], answers: Sequence[int], tools: Tools = None
     ) -> list[tuple[list[int], list[int]]] | None:

@@ -63,6 +63,10 @@ class Splicer:
         ends = [at + len(end) for end in self._ends if end and (at := text.find(end)) >= 0]
         return text[: min(ends, default=len(text))]
 
+    def has_end(self, text: str) -> bool:
+        """Whether a text has the text of a token that ends a turn."""
+        return any(end in text for end in self._ends if end)
+
     def _with_marks(self, text: str, plain: Sequence[Message], turns: Turns, tools: Tools) -> str:
         """The text with marks in place of the turns that it has."""
 
@@ -119,7 +123,7 @@ class Splicer:
         except RenderingError:
             return None
         body = whole[len(prompt) :].rstrip()
-        reasoning = next((str(plain[i][name]) for name in (*FIELDS, "thinking") if plain[i].get(name)), "")
+        reasoning = next((str(plain[i][name]) for name in FIELDS if plain[i].get(name)), "")
         rendered_alike = whole.startswith(prompt) and words(reasoning) in words(body)
         if not rendered_alike or not all(_has_call(each["function"], sampled) for each in _functions(plain[i])):
             return None

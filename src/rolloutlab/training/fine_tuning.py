@@ -31,6 +31,7 @@ from rolloutlab.settings import Address
 from rolloutlab.store.jobs import SubmittedJobs
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import SubmittedJob, dumped, now
+from rolloutlab.training.fine_tuning_lines import as_line
 from rolloutlab.training.submission import recorded
 from rolloutlab.trajectories.collection import Collection, select
 from rolloutlab.trajectories.files import file_path
@@ -82,7 +83,7 @@ class FineTuning:
                         yield _line(items + json.dumps(rest)[1:], trajectory.name)
         for path in self.files:
             for place, value in documents(path):
-                conversation = checked(Conversation, value, place).model_copy(update={"name": place})
+                conversation = checked(Conversation, as_line(value, place), place).model_copy(update={"name": place})
                 yield _line(conversation.to_json(), place)
 
     def warnings(self) -> list[str]:

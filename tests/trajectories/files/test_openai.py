@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from rolloutlab.api.wire.chat import AssistantMessage
+from rolloutlab.api.wire.chat import AssistantMessage, Choice
 from rolloutlab.errors import InputError
 from rolloutlab.trajectories.collection import Collection
 
@@ -32,8 +32,9 @@ def test_the_same_prompt_is_the_same_group(desk, file):
     assert [len(group.prompt) for group in desk.groups("sums")] == [1, 1]
 
 
-def test_what_has_weight_0_belongs_to_the_prompt(desk, file):
-    example = [{"role": "user", "content": "1 + 1?"}, say("2", weight=0)]
+@pytest.mark.parametrize("mask", [{"weight": 0}, {"train": False}, {"training": False}])
+def test_what_is_masked_belongs_to_the_prompt(desk, file, mask):
+    example = [{"role": "user", "content": "1 + 1?"}, say("2", **mask)]
     desk.read(file({"messages": [*example, ASK, say("4"), ASK, say("5")]}), "sums")
     ((group,),) = (desk.groups("sums"),)
     assert len(group.prompt) == 3
@@ -97,6 +98,20 @@ def test_what_is_written_holds_no_more_than_the_format_knows_and_marks_what_was_
     line = json.loads((tmp_path / "a.jsonl").read_text())
     assert line.keys() == {"messages", "tools"}
     assert line["messages"][2:] == [say("Sure.", weight=0), say("Paris")]
+
+
+@pytest.mark.parametrize("field", ["reasoning_content", "reasoning", "thinking"])
+def test_reasoning_is_written_and_read(open_desk, recorded, tmp_path, field):
+    one, two = open_desk(), open_desk()
+    message = say("Paris", **{field: "a capital"})
+    choice = {"finish_reason": "stop", "index": 0, "message": message}
+    one.add(recorded(items=[Choice.model_validate(choice)]))
+    one.write(tmp_path / "a.jsonl", kind="openai")
+    [line] = map(json.loads, (tmp_path / "a.jsonl").read_text().splitlines())
+    assert line["messages"][-1] == message
+    two.read(tmp_path / "a.jsonl", "capitals")
+    [[trajectory]] = [group.trajectories for group in two.groups("capitals")]
+    assert (trajectory.reasoning, trajectory.answer) == ("a capital", "Paris")
 
 
 def test_a_trip_through_such_a_file_keeps_groups_and_messages(open_desk, recorded, tmp_path):

@@ -11,15 +11,25 @@ from rolloutlab.api.wire.base import Integer, Number, Wire
 from rolloutlab.api.wire.chat import AssistantMessage, Choice, FunctionDefinition, FunctionTool, MessageOrChoice
 
 _Rate = Annotated[Number, Field(ge=0)]
+MASKS = "weight", "train", "training"
+"""Properties of an answer; see `is_context`."""
 MAX_LINE_BYTES = 64_000_000
 """Limit of a line of fine-tuning data, which a service reads as a whole; a client checks it before it sends a line."""
+
+
+def is_context(item: MessageOrChoice) -> bool:
+    """Whether an answer is not to be learned: `"weight": 0`, as OpenAI has it, or `"train": false`, or `"training"`.
+
+    The latter two are what axolotl's data sets have (`message_field_training`).
+    """
+    return any((item.model_extra or {}).get(name) == 0 for name in MASKS)
 
 
 class Conversation(Wire):
     """A line of fine-tuning data: OpenAI's `messages`, or `messages_and_choices` with sampled tokens.
 
     functions: the older form of `tools`. name: for reports. Of an assistant's message, `weight` is 0 or 1, as OpenAI
-    has it: one of weight 0 is context.
+    has it: see `is_context`.
     """
 
     messages: list[MessageOrChoice] = Field(
@@ -43,13 +53,10 @@ class Conversation(Wire):
         return [*(self.tools or ()), *older] or None
 
     def answers(self) -> list[int]:
-        """Indices of what is learned: the Choices or, without any, the assistant's messages whose weight is not 0."""
-        choices = [i for i, item in enumerate(self.messages) if isinstance(item, Choice)]
-        return choices or [
-            i
-            for i, item in enumerate(self.messages)
-            if isinstance(item, AssistantMessage) and (item.model_extra or {}).get("weight") != 0
-        ]
+        """Indices of what is learned: the Choices or, without any, the assistant's messages; none that is context."""
+        sampled = any(isinstance(item, Choice) for item in self.messages)
+        kind = Choice if sampled else AssistantMessage
+        return [i for i, item in enumerate(self.messages) if isinstance(item, kind) and not is_context(item)]
 
 
 class SFTTrainingConfig(Wire):

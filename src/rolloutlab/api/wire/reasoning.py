@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 
 OPENING, CLOSING = "<think>", "</think>"
-FIELDS = "reasoning_content", "reasoning"
-"""Where services put it: DeepSeek and vLLM until 0.11; vLLM since, and OpenRouter."""
+FIELDS = "reasoning_content", "reasoning", "thinking"
+"""Where services put it: DeepSeek and vLLM until 0.11; vLLM since, and OpenRouter; Ollama and data sets for gpt-oss."""
 _ON_ITS_LINE = re.compile(rf"(^|\n)[ \t]*{CLOSING}|{CLOSING}[ \t]*(\n|$)")
 """A mark that begins or ends a line, as policies write it; one within a sentence is a word of the answer."""
 

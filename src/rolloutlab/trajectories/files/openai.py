@@ -1,7 +1,7 @@
 """OpenAI's fine-tuning JSONL: `{"messages": [...], "tools": [...]}` per line.
 
-An assistant message with `weight` 0 is not the policy's; the prompt ends before the policy's first message,
-and lines with the same prompt are one group.
+An assistant message with `weight` 0 (or `train` false) is not the policy's; the prompt ends before the policy's first
+message, and lines with the same prompt are one group. Reasoning is in `reasoning_content`, which OpenAI does not have.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,11 +12,13 @@ from pydantic import Field
 
 from rolloutlab.api.wire.base import Number, Wire
 from rolloutlab.api.wire.chat import AssistantMessage, Choice, FunctionTool, Message, MessageOrChoice
+from rolloutlab.api.wire.fine_tuning import is_context
+from rolloutlab.api.wire.reasoning import FIELDS
 from rolloutlab.store.models import Group, Recorded, StoredCollection, StoredTrajectory
 from rolloutlab.trajectories.files.columns import checked, needed, prompt_length, shared_by
 from rolloutlab.trajectories.files.jsonl import Document, dumped, write_lines
 
-_ASSISTANT_FIELDS = ("role", "content", "refusal", "name", "tool_calls", "function_call", "weight")
+_ASSISTANT_FIELDS = ("role", "content", "refusal", "name", "tool_calls", "function_call", "weight", *FIELDS)
 
 
 class Example(Wire):
@@ -28,7 +30,7 @@ class Example(Wire):
 
 
 def write(path: Path, groups: Iterable[tuple[StoredCollection, Group]], *, gzipped: bool) -> None:
-    """Write the conversations of groups; logprobs, rewards and rows have no place in this format."""
+    """Write the conversations of groups, with reasoning; logprobs, rewards and rows have no place in this format."""
     lines = (dumped(_example(group, each)) for _, group in groups for each in group.trajectories)
     write_lines(path, lines, gzipped=gzipped)
 
@@ -55,7 +57,7 @@ def read(documents: Iterable[Document], name: str | None) -> Iterator[Recorded]:
 
 
 def _is_sampled(item: MessageOrChoice) -> bool:
-    return isinstance(item, AssistantMessage) and (item.model_extra or {}).get("weight") != 0
+    return isinstance(item, AssistantMessage) and not is_context(item)
 
 
 def _example(group: Group, trajectory: StoredTrajectory) -> dict[str, Any]:

@@ -1,0 +1,75 @@
+"""Lines of fine-tuning files in the shapes of other tools, as lines with `messages`."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic_core import from_json
+
+from rolloutlab.errors import InputError
+from rolloutlab.sampling.conversation import as_message
+
+_SHOWN = 6
+
+
+def as_line(value: Any, place: str) -> Any:
+    """A line of messages: as it is, or from ShareGPT's `conversations`, or TRL's `prompt` and `completion`.
+
+    Calls without an id get one, as in TRL's data; `tools` may be JSON text. An answer in a prompt is context.
+
+    Raises:
+        InputError: it has another shape.
+    """
+    if not isinstance(value, Mapping):
+        return value
+    line = dict(value)
+    if isinstance(tools := line.get("tools"), str):
+        line["tools"] = _parsed(tools)
+    if line.get("messages") is None and line.get("messages_and_choices") is None:
+        line["messages"] = _messages(line, place)
+    if _are_mappings(line.get("messages")) and not any("message" in each for each in line["messages"]):
+        line["messages"] = _with_ids([as_message(each) for each in line["messages"]])
+    return line
+
+
+def _messages(line: dict[str, Any], place: str) -> list[Any]:
+    """The messages of a line without any, whose properties are taken out of it."""
+    if _are_mappings(line.get("conversations")):
+        system = line.pop("system", None)
+        return [*[{"role": "system", "content": system}] * bool(system), *line.pop("conversations")]
+    if {"prompt", "completion"} <= line.keys():
+        prompt, completion = (
+            [{"role": role, "content": text}] if isinstance(text := line.pop(name), str) else text
+            for name, role in (("prompt", "user"), ("completion", "assistant"))
+        )
+        if _are_mappings(prompt) and _are_mappings(completion):
+            context = [{**each, "weight": 0} if each.get("role") == "assistant" else each for each in prompt]
+            return [*context, *completion]
+    names = ", ".join(map(str, list(line)[:_SHOWN])) or "nothing"
+    hint = '{"messages": [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]} in each line'
+    raise InputError(f"{place}: a line has messages, conversations, or prompt and completion; here: {names}", hint=hint)
+
+
+def _parsed(tools: str) -> Any:
+    """The tools of a JSON text; the text itself where it is none, so that the error names it."""
+    try:
+        return from_json(tools, allow_inf_nan=False) if tools.strip() else None
+    except ValueError:
+        return tools
+
+
+def _are_mappings(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(each, Mapping) for each in value)
+
+
+def _with_ids(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Messages whose calls have ids, in place; a result without one is of the first call that has none yet."""
+    pending: list[str] = []
+    for i, message in enumerate(messages):
+        for j, call in enumerate(message.get("tool_calls") or ()):
+            if isinstance(call, dict) and "function" in call:
+                call.setdefault("type", "function")
+                pending.append(str(call.setdefault("id", f"call_{i}_{j}")))
+        if message.get("role") == "tool":
+            answered = message.setdefault("tool_call_id", pending[0] if pending else f"call_{i}")
+            pending = [each for each in pending if each != answered]
+    return messages
