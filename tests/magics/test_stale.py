@@ -12,7 +12,7 @@ from rolloutlab.training import lag
 
 CHAT = "%%chat capitals -n 6 --over countries --max-tokens 12 --seed 1\nuser: Capital of {{country}}?"
 REWARD = "%%reward capitals\nreturn float(sum(map(ord, answer)) % 7)"
-REMEDY = "%%chat capitals samples anew, or ppo: true bounds the ratio"
+REMEDY = "%%chat capitals samples anew"
 FRESH = {"kl": pytest.approx(0, abs=1e-4), "old_new_correlation": pytest.approx(1, abs=1e-3)}
 
 
@@ -100,9 +100,8 @@ def test_at_another_temperature_recomputed_logprobs_change_nothing_and_are_not_a
     sample(notebook, "--temperature 0.5")
     capsys.readouterr()
     recorded = first_step(train(notebook, 1e-9))
-    assert "12 trajectories sampled at temperature 0.5: importance ratios assume 1 -> sample at 1\n" in (
-        capsys.readouterr().out
-    )
+    warning = "12 trajectories sampled at temperature 0.5: importance ratios assume 1, kl_base leaves them out"
+    assert f"{warning} -> sample at 1\n" in capsys.readouterr().out
     recomputed = first_step(train(notebook, 1e-9, "precalculate_logprobs: true"))
     names = ["loss", "kl", "ratio_mean", "ratio_max", "clipped"]
     assert list(recomputed[names]) == pytest.approx(list(recorded[names]), abs=1e-3)

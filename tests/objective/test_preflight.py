@@ -108,14 +108,21 @@ def test_a_reason_comes_with_something_to_type(group, unscored, what, fix):
     assert fix in to_type
 
 
+def test_the_lowest_reward_of_a_job_is_no_failure_in_itself():
+    groups = [[Member(f"{reward}", reward, (2,))] * 2 for reward in (0.9, 1.0)]
+    lines = preflight(groups, Options()).words("sums")[1:]
+    assert ["the lowest of this job" in lines[0], "the highest of this job" in lines[1]] == [True, True]
+    assert not any("fail" in line or "there is" in line for line in lines)
+
+
 def test_groups_that_failed_and_groups_that_passed_are_two_reasons_with_different_advice():
     rewards = {"a": 0.0, "b": 1.0, "c": 0.5}
     groups = [[Member(f"{name}{i}", reward, (2,)) for i in range(2)] for name, reward in rewards.items()]
     mixed = [Member("d", 0.0, (2,)), Member("e", 1.0, (2,))]
     failed, passed, equal = preflight([*groups, mixed], Options()).words("sums")[1:]
-    assert failed.startswith("2 left out: all of the group failed: each has the lowest reward there is")
+    assert failed.startswith("2 left out: all rewards of the group are the lowest of this job")
     assert "(a0, a1) -> %%chat sums with a larger -n, or over easier rows" in failed
-    assert passed.startswith("2 left out: all of the group passed: each has the highest reward there is")
+    assert passed.startswith("2 left out: all rewards of the group are the highest of this job")
     assert "(b0, b1) -> %%chat sums over harder rows" in passed
     assert equal.startswith(
         "2 left out: all rewards of the group are equal, so nothing in it is better or worse (c0, c1)"
@@ -213,7 +220,7 @@ def test_sampling_at_another_temperature_or_top_p_gives_one_warning_per_setting(
     ],
 )
 def test_the_lag_is_that_of_the_oldest_completions(sampled, said):
-    assert lag_warnings(sampled, 13, "caps") == [f"{said} -> %%chat caps samples anew, or ppo: true bounds the ratio"]
+    assert lag_warnings(sampled, 13, "caps") == [f"{said} -> %%chat caps samples anew"]
 
 
 @pytest.mark.parametrize("sampled", [{}, {13: 4}, {14: 1}])

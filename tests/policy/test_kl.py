@@ -1,6 +1,8 @@
 """KL to a reference: its report in every job, its penalty, and truncated importance sampling, in whole jobs."""
 
 from dataclasses import replace
+from random import Random
+from statistics import fmean
 
 import pytest
 import torch
@@ -11,7 +13,7 @@ from rolloutlab.policy.metrics import metrics_of
 from rolloutlab.policy.model import read_adapter
 from rolloutlab.policy.reference import sample
 from rolloutlab.policy.state import State
-from tests.policy.test_trainer import as_job, large_groups, run, same, small_job, steps
+from tests.policy.test_trainer import as_job, large_groups, run, same, sampled, small_job, steps
 
 
 @pytest.fixture(scope="module")
@@ -28,31 +30,104 @@ def test_every_job_reports_how_far_the_model_is_from_checkpoint_0(policy, start)
     assert "kl_reference" not in moved
 
 
-@pytest.mark.parametrize("sampler", ["checkpoint 0", "present policy", "another"])
-def test_the_distance_is_the_kl_divergence_whichever_policy_sampled(sampler):
+def policies(noise: float = 0.5) -> dict[str, torch.Tensor]:
+    """Logprobs of 100,000 places and 8 tokens under three policies, and a generator to sample from them."""
     random = torch.Generator().manual_seed(1)
     logits_TV = torch.randn(100_000, 8, generator=random, dtype=torch.float64)
-    base_TV = logits_TV.log_softmax(-1)
     new_TV, other_TV = (
-        (logits_TV + 0.5 * torch.randn(logits_TV.shape, generator=random, dtype=torch.float64)).log_softmax(-1)
+        (logits_TV + noise * torch.randn(logits_TV.shape, generator=random, dtype=torch.float64)).log_softmax(-1)
         for _ in range(2)
     )
-    old_TV = {"checkpoint 0": base_TV, "present policy": new_TV, "another": other_TV}[sampler]
-    token_T = torch.multinomial(old_TV.exp(), 1, generator=random)
-    new_T, base_T, old_T = (each.gather(1, token_T)[:, 0] for each in (new_TV, base_TV, old_TV))
-    exact = float((new_TV.exp() * (new_TV - base_TV)).sum(-1).mean())
+    return {"checkpoint 0": logits_TV.log_softmax(-1), "present policy": new_TV, "another": other_TV}
+
+
+def distances(sampled_TV: torch.Tensor, old_TV: torch.Tensor, noise: float = 0.5) -> tuple[float, float]:
+    """`kl_base` of tokens that a policy sampled, whose old logprobs are another's; and the exact KL divergence."""
+    base_TV, new_TV, _ = policies(noise).values()
+    token_T = torch.multinomial(sampled_TV.exp(), 1, generator=torch.Generator().manual_seed(2))
+    new_T, base_T, old_T, sampled_T = (each.gather(1, token_T)[:, 0] for each in (new_TV, base_TV, old_TV, sampled_TV))
     nothing_T = torch.zeros_like(new_T)
-    metrics = metrics_of(new_T, old_T, nothing_T, nothing_T, nothing_T, nothing_T, base_T, base_T)
-    assert metrics["kl_base"] == pytest.approx(exact, rel=0.03)
+    metrics = metrics_of(new_T, old_T, nothing_T, nothing_T, nothing_T, nothing_T, base_T, base_T, sampled_T)
+    return metrics["kl_base"], float((new_TV.exp() * (new_TV - base_TV)).sum(-1).mean())
+
+
+@pytest.mark.parametrize("sampler", ["checkpoint 0", "present policy", "another"])
+def test_the_distance_is_the_kl_divergence_whichever_policy_sampled(sampler):
+    each = policies()
+    reported, exact = distances(each[sampler], each[sampler])
+    assert reported == pytest.approx(exact, rel=0.03)
     assert exact > 0.05
 
 
-def test_the_sample_begins_with_the_first_sequence_and_has_a_sixteenth_of_the_tokens():
-    picked = sample([10] * 160)
-    assert picked[0] == 0
-    assert len(picked) == 10
-    assert sample([500, 3, 3]) == [0]
-    assert sample([]) == []
+@pytest.mark.parametrize("sampler", ["checkpoint 0", "another"])
+def test_the_distance_is_the_kl_divergence_also_where_old_logprobs_are_recomputed(sampler):
+    each = policies(1.0)
+    reported, exact = distances(each[sampler], each["present policy"], noise=1.0)
+    assert reported == pytest.approx(exact, rel=0.03)
+
+
+def test_recomputed_logprobs_do_not_change_the_distance_to_checkpoint_0(policy, start):
+    """The first step has the same weights: what was recorded of older completions is still known."""
+    recorded = steps(run(policy, start, small_job(0))[1])[0]
+    recomputed = steps(run(policy, start, small_job(0, precalculate_logprobs=True))[1])[0]
+    assert recomputed["ratio_mean"] == pytest.approx(1, abs=1e-4)
+    assert recorded["ratio_mean"] != pytest.approx(1, abs=1e-2)
+    assert recomputed["kl_base"] == pytest.approx(recorded["kl_base"], rel=1e-3)
+
+
+def sampled_at(job, *temperatures):
+    """The job, with what its trajectories record as the temperature that they were sampled at."""
+    body = job.to_wire()
+    [group] = body["trajectory_groups"]
+    for trajectory, temperature in zip(group["trajectories"], temperatures, strict=True):
+        trajectory["metadata"] = {"temperature": temperature}
+    return type(job).model_validate(body)
+
+
+@pytest.mark.parametrize("options", [{}, {"kl_penalty_coef": 1e-6}, {"precalculate_logprobs": True}], ids=str)
+def test_what_was_sampled_at_another_temperature_is_left_out_of_the_distance(policy, start, options):
+    """Of four answers with as many tokens each, the distance is the mean over halves."""
+    whole, first, second, none = (
+        steps(run(policy, start, sampled_at(small_job(0, **options), *temperatures))[1])[0]
+        for temperatures in ((1, 1.0, 1, 1), (1, 1, 0.7, 1.5), (0.7, 1.5, 1, 1), (0.7, 0.7, 0.7, 0.7))
+    )
+    assert "kl_base" not in none
+    assert first["kl_base"] != pytest.approx(second["kl_base"], rel=1e-2)
+    assert fmean([first["kl_base"], second["kl_base"]]) == pytest.approx(whole["kl_base"], rel=1e-3)
+    if "kl_penalty_coef" in options:
+        assert none["kl_reference"] == pytest.approx(whole["kl_reference"], rel=1e-3)
+
+
+def test_the_sample_has_a_sixteenth_of_the_sequences_and_at_least_sixteen():
+    assert [len(sample(range(n), 1)) for n in (0, 1, 15, 16, 17, 256, 320, 1600)] == [0, 1, 15, 16, 16, 16, 20, 100]
+    assert sample([3, 5, 8], 1) == {3, 5, 8}
+    assert sample(range(1000), 1) == sample(range(1000), 1) != sample(range(1000), 2)
+
+
+def test_a_long_sequence_is_in_the_sample_as_often_as_a_short_one():
+    """Where long answers moved far and short ones did not, the distance of samples is that of all tokens."""
+    lengths = [20, 400] * 128
+    moved = [0.01, 0.5] * 128
+
+    def distance(picked) -> float:
+        return sum(moved[i] * lengths[i] for i in picked) / sum(lengths[i] for i in picked)
+
+    samples = [sample(range(256), seed) for seed in range(2000)]
+    assert fmean(map(distance, samples)) == pytest.approx(distance(range(256)), rel=0.02)
+    often = [sum(i in each for each in samples) / len(samples) for i in range(256)]
+    assert fmean(often[::2]) == pytest.approx(fmean(often[1::2]), rel=0.05)
+    assert all(0.5 / 16 < share < 2 / 16 for share in often)
+
+
+def test_the_distance_of_a_small_job_is_of_all_its_sequences(policy, start):
+    """With the penalty it is of all tokens."""
+    random = Random(0)
+    group = [[sampled(random, reward, 5, 40) for reward in (1.0, 0.0, 0.25, 0.5, 0.75, 0.9, 0.1, 0.2)]]
+    [some], [every] = (
+        steps(run(policy, start, as_job(group, learning_rate=0.0, **options))[1])
+        for options in ({}, {"kl_penalty_coef": 1e-6})
+    )
+    assert some["kl_base"] == pytest.approx(every["kl_base"], rel=1e-3)
 
 
 def test_a_penalty_to_checkpoint_0_reports_the_kl_of_all_tokens(policy, start):

@@ -14,7 +14,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rolloutlab.objective.options import Options
+from rolloutlab.api.wire.training import ExperimentalTrainingConfig
+from rolloutlab.objective.options import Options, settle
 from rolloutlab.policy.loss import RowLoss, row_loss
 
 NAN = math.nan
@@ -242,6 +243,26 @@ def test_the_clip_range_need_not_be_symmetric():
 def test_the_maximal_weight_bounds_the_ratio_whatever_the_sign_of_the_advantage(advantage):
     assert row_of_one(math.log(3.0), advantage, max_weight=2.0)[1] == pytest.approx(-2.0 * advantage)
     assert row_of_one(math.log(1.5), advantage, max_weight=2.0)[1] == pytest.approx(-1.5 * advantage)
+
+
+@pytest.mark.parametrize(
+    ("options", "largest"),
+    [
+        ({}, {1: 5, -1: 5}),
+        ({"ppo": True}, {1: 1.19, -1: 100}),
+        ({"max_weight": 2.0}, {1: 2, -1: 2}),
+        ({"ppo": True, "max_weight": 2.0}, {1: 1.19, -1: 1.99}),
+    ],
+)
+def test_how_much_a_token_of_older_completions_counts_at_most(options, largest):
+    """As docs/training.md has it of stale completions: `ppo` bounds nothing where the advantage is negative."""
+    settled = vars(settle(ExperimentalTrainingConfig(ppo=options.get("ppo", False)))) | options
+    for advantage, bound in largest.items():
+        weights = [
+            abs(row_of_one(math.log(ratio), advantage, **settled)[1])
+            for ratio in (0.01, 0.5, 1.0, 1.19, 1.3, 1.99, 3.0, 10.0, 100.0)
+        ]
+        assert max(weights) == pytest.approx(bound)
 
 
 def test_the_maximal_weight_comes_before_the_mask():

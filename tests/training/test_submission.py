@@ -213,7 +213,7 @@ def test_a_wrong_option_is_refused_before_the_trajectories_are_looked_at(collect
     ("groups", "tokens", "options", "why", "fix"),
     [
         ([[None, None]], 2, {}, "no reward yet", "%%reward capitals"),
-        ([[1.0, 1.0], [0.0, 0.0]], 2, {}, "all of the group passed", "%%reward capitals"),
+        ([[1.0, 1.0], [0.0, 0.0]], 2, {}, "all rewards of the group are the highest of this job", "%%reward capitals"),
         ([[1.0, 0.0]], 0, {}, "no sampled tokens with logprobs", "%logprobs capitals"),
         ([], 2, {}, "no trajectories", "%%chat capitals"),
     ],
@@ -231,7 +231,12 @@ def test_when_nothing_trains_the_message_gives_every_reason(collect):
     message = refused.value.message
     assert "nothing in capitals, rivers would train" in message
     assert all(
-        why in message for why in ("no reward yet", "all of the group passed", "no sampled tokens with logprobs")
+        why in message
+        for why in (
+            "no reward yet",
+            "all rewards of the group are the highest of this job",
+            "no sampled tokens with logprobs",
+        )
     )
     assert all(name in message for name in ("capitals/0/2", "capitals/0/0", "rivers/0/0"))
 

@@ -1,11 +1,13 @@
 """The curves of a training job: which there are, and what is odd about them."""
 
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 
+from rolloutlab.api.wire.levels import ImportanceSamplingLevel
 from rolloutlab.api.wire.training import Event
+from rolloutlab.objective.ratios import importance_ratios
 from rolloutlab.widgets.job import CURVES, curves_of, curves_with_numbers, numbers_of, oddities
 
 
@@ -78,6 +80,23 @@ def test_every_old_batch_is_told_by_distance_and_correlation_while_its_mean_rati
     for response in old:
         assert {"distance (kl)", "old/new correlation"} <= oddities(numbers_of(steps(response))).keys()
     assert [oddities(numbers_of(steps(first_step(random, 1e-3)))) for _ in range(50)] == [{}] * 50
+
+
+@pytest.mark.parametrize("level", get_args(ImportanceSamplingLevel))
+def test_the_caption_of_the_mean_ratio_is_true_of_older_completions_at_each_level(level):
+    """Histories of 64 tokens, sampled from one policy, under another: the mean over all is 1 for tokens alone."""
+    random, ratios = np.random.default_rng(0), []
+    for _ in range(200):
+        logits_TV = random.normal(0, 2, (64, 16))
+        old_TV, new_TV = (
+            each - np.log(np.exp(each).sum(1, keepdims=True))
+            for each in (logits_TV, logits_TV + random.normal(0, 0.8, logits_TV.shape))
+        )
+        sampled_T = [random.choice(16, p=np.exp(row)) for row in old_TV]
+        ratios += importance_ratios((new_TV - old_TV)[np.arange(64), sampled_T].tolist(), level)
+    (caption,) = (c.healthy for c in curves_of({"importance_sampling_level": level}) if c.names == ("ratio_mean",))
+    assert (np.mean(ratios) > 0.96) == ("near 1 for old completions too" in caption)
+    assert (np.mean(ratios) < 0.94) == ("the further below 1" in caption)
 
 
 def test_the_mean_ratio_alone_is_never_odd():

@@ -219,7 +219,8 @@ def _clipping(given: Mapping[str, Any], options: "Options") -> Iterator[Effect]:
         yield "epsilon_high", f"stays at 4 without ppo: ratios go up to {high}"
     narrow = min(options.epsilon, options.epsilon_high)
     if options.ppo and options.importance_sampling_level == "sequence" and narrow >= _TOKEN_RANGE:
-        yield "epsilon", "a whole history's ratio hardly leaves 1: this clips next to nothing; GSPO has 3e-4 and 4e-4"
+        fresh = "a whole history's ratio hardly leaves 1 while completions are fresh: this clips next to nothing"
+        yield "epsilon", f"{fresh}; GSPO has 3e-4 and 4e-4"
     if "epsilon" in given and options.epsilon >= 1:
         yield "epsilon", f"nothing is clipped from below: no ratio is under {1 - options.epsilon:g}"
 

@@ -13,8 +13,8 @@ from rolloutlab.objective.options import Options
 WHY = {
     Reason.UNSCORED: "no reward yet",
     Reason.EQUAL_REWARDS: "all rewards of the group are equal, so nothing in it is better or worse",
-    Reason.ALL_FAILED: "all of the group failed: each has the lowest reward there is, so none is better",
-    Reason.ALL_PASSED: "all of the group passed: each has the highest reward there is, so none is worse",
+    Reason.ALL_FAILED: "all rewards of the group are the lowest of this job, so none is better",
+    Reason.ALL_PASSED: "all rewards of the group are the highest of this job, so none is worse",
     Reason.MEAN_REWARD: "exactly the group's mean reward, so the advantage is 0",
     Reason.NO_LOGPROBS: "no sampled tokens with logprobs",
     Reason.TOO_LONG: "longer than the policy's context",
@@ -178,7 +178,7 @@ def odd_settings(trajectory: Trajectory) -> list[str]:
 
 def setting_warnings(odd: Mapping[str, int]) -> list[str]:
     """As `sampling_warnings`, from the number of trajectories per setting."""
-    advice = "importance ratios assume 1 -> sample at 1"
+    advice = "importance ratios assume 1, kl_base leaves them out -> sample at 1"
     return [f"{count(n, 'trajectory')} sampled at {setting}: {advice}" for setting, n in odd.items()]
 
 
@@ -188,6 +188,8 @@ def lag_warnings(sampled: Mapping[int, int], begins: int, collection: str, *, re
     sampled: number of trajectories by the step of their oldest answer. begins: the step that the job starts from.
     recomputes: whether the job recomputes old logprobs without truncated importance sampling, so that every importance
     ratio begins at 1 and nothing corrects for the lag.
+
+    No option is advised: none bounds the ratio in every job, and what bounds it was no better where that was measured.
     """
     if not (older := {step: n for step, n in sampled.items() if step < begins}):
         return []
@@ -195,7 +197,7 @@ def lag_warnings(sampled: Mapping[int, int], begins: int, collection: str, *, re
     steps = f"step {first}" if first == last else f"steps {first} to {last}"
     lines = [
         f"{count(number, 'trajectory')} sampled at {steps}, {'trains' if number == 1 else 'train'} from step {begins}: "
-        f"{lag_of(older, begins)} -> %%chat {collection} samples anew, or ppo: true bounds the ratio"
+        f"{lag_of(older, begins)} -> %%chat {collection} samples anew"
     ]
     if recomputes:
         removed = "precalculate_logprobs removes the correction for this lag: every ratio begins at 1"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from rolloutlab.api.wire.trajectories import History, Trajectory
 from rolloutlab.errors import RenderingError
 from rolloutlab.objective.advantages import Member
-from rolloutlab.objective.preflight import sampling_warnings
+from rolloutlab.objective.preflight import odd_settings, sampling_warnings
 from rolloutlab.policy.rendering import Renderer
 from rolloutlab.policy.token_sequence import TokenSequence
 
@@ -17,11 +17,13 @@ class ReadJob:
     """A job without its texts: about nine bytes per token.
 
     members: per group, the trajectories for the objective. sequences: per trajectory, over all groups, its trainable
-    histories. digest: SHA-256 of the trajectories.
+    histories. at_one: per trajectory, whether it was sampled at temperature and top_p 1. digest: SHA-256 of the
+    trajectories.
     """
 
     members: list[list[Member]]
     sequences: list[list[TokenSequence]]
+    at_one: list[bool]
     warnings: list[str]
     digest: bytes
 
@@ -42,6 +44,7 @@ def read_job(groups: Groups, renderer: Renderer, context: int, progress: Callabl
     """Read groups once, in order; `progress` is called after each trajectory with their number so far."""
     members: list[list[Member]] = []
     sequences: list[list[TokenSequence]] = []
+    at_one: list[bool] = []
     digest = hashlib.sha256()
 
     def trajectories() -> Iterator[Trajectory]:
@@ -54,13 +57,14 @@ def read_job(groups: Groups, renderer: Renderer, context: int, progress: Callabl
                 member, histories = _tokenize(f"group {g}, trajectory {i}", item, renderer, context)
                 members[-1].append(member)
                 sequences.append(histories)
+                at_one.append(not odd_settings(trajectory))
                 progress(len(sequences))
                 yield trajectory
 
     warnings = sampling_warnings(trajectories())
     cut = (member.name for group in members for member in group if member.too_long and member.tokens)
     warnings += [f"{name}: a history longer than the policy's context is left out" for name in cut]
-    return ReadJob(members, sequences, warnings, digest.digest())
+    return ReadJob(members, sequences, at_one, warnings, digest.digest())
 
 
 def _tokenize(name: str, item: Item, renderer: Renderer, context: int) -> tuple[Member, list[TokenSequence]]:

@@ -15,7 +15,9 @@ def metrics_of(
     masked_T: Tensor,
     base_T: Tensor,
     reference_T: Tensor,
+    sampled_T: Tensor,
 ) -> dict[str, float]:
+    """sampled_T: the recorded logprobs, also where `precalculate_logprobs` has put others in the place of `old_T`."""
     known_T = ~old_T.isnan()
     known_2T = torch.stack([old_T[known_T], new_T[known_T]]).double()
     delta_T = known_2T[1] - known_2T[0]
@@ -24,7 +26,7 @@ def metrics_of(
         "ratio_mean": float(ratio_T.mean()),
         "ratio_max": float(ratio_T.max()),
         "kl": float((delta_T.expm1() - delta_T).mean()),  # (old || new) by the k3 estimator, never negative
-        "kl_base": _distance(new_T.double(), base_T.double(), old_T.double()),
+        "kl_base": _distance(new_T.double(), base_T.double(), sampled_T.double()),
         "kl_reference": float((new_T - reference_T).double().nanmean()),
         "clipped": float(clipped_T.mean()),
         "masked": float(masked_T.mean()),
@@ -33,16 +35,17 @@ def metrics_of(
     }
 
 
-def _distance(new_T: Tensor, base_T: Tensor, old_T: Tensor) -> float:
-    """(new || base) in nats per token, never negative; the mean log ratio where `old` is unknown, as in fine-tuning.
+def _distance(new_T: Tensor, base_T: Tensor, sampled_T: Tensor) -> float:
+    """(new || base) in nats per token, never negative; the mean log ratio in fine-tuning, where `sampled` is unknown.
 
-    The k3 estimator is of tokens that `new` sampled (http://joschu.net/blog/kl-approx.html). These are `old`'s, so each
-    counts new / old times, without which the mean would tend to -(base || new) where `old` is checkpoint 0.
+    The k3 estimator is of tokens that `new` sampled (http://joschu.net/blog/kl-approx.html). Another policy did, so
+    each counts new / sampled times, without which the mean would tend to -(base || new) where that is checkpoint 0.
     """
     known_T = ~base_T.isnan()
-    if old_T.isnan().all():
+    if sampled_T.isnan().all():
         return float((new_T - base_T)[known_T].mean())
-    weight_T = (new_T - old_T).nan_to_num(nan=0.0).exp()
+    known_T &= ~sampled_T.isnan()
+    weight_T = (new_T - sampled_T).exp()
     delta_T = base_T - new_T
     return float((weight_T * (delta_T.expm1() - delta_T))[known_T].mean())
 

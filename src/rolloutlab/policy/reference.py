@@ -5,6 +5,7 @@ forward pass, so it is of a bounded sample where no penalty is computed.
 """
 
 from collections.abc import Sequence
+from random import Random
 
 from peft import PeftModel
 from torch import Tensor
@@ -14,7 +15,9 @@ from rolloutlab.policy.model import Adapter, read_adapter, write_adapter
 from rolloutlab.policy.token_sequence import TokenSequence
 
 _SHARE = 16
-"""One token in so many is in the sample: a forward pass costs about a third of a training step."""
+"""One sequence in so many is in the sample: a forward pass costs about a third of a training step."""
+_LEAST = 16
+"""Sequences in a sample, if there are as many: fewer say little of the others."""
 
 
 def base_logprobs(forward: Forward, model: PeftModel, sequences: Sequence[TokenSequence]) -> list[Tensor]:
@@ -35,12 +38,6 @@ def adapter_logprobs(
         write_adapter(model, own)
 
 
-def sample(lengths: Sequence[int]) -> list[int]:
-    """Indices of the first sequence and of later ones, evenly, with a sixteenth of the tokens; lengths: in tokens."""
-    taken, before, picked = 0, 0, []
-    for i, length in enumerate(lengths):
-        before += length
-        if not i or (taken + length) * _SHARE <= before:
-            picked.append(i)
-            taken += length
-    return picked
+def sample(candidates: Sequence[int], seed: int) -> set[int]:
+    """A sixteenth of the candidates, at least 16 or all; each is as likely as any other, whatever its length."""
+    return set(Random(seed).sample(candidates, min(len(candidates), max(_LEAST, len(candidates) // _SHARE))))

@@ -16,6 +16,8 @@ from rolloutlab.policy.token_sequence import TokenSequence
 class TrainingSequence:
     """A sequence with the advantage and weight of its trajectory.
 
+    at_one: whether it was sampled from the distribution of its logprobs, which is that of temperature and top_p 1.
+
     Of each trained token: original_T, the recorded logprob where another replaces it; base_T, the logprob under
     checkpoint 0, if it is in the sample; reference_T, that under the reference of `kl_penalty_coef`.
     """
@@ -23,6 +25,7 @@ class TrainingSequence:
     tokens: TokenSequence
     advantage: float
     weight: float
+    at_one: bool = True
     original_T: Tensor | None = None
     base_T: Tensor | None = None
     reference_T: Tensor | None = None
@@ -67,6 +70,7 @@ class RowTokens(NamedTuple):
     original_T: Tensor
     base_T: Tensor
     reference_T: Tensor
+    sampled_T: Tensor
 
 
 def tokens_of(part: Row, device: torch.device) -> RowTokens:
@@ -82,5 +86,6 @@ def tokens_of(part: Row, device: torch.device) -> RowTokens:
     tensors = (
         torch.cat([recorded(s.tokens) for s in part]), advantage_H[history_T], weight_H[history_T], history_T,
         known(s.original_T for s in part), known(s.base_T for s in part), known(s.reference_T for s in part),
+        torch.cat([recorded(s.tokens) if s.original_T is None else s.original_T for s in part]),
     )  # fmt: skip
     return RowTokens(*(tensor.to(device) for tensor in tensors))

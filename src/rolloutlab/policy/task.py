@@ -5,7 +5,7 @@ All of it is known without weights, so that any engine can take the steps.
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,7 +22,6 @@ from rolloutlab.policy.checkpoints import identity
 from rolloutlab.policy.custom_loss import checked_loss
 from rolloutlab.policy.job_reader import Groups, ReadJob, read_job
 from rolloutlab.policy.rows import Row, TrainingSequence, pack
-from rolloutlab.policy.token_sequence import TokenSequence
 
 _MAX_OPTION = 1e18
 _HEARTBEAT = 1000
@@ -103,7 +102,7 @@ def read_task(
     renderer = base.renderer()
     job = read_job(groups, renderer, base.context, callbacks.beat)
     check = preflight(job.members, options, warnings=job.warnings)
-    rows = list(pack(_training_sequences(check, job.sequences), base.row_tokens))
+    rows = list(pack(_training_sequences(check, job), base.row_tokens))
     report = callbacks.report
     report("training_started", {"num_sequences": len(rows), "learning_rate": learning_rate, "step": step})
     report("preflight", {**_preflight_data(check, options), "sequences": sum(map(len, rows))})
@@ -119,12 +118,16 @@ def _in_fp32(options: Options) -> Options:
     return replace(options, **clamped)
 
 
-def _training_sequences(check: Preflight, sequences: Iterable[Sequence[TokenSequence]]) -> Iterator[Row]:
+def _training_sequences(check: Preflight, job: ReadJob) -> Iterator[Row]:
     """The trainable sequences of each group."""
-    remaining = iter(sequences)
+    remaining = iter(zip(job.sequences, job.at_one, strict=True))
     for group in check.shares:
         pairs = [pair for pair in zip(group, remaining, strict=False) if pair[0].reason is None]
-        yield [TrainingSequence(each, share.advantage, share.weight) for share, rest in pairs for each in rest]
+        yield [
+            TrainingSequence(each, share.advantage, share.weight, at_one)
+            for share, (rest, at_one) in pairs
+            for each in rest
+        ]
 
 
 def _job_metrics(job: ReadJob, check: Preflight) -> dict[str, float]:

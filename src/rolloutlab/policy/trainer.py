@@ -51,7 +51,7 @@ def take_steps(
     forward = Forward(policy, model)
     if options.precalculate_logprobs:
         rows = [_with_new_logprobs(forward, row) for row in _until(callbacks, rows)]
-    rows = list(_with_references(forward, model, rows, options, reference, callbacks))
+    rows = list(_with_references(forward, model, replace(task, rows=rows), reference, callbacks))
     loss = load_loss(task.loss_source, callbacks.cancelled, callbacks.in_user_code) if task.loss_source else None
     state, reported = (progress.read() if progress else None) or (start, [])
     for each in reported:
@@ -93,16 +93,19 @@ def _with_new_logprobs(forward: Forward, row: Row) -> Row:
 def _with_references(
     forward: Forward,
     model: PeftModel,
-    rows: Sequence[Row],
-    options: Options,
+    task: Task,
     reference: Adapter | None,
     callbacks: Callbacks,
 ) -> Iterator[Row]:
-    """The rows with logprobs under the reference of the penalty, and under checkpoint 0 for a sample or for all."""
-    penalised = options.kl_penalty_coef > 0
-    picked = set(sample([len(s.tokens) for row in rows for s in row]))
+    """The rows with logprobs under the reference of the penalty, and under checkpoint 0 for a sample or for all.
+
+    The latter are for `kl_base`, so only of what was sampled from the distribution of its logprobs.
+    """
+    penalised = task.options.kl_penalty_coef > 0
+    at_one = [s.at_one for row in task.rows for s in row]
+    picked = sample([i for i, each in enumerate(at_one) if each], task.seed)
     first = 0
-    for row in _until(callbacks, rows):
+    for row in _until(callbacks, task.rows):
         tokens = [s.tokens for s in row]
         chosen = [i for i in range(len(row)) if first + i in picked or (penalised and reference is None)]
         first += len(row)
@@ -110,7 +113,10 @@ def _with_references(
         others: list[Tensor] | dict[int, Tensor] = {}
         if penalised:
             others = base if reference is None else adapter_logprobs(forward, model, reference, tokens)
-        yield [replace(s, base_T=base.get(i), reference_T=others[i] if penalised else None) for i, s in enumerate(row)]
+        yield [
+            replace(s, base_T=base.get(i) if s.at_one else None, reference_T=others[i] if penalised else None)
+            for i, s in enumerate(row)
+        ]
 
 
 def _with_logprobs(tokens: TokenSequence, new_T: Tensor) -> TokenSequence:
@@ -145,7 +151,7 @@ def _optimizer_step(
             result = row_loss(new_T, *tokens[:4], options, row_tokens, tokens.original_T)
         gradients = torch.autograd.grad(result.loss, parameters, allow_unused=True, materialize_grads=True)
         statistics = [new_T.detach(), tokens.old_T, entropy_T, result.ratio_T, result.clipped_T, result.masked_T]
-        statistics += [tokens.base_T, tokens.reference_T]
+        statistics += [tokens.base_T, tokens.reference_T, tokens.sampled_T]
         return float(result.loss.detach()), gradients, torch.stack(statistics)
 
     optimizer.zero_grad(set_to_none=True)

@@ -37,7 +37,7 @@ class Curve:
 
 _STALE = "they are of an older checkpoint, or their logprobs of another engine -> %%chat again"
 """What a first step far from the policy that sampled means. The mean ratio is no sign of it: its expectation is 1 for
-any two policies."""
+any two policies at level `token`, and below 1 at others."""
 
 
 def _entropy(_first: float, last: float) -> str | None:
@@ -63,6 +63,8 @@ def _learned_entropy(_first: float, last: float) -> str | None:
 
 
 _GRADIENT = Curve("gradient norm", ("grad_norm",), "before clipping: a single spike matters, its size alone does not")
+_OF_HISTORIES = "1 on the first step when fresh; the older the completions, the further below 1"
+"""A mean over a history's tokens: exp(mean δ) ≤ mean exp(δ), whose expectation is 1 (Jensen's inequality)."""
 _OWN_LOSS = "the value of your function: what is normal depends on it; look at the reward"
 
 CURVES = (
@@ -122,9 +124,10 @@ def curves_of(options: Mapping[str, Any]) -> Sequence[Curve]:
     """The curves of a job by its options, as they are recorded in the lab."""
     if options.get("sft"):
         return FINE_TUNING_CURVES
-    if options.get("custom_loss"):
-        return [replace(c, healthy=_OWN_LOSS) if c.title == "loss" else c for c in CURVES]
-    return CURVES
+    other = {"loss": _OWN_LOSS} if options.get("custom_loss") else {}
+    if options.get("importance_sampling_level") not in {None, "token"}:
+        other["importance ratio"] = _OF_HISTORIES
+    return [replace(c, healthy=other.get(c.title, c.healthy)) for c in CURVES]
 
 
 def numbers_of(
