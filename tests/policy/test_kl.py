@@ -98,6 +98,17 @@ def test_what_was_sampled_at_another_temperature_is_left_out_of_the_distance(pol
         assert none["kl_reference"] == pytest.approx(whole["kl_reference"], rel=1e-3)
 
 
+def test_the_sample_is_of_what_was_sampled_at_temperature_1_alone(policy, start):
+    """Sixteen such of 48: all of them, as with the penalty."""
+    random, temperatures = Random(0), [1.0, 0.7, 0.7] * 16
+    group = [[sampled(random, float(i % 2), 5 + i) for i in range(48)]]
+    [some], [every] = (
+        steps(run(policy, start, sampled_at(as_job(group, learning_rate=0.0, **options), *temperatures))[1])[:1]
+        for options in ({}, {"kl_penalty_coef": 1e-6})
+    )
+    assert some["kl_base"] == pytest.approx(every["kl_base"], rel=1e-3)
+
+
 def test_the_sample_has_a_sixteenth_of_the_sequences_and_at_least_sixteen():
     assert [len(sample(range(n), 1)) for n in (0, 1, 15, 16, 17, 256, 320, 1600)] == [0, 1, 15, 16, 16, 16, 20, 100]
     assert sample([3, 5, 8], 1) == {3, 5, 8}
