@@ -163,7 +163,9 @@ def test_a_service_that_stops_says_so_to_those_who_wait(service, held, stream):
 
     def wait():
         try:
-            answers.append(events(service)[0][-1]["error"]["message"] if stream else service.chat(max_tokens=60))
+            answers.append(
+                events(service)[0][-1]["error"]["message"] if stream else service.chat("a", max_tokens=60, seed=3)
+            )
         except ServiceError as error:
             answers.append(str(error))
 
