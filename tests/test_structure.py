@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "rolloutlab"
 MODULES = {path.relative_to(PACKAGE): ast.parse(path.read_text()) for path in sorted(PACKAGE.rglob("*.py"))}
 MODULE_NAMES = {".".join(("rolloutlab", *path.with_suffix("").parts)).removesuffix(".__init__") for path in MODULES}
-SERVICE = {"service", "policy", "cli"}
+SERVICE = {"service", "engines", "policy", "cli"}
 WIRE = Path("api") / "wire"
 """Wire models keep the specification's names, whatever a room calls its own classes."""
 LONGEST = 400
