@@ -387,6 +387,8 @@ def test_a_file_may_begin_with_a_byte_order_mark(with_file):
 
 
 MODEL = ModelSettings(
+    engine="ray",
+    engine_url="10.0.0.1:6379",
     lora_rank=4,
     lora_alpha=9,
     lora_targets="q_proj",
@@ -399,6 +401,8 @@ MODEL = ModelSettings(
 
 def test_how_a_policy_is_loaded_is_read_from_the_file_and_from_variables(with_file):
     text = """
+        engine = "ray"
+        engine_url = "10.0.0.1:6379"
         lora_rank = 4
         lora_alpha = 9
         lora_targets = "q_proj"

@@ -144,15 +144,21 @@ def _changed(address: Address, given: Mapping[str, Any], environment: Mapping[st
 
 def inspect(http: HttpClient, embedded: Embedded, settings: Settings) -> Connection:
     """The connection with these settings; raises as `health.ask`. The embedded service is not started."""
-    address = settings.service
-    if address is None:
+    if (address := settings.service) is None:
         running = embedded.running()
-        where = f"runs at {running.base_url}" if running else "is not running; it starts when it is needed"
-        return Connection(settings, f"the embedded service {where}")
+        runs = f"runs at {running.base_url}{_engine(http, running)}" if running else ""
+        return Connection(settings, f"the embedded service {runs or 'is not running; it starts when it is needed'}")
     offer = http.run(health.ask(http, address))
     does = "samples and trains" if offer.trains else "samples, but does not train"
     listed = f"{count(len(offer.models), 'model')} by name" if offer.models is not None else _NO_LIST
-    return Connection(settings, f"{address.base_url} answers: it {does}; {listed}", offer.models or ())
+    engine = _engine(http, address) if offer.trains else ""
+    return Connection(settings, f"{address.base_url} answers: it {does}; {listed}{engine}", offer.models or ())
+
+
+def _engine(http: HttpClient, address: Address) -> str:
+    """What computes below a service and what that does not honour, in lines; nothing for this machine's own."""
+    engine = http.run(health.engine_of(http, address))
+    return "\n".join(["", *engine.lines()]) if engine and engine.name != "local" else ""
 
 
 def described(http: HttpClient, embedded: Embedded, settings: Settings) -> Connection:

@@ -42,7 +42,7 @@ from rolloutlab.training.jobs import LabJobs
 from rolloutlab.training.lag import with_prediction
 from rolloutlab.training.loop import Loop, LoopSteps, run_loop
 from rolloutlab.training.models import LostCheckpointTable, Models, RecoveredCheckpointTable, SelectedModel
-from rolloutlab.training.submission import gather_for, prepare, submit
+from rolloutlab.training.submission import gather_for, prepare, submit, with_refusals
 from rolloutlab.trajectories.branch import Branch, branched, gathered
 from rolloutlab.trajectories.collection import Collection, group_of, rows_to_show, select
 from rolloutlab.trajectories.files import file_path
@@ -707,7 +707,7 @@ class Session:
             self._models.for_training(self.selected)
             return check_fine_tuning(wanted, self._connector, self._connector.address())
         submission = gather_for(self._models, select(self.store, names), options or {})
-        return DryRun(with_prediction(submission, self._connector))
+        return DryRun(with_refusals(with_prediction(submission, self._connector), self._connector))
 
     def train_form(self, names: str | Sequence[str], options: Options | None = None) -> TrainingForm:
         """A form of the training options for these collections, starting from `options`, with the pre-flight report.

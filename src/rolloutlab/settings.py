@@ -108,7 +108,6 @@ def inference_url(value: Any) -> str:
 
 
 def variable_name(value: Any) -> str:
-    """The name of an environment variable."""
     if not isinstance(value, str) or not re.fullmatch(r"[A-Z_][A-Z0-9_]*", value):
         # a wrong value may be the key itself: the message must not quote it
         rule = "a key is given by the name of the environment variable that holds it, in capitals"
@@ -150,6 +149,7 @@ _InferenceUrl = Annotated[str, _checked_by(inference_url)]
 _Project = Annotated[str, _checked_by(project_name)]
 _Variable = Annotated[str, _checked_by(variable_name)]
 _Date = Annotated[date, _checked_by(lambda value: date.fromisoformat(str(value)), "2025-01-31")]
+_EngineUrl = Annotated[str, _checked_by(lambda url: service_url(url) if "://" in str(url) else some_text(url))]
 _Seconds = Annotated[float, _checked_by(lambda value: _amount(value, "seconds", "60"))]
 _Dollars = Annotated[float, _checked_by(lambda value: _amount(value, "dollars", "0.5"))]
 
@@ -175,9 +175,11 @@ class Profile:
 
 
 class ModelSettings(BaseModel):
-    """How the embedded service loads a policy, its adapters, its template; None: by the policy's size, the machine."""
+    """What computes for the embedded service, and how it loads a policy; None: by the policy's size, the machine."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+    engine: Literal["local", "tinker", "ray"] = Field("local", examples=["local"])
+    engine_url: _EngineUrl | None = None
     lora_rank: PositiveInt | None = Field(None, examples=[16])
     lora_alpha: PositiveInt | None = Field(None, examples=[32])
     lora_targets: _Text | None = None
@@ -224,11 +226,10 @@ class _Variables(_Values):
 class Settings:
     """What one process works with.
 
-    home: the lab folder. service: None is the embedded one. policy: what the embedded service loads. linger: seconds
+    service: None is the embedded one. policy: what the embedded service loads, in the way of `model`. linger: seconds
     that it stays up without a client. project: what tokens are counted under, unless the service has its own.
     embedding: the model that compares texts. search: the Chroma collection that `%search` queries, None for the lab.
-    client_metadata_url: the URL of our client ID metadata document. prices: by model, in dollars per million tokens.
-    profiles: services by name. model: how the policy is loaded. file: of settings, if any. origins: what set each.
+    client_metadata_url: of our client ID metadata document. prices: by model. origins: what set each.
     """
 
     home: Path
@@ -383,8 +384,7 @@ def _read_file(path: Path, *, required: bool) -> _Values:
 
 def _problem(error: Any) -> tuple[tuple[str, ...], str, str]:
     """Keys, message and hint for one of pydantic's errors in a settings file."""
-    keys, kind = tuple(map(str, error["loc"])), error["type"]
-    name = keys[-1]
+    keys, kind, name = tuple(map(str, error["loc"])), error["type"], str(error["loc"][-1])
     if kind == "setting" or keys[0] in ModelSettings.model_fields:
         message, example = explained(error)
         return keys, f"{name}: {message}", f"{name} = {example if str(example)[0].isdigit() else json.dumps(example)}"

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 
+from rolloutlab.api.health import engine_of
 from rolloutlab.api.http.client import HttpClient
 from rolloutlab.api.http.secrecy import proves
 from rolloutlab.errors import BrokenOffError, InputError, LabError, PolicyError, RolloutlabError, UnreachableError
@@ -238,6 +239,8 @@ class Embedded:
         if running is None:
             return "the embedded service is not running; the first %%chat starts it"
         state = f"the embedded service runs at {running.base_url}, lab folder {self._settings.home}"
+        engine = self._http.run(engine_of(self._http, running))
+        state = "\n".join([state, *(engine.lines() if engine else ())])
         return f"{state}\nits context server is {running.base_url}/context -> %login embedded"
 
     def _ended_within(self, seconds: float) -> bool:

@@ -3,8 +3,11 @@
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import ValidationError
+
 from rolloutlab.api.http.client import HttpClient
-from rolloutlab.errors import NotFoundError, NotOfferedError, RefusedError, ServiceError
+from rolloutlab.api.wire.engine import EngineStatus
+from rolloutlab.errors import NotFoundError, NotOfferedError, RefusedError, RolloutlabError, ServiceError
 from rolloutlab.settings import Address
 
 _TIMEOUT = 10.0
@@ -37,6 +40,14 @@ async def ask(http: HttpClient, address: Address) -> Offer:
         raise _not_such(url, "it lists no models")
     models = tuple(str(card["id"]) for card in listed if isinstance(card, dict) and "id" in card)
     return Offer(models, await _trains(http, address))
+
+
+async def engine_of(http: HttpClient, address: Address) -> EngineStatus | None:
+    """The engine of a service; None where it has no such endpoint, or does not answer now."""
+    try:
+        return EngineStatus.model_validate(await _once(http, address, "GET", f"{address.base_url}/v1/preview/engine"))
+    except (RolloutlabError, ValidationError):
+        return None
 
 
 async def _once(http: HttpClient, address: Address, method: str, url: str, body: Any = None) -> Any:

@@ -71,6 +71,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_model_options(serve: argparse.ArgumentParser, defaults: ModelSettings) -> None:
     """The options of `ModelSettings`; a model keeps to the adapters and the dtype that it began with."""
+    serve.add_argument("--engine", default=defaults.engine, help="what computes: local, tinker or ray (%(default)s)")
+    serve.add_argument("--engine-url", default=defaults.engine_url, metavar="URL", help="where it is, if not here")
     serve.add_argument("--lora-rank", default=defaults.lora_rank, help="of new adapters (small policies 16, others 8)")
     serve.add_argument("--lora-alpha", default=defaults.lora_alpha, help="their scale is alpha / rank (twice the rank)")
     serve.add_argument("--lora-targets", default=defaults.lora_targets, help="such as q_proj,v_proj (all-linear)")

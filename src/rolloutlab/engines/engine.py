@@ -1,6 +1,6 @@
 """The protocol between the service and what computes for it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Protocol
@@ -18,9 +18,17 @@ class Engine(Protocol):
 
     A checkpoint is a folder. What lies in it is the engine's: tensors, or where they are. None is checkpoint 0 of any
     model, the base without a trained adapter. Methods are called from several threads.
+
+    name: of the setting `engine`. unsupported: what the engine does not honour, by the option's name on the wire or
+    in the settings, and why; jobs and settings that name such an option are refused, and all of it is shown.
     """
 
+    name: str
     base: Base
+    unsupported: Mapping[str, str]
+
+    def status(self) -> Mapping[str, str]:
+        """What computes now, in words: `device`, and `nodes` where there are several. Returns at once."""
 
     def create_initial(self, folder: Path) -> None:
         """Fill an empty folder as checkpoint 0 of a new model. Raises LabError: it cannot be written."""

@@ -1,7 +1,7 @@
 """The engine of this process: torch on one device."""
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from threading import Lock
@@ -23,11 +23,18 @@ _CACHED_ADAPTERS = 8
 
 
 class LocalEngine:
-    """Samples and trains a policy in this process; training has a copy of the adapters for itself."""
+    """Samples and trains a policy in this process; training has a copy of the adapters for itself.
 
-    def __init__(self, policy: Policy) -> None:
+    least_seconds: see `Progress`.
+    """
+
+    name = "local"
+    unsupported: Mapping[str, str] = {}
+
+    def __init__(self, policy: Policy, *, least_seconds: float | None = None) -> None:
         self.base = base_of(policy)
         self._policy = policy
+        self._least_seconds = least_seconds
         self._initial = State(read_adapter(policy.lora_copy()), {})
         self._adapters: OrderedDict[Path, Adapter] = OrderedDict()
         self._lock = Lock()
@@ -35,6 +42,10 @@ class LocalEngine:
         self._scorer = Scorer(policy)
         self._model = policy.training_copy()
         self._parser = CompletionParser(policy.tokenizer, self.base.renderer(), policy.end_ids)
+
+    def status(self) -> Mapping[str, str]:
+        """See `Engine`."""
+        return {"device": str(self._policy.device)}
 
     def create_initial(self, folder: Path) -> None:
         """See `Engine`."""
@@ -62,7 +73,7 @@ class LocalEngine:
         """See `Engine`. The result is bit-identical for the same task, wherever it was interrupted."""
         start = read_checkpoint(source)
         reference = self._adapter(task.reference) if task.reference else None
-        progress = Progress(partial_of(target), task.key(source))
+        progress = Progress(partial_of(target), task.key(source), self._least_seconds)
         state = take_steps(self._policy, self._model, start, task, callbacks, reference, progress)
         write_state(target, state, self._policy.lora)
 

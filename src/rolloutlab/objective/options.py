@@ -1,5 +1,6 @@
 """Options of a training job with all defaults resolved."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,3 +55,13 @@ def settle(config: ExperimentalTrainingConfig | None) -> Options:
         values.setdefault("epsilon", 0.2)
         values.setdefault("epsilon_high", values["epsilon"])
     return Options(**values, unknown=tuple(sorted(config.model_extra or {})))
+
+
+def not_honoured(config: ExperimentalTrainingConfig | None, unsupported: Mapping[str, str]) -> dict[str, str]:
+    """The options of `config` that an engine does not honour, with why: those that differ from their default.
+
+    unsupported: by an option's name on the wire.
+    """
+    settled, default = settle(config), Options()
+    given = {name: _OWN_NAME.get(name, name) for name in unsupported if config and name in config.model_fields_set}
+    return {name: unsupported[name] for name, own in given.items() if getattr(settled, own) != getattr(default, own)}

@@ -19,17 +19,21 @@ _ADAPTER, _OPTIMIZER = "adapter/", "optimizer/"
 
 
 class Progress:
-    """One file, replaced after rows of the job that `key` identifies; a file of another job is not read."""
+    """One file, replaced after rows of the job that `key` identifies; a file of another job is not read.
 
-    def __init__(self, path: Path, key: str) -> None:
+    least_seconds: between two writes; None is a second.
+    """
+
+    def __init__(self, path: Path, key: str, least_seconds: float | None = None) -> None:
         self._path = path
         self._key = key
+        self._least_seconds = _LEAST_SECONDS if least_seconds is None else least_seconds
         self._written = time.monotonic()
         self._took = 0.0
 
     def due(self) -> bool:
         """Whether to write again now."""
-        return time.monotonic() - self._written >= max(_LEAST_SECONDS, _SHARE * self._took)
+        return time.monotonic() - self._written >= max(self._least_seconds, _SHARE * self._took)
 
     def write(self, state: State, reported: list[dict[str, object]]) -> None:
         """Write the state after as many rows as there are metrics; a full disk is no reason to end the job."""

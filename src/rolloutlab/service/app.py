@@ -5,11 +5,12 @@ from importlib.metadata import version
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
-from fastapi import Depends, FastAPI, Query, Request
+from fastapi import APIRouter, Depends, FastAPI, Query, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from rolloutlab.api.http.secrecy import proof
+from rolloutlab.api.wire.engine import EngineStatus
 from rolloutlab.engines.engine import Engine
 from rolloutlab.service.endpoints import chat, fine_tuning, logprobs, models, training_jobs
 from rolloutlab.service.endpoints.body import add_schemas
@@ -58,7 +59,7 @@ def make_app(
     app.include_router(chat.router(registry, completer), dependencies=bearer, responses=CHAT)
     routers = [chat.usage_router(ledger), logprobs.router(registry, engine)]
     routers += [models.router(registry, jobs), models.lost_router(registry), training_jobs.router(jobs)]
-    routers.append(fine_tuning.router(engine.base, jobs))
+    routers += [fine_tuning.router(engine.base, jobs), _engine_router(engine)]
     for router in routers:
         app.include_router(router, dependencies=bearer, responses=TRAINING)
 
@@ -71,6 +72,17 @@ def make_app(
     add_schemas(app)
     add_error_handlers(app)
     return app
+
+
+def _engine_router(engine: Engine) -> APIRouter:
+    """GET /v1/preview/engine: what computes, and what it does not honour."""
+    routes = APIRouter(prefix="/v1/preview", tags=["engine"])
+
+    @routes.get("/engine")
+    def engine_status() -> EngineStatus:
+        return EngineStatus(name=engine.name, status=dict(engine.status()), unsupported=dict(engine.unsupported))
+
+    return routes
 
 
 def _host(url: str) -> str:

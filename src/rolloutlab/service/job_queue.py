@@ -17,6 +17,7 @@ from rolloutlab.api.wire.training import Event, ExperimentalTrainingConfig, Trai
 from rolloutlab.engines.engine import Engine
 from rolloutlab.errors import Cancelled, ConflictError, LabError, NotFoundError, RolloutlabError, TrainingError
 from rolloutlab.fsutil import flush, remove
+from rolloutlab.objective.options import not_honoured
 from rolloutlab.policy.checkpoints import check_checkpoint
 from rolloutlab.policy.fine_tuning import read_fine_tuning
 from rolloutlab.policy.task import Callbacks, Task, read_task
@@ -138,7 +139,9 @@ class Jobs:
         return _check_digest(rows[0], digest) if rows else None
 
     def _check_options(self, model_id: str, config: ExperimentalTrainingConfig | None, *, by_owner: bool) -> None:
-        """Check what the options name in this lab: the checkpoint of `kl_ref_step`, and the source of a loss."""
+        """Check that the engine honours the options, and what they name in this lab: a checkpoint, a loss's source."""
+        for name, why in not_honoured(config, self._engine.unsupported).items():
+            raise invalid_option(name, f"the engine {self._engine.name} does not honour it: {why}")
         if config and config.custom_loss is not None:
             self._losses.check_owner(by_owner=by_owner)
             try:
@@ -270,6 +273,8 @@ class Jobs:
         last: dict[str, object] = {}
 
         def report(kind: str, data: dict[str, object]) -> None:
+            if kind == "training_started" and self._engine.unsupported:
+                data = {**data, "not_honoured": dict(self._engine.unsupported)}
             last.update(data if kind == "gradient_step" else {})
             with self._database.write() as connection:
                 _add_event(connection, job_id, kind, data)

@@ -14,9 +14,8 @@ import transformers
 import uvicorn
 
 from rolloutlab.engines.engine import Engine
-from rolloutlab.engines.local import LocalEngine
+from rolloutlab.engines.open import open_engine
 from rolloutlab.errors import InputError
-from rolloutlab.policy.model import limit_threads, load_policy
 from rolloutlab.service.app import make_app
 from rolloutlab.service.database import open_service_database
 from rolloutlab.service.endpoints.chat import Ledger
@@ -71,14 +70,14 @@ def serve(
     model: how the policy is loaded. start_empty: see `Registry`.
 
     Raises:
-        PolicyError: the policy cannot be loaded. InputError: the address cannot be used. LabError: the disk refuses, or
-        the database lists no model and checkpoints lie beside it.
+        PolicyError: the policy cannot be loaded, or the engine's extra is missing. InputError: the address cannot be
+        used, or an option. LabError: the disk refuses, or the database lists no model and checkpoints lie beside it.
     """
     warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")  # between it and peft
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     listener = _listen(address, folder, port)
     url = address.url(listener.getsockname()[1])
-    engine = _engine(policy_name, model)
+    engine = open_engine(policy_name, model)
     database, registry, jobs = _open(folder, engine, start_empty=start_empty)
     identity = {"policy": named_policy(policy_name, model), "instance": folder.instance}
     lab = LabTools(replace(read_settings(), home=folder.path.parent))
@@ -112,12 +111,6 @@ def serve(
         engine.close()
         lab.close()
         database.close()
-
-
-def _engine(policy_name: str, model: ModelSettings) -> Engine:
-    policy = load_policy(policy_name, model)
-    limit_threads(policy)
-    return LocalEngine(policy)
 
 
 def _open(folder: Folder, engine: Engine, *, start_empty: bool) -> tuple[Database, Registry, Jobs]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from rolloutlab.api.health import engine_of
 from rolloutlab.api.training import deliver, never_arrived
 from rolloutlab.api.wire.training import CreateTrainingJob, ExperimentalTrainingConfig
 from rolloutlab.api.wire.trajectories import TrajectoryGroup
@@ -14,7 +15,7 @@ from rolloutlab.connection import Connector
 from rolloutlab.errors import InputError, NothingTrainsError, RolloutlabError
 from rolloutlab.objective.advantages import Member
 from rolloutlab.objective.option_docs import beyond_specification, contradictions, problems
-from rolloutlab.objective.options import settle
+from rolloutlab.objective.options import not_honoured, settle
 from rolloutlab.objective.preflight import (
     Preflight,
     Seat,
@@ -285,14 +286,30 @@ def gather_for(models: Models, collections: Sequence[Collection], options: Mappi
     return gather(collections, options, models.selected, models.text_only).beginning(models.start())
 
 
+def refusals(config: ExperimentalTrainingConfig, connector: Connector, address: Address) -> list[str]:
+    """Why the engine of a service refuses a job with these options, an option each; nothing where it is not known."""
+    engine = connector.http.run(engine_of(connector.http, address))
+    return [engine.refusal(name) for name in not_honoured(config, engine.unsupported)] if engine else []
+
+
+def with_refusals(submission: Submission, connector: Connector) -> Submission:
+    """The submission with `refusals` of a running service in its report; starts none."""
+    address = connector.running()
+    lines = refusals(submission.config, connector, address) if address else []
+    return submission.with_warnings(f"no job can begin: {line} -> leave it out" for line in lines)
+
+
 def submit(submission: Submission, jobs: SubmittedJobs, connector: Connector, address: Address, model_id: str) -> str:
     """The id of the job once the service has accepted it; it is in `jobs` then.
 
     address: of the present service. model_id: of the model there.
 
     Raises:
-        BrokenOffError: the response was lost, and the job may train; it stays in `jobs`. Other errors as of `deliver`.
+        BrokenOffError: the response was lost, and the job may train; it stays in `jobs`. InputError: the engine of the
+        service does not honour an option. Other errors as of `deliver`.
     """
+    for refusal in refusals(submission.config, connector, address):
+        raise InputError(refusal, hint="leave it out")
     http, options = connector.http, submission.config.to_wire()
     job = submission.to_job(model_id)
     return recorded(

@@ -1,0 +1,46 @@
+"""The engine that settings name. Each is imported only where it is chosen, as some need packages of their own."""
+
+from importlib import import_module
+from typing import Any
+
+from rolloutlab.engines.engine import Engine
+from rolloutlab.engines.local import LocalEngine
+from rolloutlab.errors import InputError, PolicyError
+from rolloutlab.policy.model import limit_threads, load_policy
+from rolloutlab.settings import ModelSettings
+
+_ELSEWHERE = {"tinker": "TinkerEngine", "ray": "RayEngine"}
+
+
+def open_engine(policy: str, settings: ModelSettings) -> Engine:
+    """Open the engine `settings.engine` on a policy: a packaged one, a folder, or a name of the Hugging Face hub.
+
+    An engine elsewhere is a class of the module `rolloutlab.engines.<name>`, called with the same arguments.
+
+    Raises:
+        PolicyError: the policy cannot be loaded, or the engine's extra is not installed. InputError: a setting that the
+        engine does not honour. ServiceError: the engine at `settings.engine_url` does not answer.
+    """
+    if settings.engine == "local":
+        if settings.engine_url:
+            raise InputError("the engine local computes in this process, at no URL", hint="--engine tinker")
+        loaded = load_policy(policy, settings)
+        limit_threads(loaded)
+        return LocalEngine(loaded)
+    engine: Engine = _class(settings.engine)(policy, settings)
+    for name in settings.model_dump(exclude_defaults=True):
+        if why := engine.unsupported.get(name):
+            engine.close()
+            option = f"--{name.replace('_', '-')}"
+            raise InputError(f"the engine {engine.name} does not honour {option}: {why}", hint=f"leave {option} out")
+    return engine
+
+
+def _class(name: str) -> Any:
+    module = f"{__package__}.{name}"
+    try:
+        return getattr(import_module(module), _ELSEWHERE[name])
+    except ModuleNotFoundError as error:
+        if error.name == module:
+            raise InputError(f"this rolloutlab has no engine {name}", hint="--engine local") from error
+        raise PolicyError(f"the engine {name} needs {error.name}", hint=f"pip install 'rolloutlab[{name}]'") from error
