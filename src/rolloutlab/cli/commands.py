@@ -1,4 +1,4 @@
-"""Commands of the command line: `rolloutlab serve`, `rolloutlab passcode`, `rolloutlab client-metadata`."""
+"""Commands of the command line: `rolloutlab serve`, `engine check`, `passcode`, `client-metadata`."""
 
 import argparse
 import json
@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
+from rolloutlab.cli.engine import add_check_options
+from rolloutlab.cli.engine import check as check_engine
 from rolloutlab.errors import InputError, LabError, PolicyError, RolloutlabError
-from rolloutlab.settings import ModelSettings, explained, read_settings
+from rolloutlab.settings import ModelSettings, Settings, explained, read_settings
 
 if TYPE_CHECKING:
     from rolloutlab.service.lifecycle import Folder
@@ -23,16 +25,15 @@ _PREDECESSOR_TIMEOUT = 60.0
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command. Exit status: 0 for success, 2 for an error of ours, 130 for an interrupt."""
+    """Run a command. Exit status: 0 for success, 1 for a failed check, 2 for an error of ours, 130 for an interrupt."""
     try:
         options = _parser().parse_args(arguments)
-        options.command(options)
+        return options.command(options) or 0
     except RolloutlabError as error:
         print("\n".join(error._render_traceback_()), file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130
-    return 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -43,10 +44,7 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--home", type=Path, default=settings.home, help="the lab folder (default: %(default)s)")
     serve.add_argument("--host", default="127.0.0.1", help="a name or address of this machine (default: %(default)s)")
     serve.add_argument("--port", type=int, default=0, help="0, the default, takes a free one")
-    serve.add_argument(
-        "--policy", default=settings.policy, help="practice, practice-reasoning, a folder or a hub name (%(default)s)"
-    )
-    _add_model_options(serve, settings.model)
+    _add_model_options(serve, settings)
     serve.add_argument("--token-lifetime", type=float, default=600.0, help="seconds of an access token (%(default)s)")
     serve.add_argument("--tls-cert", type=Path, metavar="FILE", help="certificate of the host (PEM), to serve https")
     serve.add_argument(
@@ -59,6 +57,11 @@ def _parser() -> argparse.ArgumentParser:
         help="set checkpoints aside where the database lists no model, instead of refusing to start",
     )
     serve.set_defaults(command=_serve)
+    engine = commands.add_parser("engine", help="what samples and trains below the service")
+    check = engine.add_subparsers(required=True).add_parser("check", help="measure whether it computes what it should")
+    _add_model_options(check, settings)
+    add_check_options(check)
+    check.set_defaults(command=lambda options: check_engine(options.policy, _model_settings(options), options))
     passcode = commands.add_parser("passcode", help="show the passcode for the sign-in page of this lab")
     passcode.add_argument("--home", type=Path, default=settings.home, help="the lab folder (default: %(default)s)")
     passcode.set_defaults(command=_passcode)
@@ -69,8 +72,12 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_model_options(serve: argparse.ArgumentParser, defaults: ModelSettings) -> None:
-    """The options of `ModelSettings`; a model keeps to the adapters and the dtype that it began with."""
+def _add_model_options(serve: argparse.ArgumentParser, settings: Settings) -> None:
+    """The policy, and the options of `ModelSettings`; a model keeps to the adapters and dtype that it began with."""
+    defaults = settings.model
+    serve.add_argument(
+        "--policy", default=settings.policy, help="practice, practice-reasoning, a folder or a hub name (%(default)s)"
+    )
     serve.add_argument("--engine", default=defaults.engine, help="what computes: local, tinker or ray (%(default)s)")
     serve.add_argument("--engine-url", default=defaults.engine_url, metavar="URL", help="where it is, if not here")
     serve.add_argument("--lora-rank", default=defaults.lora_rank, help="of new adapters (small policies 16, others 8)")

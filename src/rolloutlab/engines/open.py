@@ -1,7 +1,10 @@
 """The engine that settings name. Each is imported only where it is chosen, as some need packages of their own."""
 
+import warnings
 from importlib import import_module
 from typing import Any
+
+import transformers
 
 from rolloutlab.engines.engine import Engine
 from rolloutlab.engines.local import LocalEngine
@@ -12,10 +15,11 @@ from rolloutlab.settings import ModelSettings
 _ELSEWHERE = {"tinker": "TinkerEngine", "ray": "RayEngine"}
 
 
-def open_engine(policy: str, settings: ModelSettings) -> Engine:
+def open_engine(policy: str, settings: ModelSettings, **progress: Any) -> Engine:
     """Open the engine `settings.engine` on a policy: a packaged one, a folder, or a name of the Hugging Face hub.
 
-    An engine elsewhere is a class of the module `rolloutlab.engines.<name>`, called with the same arguments.
+    An engine elsewhere is a class of the module `rolloutlab.engines.<name>`, called with policy and settings.
+    progress: see `LocalEngine`.
 
     Raises:
         PolicyError: the policy cannot be loaded, or the engine's extra is not installed. InputError: a setting that the
@@ -26,7 +30,7 @@ def open_engine(policy: str, settings: ModelSettings) -> Engine:
             raise InputError("the engine local computes in this process, at no URL", hint="--engine tinker")
         loaded = load_policy(policy, settings)
         limit_threads(loaded)
-        return LocalEngine(loaded)
+        return LocalEngine(loaded, **progress)
     engine: Engine = _class(settings.engine)(policy, settings)
     for name in settings.model_dump(exclude_defaults=True):
         if why := engine.unsupported.get(name):
@@ -34,6 +38,12 @@ def open_engine(policy: str, settings: ModelSettings) -> Engine:
             option = f"--{name.replace('_', '-')}"
             raise InputError(f"the engine {engine.name} does not honour {option}: {why}", hint=f"leave {option} out")
     return engine
+
+
+def quiet_transformers() -> None:
+    """Keep notes of `transformers` to its developers, and its progress bars, out of a program's output."""
+    warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")  # between it and peft
+    transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 
 
 def _class(name: str) -> Any:

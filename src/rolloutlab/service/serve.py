@@ -4,17 +4,15 @@ import asyncio
 import signal
 import socket
 import sys
-import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import transformers
 import uvicorn
 
 from rolloutlab.engines.engine import Engine
-from rolloutlab.engines.open import open_engine
+from rolloutlab.engines.open import open_engine, quiet_transformers
 from rolloutlab.errors import InputError
 from rolloutlab.service.app import make_app
 from rolloutlab.service.database import open_service_database
@@ -73,8 +71,7 @@ def serve(
         PolicyError: the policy cannot be loaded, or the engine's extra is missing. InputError: the address cannot be
         used, or an option. LabError: the disk refuses, or the database lists no model and checkpoints lie beside it.
     """
-    warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")  # between it and peft
-    transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    quiet_transformers()
     listener = _listen(address, folder, port)
     url = address.url(listener.getsockname()[1])
     engine = open_engine(policy_name, model)

@@ -1,0 +1,72 @@
+"""`rolloutlab engine check`: measure what an engine computes, before anything is trained on it."""
+
+import argparse
+import json
+import math
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rolloutlab.errors import InputError, PolicyError
+from rolloutlab.settings import ModelSettings
+
+if TYPE_CHECKING:
+    from rolloutlab.engines.engine import Engine
+    from rolloutlab.engines.naive import Naive
+
+_TOLERANCE = 1e-4
+
+
+def add_check_options(check: argparse.ArgumentParser) -> None:
+    """The options of `engine check` besides policy and engine."""
+    check.add_argument("--json", action="store_true", help="print the report as JSON")
+    check.add_argument(
+        "--tolerance", type=float, default=_TOLERANCE, metavar="GAP", help="the largest gap that passes (%(default)s)"
+    )
+
+
+def check(policy: str, model: ModelSettings, options: argparse.Namespace) -> int:
+    """Print the report; 0 if everything passes, else 1. Progress goes to standard error.
+
+    Raises:
+        InputError: a wrong tolerance. PolicyError: the engine's packages are missing. Others as of `open_engine`.
+    """
+    if not (math.isfinite(options.tolerance) and options.tolerance > 0):
+        raise InputError(f"--tolerance must be a number > 0, not {options.tolerance}", hint=f"--tolerance={_TOLERANCE}")
+    try:
+        from rolloutlab.engines.check import Conformance, Report
+        from rolloutlab.engines.open import open_engine, quiet_transformers
+    except ModuleNotFoundError as error:
+        raise PolicyError(f"engines need {error.name}", hint="pip install 'rolloutlab[local]'") from error
+    quiet_transformers()
+    engine = open_engine(policy, model, least_seconds=0.0)
+    try:
+        reference, missing = _reference(policy, model, engine)
+        if missing:
+            _progress(f"nothing is compared with this process: {missing}")
+        with tempfile.TemporaryDirectory(prefix="rolloutlab-") as folder:
+            measured = tuple(Conformance(engine, reference, Path(folder), options.tolerance).run(_progress))
+        report = Report(engine.name, engine.base.name, dict(engine.status()), dict(engine.unsupported), measured)
+    finally:
+        engine.close()
+    print(json.dumps(report.to_json(), indent=2) if options.json else report.table())
+    return 0 if report.passed else 1
+
+
+def _reference(policy: str, model: ModelSettings, engine: "Engine") -> "tuple[Naive | None, str]":
+    """The same policy in this process, or why there is none."""
+    from rolloutlab.engines.naive import Naive
+    from rolloutlab.policy.model import base_of, load_policy
+
+    try:
+        loaded = load_policy(policy, model)
+    except PolicyError as error:
+        return None, error.message
+    if base_of(loaded).fingerprint != engine.base.fingerprint:
+        return None, f"the weights of {policy!r} here are others than the engine's"
+    return Naive(loaded), ""
+
+
+def _progress(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,363 @@
+"""Conformance of an engine, measured: `rolloutlab engine check`."""
+
+import time
+from array import array
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import CancelledError
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+from threading import Event
+from typing import Any, Literal
+
+import torch
+from safetensors import SafetensorError
+
+from rolloutlab.api.wire.chat import UserMessage
+from rolloutlab.engines import naive
+from rolloutlab.engines.engine import Engine, partial_of
+from rolloutlab.errors import Cancelled
+from rolloutlab.fsutil import remove
+from rolloutlab.objective.options import Options
+from rolloutlab.policy.checkpoints import drafted, seal
+from rolloutlab.policy.decode import Completion, CompletionRequest
+from rolloutlab.policy.rows import Row, TrainingSequence
+from rolloutlab.policy.state import State, read_state
+from rolloutlab.policy.task import Callbacks, Task
+from rolloutlab.policy.token_sequence import TokenSequence
+
+_RATE = 1e-3
+_TOKENS, _COMPLETIONS, _ROWS = 16, 8, 4
+_TIMEOUT = 600.0
+"""Seconds for one request: an engine elsewhere may load or compile first."""
+_OFFSETS = (0.05, -0.6, 0.9, 2.1, -0.1, 0.3)
+"""Log ratios of the rows of gradients, on both sides of every bound that the options below set, and near none."""
+_TEXT = "The quick brown fox jumps over the lazy dog, and the dog sleeps on; nothing else moves in the field today."
+_LOSS = """
+def loss(new, old, advantage, weight, history):
+    return -(weight * advantage * (new - old).clamp(max=1.0).exp()).mean() + 0.01 * (new - old).square().mean()
+"""
+_BOUNDS = {"epsilon": 0.3, "epsilon_high": 0.5}
+GRADIENTS: dict[str, Mapping[str, Any]] = {
+    "default": {},
+    "epsilon": _BOUNDS,
+    "ppo": {"ppo": True, "epsilon": 0.2, "epsilon_high": 0.2},
+    "importance_sampling_level sequence": {"importance_sampling_level": "sequence"},
+    "importance_sampling_level average": {"importance_sampling_level": "average", "ppo": True, **_BOUNDS},
+    "importance_sampling_level geometric_average": {
+        "importance_sampling_level": "geometric_average", "ppo": True, "epsilon": 0.9, "epsilon_high": 9.0,
+    },
+    "vendor_k2_tau": {"k2_tau": 0.5},
+    "kl_penalty_coef": {"kl_penalty_coef": 0.3},
+    "mask_prob_ratio": {"mask_prob_ratio": True, **_BOUNDS},
+    "max_negative_advantage_importance_sampling_weight": {"max_weight": 1.5},
+    "precalculate_logprobs": {"precalculate_logprobs": True},
+    "truncated_importance_sampling": {"truncated_importance_sampling": 1.5, "precalculate_logprobs": True},
+    "custom_loss": {},
+}  # fmt: skip
+"""Options of each gradient that is compared, by the option's name on the wire."""
+Result = Literal["pass", "fail", "refused", "measured"]
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of the report. gap: the largest difference; up to `limit` it passes. note: figures, or an error."""
+
+    name: str
+    result: Result
+    gap: float | None = None
+    limit: float | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What `engine check` measured."""
+
+    engine: str
+    policy: str
+    status: Mapping[str, str]
+    unsupported: Mapping[str, str]
+    lines: tuple[Line, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether no line fails; what an engine refuses by name counts as passed."""
+        return all(line.result != "fail" for line in self.lines)
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it, as JSON values."""
+        return {**asdict(self), "status": dict(self.status), "passed": self.passed}
+
+    def table(self) -> str:
+        """What was measured, and a line per measurement, in columns."""
+        wide = max(len(line.name) for line in self.lines)
+        status = "".join(f", {name} {value}" for name, value in self.status.items())
+        rows = [f"engine {self.engine}, policy {self.policy}{status}", ""]
+        rows += [f"{'check':{wide}}  {'gap':>8}  {'limit':>8}  result"]
+        for line in self.lines:
+            gap, limit = (f"{'' if each is None else f'{each:.1e}':>8}" for each in (line.gap, line.limit))
+            rows.append(f"{line.name:{wide}}  {gap}  {limit}  {line.result}{line.note and f'  {line.note}'}")
+        rows += [f"{name} is not honoured: {why}" for name, why in self.unsupported.items()]
+        failed = [line.name for line in self.lines if line.result == "fail"]
+        rows += ["", f"{len(failed)} of {len(self.lines)} failed: {', '.join(failed)}" if failed else "nothing failed"]
+        return "\n".join(rows)
+
+
+class _ProtocolError(Exception):
+    """What an engine did that its protocol rules out."""
+
+
+class Conformance:
+    """Measurements of an engine, each independent of the others.
+
+    reference: the same policy in this process; None where it cannot be loaded here. folder: an empty one, for
+    checkpoints. tolerance: the largest gap that passes: of logprobs and ratios absolute, of gradients relative.
+    """
+
+    def __init__(self, engine: Engine, reference: naive.Naive | None, folder: Path, tolerance: float) -> None:
+        self._engine = engine
+        self._naive = reference
+        self._folder = folder
+        self._tolerance = tolerance
+
+    def measurements(self) -> dict[str, Callable[[], Line]]:
+        """What is measured, by the name of its line."""
+        every: dict[str, Callable[[], Line]] = {"logprobs: scored as sampled": self._scored}
+        if self._naive:
+            every["logprobs: as in this process"] = self._as_here
+        every["first ratio"] = self._first_ratio
+        every |= {f"gradient: {name}": partial(self._gradient, name) for name in GRADIENTS}
+        every |= {"optimizer": self._optimizer, "resume": self._resume, "seed": self._seed}
+        every |= {"cancel: sampling": self._cancel_sampling, "cancel: training": self._cancel_training}
+        every |= {"throughput: sampling": self._sampling_speed, "throughput: training": self._training_speed}
+        return every
+
+    def run(self, progress: Callable[[str], None] = lambda _: None) -> Iterator[Line]:
+        """The lines, as they are measured; an error of the engine fails its line. progress: called with each name."""
+        every = self.measurements()
+        for i, (name, measure) in enumerate(every.items(), start=1):
+            progress(f"{i} of {len(every)}: {name}")
+            try:
+                yield replace(measure(), name=name)
+            except _ProtocolError as error:
+                yield Line(name, "fail", note=str(error))
+            except Exception as error:  # noqa: BLE001 - an engine can fail in any way, and the other lines are worth having
+                yield Line(name, "fail", note=f"{type(error).__name__}: {error}"[:300])
+
+    def _compared(self, gap: float, note: str = "") -> Line:
+        # a gap that is not a number must fail
+        return Line("", "pass" if gap <= self._tolerance else "fail", gap, self._tolerance, note)
+
+    def _scored(self) -> Line:
+        scored = self._engine.logprobs(None, self._sampled_sequences)
+        return self._compared(_gap([row.logprobs for row in self._sampled], scored))
+
+    def _as_here(self) -> Line:
+        assert self._naive
+        here = self._naive.base_logprobs(self._sampled_sequences)
+        return self._compared(_gap(here, self._engine.logprobs(None, self._sampled_sequences)))
+
+    def _first_ratio(self) -> Line:
+        metrics = self._train("ratio", self._initial, self._task([self._sampled_row]))[-1]
+        gaps = [abs(float(metrics[name]) - 1) for name in ("ratio_mean", "ratio_max")]
+        return self._compared(max(gaps), f"mean {metrics['ratio_mean']:.6f}")
+
+    def _gradient(self, name: str) -> Line:
+        options, source = Options(**GRADIENTS[name]), _LOSS if name == "custom_loss" else None
+        wire = name.partition(" ")[0]
+        if why := self._engine.unsupported.get(wire):
+            return Line("", "refused", note=why)
+        metrics = self._train(f"gradient {name}", self._started, self._task([self._row], options, source))[-1]
+        states = _state(self._started), _state(self._folder / f"gradient {name}")
+        if self._naive and states[0] and states[1]:
+            expected = self._naive.step(states[0], self._row, options, source)
+            clipped = naive.clipped_gradients(expected)
+            gap = naive.relative_gap(naive.gradients_between(states[0], states[1]), clipped)
+            gaps = {"gradient": gap, "norm": abs(float(metrics["grad_norm"]) / expected.norm - 1)}
+            loss = expected.loss
+        else:  # the tensors are elsewhere: compare with the same derivatives, as a loss of one's own
+            loss, slope = self._slopes(options, source)
+            own = f"def loss(new, *_):\n    return (torch.tensor({slope}).to(new) * new).sum()"
+            same = self._train(f"own {name}", self._started, self._task([self._row], Options(), own))[-1]
+            gaps = {"norm": abs(float(metrics["grad_norm"]) / float(same["grad_norm"]) - 1)}
+        gaps["loss"] = abs(float(metrics["loss"]) - loss) / max(abs(loss), 1e-2)
+        worst = max(gaps, key=lambda each: gaps[each])
+        return self._compared(gaps[worst], f"{worst}; norm {metrics['grad_norm']:.4g}")
+
+    def _slopes(self, options: Options, source: str | None) -> tuple[float, list[float]]:
+        sequences = [each.tokens for each in self._row]
+        new, base = (
+            [value for each in self._engine.logprobs(at, sequences) for value in each] for at in (self._started, None)
+        )
+        loss, slope_T = naive.slopes(torch.tensor(new), self._row, options, base, source)
+        return loss, slope_T.tolist()
+
+    def _optimizer(self) -> Line:
+        self._train("optimizer", self._started, self._task([self._row]))
+        before, after = _state(self._started), _state(self._folder / "optimizer")
+        if not (before and after):
+            return Line("", "measured", note="not compared: its tensors are elsewhere")
+        moments = {name.replace(".default.", "."): each for name, each in after.optimizer.items()}
+        expected = naive.adapter_after(before.adapter, moments, _RATE)
+        changes = [
+            {name: each.double() - before.adapter[name] for name, each in some.items()}
+            for some in (after.adapter, expected)
+        ]
+        return self._compared(naive.relative_gap(*changes), "one step of AdamW")
+
+    def _resume(self) -> Line:
+        rows = self._task(self._rows)
+        whole = self._train("whole", self._initial, rows)
+        with suppress(Cancelled):
+            self._train("stopped", self._initial, rows, stop_after=_ROWS // 2)
+        kept = partial_of(self._draft("stopped")).exists()
+        steps = self._train("stopped", self._initial, rows)
+        if len(steps) != len(whole):
+            raise _ProtocolError(f"{len(steps)} gradient steps reported of {len(whole)}")
+        sequences = [each.tokens for each in self._row]
+        both = [self._engine.logprobs(self._folder / name, sequences) for name in ("whole", "stopped")]
+        note = f"stopped after {_ROWS // 2} of {_ROWS} rows, {'went on' if kept else 'started over'}"
+        return self._compared(_gap(*both), note)
+
+    def _seed(self) -> Line:
+        again = self._sample(seed=1)
+        if [row.tokens for row in again] != [row.tokens for row in self._sampled]:
+            raise _ProtocolError("the same seed gave other tokens")
+        others = [row.tokens for row in self._sample(seed=2)]
+        if others == [row.tokens for row in self._sampled]:
+            raise _ProtocolError("another seed gave the same tokens")
+        return self._compared(_gap([row.logprobs for row in again], [row.logprobs for row in self._sampled]))
+
+    def _cancel_sampling(self) -> Line:
+        cancelled = Event()
+        future = self._engine.sample(None, self._requests(3, 64), lambda _: cancelled.wait(_TIMEOUT) and None)
+        future.cancel()
+        cancelled.set()
+        begun = time.monotonic()
+        with suppress(CancelledError):
+            future.result(_TIMEOUT)
+            raise _ProtocolError("a cancelled request gave its completions")
+        self._sample(seed=4)
+        return Line("", "pass", note=f"the next request took {time.monotonic() - begun:.1f} s")
+
+    def _cancel_training(self) -> Line:
+        begun = time.monotonic()
+        try:
+            self._train("cancelled", self._initial, self._task(self._rows), stop_after=1)
+        except Cancelled:
+            return Line("", "pass", note=f"{time.monotonic() - begun:.1f} s")
+        raise _ProtocolError("a cancelled task trained to its end")
+
+    def _sampling_speed(self) -> Line:
+        begun = time.monotonic()
+        rows = [row for seed in (5, 6, 7, 8) for row in self._sample(seed=seed)]
+        seconds = time.monotonic() - begun
+        tokens = sum(len(row.tokens) for row in rows)
+        return Line("", "measured", note=f"{len(rows) / seconds:.1f} completions/s, {tokens / seconds:.0f} tokens/s")
+
+    def _training_speed(self) -> Line:
+        begun = time.monotonic()
+        self._train("speed", self._initial, self._task(self._rows))
+        tokens = sum(each.tokens.trainable for row in self._rows for each in row)
+        return Line("", "measured", note=f"{tokens / (time.monotonic() - begun):.0f} trained tokens/s, {_ROWS} rows")
+
+    @cached_property
+    def _prompt(self) -> tuple[int, ...]:
+        message = UserMessage(role="user", content="Say anything.")
+        return tuple(self._engine.base.renderer().prompt([message]))
+
+    def _requests(self, seed: int, tokens: int = _TOKENS) -> list[CompletionRequest]:
+        most = min(tokens, self._engine.base.context - len(self._prompt))
+        return [CompletionRequest(self._prompt, most, seed=seed, index=i) for i in range(_COMPLETIONS)]
+
+    def _sample(self, *, seed: int) -> list[Completion]:
+        return self._engine.sample(None, self._requests(seed)).result(_TIMEOUT)
+
+    @cached_property
+    def _sampled(self) -> list[Completion]:
+        return self._sample(seed=1)
+
+    @cached_property
+    def _sampled_sequences(self) -> list[TokenSequence]:
+        return [_sequence(self._prompt, row.tokens, row.logprobs) for row in self._sampled]
+
+    @property
+    def _sampled_row(self) -> Row:
+        shares = [(1.0, -1.0)[i % 2] for i in range(len(self._sampled))]
+        return [TrainingSequence(each, share, 1.0) for each, share in zip(self._sampled_sequences, shares, strict=True)]
+
+    @cached_property
+    def _row(self) -> Row:
+        """Three answers of given tokens, with logprobs as if another policy had sampled them."""
+        ids = self._engine.base.tokenizer.encode(_TEXT, add_special_tokens=False)
+        parts = [ids[start : start + 12] for start in (0, 5, 9)]
+        unscored = [_sequence(self._prompt, part, [0.0] * len(part)) for part in parts]
+        scored = self._engine.logprobs(self._started, unscored)
+        row = []
+        for i, (part, logprobs) in enumerate(zip(parts, scored, strict=True)):
+            old = [min(0.0, each - _OFFSETS[(i + t) % len(_OFFSETS)]) for t, each in enumerate(logprobs)]
+            sequence = _sequence(self._prompt, part, old)
+            row.append(TrainingSequence(sequence, (1.0, -0.7, 0.4)[i], (1.0, 0.5, 2.0)[i]))
+        return row
+
+    @property
+    def _rows(self) -> list[Row]:
+        """As many as `_ROWS`, no two of which have the same gradient."""
+        return [self._row[:1], self._row[:2], self._row[1:], self._row]
+
+    @cached_property
+    def _initial(self) -> Path:
+        """Checkpoint 0 of a model."""
+        with drafted(self._folder / "initial") as draft:
+            self._engine.create_initial(draft)
+            seal(draft, self._folder / "initial")
+        return self._folder / "initial"
+
+    @cached_property
+    def _started(self) -> Path:
+        """A checkpoint whose adapter is not zero."""
+        self._train("started", self._initial, self._task([self._sampled_row, self._sampled_row]))
+        return self._folder / "started"
+
+    def _task(self, rows: list[Row], options: Options | None = None, loss_source: str | None = None) -> Task:
+        return Task(rows, [_RATE] * len(rows), options or Options(), 1, {}, loss_source=loss_source)
+
+    def _draft(self, name: str) -> Path:
+        return self._folder / f".{name}"
+
+    def _train(self, name: str, source: Path, task: Task, stop_after: float = float("inf")) -> list[dict[str, Any]]:
+        """Train a task to the checkpoint `name`; the metrics of its steps. stop_after: steps, then it is cancelled."""
+        steps: list[dict[str, Any]] = []
+
+        def report(kind: str, data: dict[str, object]) -> None:
+            if kind == "gradient_step":
+                steps.append(data)
+
+        draft = self._draft(name)
+        remove(draft)
+        draft.mkdir()
+        self._engine.train(source, draft, task, Callbacks(report, lambda: len(steps) >= stop_after))
+        if not steps:
+            raise _ProtocolError("no gradient step was reported")
+        seal(draft, self._folder / name)
+        return steps
+
+
+def _sequence(prompt: tuple[int, ...], ids: list[int], logprobs: list[float]) -> TokenSequence:
+    trained = bytearray(len(prompt)) + bytearray([1] * len(ids))
+    return TokenSequence(array("i", [*prompt, *ids]), trained, array("f", [0.0] * len(prompt) + logprobs))
+
+
+def _gap(first: list[list[float]], second: list[list[float]]) -> float:
+    """The largest difference of logprobs."""
+    pairs = [zip(a, b, strict=True) for a, b in zip(first, second, strict=True)]
+    return max(abs(a - b) for pair in pairs for a, b in pair)
+
+
+def _state(checkpoint: Path) -> State | None:
+    """The tensors of a checkpoint; None where the engine has them elsewhere."""
+    with suppress(OSError, SafetensorError):
+        return read_state(checkpoint)
+    return None

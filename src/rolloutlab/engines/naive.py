@@ -1,0 +1,156 @@
+"""One gradient step worked out by its formulas, token by token: the second implementation of `engine check`.
+
+It shares nothing with `policy.trainer`, `policy.forward`, `policy.packing` and `policy.loss`: sequences go through the
+model one at a time, without padding or shared prompts, and the loss is a loop in double precision.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rolloutlab.objective.options import Options
+from rolloutlab.policy.custom_loss import load_loss
+from rolloutlab.policy.model import Policy, adapter_parameters, write_adapter
+from rolloutlab.policy.rows import Row
+from rolloutlab.policy.state import State
+from rolloutlab.policy.token_sequence import TokenSequence
+
+BETAS, WEIGHT_DECAY, EPS, MAX_NORM = (0.9, 0.99), 0.1, 1e-8, 0.1
+"""Of AdamW and of the clipping of gradients; see docs/training.md."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """The loss of a row, its gradient by the adapter's parameters before clipping, and the norm of that."""
+
+    loss: float
+    gradients: dict[str, Tensor]
+    norm: float
+
+
+class Naive:
+    """A policy with one adapter, computed as simply as possible."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._model: Any = policy.lora_copy()
+
+    def base_logprobs(self, sequences: Sequence[TokenSequence]) -> list[list[float]]:
+        """The logprob of each trained token under checkpoint 0."""
+        with torch.no_grad(), self._model.disable_adapter():
+            return [self._logprobs(each).tolist() for each in sequences]
+
+    def step(self, state: State, row: Row, options: Options, loss_source: str | None = None) -> Step:
+        """The gradient of a row's loss at a checkpoint; the reference of a penalty is checkpoint 0."""
+        write_adapter(self._model, state.adapter)
+        base = [value for each in self.base_logprobs([s.tokens for s in row]) for value in each]
+        parameters = adapter_parameters(self._model)
+        new_T = torch.cat([self._logprobs(s.tokens) for s in row])
+        loss, slope_T = slopes(new_T.detach(), row, options, base, loss_source)
+        found = torch.autograd.grad((slope_T.to(new_T) * new_T).sum(), list(parameters.values()))
+        gradients = dict(zip(parameters, (each.detach().cpu() for each in found), strict=True))
+        return Step(loss, gradients, norm_of(gradients))
+
+    def _logprobs(self, sequence: TokenSequence) -> Tensor:
+        ids = torch.tensor([list(sequence.ids)], device=self._model.device)
+        logits_LV = self._model(input_ids=ids, use_cache=False).logits[0].float()
+        at = [i for i, trained in enumerate(sequence.trained) if trained]
+        return torch.stack([logits_LV[i - 1].log_softmax(-1)[sequence.ids[i]] for i in at])
+
+
+def slopes(
+    new_T: Tensor, row: Row, options: Options, base: Sequence[float], loss_source: str | None = None
+) -> tuple[float, Tensor]:
+    """The loss of a row, and its derivative by the logprob of each trained token. base: logprobs of checkpoint 0."""
+    moving_T = new_T.detach().double().cpu().requires_grad_()
+    tokens = [
+        (h, old) for h, s in enumerate(row) for old, on in zip(s.tokens.logprobs, s.tokens.trained, strict=True) if on
+    ]
+    histories, recorded = [h for h, _ in tokens], [old for _, old in tokens]
+    advantages, weights = [row[h].advantage for h in histories], [row[h].weight for h in histories]
+    if loss_source is not None:
+        rest = [torch.tensor(each, dtype=torch.float64) for each in (recorded, advantages, weights)]
+        loss = load_loss(loss_source).function(moving_T, *rest, torch.tensor(histories))
+    else:
+        old = new_T.tolist() if options.precalculate_logprobs else recorded
+        kl = [new - reference for new, reference in zip(new_T.tolist(), base, strict=True)]
+        terms = []
+        for t, h in enumerate(histories):
+            deltas = [moving_T[s] - old[s] for s, other in enumerate(histories) if other == h]
+            penalty = options.kl_penalty_coef * (sum(kl) / len(kl) - kl[t])
+            advantage = advantages[t] + penalty - options.k2_tau * float(new_T[t] - old[t])
+            term = _term(
+                moving_T[t], _ratio(moving_T[t] - old[t], sum(deltas) / len(deltas), options), advantage, options
+            )
+            if options.truncated_importance_sampling:
+                mismatch = torch.tensor(old[t] - recorded[t]).exp()
+                term = term * min(float(mismatch), options.truncated_importance_sampling)
+            terms.append(weights[t] * term)
+        loss = torch.stack(terms).sum() / (len(terms) + 1e-6)
+    (slope_T,) = torch.autograd.grad(loss, moving_T)
+    return float(loss.detach()), slope_T
+
+
+def _ratio(own: Tensor, mean: Tensor, options: Options) -> Tensor:
+    """The importance ratio of a token, by its own log ratio and the mean of its history."""
+    ratios = {
+        "token": own.exp(),
+        "sequence": mean.exp(),
+        "average": (own.exp() + mean.exp()) / 2,
+        "geometric_average": ((own + mean) / 2).exp(),
+    }
+    ratio = ratios[options.importance_sampling_level]
+    bounded = options.max_weight is not None and float(ratio.detach()) > options.max_weight
+    return torch.tensor(options.max_weight, dtype=ratio.dtype) if bounded else ratio
+
+
+def _term(new: Tensor, ratio: Tensor, advantage: float, options: Options) -> Tensor:
+    """The loss of a token before its weight."""
+    low, high, value = 1 - options.epsilon, 1 + options.epsilon_high, float(ratio.detach())
+    if options.mask_prob_ratio and not low < value < high:
+        ratio, value = 0 * ratio, 0.0
+    clipped = min(max(value, low), high)
+    if not options.ppo:
+        return -clipped * advantage * new
+    inside = ratio if low <= value <= high else torch.tensor(clipped, dtype=ratio.dtype)
+    first, second = ratio * advantage, inside * advantage
+    return -first if float(first.detach()) <= float(second.detach()) else -second
+
+
+def clipped_gradients(step: Step) -> dict[str, Tensor]:
+    """The gradients with a norm of at most `MAX_NORM`."""
+    scale = min(1.0, MAX_NORM / (step.norm + 1e-6))
+    return {name: each * scale for name, each in step.gradients.items()}
+
+
+def gradients_between(before: State, after: State) -> dict[str, Tensor]:
+    """The clipped gradients of the one step between two checkpoints, by the first moments of AdamW in them."""
+    moments = {name: each for name, each in after.optimizer.items() if name.endswith(".exp_avg")}
+    past = {name: before.optimizer.get(name, torch.zeros_like(each)) for name, each in moments.items()}
+    return {
+        name.removesuffix(".exp_avg"): (each - BETAS[0] * past[name]) / (1 - BETAS[0]) for name, each in moments.items()
+    }
+
+
+def adapter_after(before: dict[str, Tensor], moments: dict[str, Tensor], rate: float) -> dict[str, Tensor]:
+    """Parameters after a step of AdamW with these moments (Loshchilov and Hutter 2019, algorithm 2)."""
+    after = {}
+    for name, value in before.items():
+        first, second = (moments[f"{name}.{which}"].double() for which in ("exp_avg", "exp_avg_sq"))
+        count = float(moments[f"{name}.step"])
+        first, second = first / (1 - BETAS[0] ** count), second / (1 - BETAS[1] ** count)
+        after[name] = value.double() * (1 - rate * WEIGHT_DECAY) - rate * first / (second.sqrt() + EPS)
+    return after
+
+
+def norm_of(tensors: dict[str, Tensor]) -> float:
+    """The norm of all of them as one vector."""
+    return float(torch.stack([each.double().norm() for each in tensors.values()]).norm())
+
+
+def relative_gap(measured: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
+    """The norm of the difference over that of the expected vector."""
+    differences = {name: measured[name].double() - each.double() for name, each in expected.items()}
+    return norm_of(differences) / max(norm_of(expected), 1e-12)

@@ -1,0 +1,212 @@
+"""`rolloutlab engine check`: the engine of this process passes, and each kind of broken engine fails by name."""
+
+import json
+from concurrent.futures import Future
+from dataclasses import replace
+from itertools import count
+
+import pytest
+
+from rolloutlab.cli.commands import main
+from rolloutlab.engines.check import GRADIENTS
+from rolloutlab.engines.engine import partial_of
+from rolloutlab.engines.local import LocalEngine
+from rolloutlab.errors import ServiceError
+from rolloutlab.objective.options import Options
+
+OPTIONS = {f"gradient: {name}" for name in GRADIENTS} - {"gradient: default", "gradient: custom_loss"}
+EVERY_GRADIENT = OPTIONS | {"gradient: default", "gradient: custom_loss"}
+
+
+class OtherScores(LocalEngine):
+    def logprobs(self, checkpoint, sequences):
+        return [[each - 0.01 for each in some] for some in super().logprobs(checkpoint, sequences)]
+
+
+class OtherSamples(LocalEngine):
+    def sample(self, checkpoint, requests, on_token=None):
+        future = Future()
+
+        def shifted(inner):
+            rows = inner.result()
+            future.set_result([replace(row, logprobs=[each - 0.01 for each in row.logprobs]) for row in rows])
+
+        inner = super().sample(checkpoint, requests, on_token)
+        inner.add_done_callback(lambda done: future.cancel() if done.cancelled() else shifted(done))
+        cancel = future.cancel
+        future.cancel = lambda: inner.cancel() and cancel()
+        return future
+
+
+class NoOptions(LocalEngine):
+    def train(self, source, target, task, callbacks):
+        super().train(source, target, replace(task, options=Options()), callbacks)
+
+
+class NoLossOfOnesOwn(LocalEngine):
+    def train(self, source, target, task, callbacks):
+        super().train(source, target, replace(task, loss_source=None), callbacks)
+
+
+class TwiceTheWeight(LocalEngine):
+    def train(self, source, target, task, callbacks):
+        rows = [[replace(each, weight=2 * each.weight) for each in row] for row in task.rows]
+        super().train(source, target, replace(task, rows=rows), callbacks)
+
+
+class TwiceTheRate(LocalEngine):
+    def train(self, source, target, task, callbacks):
+        super().train(source, target, replace(task, rates=[2 * rate for rate in task.rates]), callbacks)
+
+
+class OtherRowsAfterAStop(LocalEngine):
+    def train(self, source, target, task, callbacks):
+        rows = task.rows[::-1] if partial_of(target).exists() else task.rows
+        super().train(source, target, replace(task, rows=rows), callbacks)
+
+
+class FewerRowsAfterAStop(LocalEngine):
+    def train(self, source, target, task, callbacks):
+        rows = task.rows[1:] if partial_of(target).exists() else task.rows
+        super().train(source, target, replace(task, rows=rows), callbacks)
+
+
+class NoSeed(LocalEngine):
+    calls = count()
+
+    def sample(self, checkpoint, requests, on_token=None):
+        seed = next(self.calls)
+        return super().sample(checkpoint, [replace(each, seed=seed) for each in requests], on_token)
+
+
+class OneSeed(LocalEngine):
+    def sample(self, checkpoint, requests, on_token=None):
+        return super().sample(checkpoint, [replace(each, seed=0) for each in requests], on_token)
+
+
+class NeverCancelled(LocalEngine):
+    def sample(self, checkpoint, requests, on_token=None):
+        future = Future()
+        future.set_running_or_notify_cancel()
+        super().sample(checkpoint, requests, on_token).add_done_callback(lambda done: future.set_result(done.result()))
+        return future
+
+    def train(self, source, target, task, callbacks):
+        super().train(source, target, task, replace(callbacks, cancelled=lambda: False))
+
+
+class NoSampling(LocalEngine):
+    def sample(self, checkpoint, requests, on_token=None):
+        raise ServiceError("no sampler is left")
+
+
+class NoTraining(LocalEngine):
+    def train(self, source, target, task, callbacks):
+        raise ServiceError("no trainer is left")
+
+
+class FewerOptions(NoOptions):
+    unsupported = {name.partition(" ")[0]: "it has no such loss" for name in GRADIENTS}
+
+
+@pytest.fixture
+def check(tiny_policy, capsys, monkeypatch):
+    """The exit status of the command, and its report as JSON, for an engine in the place of this process's."""
+
+    def run(engine=LocalEngine, *options):
+        monkeypatch.setattr("rolloutlab.engines.open.LocalEngine", engine)
+        status = main(["engine", "check", "--policy", str(tiny_policy), "--json", *options])
+        return status, json.loads(capsys.readouterr().out)
+
+    return run
+
+
+def failed(report) -> set[str]:
+    return {line["name"] for line in report["lines"] if line["result"] == "fail"}
+
+
+def test_the_engine_of_this_process_passes(check):
+    status, report = check()
+    assert failed(report) == set()
+    assert (status, report["passed"], report["engine"], report["status"]) == (0, True, "local", {"device": "cpu"})
+    results = {line["name"]: line for line in report["lines"]}
+    assert results.keys() >= EVERY_GRADIENT
+    assert results["resume"]["gap"] == results["seed"]["gap"] == 0.0
+    assert "went on" in results["resume"]["note"]
+    assert "completions/s" in results["throughput: sampling"]["note"]
+
+
+@pytest.mark.parametrize(
+    ("engine", "lines"),
+    [
+        (OtherScores, {"logprobs: scored as sampled", "logprobs: as in this process"}),
+        (OtherSamples, {"logprobs: scored as sampled", "first ratio"}),
+        (NoOptions, OPTIONS),
+        (NoLossOfOnesOwn, {"gradient: custom_loss"}),
+        (TwiceTheRate, {"optimizer"}),
+        (OtherRowsAfterAStop, {"resume"}),
+        (FewerRowsAfterAStop, {"resume"}),
+        (NoSeed, {"seed"}),
+        (OneSeed, {"seed"}),
+        (NeverCancelled, {"cancel: sampling", "cancel: training"}),
+    ],
+)
+def test_a_broken_engine_fails_by_name(check, engine, lines):
+    status, report = check(engine)
+    assert failed(report) == lines
+    assert (status, report["passed"]) == (1, False)
+
+
+def test_a_wrong_scale_of_the_loss_fails_every_gradient(check):
+    _, report = check(TwiceTheWeight)
+    assert failed(report) >= EVERY_GRADIENT - {"gradient: custom_loss"}
+
+
+@pytest.mark.parametrize(
+    ("engine", "lines", "error"),
+    [
+        (NoSampling, {"throughput: sampling", "seed", "cancel: sampling"}, "ServiceError: no sampler is left"),
+        (NoTraining, {"throughput: training", "resume", "optimizer"}, "ServiceError: no trainer is left"),
+    ],
+)
+def test_an_error_of_the_engine_fails_its_lines_and_the_others_are_measured(check, engine, lines, error):
+    status, report = check(engine)
+    assert status == 1
+    assert failed(report) >= lines
+    assert all(line["note"] == error for line in report["lines"] if line["name"] in lines)
+    assert failed(report) != {line["name"] for line in report["lines"]} or engine is NoSampling
+
+
+def test_an_option_that_the_engine_refuses_by_name_does_not_fail(check):
+    status, report = check(FewerOptions)
+    refused = {line["name"] for line in report["lines"] if line["result"] == "refused"}
+    assert (status, refused >= OPTIONS) == (0, True)
+
+
+def test_gradients_of_an_engine_that_has_its_tensors_elsewhere_are_compared_by_its_own_norms(check, monkeypatch):
+    monkeypatch.setattr("rolloutlab.engines.check._state", lambda _: None)
+    assert check()[0] == 0
+    assert failed(check(NoOptions)[1]) == OPTIONS
+
+
+def test_the_report_is_a_table_with_progress_beside_it(tiny_policy, capsys):
+    assert main(["engine", "check", "--policy", str(tiny_policy), "--tolerance", "1"]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.startswith("engine local, policy tiny, device cpu\n\ncheck ")
+    assert printed.out.endswith("\nnothing failed\n")
+    assert "1 of 23: logprobs: scored as sampled\n" in printed.err
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (["--tolerance=0"], "--tolerance must be a number > 0, not 0.0"),
+        (["--tolerance=nan"], "--tolerance must be a number > 0, not nan"),
+        (["--policy=/no/such/folder"], "the policy '/no/such/folder' could not be loaded"),
+        (["--engine=cloud"], "--engine: must be 'local', 'tinker' or 'ray', not 'cloud'"),
+        (["--engine-url=http://127.0.0.1:1"], "the engine local computes in this process, at no URL"),
+    ],
+)
+def test_what_cannot_be_checked_is_an_error_in_words(capsys, options, problem):
+    assert main(["engine", "check", *options]) == 2
+    assert problem in capsys.readouterr().err
