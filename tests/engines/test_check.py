@@ -109,6 +109,18 @@ class FewerOptions(NoOptions):
     unsupported = {name.partition(" ")[0]: "it has no such loss" for name in GRADIENTS}
 
 
+class NoOptionsNorSeeds(NoOptions, NoSeed):
+    pass
+
+
+class OtherLossRateAndRows(NoLossOfOnesOwn, TwiceTheRate, OtherRowsAfterAStop):
+    pass
+
+
+class FewerRowsAndOneSeed(FewerRowsAfterAStop, OneSeed):
+    pass
+
+
 @pytest.fixture
 def check(tiny_policy, capsys, monkeypatch):
     """The exit status of the command, and its report as JSON, for an engine in the place of this process's."""
@@ -141,13 +153,9 @@ def test_the_engine_of_this_process_passes(check):
     [
         (OtherScores, {"logprobs: scored as sampled", "logprobs: as in this process"}),
         (OtherSamples, {"logprobs: scored as sampled", "first ratio"}),
-        (NoOptions, OPTIONS),
-        (NoLossOfOnesOwn, {"gradient: custom_loss"}),
-        (TwiceTheRate, {"optimizer"}),
-        (OtherRowsAfterAStop, {"resume"}),
-        (FewerRowsAfterAStop, {"resume"}),
-        (NoSeed, {"seed"}),
-        (OneSeed, {"seed"}),
+        (NoOptionsNorSeeds, OPTIONS | {"seed"}),
+        (OtherLossRateAndRows, {"gradient: custom_loss", "optimizer", "resume"}),
+        (FewerRowsAndOneSeed, {"resume", "seed"}),
         (NeverCancelled, {"cancel: sampling", "cancel: training"}),
     ],
 )
