@@ -95,6 +95,11 @@ class NeverCancelled(LocalEngine):
         super().train(source, target, task, replace(callbacks, cancelled=lambda: False))
 
 
+class NoNumbers(LocalEngine):
+    def logprobs(self, checkpoint, sequences):
+        return [[float("nan")] * sum(each.trained) for each in sequences]
+
+
 class NoSampling(LocalEngine):
     def sample(self, checkpoint, requests, on_token=None):
         raise ServiceError("no sampler is left")
@@ -183,6 +188,13 @@ def test_an_error_of_the_engine_fails_its_lines_and_the_others_are_measured(chec
     assert failed(report) >= lines
     assert all(line["note"] == error for line in report["lines"] if line["name"] in lines)
     assert failed(report) != {line["name"] for line in report["lines"]} or engine is NoSampling
+
+
+def test_a_gap_that_is_no_number_fails(check):
+    status, report = check(NoNumbers)
+    assert status == 1
+    assert failed(report) >= {"logprobs: scored as sampled", "logprobs: as in this process", "resume"}
+    assert {line["gap"] for line in report["lines"] if line["name"].startswith("logprobs")} == {None}
 
 
 def test_an_option_that_the_engine_refuses_by_name_does_not_fail(check):

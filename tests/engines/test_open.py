@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Iterator
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -24,8 +25,8 @@ class Partial(LocalEngine):
     name = "ray"
     unsupported = {"ppo": "it has no such loss", "lora_alpha": "it is fixed at 32", "grad_clip": "it does not clip"}
 
-    def __init__(self, policy: str, _settings: ModelSettings) -> None:
-        super().__init__(load_policy(policy))
+    def __init__(self, policy: str, _settings: ModelSettings, **progress: Any) -> None:
+        super().__init__(load_policy(policy), **progress)
         self.closed = False
 
     def status(self) -> dict[str, str]:
@@ -39,7 +40,7 @@ class Partial(LocalEngine):
 @pytest.fixture
 def ray(monkeypatch) -> type[Partial]:
     module = ModuleType("rolloutlab.engines.ray")
-    module.RayEngine = Partial
+    module.open_engine = Partial
     monkeypatch.setitem(sys.modules, module.__name__, module)
     return Partial
 

@@ -1,5 +1,6 @@
 """Conformance of an engine, measured: `rolloutlab engine check`."""
 
+import math
 import time
 from array import array
 from collections.abc import Callable, Iterator, Mapping
@@ -61,7 +62,7 @@ Result = Literal["pass", "fail", "refused", "measured"]
 
 
 @dataclass(frozen=True)
-class Line:
+class Measurement:
     """A line of the report. gap: the largest difference; up to `limit` it passes. note: figures, or an error."""
 
     name: str
@@ -79,7 +80,7 @@ class Report:
     policy: str
     status: Mapping[str, str]
     unsupported: Mapping[str, str]
-    lines: tuple[Line, ...]
+    lines: tuple[Measurement, ...]
 
     @property
     def passed(self) -> bool:
@@ -87,8 +88,11 @@ class Report:
         return all(line.result != "fail" for line in self.lines)
 
     def to_json(self) -> dict[str, Any]:
-        """All of it, as JSON values."""
-        return {**asdict(self), "status": dict(self.status), "passed": self.passed}
+        """All of it, as JSON values; a gap that is not a finite number is null."""
+        report = {**asdict(self), "passed": self.passed}
+        for line in report["lines"]:
+            line["gap"] = line["gap"] if math.isfinite(line["gap"] or 0.0) else None
+        return report
 
     def table(self) -> str:
         """What was measured, and a line per measurement, in columns."""
@@ -122,9 +126,9 @@ class Conformance:
         self._folder = folder
         self._tolerance = tolerance
 
-    def measurements(self) -> dict[str, Callable[[], Line]]:
+    def measurements(self) -> dict[str, Callable[[], Measurement]]:
         """What is measured, by the name of its line."""
-        every: dict[str, Callable[[], Line]] = {"logprobs: scored as sampled": self._scored}
+        every: dict[str, Callable[[], Measurement]] = {"logprobs: scored as sampled": self._scored}
         if self._naive:
             every["logprobs: as in this process"] = self._as_here
         every["first ratio"] = self._first_ratio
@@ -134,7 +138,7 @@ class Conformance:
         every |= {"throughput: sampling": self._sampling_speed, "throughput: training": self._training_speed}
         return every
 
-    def run(self, progress: Callable[[str], None] = lambda _: None) -> Iterator[Line]:
+    def run(self, progress: Callable[[str], None] = lambda _: None) -> Iterator[Measurement]:
         """The lines, as they are measured; an error of the engine fails its line. progress: called with each name."""
         every = self.measurements()
         for i, (name, measure) in enumerate(every.items(), start=1):
@@ -142,33 +146,33 @@ class Conformance:
             try:
                 yield replace(measure(), name=name)
             except _ProtocolError as error:
-                yield Line(name, "fail", note=str(error))
+                yield Measurement(name, "fail", note=str(error))
             except Exception as error:  # noqa: BLE001 - an engine can fail in any way, and the other lines are worth having
-                yield Line(name, "fail", note=f"{type(error).__name__}: {error}"[:300])
+                yield Measurement(name, "fail", note=f"{type(error).__name__}: {error}"[:300])
 
-    def _compared(self, gap: float, note: str = "") -> Line:
+    def _compared(self, gap: float, note: str = "") -> Measurement:
         # a gap that is not a number must fail
-        return Line("", "pass" if gap <= self._tolerance else "fail", gap, self._tolerance, note)
+        return Measurement("", "pass" if gap <= self._tolerance else "fail", gap, self._tolerance, note)
 
-    def _scored(self) -> Line:
+    def _scored(self) -> Measurement:
         scored = self._engine.logprobs(None, self._sampled_sequences)
         return self._compared(_gap([row.logprobs for row in self._sampled], scored))
 
-    def _as_here(self) -> Line:
+    def _as_here(self) -> Measurement:
         assert self._naive
         here = self._naive.base_logprobs(self._sampled_sequences)
         return self._compared(_gap(here, self._engine.logprobs(None, self._sampled_sequences)))
 
-    def _first_ratio(self) -> Line:
+    def _first_ratio(self) -> Measurement:
         metrics = self._train("ratio", self._initial, self._task([self._sampled_row]))[-1]
         gaps = [abs(float(metrics[name]) - 1) for name in ("ratio_mean", "ratio_max")]
-        return self._compared(max(gaps), f"mean {metrics['ratio_mean']:.6f}")
+        return self._compared(max(gaps, key=_size), f"mean {metrics['ratio_mean']:.6f}")
 
-    def _gradient(self, name: str) -> Line:
+    def _gradient(self, name: str) -> Measurement:
         options, source = Options(**GRADIENTS[name]), _LOSS if name == "custom_loss" else None
         wire = name.partition(" ")[0]
         if why := self._engine.unsupported.get(wire):
-            return Line("", "refused", note=why)
+            return Measurement("", "refused", note=why)
         metrics = self._train(f"gradient {name}", self._started, self._task([self._row], options, source))[-1]
         states = _state(self._started), _state(self._folder / f"gradient {name}")
         if self._naive and states[0] and states[1]:
@@ -179,11 +183,13 @@ class Conformance:
             loss = expected.loss
         else:  # the tensors are elsewhere: compare with the same derivatives, as a loss of one's own
             loss, slope = self._slopes(options, source)
-            own = f"def loss(new, *_):\n    return (torch.tensor({slope}).to(new) * new).sum()"
-            same = self._train(f"own {name}", self._started, self._task([self._row], Options(), own))[-1]
-            gaps = {"norm": abs(float(metrics["grad_norm"]) / float(same["grad_norm"]) - 1)}
+            gaps = {}
+            if "custom_loss" not in self._engine.unsupported:
+                own = f"def loss(new, *_):\n    return (torch.tensor({slope}).to(new) * new).sum()"
+                same = self._train(f"own {name}", self._started, self._task([self._row], Options(), own))[-1]
+                gaps["norm"] = abs(float(metrics["grad_norm"]) / float(same["grad_norm"]) - 1)
         gaps["loss"] = abs(float(metrics["loss"]) - loss) / max(abs(loss), 1e-2)
-        worst = max(gaps, key=lambda each: gaps[each])
+        worst = max(gaps, key=lambda each: _size(gaps[each]))
         return self._compared(gaps[worst], f"{worst}; norm {metrics['grad_norm']:.4g}")
 
     def _slopes(self, options: Options, source: str | None) -> tuple[float, list[float]]:
@@ -194,11 +200,11 @@ class Conformance:
         loss, slope_T = naive.slopes(torch.tensor(new), self._row, options, base, source)
         return loss, slope_T.tolist()
 
-    def _optimizer(self) -> Line:
+    def _optimizer(self) -> Measurement:
         self._train("optimizer", self._started, self._task([self._row]))
         before, after = _state(self._started), _state(self._folder / "optimizer")
         if not (before and after):
-            return Line("", "measured", note="not compared: its tensors are elsewhere")
+            return Measurement("", "measured", note="not compared: its tensors are elsewhere")
         moments = {name.replace(".default.", "."): each for name, each in after.optimizer.items()}
         expected = naive.adapter_after(before.adapter, moments, _RATE)
         changes = [
@@ -207,7 +213,7 @@ class Conformance:
         ]
         return self._compared(naive.relative_gap(*changes), "one step of AdamW")
 
-    def _resume(self) -> Line:
+    def _resume(self) -> Measurement:
         rows = self._task(self._rows)
         whole = self._train("whole", self._initial, rows)
         with suppress(Cancelled):
@@ -221,7 +227,7 @@ class Conformance:
         note = f"stopped after {_ROWS // 2} of {_ROWS} rows, {'went on' if kept else 'started over'}"
         return self._compared(_gap(*both), note)
 
-    def _seed(self) -> Line:
+    def _seed(self) -> Measurement:
         again = self._sample(seed=1)
         if [row.tokens for row in again] != [row.tokens for row in self._sampled]:
             raise _ProtocolError("the same seed gave other tokens")
@@ -230,9 +236,13 @@ class Conformance:
             raise _ProtocolError("another seed gave the same tokens")
         return self._compared(_gap([row.logprobs for row in again], [row.logprobs for row in self._sampled]))
 
-    def _cancel_sampling(self) -> Line:
+    def _cancel_sampling(self) -> Measurement:
         cancelled = Event()
-        future = self._engine.sample(None, self._requests(3, 64), lambda _: cancelled.wait(_TIMEOUT) and None)
+
+        def wait(_: Completion) -> None:  # so that no completion ends before it is cancelled
+            cancelled.wait(_TIMEOUT)
+
+        future = self._engine.sample(None, self._requests(3, 64), wait)
         future.cancel()
         cancelled.set()
         begun = time.monotonic()
@@ -240,28 +250,32 @@ class Conformance:
             future.result(_TIMEOUT)
             raise _ProtocolError("a cancelled request gave its completions")
         self._sample(seed=4)
-        return Line("", "pass", note=f"the next request took {time.monotonic() - begun:.1f} s")
+        return Measurement("", "pass", note=f"the next request took {time.monotonic() - begun:.1f} s")
 
-    def _cancel_training(self) -> Line:
+    def _cancel_training(self) -> Measurement:
         begun = time.monotonic()
         try:
             self._train("cancelled", self._initial, self._task(self._rows), stop_after=1)
         except Cancelled:
-            return Line("", "pass", note=f"{time.monotonic() - begun:.1f} s")
+            return Measurement("", "pass", note=f"{time.monotonic() - begun:.1f} s")
         raise _ProtocolError("a cancelled task trained to its end")
 
-    def _sampling_speed(self) -> Line:
+    def _sampling_speed(self) -> Measurement:
         begun = time.monotonic()
         rows = [row for seed in (5, 6, 7, 8) for row in self._sample(seed=seed)]
         seconds = time.monotonic() - begun
         tokens = sum(len(row.tokens) for row in rows)
-        return Line("", "measured", note=f"{len(rows) / seconds:.1f} completions/s, {tokens / seconds:.0f} tokens/s")
+        return Measurement(
+            "", "measured", note=f"{len(rows) / seconds:.1f} completions/s, {tokens / seconds:.0f} tokens/s"
+        )
 
-    def _training_speed(self) -> Line:
+    def _training_speed(self) -> Measurement:
         begun = time.monotonic()
         self._train("speed", self._initial, self._task(self._rows))
         tokens = sum(each.tokens.trainable for row in self._rows for each in row)
-        return Line("", "measured", note=f"{tokens / (time.monotonic() - begun):.0f} trained tokens/s, {_ROWS} rows")
+        return Measurement(
+            "", "measured", note=f"{tokens / (time.monotonic() - begun):.0f} trained tokens/s, {_ROWS} rows"
+        )
 
     @cached_property
     def _prompt(self) -> tuple[int, ...]:
@@ -353,7 +367,12 @@ def _sequence(prompt: tuple[int, ...], ids: list[int], logprobs: list[float]) ->
 def _gap(first: list[list[float]], second: list[list[float]]) -> float:
     """The largest difference of logprobs."""
     pairs = [zip(a, b, strict=True) for a, b in zip(first, second, strict=True)]
-    return max(abs(a - b) for pair in pairs for a, b in pair)
+    return max((abs(a - b) for pair in pairs for a, b in pair), key=_size)
+
+
+def _size(gap: float) -> float:
+    """For the largest of gaps, which is one that is not a number."""
+    return math.inf if math.isnan(gap) else gap
 
 
 def _state(checkpoint: Path) -> State | None:

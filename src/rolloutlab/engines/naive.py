@@ -49,8 +49,8 @@ class Naive:
         parameters = adapter_parameters(self._model)
         new_T = torch.cat([self._logprobs(s.tokens) for s in row])
         loss, slope_T = slopes(new_T.detach(), row, options, base, loss_source)
-        found = torch.autograd.grad((slope_T.to(new_T) * new_T).sum(), list(parameters.values()))
-        gradients = dict(zip(parameters, (each.detach().cpu() for each in found), strict=True))
+        slopes_P = torch.autograd.grad((slope_T.to(new_T) * new_T).sum(), list(parameters.values()))
+        gradients = dict(zip(parameters, (each.detach().cpu() for each in slopes_P), strict=True))
         return Step(loss, gradients, norm_of(gradients))
 
     def _logprobs(self, sequence: TokenSequence) -> Tensor:
@@ -82,7 +82,7 @@ def slopes(
             penalty = options.kl_penalty_coef * (sum(kl) / len(kl) - kl[t])
             advantage = advantages[t] + penalty - options.k2_tau * float(new_T[t] - old[t])
             term = _term(
-                moving_T[t], _ratio(moving_T[t] - old[t], sum(deltas) / len(deltas), options), advantage, options
+                moving_T[t], _ratio(moving_T[t] - old[t], torch.stack(deltas).mean(), options), advantage, options
             )
             if options.truncated_importance_sampling:
                 mismatch = torch.tensor(old[t] - recorded[t]).exp()

@@ -12,14 +12,12 @@ from rolloutlab.errors import InputError, PolicyError
 from rolloutlab.policy.model import limit_threads, load_policy
 from rolloutlab.settings import ModelSettings
 
-_ELSEWHERE = {"tinker": "TinkerEngine", "ray": "RayEngine"}
-
 
 def open_engine(policy: str, settings: ModelSettings, **progress: Any) -> Engine:
     """Open the engine `settings.engine` on a policy: a packaged one, a folder, or a name of the Hugging Face hub.
 
-    An engine elsewhere is a class of the module `rolloutlab.engines.<name>`, called with policy and settings.
-    progress: see `LocalEngine`.
+    An engine elsewhere is opened by a function of the same name and arguments in `rolloutlab.engines.<name>`.
+    progress: how often the progress of a job is kept, such as `least_seconds` between two times.
 
     Raises:
         PolicyError: the policy cannot be loaded, or the engine's extra is not installed. InputError: a setting that the
@@ -31,7 +29,7 @@ def open_engine(policy: str, settings: ModelSettings, **progress: Any) -> Engine
         loaded = load_policy(policy, settings)
         limit_threads(loaded)
         return LocalEngine(loaded, **progress)
-    engine: Engine = _class(settings.engine)(policy, settings)
+    engine: Engine = _module(settings.engine).open_engine(policy, settings, **progress)
     for name in settings.model_dump(exclude_defaults=True):
         if why := engine.unsupported.get(name):
             engine.close()
@@ -46,10 +44,10 @@ def quiet_transformers() -> None:
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 
 
-def _class(name: str) -> Any:
+def _module(name: str) -> Any:
     module = f"{__package__}.{name}"
     try:
-        return getattr(import_module(module), _ELSEWHERE[name])
+        return import_module(module)
     except ModuleNotFoundError as error:
         if error.name == module:
             raise InputError(f"this rolloutlab has no engine {name}", hint="--engine local") from error
