@@ -13,11 +13,11 @@ from rolloutlab.policy.model import limit_threads, load_policy
 from rolloutlab.settings import ModelSettings
 
 
-def open_engine(policy: str, settings: ModelSettings, **progress: Any) -> Engine:
+def open_engine(policy: str, settings: ModelSettings, *, least_seconds: float | None = None) -> Engine:
     """Open the engine `settings.engine` on a policy: a packaged one, a folder, or a name of the Hugging Face hub.
 
     An engine elsewhere is opened by a function of the same name and arguments in `rolloutlab.engines.<name>`.
-    progress: how often the progress of a job is kept, such as `least_seconds` between two times.
+    least_seconds: between two times that the progress of a job is kept; None is the engine's own choice.
 
     Raises:
         PolicyError: the policy cannot be loaded, or the engine's extra is not installed. InputError: a setting that the
@@ -28,8 +28,8 @@ def open_engine(policy: str, settings: ModelSettings, **progress: Any) -> Engine
             raise InputError("the engine local computes in this process, at no URL", hint="--engine tinker")
         loaded = load_policy(policy, settings)
         limit_threads(loaded)
-        return LocalEngine(loaded, **progress)
-    engine: Engine = _module(settings.engine).open_engine(policy, settings, **progress)
+        return LocalEngine(loaded, least_seconds=least_seconds)
+    engine: Engine = _module(settings.engine).open_engine(policy, settings, least_seconds=least_seconds)
     for name in settings.model_dump(exclude_defaults=True):
         if why := engine.unsupported.get(name):
             engine.close()
