@@ -23,7 +23,7 @@ from rolloutlab.api.http.secrecy import proof, proves
 from rolloutlab.errors import InputError, LabError, PolicyError, SignInError, UnreachableError
 from rolloutlab.service.lifecycle import Folder
 from rolloutlab.session import Session
-from rolloutlab.settings import Settings
+from rolloutlab.settings import ModelSettings, Settings
 from tests.forked import fork_embedded
 
 pytestmark = pytest.mark.process
@@ -100,6 +100,20 @@ def test_another_policy_than_the_running_one_is_refused(attach):
     attach().address()
     with pytest.raises(InputError, match=r"the service of this lab runs the policy '.*tiny', not 'practice'"):
         attach(policy="practice").address()
+
+
+def test_another_engine_than_the_running_one_is_refused_and_the_status_shows_which_runs(attach):
+    client = attach()
+    client.address()
+    assert "\nengine local: device c" in client.report("status")  # cpu or cuda
+    with pytest.raises(InputError, match=r"not '.*tiny --engine=ray'"):
+        attach(model=ModelSettings(engine="ray")).address()
+
+
+def test_an_engine_that_cannot_be_opened_is_reported_from_the_log(attach):
+    wrong = ModelSettings(engine_url="http://127.0.0.1:1")
+    with pytest.raises(PolicyError, match="the engine local computes in this process, at no URL"):
+        attach(model=wrong).address()
 
 
 def test_a_services_folder_that_cannot_be_used_is_an_error_in_words(tmp_path):
