@@ -21,8 +21,9 @@ Each room is a layer, and imports point down: `pyproject.toml` has the layers an
 
 - Notebook side: `magics` > `session.py` > `training` > `trajectories` > `widgets` | `sampling` > `connection.py` >
   `auth`.
-- Shared: `search` > `store` > `objective` > `api` > `settings.py` > `fsutil.py` > `errors.py` > `sanitize.py`.
-- Service side: `cli` > `service` > `policy`, on top of the shared rooms. The two sides never import each other.
+- Shared: `search` > `store` > `objective` > `api` > `settings` > `fsutil.py` > `errors.py` > `sanitize.py`.
+- Service side: `cli` > `service` > `engines` > `policy`, on top of the shared rooms. The two sides
+  never import each other.
 
 This page is generated from the first line of each module by `python docs/architecture.py`.
 

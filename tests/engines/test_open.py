@@ -92,6 +92,7 @@ def test_the_engine_of_this_process_has_no_url():
     [
         ("--engine=cloud", "--engine: must be 'local', 'tinker' or 'ray', not 'cloud'"),
         ("--engine-url=https://jo:secret@lab.example", "must not contain a user name or password"),
+        ("--engine-url=jo:secret@lab.example:6379", "--engine-url: this is neither an http(s) URL nor HOST:PORT"),
     ],
 )
 def test_a_wrong_engine_is_an_error_before_the_service_starts(tmp_path, capsys, option, problem):

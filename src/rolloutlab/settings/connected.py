@@ -1,0 +1,85 @@
+"""The settings in force after `%connect`: decided here, without asking a service or the keyring."""
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from rolloutlab.errors import InputError
+from rolloutlab.settings.model import EMBEDDED, Address, Profile, Settings
+from rolloutlab.settings.read import profile_address, unknown_profile
+from rolloutlab.settings.values import inference_url, project_name, service_url, variable_name
+
+
+def connected(
+    configured: Settings,
+    now: Settings,
+    service: str | None,
+    options: Mapping[str, str | bool | None],
+    environment: Mapping[str, str] = os.environ,
+) -> Settings:
+    """The settings in force after `%connect SERVICE` with options.
+
+    configured: as first read. now: the present ones, which a call without a service changes. options: `inference`,
+    `key_env`, `key_keyring` and `project`; None where they are not given. A key of the keyring is not read here.
+
+    Raises:
+        InputError: there is no such profile, an option is wrong, or the variable that should hold the key is not set.
+    """
+    checks: Mapping[str, Callable[[Any], Any]] = {
+        "inference": inference_url,
+        "key_env": variable_name,
+        "key_keyring": bool,
+        "project": project_name,
+    }
+    given = {name: checks[name](value) for name, value in options.items() if value is not None}
+    if given.keys() >= {"key_env", "key_keyring"}:
+        raise InputError("a key is in a variable or in the keyring", hint=f"%connect {service or ''} --key-keyring")
+    if service is None and now.service:
+        return _settled(now, _changed(now.service, given, environment), given, "")
+    if service is None or service == EMBEDDED:
+        for name in given.keys() - {"project"}:
+            option = f"--{name.replace('_', '-')}"
+            raise InputError(f"{option} is for a service elsewhere", hint="%connect embedded --project TEAM/PROJECT")
+        return _settled(configured, None, given, EMBEDDED)
+    address = profile_address(_profile(configured, service), environment, configured.project)
+    return _settled(configured, _changed(address, given, environment), given, service)
+
+
+def _changed(address: Address, given: Mapping[str, Any], environment: Mapping[str, str]) -> Address:
+    """The address with the given options; InputError when the variable that should hold its key is not set."""
+    key_keyring = "key_env" not in given and given.get("key_keyring", address.key_keyring)
+    key_env = None if key_keyring else given.get("key_env", address.key_env)
+    if key_env and not environment.get(key_env):
+        message = f"the environment variable {key_env}, which should hold the key, is not set"
+        raise InputError(message, hint=f"%env {key_env}=")
+    return replace(
+        address,
+        inference_base_url=given.get("inference", address.inference_base_url),
+        token=environment[key_env] if key_env else None if key_keyring else address.token,
+        key_env=key_env,
+        key_keyring=key_keyring,
+        project=given.get("project", address.project),
+    )
+
+
+def _profile(configured: Settings, service: str) -> Profile:
+    """The profile of that name, or one made of a URL."""
+    if service not in configured.profiles:
+        if re.search(r"[/.:]", str(service)):
+            return Profile(service_url(service))
+        raise unknown_profile(service, configured.profiles)
+    profile = configured.profiles[service]
+    wins = configured.origins.get("project", "").startswith("ROLLOUTLAB_")  # the environment wins over the file
+    return replace(profile, project=configured.project if wins else profile.project)
+
+
+def _settled(settings: Settings, address: Address | None, given: Mapping[str, Any], service: str) -> Settings:
+    """The settings with that service and with its origin; `service` is empty where it stays the same."""
+    origins = dict(settings.origins)
+    if service:
+        origins["service"] = f"%connect {service}"
+    if "project" in given:
+        origins["project"] = "%connect --project"
+    return replace(settings, service=address, project=given.get("project", settings.project), origins=origins)

@@ -1,0 +1,137 @@
+"""What settings are made of: the service, the policy and what computes it, the lab folder, prices."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt
+
+from rolloutlab.settings.values import Date, Dollars, EngineUrl, InferenceUrl, Project, ServiceUrl, Text, Variable
+
+if TYPE_CHECKING:
+    from rolloutlab.api.http.secrecy import Bearers
+
+EMBEDDED = "embedded"  # the service whose address changes with every start
+PACKAGED = {"practice": "weights", "practice-reasoning": "reasoning"}  # policies: folders in rolloutlab.policy.practice
+
+
+@dataclass(frozen=True)
+class Address:
+    """A service: `base_url` excludes /v1, `inference_base_url` ends in it. `token`: the bearer token, or its sources.
+
+    project: TEAM/PROJECT, under which the service counts tokens. key_env: the variable that the token came from.
+    key_keyring: whether the token is in the keyring of this machine.
+    """
+
+    base_url: str
+    inference_base_url: str
+    token: "str | Bearers | None" = field(default=None, repr=False)
+    project: str | None = field(default=None, repr=False)
+    key_env: str | None = field(default=None, compare=False, repr=False)
+    key_keyring: bool = field(default=False, compare=False, repr=False)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Headers besides the token: the first as in the specification, without a brand; the second as OpenAI's."""
+        return {"Vendor-Project": self.project, "OpenAI-Project": self.project} if self.project else {}
+
+
+@dataclass(frozen=True)
+class Embedding:
+    """An embedding model: a URL with the model's `name` there, or what sentence-transformers loads."""
+
+    model: str
+    name: str | None = None
+    key_env: str | None = None
+
+
+@dataclass(frozen=True)
+class Served:
+    """A collection on a Chroma server that `%search` queries. key_env: the variable that holds its key."""
+
+    url: str
+    key_env: str | None = None
+
+
+@dataclass(frozen=True)
+class Price:
+    """What a model's tokens cost, in dollars per million."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+    prompt: Dollars
+    completion: Dollars
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A service by name, validated only where the settings file is read. `api_key_env`: the variable with its key."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+    url: ServiceUrl
+    inference_url: InferenceUrl | None = None
+    api_key_env: Variable | None = None
+    project: Project | None = None
+
+
+class ModelSettings(BaseModel):
+    """What computes for the embedded service, and how it loads a policy; None: by the policy's size, the machine."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    engine: Literal["local", "tinker", "ray"] = Field("local", examples=["local"])
+    engine_url: EngineUrl | None = None
+    lora_rank: PositiveInt | None = Field(None, examples=[16])
+    lora_alpha: PositiveInt | None = Field(None, examples=[32])
+    lora_targets: Text | None = None
+    dtype: Literal["float32", "bfloat16"] | None = Field(None, examples=["bfloat16"])
+    device: Literal["cuda", "mps", "cpu"] | None = Field(None, examples=["cpu"])
+    gradient_checkpointing: bool = Field(False, examples=[True])
+    template_date: Date | None = None
+
+    @property
+    def arguments(self) -> list[str]:
+        """What to type after `rolloutlab serve`: those that are not the default."""
+        return [f"--{n.replace('_', '-')}={value}" for n, value in self.model_dump(exclude_defaults=True).items()]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What one process works with.
+
+    home: the lab folder. service: None is the embedded one. policy: what the embedded service loads. linger: seconds
+    that it stays up without a client. project: what tokens are counted under, unless the service has its own.
+    embedding: the model that compares texts. search: the Chroma collection that `%search` queries, None for the lab.
+    client_metadata_url: the URL of our client ID metadata document. prices: by model, in dollars per million tokens.
+    profiles: services by name. model: what computes, and how the policy is loaded. file: of settings, if any. origins:
+    what set each.
+    """
+
+    home: Path
+    service: Address | None = None
+    policy: str = "practice"
+    linger: float = 60.0
+    project: str | None = None
+    embedding: Embedding | None = None
+    search: Served | None = None
+    client_metadata_url: str | None = None
+    prices: Mapping[str, Price] = field(default_factory=dict)
+    profiles: Mapping[str, Profile] = field(default_factory=dict)
+    model: ModelSettings = field(default_factory=ModelSettings)
+    file: Path | None = field(default=None, compare=False)
+    origins: Mapping[str, str] = field(default_factory=dict, compare=False)
+
+    @property
+    def database(self) -> Path:
+        return self.home / "lab.db"
+
+    @property
+    def search_database(self) -> Path:
+        return self.home / "search.db"
+
+    @property
+    def sign_in_folder(self) -> Path:
+        return self.home / "sign-in"
+
+    @property
+    def service_folder(self) -> Path:
+        return self.home / "service"

@@ -1,0 +1,203 @@
+"""Settings from environment variables, else from the TOML settings file, else defaults."""
+
+import json
+import os
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+from pydantic import ValidationError
+
+from rolloutlab.errors import InputError
+from rolloutlab.fsutil import line_of_key
+from rolloutlab.settings.model import (
+    EMBEDDED,
+    PACKAGED,
+    Address,
+    Embedding,
+    ModelSettings,
+    Price,
+    Profile,
+    Served,
+    Settings,
+)
+from rolloutlab.settings.values import (
+    DocumentUrl,
+    InferenceUrl,
+    LocalPath,
+    Project,
+    Seconds,
+    ServiceUrl,
+    Text,
+    Variable,
+)
+
+
+class _Values(ModelSettings):
+    """What the settings file may set and, but for profiles and prices, the variables ROLLOUTLAB_... as well."""
+
+    home: LocalPath | None = None
+    policy: LocalPath = "practice"
+    linger: Seconds = 60.0
+    project: Project | None = None
+    profile: Text = EMBEDDED
+    embedding: Text | None = None
+    embedding_model: Text | None = None
+    embedding_key_env: Variable | None = None
+    search: Text | None = None
+    search_key_env: Variable | None = None
+    client_metadata_url: DocumentUrl | None = None
+    profiles: dict[str, Profile] = {}
+    prices: dict[str, Price] = {}
+
+
+_VARIABLES = {name: f"ROLLOUTLAB_{name.upper()}" for name in _Values.model_fields if name not in {"profiles", "prices"}}
+
+
+class _Variables(_Values):
+    """What the environment may set; a variable names a service that needs no profile."""
+
+    url: ServiceUrl | None = None
+    inference_url: InferenceUrl | None = None
+
+
+def read_settings(environment: Mapping[str, str] = os.environ) -> Settings:
+    """Settings from the variables ROLLOUTLAB_..., listed in docs/connect.md, and from the settings file.
+
+    Raises:
+        InputError: a variable or the file is wrong; the message names the variable, or file and line.
+    """
+    named = environment.get("ROLLOUTLAB_SETTINGS")
+    path = Path(named or Path(platformdirs.user_config_dir("rolloutlab")) / "settings.toml").expanduser().absolute()
+    file, variables = _read_file(path, required=bool(named)), _read_variables(environment)
+    overrides = {name: getattr(variables, name) for name in variables.model_fields_set}
+    values = _Variables.model_construct(**{**dict(file), **overrides})
+
+    def origin(name: str) -> str:
+        return _VARIABLES[name] if name in overrides else str(path) if name in file.model_fields_set else "default"
+
+    folder, model = Path.cwd() if "home" in overrides else path.parent, values.embedding
+    service, service_origin = _service(values, environment, origin)
+    shown, loaded = {name: origin(name) for name in _VARIABLES if name != "profile"}, ModelSettings.model_fields
+    return Settings(
+        home=folder / Path(values.home or platformdirs.user_data_dir("rolloutlab")).expanduser(),
+        service=service,
+        policy=values.policy,
+        linger=values.linger,
+        project=values.project,
+        embedding=Embedding(model, values.embedding_model, values.embedding_key_env) if model else None,
+        search=Served(values.search, values.search_key_env) if values.search else None,
+        client_metadata_url=values.client_metadata_url,
+        prices=values.prices,
+        profiles=values.profiles,
+        model=ModelSettings(**{name: getattr(values, name) for name in loaded}),
+        file=path,
+        origins={n: o for n, o in shown.items() if o != "default" or n not in loaded} | {"service": service_origin},
+    )
+
+
+def profile_address(profile: Profile, environment: Mapping[str, str], project: str | None = None) -> Address:
+    """The address of a profile, with the key that its variable holds now; `project` where it has none."""
+    key, inference = environment.get(profile.api_key_env or "") or None, profile.inference_url or f"{profile.url}/v1"
+    return Address(profile.url, inference, key, profile.project or project, profile.api_key_env)
+
+
+def unknown_profile(name: str, profiles: Mapping[str, Profile]) -> InputError:
+    """The error for a profile that is not in the settings; the hint is the closest, or what to add."""
+    close = get_close_matches(str(name), [*profiles, EMBEDDED], n=1)
+    return InputError(f"there is no profile {name!r}", hint=close[0] if close else f"[profiles.{name}] in the file")
+
+
+def named_policy(name: str, model: ModelSettings) -> str:
+    """A policy's full name, which is the real path of a folder, and how it is loaded."""
+    path = Path(name).expanduser()
+    return " ".join([str(path.resolve()) if name not in PACKAGED and path.is_dir() else name, *model.arguments])
+
+
+def _service(values: _Variables, env: Mapping[str, str], origin: Callable[[str], str]) -> tuple[Address | None, str]:
+    """The service to talk to, None for the embedded one, and where that was set."""
+    if values.url:
+        key = "ROLLOUTLAB_API_KEY" if env.get("ROLLOUTLAB_API_KEY") else None
+        return profile_address(Profile(values.url, values.inference_url, key, values.project), env), "ROLLOUTLAB_URL"
+    if values.profile == EMBEDDED:
+        return None, origin("profile")
+    if values.profile not in values.profiles:
+        raise unknown_profile(values.profile, values.profiles)
+    profile = values.profiles[values.profile]
+    if origin("project").startswith("ROLLOUTLAB_"):  # the environment wins over the profile, the profile over the file
+        profile = replace(profile, project=values.project)
+    return profile_address(profile, env, values.project), f"profile {values.profile}, {origin('profile')}"
+
+
+def _read_variables(environment: Mapping[str, str]) -> _Variables:
+    """The settings of the environment, in which an empty variable is an absent one."""
+    given = {name: environment.get(variable) for name, variable in _VARIABLES.items()}
+    if environment.get("ROLLOUTLAB_URL", "").strip():
+        given |= {name: environment.get(f"ROLLOUTLAB_{name.upper()}", "").strip() for name in ("url", "inference_url")}
+    try:
+        return _Variables.model_validate({name: value for name, value in given.items() if value})
+    except ValidationError as error:
+        first = error.errors()[0]
+        variable, (message, example) = f"ROLLOUTLAB_{str(first['loc'][0]).upper()}", explained(first)
+        raise InputError(f"{variable}: {message}", hint=f"{variable}={example}") from None
+
+
+def explained(error: Any) -> tuple[str, Any]:
+    """Message and example of one of pydantic's errors for a value."""
+    if error["type"] == "setting":
+        return error["msg"], error["ctx"]["hint"]
+    (example,) = ModelSettings.model_fields[error["loc"][0]].examples or ("...",)
+    return f"{error['msg'].replace('Input should', 'must')}, not {error['input']!r}", example
+
+
+def _read_file(path: Path, *, required: bool) -> _Values:
+    """The settings of a file; defaults when it does not exist, unless it is `required`. Errors have the line."""
+    try:
+        text = path.read_text("utf-8-sig")  # as Windows editors write it
+    except FileNotFoundError:
+        if required:
+            raise InputError(f"there is no settings file {path}", hint="ROLLOUTLAB_SETTINGS names one") from None
+        return _Values()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"the settings file {path} cannot be read: {error}", hint="a text file, in UTF-8") from error
+
+    def wrong(keys: tuple[str, ...], problem: str, hint: str) -> InputError:
+        return InputError(f"{path}, line {line_of_key(text, keys)}: {problem}", hint=hint)
+
+    try:
+        values = _Values.model_validate(tomllib.loads(text))
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        problem, _, place = str(error).partition(" (at ")
+        line = re.search(r"\d+", place) or [text.count("\n") + 1]  # it may end too early
+        raise InputError(f"{path}, line {line[0]}: {problem}", hint='for example: policy = "practice"') from None
+    except ValidationError as error:
+        raise wrong(*min(map(_problem, error.errors()), key=lambda each: line_of_key(text, each[0]))) from None
+    if EMBEDDED in values.profiles:
+        raise wrong(("profiles", EMBEDDED), "embedded is the service that comes with rolloutlab", "another name")
+    if values.profile not in {*values.profiles, EMBEDDED}:
+        unknown = unknown_profile(values.profile, values.profiles)
+        raise wrong(("profile",), unknown.message, unknown.hint or "")
+    return values
+
+
+def _problem(error: Any) -> tuple[tuple[str, ...], str, str]:
+    """Keys, message and hint for one of pydantic's errors in a settings file."""
+    keys, kind, name = tuple(map(str, error["loc"])), error["type"], str(error["loc"][-1])
+    if kind == "setting" or keys[0] in ModelSettings.model_fields:
+        message, example = explained(error)
+        return keys, f"{name}: {message}", f"{name} = {example if str(example)[0].isdigit() else json.dumps(example)}"
+    if kind == "missing":
+        return keys[:-1], f"{'.'.join(keys[:-1])} has no {name}", f"{name} = ..."
+    if kind in {"dict_type", "dataclass_type"}:
+        return keys, f"{'.'.join(keys)} is {error['input']!r}, not a table", f"[{keys[0]}.NAME]"
+    if re.fullmatch(r"(api_?)?key|token|secret|password|bearer", name, re.IGNORECASE):
+        problem = "a key must not be in a file; name the environment variable that holds it"
+        return keys, f"{name}: {problem}", 'api_key_env = "ROLLOUTLAB_API_KEY"'
+    table = Price if keys[0] == "prices" else Profile
+    names = [each.name for each in fields(table)] if keys[1:] else list(_Values.model_fields)
+    return keys, f"unknown setting {name!r}", (get_close_matches(name, names, n=1) or [f"one of {', '.join(names)}"])[0]

@@ -1,0 +1,119 @@
+"""Values of settings: each check takes what a person wrote and returns it tidied, or raises with what would do.
+
+The types at the end are what pydantic reads settings by.
+"""
+
+import math
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import date
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+
+from pydantic import PlainValidator
+from pydantic_core import PydanticCustomError
+
+from rolloutlab.errors import InputError
+
+
+def some_text(value: Any) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise InputError(f"must be a non-empty text, not {value!r}", hint="...")
+    return value.strip()
+
+
+def _path(value: Any) -> str:
+    if "\0" in (text := some_text(value)):
+        raise ValueError("it contains a NUL character")
+    Path(text).expanduser()  # raises where there is no such user
+    return text
+
+
+def _amount(value: Any, unit: str, example: str) -> float:
+    value = float(value) if isinstance(value, str) and re.fullmatch(r"\d+(\.\d+)?", value) else value  # of a variable
+    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value) or value < 0:
+        raise InputError(f"must be a number of {unit} ≥ 0, not {value!r}", hint=example)
+    return float(value)
+
+
+def service_url(value: Any) -> str:
+    """The base URL of a service, without spaces, final slashes and /v1; the hint of an error is a URL that would do."""
+    host, url = None, str(value).strip()
+    with suppress(ValueError):
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    if host and "@" in parts.netloc:
+        raise InputError("a service URL must not contain a user name or password", hint=f"https://{host}")
+    if "://" not in url and re.fullmatch(r"[\w.-]+(:\d+)?(/\S*)?", url):
+        scheme = "http" if re.match(r"localhost|127\.", url) else "https"
+        raise InputError(f"{url!r} lacks http:// or https://", hint=f"{scheme}://{url}")
+    if not host or parts.scheme not in {"http", "https"} or re.search(r"[\s?#]", url):
+        raise InputError(f"{url!r} is not a service URL", hint="https://train.example")
+    return url.rstrip("/").removesuffix("/v1").rstrip("/")
+
+
+def inference_url(value: Any) -> str:
+    """The base URL of chat completions; it ends in /v1, which may be left out."""
+    return f"{service_url(value)}/v1"
+
+
+def variable_name(value: Any) -> str:
+    """The name of an environment variable."""
+    if not isinstance(value, str) or not re.fullmatch(r"[A-Z_][A-Z0-9_]*", value):
+        # a wrong value may be the key itself: the message must not quote it
+        rule = "a key is given by the name of the environment variable that holds it, in capitals"
+        raise InputError(f"{rule}; this is not a name", hint="ROLLOUTLAB_API_KEY")
+    return value
+
+
+def project_name(value: Any) -> str:
+    if not isinstance(value, str) or not re.fullmatch(r"[\w.-]+/[\w.-]+", value.strip(), re.ASCII):
+        raise InputError(f"{value!r} is not a project name", hint="TEAM/PROJECT")
+    return value.strip()
+
+
+def engine_url(value: Any) -> str:
+    """Where an engine is: an http(s) URL, or the HOST:PORT of a Ray cluster."""
+    text = some_text(value)
+    if "://" in text:
+        return service_url(text)
+    if not re.fullmatch(r"([\w.-]+|\[[\da-fA-F:]+\]):\d{1,5}", text, re.ASCII):
+        raise InputError("this is neither an http(s) URL nor HOST:PORT", hint="gpu1.example:6379")  # it may hold a key
+    return text
+
+
+def _document_url(value: Any) -> str:
+    parts = urlsplit(some_text(value))
+    if parts.scheme != "https" or not parts.hostname or len(parts.path) < 2 or parts.fragment or parts.username:
+        raise InputError(f"{value!r} is not the https URL of a document", hint="https://lab.example/rolloutlab.json")
+    return parts.geturl()
+
+
+def checked_by(check: Callable[[Any], Any], example: str = "...") -> PlainValidator:
+    """A validator whose error carries message and hint of an InputError, to which pydantic adds the path."""
+
+    def validate(value: Any) -> Any:
+        try:
+            return check(value)
+        except InputError as error:
+            context = {"error": error.message, "hint": error.hint}
+        except (ValueError, OverflowError, RuntimeError) as error:  # no URL, no date; too large; no such user in ~user
+            context = {"error": f"{str(value)[:100]!r} cannot be used: {error}", "hint": example}
+        raise PydanticCustomError("setting", "{error}", context)
+
+    return PlainValidator(validate)
+
+
+Text = Annotated[str, checked_by(some_text)]
+LocalPath = Annotated[str, checked_by(_path)]
+ServiceUrl = Annotated[str, checked_by(service_url)]
+InferenceUrl = Annotated[str, checked_by(inference_url)]
+Project = Annotated[str, checked_by(project_name)]
+Variable = Annotated[str, checked_by(variable_name)]
+DocumentUrl = Annotated[str, checked_by(_document_url)]
+Date = Annotated[date, checked_by(lambda value: date.fromisoformat(str(value)), "2025-01-31")]
+EngineUrl = Annotated[str, checked_by(engine_url)]
+Seconds = Annotated[float, checked_by(lambda value: _amount(value, "seconds", "60"))]
+Dollars = Annotated[float, checked_by(lambda value: _amount(value, "dollars", "0.5"))]
