@@ -12,7 +12,7 @@ import pydantic
 import pytest
 from hypothesis import strategies as st
 
-from rolloutlab.api.wire import chat, fine_tuning, training, trajectories
+from rolloutlab.api.wire import chat, engine, fine_tuning, training, trajectories
 from rolloutlab.api.wire import errors as problem
 from rolloutlab.api.wire import training as events
 from rolloutlab.api.wire import trajectories as logprobs
@@ -334,6 +334,7 @@ MODELS[logprobs.ScoredHistories] = _object({"object": _constant("list"), "model"
 # Events and refusals
 MODELS[events.Event] = event = _object({"id": text, "type": text}, {"data": free_form})
 MODELS[events.EventList] = _object({"object": _constant("list"), "data": _array(event), "has_more": boolean})
+MODELS[engine.EngineStatus] = _object({"name": text}, {"status": _values(_TEXT), "unsupported": _values(_TEXT)})
 MODELS[problem.ValidationError] = validation_error = _object(
     {"loc": _array(text | integer, most=4), "msg": text, "type": text}
 )
