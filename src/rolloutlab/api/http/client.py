@@ -4,7 +4,7 @@ import asyncio
 import atexit
 import logging
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping
 from concurrent.futures import Future, wait
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
@@ -81,11 +81,16 @@ class HttpClient:
         """The backoff policy of one request."""
         return Retries(self._tries, self._backoff)
 
-    def begin(self, work: Coroutine[Any, Any, object]) -> "Future[Any]":
-        """Run a coroutine in the background, until `close` cancels it; its exception is logged."""
-        begun: Future[Any] = asyncio.run_coroutine_threadsafe(work, self._loop)
+    def submit(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
+        """Run a coroutine in the background, until its future is cancelled, or `close` does it."""
+        begun = asyncio.run_coroutine_threadsafe(work, self._loop)
         self._background.add(begun)
         begun.add_done_callback(self._background.discard)
+        return begun
+
+    def begin(self, work: Coroutine[Any, Any, object]) -> "Future[Any]":
+        """As `submit`; its exception is logged."""
+        begun = self.submit(work)
         begun.add_done_callback(_log_failure)
         return begun
 
@@ -178,7 +183,7 @@ class HttpClient:
         content: str,
         headers: Mapping[str, str] | None = None,
         timeout: float = 60.0,
-    ) -> AsyncIterator[str]:
+    ) -> AsyncGenerator[str, None]:
         """POST, and the `data:` of each server-sent event of the response; or the whole text of another response.
 
         It is retried until the response begins.

@@ -1,0 +1,75 @@
+"""Completions that another server samples, as if they had been sampled here."""
+
+import hashlib
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from rolloutlab.engines.engine import OnToken
+from rolloutlab.errors import ServiceError
+from rolloutlab.policy.base import Base
+from rolloutlab.policy.decode import Completion, CompletionRequest
+from rolloutlab.policy.parsing import CompletionParser
+
+
+class SampledToken(NamedTuple):
+    """A token of a completion. top: the most likely tokens at its position with their logprobs, best first."""
+
+    id: int
+    logprob: float
+    top: list[tuple[int, float]]
+
+
+def seed_of(request: CompletionRequest) -> int:
+    """The seed of one completion, of 31 bits: servers take a seed for a request, and add 1 for each choice of it."""
+    digest = hashlib.sha256(f"{request.seed}:{request.index}".encode()).digest()
+    return int.from_bytes(digest[:4]) >> 1
+
+
+class Receiver:
+    """Makes completions of the tokens that arrive, up to the first that ends one, or a stop string.
+
+    A server cuts the text at a stop string, but returns the tokens after it as well, and some sample on.
+    """
+
+    def __init__(self, base: Base) -> None:
+        self._base = base
+        self._parser = CompletionParser(base.tokenizer, base.renderer(), base.end_ids)
+
+    def open(self, request: CompletionRequest, on_token: OnToken | None) -> "ReceivedCompletion":
+        return ReceivedCompletion(self._base, self._parser, request, on_token)
+
+
+class ReceivedCompletion:
+    """A completion of which tokens arrive."""
+
+    def __init__(
+        self, base: Base, parser: CompletionParser, request: CompletionRequest, on_token: OnToken | None
+    ) -> None:
+        self.row = Completion(request)
+        self._base, self._on_token = base, on_token
+        self._text = parser.stream(request.stops, ()) if request.stops else None
+
+    def feed(self, tokens: Iterable[SampledToken]) -> bool:
+        """Add tokens; whether the completion has ended, so that further ones are not part of it.
+
+        Raises ServiceError: a token that the policy does not have.
+        """
+        row = self.row
+        for token in tokens:
+            if row.finish:
+                break
+            if not 0 <= token.id < self._base.vocabulary:
+                raise ServiceError(f"the server sampled token {token.id}, which the policy does not have")
+            row.tokens.append(token.id)
+            row.logprobs.append(token.logprob)
+            if row.request.top:
+                row.top.append(token.top)
+            if self._text:
+                self._text.feed(token.id)
+            if self._on_token:
+                self._on_token(row)
+            if token.id in self._base.end_ids or (self._text and self._text.stopped):
+                row.finish = "stop"
+            elif len(row.tokens) >= row.request.max_tokens:
+                row.finish = "length"
+        return row.finish is not None

@@ -1,0 +1,289 @@
+"""Completions of a vLLM server, for an engine that trains elsewhere.
+
+Built to the documented API of vLLM 0.15 to 0.33: `POST /v1/completions` on token ids, and LoRA adapters that are loaded
+while it runs (docs.vllm.ai, "LoRA Adapters"). The server reads a checkpoint's adapter from its folder by itself.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import aclosing, suppress
+from dataclasses import replace
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from rolloutlab.api.http.client import HttpClient
+from rolloutlab.engines.engine import Engine, OnToken
+from rolloutlab.engines.received import Receiver, SampledToken, seed_of
+from rolloutlab.errors import (
+    BrokenOffError,
+    InputError,
+    NotFoundError,
+    NotOfferedError,
+    RolloutlabError,
+    ServiceError,
+    UnreachableError,
+)
+from rolloutlab.policy.checkpoints import check_checkpoint, identity
+from rolloutlab.policy.decode import Completion, CompletionRequest
+from rolloutlab.policy.task import Callbacks, Task
+from rolloutlab.policy.token_sequence import TokenSequence
+
+_TIMEOUT = 3600.0  # seconds: a completion that waits its turn sends nothing before its end
+_START = "vllm serve BASE --enable-lora --max-lora-rank RANK, with VLLM_ALLOW_RUNTIME_LORA_UPDATING=1"
+
+
+class _Card(BaseModel):
+    """A model of `GET /v1/models`."""
+
+    id: str
+    root: str | None = None
+    parent: str | None = None
+    max_model_len: int | None = None
+
+
+class _Logprob(BaseModel):
+    logprob: float
+
+
+class _Logprobs(BaseModel):
+    """Of each sampled token; `top` has names of the form `token_id:17`."""
+
+    token_logprobs: list[float]
+    top_logprobs: list[dict[str, float] | None] | None = None
+
+
+class _Choice(BaseModel):
+    """A choice of `POST /v1/completions`, or the part of it that an event has."""
+
+    token_ids: list[int] = []
+    logprobs: _Logprobs | None = None
+    prompt_logprobs: list[dict[int, _Logprob] | None] | None = None
+    finish_reason: str | None = None
+
+
+class VllmSampled:
+    """An engine whose completions a vLLM server samples; it trains and scores as before.
+
+    engine: closed with this one, or if it cannot be made. url: of the server, without /v1. model: the name or folder of
+    the base there. key: as of the server's `--api-key`; over https or to this machine. http: for tests.
+
+    Raises:
+        UnreachableError: it does not answer. SignInError: it wants another key. InputError: it does not serve `model`.
+    """
+
+    def __init__(
+        self, engine: Engine, url: str, model: str, key: str | None = None, http: HttpClient | None = None
+    ) -> None:
+        self._engine, self._url, self._key = engine, url, key
+        self._http = http or HttpClient()
+        try:
+            card = self._http.run(self._served(model))
+        except BaseException:
+            self.close()
+            raise
+        self._model = card.id
+        self.name, self.unsupported = engine.name, engine.unsupported
+        self.base = replace(engine.base, context=min(engine.base.context, card.max_model_len or engine.base.context))
+        self._receiver = Receiver(self.base)
+        self._adapters: dict[Path, str] = {}
+        self._loading: dict[str, asyncio.Task[None]] = {}
+
+    def status(self) -> Mapping[str, str]:
+        """See `Engine`."""
+        return {**self._engine.status(), "sampler": f"vLLM at {self._url}"}
+
+    def create_initial(self, folder: Path) -> None:
+        """See `Engine`."""
+        self._engine.create_initial(folder)
+
+    def fits(self, checkpoint: Path) -> bool:
+        """See `Engine`."""
+        return self._engine.fits(checkpoint)
+
+    def sample(
+        self, checkpoint: Path | None, requests: Sequence[CompletionRequest], on_token: OnToken | None = None
+    ) -> Future[list[Completion]]:
+        """See `Engine`. Without `on_token`, or with forced tokens, tokens arrive at a completion's end."""
+        if checkpoint and (checkpoint := checkpoint.absolute()) not in self._adapters:
+            check_checkpoint(checkpoint)
+            self._adapters[checkpoint] = f"rolloutlab-{identity(checkpoint)[:32]}"
+        return self._http.submit(self._sample(checkpoint, requests, on_token))
+
+    def logprobs(self, checkpoint: Path | None, sequences: Sequence[TokenSequence]) -> list[list[float]]:
+        """See `Engine`."""
+        return self._engine.logprobs(checkpoint, sequences)
+
+    def train(self, source: Path, target: Path, task: Task, callbacks: Callbacks) -> None:
+        """See `Engine`."""
+        self._engine.train(source, target, task, callbacks)
+
+    def forget(self, checkpoint: Path) -> None:
+        """See `Engine`. An adapter that cannot be unloaded now leaves the server's memory by disuse."""
+        self._engine.forget(checkpoint)
+        if name := self._adapters.pop(checkpoint.absolute(), None):
+            self._http.begin(self._unload(name))
+
+    def close(self) -> None:
+        """See `Engine`. The server keeps the adapters that it has loaded."""
+        self._http.close()
+        self._engine.close()
+
+    async def _sample(
+        self, checkpoint: Path | None, requests: Sequence[CompletionRequest], on_token: OnToken | None
+    ) -> list[Completion]:
+        each = [asyncio.create_task(self._complete(checkpoint, request, on_token)) for request in requests]
+        try:
+            return await asyncio.gather(*each)
+        finally:
+            for task in each:  # vLLM abandons a completion whose connection is closed
+                task.cancel()
+
+    async def _complete(
+        self, checkpoint: Path | None, request: CompletionRequest, on_token: OnToken | None
+    ) -> Completion:
+        model = await self._model_of(checkpoint)
+        try:
+            return await self._received(model, request, on_token)
+        except NotFoundError:  # the server was started again, or dropped the adapter
+            self._loading.pop(model, None)
+            return await self._received(await self._model_of(checkpoint), request, on_token)
+
+    async def _received(self, model: str, request: CompletionRequest, on_token: OnToken | None) -> Completion:
+        received = self._receiver.open(request, on_token)
+        reason: str | None = None
+        async with aclosing(self._choices(_body(model, request, self.base.end_ids), stream=bool(on_token))) as choices:
+            async for choice in choices:
+                reason = choice.finish_reason
+                if received.feed(_tokens(choice, request)):
+                    return received.row
+        if not reason or not received.row.tokens:
+            raise BrokenOffError(f"the answer of {self._url} ended before the completion did")
+        received.row.finish = "stop"  # at a token that its generation config names besides the end of a turn
+        return received.row
+
+    async def _choices(self, body: dict[str, Any], *, stream: bool) -> AsyncGenerator[_Choice, None]:
+        """The choice of an answer, or the parts of it as they come."""
+        url = f"{self._url}/v1/completions"
+        if not stream or "prompt_logprobs" in body:  # which vLLM does not stream
+            yield _choice(await self._post(url, body))
+            return
+        content = json.dumps({**body, "stream": True})
+        async with aclosing(self._http.events(url, token=self._key, content=content, timeout=_TIMEOUT)) as events:
+            async for event in events:
+                yield _choice(json.loads(event))
+
+    async def _post(self, url: str, body: Any) -> Any:
+        return await self._http.request("POST", url, token=self._key, json=body, timeout=_TIMEOUT, retry=True)
+
+    async def _served(self, model: str) -> _Card:
+        answer = await self._http.request("GET", f"{self._url}/v1/models", token=self._key, timeout=10.0)
+        try:
+            cards = [_Card.model_validate(card) for card in answer["data"]]
+        except (ValidationError, LookupError, TypeError) as error:
+            raise ServiceError(f"{self._url} lists no models", hint="the address of a vLLM server") from error
+        for card in cards:
+            if card.parent is None and model in {card.id, card.root}:
+                return card
+        names = ", ".join(card.id for card in cards if card.parent is None)
+        raise InputError(f"{self._url} serves {names or 'no model'}, not {model}", hint=_START)
+
+    async def _model_of(self, checkpoint: Path | None) -> str:
+        """The name of a checkpoint's model on the server, once its adapter is loaded."""
+        if checkpoint is None:
+            return self._model
+        name = self._adapters[checkpoint]
+        if name not in self._loading:
+            self._loading[name] = asyncio.create_task(self._load(name, checkpoint))
+        try:
+            await asyncio.shield(self._loading[name])  # a cancelled chat does not end the loading for the others
+        except RolloutlabError:
+            self._loading.pop(name, None)
+            raise
+        return name
+
+    async def _load(self, name: str, checkpoint: Path) -> None:
+        body = {"lora_name": name, "lora_path": str(checkpoint)}
+        try:
+            await self._adapters_changed("load", body)
+        except NotOfferedError as error:
+            raise ServiceError(f"{self._url} loads no adapters while it runs", hint=_START) from error
+        except NotFoundError as error:
+            hint = "the folder of the lab under the same path on both machines"
+            raise ServiceError(f"vLLM does not see {checkpoint}: {error.message}", hint=hint) from error
+        except UnreachableError:
+            raise
+        except ServiceError as error:
+            if "already been loaded" not in error.message:
+                raise ServiceError(f"vLLM does not load {checkpoint}: {error.message}", hint=_START) from error
+
+    async def _unload(self, name: str) -> None:
+        self._loading.pop(name, None)
+        with suppress(RolloutlabError):
+            await self._adapters_changed("unload", {"lora_name": name})
+
+    async def _adapters_changed(self, verb: str, body: Mapping[str, str]) -> None:
+        """POST /v1/{verb}_lora_adapter, which answers with a sentence and no JSON."""
+        url = f"{self._url}/v1/{verb}_lora_adapter"
+        async with aclosing(self._http.events(url, token=self._key, content=json.dumps(body), timeout=600.0)) as answer:
+            async for _ in answer:
+                pass
+
+
+def _body(model: str, request: CompletionRequest, end_ids: Collection[int]) -> dict[str, Any]:
+    """The request of one completion. All that vLLM would take from the model's generation config is named."""
+    start = request.forced[: request.max_tokens]
+    body = {
+        "model": model,
+        "prompt": [*request.prompt, *start],
+        "max_tokens": max(request.max_tokens - len(start), 1),
+        "temperature": request.temperature,
+        "top_p": max(request.top_p, 1e-6),  # 0 is refused
+        "top_k": -1,
+        "min_p": 0.0,
+        "repetition_penalty": 1.0,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        "seed": seed_of(request),
+        "stop": list(request.stops),
+        "stop_token_ids": sorted(end_ids),
+        "ignore_eos": True,  # but for those
+        "logprobs": request.top,
+        "return_token_ids": True,
+        "return_tokens_as_token_ids": True,
+    }
+    return {**body, "prompt_logprobs": request.top} if start else body
+
+
+def _choice(answer: Any) -> _Choice:
+    """The one choice of an answer or an event. Raises ServiceError: it has none, or an error."""
+    if isinstance(answer, dict) and (error := answer.get("error")):
+        raise ServiceError(f"vLLM failed: {error.get('message') if isinstance(error, dict) else error}")
+    try:
+        choices = answer["choices"]
+        return _Choice.model_validate(choices[0]) if choices else _Choice()
+    except (ValidationError, LookupError, TypeError) as error:
+        raise ServiceError("vLLM answered with no completion", hint="vLLM 0.15 or later") from error
+
+
+def _tokens(choice: _Choice, request: CompletionRequest) -> Iterator[SampledToken]:
+    """The tokens of a choice, forced ones first. Raises ServiceError: it does not have the logprob of each."""
+    if forced := request.forced[: request.max_tokens]:
+        scored = (choice.prompt_logprobs or [])[len(request.prompt) :]
+        for token, each in zip_longest(forced, scored[: len(forced)]):
+            if not each or token not in each:
+                raise ServiceError("vLLM answered without the logprob of each token of the prompt")
+            best = sorted(((i, p.logprob) for i, p in each.items()), key=lambda pair: -pair[1])
+            yield SampledToken(token, each[token].logprob, best[: request.top])
+    if not choice.token_ids:
+        return
+    if choice.logprobs is None or len(choice.logprobs.token_logprobs) != len(choice.token_ids):
+        raise ServiceError("vLLM answered without the logprob of each token", hint="vLLM 0.15 or later")
+    tops = choice.logprobs.top_logprobs or [None] * len(choice.token_ids)
+    for token, logprob, top in zip(choice.token_ids, choice.logprobs.token_logprobs, tops, strict=True):
+        named = [(int(name.rpartition(":")[2]), p) for name, p in (top or {}).items()]
+        yield SampledToken(token, logprob, sorted(named, key=lambda pair: -pair[1])[: request.top])
