@@ -389,6 +389,7 @@ def test_a_file_may_begin_with_a_byte_order_mark(with_file):
 MODEL = ModelSettings(
     engine="ray",
     engine_url="10.0.0.1:6379",
+    sampler_url="http://127.0.0.1:8000",
     lora_rank=4,
     lora_alpha=9,
     lora_targets="q_proj",
@@ -403,6 +404,7 @@ def test_how_a_policy_is_loaded_is_read_from_the_file_and_from_variables(with_fi
     text = """
         engine = "ray"
         engine_url = "10.0.0.1:6379"
+        sampler_url = "http://127.0.0.1:8000/v1"
         lora_rank = 4
         lora_alpha = 9
         lora_targets = "q_proj"

@@ -8,12 +8,14 @@ import pytest
 import torch
 
 from rolloutlab.engines.local import LocalEngine
+from rolloutlab.engines.open import open_engine
 from rolloutlab.engines.vllm import VllmSampled
 from rolloutlab.errors import InputError, ServiceError, SignInError, UnreachableError
 from rolloutlab.policy.checkpoints import drafted, seal
 from rolloutlab.policy.decode import CompletionRequest
 from rolloutlab.policy.state import State, write_state
 from rolloutlab.policy.token_sequence import TokenSequence
+from rolloutlab.settings import ModelSettings
 from tests.engines.vllm_server import VllmServer, serving
 
 PROMPT = (5, 6, 7, 8)
@@ -51,7 +53,7 @@ def engine_of(local):
     engines = []
 
     def make(server, model="tiny", key=None):
-        engines.append(VllmSampled(Lent(local), server.url, model, key))
+        engines.append(VllmSampled(Lent(local), server.url, {model}, key))
         return engines[-1]
 
     yield make
@@ -229,3 +231,14 @@ def test_an_answer_without_tokens_or_logprobs_is_an_error(engine_of, server, mon
     monkeypatch.setattr(engine, "_post", post)
     with pytest.raises(ServiceError):
         sampled(engine, None, CompletionRequest(PROMPT, 2))
+
+
+def test_a_service_samples_with_the_server_of_its_settings(tiny_policy, policy, monkeypatch):
+    monkeypatch.setenv("VLLM_API_KEY", "k")
+    local = LocalEngine(policy)
+    with serving(VllmServer(local, model=str(tiny_policy), key="k")) as server:
+        engine = open_engine(str(tiny_policy), ModelSettings(sampler_url=server.url))
+        assert sampled(engine, None, CompletionRequest(PROMPT, 2))[0].finish
+        assert engine.status() == {"device": "cpu", "sampler": f"vLLM at {server.url}"}
+        engine.close()
+    local.close()

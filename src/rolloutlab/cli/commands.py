@@ -80,6 +80,9 @@ def _add_model_options(serve: argparse.ArgumentParser, settings: Settings) -> No
     )
     serve.add_argument("--engine", default=defaults.engine, help="what computes: local, tinker or ray (%(default)s)")
     serve.add_argument("--engine-url", default=defaults.engine_url, metavar="URL", help="where it is, if not here")
+    serve.add_argument(
+        "--sampler-url", default=defaults.sampler_url, metavar="URL", help="a vLLM server that samples in its place"
+    )
     serve.add_argument("--lora-rank", default=defaults.lora_rank, help="of new adapters (small policies 16, others 8)")
     serve.add_argument("--lora-alpha", default=defaults.lora_alpha, help="their scale is alpha / rank (twice the rank)")
     serve.add_argument("--lora-targets", default=defaults.lora_targets, help="such as q_proj,v_proj (all-linear)")

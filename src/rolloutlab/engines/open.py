@@ -1,7 +1,9 @@
 """The engine that settings name. Each is imported only where it is chosen, as some need packages of their own."""
 
+import os
 import warnings
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import transformers
@@ -9,6 +11,7 @@ import transformers
 from rolloutlab.engines.engine import Engine
 from rolloutlab.engines.local import LocalEngine
 from rolloutlab.errors import InputError, PolicyError
+from rolloutlab.policy import practice
 from rolloutlab.policy.model import limit_threads, load_policy
 from rolloutlab.settings import ModelSettings
 
@@ -21,21 +24,35 @@ def open_engine(policy: str, settings: ModelSettings, *, least_seconds: float | 
 
     Raises:
         PolicyError: the policy cannot be loaded, or the engine's extra is not installed. InputError: a setting that the
-        engine does not honour. ServiceError: the engine at `settings.engine_url` does not answer.
+        engine does not honour, or the server at `settings.sampler_url` serves another base. ServiceError: what is at
+        `settings.engine_url` or `sampler_url` does not answer.
     """
-    if settings.engine == "local":
-        if settings.engine_url:
-            raise InputError("the engine local computes in this process, at no URL", hint="--engine tinker")
-        loaded = load_policy(policy, settings)
-        limit_threads(loaded)
-        return LocalEngine(loaded, least_seconds=least_seconds)
-    engine: Engine = _module(settings.engine).open_engine(policy, settings, least_seconds=least_seconds)
+    engine = _opened(policy, settings, least_seconds)
     for name in settings.model_dump(exclude_defaults=True):
         if why := engine.unsupported.get(name):
             engine.close()
             option = f"--{name.replace('_', '-')}"
             raise InputError(f"the engine {engine.name} does not honour {option}: {why}", hint=f"leave {option} out")
-    return engine
+    return _sampled(engine, settings.sampler_url, policy) if settings.sampler_url else engine
+
+
+def _opened(policy: str, settings: ModelSettings, least_seconds: float | None) -> Engine:
+    if settings.engine != "local":
+        engine: Engine = _module(settings.engine).open_engine(policy, settings, least_seconds=least_seconds)
+        return engine
+    if settings.engine_url:
+        raise InputError("the engine local computes in this process, at no URL", hint="--engine tinker")
+    loaded = load_policy(policy, settings)
+    limit_threads(loaded)
+    return LocalEngine(loaded, least_seconds=least_seconds)
+
+
+def _sampled(engine: Engine, url: str, policy: str) -> Engine:
+    from rolloutlab.engines.vllm import VllmSampled  # an HTTP client, which most services do without
+
+    source = str(practice.FOLDERS.get(policy, policy))
+    names = {policy, source, str(Path(source).resolve())}
+    return VllmSampled(engine, url, names, os.environ.get("VLLM_API_KEY"))
 
 
 def quiet_transformers() -> None:

@@ -69,20 +69,20 @@ class _Choice(BaseModel):
 class VllmSampled:
     """An engine whose completions a vLLM server samples; it trains and scores as before.
 
-    engine: closed with this one, or if it cannot be made. url: of the server, without /v1. model: the name or folder of
-    the base there. key: as of the server's `--api-key`; over https or to this machine. http: for tests.
+    engine: closed with this one, or if it cannot be made. url: of the server, without /v1. names: what the base may be
+    called there, or its folder. key: as of the server's `--api-key`; over https or to this machine. http: for tests.
 
     Raises:
-        UnreachableError: it does not answer. SignInError: it wants another key. InputError: it does not serve `model`.
+        UnreachableError: it does not answer. SignInError: it wants another key. InputError: it serves another base.
     """
 
     def __init__(
-        self, engine: Engine, url: str, model: str, key: str | None = None, http: HttpClient | None = None
+        self, engine: Engine, url: str, names: Collection[str], key: str | None = None, http: HttpClient | None = None
     ) -> None:
         self._engine, self._url, self._key = engine, url, key
         self._http = http or HttpClient()
         try:
-            card = self._http.run(self._served(model))
+            card = self._http.run(self._served(names))
         except BaseException:
             self.close()
             raise
@@ -180,17 +180,17 @@ class VllmSampled:
     async def _post(self, url: str, body: Any) -> Any:
         return await self._http.request("POST", url, token=self._key, json=body, timeout=_TIMEOUT, retry=True)
 
-    async def _served(self, model: str) -> _Card:
+    async def _served(self, names: Collection[str]) -> _Card:
         answer = await self._http.request("GET", f"{self._url}/v1/models", token=self._key, timeout=10.0)
         try:
             cards = [_Card.model_validate(card) for card in answer["data"]]
         except (ValidationError, LookupError, TypeError) as error:
             raise ServiceError(f"{self._url} lists no models", hint="the address of a vLLM server") from error
         for card in cards:
-            if card.parent is None and model in {card.id, card.root}:
+            if card.parent is None and {card.id, card.root} & set(names):
                 return card
-        names = ", ".join(card.id for card in cards if card.parent is None)
-        raise InputError(f"{self._url} serves {names or 'no model'}, not {model}", hint=_START)
+        served = ", ".join(card.id for card in cards if card.parent is None)
+        raise InputError(f"{self._url} serves {served or 'no model'}, not {min(names, key=len)}", hint=_START)
 
     async def _model_of(self, checkpoint: Path | None) -> str:
         """The name of a checkpoint's model on the server, once its adapter is loaded."""

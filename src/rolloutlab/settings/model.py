@@ -80,6 +80,7 @@ class ModelSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
     engine: Literal["local", "tinker", "ray"] = Field("local", examples=["local"])
     engine_url: EngineUrl | None = None
+    sampler_url: ServiceUrl | None = None
     lora_rank: PositiveInt | None = Field(None, examples=[16])
     lora_alpha: PositiveInt | None = Field(None, examples=[32])
     lora_targets: Text | None = None
