@@ -11,6 +11,7 @@ from rolloutlab.api import health
 from rolloutlab.api.embedded import Embedded
 from rolloutlab.api.http.client import HttpClient
 from rolloutlab.api.http.ip_scope import on_this_machine
+from rolloutlab.api.refused_fields import RefusedFields
 from rolloutlab.auth.api_keys import forget_key, keep_key, kept_key
 from rolloutlab.auth.prompt import UserPrompt
 from rolloutlab.auth.session import OAuthSessions
@@ -28,11 +29,12 @@ _NO_LIST = "it does not list its models: %model UUID selects one by its id"
 
 @dataclass(frozen=True)
 class Connection:
-    """The service in use. state: whether it answers, in words. models: those that it listed."""
+    """The service in use. state: whether it answers, in words. models: it listed. trains: if known, whether it does."""
 
     settings: Settings
     state: str
     models: tuple[str, ...] = ()
+    trains: bool | None = None
 
     @property
     def address(self) -> Address | None:
@@ -86,7 +88,8 @@ def inspect(http: HttpClient, embedded: Embedded, settings: Settings) -> Connect
     does = "samples and trains" if offer.trains else "samples, but does not train"
     listed = f"{count(len(offer.models), 'model')} by name" if offer.models is not None else _NO_LIST
     engine = _engine(http, address) if offer.trains else ""
-    return Connection(settings, f"{address.base_url} answers: it {does}; {listed}{engine}", offer.models or ())
+    state = f"{address.base_url} answers: it {does}; {listed}{engine}"
+    return Connection(settings, state, offer.models or (), offer.trains)
 
 
 def _engine(http: HttpClient, address: Address) -> str:
@@ -131,6 +134,7 @@ class Connector:
         self.http = http
         self.former: list[Address] = []
         """Services before the present one, newest first."""
+        self.refused = RefusedFields()
         self._prompt = prompt
         self._can_ask = can_ask
 

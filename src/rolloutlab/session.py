@@ -171,7 +171,8 @@ class Session:
         before = self._connector.name
         options = {"inference": inference, "key_env": key_env, "key_keyring": key_keyring or None, "project": project}
         connection = self._connector.connect(service, options, insecure_http=insecure_http)
-        self._models.connected(connection.models, to_another=self._connector.name != before)
+        another = self._connector.name != before
+        self._models.connected(connection.models, to_another=another, trains=connection.trains)
         return connection
 
     def login(
@@ -672,6 +673,7 @@ class Session:
                 raise InputError("fine-tuning has its own loss, cross-entropy", hint="leave out loss or sft")
             wanted = fine_tuning(self.store, lambda: self.index, names, options or {}, where, self.selected)
             return self._fine_tune(wanted, wait=wait, say=say)
+        self._models.check_trains()
         submission = prepare(select(self.store, names), options or {}, self.selected, self._models.text_only)
         submission = submission.with_loss(publish_loss(loss, self._connector.settings)) if loss else submission
         model, address = self._models.for_training(self.selected), self._connector.address()
@@ -922,7 +924,7 @@ class Session:
         prepare = partial(self._models.ensure_registered, work.plan.model) if register else lambda _: None
         with Progress(f"sampling {work.name}") as shown:
             stored = sample(work, self.store, self._connector, shown, concurrency, self._brokers.tick, prepare)
-            shown.keep("\n".join(work.notes))
+            shown.keep("\n".join([*work.notes, *self._connector.refused.notes()]))
         return self._collection(stored)
 
 

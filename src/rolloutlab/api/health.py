@@ -15,10 +15,10 @@ _TIMEOUT = 10.0
 
 @dataclass(frozen=True)
 class Offer:
-    """What a service offers. models: names that it lists; None where it has no list."""
+    """What a service offers. models: names that it lists, None without a list. trains: None where it is not known."""
 
     models: tuple[str, ...] | None
-    trains: bool
+    trains: bool | None
 
 
 async def ask(http: HttpClient, address: Address) -> Offer:
@@ -31,13 +31,14 @@ async def ask(http: HttpClient, address: Address) -> Offer:
     url = f"{address.inference_base_url}/models"
     try:
         body = await _once(http, address, "GET", url)
+        reason = "it lists no models"
     except (NotFoundError, RefusedError) as error:
+        body, reason = None, error.message
+    listed = body.get("data") if isinstance(body, dict) else body or None
+    if not isinstance(listed, list):
         if await _chats(http, address):
             return Offer(None, await _trains(http, address))
-        raise _not_such(url, error.message) from error
-    listed = body.get("data") if isinstance(body, dict) else None
-    if not isinstance(listed, list):
-        raise _not_such(url, "it lists no models")
+        raise _not_such(url, reason)
     models = tuple(str(card["id"]) for card in listed if isinstance(card, dict) and "id" in card)
     return Offer(models, await _trains(http, address))
 
@@ -60,35 +61,37 @@ async def _chats(http: HttpClient, address: Address) -> bool:
     """Whether it has chat completions; an error about the model or the request means that it does."""
     body = {"model": "none", "messages": [{"role": "user", "content": "?"}], "max_tokens": 1}
     try:
-        await _once(http, address, "POST", f"{address.inference_base_url}/chat/completions", body)
+        answer = await _once(http, address, "POST", f"{address.inference_base_url}/chat/completions", body)
     except NotOfferedError:
         return False
     except NotFoundError:
         return True
     except RefusedError as error:
         return error.status >= 400
-    return True
+    return isinstance(answer, dict) and "choices" in answer
 
 
-async def _trains(http: HttpClient, address: Address) -> bool:
+async def _trains(http: HttpClient, address: Address) -> bool | None:
     """Whether jobs can be created; tried by GET, then, after 404, by an empty job, which cannot be accepted."""
     url = f"{address.base_url}/v1/preview/training-jobs"
     try:
-        await _once(http, address, "GET", url)
+        body = await _once(http, address, "GET", url)
     except NotFoundError as error:
         if isinstance(error, NotOfferedError) and error.status == 405:  # jobs can be created, but not listed
             return True
     except RefusedError:
         return True
     else:
-        return True
+        return not (isinstance(body, dict) and "error" in body)  # LM Studio answers 200 to any path
     try:
         await _once(http, address, "POST", url, {})
     except RefusedError as error:
         return error.status in {400, 422}
-    except (NotFoundError, ServiceError):
+    except NotFoundError:
         return False
-    return False  # it accepted a job without anything in it: not this specification
+    except ServiceError:
+        return None
+    return None  # it accepted a job without anything in it: not this specification
 
 
 def _not_such(url: str, reason: str) -> ServiceError:

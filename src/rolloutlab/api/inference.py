@@ -99,7 +99,7 @@ async def models(
         message = f"{address.inference_base_url} does not list its models"
         raise NotOfferedError(message, hint=SELECT, status=error.status) from error
     try:
-        return ModelCardList.model_validate(body).data
+        return ModelCardList.model_validate({"data": body} if isinstance(body, list) else body).data
     except ValidationError as error:
         raise ServiceError(f"the response is not a list of models: {error.errors()[0]['msg']}") from error
 
@@ -108,7 +108,7 @@ async def reads_token_ids(http: HttpClient, address: Address) -> bool:
     """Whether the service lists, for all its models, that it reads the sampled token ids of earlier turns."""
     try:
         cards = await models(http, address)
-    except ServiceError:  # it may sample all the same
+    except (ServiceError, NotFoundError):  # it may sample all the same
         return False
     return bool(cards) and all("token_ids" in (card.reads or ()) for card in cards)
 

@@ -222,8 +222,8 @@ class RolloutRunner:
         self._successes += 1
         new = [self._after(ready, *pair) for pair in zip(ready.positions, completion.choices, strict=False)]
         self._has_come(new, completion)
-        unanswered = ready.positions[len(new) :]  # by services that give fewer than `n`
-        rest = [replace(ready, positions=unanswered)] if unanswered else []
+        left = ready.positions[len(new) :]  # by services that give fewer than `n`: in requests for as many as it gave
+        rest = [replace(ready, positions=left[i : i + len(new)]) for i in range(0, len(left), len(new))]
         return rest + [following for following in new if following.pending]
 
     async def _ready(self, rollout: Rollout) -> Rollout:

@@ -9,7 +9,7 @@ from rolloutlab.api.http.client import MAX_CONNECTIONS
 from rolloutlab.api.inference import complete, stream
 from rolloutlab.api.wire.chat import ChatCompletion, ChatRequest
 from rolloutlab.connection import Connector
-from rolloutlab.errors import InputError, interrupted
+from rolloutlab.errors import InputError, RefusedError, interrupted
 from rolloutlab.sampling.earlier_tokens import EarlierTokens
 from rolloutlab.sampling.plan import SamplingRun
 from rolloutlab.sampling.rollout import RolloutRunner
@@ -64,10 +64,17 @@ def sample(
         address = connector.address(partial(progress.update, 0, None))
         prepare(address)
 
-        async def answer(request: ChatRequest) -> ChatCompletion:
+        async def send(request: ChatRequest) -> ChatCompletion:
             if writer.total == 1:
-                return await stream(connector.http, address, request, writer.say)
+                try:
+                    return await stream(connector.http, address, request, writer.say)
+                except RefusedError as error:
+                    if "stream" not in error.message:  # llama.cpp: "logprobs is not supported with tools + stream"
+                        raise
             return await complete(connector.http, address, request)
+
+        async def answer(request: ChatRequest) -> ChatCompletion:
+            return await connector.refused.complete(address, request, send)
 
         async def play() -> None:
             with writer.under_way():
@@ -79,8 +86,8 @@ def sample(
 
         # an embedded service that is gone comes back at another address
         again = connector.http.retries() if connector.settings.service else None
-        send = EarlierTokens(connector.http, address, answer).complete
-        runner = RolloutRunner(run.plan, run.groups, send, run.tools, writer.take, writer.fail, again)
+        ask = EarlierTokens(connector.http, address, answer).complete
+        runner = RolloutRunner(run.plan, run.groups, ask, run.tools, writer.take, writer.fail, again)
         try:
             connector.http.run(play(), show, to_its_end=True)
         except KeyboardInterrupt as error:

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from rolloutlab.api import inference, training
+from rolloutlab.api import health, inference, training
 from rolloutlab.api.wire.training import LostCheckpoint, Model, ModelCard, RegisterModel
 from rolloutlab.connection import Connector
 from rolloutlab.errors import ConflictError, InputError, NotFoundError, NotOfferedError, RolloutlabError
@@ -25,6 +25,7 @@ DEFAULT_MODEL = "lab/practice"
 _TIMEOUT = 3.0  # seconds for a service to report the newest checkpoint; without it the report only lacks the lag
 _ID_LENGTH = 36
 _NO_STEPS = "its service lists no checkpoints"
+_SAMPLED_ONLY = "sampled only: its service trains no models"
 _NAME = re.compile(r"(?P<project>[\w.-]+)/(?P<name>[\w.-]+)")
 
 
@@ -33,19 +34,20 @@ class SelectedModel:
     """A trainable policy: its name, the service's id for it, its base model, and the steps of its checkpoints.
 
     The name is the id where it was selected by id, and the base is then unknown; there are no steps where the service
-    lists no checkpoints.
+    lists no checkpoints. trains: whether the service trains it.
     """
 
     name: str
     id: str
     base: str
     steps: tuple[int, ...]
+    trains: bool = True
 
     @property
     def newest(self) -> int:
         """The newest step; NotOfferedError when the service lists no checkpoints."""
         if not self.steps:
-            raise NotOfferedError(f"{self.name}: {_NO_STEPS}", hint=f"%%chat NAME samples {self.name} as it is")
+            raise NotOfferedError(f"{self.name}: {self._no_steps}", hint=f"%%chat NAME samples {self.name} as it is")
         return max(self.steps)
 
     def checked(self, step: int) -> int:
@@ -66,9 +68,13 @@ class SelectedModel:
             raise InputError(f"{self.name} has no checkpoint after {before} yet", hint=hint)
         return steps
 
+    @property
+    def _no_steps(self) -> str:
+        return _NO_STEPS if self.trains else _SAMPLED_ONLY
+
     def __repr__(self) -> str:
         if not self.steps:
-            return f"model {self.name}: {_NO_STEPS}"
+            return escape_control_chars(f"model {self.name}: {self._no_steps}")
         steps = "checkpoint 0" if len(self.steps) == 1 else f"{len(self.steps)} checkpoints, newest {self.newest}"
         return escape_control_chars(f"model {self.name}{self.base and f' on {self.base}'}: {steps}")
 
@@ -162,29 +168,39 @@ class Models:
         self._connector = connector
         self._registered: set[tuple[str, str]] = set()
         """Base URLs of services, and the names of models registered there."""
+        self._sample_only: set[str] = set()
+        """Base URLs of services that train no models."""
 
     @property
     def text_only(self) -> bool:
         """Whether the policy reads text alone: those of the embedded service do, of others it is not known."""
         return self._connector.settings.service is None
 
-    def connected(self, names: Iterable[str], *, to_another: bool) -> None:
+    def connected(self, names: Iterable[str], *, to_another: bool, trains: bool | None = None) -> None:
         """Record the models that the present service lists; for another service the default one is selected."""
         self.seen.update(names)
         if to_another:
             self.selected = DEFAULT_MODEL
+        if trains is not None:
+            (self._sample_only.discard if trains else self._sample_only.add)(self._connector.name)
 
     def select(self, name: str, base: str | None) -> SelectedModel:
         """Select a model, registering it if it is new. Raises as `Session.model`."""
-        if base is None:
+        if base is None and not self._is_sampled_only(name):
             self._check_base(name)
         model = self._read(name, base)
         self.selected = model.name
         return model
 
+    def check_trains(self) -> None:
+        """NotOfferedError where the present service is known to train no models."""
+        if self._connector.name in self._sample_only:
+            message = f"{self._connector.name} samples only: it trains no models"
+            raise NotOfferedError(message, hint="%connect embedded, or another service that trains")
+
     def existing(self, name: str) -> SelectedModel:
         """A model that the service has, or the selected one; NotFoundError with the closest name when there is none."""
-        if name != self.selected and not as_id(name):
+        if name != self.selected and not as_id(name) and not self._is_sampled_only(name):
             split_name(name)
             names = [card.id for card in self._cards()]
             if name not in names:
@@ -211,9 +227,13 @@ class Models:
         return model
 
     def ensure_registered(self, name: str, address: Address) -> None:
-        """Register a model at a service unless this session has done so before."""
-        if (address.base_url, name) not in self._registered:
-            self.register(name)
+        """Register a model unless this session has done so before, or the service has only to sample it."""
+        if (address.base_url, name) not in self._registered and not self._sampled(name):
+            try:
+                self.register(name)
+            except NotFoundError:
+                if not self._sampled(name, ask=True):
+                    raise
 
     def table(self) -> "pd.DataFrame":
         """One row per model that the service can sample, by its name; values that it does not report are missing."""
@@ -280,8 +300,45 @@ class Models:
             hint=f"%model {name} --base {bases[0]}, or ROLLOUTLAB_POLICY={name} to serve what the hub has of that name",
         )
 
+    def _is_sampled_only(self, name: str) -> bool:
+        """Whether the present service trains no models, or lists one of a name that no model to train has."""
+        if self._connector.settings.service is None or as_id(name):
+            return False
+        if self._connector.name in self._sample_only:
+            return True
+        return isinstance(name, str) and not _NAME.fullmatch(name) and name in {card.id for card in self._cards()}
+
+    def _sampled(self, name: str, *, ask: bool = False) -> SelectedModel | None:
+        """A model to be sampled as it is, where the present service has only to sample it. ask: it whether it trains.
+
+        Raises:
+            NotFoundError: the service lists others.
+        """
+        service, http = self._connector.settings.service, self._connector.http
+        if ask and service and http.run(health.ask(http, self._connector.with_token(service))).trains is False:
+            self._sample_only.add(self._connector.name)
+        if not self._is_sampled_only(name):
+            return None
+        with suppress(NotOfferedError):  # without a list any name may be right
+            names = [card.id for card in self._cards()]
+            self.seen.update(names)
+            if name not in names:
+                close = [*get_close_matches(str(name), names, n=1), *names, "NAME"]
+                raise NotFoundError(f"{self._connector.name} has no model {name!r}", hint=f"%model {close[0]}")
+        self._registered.add((self._connector.name, name))
+        return SelectedModel(name, name, "", (), trains=False)
+
     def _read(self, name: str, base: str | None = None) -> SelectedModel:
-        model, http = self.register(name, base), self._connector.http
+        """A model with its checkpoints, registered if it is new; or as the service lists it, to be sampled only."""
+        if base is None and (sampled := self._sampled(name)):
+            return sampled
+        http = self._connector.http
+        try:
+            model = self.register(name, base)
+        except NotFoundError:
+            if base is None and (sampled := self._sampled(name, ask=True)):
+                return sampled
+            raise
         try:
             checkpoints = http.run(training.checkpoints(http, self._connector.address(), str(model.id)))
         except NotOfferedError:

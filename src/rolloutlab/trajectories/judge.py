@@ -131,7 +131,8 @@ def judge_collection(
     total = samples * len(groups)
 
     async def ask(request: ChatRequest) -> ChatCompletion:
-        completion = await complete(connector.http, address, request)
+        send = partial(complete, connector.http, address)
+        completion = await connector.refused.complete(address, request, send, free={"temperature"})
         usages.extend([completion.usage] if completion.usage else [])
         return completion
 

@@ -69,16 +69,21 @@ def connection_hint(url: str) -> str:
 
 
 def _message(body: bytes) -> str:
-    """The message in an error body: OpenAI's `error.message`, Chroma's `message`, the specification's `detail`."""
+    """The message in an error body: OpenAI's `error.message`, Chroma's `message`, the specification's `detail`.
+
+    Google's is OpenAI's in a list, Mistral's the specification's under `message`.
+    """
     try:
         answer = json.loads(body)
     except ValueError:
         return ""
+    if isinstance(answer, list) and len(answer) == 1:
+        (answer,) = answer
     if not isinstance(answer, dict):
         return ""
     detail = answer.get("detail") or answer.get("message") or answer.get("error")
     if isinstance(detail, dict):
-        detail = detail.get("message")
+        detail = detail.get("message") or detail.get("detail")
     if isinstance(detail, list):
         detail = "; ".join(map(_problem, detail[:3]))
     return str(detail or "")

@@ -172,16 +172,16 @@ class DeletedModel(Wire):
 
 
 class ModelCard(Wire):
-    """One entry of `GET {inference_base_url}/models`; `created` is in seconds since the epoch.
+    """One entry of `GET {inference_base_url}/models`; `created` is in seconds since the epoch. Many give the id alone.
 
     The embedded service adds the base of a trainable model, its newest step and how many checkpoints it has, and what
     it reads beyond OpenAI's messages: `token_ids`, those sampled for earlier turns.
     """
 
     id: str
-    object: Literal["model"]
-    created: Integer
-    owned_by: str
+    object: str = "model"
+    created: Integer = 0
+    owned_by: str = ""
     base_model: str | None = None
     newest_step: Integer | None = None
     checkpoints: Integer | None = None
@@ -189,7 +189,7 @@ class ModelCard(Wire):
 
 
 class ModelCardList(Wire):
-    object: Literal["list"]
+    object: str = "list"
     data: list[ModelCard]
 
 

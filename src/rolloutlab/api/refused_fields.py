@@ -1,0 +1,155 @@
+"""Fields of chat requests that a service refuses for a model: learned from its errors, and left out from then on.
+
+OpenAI-compatible services refuse a field that they lack with a 400 or 422, llama.cpp's server with a 500 and OpenAI
+with a 403 for logprobs. No two have the same text, but nearly all name the field in it.
+"""
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Collection
+from typing import Any
+
+from rolloutlab.api.wire.chat import AssistantMessage, ChatCompletion, ChatRequest
+from rolloutlab.errors import FullError, RefusedError, ServiceError, SignInError, UnreachableError
+from rolloutlab.settings import Address
+
+Send = Callable[[ChatRequest], Awaitable[ChatCompletion]]
+
+LOGPROBS, MESSAGES = "logprobs", "messages"
+_NAMED = {
+    LOGPROBS: r"log ?prob",
+    "n": r"(?<![\w\\])n(?!\w)|\bn_cmpl\b|\b(choices?|candidates?)\b",  # llama.cpp: "only one completion choice"
+    "seed": r"\bseed\b",
+    "temperature": r"\btemperature\b",
+    "top_p": r"\btop_p\b",
+    "max_tokens": r"\bmax_completion_tokens\b",  # OpenAI names what its reasoning models take instead
+}
+_OF_MESSAGES = {"role", "content", "tool_calls", "token_ids"}  # the last is `EarlierTokens`' to leave out
+_UNTRAINED = "its completions can be judged and compared, but not trained on"
+
+
+class RefusedFields:
+    """Sends chat requests without the fields that the service has refused for their model in this session."""
+
+    def __init__(self) -> None:
+        self._refused: dict[tuple[str, str], set[str]] = {}
+        """Names of fields by inference URL and model; a model is there once it has answered."""
+        self._trials: dict[tuple[str, str], asyncio.Task[set[str]]] = {}
+        self._lacking: set[tuple[str, str]] = set()
+        self._noted: set[str] = set()
+
+    async def complete(
+        self, address: Address, request: ChatRequest, send: Send, free: Collection[str] = ()
+    ) -> ChatCompletion:
+        """The completion of a request; where `n` is refused it has fewer choices than were requested.
+
+        A refused temperature or top_p is an error unless it is 1, the default of services, or in `free`, the fields
+        that this caller chose and no person.
+
+        Raises:
+            As `send`, with the error of the request without the refused fields.
+        """
+        key = address.inference_base_url, request.model
+        optional = _optional(request, free)
+        left_out = self._refused.get(key, set()) & optional
+        while True:
+            try:
+                completion = await send(_without(request, left_out))
+                break
+            except ServiceError as error:
+                named = _named(error, request) | self._refused.get(key, set())
+                if not named and key not in self._refused and _may_be_of_a_field(error):
+                    named = await self._tried(key, _without(request, left_out), send)
+                if not (more := (named & optional) - left_out):
+                    raise
+                left_out = left_out | more
+        self._refused.setdefault(key, set()).update(left_out)
+        if request.logprobs and not any(choice.sampled_tokens() for choice in completion.choices):
+            self._lacking.add(key)
+        return completion
+
+    def notes(self) -> list[str]:
+        """A line for each model whose service has refused something, or gave no logprobs; each line is given once."""
+        lines = []
+        for key, refused in self._refused.items():
+            lacking = LOGPROBS in refused or key in self._lacking
+            names = ", ".join(sorted(refused - {LOGPROBS, MESSAGES}))
+            what = [*(["gives no logprobs"] if lacking else []), *([f"does not take {names}"] if names else [])]
+            if what:
+                lines.append(f"{key[1]} at {key[0]} {' and '.join(what)}{f': {_UNTRAINED}' if lacking else ''}")
+        new = [line for line in lines if line not in self._noted]
+        self._noted.update(new)
+        return new
+
+    async def _tried(self, key: tuple[str, str], request: ChatRequest, send: Send) -> set[str]:
+        """The fields without which the service takes a request, where its error names none; tried once per model."""
+        trial = self._trials.get(key)
+        if trial is None or trial.cancelled():
+            trial = self._trials[key] = asyncio.create_task(_trial(request, send))
+        return await asyncio.shield(trial)
+
+
+async def _trial(request: ChatRequest, send: Send) -> set[str]:
+    fields = _optional(request, ()) & {LOGPROBS, "n", "seed"}
+    short = request.model_copy(update={"max_tokens": 1} if request.max_tokens else {})
+    needed = set(fields)
+    for kept in ("", *sorted(fields)):  # first without any, then with each of them that is taken
+        try:
+            await send(_without(short, needed - {kept}))
+        except ServiceError:
+            if not kept:
+                return set()
+        else:
+            needed.discard(kept)
+    return needed
+
+
+def _optional(request: ChatRequest, free: Collection[str]) -> set[str]:
+    """The fields of a request that can be left out, or renamed, without changing what a person asked for."""
+    sent = request.model_fields_set
+    neutral = {name for name in ("temperature", "top_p") if name in sent and getattr(request, name) == 1}
+    named = {name for name in (LOGPROBS, "seed", "max_tokens") if getattr(request, name)}
+    extras = {MESSAGES} if any(map(_extras, request.messages)) else set()
+    return neutral | named | extras | ({"n"} if request.n > 1 else set()) | (sent & set(free))
+
+
+def _without(request: ChatRequest, fields: Collection[str]) -> ChatRequest:
+    """The request without these fields: `max_tokens` has its other name, messages have what every service reads."""
+    if not fields:
+        return request
+    kept = {name: value for name, value in request.to_wire().items() if name not in fields or name == MESSAGES}
+    body: dict[str, Any] = kept
+    if "max_tokens" in fields:
+        body["max_completion_tokens"] = request.max_tokens
+    if MESSAGES in fields:
+        body[MESSAGES] = [
+            {name: value for name, value in sent.items() if name not in _extras(message)}
+            for sent, message in zip(body[MESSAGES], request.messages, strict=True)
+        ]
+    return ChatRequest.model_validate(body)
+
+
+def _extras(message: Any) -> set[str]:
+    """The fields of an assistant's message that some services give and others refuse, such as its reasoning."""
+    return set(message.to_wire()) - _OF_MESSAGES if isinstance(message, AssistantMessage) else set()
+
+
+def _named(error: ServiceError, request: ChatRequest) -> set[str]:
+    """The fields that the message of an error names; for a refused key only the logprobs, which OpenAI refuses so."""
+    if isinstance(error, UnreachableError | FullError) or not _is_refusal(error):
+        return set()
+    text = re.sub(r"https?://\S+", "", error.message)
+    extras = set().union(*map(_extras, request.messages))
+    named = {name for name, pattern in _NAMED.items() if re.search(pattern, text, re.IGNORECASE)}
+    if any(re.search(rf"\b{re.escape(name)}\b", text) for name in extras):
+        named.add(MESSAGES)
+    return named & {LOGPROBS} if isinstance(error, SignInError) else named
+
+
+def _is_refusal(error: ServiceError) -> bool:
+    """Whether a request of another form might be taken: not after a 429, which is about the rate of requests."""
+    return not isinstance(error, RefusedError) or error.status in {400, 422}
+
+
+def _may_be_of_a_field(error: ServiceError) -> bool:
+    return isinstance(error, RefusedError) and error.status in {400, 422} and "token_ids" not in error.message

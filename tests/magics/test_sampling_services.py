@@ -1,0 +1,238 @@
+"""Services that only sample: what they refuse is left out, their models are selected by any name, nothing trains."""
+
+import httpx
+import pytest
+
+from rolloutlab.api.http.client import HttpClient
+from rolloutlab.magics import register
+from rolloutlab.session import Session
+from rolloutlab.settings import Address, Settings
+from tests import sampling_services as services
+from tests.magics.conftest import Notebook
+
+CHAT = "%%chat answers -n 4 --over countries --max-tokens 8 --seed 1\nCapital of {{country}}?"
+REWARD = "%%reward answers\nreturn float(len(answer))"
+
+
+@pytest.fixture
+def at(bare, tmp_path):
+    """A notebook that is connected to a stand-in, with its first model selected."""
+    sessions = []
+
+    def make(service, select=True):
+        http = HttpClient(httpx.MockTransport(service), backoff=0)
+        sessions.append(Session(Settings(home=tmp_path), http=http))
+        register(bare, sessions[-1])
+        bare.user_ns["countries"] = [{"country": "France"}, {"country": "Peru"}, {"country": "Mali"}]
+        notebook = Notebook(bare)
+        notebook.run(f"%connect {services.URL}")
+        if select:
+            notebook.run(f"%model {service.models[0]}")
+        return notebook
+
+    yield make
+    for session in sessions:
+        session.close()
+
+
+@pytest.mark.parametrize("kind", services.EVERY, ids=lambda kind: kind.__name__)
+def test_each_completion_is_sampled_once_whatever_is_refused(at, kind):
+    service = kind()
+    notebook = at(service)
+    collection = notebook.run(CHAT)
+    assert [len(group.trajectories) for group in collection.groups] == [4, 4, 4]
+    assert len({t.answer for t in collection.trajectories}) == 12
+    sampled = [body for body in service.taken if body.get("max_tokens") != 1]  # others try which field is refused
+    assert sum(body.get("n", 1) if service.gives_n else 1 for body in sampled) == 12
+    assert len(service.taken) - len(sampled) <= 2
+    assert collection.missing == 0
+
+
+@pytest.mark.parametrize("kind", services.EVERY, ids=lambda kind: kind.__name__)
+def test_what_was_refused_once_is_not_sent_again(at, kind):
+    service = kind()
+    notebook = at(service)
+    notebook.run(CHAT)
+    service.chats.clear()
+    service.taken.clear()
+    notebook.run(CHAT)
+    assert service.chats == service.taken
+
+
+@pytest.mark.parametrize(
+    ("kind", "note"),
+    [
+        (services.VLLM, "gives no logprobs: its completions can be judged and compared, but not trained on"),
+        (services.Ollama, "gives no logprobs: its completions can be judged and compared, but not trained on"),
+        (services.LlamaCpp, "does not take n\n"),
+        (services.Reasoning, "gives no logprobs and does not take max_tokens: its completions can be judged"),
+        (services.Groq, "gives no logprobs and does not take n: its completions can be judged"),
+        (services.Wordless, "gives no logprobs and does not take seed: its completions can be judged"),
+        (services.LMStudio, ""),
+    ],
+)
+def test_what_is_lacking_is_said_once(at, kind, note, capsys):
+    notebook = at(kind())
+    capsys.readouterr()
+    notebook.run(CHAT)
+    shown = capsys.readouterr().out
+    assert note in shown
+    assert shown.count(services.URL) == bool(note)
+    notebook.run(CHAT)
+    assert services.URL not in capsys.readouterr().out
+
+
+def test_a_temperature_that_a_person_chose_is_not_left_out(at):
+    service = services.Reasoning()
+    notebook = at(service)
+    error = notebook.error("%%chat answers -n 2 --temperature 0.5\nhello")
+    assert "'temperature' does not support 0.5 with this model" in error
+    assert service.taken == []
+
+
+def test_a_single_streamed_completion_is_sampled_too(at):
+    service = services.Groq()
+    notebook = at(service)
+    [only] = notebook.run("%%chat answers\nhello").trajectories
+    assert only.answer == "yes 1.0"
+    assert service.taken[-1]["stream"]
+
+
+@pytest.mark.parametrize("kind", [services.Groq, services.Mistral, services.LlamaCpp])
+def test_a_conversation_goes_on_without_the_reasoning_that_is_refused(at, kind):
+    service = kind()
+    notebook = at(service)
+    talk = notebook.run("%%chat talk -n 3\nuser: hello\nassistant:\nuser: and then?")
+    assert [len(t.items) for t in talk.trajectories] == [4, 4, 4]
+    assert [[m["role"] for m in t.messages] for t in talk.trajectories] == [["user", "assistant"] * 2] * 3
+
+
+def test_an_interrupted_collection_is_resumed_to_its_number(at):
+    class Breaks(services.LlamaCpp):
+        broken = True
+
+        def refuses(self, body):
+            if self.broken and len(self.taken) >= 5:
+                return 400, services.openai_error("the prompt is flagged")
+            return super().refuses(body)
+
+    service = Breaks()
+    notebook = at(service)
+    assert "of 12 completions of answers:1 failed" in notebook.error(CHAT)
+    assert 0 < sum(len(g.trajectories) for g in notebook.lab.collection("answers").groups) < 12
+    service.broken = False
+    resumed = notebook.run("%%chat answers --resume\n")
+    assert [len(group.trajectories) for group in resumed.groups] == [4, 4, 4]
+    assert len({t.answer for t in resumed.trajectories}) == 12
+
+
+def test_training_is_refused_with_the_reason(at):
+    notebook = at(services.Groq())
+    notebook.run(CHAT)
+    notebook.run(REWARD)
+    assert notebook.error("%%train answers") == (
+        f"NotOfferedError: {services.URL} samples only: it trains no models\n"
+        "  -> %connect embedded, or another service that trains"
+    )
+    assert "no sampled tokens with logprobs" in repr(notebook.run("%%train answers --dry-run"))
+
+
+def test_completions_without_logprobs_do_not_train_elsewhere(at, session, bare):
+    notebook = at(services.Groq())
+    notebook.run(CHAT)
+    notebook.run(REWARD)
+    lab = notebook.lab
+    lab.settings = session.settings.__class__(home=lab.settings.home, service=session.settings.service)
+    lab._connector.http = session._connector.http
+    lab._models.selected = "lab/practice"
+    error = notebook.error("%%train answers")
+    assert "NothingTrainsError: nothing in answers would train: 12 left out: no sampled tokens with logprobs" in error
+
+
+@pytest.mark.parametrize("name", services.Ollama.models)
+def test_a_model_has_any_name_that_its_service_lists(at, name):
+    notebook = at(services.Ollama(), select=False)
+    assert repr(notebook.run(f"%model {name}")) == f"model {name}: sampled only: its service trains no models"
+    notebook.run(CHAT)
+    notebook.run(REWARD)
+    assert {t.model for t in notebook.lab.collection("answers").trajectories} == {name}
+    assert len(notebook.lab.search(where=f"model == {name!r}", k=0).hits) == 12
+    assert name in notebook.run("%models").index
+
+
+def test_views_and_files_have_such_a_name(at, tmp_path):
+    notebook = at(services.Ollama())
+    notebook.run(CHAT)
+    notebook.run(REWARD)
+    for view in ("%group answers/0", "%rewards answers", "%collections"):
+        assert notebook.run(view) is not None
+    path = tmp_path / "answers.jsonl"
+    notebook.run(f"%export answers {path}")
+    assert "qwen3:4b" in path.read_text()
+    again = notebook.lab.import_(path, "again")
+    assert {t.model for t in again.trajectories} == {"qwen3:4b"}
+
+
+def test_a_name_that_is_not_listed_is_refused_with_the_closest(at):
+    notebook = at(services.Ollama(), select=False)
+    assert notebook.error("%model qwen3:4") == (
+        f"NotFoundError: {services.URL} has no model 'qwen3:4'\n  -> %model qwen3:4b"
+    )
+    assert "has no model 'lab/practice'\n  -> %model qwen3:4b" in notebook.error(CHAT)
+    assert notebook.lab.selected == "lab/practice"
+
+
+@pytest.mark.parametrize("kind", [services.VLLM, services.LlamaCpp, services.Ollama, services.Reasoning])
+def test_without_connect_the_service_is_known_to_sample_only_once_it_registers_nothing(kind, tmp_path, bare):
+    service = kind()
+    settings = Settings(home=tmp_path, service=Address(services.URL, f"{services.URL}/v1"))
+    session = Session(settings, http=HttpClient(httpx.MockTransport(service), backoff=0))
+    model = session.model(service.models[0])
+    assert (model.name, model.steps, model.trains) == (service.models[0], (), False)
+    assert len(session.chat("answers", "hello", n=3).trajectories) == 3
+    session.close()
+
+
+def test_it_is_connected_without_a_list_of_models(at):
+    notebook = at(services.Unlisted(), select=False)
+    state = repr(notebook.run("%connect"))
+    assert "it samples, but does not train; it does not list its models" in state
+    assert repr(notebook.run("%model any")) == "model any: sampled only: its service trains no models"
+
+
+def test_a_judge_is_asked_without_what_its_model_refuses(at):
+    class Judge(services.Reasoning):
+        def _choice(self, body, i):
+            choice = super()._choice(body, i)
+            verdicts = '{"A": {"why": "w", "score": 1}, "B": {"why": "w", "score": 0}}'
+            return choice | {"message": {"role": "assistant", "content": verdicts}}
+
+    service = Judge()
+    notebook = at(service)
+    notebook.run("%%chat answers -n 2\nhello")
+    judged = notebook.lab.judge("answers", model="o4-mini", say=lambda _: None)
+    assert all(t.reward is not None for t in judged.trajectories)
+    assert "temperature" not in service.taken[-1]
+
+
+def test_the_rate_of_requests_and_the_length_of_a_prompt_are_no_refusals_of_a_field(at):
+    class Strict(services.SamplingService):
+        def refuses(self, body):
+            return 400, services.openai_error("This model's maximum context length is 8192 tokens.")
+
+    service = Strict()
+    notebook = at(service)
+    assert "maximum context length is 8192 tokens" in notebook.error("%%chat answers -n 2\nhello")
+    assert service.taken == []
+    assert len(service.chats) <= 3
+
+
+def test_a_stream_that_is_refused_is_sampled_without_streaming(at):
+    class NoStream(services.SamplingService):
+        def refuses(self, body):
+            return (400, services.openai_error("logprobs is not supported with stream")) if body.get("stream") else None
+
+    service = NoStream()
+    notebook = at(service)
+    [only] = notebook.run("%%chat answers\nhello").trajectories
+    assert only.tokens == 1  # its logprobs are there
