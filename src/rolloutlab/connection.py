@@ -12,12 +12,13 @@ from rolloutlab.api.embedded import Embedded
 from rolloutlab.api.http.client import HttpClient
 from rolloutlab.api.http.ip_scope import on_this_machine
 from rolloutlab.api.refused_fields import RefusedFields
+from rolloutlab.api.wire.engine import EngineStatus
 from rolloutlab.auth.api_keys import forget_key, keep_key, kept_key
 from rolloutlab.auth.prompt import UserPrompt
 from rolloutlab.auth.session import OAuthSessions
 from rolloutlab.auth.sign_in import without_key
 from rolloutlab.auth.urls import checked_server
-from rolloutlab.errors import InputError, NotFoundError, ServiceError, SignInError, UnreachableError
+from rolloutlab.errors import InputError, NotFoundError, RolloutlabError, ServiceError, SignInError, UnreachableError
 from rolloutlab.objective.preflight import count
 from rolloutlab.sanitize import escape_control_chars
 from rolloutlab.settings import EMBEDDED, Address, Served, Settings, profile_address, read_settings
@@ -29,12 +30,16 @@ _NO_LIST = "it does not list its models: %model UUID selects one by its id"
 
 @dataclass(frozen=True)
 class Connection:
-    """The service in use. state: whether it answers, in words. models: it listed. trains: if known, whether it does."""
+    """The service in use. state: whether it answers, in words. models: those that it listed.
+
+    trains: whether it does, if known. engine: what computes below it, if known.
+    """
 
     settings: Settings
     state: str
     models: tuple[str, ...] = ()
     trains: bool | None = None
+    engine: EngineStatus | None = None
 
     @property
     def address(self) -> Address | None:
@@ -75,26 +80,34 @@ class Connection:
 
     def _repr_html_(self) -> str:
         table = html_table(("setting", "value", "from"), self.rows)
-        return for_notebook(f"{paragraphs([self.state])}{table}{paragraphs([self.profiles])}")
+        return for_notebook(f"{paragraphs(self.state.splitlines())}{table}{paragraphs([self.profiles])}")
 
 
 def inspect(http: HttpClient, embedded: Embedded, settings: Settings) -> Connection:
     """The connection with these settings; raises as `health.ask`. The embedded service is not started."""
     if (address := settings.service) is None:
         running = embedded.running()
-        runs = f"runs at {running.base_url}{_engine(http, running)}" if running else ""
-        return Connection(settings, f"the embedded service {runs or 'is not running; it starts when it is needed'}")
+        if running is None:
+            return Connection(settings, "the embedded service is not running; it starts when it is needed")
+        engine = _engine(http, running)
+        return Connection(settings, f"the embedded service runs at {running.base_url}{_below(engine)}", engine=engine)
     offer = http.run(health.ask(http, address))
     does = "samples and trains" if offer.trains else "samples, but does not train"
     listed = f"{count(len(offer.models), 'model')} by name" if offer.models is not None else _NO_LIST
-    engine = _engine(http, address) if offer.trains else ""
-    state = f"{address.base_url} answers: it {does}; {listed}{engine}"
-    return Connection(settings, state, offer.models or (), offer.trains)
+    engine = _engine(http, address) if offer.own else None
+    state = f"{address.base_url} answers: it {does}; {listed}{_below(engine)}"
+    return Connection(settings, state, offer.models or (), offer.trains, engine)
 
 
-def _engine(http: HttpClient, address: Address) -> str:
-    """What computes below a service and what that does not honour, in lines; nothing for this machine's own."""
-    engine = http.run(health.engine_of(http, address))
+def _engine(http: HttpClient, address: Address) -> EngineStatus | None:
+    """What computes below a service of rolloutlab; None where it does not say."""
+    with suppress(RolloutlabError):
+        return http.run(health.engine_of(http, address, own=True))
+    return None
+
+
+def _below(engine: EngineStatus | None) -> str:
+    """An engine and what it does not honour, in lines; nothing for the service's own process."""
     return "\n".join(["", *engine.lines()]) if engine and engine.name != "local" else ""
 
 
@@ -135,6 +148,7 @@ class Connector:
         self.former: list[Address] = []
         """Services before the present one, newest first."""
         self.refused = RefusedFields()
+        self._engines: dict[str, EngineStatus | None] = {}
         self._prompt = prompt
         self._can_ask = can_ask
 
@@ -185,6 +199,15 @@ class Connector:
         with suppress(UnreachableError):
             return self.with_token(service) if service else self.embedded.running()
         return None
+
+    def engine(self, address: Address, *, again: bool = False) -> EngineStatus | None:
+        """What computes below a service, which is asked once unless `again`; None where it is not known."""
+        url = address.base_url
+        if again or url not in self._engines:
+            own = self.settings.service is None or self._engines.get(url) is not None
+            with suppress(RolloutlabError):
+                self._engines[url] = self.http.run(health.engine_of(self.http, address, own=own))
+        return self._engines.get(url)
 
     def address_of(self, base_url: str, *, start: bool, hint: str) -> Address:
         """A service by its address or `embedded`, as the lab records it; hint: what to type where it has to be started.
@@ -282,6 +305,9 @@ class Connector:
             raise
         if typed and target.service:
             keep_key(target.service, typed)  # only now: a key that the service refuses is not kept
+        if target.service:
+            self._engines.pop(target.service.base_url, None)
+            self._engines |= {target.service.base_url: connection.engine} if connection.engine else {}
         before, self.settings = self.settings.service, target
         if before:
             self.former.insert(0, before)

@@ -42,7 +42,8 @@ from rolloutlab.training.jobs import LabJobs
 from rolloutlab.training.lag import with_prediction
 from rolloutlab.training.loop import Loop, LoopSteps, run_loop
 from rolloutlab.training.models import LostCheckpointTable, Models, RecoveredCheckpointTable, SelectedModel
-from rolloutlab.training.submission import gather_for, prepare, submit, with_refusals
+from rolloutlab.training.refusals import check_honoured
+from rolloutlab.training.submission import gather_for, prepare, submit
 from rolloutlab.trajectories.branch import Branch, branched, gathered
 from rolloutlab.trajectories.collection import Collection, group_of, rows_to_show, select
 from rolloutlab.trajectories.files import file_path
@@ -677,7 +678,8 @@ class Session:
         submission = prepare(select(self.store, names), options or {}, self.selected, self._models.text_only)
         submission = submission.with_loss(publish_loss(loss, self._connector.settings)) if loss else submission
         model, address = self._models.for_training(self.selected), self._connector.address()
-        submission = with_prediction(submission.beginning(self._models.start()), self._connector)
+        submission = submission.beginning(self._models.start()).on(self._models.engine())
+        submission = with_prediction(submission, self._connector)
         for line in submission.report():
             say(line)
         job = self.job(submit(submission, self.store.jobs, self._connector, address, str(model.id)))
@@ -686,7 +688,8 @@ class Session:
     def _fine_tune(self, wanted: FineTuning, *, wait: bool, say: Say) -> Job:
         """Upload the data, report what trains, submit."""
         model, address, http = self._models.for_training(self.selected), self._connector.address(), self._connector.http
-        uploaded = FineTuningCheck(wanted, http.run(upload(http, address, wanted)))
+        check_honoured(wanted.config, self._connector, address)
+        uploaded = FineTuningCheck(wanted, http.run(upload(http, address, wanted)), self._connector.engine(address))
         uploaded.check()
         for line in uploaded.report():
             say(line)
@@ -709,7 +712,7 @@ class Session:
             self._models.for_training(self.selected)
             return check_fine_tuning(wanted, self._connector, self._connector.address())
         submission = gather_for(self._models, select(self.store, names), options or {})
-        return DryRun(with_refusals(with_prediction(submission, self._connector), self._connector))
+        return DryRun(with_prediction(submission, self._connector))
 
     def train_form(self, names: str | Sequence[str], options: Options | None = None) -> TrainingForm:
         """A form of the training options for these collections, starting from `options`, with the pre-flight report.

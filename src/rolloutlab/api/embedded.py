@@ -239,8 +239,9 @@ class Embedded:
         if running is None:
             return "the embedded service is not running; the first %%chat starts it"
         state = f"the embedded service runs at {running.base_url}, lab folder {self._settings.home}"
-        engine = self._http.run(engine_of(self._http, running))
-        state = "\n".join([state, *(engine.lines() if engine else ())])
+        with suppress(RolloutlabError):
+            if engine := self._http.run(engine_of(self._http, running, own=True)):
+                state = "\n".join([state, *engine.lines()])
         return f"{state}\nits context server is {running.base_url}/context -> %login embedded"
 
     def _ended_within(self, seconds: float) -> bool:

@@ -1,5 +1,6 @@
 """Capabilities of a service: its models, and whether it trains."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -7,7 +8,7 @@ from pydantic import ValidationError
 
 from rolloutlab.api.http.client import HttpClient
 from rolloutlab.api.wire.engine import EngineStatus
-from rolloutlab.errors import NotFoundError, NotOfferedError, RefusedError, RolloutlabError, ServiceError
+from rolloutlab.errors import NotFoundError, NotOfferedError, RefusedError, ServiceError
 from rolloutlab.settings import Address
 
 _TIMEOUT = 10.0
@@ -15,10 +16,14 @@ _TIMEOUT = 10.0
 
 @dataclass(frozen=True)
 class Offer:
-    """What a service offers. models: names that it lists, None without a list. trains: None where it is not known."""
+    """What a service offers. models: names that it lists, None without a list. trains: None where it is not known.
+
+    own: see `_is_own`.
+    """
 
     models: tuple[str, ...] | None
     trains: bool | None
+    own: bool = False
 
 
 async def ask(http: HttpClient, address: Address) -> Offer:
@@ -40,15 +45,31 @@ async def ask(http: HttpClient, address: Address) -> Offer:
             return Offer(None, await _trains(http, address))
         raise _not_such(url, reason)
     models = tuple(str(card["id"]) for card in listed if isinstance(card, dict) and "id" in card)
-    return Offer(models, await _trains(http, address))
+    return Offer(models, await _trains(http, address), _is_own(listed))
 
 
-async def engine_of(http: HttpClient, address: Address) -> EngineStatus | None:
-    """The engine of a service; None where it has no such endpoint, or does not answer now."""
+async def engine_of(http: HttpClient, address: Address, *, own: bool = False) -> EngineStatus | None:
+    """What computes below a service of rolloutlab; None below another, or an older one that has no such endpoint.
+
+    own: it is known to be rolloutlab's; else its list of models shows it, and a service of others is asked no more.
+
+    Raises:
+        RolloutlabError: it does not answer.
+    """
     try:
+        if not own:
+            body = await _once(http, address, "GET", f"{address.inference_base_url}/models")
+            listed = body.get("data") if isinstance(body, dict) else None
+            if not (isinstance(listed, list) and _is_own(listed)):
+                return None
         return EngineStatus.model_validate(await _once(http, address, "GET", f"{address.base_url}/v1/preview/engine"))
-    except (RolloutlabError, ValidationError):
+    except (NotFoundError, RefusedError, ValidationError):
         return None
+
+
+def _is_own(cards: Iterable[Any]) -> bool:
+    """Whether a list of models is of rolloutlab's own service, which lists at least its base."""
+    return any(isinstance(card, Mapping) and card.get("owned_by") == "rolloutlab" for card in cards)
 
 
 async def _once(http: HttpClient, address: Address, method: str, url: str, body: Any = None) -> Any:

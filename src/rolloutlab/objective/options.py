@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from rolloutlab.api.wire.fine_tuning import SFTTrainingConfig
 from rolloutlab.api.wire.levels import ImportanceSamplingLevel
 from rolloutlab.api.wire.training import ExperimentalTrainingConfig
 
@@ -57,11 +58,19 @@ def settle(config: ExperimentalTrainingConfig | None) -> Options:
     return Options(**values, unknown=tuple(sorted(config.model_extra or {})))
 
 
-def not_honoured(config: ExperimentalTrainingConfig | None, unsupported: Mapping[str, str]) -> dict[str, str]:
+def not_honoured(
+    config: ExperimentalTrainingConfig | SFTTrainingConfig | None, unsupported: Mapping[str, str]
+) -> dict[str, str]:
     """The options of `config` that an engine does not honour, with why: those that differ from their default.
 
     unsupported: by an option's name on the wire.
     """
+    if isinstance(config, SFTTrainingConfig):  # whose defaults are None
+        return {
+            n: why
+            for n, why in unsupported.items()
+            if n in type(config).model_fields and getattr(config, n) is not None
+        }
     settled, default = settle(config), Options()
     given = {name: _OWN_NAME.get(name, name) for name in unsupported if config and name in config.model_fields_set}
     return {name: unsupported[name] for name, own in given.items() if getattr(settled, own) != getattr(default, own)}

@@ -12,7 +12,7 @@ from pathlib import Path
 from sqlite3 import Connection
 from typing import TypeVar
 
-from rolloutlab.api.wire.fine_tuning import CreateSFTTrainingJob
+from rolloutlab.api.wire.fine_tuning import CreateSFTTrainingJob, SFTTrainingConfig
 from rolloutlab.api.wire.training import Event, ExperimentalTrainingConfig, TrainingJob
 from rolloutlab.engines.engine import Engine
 from rolloutlab.errors import Cancelled, ConflictError, LabError, NotFoundError, RolloutlabError, TrainingError
@@ -108,6 +108,8 @@ class Jobs:
             body = job_upload.check(draft)
             model_id = str(body.model_id)
             self._check_options(model_id, body.experimental_config, by_owner=by_owner)
+        else:
+            self._check_honoured(fine_tuning.config, "config")
         if conflict := self._registry.conflict(model_id):
             raise conflict
         moved = None
@@ -138,10 +140,13 @@ class Jobs:
         rows = self._database.read(_BY_KEY, key or None, _new_id(key))
         return _check_digest(rows[0], digest) if rows else None
 
+    def _check_honoured(self, config: ExperimentalTrainingConfig | SFTTrainingConfig | None, field: str) -> None:
+        for name, why in not_honoured(config, self._engine.unsupported).items():
+            raise invalid_option(name, f"the engine {self._engine.name} does not honour it: {why}", field)
+
     def _check_options(self, model_id: str, config: ExperimentalTrainingConfig | None, *, by_owner: bool) -> None:
         """Check that the engine honours the options, and what they name in this lab: a checkpoint, a loss's source."""
-        for name, why in not_honoured(config, self._engine.unsupported).items():
-            raise invalid_option(name, f"the engine {self._engine.name} does not honour it: {why}")
+        self._check_honoured(config, "experimental_config")
         if config and config.custom_loss is not None:
             self._losses.check_owner(by_owner=by_owner)
             try:

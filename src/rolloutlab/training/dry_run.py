@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from rolloutlab.api.training import upload
+from rolloutlab.api.wire.engine import EngineStatus
 from rolloutlab.api.wire.fine_tuning import UploadedFile
 from rolloutlab.connection import Connector
 from rolloutlab.errors import InputError, NothingTrainsError
@@ -10,6 +11,7 @@ from rolloutlab.objective.preflight import count, explained
 from rolloutlab.sanitize import escape_control_chars
 from rolloutlab.settings import Address
 from rolloutlab.training.fine_tuning import FineTuning
+from rolloutlab.training.refusals import refusal_lines
 from rolloutlab.training.submission import Submission
 from rolloutlab.trajectories.tables import data_frame
 from rolloutlab.widgets import dry_run as render
@@ -59,16 +61,18 @@ class DryRun:
 class FineTuningCheck:
     """What a fine-tuning job would learn, as its service has read it; nothing was submitted.
 
-    file: the service's report. batch_size: conversations of a gradient step, if given. steps: how many the job has.
+    file: the service's report. engine: below that service. batch_size: conversations of a gradient step, if given.
+    steps: how many the job has.
     """
 
-    def __init__(self, wanted: FineTuning, file: UploadedFile) -> None:
+    def __init__(self, wanted: FineTuning, file: UploadedFile, engine: EngineStatus | None) -> None:
         self._names = wanted.names
         self._model = wanted.model
         self._warnings = wanted.warnings()
         self.file = file
         self.batch_size = wanted.config.batch_size
         self.steps = wanted.config.steps(file.trainable, file.rows)
+        self._refused = refusal_lines(wanted.config, engine)
         self._lack = wanted.config.lacks_rates(self.steps)
 
     def report(self) -> list[str]:
@@ -83,7 +87,7 @@ class FineTuningCheck:
             what = f": {'; '.join(list(file.unreadable)[:3])}" if reason == "unreadable" and file.unreadable else ""
             lines.append(f"{number:,} left out: {why}{what} ({which})")
         lacks = [f"no job can begin: {self._lack} -> {self._rates_hint}"] if self._lack else []
-        return [*lines, *lacks, *file.warnings, *self._warnings]
+        return [*lines, *lacks, *self._refused, *file.warnings, *self._warnings]
 
     @property
     def _rates_hint(self) -> str:
@@ -112,4 +116,5 @@ class FineTuningCheck:
 
 def check_fine_tuning(wanted: FineTuning, connector: Connector, address: Address) -> FineTuningCheck:
     """Have the service read the data, and keep none of it. Raises as `upload`."""
-    return FineTuningCheck(wanted, connector.http.run(upload(connector.http, address, wanted, dry_run=True)))
+    file = connector.http.run(upload(connector.http, address, wanted, dry_run=True))
+    return FineTuningCheck(wanted, file, connector.engine(address))

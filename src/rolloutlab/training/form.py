@@ -9,6 +9,7 @@ from rolloutlab.errors import NotFoundError, RolloutlabError
 from rolloutlab.objective.option_docs import OPTIONS, contradictions, effects, proper_name, read, written
 from rolloutlab.training.dry_run import DryRun
 from rolloutlab.training.job import Job
+from rolloutlab.training.refusals import refusals
 from rolloutlab.training.submission import Submission, check_options
 from rolloutlab.trajectories.collection import Collection
 from rolloutlab.widgets import form as render
@@ -150,6 +151,8 @@ class TrainingForm(NotebookView):
             return Outlook(self.cell, report=(why,), problems=wrong, notes=notes, blocked="; ".join(blocked))
         check = submission.check
         blocked += [] if check.trainable_trajectories else ["nothing would train"]
+        wrong |= (refused := refusals(submission.config, submission.engine))
+        blocked += [f"{name}: {why}" for name, why in refused.items()]
         report, notes = tuple(submission.report()), _by_option(valid, check.trainable_groups)
         return Outlook(self.cell, submission.model, report, render.spread(check), wrong, notes, "; ".join(blocked))
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from rolloutlab.api import health, inference, training
+from rolloutlab.api.wire.engine import EngineStatus
 from rolloutlab.api.wire.training import LostCheckpoint, Model, ModelCard, RegisterModel
 from rolloutlab.connection import Connector
 from rolloutlab.errors import ConflictError, InputError, NotFoundError, NotOfferedError, RolloutlabError
@@ -254,6 +255,11 @@ class Models:
                 cards = http.run(inference.models(http, address, timeout=_TIMEOUT, retry=False))
                 return _start([card for card in cards if card.id == self.selected], cards)
         return None
+
+    def engine(self) -> EngineStatus | None:
+        """What computes below the present service; None if no service runs, or it is not known."""
+        address = self._connector.running()
+        return self._connector.engine(address) if address else None
 
     def delete_checkpoint(self, name: str) -> SelectedModel:
         """Delete a checkpoint (`lab/sorter@3`); the model without it. Raises as `Session.delete_checkpoint`."""

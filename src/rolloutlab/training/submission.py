@@ -7,15 +7,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from rolloutlab.api.health import engine_of
 from rolloutlab.api.training import deliver, never_arrived
+from rolloutlab.api.wire.engine import EngineStatus
 from rolloutlab.api.wire.training import CreateTrainingJob, ExperimentalTrainingConfig
 from rolloutlab.api.wire.trajectories import TrajectoryGroup
 from rolloutlab.connection import Connector
 from rolloutlab.errors import InputError, NothingTrainsError, RolloutlabError
 from rolloutlab.objective.advantages import Member
 from rolloutlab.objective.option_docs import beyond_specification, contradictions, problems
-from rolloutlab.objective.options import not_honoured, settle
+from rolloutlab.objective.options import settle
 from rolloutlab.objective.preflight import (
     Preflight,
     Seat,
@@ -32,6 +32,7 @@ from rolloutlab.settings import Address
 from rolloutlab.store.jobs import SubmittedJobs
 from rolloutlab.store.models import Group, StoredTrajectory, SubmittedJob, now
 from rolloutlab.training.models import Models, Start
+from rolloutlab.training.refusals import check_honoured, refusal_lines
 from rolloutlab.trajectories.collection import Collection, members_of, unscored_names
 
 
@@ -69,6 +70,7 @@ class Submission:
     origins: Mapping[str, Origin]
     begins: Start | None = None
     embedded: bool = False
+    engine: EngineStatus | None = None
 
     def report(self) -> list[str]:
         """What would train and why the rest would not, line by line."""
@@ -82,6 +84,10 @@ class Submission:
         """The same for a job that starts from this checkpoint; None where it is not known."""
         return self._checked(self.config, start)
 
+    def on(self, engine: EngineStatus | None) -> "Submission":
+        """The same for a service above this engine; None where it is not known."""
+        return replace(self, engine=engine)._checked(self.config, self.begins)
+
     def with_loss(self, digest: str) -> "Submission":
         """The same with a loss of the user's own, by the hash of its source; InputError: it replaces a given option."""
         config = self.config.model_copy(update={"custom_loss": digest})
@@ -91,7 +97,7 @@ class Submission:
     def _checked(self, config: ExperimentalTrainingConfig, begins: Start | None) -> "Submission":
         settled = settle(config)
         warnings = [*_source_warnings(self.sources, self.model, begins), *self.warnings]
-        warnings += honoured(config, embedded=self.embedded)
+        warnings += [*honoured(config, embedded=self.embedded), *refusal_lines(config, self.engine)]
         if begins is not None:
             recomputes = settled.precalculate_logprobs and not settled.truncated_importance_sampling
             warnings += lag_warnings(self.sampled, begins.step, self.names[0], recomputes=recomputes)
@@ -283,20 +289,8 @@ def gather(
 
 def gather_for(models: Models, collections: Sequence[Collection], options: Mapping[str, Any]) -> Submission:
     """As `gather`, for a job of the selected model that starts from its newest checkpoint; starts no service."""
-    return gather(collections, options, models.selected, models.text_only).beginning(models.start())
-
-
-def refusals(config: ExperimentalTrainingConfig, connector: Connector, address: Address) -> list[str]:
-    """Why the engine of a service refuses a job with these options, an option each; nothing where it is not known."""
-    engine = connector.http.run(engine_of(connector.http, address))
-    return [engine.refusal(name) for name in not_honoured(config, engine.unsupported)] if engine else []
-
-
-def with_refusals(submission: Submission, connector: Connector) -> Submission:
-    """The submission with `refusals` of a running service in its report; starts none."""
-    address = connector.running()
-    lines = refusals(submission.config, connector, address) if address else []
-    return submission.with_warnings(f"no job can begin: {line} -> leave it out" for line in lines)
+    gathered = gather(collections, options, models.selected, models.text_only)
+    return gathered.beginning(models.start()).on(models.engine())
 
 
 def submit(submission: Submission, jobs: SubmittedJobs, connector: Connector, address: Address, model_id: str) -> str:
@@ -308,8 +302,7 @@ def submit(submission: Submission, jobs: SubmittedJobs, connector: Connector, ad
         BrokenOffError: the response was lost, and the job may train; it stays in `jobs`. InputError: the engine of the
         service does not honour an option. Other errors as of `deliver`.
     """
-    for refusal in refusals(submission.config, connector, address):
-        raise InputError(refusal, hint="leave it out")
+    check_honoured(submission.config, connector, address)
     http, options = connector.http, submission.config.to_wire()
     job = submission.to_job(model_id)
     return recorded(

@@ -42,9 +42,9 @@ class InvalidBodyError(Exception):
         self.errors = errors
 
 
-def invalid_option(name: str, message: str) -> InvalidBodyError:
-    """The error for an option of a job that is valid by itself."""
-    loc: list[str | int] = ["body", "experimental_config", name]
+def invalid_option(name: str, message: str, field: str = "experimental_config") -> InvalidBodyError:
+    """The error for an option of a job that is valid by itself. field: of the body, which holds the options."""
+    loc: list[str | int] = ["body", field, name]
     return InvalidBodyError([ValidationError(loc=loc, msg=message, type="value_error")])
 
 
