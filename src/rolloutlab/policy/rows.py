@@ -1,8 +1,9 @@
 """Rows of training sequences, and what is known of their trained tokens before a gradient step."""
 
 import math
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -58,6 +59,12 @@ def _tokens(sequences: Sequence[TrainingSequence]) -> int:
 def recorded(tokens: TokenSequence) -> Tensor:
     """The recorded logprob of each trained token."""
     return torch.frombuffer(tokens.logprobs, dtype=torch.float32)[trained_positions(tokens)]
+
+
+def with_logprobs(tokens: TokenSequence, new_T: Tensor) -> TokenSequence:
+    """The sequence with other logprobs of its trained tokens T."""
+    logprobs_L = torch.zeros(len(tokens)).index_copy(0, trained_positions(tokens), new_T)
+    return replace(tokens, logprobs=array("f", logprobs_L.tolist()))
 
 
 class RowTokens(NamedTuple):

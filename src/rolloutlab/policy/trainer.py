@@ -1,7 +1,6 @@
 """The gradient steps of a training job on this machine: one AdamW step per row."""
 
 import math
-from array import array
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -17,13 +16,12 @@ from rolloutlab.policy.forward import Forward
 from rolloutlab.policy.loss import row_loss
 from rolloutlab.policy.metrics import metrics_of
 from rolloutlab.policy.model import Adapter, Policy, adapter_parameters, read_adapter, write_adapter
-from rolloutlab.policy.packing import Batch, trained_positions
+from rolloutlab.policy.packing import Batch
 from rolloutlab.policy.progress import Progress
 from rolloutlab.policy.reference import adapter_logprobs, base_logprobs, sample
-from rolloutlab.policy.rows import Row, recorded, tokens_of
+from rolloutlab.policy.rows import Row, recorded, tokens_of, with_logprobs
 from rolloutlab.policy.state import State
 from rolloutlab.policy.task import Callbacks, Task
-from rolloutlab.policy.token_sequence import TokenSequence
 from rolloutlab.policy.whole_row import WholeRow, whole_row
 
 
@@ -85,7 +83,7 @@ def _with_new_logprobs(forward: Forward, row: Row) -> Row:
     """The row with logprobs under the current weights instead of the recorded ones."""
     logprobs = forward.logprobs([s.tokens for s in row])
     return [
-        replace(s, tokens=_with_logprobs(s.tokens, new_T), original_T=recorded(s.tokens))
+        replace(s, tokens=with_logprobs(s.tokens, new_T), original_T=recorded(s.tokens))
         for s, new_T in zip(row, logprobs, strict=True)
     ]
 
@@ -117,11 +115,6 @@ def _with_references(
             replace(s, base_T=base.get(i) if s.at_one else None, reference_T=others[i] if penalised else None)
             for i, s in enumerate(row)
         ]
-
-
-def _with_logprobs(tokens: TokenSequence, new_T: Tensor) -> TokenSequence:
-    logprobs_L = torch.zeros(len(tokens)).index_copy(0, trained_positions(tokens), new_T)
-    return replace(tokens, logprobs=array("f", logprobs_L.tolist()))
 
 
 def _optimizer_step(

@@ -1,0 +1,311 @@
+"""The engine of a server with the Tinker API: a hosted one, or one of one's own such as SkyRL's.
+
+Losses are exactly ours: they depend on the model through its logprobs alone, so that the gradient by these is computed
+here, and sent as the advantages of the server's importance sampling, whose ratio is 1.
+"""
+
+import hashlib
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from pydantic import BaseModel
+from torch import Tensor
+
+from rolloutlab.engines.engine import OnToken, partial_of
+from rolloutlab.engines.tinker_client import Cancel, Capabilities, LostModelError, Sampling, TinkerClient
+from rolloutlab.engines.tinker_trainer import SavedProgress, TinkerTrainer, trained
+from rolloutlab.errors import CheckpointError, InputError, RefusedError, RenderingError, ServiceError
+from rolloutlab.policy.base import Base
+from rolloutlab.policy.checkpoints import check_checkpoint, checkpoint_errors
+from rolloutlab.policy.decode import Completion, CompletionRequest
+from rolloutlab.policy.parsing import CompletionParser
+from rolloutlab.policy.state import writing
+from rolloutlab.policy.task import Callbacks, Task
+from rolloutlab.policy.token_sequence import TokenSequence
+
+PLACE = "tinker.json"
+_WORKERS = 8
+_TOKENS = 32_768
+"""Tokens scored in one request, unless a sequence has more."""
+_UNSUPPORTED = {
+    "lora_alpha": "a Tinker server chooses the scale of its adapters",
+    "lora_targets": "a Tinker server chooses the layers of its adapters",
+    "dtype": "a Tinker server chooses the precision",
+    "device": "the weights are the Tinker server's",
+    "gradient_checkpointing": "the weights are the Tinker server's",
+    "top_logprobs": "the Tinker API gives the logprobs of sampled tokens alone",
+}
+
+
+class Place(BaseModel):
+    """What lies in a checkpoint's folder: where the server has its state; None is a new adapter, of checkpoint 0.
+
+    sampler: path of the weights without AdamW's moments, for other programs.
+    """
+
+    model: str
+    rank: int
+    state: str | None = None
+    sampler: str | None = None
+
+
+class _Slot(NamedTuple):
+    """A model of one checkpoint in the server's memory, which is never trained."""
+
+    model: Any
+    sampler: Any
+
+
+class TinkerEngine:
+    """Samples and trains models of a Tinker server.
+
+    base: see `read_base`. slots: how many checkpoints stay in the server's memory for sampling. least_seconds: between
+    two saved states of a job. unsupported: options that have no effect there, with the reason.
+
+    Raises what `TinkerClient` does, as all methods do.
+    """
+
+    def __init__(self, base: Base, client: TinkerClient, *, slots: int = 4, least_seconds: float = 30.0) -> None:
+        self.base = base
+        self._client = client
+        self._capabilities = client.capabilities()
+        self.unsupported: Mapping[str, str] = _unsupported(self._capabilities)
+        self._most, self._least_seconds = slots, least_seconds
+        self._slots: OrderedDict[str | None, _Slot] = OrderedDict()
+        self._states: dict[Path, str | None] = {}
+        self._lock = threading.RLock()
+        self._pool = ThreadPoolExecutor(_WORKERS, "tinker-sample")
+        self._unfinished: set[Future[list[Completion]]] = set()
+        self._parser = CompletionParser(base.tokenizer, base.renderer(), base.end_ids)
+
+    def create_initial(self, folder: Path) -> None:
+        """See `Engine`. The server is not asked: the adapter is made of a seed where it is used first."""
+        self._write(folder, self._place())
+
+    def fits(self, checkpoint: Path) -> bool:
+        """See `Engine`."""
+        check_checkpoint(checkpoint)
+        if not (checkpoint / PLACE).exists():
+            return False
+        place = _read(checkpoint)
+        return (place.model, place.rank) == (self._client.model, self._client.rank)
+
+    def sample(
+        self, checkpoint: Path | None, requests: Sequence[CompletionRequest], on_token: OnToken | None = None
+    ) -> Future[list[Completion]]:
+        """See `Engine`. Tokens arrive at a completion's end; forced ones are scored, and the rest sampled after them.
+
+        Raises InputError: `top`, which the API does not have. RenderingError: as of `logprobs`.
+        """
+        for request in requests:
+            self._check([*request.prompt, *request.forced])
+            if request.top:
+                raise InputError(_UNSUPPORTED["top_logprobs"], hint="top_logprobs: 0")
+        state = self._state(checkpoint)
+        future: Future[list[Completion]] = Future()
+        self._unfinished.add(future)
+        future.add_done_callback(self._unfinished.discard)
+
+        def run() -> None:
+            try:
+                rows = self._with_slot(state, lambda slot: self._complete(slot, requests, on_token, future.cancelled))
+            except BaseException as error:  # noqa: BLE001 - it is the future's outcome
+                if future.set_running_or_notify_cancel():
+                    future.set_exception(error)
+            else:
+                if future.set_running_or_notify_cancel():
+                    future.set_result(rows)
+
+        self._pool.submit(run)
+        return future
+
+    def logprobs(self, checkpoint: Path | None, sequences: Sequence[TokenSequence]) -> list[list[float]]:
+        """See `Engine`."""
+        return [scored_T.tolist() for scored_T in self._score(self._state(checkpoint), sequences)]
+
+    def train(self, source: Path, target: Path, task: Task, callbacks: Callbacks) -> None:
+        """See `Engine`. Results are those of `LocalEngine` up to rounding; a lost model begins from its last state."""
+        for row in task.rows:
+            for each in row:
+                self._check(each.tokens.ids)
+        start, reference = self._state(source), self._state(task.reference)
+        score = partial(partial, self._score, cancelled=callbacks.cancelled)
+        scores = score(start), score(None), score(reference)
+        trainer = TinkerTrainer(self._client, self._capabilities, start, scores, task, callbacks)
+        model, state = trainer.train(SavedProgress(partial_of(target), task.key(source), self._least_seconds))
+        sampler, client = self._client.sampler(model)
+        self._keep(state, _Slot(model, client))
+        self._write(target, self._place(state=state, sampler=sampler))
+
+    def forget(self, checkpoint: Path) -> None:
+        """See `Engine`. The state stays on the server: a copy of the model may need it."""
+        with self._lock:
+            if slot := self._slots.pop(self._states.pop(checkpoint, ""), None):
+                self._client.unload(slot.model)
+
+    def close(self) -> None:
+        """See `Engine`."""
+        for future in list(self._unfinished):
+            future.cancel()
+        self._client.cancel()
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        with self._lock:
+            for slot in self._slots.values():
+                self._client.unload(slot.model)
+            self._slots.clear()
+        self._client.close()
+
+    def _check(self, ids: Sequence[int]) -> None:
+        """Refuse ids that no server checks, and which give it NaN."""
+        if len(ids) > self.base.context:
+            limit = f"the policy's context of {self.base.context:,}"
+            raise RenderingError(f"a conversation of {len(ids):,} tokens is longer than {limit}")
+        if not ids or min(ids) < 0 or max(ids) >= self.base.vocabulary:
+            raise RenderingError(f"a conversation has no tokens, or some that are not below {self.base.vocabulary:,}")
+
+    def _place(self, **paths: str) -> Place:
+        return Place(model=self._client.model, rank=self._client.rank, **paths)
+
+    def _write(self, folder: Path, place: Place) -> None:
+        with writing(folder):
+            (folder / PLACE).write_text(place.model_dump_json())
+
+    def _state(self, checkpoint: Path | None) -> str | None:
+        if checkpoint is None:
+            return None
+        check_checkpoint(checkpoint)
+        state = _read(checkpoint).state
+        with self._lock:
+            self._states[checkpoint] = state
+        return state
+
+    def _with_slot(self, state: str | None, work: Callable[[_Slot], Any]) -> Any:
+        """Do it with the model of a state, and once more with a new one if the server has lost it."""
+        slot = self._slot(state)
+        try:
+            return work(slot)
+        except LostModelError:
+            with self._lock:
+                if self._slots.get(state) is slot:
+                    del self._slots[state]
+            return work(self._slot(state))
+
+    def _slot(self, state: str | None) -> _Slot:
+        with self._lock:
+            if slot := self._slots.get(state):
+                self._slots.move_to_end(state)
+                return slot
+            try:
+                model = self._client.create(state)
+            except (LostModelError, RefusedError) as error:
+                raise CheckpointError(f"{self._client.url} has no {state or 'new model'}: {error.message}") from error
+            _, sampler = self._client.sampler(model)
+            return self._keep(state, _Slot(model, sampler))
+
+    def _keep(self, state: str | None, slot: _Slot) -> _Slot:
+        with self._lock:
+            self._slots[state] = slot
+            while len(self._slots) > self._most:
+                self._client.unload(self._slots.popitem(last=False)[1].model)
+            return slot
+
+    def _score(
+        self, state: str | None, sequences: Sequence[TokenSequence], cancelled: Cancel | None = None
+    ) -> list[Tensor]:
+        """The logprob of each trained token of each sequence; one may have none."""
+        scored = [torch.zeros(0) for _ in sequences]
+        for part in _parts(sequences):
+            ids = [list(sequences[i].ids) for i in part]
+            for each in ids:
+                self._check(each)
+            answers = self._with_slot(state, partial(self._logprobs, ids, cancelled))
+            for i, logprobs in zip(part, answers, strict=True):
+                scored[i] = trained(logprobs, sequences[i])
+        return scored
+
+    def _logprobs(self, ids: list[list[int]], cancelled: Cancel | None, slot: _Slot) -> list[list[float]]:
+        return self._client.logprobs(slot.model, ids, cancelled)
+
+    def _complete(
+        self,
+        slot: _Slot,
+        requests: Sequence[CompletionRequest],
+        on_token: OnToken | None,
+        cancelled: Cancel,
+    ) -> list[Completion]:
+        starts = [request.forced[: request.max_tokens] for request in requests]
+        forced = {(r.prompt, start) for r, start in zip(requests, starts, strict=True) if start}
+        scored = {pair: self._client.logprobs(slot.model, [[*pair[0], *pair[1]]], cancelled)[0] for pair in forced}
+        posted = [self._post(slot, request, start) for request, start in zip(requests, starts, strict=True)]
+        try:
+            sampled = [self._client.sampled(each, cancelled) if each else ([], []) for each in posted]
+        finally:
+            for each in filter(None, posted):
+                each.cancel()
+        rows = []
+        for request, start, (tokens, logprobs) in zip(requests, starts, sampled, strict=True):
+            if any(not 0 <= token < self.base.vocabulary for token in tokens):
+                raise ServiceError("the server sampled a token that the policy does not have")
+            first = scored[request.prompt, start][len(request.prompt) - 1 :] if start else []
+            rows.append(self._cut(request, [*start, *tokens], [*first, *logprobs], on_token))
+        return rows
+
+    def _post(self, slot: _Slot, request: CompletionRequest, start: Sequence[int]) -> Any:
+        """Post the rest of a completion; None if its forced tokens are all of it."""
+        if (room := request.max_tokens - len(start)) < 1:
+            return None
+        digest = hashlib.sha256(f"{request.seed}:{request.index}".encode()).digest()
+        seed, stop = int.from_bytes(digest[:4]) >> 1, sorted(self.base.end_ids)
+        settings = Sampling(room, request.temperature, request.top_p, seed, stop)
+        return self._client.sample(slot.sampler, [*request.prompt, *start], settings)
+
+    def _cut(
+        self, request: CompletionRequest, tokens: list[int], logprobs: list[float], on_token: OnToken | None
+    ) -> Completion:
+        """A completion as if it were sampled here: up to the first token that ends it, or a stop string."""
+        text = self._parser.stream(request.stops, ()) if request.stops else None
+        row = Completion(request)
+        for token, logprob in zip(tokens, logprobs, strict=True):
+            row.tokens.append(token)
+            row.logprobs.append(logprob)
+            if text:
+                text.feed(token)
+            if on_token:
+                on_token(row)
+            if token in self.base.end_ids or (text and text.stopped):
+                row.finish = "stop"
+                return row
+        row.finish = "length"
+        return row
+
+
+def _parts(sequences: Sequence[TokenSequence]) -> Iterator[list[int]]:
+    """Indices of the sequences that have trained tokens, in parts of a bounded number of tokens."""
+    part: list[int] = []
+    for i, sequence in enumerate(sequences):
+        if not sequence.trainable:
+            continue
+        if part and sum(len(sequences[j]) for j in part) + len(sequence) > _TOKENS:
+            yield part
+            part = []
+        part.append(i)
+    if part:
+        yield part
+
+
+def _read(checkpoint: Path) -> Place:
+    with checkpoint_errors(checkpoint):
+        return Place.model_validate_json((checkpoint / PLACE).read_bytes())
+
+
+def _unsupported(capabilities: Capabilities) -> dict[str, str]:
+    if capabilities.clips:
+        return _UNSUPPORTED
+    reason = "ignores it" if capabilities.clips is False else "reports no gradient norm to see it by"
+    return {**_UNSUPPORTED, "gradient clipping at 0.1": f"the Tinker server {reason}"}

@@ -1,0 +1,315 @@
+"""Client of the Tinker API over its SDK (0.24.1 to 0.38), in plain values; no other module imports `tinker`.
+
+Each call waits for its answer, since servers may reorder requests of one model, and has a timeout, since the SDK asks
+for ever where a server answers 500. Documentation of the API: https://tinker-docs.thinkingmachines.ai
+"""
+
+import inspect
+import math
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, wait
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+import tinker
+from tinker import types
+from tinker.lib.client_connection_pool_type import ClientConnectionPoolType
+
+from rolloutlab.errors import (
+    BrokenOffError,
+    Cancelled,
+    InputError,
+    RefusedError,
+    ServiceError,
+    SignInError,
+    UnreachableError,
+)
+
+_SLICE = 0.2
+_LOOPBACK = {"localhost", "127.0.0.1", "::1"}
+_NO_KEY = "tml-none"
+"""Self-hosted servers take any key, and the SDK none that does not begin like this."""
+_OLDER = "the server may speak the older protocol: pip install tinker==0.24.1"
+_LOST = ("not loaded", "not found")
+Cancel = Callable[[], bool]
+
+
+class LostModelError(ServiceError):
+    """A model is no longer in the server's memory: it was restarted, or had no room."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """A sequence of tokens; of a gradient, also the logprob and advantage of each token but the first."""
+
+    ids: Sequence[int]
+    logprobs: Sequence[float] | None = None
+    advantages: Sequence[float] | None = None
+
+    def datum(self) -> Any:
+        inputs: dict[str, Any] = {"target_tokens": _integers(self.ids[1:])}
+        if self.logprobs is not None and self.advantages is not None:
+            inputs |= {"logprobs": _floats(self.logprobs), "advantages": _floats(self.advantages)}
+        return types.Datum(model_input=types.ModelInput.from_ints(list(self.ids[:-1])), loss_fn_inputs=inputs)
+
+
+@dataclass(frozen=True)
+class Adam:
+    """Settings of an AdamW step; the defaults are those of the embedded service."""
+
+    learning_rate: float
+    beta1: float = 0.9
+    beta2: float = 0.99
+    eps: float = 1e-8
+    weight_decay: float = 0.1
+    grad_clip_norm: float = 0.1
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Settings of one completion. stop: token ids; stop strings are left to the caller."""
+
+    max_tokens: int
+    temperature: float
+    top_p: float
+    seed: int
+    stop: Sequence[int]
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What a server does with a gradient.
+
+    per_token, per_row: whether it takes the mean over the tokens of an example, and over examples, instead of sums.
+    reports_norm: whether a step reports its gradient norm; without, sums are assumed, as hosted servers document them.
+    clips: whether it honours `grad_clip_norm`; None is unknown.
+    """
+
+    per_token: bool = False
+    per_row: bool = False
+    reports_norm: bool = False
+    clips: bool | None = None
+
+
+class TinkerClient:
+    """Models with LoRA adapters on one base, in a server's memory. model: the base's name there. timeout: in seconds.
+
+    Raises:
+        InputError: the key would go over an unencrypted connection.
+        UnreachableError, BrokenOffError, SignInError, RefusedError, ServiceError: of every call. LostModelError: of a
+        call with a model. Cancelled: `cancelled` wants it; the server may compute on.
+    """
+
+    def __init__(
+        self, url: str, api_key: str | None, model: str, rank: int, seed: int = 0, *, timeout: float = 600.0
+    ) -> None:
+        _check_address(url, api_key)
+        self.url, self.model, self.rank = url, model, rank
+        self._seed, self._timeout, self._key = seed, timeout, api_key
+        self._closing = threading.Event()
+        os.environ["TINKER_TELEMETRY"] = "0"  # the SDK would send errors, with their messages, to the server
+        options: dict[str, Any] = {"base_url": url, "api_key": api_key or _NO_KEY}
+        if "api_key" not in inspect.signature(tinker.ServiceClient).parameters:  # later ones take no client
+            options["http_client"] = _client_without_redirects(url)
+        self._service = tinker.ServiceClient(**options)
+
+    def models(self) -> list[str]:
+        """Names of the bases that the server offers."""
+        offered = self._result(_in_thread(self._service.get_server_capabilities)).supported_models
+        return [name for each in offered if (name := each.model_name)]
+
+    def create(self, state: str | None = None, *, optimizer: bool = False, cancelled: Cancel | None = None) -> Any:
+        """A model: new, or of a saved state, with AdamW's moments or without."""
+        if state is None:
+            kind = {"rank": self.rank, "seed": self._seed, "train_unembed": False}
+            made = _in_thread(lambda: self._service.create_lora_training_client(self.model, **kind))
+        elif optimizer:
+            made = _in_thread(lambda: self._service.create_training_client_from_state_with_optimizer(state))
+        else:
+            made = _in_thread(lambda: self._service.create_training_client_from_state(state))
+        return self._result(made, cancelled)
+
+    def unload(self, model: Any) -> None:
+        """Free a model's place in the server's memory, without waiting; a server may have no such call."""
+        holder, name = model.holder, model.model_id
+
+        async def request() -> None:
+            with suppress(tinker.TinkerError), holder.aclient(ClientConnectionPoolType.TRAIN) as client:
+                await client.models.unload(request=types.UnloadModelRequest(model_id=name))
+
+        holder.run_coroutine_threadsafe(request())
+
+    def logprobs(
+        self, model: Any, sequences: Sequence[Sequence[int]], cancelled: Cancel | None = None
+    ) -> list[list[float]]:
+        """Logprob of each token but the first of each sequence, in nats, of the unscaled full-vocabulary distribution.
+
+        Raises ServiceError: they are not finite numbers <= 0, or not as many.
+        """
+        data = [Example(ids).datum() for ids in sequences]
+        answer = self._call(lambda: model.forward(data, "cross_entropy"), cancelled)
+        scored = [list(map(float, each["logprobs"].data)) for each in answer.loss_fn_outputs]
+        if [len(each) + 1 for each in scored] != [len(ids) for ids in sequences]:
+            raise ServiceError("the server scored another number of tokens than it was sent")
+        _check_finite(value for each in scored for value in each)
+        return scored
+
+    def step(self, model: Any, examples: Sequence[Example], adam: Adam, cancelled: Cancel | None = None) -> float:
+        """An AdamW step on -sum(advantages · exp(new - logprobs)), in the server's normalisation; its gradient norm.
+
+        NaN: the server reports none. It is of the gradient before it is clipped.
+        """
+        data = [each.datum() for each in examples]
+        self._call(lambda: model.forward_backward(data, "importance_sampling"), cancelled)
+        answer = self._call(lambda: model.optim_step(types.AdamParams(**vars(adam))))
+        metrics = answer.metrics or {}
+        return next((float(value) for name, value in metrics.items() if "grad_norm" in name), math.nan)
+
+    def save(self, model: Any, ttl: int | None = None) -> str:
+        """Save weights and moments under a new name; the state's path. ttl: seconds until it may be deleted."""
+        return str(self._call(lambda: model.save_state(uuid4().hex, ttl)).path)
+
+    def sampler(self, model: Any) -> tuple[str, Any]:
+        """Path and client of the model as it is, to sample from. It must be neither trained nor saved so again.
+
+        Some servers sample the newest weights of a model under its older path, or load older ones into its training.
+        """
+        path = str(self._call(lambda: model.save_weights_for_sampler(uuid4().hex)).path)
+        return path, self._result(_in_thread(lambda: self._service.create_sampling_client(model_path=path)))
+
+    def sample(self, sampler: Any, prompt: Sequence[int], settings: Sampling) -> Any:
+        """Post a completion; `sampled` waits for it."""
+        values = {**vars(settings), "stop": list(settings.stop)}
+        return sampler.sample(types.ModelInput.from_ints(list(prompt)), 1, types.SamplingParams(**values))
+
+    def sampled(self, posted: Any, cancelled: Cancel | None = None) -> tuple[list[int], list[float]]:
+        """Tokens of a completion and their logprobs."""
+        (sequence,) = self._result(posted, cancelled).sequences
+        tokens, logprobs = list(sequence.tokens), list(sequence.logprobs or ())
+        if len(tokens) != len(logprobs):
+            raise ServiceError("the server sampled tokens without their logprobs")
+        _check_finite(logprobs)
+        return tokens, logprobs
+
+    def capabilities(self) -> Capabilities:
+        """Measure a known gradient on a model that is thrown away: doubled in length, and in number."""
+        short, long = Example([1, 2, 3, 4, 5], [0.0] * 4, [0.0, 1.0, 0.0, 0.0]), [1, 2, 3, 4, 5, 6, 7, 8, 9]
+        still = Adam(0.0, beta1=0.0, beta2=0.0, weight_decay=0.0, grad_clip_norm=0.0)
+        model = self.create()
+        try:
+            before = self.logprobs(model, [short.ids])[0]
+            short = Example(short.ids, before, short.advantages)
+            twice = Example(long, self.logprobs(model, [long])[0], [0.0, 1.0, *[0.0] * 6])
+            norm, doubled, two = (self.step(model, data, still) for data in ([short], [twice], [short, short]))
+            if not norm > 0:
+                return Capabilities()
+            per_token, per_row = _ratio(doubled / norm, 0.5, 1.0), _ratio(two / norm, 1.0, 2.0)
+            # with eps far above the gradient a step is proportional to it: unclipped, it adds 0.05 to the logprob
+            slope = norm * (4 if per_token else 1)
+            rate = 0.05 / (norm * slope)
+            self.step(model, [short], Adam(rate * 50 * norm, 0.0, 0.0, 50 * norm, 0.0, norm / 10))
+            moved = self.logprobs(model, [short.ids])[0][1] - before[1]
+            return Capabilities(per_token, per_row, reports_norm=True, clips=moved < 0.02)
+        finally:
+            self.unload(model)
+
+    def cancel(self) -> None:
+        """End every call that waits, with Cancelled."""
+        self._closing.set()
+
+    def close(self) -> None:
+        """Release connections; the SDK's thread ends with the process."""
+        self.cancel()
+        if (holder := getattr(self._service, "_session_holder", None)) and hasattr(holder, "close"):
+            holder.close()
+
+    def _call(self, post: Callable[[], Any], cancelled: Cancel | None = None) -> Any:
+        with self._errors():
+            posted = post()
+        return self._result(posted, cancelled)
+
+    def _result(self, posted: Any, cancelled: Cancel | None = None) -> Any:
+        future: Future[Any] = posted if isinstance(posted, Future) else posted.future()
+        end = time.monotonic() + self._timeout
+        while not wait([future], _SLICE).done:
+            if self._closing.is_set() or (cancelled and cancelled()):
+                future.cancel()
+                raise Cancelled
+            if time.monotonic() > end:
+                future.cancel()
+                raise BrokenOffError(f"{self.url} has not answered for {self._timeout:.0f} s")
+        with self._errors():
+            return future.result()
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Errors of the SDK as ours, without the key."""
+        try:
+            yield
+        except (tinker.AuthenticationError, tinker.PermissionDeniedError) as error:
+            raise SignInError(f"{self.url} refuses the API key", hint="an API key of this server") from error
+        except tinker.APIConnectionError as error:
+            raise UnreachableError(f"no connection to {self.url}: {error}") from error
+        except (tinker.TinkerError, ValueError, AssertionError, RuntimeError) as error:
+            text = str(error).replace(self._key, "...")[:300] if self._key else str(error)[:300]
+            if any(words in text for words in _LOST):
+                raise LostModelError(text) from error
+            older = "proto" in text or "valid dictionary" in text
+            raise RefusedError(text, hint=_OLDER if older else None, status=getattr(error, "status_code", 0)) from error
+
+
+def _check_address(url: str, api_key: str | None) -> None:
+    parts = urlsplit(url)
+    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.username or parts.password:
+        raise InputError(f"{url!r} is not the address of a Tinker server", hint="https://HOST or http://127.0.0.1:PORT")
+    if api_key and parts.scheme != "https" and parts.hostname not in _LOOPBACK:
+        raise InputError(f"the API key is not sent to {url} without encryption", hint=f"https://{parts.netloc}")
+
+
+def _client_without_redirects(url: str) -> Any:
+    """An HTTP client as the SDK makes them, which takes the key to no other host."""
+    from tinker._base_client import DefaultAsyncHttpxClient
+
+    return DefaultAsyncHttpxClient(base_url=url, follow_redirects=False)
+
+
+def _in_thread(function: Callable[[], Any]) -> "Future[Any]":
+    """The value of a call that blocks for as long as the server likes; later versions of the SDK return a future."""
+    future: Future[Any] = Future()
+    future.set_running_or_notify_cancel()
+
+    def run() -> None:
+        try:
+            value = function()
+            future.set_result(value.result() if hasattr(value, "result") else value)
+        except BaseException as error:  # noqa: BLE001 - it is raised where the result is wanted
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="tinker", daemon=True).start()
+    return future
+
+
+def _ratio(value: float, mean: float, total: float) -> bool:
+    """Whether a ratio of norms is that of a mean and not of a sum. Raises ServiceError: it is neither."""
+    if min(abs(value / mean - 1), abs(value / total - 1)) > 0.05:
+        raise ServiceError(f"the server's gradients are neither means nor sums: a doubled one is {value:.3f} of it")
+    return abs(value / mean - 1) < abs(value / total - 1)
+
+
+def _check_finite(values: Any) -> None:
+    if not all(math.isfinite(value) for value in values):
+        raise ServiceError("the server's logprobs are not finite numbers", hint="an earlier checkpoint")
+
+
+def _integers(values: Sequence[int]) -> Any:
+    return types.TensorData(data=list(values), dtype="int64", shape=[len(values)])
+
+
+def _floats(values: Sequence[float]) -> Any:
+    return types.TensorData(data=list(values), dtype="float32", shape=[len(values)])

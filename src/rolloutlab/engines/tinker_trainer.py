@@ -1,0 +1,222 @@
+"""The gradient steps of a task on a Tinker server: the loss and its gradient by the logprobs here, the rest there."""
+
+import json
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rolloutlab.engines.tinker_client import Adam, Capabilities, Example, LostModelError, TinkerClient
+from rolloutlab.errors import CheckpointError, RefusedError, ServiceError, TrainingError
+from rolloutlab.fsutil import remove, write_private
+from rolloutlab.policy.custom_loss import CustomLoss, load_loss
+from rolloutlab.policy.loss import RowLoss, row_loss
+from rolloutlab.policy.metrics import metrics_of
+from rolloutlab.policy.packing import trained_positions
+from rolloutlab.policy.reference import sample
+from rolloutlab.policy.rows import Row, RowTokens, recorded, tokens_of, with_logprobs
+from rolloutlab.policy.task import Callbacks, Task
+from rolloutlab.policy.token_sequence import TokenSequence
+from rolloutlab.policy.whole_row import whole_row
+
+_SHARE, _MONTH = 20, 30 * 24 * 3600
+_ATTEMPTS = 3
+_CPU = torch.device("cpu")
+Score = Callable[[Sequence[TokenSequence]], list[Tensor]]
+"""The logprob of each trained token of sequences, under weights that are not being trained."""
+
+
+class SavedProgress:
+    """A file with the path of a state that the server saved after rows of the job that `key` identifies.
+
+    A file of another job is not read. least_seconds: between two states; saving takes a twentieth of the time at most.
+    """
+
+    def __init__(self, path: Path, key: str, least_seconds: float) -> None:
+        self._path, self._key, self._least_seconds = path, key, least_seconds
+        self._saved, self._took = time.monotonic(), 0.0
+
+    def due(self) -> bool:
+        return time.monotonic() - self._saved >= max(self._least_seconds, _SHARE * self._took)
+
+    def save(self, save: Callable[[], str], reported: list[dict[str, object]]) -> None:
+        """Have the state after as many rows as there are metrics saved; a full disk is no reason to end the job."""
+        begun = time.monotonic()
+        content = {"key": self._key, "state": save(), "reported": reported}
+        with suppress(OSError):
+            write_private(self._path, json.dumps(content).encode())
+        self._saved = time.monotonic()
+        self._took = self._saved - begun
+
+    def read(self) -> tuple[str, list[dict[str, object]]] | None:
+        """Path of the state, and metrics up to it."""
+        try:
+            content = json.loads(self._path.read_bytes())
+            return (str(content["state"]), list(content["reported"])) if content["key"] == self._key else None
+        except (OSError, ValueError, KeyError, TypeError):  # never written, or cut off by a loss of power
+            return None
+
+    def remove(self) -> None:
+        remove(self._path)
+
+
+class TinkerTrainer:
+    """Takes the steps of a task, one a row, each on a model of its own that begins with the state `start`.
+
+    scores: under the start, under checkpoint 0, and under the reference of the task.
+    """
+
+    def __init__(
+        self,
+        client: TinkerClient,
+        capabilities: Capabilities,
+        start: str | None,
+        scores: tuple[Score, Score, Score],
+        task: Task,
+        callbacks: Callbacks,
+    ) -> None:
+        self._client, self._capabilities, self._start = client, capabilities, start
+        self._scores, self._task, self._callbacks = scores, task, callbacks
+        self._loss: CustomLoss | None = None
+        self._reported = 0
+
+    def train(self, progress: SavedProgress) -> tuple[Any, str]:
+        """The trained model and the path of its state. A model that the server loses begins again from what is saved.
+
+        Raises:
+            TrainingError: the loss stopped being a number, or a custom loss fails. Cancelled: checked before each row.
+            CheckpointError: the server does not have the state. Others: as of `TinkerClient`.
+        """
+        task, callbacks = self._task, self._callbacks
+        torch.manual_seed(task.seed)
+        rows = list(self._prepared())
+        if task.loss_source:
+            self._loss = load_loss(task.loss_source, callbacks.cancelled, callbacks.in_user_code)
+        for _ in range(_ATTEMPTS - 1):
+            with suppress(LostModelError):
+                return self._steps(rows, progress)
+        return self._steps(rows, progress)
+
+    def _steps(self, rows: Sequence[Row], progress: SavedProgress) -> tuple[Any, str]:
+        state, reported = progress.read() or (self._start, [])
+        model = self._open(state, progress)
+        try:
+            for each in reported[self._reported :]:
+                self._report(each)
+            for i in range(len(reported), len(rows)):
+                self._callbacks.raise_if_cancelled()
+                reported.append(self._step(model, rows[i], i))
+                if i >= self._reported:  # else it was reported before the model was lost
+                    self._report(reported[-1])
+                if progress.due():
+                    progress.save(lambda: self._client.save(model, _MONTH), reported)
+            if rows:
+                self._logprobs(model, rows[-1][:1])
+            return model, self._client.save(model)
+        except BaseException:
+            self._client.unload(model)
+            raise
+
+    def _open(self, state: str | None, progress: SavedProgress) -> Any:
+        """A model to train. LostModelError: the state of the progress has expired, which is removed."""
+        try:
+            return self._client.create(state, optimizer=True, cancelled=self._callbacks.cancelled)
+        except (LostModelError, RefusedError) as error:
+            if state == self._start:
+                raise CheckpointError(f"the server has no {state or 'new model'}: {error.message}") from error
+            progress.remove()
+            raise LostModelError(error.message) from error
+
+    def _report(self, metrics: dict[str, object]) -> None:
+        self._callbacks.report("gradient_step", metrics)
+        self._reported += 1
+
+    def _prepared(self) -> Iterator[Row]:
+        """The rows with the logprobs that are known before the first step, as `policy.trainer` has them."""
+        options, (start, base, reference) = self._task.options, self._scores
+        rows, penalised = self._task.rows, options.kl_penalty_coef > 0
+        against_base = penalised and self._task.reference is None
+        picked = set(sample([len(s.tokens) for row in rows for s in row]))
+        first = 0
+        for row in rows:
+            self._callbacks.raise_if_cancelled()
+            tokens = [s.tokens for s in row]
+            chosen = [i for i in range(len(row)) if first + i in picked or against_base]
+            first += len(row)
+            under_base = dict(zip(chosen, base([tokens[i] for i in chosen]), strict=True))
+            others = dict(enumerate(reference(tokens))) if penalised and not against_base else under_base
+            new = zip(tokens, start(tokens), strict=True) if options.precalculate_logprobs else None
+            read = (
+                [
+                    replace(s, tokens=with_logprobs(t, new_T), original_T=recorded(t))
+                    for s, (t, new_T) in zip(row, new, strict=True)
+                ]
+                if new
+                else row
+            )
+            yield [
+                replace(s, base_T=under_base.get(i), reference_T=others[i] if penalised else None)
+                for i, s in enumerate(read)
+            ]
+
+    def _step(self, model: Any, row: Row, i: int) -> dict[str, object]:
+        """One AdamW step on one row; what is reported of it."""
+        new_T = torch.cat(self._logprobs(model, row)).requires_grad_()
+        tokens = tokens_of(row, _CPU)
+        result = self._result(new_T, tokens)
+        counts = [s.tokens.trainable for s in row]
+        whole = whole_row(result, new_T, counts)
+        parts = zip(row, torch.split(new_T.detach(), counts), torch.split(whole.slope_T, counts), strict=True)
+        examples = [self._example(s.tokens, new_S, slope_S, len(row)) for s, new_S, slope_S in parts]
+        loss, rate = float(result.loss.detach()), self._task.rates[i]
+        if not math.isfinite(loss) or not whole.slope_T.isfinite().all():
+            raise _not_finite(i)
+        norm = self._client.step(model, examples, Adam(rate), self._callbacks.cancelled)
+        if self._capabilities.reports_norm and not math.isfinite(norm):
+            raise _not_finite(i)
+        statistics = [tokens.old_T, torch.full_like(tokens.old_T, math.nan)]
+        statistics += [result.ratio_T, result.clipped_T, result.masked_T, tokens.base_T, tokens.reference_T]
+        metrics = {"loss": loss, "grad_norm": norm, **metrics_of(new_T.detach(), *(s.float() for s in statistics))}
+        return self._task.reported_of({**metrics, "learning_rate": rate})
+
+    def _result(self, new_T: Tensor, tokens: RowTokens) -> RowLoss:
+        if self._loss:
+            return self._loss.of_row(new_T, *tokens[:4])
+        options = self._task.options
+        reference_T = tokens.reference_T if options.kl_penalty_coef > 0 else None
+        return row_loss(new_T, *tokens[:4], options, reference_T=reference_T, original_T=tokens.original_T)
+
+    def _example(self, tokens: TokenSequence, new_S: Tensor, slope_S: Tensor, rows: int) -> Example:
+        """A sequence whose gradient on the server is that of the row's loss; S: its trained tokens."""
+        scale = len(tokens) - 1 if self._capabilities.per_token else 1
+        scale *= rows if self._capabilities.per_row else 1
+        at_S = trained_positions(tokens) - 1
+        empty_L = torch.zeros(len(tokens) - 1)
+        advantages, logprobs = empty_L.index_copy(0, at_S, -slope_S * scale), empty_L.index_copy(0, at_S, new_S)
+        return Example(list(tokens.ids), logprobs.tolist(), advantages.tolist())
+
+    def _logprobs(self, model: Any, row: Row) -> list[Tensor]:
+        sequences = [s.tokens for s in row]
+        try:
+            scored = self._client.logprobs(model, [list(s.ids) for s in sequences], self._callbacks.cancelled)
+        except ServiceError as error:
+            if type(error) is ServiceError:  # it answers, but with no numbers
+                raise TrainingError("the weights are no longer finite", hint="a lower learning_rate") from error
+            raise
+        return [trained(each, tokens) for each, tokens in zip(scored, sequences, strict=True)]
+
+
+def trained(logprobs: Sequence[float], tokens: TokenSequence) -> Tensor:
+    """Those of the trained tokens, of one for each token but the first."""
+    return torch.tensor(logprobs)[trained_positions(tokens) - 1]
+
+
+def _not_finite(row: int) -> TrainingError:
+    hint = "a lower learning_rate or epsilon_high"
+    return TrainingError(f"the loss of row {row} is not a finite number", hint=hint)
