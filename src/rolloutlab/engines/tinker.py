@@ -20,7 +20,7 @@ from torch import Tensor
 from rolloutlab.engines.engine import OnToken, partial_of
 from rolloutlab.engines.tinker_client import Cancel, Capabilities, LostModelError, Sampling, TinkerClient
 from rolloutlab.engines.tinker_trainer import SavedProgress, TinkerTrainer, trained
-from rolloutlab.errors import CheckpointError, InputError, RefusedError, RenderingError, ServiceError
+from rolloutlab.errors import CheckpointError, InputError, PolicyError, RefusedError, RenderingError, ServiceError
 from rolloutlab.policy.base import Base
 from rolloutlab.policy.checkpoints import check_checkpoint, checkpoint_errors
 from rolloutlab.policy.decode import Completion, CompletionRequest
@@ -68,12 +68,14 @@ class TinkerEngine:
     base: see `read_base`. slots: how many checkpoints stay in the server's memory for sampling. least_seconds: between
     two saved states of a job. unsupported: options that have no effect there, with the reason.
 
-    Raises what `TinkerClient` does, as all methods do.
+    Raises PolicyError: the server does not serve the client's model. Others, as all methods: see `TinkerClient`.
     """
 
     def __init__(self, base: Base, client: TinkerClient, *, slots: int = 4, least_seconds: float = 30.0) -> None:
         self.base = base
         self._client = client
+        if client.model not in (offered := client.models()):
+            raise PolicyError(f"{client.url} serves {', '.join(offered) or 'no model'}, not {client.model}")
         self._capabilities = client.capabilities()
         self.unsupported: Mapping[str, str] = _unsupported(self._capabilities)
         self._most, self._least_seconds = slots, least_seconds

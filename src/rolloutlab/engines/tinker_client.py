@@ -136,14 +136,15 @@ class TinkerClient:
         return self._result(made, cancelled)
 
     def unload(self, model: Any) -> None:
-        """Free a model's place in the server's memory, without waiting; a server may have no such call."""
-        holder, name = model.holder, model.model_id
+        """Free a model's place in the server's memory; a server may have no such call."""
+        holder, request = model.holder, types.UnloadModelRequest(model_id=model.model_id)
 
-        async def request() -> None:
-            with suppress(tinker.TinkerError), holder.aclient(ClientConnectionPoolType.TRAIN) as client:
-                await client.models.unload(request=types.UnloadModelRequest(model_id=name))
+        async def post() -> None:
+            with holder.aclient(ClientConnectionPoolType.TRAIN) as client:
+                await client.models.unload(request=request)
 
-        holder.run_coroutine_threadsafe(request())
+        with suppress(ServiceError, Cancelled):
+            self._call(lambda: holder.run_coroutine_threadsafe(post()))
 
     def logprobs(
         self, model: Any, sequences: Sequence[Sequence[int]], cancelled: Cancel | None = None
