@@ -5,6 +5,7 @@ import math
 from array import array
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import chain
 from random import Random
 
 import pytest
@@ -149,7 +150,7 @@ def test_later_jobs_go_on_from_a_checkpoint_and_measure_their_distance_to_anothe
         results.append((steps, each.logprobs(first, sequences), each.logprobs(second, sequences)))
     (ours, *scored), (theirs, *others) = results
     assert_same_steps(ours, theirs)
-    for expected, each in zip(sum(scored, []), sum(others, []), strict=True):
+    for expected, each in zip(chain(*scored), chain(*others), strict=True):
         assert each == pytest.approx(expected, rel=1e-4)
 
 
@@ -236,11 +237,11 @@ def test_a_completion_depends_on_its_seed_and_index_alone(engine):
     assert scored(engine, rows[0]) == pytest.approx(rows[0].logprobs, rel=1e-4)
 
 
-def scored(engine, row):
+def scored(engine, row, checkpoint=None):
     """Logprobs of a completion's tokens, by scoring."""
     ids = [*row.request.prompt, *row.tokens]
     marks = bytearray([0] * len(row.request.prompt) + [1] * len(row.tokens))
-    return engine.logprobs(None, [TokenSequence(array("i", ids), marks, array("f", [0.0] * len(ids)))])[0]
+    return engine.logprobs(checkpoint, [TokenSequence(array("i", ids), marks, array("f", [0.0] * len(ids)))])[0]
 
 
 def test_temperature_0_takes_the_most_likely_tokens_of_the_embedded_service(engine, local):
@@ -275,25 +276,18 @@ def test_a_completion_ends_at_an_end_token_or_a_stop_string_and_tokens_come_in_o
     assert seen == [whole.tokens[: i + 1] for i in range(expected + 1)]
 
 
-def test_each_checkpoint_is_sampled_as_it_is_while_later_ones_are_trained(server, tmp_path):
+def test_each_checkpoint_is_sampled_as_it_is_while_later_ones_are_trained(policy, tmp_path):
     """On the server, sampling a model's older path overwrites the weights that it trains; few models have room."""
-    with engine_of(server, slots=2) as engine:
-        server.most = 4
+    with serving(Server(policy, "tiny", most=4)) as server, engine_of(server, slots=2) as engine:
         folders = [filled(tmp_path / "0", engine.create_initial)]
-        task = task_of(1)
-        task = replace(task, rates=[0.05])
-        for i in range(4):
+        task = replace(task_of(1), rates=[0.05])
+        for i in range(3):
             folders.append(trained(engine, folders[-1], tmp_path / str(i + 1), task)[0])
             engine.sample(folders[0], [CompletionRequest(PROMPT, 2)]).result(PATIENCE)
-        request = CompletionRequest(PROMPT, 6, seed=9)
         for folder in [*folders, *folders]:
-            (row,) = engine.sample(folder, [request]).result(PATIENCE)
-            ids = [*PROMPT, *row.tokens]
-            marks = bytearray([0] * 4 + [1] * 6)
-            sequence = TokenSequence(array("i", ids), marks, array("f", [0.0] * 10))
-            assert engine.logprobs(folder, [sequence])[0] == pytest.approx(row.logprobs, rel=1e-4)
+            (row,) = engine.sample(folder, [CompletionRequest(PROMPT, 6, seed=9)]).result(PATIENCE)
+            assert scored(engine, row, folder) == pytest.approx(row.logprobs, rel=1e-4)
         engine.forget(folders[-1])
-    server.most = 8
 
 
 def test_a_lost_model_is_made_again_for_sampling(server, engine):
@@ -391,10 +385,13 @@ def test_what_is_no_address_is_refused(url):
 
 
 def test_a_key_goes_to_no_other_host(policy):
-    with serving(Server(policy, "tiny")) as other, serving(Server(policy, "tiny", redirect=other.url)) as server:
-        client = TinkerClient(server.url, "tml-secret", "tiny", 8, timeout=10.0)
+    with serving(Server(policy, "tiny")) as other, serving(Server(policy, "tiny")) as server:
+        client = TinkerClient(server.url, "tml-secret", "tiny", 8, timeout=PATIENCE)
+        model = client.create()
+        server.redirect = other.url
         with pytest.raises(errors.ServiceError) as caught:
-            client.create()
+            client.logprobs(model, [[1, 2, 3]])
+        server.redirect = None
         client.close()
     assert server.keys == {"tml-secret"}
     assert other.keys == set()

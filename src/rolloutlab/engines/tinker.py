@@ -206,7 +206,8 @@ class TinkerEngine:
             try:
                 model = self._client.create(state)
             except (LostModelError, RefusedError) as error:
-                raise CheckpointError(f"{self._client.url} has no {state or 'new model'}: {error.message}") from error
+                what = f"has no {state}" if state else "makes no new model"
+                raise CheckpointError(f"{self._client.url} {what}: {error.message}") from error
             _, sampler = self._client.sampler(model)
             return self._keep(state, _Slot(model, sampler))
 

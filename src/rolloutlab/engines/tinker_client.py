@@ -31,7 +31,7 @@ from rolloutlab.errors import (
     UnreachableError,
 )
 
-_SLICE = 0.2
+_SLICE, _CLOSING_SECONDS = 0.2, 5.0
 _LOOPBACK = {"localhost", "127.0.0.1", "::1"}
 _NO_KEY = "tml-none"
 """Self-hosted servers take any key, and the SDK none that does not begin like this."""
@@ -112,11 +112,11 @@ class TinkerClient:
         _check_address(url, api_key)
         self.url, self.model, self.rank = url, model, rank
         self._seed, self._timeout, self._key = seed, timeout, api_key
-        self._closing = threading.Event()
+        self._closing, self._http = threading.Event(), None
         os.environ["TINKER_TELEMETRY"] = "0"  # the SDK would send errors, with their messages, to the server
         options: dict[str, Any] = {"base_url": url, "api_key": api_key or _NO_KEY}
         if "api_key" not in inspect.signature(tinker.ServiceClient).parameters:  # later ones take no client
-            options["http_client"] = _client_without_redirects(url)
+            options["http_client"] = self._http = _client_without_redirects(url)
         self._service = tinker.ServiceClient(**options)
 
     def models(self) -> list[str]:
@@ -227,8 +227,10 @@ class TinkerClient:
     def close(self) -> None:
         """Release connections; the SDK's thread ends with the process."""
         self.cancel()
-        if (holder := getattr(self._service, "_session_holder", None)) and hasattr(holder, "close"):
+        if holder := getattr(self._service, "_session_holder", None):
             holder.close()
+            if self._http:
+                wait([holder.run_coroutine_threadsafe(self._http.aclose()).future()], _CLOSING_SECONDS)
 
     def _call(self, post: Callable[[], Any], cancelled: Cancel | None = None) -> Any:
         with self._errors():

@@ -129,7 +129,8 @@ class TinkerTrainer:
             return self._client.create(state, optimizer=True, cancelled=self._callbacks.cancelled)
         except (LostModelError, RefusedError) as error:
             if state == self._start:
-                raise CheckpointError(f"the server has no {state or 'new model'}: {error.message}") from error
+                what = f"has no {state}" if state else "makes no new model"
+                raise CheckpointError(f"the server {what}: {error.message}") from error
             progress.remove()
             raise LostModelError(error.message) from error
 
