@@ -22,7 +22,7 @@ from rolloutlab.engines.tinker_trainer import SavedProgress
 from rolloutlab.objective.options import settle
 from rolloutlab.policy.checkpoints import drafted, read_checkpoint, seal
 from rolloutlab.policy.decode import CompletionRequest
-from rolloutlab.policy.model import base_of, read_adapter
+from rolloutlab.policy.model import base_of, describe, read_adapter
 from rolloutlab.policy.rows import TrainingSequence
 from rolloutlab.policy.task import Callbacks, Task
 from rolloutlab.policy.token_sequence import TokenSequence
@@ -77,7 +77,7 @@ def sequence(seed, prompt=6, sampled=9, known=True):
     return TokenSequence(ids, bytearray([0] * prompt + [1] * sampled), array("f", [0.0] * prompt + logprobs))
 
 
-def task_of(rows=2, known=True, loss_source=None, reference=None, **config):
+def task_of(rows=1, known=True, loss_source=None, reference=None, **config):
     """Rows of sequences of different lengths, with advantages of both signs."""
     made = [
         [
@@ -109,7 +109,7 @@ def distance(policy, ours, theirs):
 
 
 OPTIONS = {
-    "defaults": {},
+    "defaults": {"rows": 2},
     "ppo": {"ppo": True},
     "masked": {"mask_prob_ratio": True, "epsilon": 0.3, "epsilon_high": 0.5},
     "k2": {"vendor_k2_tau": 0.1},
@@ -118,7 +118,7 @@ OPTIONS = {
     "geometric": {"importance_sampling_level": "geometric_average"},
     "max weight": {"ppo": True, "max_negative_advantage_importance_sampling_weight": 0.9},
     "truncated": {"precalculate_logprobs": True, "truncated_importance_sampling": 2.0},
-    "kl": {"kl_penalty_coef": 0.1},
+    "kl": {"rows": 2, "kl_penalty_coef": 0.1},
     "own loss": {"loss_source": SQUARES},
     "fine-tuning": {"known": False},
 }
@@ -396,3 +396,12 @@ def test_a_key_goes_to_no_other_host(policy):
     assert server.keys == {"tml-secret"}
     assert other.keys == set()
     assert "secret" not in caught.value.with_hint
+
+
+def test_a_base_is_described_without_its_weights(policy, tiny_policy):
+    base, rank = describe(str(tiny_policy))
+    names = ["name", "context", "vocabulary", "end_ids", "learning_rate", "row_tokens", "bound_options"]
+    loaded = base_of(policy)
+    assert [getattr(base, name) for name in names] == [getattr(loaded, name) for name in names]
+    assert rank == policy.lora.r
+    assert base.fingerprint != loaded.fingerprint

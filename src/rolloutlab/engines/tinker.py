@@ -7,7 +7,7 @@ here, and sent as the advantages of the server's importance sampling, whose rati
 import hashlib
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -18,8 +18,8 @@ from pydantic import BaseModel
 from torch import Tensor
 
 from rolloutlab.engines.engine import OnToken, partial_of
-from rolloutlab.engines.tinker_client import Cancel, Capabilities, LostModelError, Sampling, TinkerClient
-from rolloutlab.engines.tinker_trainer import SavedProgress, TinkerTrainer, trained
+from rolloutlab.engines.tinker_client import Cancel, LostModelError, Sampling, TinkerClient
+from rolloutlab.engines.tinker_trainer import Capabilities, SavedProgress, TinkerTrainer, measure, trained
 from rolloutlab.errors import CheckpointError, InputError, PolicyError, RefusedError, RenderingError, ServiceError
 from rolloutlab.policy.base import Base
 from rolloutlab.policy.checkpoints import check_checkpoint, checkpoint_errors
@@ -31,8 +31,6 @@ from rolloutlab.policy.token_sequence import TokenSequence
 
 PLACE = "tinker.json"
 _WORKERS = 8
-_TOKENS = 32_768
-"""Tokens scored in one request, unless a sequence has more."""
 _UNSUPPORTED = {
     "lora_alpha": "a Tinker server chooses the scale of its adapters",
     "lora_targets": "a Tinker server chooses the layers of its adapters",
@@ -65,7 +63,7 @@ class _Slot(NamedTuple):
 class TinkerEngine:
     """Samples and trains models of a Tinker server.
 
-    base: see `read_base`. slots: how many checkpoints stay in the server's memory for sampling. least_seconds: between
+    base: see `policy.model.describe`. client: closed with the engine, or if it cannot be made. slots: how many checkpoints stay in the server's memory for sampling. least_seconds: between
     two saved states of a job. unsupported: options that have no effect there, with the reason.
 
     Raises PolicyError: the server does not serve the client's model. Others, as all methods: see `TinkerClient`.
@@ -74,9 +72,13 @@ class TinkerEngine:
     def __init__(self, base: Base, client: TinkerClient, *, slots: int = 4, least_seconds: float = 30.0) -> None:
         self.base = base
         self._client = client
-        if client.model not in (offered := client.models()):
-            raise PolicyError(f"{client.url} serves {', '.join(offered) or 'no model'}, not {client.model}")
-        self._capabilities = client.capabilities()
+        try:
+            if client.model not in (offered := client.models()):
+                raise PolicyError(f"{client.url} serves {', '.join(offered) or 'no model'}, not {client.model}")
+            self._capabilities = measure(client)
+        except BaseException:
+            client.close()
+            raise
         self.unsupported: Mapping[str, str] = _unsupported(self._capabilities)
         self._most, self._least_seconds = slots, least_seconds
         self._slots: OrderedDict[str | None, _Slot] = OrderedDict()
@@ -223,17 +225,14 @@ class TinkerEngine:
     ) -> list[Tensor]:
         """The logprob of each trained token of each sequence; one may have none."""
         scored = [torch.zeros(0) for _ in sequences]
-        for part in _parts(sequences):
-            ids = [list(sequences[i].ids) for i in part]
-            for each in ids:
-                self._check(each)
-            answers = self._with_slot(state, partial(self._logprobs, ids, cancelled))
-            for i, logprobs in zip(part, answers, strict=True):
-                scored[i] = trained(logprobs, sequences[i])
+        some = [i for i, sequence in enumerate(sequences) if sequence.trainable]
+        ids = [list(sequences[i].ids) for i in some]
+        for each in ids:
+            self._check(each)
+        answers = self._with_slot(state, lambda slot: self._client.logprobs(slot.model, ids, cancelled))
+        for i, logprobs in zip(some, answers, strict=True):
+            scored[i] = trained(logprobs, sequences[i])
         return scored
-
-    def _logprobs(self, ids: list[list[int]], cancelled: Cancel | None, slot: _Slot) -> list[list[float]]:
-        return self._client.logprobs(slot.model, ids, cancelled)
 
     def _complete(
         self,
@@ -286,20 +285,6 @@ class TinkerEngine:
                 return row
         row.finish = "length"
         return row
-
-
-def _parts(sequences: Sequence[TokenSequence]) -> Iterator[list[int]]:
-    """Indices of the sequences that have trained tokens, in parts of a bounded number of tokens."""
-    part: list[int] = []
-    for i, sequence in enumerate(sequences):
-        if not sequence.trainable:
-            continue
-        if part and sum(len(sequences[j]) for j in part) + len(sequence) > _TOKENS:
-            yield part
-            part = []
-        part.append(i)
-    if part:
-        yield part
 
 
 def _read(checkpoint: Path) -> Place:

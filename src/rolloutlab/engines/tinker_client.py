@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 from uuid import uuid4
@@ -32,6 +33,8 @@ from rolloutlab.errors import (
 )
 
 _SLICE, _CLOSING_SECONDS = 0.2, 5.0
+_TOKENS = 32_768
+"""Scored in one request."""
 _LOOPBACK = {"localhost", "127.0.0.1", "::1"}
 _NO_KEY = "tml-none"
 """Self-hosted servers take any key, and the SDK none that does not begin like this."""
@@ -45,14 +48,14 @@ class LostModelError(ServiceError):
 
 
 @dataclass(frozen=True)
-class Example:
+class Datum:
     """A sequence of tokens; of a gradient, also the logprob and advantage of each token but the first."""
 
     ids: Sequence[int]
     logprobs: Sequence[float] | None = None
     advantages: Sequence[float] | None = None
 
-    def datum(self) -> Any:
+    def sent(self) -> Any:
         inputs: dict[str, Any] = {"target_tokens": _integers(self.ids[1:])}
         if self.logprobs is not None and self.advantages is not None:
             inputs |= {"logprobs": _floats(self.logprobs), "advantages": _floats(self.advantages)}
@@ -80,21 +83,6 @@ class Sampling:
     top_p: float
     seed: int
     stop: Sequence[int]
-
-
-@dataclass(frozen=True)
-class Capabilities:
-    """What a server does with a gradient.
-
-    per_token, per_row: whether it takes the mean over the tokens of an example, and over examples, instead of sums.
-    reports_norm: whether a step reports its gradient norm; without, sums are assumed, as hosted servers document them.
-    clips: whether it honours `grad_clip_norm`; None is unknown.
-    """
-
-    per_token: bool = False
-    per_row: bool = False
-    reports_norm: bool = False
-    clips: bool | None = None
 
 
 class TinkerClient:
@@ -153,20 +141,22 @@ class TinkerClient:
 
         Raises ServiceError: they are not finite numbers <= 0, or not as many.
         """
-        data = [Example(ids).datum() for ids in sequences]
-        answer = self._call(lambda: model.forward(data, "cross_entropy"), cancelled)
-        scored = [list(map(float, each["logprobs"].data)) for each in answer.loss_fn_outputs]
+        scored: list[list[float]] = []
+        for part in _parts(sequences):
+            data = [Datum(ids).sent() for ids in part]
+            answer = self._call(partial(model.forward, data, "cross_entropy"), cancelled)
+            scored += [list(map(float, each["logprobs"].data)) for each in answer.loss_fn_outputs]
         if [len(each) + 1 for each in scored] != [len(ids) for ids in sequences]:
             raise ServiceError("the server scored another number of tokens than it was sent")
         _check_finite(value for each in scored for value in each)
         return scored
 
-    def step(self, model: Any, examples: Sequence[Example], adam: Adam, cancelled: Cancel | None = None) -> float:
+    def step(self, model: Any, examples: Sequence[Datum], adam: Adam, cancelled: Cancel | None = None) -> float:
         """An AdamW step on -sum(advantages · exp(new - logprobs)), in the server's normalisation; its gradient norm.
 
         NaN: the server reports none. It is of the gradient before it is clipped.
         """
-        data = [each.datum() for each in examples]
+        data = [each.sent() for each in examples]
         self._call(lambda: model.forward_backward(data, "importance_sampling"), cancelled)
         answer = self._call(lambda: model.optim_step(types.AdamParams(**vars(adam))))
         metrics = answer.metrics or {}
@@ -198,28 +188,6 @@ class TinkerClient:
         _check_finite(logprobs)
         return tokens, logprobs
 
-    def capabilities(self) -> Capabilities:
-        """Measure a known gradient on a model that is thrown away: doubled in length, and in number."""
-        short, long = Example([1, 2, 3, 4, 5], [0.0] * 4, [0.0, 1.0, 0.0, 0.0]), [1, 2, 3, 4, 5, 6, 7, 8, 9]
-        still = Adam(0.0, beta1=0.0, beta2=0.0, weight_decay=0.0, grad_clip_norm=0.0)
-        model = self.create()
-        try:
-            before = self.logprobs(model, [short.ids])[0]
-            short = Example(short.ids, before, short.advantages)
-            twice = Example(long, self.logprobs(model, [long])[0], [0.0, 1.0, *[0.0] * 6])
-            norm, doubled, two = (self.step(model, data, still) for data in ([short], [twice], [short, short]))
-            if not norm > 0:
-                return Capabilities()
-            per_token, per_row = _ratio(doubled / norm, 0.5, 1.0), _ratio(two / norm, 1.0, 2.0)
-            # with eps far above the gradient a step is proportional to it: unclipped, it adds 0.05 to the logprob
-            slope = norm * (4 if per_token else 1)
-            rate = 0.05 / (norm * slope)
-            self.step(model, [short], Adam(rate * 50 * norm, 0.0, 0.0, 50 * norm, 0.0, norm / 10))
-            moved = self.logprobs(model, [short.ids])[0][1] - before[1]
-            return Capabilities(per_token, per_row, reports_norm=True, clips=moved < 0.02)
-        finally:
-            self.unload(model)
-
     def cancel(self) -> None:
         """End every call that waits, with Cancelled."""
         self._closing.set()
@@ -227,10 +195,12 @@ class TinkerClient:
     def close(self) -> None:
         """Release connections; the SDK's thread ends with the process."""
         self.cancel()
-        if holder := getattr(self._service, "_session_holder", None):
-            holder.close()
-            if self._http:
-                wait([holder.run_coroutine_threadsafe(self._http.aclose()).future()], _CLOSING_SECONDS)
+        for name in ("_rest_holder", "_session_holder"):
+            if holder := getattr(self._service, name, None):
+                if self._http:
+                    closed = holder.run_coroutine_threadsafe(self._http.aclose())
+                    wait([closed.future()], _CLOSING_SECONDS)
+                holder.close()
 
     def _call(self, post: Callable[[], Any], cancelled: Cancel | None = None) -> Any:
         with self._errors():
@@ -298,11 +268,16 @@ def _in_thread(function: Callable[[], Any]) -> "Future[Any]":
     return future
 
 
-def _ratio(value: float, mean: float, total: float) -> bool:
-    """Whether a ratio of norms is that of a mean and not of a sum. Raises ServiceError: it is neither."""
-    if min(abs(value / mean - 1), abs(value / total - 1)) > 0.05:
-        raise ServiceError(f"the server's gradients are neither means nor sums: a doubled one is {value:.3f} of it")
-    return abs(value / mean - 1) < abs(value / total - 1)
+def _parts(sequences: Sequence[Sequence[int]]) -> Iterator[list[Sequence[int]]]:
+    """The sequences in parts of at most `_TOKENS` tokens, or of one sequence."""
+    part: list[Sequence[int]] = []
+    for ids in sequences:
+        if part and sum(map(len, part)) + len(ids) > _TOKENS:
+            yield part
+            part = []
+        part.append(ids)
+    if part:
+        yield part
 
 
 def _check_finite(values: Any) -> None:

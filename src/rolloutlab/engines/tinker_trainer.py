@@ -5,14 +5,14 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from rolloutlab.engines.tinker_client import Adam, Capabilities, Example, LostModelError, TinkerClient
+from rolloutlab.engines.tinker_client import Adam, Datum, LostModelError, TinkerClient
 from rolloutlab.errors import CheckpointError, RefusedError, ServiceError, TrainingError
 from rolloutlab.fsutil import remove, write_private
 from rolloutlab.policy.custom_loss import CustomLoss, load_loss
@@ -30,6 +30,47 @@ _ATTEMPTS = 3
 _CPU = torch.device("cpu")
 Score = Callable[[Sequence[TokenSequence]], list[Tensor]]
 """The logprob of each trained token of sequences, under weights that are not being trained."""
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What a server does with a gradient.
+
+    per_token, per_row: whether it takes the mean over the tokens of an example, and over examples, instead of sums.
+    reports_norm: whether a step reports its gradient norm; without, sums are assumed, as hosted servers document them.
+    clips: whether it honours `grad_clip_norm`; None is unknown.
+    """
+
+    per_token: bool = False
+    per_row: bool = False
+    reports_norm: bool = False
+    clips: bool | None = None
+
+
+def measure(client: TinkerClient) -> Capabilities:
+    """Measure a known gradient on a model that is thrown away: doubled in length, and in number.
+
+    Raises ServiceError: it is neither a mean nor a sum, or as of `TinkerClient`.
+    """
+    short, long = [1, 2, 3, 4, 5], [1, 2, 3, 4, 5, 6, 7, 8, 9]
+    still = Adam(0.0, beta1=0.0, beta2=0.0, weight_decay=0.0, grad_clip_norm=0.0)
+    model = client.create()
+    try:
+        before, longer = client.logprobs(model, [short, long])
+        once, twice = (
+            Datum(ids, old, [0.0, 1.0] + [0.0] * (len(old) - 2)) for ids, old in ((short, before), (long, longer))
+        )
+        norm, doubled, two = (client.step(model, data, still) for data in ([once], [twice], [once, once]))
+        if not norm > 0:
+            return Capabilities()
+        per_token, per_row = _is_mean(doubled / norm, 0.5, 1.0), _is_mean(two / norm, 1.0, 2.0)
+        # with eps far above the gradient a step is proportional to it: unclipped, it adds 0.05 to the logprob
+        eps, slope = 50 * norm, norm * (4 if per_token else 1)
+        client.step(model, [once], Adam(0.05 * eps / (norm * slope), 0.0, 0.0, eps, 0.0, grad_clip_norm=norm / 10))
+        moved = client.logprobs(model, [short])[0][1] - before[1]
+        return Capabilities(per_token, per_row, reports_norm=True, clips=moved < 0.02)
+    finally:
+        client.unload(model)
 
 
 class SavedProgress:
@@ -193,14 +234,14 @@ class TinkerTrainer:
         reference_T = tokens.reference_T if options.kl_penalty_coef > 0 else None
         return row_loss(new_T, *tokens[:4], options, reference_T=reference_T, original_T=tokens.original_T)
 
-    def _example(self, tokens: TokenSequence, new_S: Tensor, slope_S: Tensor, rows: int) -> Example:
+    def _example(self, tokens: TokenSequence, new_S: Tensor, slope_S: Tensor, rows: int) -> Datum:
         """A sequence whose gradient on the server is that of the row's loss; S: its trained tokens."""
         scale = len(tokens) - 1 if self._capabilities.per_token else 1
         scale *= rows if self._capabilities.per_row else 1
         at_S = trained_positions(tokens) - 1
         empty_L = torch.zeros(len(tokens) - 1)
         advantages, logprobs = empty_L.index_copy(0, at_S, -slope_S * scale), empty_L.index_copy(0, at_S, new_S)
-        return Example(list(tokens.ids), logprobs.tolist(), advantages.tolist())
+        return Datum(list(tokens.ids), logprobs.tolist(), advantages.tolist())
 
     def _logprobs(self, model: Any, row: Row) -> list[Tensor]:
         sequences = [s.tokens for s in row]
@@ -221,3 +262,10 @@ def trained(logprobs: Sequence[float], tokens: TokenSequence) -> Tensor:
 def _not_finite(row: int) -> TrainingError:
     hint = "a lower learning_rate or epsilon_high"
     return TrainingError(f"the loss of row {row} is not a finite number", hint=hint)
+
+
+def _is_mean(value: float, mean: float, total: float) -> bool:
+    """Whether a ratio of norms is that of a mean and not of a sum. Raises ServiceError: it is neither."""
+    if min(abs(value / mean - 1), abs(value / total - 1)) > 0.05:
+        raise ServiceError(f"the server's gradients are neither means nor sums: a doubled one is {value:.3f} of it")
+    return abs(value / mean - 1) < abs(value / total - 1)

@@ -3,7 +3,8 @@
 import copy
 import hashlib
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
 from datetime import date
 from functools import partial
@@ -16,7 +17,14 @@ from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dic
 from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GenerationConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.pytorch_utils import Conv1D
 
@@ -146,40 +154,81 @@ def load_policy(name: str, settings: ModelSettings | None = None) -> Policy:
     device = settings.device or ("cuda" if torch.cuda.is_available() else "cpu")
     _check_device(device)
     dtype = getattr(torch, settings.dtype or ("bfloat16" if device == "cuda" else "float32"))
-    try:
+    with _loading(name):
         tokenizer = AutoTokenizer.from_pretrained(source)
         base = AutoModelForCausalLM.from_pretrained(source, dtype=dtype)
-    except (OSError, ValueError, SafetensorError) as error:
-        raise PolicyError(f"the policy {name!r} could not be loaded: {_first_line(error)}") from error
-    if tokenizer.chat_template is None:
-        raise PolicyError(f"the policy {name!r} has no chat template", hint="use an instruction-tuned model")
     base.requires_grad_(False)
     torch.nn.Module.to(base, device)
     small = _parameters(base) < _SMALL
-    context = base.config.max_position_embeddings
     lora = _lora(small, base, settings)
     if settings.gradient_checkpointing and not _checkpointed_layers(base):
         raise PolicyError(f"the layers of {name!r} have no gradient checkpointing", hint="leave the setting out")
-    # without effect, a date binds no model
-    day = settings.template_date if prints_date(str(tokenizer.chat_template)) else None
-    budget = 1024 if small else 2048  # of a row: a multiple of the context, if it fits more than once
     policy = Policy(
-        name=name if name in practice.FOLDERS or not Path(name).exists() else Path(name).resolve().name,
         base=base,
-        tokenizer=tokenizer,
         lora=lora,
-        context=context,
-        end_ids=_end_ids(base, tokenizer),
-        learning_rate=2e-3 if small else 5e-6,
-        row_tokens=budget // context * context or budget,
         workers=min(torch.get_num_threads(), _MAX_WORKERS) if small and device == "cpu" else 1,
         probe=Probe(base),
-        bound_options=_bound_options(lora, small, _targets(settings), dtype, day or DATE),
         gradient_checkpointing=settings.gradient_checkpointing,
-        template_date=day or DATE,
+        **_facts(name, base, tokenizer, settings, lora, dtype),
     )
     _check_sampling(policy)
     return policy
+
+
+def describe(name: str, settings: ModelSettings | None = None) -> tuple[Base, int]:
+    """A policy whose weights are elsewhere, from its configuration and tokenizer; and the rank of its adapters.
+
+    Raises PolicyError: as `load_policy`.
+    """
+    settings = settings or ModelSettings()
+    source = str(practice.FOLDERS.get(name, name))
+    with _loading(name):
+        tokenizer = AutoTokenizer.from_pretrained(source)
+        config = AutoConfig.from_pretrained(source)
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
+        with suppress(OSError):  # most have such a file
+            model.generation_config = GenerationConfig.from_pretrained(source)
+    lora = _lora(_parameters(model) < _SMALL, model, settings)
+    facts = _facts(name, model, tokenizer, settings, lora, torch.float32)
+    digest = hashlib.sha256(b"without weights" + config.to_json_string().encode()).hexdigest()
+    vocabulary = int(model.get_input_embeddings().weight.shape[0])
+    return Base(fingerprint=digest, vocabulary=vocabulary, **facts), lora.r
+
+
+@contextmanager
+def _loading(name: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError, SafetensorError) as error:
+        raise PolicyError(f"the policy {name!r} could not be loaded: {_first_line(error)}") from error
+
+
+def _facts(
+    name: str,
+    base: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    settings: ModelSettings,
+    lora: LoraConfig,
+    dtype: torch.dtype,
+) -> dict[str, Any]:
+    """What `Policy` and `Base` have in common. Raises PolicyError: there is no chat template."""
+    if tokenizer.chat_template is None:
+        raise PolicyError(f"the policy {name!r} has no chat template", hint="use an instruction-tuned model")
+    # without effect, a date binds no model
+    day = settings.template_date if prints_date(str(tokenizer.chat_template)) else None
+    small, context = _parameters(base) < _SMALL, base.config.max_position_embeddings
+    budget = 1024 if small else 2048  # of a row: a multiple of the context, if it fits more than once
+    return {
+        "name": name if name in practice.FOLDERS or not Path(name).exists() else Path(name).resolve().name,
+        "tokenizer": tokenizer,
+        "context": context,
+        "end_ids": _end_ids(base, tokenizer),
+        "learning_rate": 2e-3 if small else 5e-6,
+        "row_tokens": budget // context * context or budget,
+        "bound_options": _bound_options(lora, small, _targets(settings), dtype, day or DATE),
+        "template_date": day or DATE,
+    }
 
 
 def _check_device(device: str) -> None:
