@@ -9,6 +9,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -63,8 +64,9 @@ class _Slot(NamedTuple):
 class TinkerEngine:
     """Samples and trains models of a Tinker server.
 
-    base: see `policy.model.describe`. client: closed with the engine, or if it cannot be made. slots: how many checkpoints stay in the server's memory for sampling. least_seconds: between
-    two saved states of a job. unsupported: options that have no effect there, with the reason.
+    base: see `policy.model.describe`. client: closed with the engine, or if it cannot be made. slots: how many
+    checkpoints stay in the server's memory for sampling. least_seconds: between two saved states of a job. unsupported:
+    options that have no effect there, with the reason.
 
     Raises PolicyError: the server does not serve the client's model. Others, as all methods: see `TinkerClient`.
     """
@@ -72,14 +74,13 @@ class TinkerEngine:
     def __init__(self, base: Base, client: TinkerClient, *, slots: int = 4, least_seconds: float = 30.0) -> None:
         self.base = base
         self._client = client
-        try:
-            if client.model not in (offered := client.models()):
-                raise PolicyError(f"{client.url} serves {', '.join(offered) or 'no model'}, not {client.model}")
+        with ExitStack() as failing:
+            failing.callback(client.close)
+            _check_served(client)
             self._capabilities = measure(client)
-        except BaseException:
-            client.close()
-            raise
+            failing.pop_all()
         self.unsupported: Mapping[str, str] = _unsupported(self._capabilities)
+        self._made_for: dict[str, Any] = {"model": client.model, "rank": client.rank}
         self._most, self._least_seconds = slots, least_seconds
         self._slots: OrderedDict[str | None, _Slot] = OrderedDict()
         self._states: dict[Path, str | None] = {}
@@ -90,7 +91,7 @@ class TinkerEngine:
 
     def create_initial(self, folder: Path) -> None:
         """See `Engine`. The server is not asked: the adapter is made of a seed where it is used first."""
-        self._write(folder, self._place())
+        self._write(folder, Place(**self._made_for))
 
     def fits(self, checkpoint: Path) -> bool:
         """See `Engine`."""
@@ -98,7 +99,7 @@ class TinkerEngine:
         if not (checkpoint / PLACE).exists():
             return False
         place = _read(checkpoint)
-        return (place.model, place.rank) == (self._client.model, self._client.rank)
+        return place.model_dump(include={*self._made_for}) == self._made_for
 
     def sample(
         self, checkpoint: Path | None, requests: Sequence[CompletionRequest], on_token: OnToken | None = None
@@ -145,7 +146,7 @@ class TinkerEngine:
         model, state = trainer.train(SavedProgress(partial_of(target), task.key(source), self._least_seconds))
         sampler, client = self._client.sampler(model)
         self._keep(state, _Slot(model, client))
-        self._write(target, self._place(state=state, sampler=sampler))
+        self._write(target, Place(**self._made_for, state=state, sampler=sampler))
 
     def forget(self, checkpoint: Path) -> None:
         """See `Engine`. The state stays on the server: a copy of the model may need it."""
@@ -172,9 +173,6 @@ class TinkerEngine:
             raise RenderingError(f"a conversation of {len(ids):,} tokens is longer than {limit}")
         if not ids or min(ids) < 0 or max(ids) >= self.base.vocabulary:
             raise RenderingError(f"a conversation has no tokens, or some that are not below {self.base.vocabulary:,}")
-
-    def _place(self, **paths: str) -> Place:
-        return Place(model=self._client.model, rank=self._client.rank, **paths)
 
     def _write(self, folder: Path, place: Place) -> None:
         with writing(folder):
@@ -235,11 +233,7 @@ class TinkerEngine:
         return scored
 
     def _complete(
-        self,
-        slot: _Slot,
-        requests: Sequence[CompletionRequest],
-        on_token: OnToken | None,
-        cancelled: Cancel,
+        self, slot: _Slot, requests: Sequence[CompletionRequest], on_token: OnToken | None, cancelled: Cancel
     ) -> list[Completion]:
         starts = [request.forced[: request.max_tokens] for request in requests]
         forced = {(r.prompt, start) for r, start in zip(requests, starts, strict=True) if start}
@@ -285,6 +279,11 @@ class TinkerEngine:
                 return row
         row.finish = "length"
         return row
+
+
+def _check_served(client: TinkerClient) -> None:
+    if client.model not in (offered := client.models()):
+        raise PolicyError(f"{client.url} serves {', '.join(offered) or 'no model'}, not {client.model}")
 
 
 def _read(checkpoint: Path) -> Place:
