@@ -15,7 +15,7 @@ LONG_NOTEBOOKS := notebooks/08_sign_in_and_tools.ipynb notebooks/09_reasoning_an
 NBVAL := --nbval --nbval-current-env --nbval-sanitize-with tests/nbval.cfg
 MODULES := $(wildcard src/rolloutlab/widgets/js/*.* src/rolloutlab/widgets/js/*/*.*)
 
-.PHONY: demo test test-units test-deep practice test-processes test-notebooks lab lint acceptance compat bench bench-save faults faults-full lock clean $(CLIENTS:%=acceptance-%) acceptance-browser acceptance-notebooks acceptance-templates acceptance-sign_in environments $(COMPAT:%=compat-%)
+.PHONY: demo test test-units test-deep practice test-processes test-notebooks lab lint acceptance compat bench bench-save faults faults-full lock clean $(CLIENTS:%=acceptance-%) acceptance-browser acceptance-notebooks acceptance-templates acceptance-skyrl acceptance-sign_in environments $(COMPAT:%=compat-%)
 .DEFAULT_GOAL := demo
 
 demo: $(READY)
@@ -71,6 +71,10 @@ acceptance-notebooks: $(READY)
 # Chat templates as packages publish them, under tiny policies of .venv's own torch.
 acceptance-templates: $(READY) .venvs/templates/.ready
 	$(PYTEST) -c pyproject.toml tests/acceptance/test_templates.py
+
+# A Tinker server on JAX that trains the practice policy; its environment has 2.2 GB.
+acceptance-skyrl: $(READY) .venvs/skyrl/.ready
+	$(PYTEST) -c pyproject.toml tests/acceptance/test_skyrl.py
 
 # Two kernels that share a grant with tokens of three seconds, for a minute; the suite has some seconds of it.
 acceptance-sign_in: $(READY)
