@@ -1,4 +1,4 @@
-"""Client of the Tinker API over its SDK (0.24.1 to 0.38), in plain values; no other module imports `tinker`.
+"""Client of the Tinker API over its SDK (tested with 0.24.1), in plain values; no other module imports `tinker`.
 
 Each call waits for its answer, since servers may reorder requests of one model, and has a timeout, since the SDK asks
 for ever where a server answers 500. Documentation of the API: https://tinker-docs.thinkingmachines.ai
