@@ -55,7 +55,7 @@ def engine(server):
         yield engine
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def local(policy):
     engine = LocalEngine(policy)
     yield engine
@@ -312,12 +312,12 @@ def test_cancelling_and_closing_end_completions_that_wait(server):
 
 
 def test_a_server_that_does_not_answer_or_answers_no_numbers_ends_in_an_error(server, engine):
-    client = TinkerClient(server.url, None, server.model, server.policy.lora.r, timeout=1.0)
+    client = TinkerClient(server.url, None, server.model, server.policy.lora.r, timeout=0.2)
     model = client.create()
     for switch in ("held", "broken"):
         server.held.clear() if switch == "held" else setattr(server, "broken", True)
         try:
-            with pytest.raises(errors.BrokenOffError, match="has not answered for 1 s"):
+            with pytest.raises(errors.BrokenOffError, match="has not answered for 0.2 s"):
                 client.logprobs(model, [[1, 2, 3]])
         finally:
             server.held.set()

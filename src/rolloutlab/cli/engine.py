@@ -57,13 +57,17 @@ def check(policy: str, model: ModelSettings, options: argparse.Namespace) -> int
 def _reference(policy: str, model: ModelSettings, engine: "Engine") -> "tuple[Naive | None, str]":
     """The same policy in this process, or why there is none."""
     from rolloutlab.engines.naive import Naive
-    from rolloutlab.policy.model import base_of, load_policy
+    from rolloutlab.policy.model import base_of, describe, load_policy
+    from rolloutlab.policy.practice import FOLDERS
 
+    if engine.name != "local" and not Path(FOLDERS.get(policy, policy)).is_dir():
+        return None, f"the weights of {policy!r} are not in a folder of this machine"
     try:
         loaded = load_policy(policy, model)
     except PolicyError as error:
         return None, error.message
-    if base_of(loaded).fingerprint != engine.base.fingerprint:
+    # an engine whose weights are elsewhere knows the configuration alone
+    if engine.base.fingerprint not in {base_of(loaded).fingerprint, describe(policy, model)[0].fingerprint}:
         return None, f"the weights of {policy!r} here are others than the engine's"
     return Naive(loaded), ""
 

@@ -5,7 +5,9 @@ here, and sent as the advantages of the server's importance sampling, whose rati
 """
 
 import hashlib
+import os
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,19 +21,25 @@ from pydantic import BaseModel
 from torch import Tensor
 
 from rolloutlab.engines.engine import OnToken, partial_of
-from rolloutlab.engines.tinker_client import Cancel, LostModelError, Sampling, TinkerClient
+from rolloutlab.engines.tinker_client import Cancel, LostModelError, NoRoomError, Sampling, TinkerClient
 from rolloutlab.engines.tinker_trainer import Capabilities, SavedProgress, TinkerTrainer, measure, trained
 from rolloutlab.errors import CheckpointError, InputError, PolicyError, RefusedError, RenderingError, ServiceError
 from rolloutlab.policy.base import Base
 from rolloutlab.policy.checkpoints import check_checkpoint, checkpoint_errors
 from rolloutlab.policy.decode import Completion, CompletionRequest
+from rolloutlab.policy.model import describe
 from rolloutlab.policy.parsing import CompletionParser
+from rolloutlab.policy.practice import FOLDERS
 from rolloutlab.policy.state import writing
 from rolloutlab.policy.task import Callbacks, Task
 from rolloutlab.policy.token_sequence import TokenSequence
+from rolloutlab.settings import ModelSettings
 
-PLACE = "tinker.json"
-_WORKERS = 8
+PLACE, KEY = "tinker.json", "TINKER_API_KEY"
+_WORKERS, _ATTEMPTS = 8, 3
+_LEAST_SECONDS = 30.0
+_ROOM_SECONDS, _PAUSE = 600.0, 2.0
+"""How long to wait for room in the server's memory, which models of a killed service have until their session ends."""
 _UNSUPPORTED = {
     "lora_alpha": "a Tinker server chooses the scale of its adapters",
     "lora_targets": "a Tinker server chooses the layers of its adapters",
@@ -40,6 +48,18 @@ _UNSUPPORTED = {
     "gradient_checkpointing": "the weights are the Tinker server's",
     "top_logprobs": "the Tinker API gives the logprobs of sampled tokens alone",
 }
+
+
+def open_engine(policy: str, settings: ModelSettings, *, least_seconds: float | None = None) -> "TinkerEngine":
+    """See `engines.open.open_engine`. The API key is in the environment variable `TINKER_API_KEY`, if there is one."""
+    if not settings.engine_url:
+        hint = "--engine-url http://127.0.0.1:8000, or https:// and the host of a hosted service"
+        raise InputError("the engine tinker needs the URL of a server", hint=hint)
+    source = str(FOLDERS.get(policy, policy))
+    model = str(Path(source).resolve()) if Path(source).is_dir() else source
+    base, rank = describe(policy, settings)
+    client = TinkerClient(settings.engine_url, os.environ.get(KEY) or None, model, rank)
+    return TinkerEngine(base, client, least_seconds=least_seconds)
 
 
 class Place(BaseModel):
@@ -65,13 +85,14 @@ class TinkerEngine:
     """Samples and trains models of a Tinker server.
 
     base: see `policy.model.describe`. client: closed with the engine, or if it cannot be made. slots: how many
-    checkpoints stay in the server's memory for sampling. least_seconds: between two saved states of a job. unsupported:
-    options that have no effect there, with the reason.
+    checkpoints stay in the server's memory for sampling. least_seconds: between two saved states of a job; None is 30.
 
     Raises PolicyError: the server does not serve the client's model. Others, as all methods: see `TinkerClient`.
     """
 
-    def __init__(self, base: Base, client: TinkerClient, *, slots: int = 4, least_seconds: float = 30.0) -> None:
+    name = "tinker"
+
+    def __init__(self, base: Base, client: TinkerClient, *, slots: int = 4, least_seconds: float | None = None) -> None:
         self.base = base
         self._client = client
         with ExitStack() as failing:
@@ -81,13 +102,17 @@ class TinkerEngine:
             failing.pop_all()
         self.unsupported: Mapping[str, str] = _unsupported(self._capabilities)
         self._made_for: dict[str, Any] = {"model": client.model, "rank": client.rank}
-        self._most, self._least_seconds = slots, least_seconds
+        self._most, self._least_seconds = slots, _LEAST_SECONDS if least_seconds is None else least_seconds
         self._slots: OrderedDict[str | None, _Slot] = OrderedDict()
         self._states: dict[Path, str | None] = {}
-        self._lock = threading.RLock()
+        self._lock, self._making = threading.Lock(), threading.Lock()
         self._pool = ThreadPoolExecutor(_WORKERS, "tinker-sample")
         self._unfinished: set[Future[list[Completion]]] = set()
         self._parser = CompletionParser(base.tokenizer, base.renderer(), base.end_ids)
+
+    def status(self) -> Mapping[str, str]:
+        """See `Engine`."""
+        return {"device": f"of the server at {self._client.url}", "model": self._client.model}
 
     def create_initial(self, folder: Path) -> None:
         """See `Engine`. The server is not asked: the adapter is made of a seed where it is used first."""
@@ -142,7 +167,8 @@ class TinkerEngine:
         start, reference = self._state(source), self._state(task.reference)
         score = partial(partial, self._score, cancelled=callbacks.cancelled)
         scores = score(start), score(None), score(reference)
-        trainer = TinkerTrainer(self._client, self._capabilities, start, scores, task, callbacks)
+        make = partial(self._create, optimizer=True, cancelled=callbacks.cancelled)
+        trainer = TinkerTrainer(self._client, self._capabilities, start, make, scores, task, callbacks)
         model, state = trainer.train(SavedProgress(partial_of(target), task.key(source), self._least_seconds))
         sampler, client = self._client.sampler(model)
         self._keep(state, _Slot(model, client))
@@ -151,19 +177,21 @@ class TinkerEngine:
     def forget(self, checkpoint: Path) -> None:
         """See `Engine`. The state stays on the server: a copy of the model may need it."""
         with self._lock:
-            if slot := self._slots.pop(self._states.pop(checkpoint, ""), None):
-                self._client.unload(slot.model)
+            slot = self._slots.pop(self._states.pop(checkpoint, ""), None)
+        if slot:
+            self._client.unload(slot.model)
 
     def close(self) -> None:
-        """See `Engine`."""
+        """See `Engine`. A second call does nothing."""
         for future in list(self._unfinished):
             future.cancel()
         self._client.cancel()
         self._pool.shutdown(wait=True, cancel_futures=True)
         with self._lock:
-            for slot in self._slots.values():
-                self._client.unload(slot.model)
+            slots = list(self._slots.values())
             self._slots.clear()
+        for slot in slots:
+            self._client.unload(slot.model)
         self._client.close()
 
     def _check(self, ids: Sequence[int]) -> None:
@@ -182,41 +210,63 @@ class TinkerEngine:
         if checkpoint is None:
             return None
         check_checkpoint(checkpoint)
-        state = _read(checkpoint).state
-        with self._lock:
-            self._states[checkpoint] = state
+        self._states[checkpoint] = state = _read(checkpoint).state
         return state
 
     def _with_slot(self, state: str | None, work: Callable[[_Slot], Any]) -> Any:
-        """Do it with the model of a state, and once more with a new one if the server has lost it."""
-        slot = self._slot(state)
-        try:
-            return work(slot)
-        except LostModelError:
-            with self._lock:
-                if self._slots.get(state) is slot:
-                    del self._slots[state]
-            return work(self._slot(state))
+        """Do it with the model of a state, and again with a new one if the server has lost it."""
+        for _ in range(_ATTEMPTS - 1):
+            slot = self._slot(state)
+            try:
+                return work(slot)
+            except LostModelError:
+                with self._lock:
+                    if self._slots.get(state) is slot:
+                        del self._slots[state]
+        return work(self._slot(state))
 
     def _slot(self, state: str | None) -> _Slot:
-        with self._lock:
-            if slot := self._slots.get(state):
-                self._slots.move_to_end(state)
+        if slot := self._present(state):
+            return slot
+        with self._making:
+            if slot := self._present(state):
                 return slot
-            try:
-                model = self._client.create(state)
-            except (LostModelError, RefusedError) as error:
-                what = f"has no {state}" if state else "makes no new model"
-                raise CheckpointError(f"{self._client.url} {what}: {error.message}") from error
-            _, sampler = self._client.sampler(model)
-            return self._keep(state, _Slot(model, sampler))
+            model = self._create(state)
+            slot = _Slot(model, self._client.sampler(model)[1])
+            self._keep(state, slot)
+            return slot
 
-    def _keep(self, state: str | None, slot: _Slot) -> _Slot:
+    def _present(self, state: str | None) -> _Slot | None:
+        with self._lock:
+            if state in self._slots:
+                self._slots.move_to_end(state)
+            return self._slots.get(state)
+
+    def _create(self, state: str | None, *, optimizer: bool = False, cancelled: Cancel = lambda: False) -> Any:
+        """A model of a state. Where there is no room, one that can be made again goes, or another session's ends."""
+        end = time.monotonic() + _ROOM_SECONDS
+        while True:
+            try:
+                return self._client.create(state, optimizer=optimizer, cancelled=cancelled)
+            except NoRoomError:
+                with self._lock:
+                    oldest = self._slots.popitem(last=False)[1] if self._slots else None
+                if oldest:
+                    self._client.unload(oldest.model)
+                elif time.monotonic() > end:
+                    raise
+                else:
+                    self._client.pause(_PAUSE, cancelled)
+            except RefusedError as error:
+                what = f"has no {state}" if state else "makes no new model"
+                raise CheckpointError(f"{self._client.url} {what}: {error.message}", hint=error.hint) from error
+
+    def _keep(self, state: str | None, slot: _Slot) -> None:
         with self._lock:
             self._slots[state] = slot
-            while len(self._slots) > self._most:
-                self._client.unload(self._slots.popitem(last=False)[1].model)
-            return slot
+            over = [self._slots.popitem(last=False)[1] for _ in range(len(self._slots) - self._most)]
+        for each in over:
+            self._client.unload(each.model)
 
     def _score(
         self, state: str | None, sequences: Sequence[TokenSequence], cancelled: Cancel | None = None

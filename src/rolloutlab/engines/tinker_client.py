@@ -36,15 +36,23 @@ _SLICE, _CLOSING_SECONDS = 0.2, 5.0
 _TOKENS = 32_768
 """Scored in one request."""
 _LOOPBACK = {"localhost", "127.0.0.1", "::1"}
+_KEY_HINT = "export TINKER_API_KEY=..., a key of this server"
 _NO_KEY = "tml-none"
 """Self-hosted servers take any key, and the SDK none that does not begin like this."""
 _OLDER = "the server may speak the older protocol: pip install tinker==0.24.1"
+_AGAIN = "start the server again; a job that has failed can be given again, from the newest checkpoint"
 _LOST = ("not loaded", "not found")
+_KEYS = ("tml-", "eyJ")
+_NO_ROOM = "Maximum number of LoRA adapters"
 Cancel = Callable[[], bool]
 
 
 class LostModelError(ServiceError):
     """A model is no longer in the server's memory: it was restarted, or had no room."""
+
+
+class NoRoomError(ServiceError):
+    """The server's memory is full of models."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +140,7 @@ class TinkerClient:
                 await client.models.unload(request=request)
 
         with suppress(ServiceError, Cancelled):
-            self._call(lambda: holder.run_coroutine_threadsafe(post()))
+            self._call(lambda: holder.run_coroutine_threadsafe(post()), seconds=_CLOSING_SECONDS)
 
     def logprobs(
         self, model: Any, sequences: Sequence[Sequence[int]], cancelled: Cancel | None = None
@@ -188,6 +196,11 @@ class TinkerClient:
         _check_finite(logprobs)
         return tokens, logprobs
 
+    def pause(self, seconds: float, cancelled: Cancel) -> None:
+        """Wait. Raises Cancelled: it is wanted before, or afterwards."""
+        if self._closing.wait(seconds) or cancelled():
+            raise Cancelled
+
     def cancel(self) -> None:
         """End every call that waits, with Cancelled."""
         self._closing.set()
@@ -202,21 +215,22 @@ class TinkerClient:
                     wait([closed.future()], _CLOSING_SECONDS)
                 holder.close()
 
-    def _call(self, post: Callable[[], Any], cancelled: Cancel | None = None) -> Any:
+    def _call(self, post: Callable[[], Any], cancelled: Cancel | None = None, seconds: float | None = None) -> Any:
         with self._errors():
             posted = post()
-        return self._result(posted, cancelled)
+        return self._result(posted, cancelled, seconds)
 
-    def _result(self, posted: Any, cancelled: Cancel | None = None) -> Any:
+    def _result(self, posted: Any, cancelled: Cancel | None = None, seconds: float | None = None) -> Any:
         future: Future[Any] = posted if isinstance(posted, Future) else posted.future()
-        end = time.monotonic() + self._timeout
-        while not wait([future], _SLICE).done:
+        seconds = seconds or self._timeout
+        end = time.monotonic() + seconds
+        while not wait([future], min(_SLICE, seconds)).done:
             if self._closing.is_set() or (cancelled and cancelled()):
                 future.cancel()
                 raise Cancelled
             if time.monotonic() > end:
                 future.cancel()
-                raise BrokenOffError(f"{self.url} has not answered for {self._timeout:.0f} s")
+                raise BrokenOffError(f"{self.url} has not answered for {seconds:g} s", hint=_AGAIN)
         with self._errors():
             return future.result()
 
@@ -226,13 +240,15 @@ class TinkerClient:
         try:
             yield
         except (tinker.AuthenticationError, tinker.PermissionDeniedError) as error:
-            raise SignInError(f"{self.url} refuses the API key", hint="an API key of this server") from error
+            raise SignInError(f"{self.url} refuses the API key", hint=_KEY_HINT) from error
         except tinker.APIConnectionError as error:
-            raise UnreachableError(f"no connection to {self.url}: {error}") from error
+            raise UnreachableError(f"no connection to {self.url}: {error}", hint=_AGAIN) from error
         except (tinker.TinkerError, ValueError, AssertionError, RuntimeError) as error:
             text = str(error).replace(self._key, "...")[:300] if self._key else str(error)[:300]
-            if any(words in text for words in _LOST):
-                raise LostModelError(text) from error
+            if _NO_ROOM in text:
+                raise NoRoomError(text, hint="a larger max_lora_adapters in the server's --backend-config") from error
+            if "heckpoint" not in text and any(words in text for words in _LOST):
+                raise LostModelError(text, hint=_AGAIN) from error
             older = "proto" in text or "valid dictionary" in text
             raise RefusedError(text, hint=_OLDER if older else None, status=getattr(error, "status_code", 0)) from error
 
@@ -241,6 +257,8 @@ def _check_address(url: str, api_key: str | None) -> None:
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"} or not parts.hostname or parts.username or parts.password:
         raise InputError(f"{url!r} is not the address of a Tinker server", hint="https://HOST or http://127.0.0.1:PORT")
+    if api_key and not api_key.startswith(_KEYS):
+        raise InputError("the API key does not begin with tml-, as the SDK of Tinker servers asks", hint=_KEY_HINT)
     if api_key and parts.scheme != "https" and parts.hostname not in _LOOPBACK:
         raise InputError(f"the API key is not sent to {url} without encryption", hint=f"https://{parts.netloc}")
 

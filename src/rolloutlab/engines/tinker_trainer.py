@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from rolloutlab.engines.tinker_client import Adam, Datum, LostModelError, TinkerClient
-from rolloutlab.errors import CheckpointError, RefusedError, ServiceError, TrainingError
+from rolloutlab.errors import CheckpointError, ServiceError, TrainingError
 from rolloutlab.fsutil import remove, write_private
 from rolloutlab.policy.custom_loss import CustomLoss, load_loss
 from rolloutlab.policy.loss import RowLoss, row_loss
@@ -110,7 +110,8 @@ class SavedProgress:
 class TinkerTrainer:
     """Takes the steps of a task, one a row, each on a model of its own that begins with the state `start`.
 
-    scores: under the start, under checkpoint 0, and under the reference of the task.
+    make: a model of a state, with its moments; CheckpointError: the server does not have it. scores: under the start,
+    under checkpoint 0, and under the reference of the task.
     """
 
     def __init__(
@@ -118,11 +119,13 @@ class TinkerTrainer:
         client: TinkerClient,
         capabilities: Capabilities,
         start: str | None,
+        make: Callable[[str | None], Any],
         scores: tuple[Score, Score, Score],
         task: Task,
         callbacks: Callbacks,
     ) -> None:
-        self._client, self._capabilities, self._start = client, capabilities, start
+        self._client, self._capabilities = client, capabilities
+        self._start, self._make = start, make
         self._scores, self._task, self._callbacks = scores, task, callbacks
         self._loss: CustomLoss | None = None
         self._reported = 0
@@ -139,10 +142,15 @@ class TinkerTrainer:
         rows = list(self._prepared())
         if task.loss_source:
             self._loss = load_loss(task.loss_source, callbacks.cancelled, callbacks.in_user_code)
-        for _ in range(_ATTEMPTS - 1):
-            with suppress(LostModelError):
+        failures = 0
+        while True:
+            reported = self._reported
+            try:
                 return self._steps(rows, progress)
-        return self._steps(rows, progress)
+            except LostModelError:
+                failures = 1 if self._reported > reported else failures + 1
+                if failures == _ATTEMPTS:
+                    raise
 
     def _steps(self, rows: Sequence[Row], progress: SavedProgress) -> tuple[Any, str]:
         state, reported = progress.read() or (self._start, [])
@@ -165,13 +173,12 @@ class TinkerTrainer:
             raise
 
     def _open(self, state: str | None, progress: SavedProgress) -> Any:
-        """A model to train. LostModelError: the state of the progress has expired, which is removed."""
+        """A model to train. LostModelError: the state of the progress has expired, and is removed."""
         try:
-            return self._client.create(state, optimizer=True, cancelled=self._callbacks.cancelled)
-        except (LostModelError, RefusedError) as error:
+            return self._make(state)
+        except CheckpointError as error:
             if state == self._start:
-                what = f"has no {state}" if state else "makes no new model"
-                raise CheckpointError(f"the server {what}: {error.message}") from error
+                raise
             progress.remove()
             raise LostModelError(error.message) from error
 
@@ -184,7 +191,8 @@ class TinkerTrainer:
         options, (start, base, reference) = self._task.options, self._scores
         rows, penalised = self._task.rows, options.kl_penalty_coef > 0
         against_base = penalised and self._task.reference is None
-        picked = set(sample([len(s.tokens) for row in rows for s in row]))
+        at_one = [s.at_one for row in rows for s in row]
+        picked = sample([i for i, each in enumerate(at_one) if each], self._task.seed)
         first = 0
         for row in rows:
             self._callbacks.raise_if_cancelled()
@@ -193,18 +201,15 @@ class TinkerTrainer:
             first += len(row)
             under_base = dict(zip(chosen, base([tokens[i] for i in chosen]), strict=True))
             others = dict(enumerate(reference(tokens))) if penalised and not against_base else under_base
-            new = zip(tokens, start(tokens), strict=True) if options.precalculate_logprobs else None
-            read = (
-                [
-                    replace(s, tokens=with_logprobs(t, new_T), original_T=recorded(t))
-                    for s, (t, new_T) in zip(row, new, strict=True)
+            if options.precalculate_logprobs:
+                pairs = zip(row, start(tokens), strict=True)
+                row = [
+                    replace(s, tokens=with_logprobs(s.tokens, new_T), original_T=recorded(s.tokens))
+                    for s, new_T in pairs
                 ]
-                if new
-                else row
-            )
             yield [
-                replace(s, base_T=under_base.get(i), reference_T=others[i] if penalised else None)
-                for i, s in enumerate(read)
+                replace(s, base_T=under_base.get(i) if s.at_one else None, reference_T=others[i] if penalised else None)
+                for i, s in enumerate(row)
             ]
 
     def _step(self, model: Any, row: Row, i: int) -> dict[str, object]:
@@ -223,7 +228,8 @@ class TinkerTrainer:
         if self._capabilities.reports_norm and not math.isfinite(norm):
             raise _not_finite(i)
         statistics = [tokens.old_T, torch.full_like(tokens.old_T, math.nan)]
-        statistics += [result.ratio_T, result.clipped_T, result.masked_T, tokens.base_T, tokens.reference_T]
+        statistics += [result.ratio_T, result.clipped_T, result.masked_T]
+        statistics += [tokens.base_T, tokens.reference_T, tokens.sampled_T]
         metrics = {"loss": loss, "grad_norm": norm, **metrics_of(new_T.detach(), *(s.float() for s in statistics))}
         return self._task.reported_of({**metrics, "learning_rate": rate})
 

@@ -185,8 +185,9 @@ class Jobs:
             self._listeners.discard(listener)
 
     def end_streams(self) -> None:
-        """End all event streams, because the service is about to stop."""
+        """End all event streams, because the service is about to stop, and take no other job."""
         self.streaming = False
+        self._stop()
         self._notify()
 
     def cancel(self, job_id: str) -> TrainingJob:
@@ -224,10 +225,13 @@ class Jobs:
 
     def close(self) -> None:
         """Stop at the next row or in a custom loss; the running job goes on at the next start of the service."""
+        self._stop()
+        self._thread.join()
+
+    def _stop(self) -> None:
         with self._changed:
             self._closed = True
             self._changed.notify()
-        self._thread.join()
 
     def _run(self) -> None:
         self._retry(self._requeue_running)
