@@ -2,7 +2,8 @@
 
 It speaks the JSON dialect of SDK 0.24.1, whose own request types it validates with, and refuses unknown fields where
 these do not. Its traps are those of SkyRL's server: sampling an older checkpoint of a model overwrites the weights that
-are being trained, a lost model fails its futures, logprobs that are no numbers give status 500, a name saved twice 409.
+are being trained, the weight decay of a step shrinks all models, a lost model fails its futures, logprobs that are no
+numbers give status 500, a name saved twice 409.
 """
 
 import math
@@ -28,9 +29,12 @@ from tinker.types.create_sampling_session_request import CreateSamplingSessionRe
 from tinker.types.future_retrieve_request import FutureRetrieveRequest
 from torch import Tensor
 
-from rolloutlab.policy.model import Policy, adapter_parameters, read_adapter, write_adapter
+from rolloutlab.engines.tinker import TinkerEngine
+from rolloutlab.engines.tinker_client import TinkerClient
+from rolloutlab.policy.base import Base
+from rolloutlab.policy.model import Policy, adapter_parameters, base_of, read_adapter, write_adapter
 
-RETRIEVAL_SECONDS = 1.0
+RETRIEVAL_SECONDS, PATIENCE = 1.0, 60.0
 
 
 class WeightsInfoRequest(BaseModel):
@@ -74,18 +78,21 @@ class Server:
     """What a test sets and counts. model: name of the base. most: models in memory at once.
 
     means: whether gradients are means over tokens and rows, not sums. clips: whether `grad_clip_norm` is honoured.
-    reports_norm: whether steps report the gradient's. broken: whether logprobs are NaN. redirect: where every request
-    is redirected to. held: while it is not set, no future is answered. lose_after: number of the request `forward`
-    before which all models are lost.
+    leaks: whether weight decay shrinks other models. reports_norm: whether steps report the gradient's. broken: whether
+    logprobs are NaN. odd: by the name of a request, what its answer is turned into. redirect: where every request is
+    redirected to. held: while it is not set, no future is answered. lose_after: number of the request `forward` before
+    which all models are lost.
     """
 
     policy: Policy
     model: str
     means: bool = True
     clips: bool = True
+    leaks: bool = False
     reports_norm: bool = True
     broken: bool = False
     most: int = 8
+    odd: dict[str, Callable[[Any], Any]] = field(default_factory=dict)
     redirect: str | None = None
     lose_after: int | None = None
     url: str = ""
@@ -99,6 +106,8 @@ class Server:
     lock: Any = field(default_factory=threading.RLock)
     held: threading.Event = field(default_factory=threading.Event)
 
+    answering: str = ""
+
     def __post_init__(self) -> None:
         self.held.set()
 
@@ -110,13 +119,14 @@ class Server:
     def answer(self, name: str, body: Any) -> Any:
         with self.lock:
             self.calls[name] += 1
+            self.answering = name
             handler: Callable[[Any], Any] = getattr(self, "_" + name.replace("/", "_"))
             return handler(body)
 
     def _future(self, compute: Callable[[], Any], **more: Any) -> dict[str, Any]:
         """Compute at once; the answer is fetched later."""
         try:
-            result = compute()
+            result = self.odd.get(self.answering, lambda answer: answer)(compute())
         except FailedFutureError as error:
             result = error
         name = str(len(self.futures))
@@ -232,6 +242,9 @@ class Server:
                 group["lr"], group["betas"] = settings.learning_rate, (settings.beta1, settings.beta2)
                 group["eps"], group["weight_decay"] = settings.eps, settings.weight_decay
             model.optimizer.step()
+            for other in self.models.values() if self.leaks else ():
+                for parameter in adapter_parameters(other.net).values() if other is not model else ():
+                    parameter.data *= 1 - settings.learning_rate * settings.weight_decay
             model.gradients, model.rows = {}, 0
             return {"metrics": {"skyrl.ai/grad_norm": norm} if self.reports_norm else {}}
 
@@ -376,3 +389,13 @@ def serving(server: Server) -> Iterator[Server]:
         http.should_exit = http.force_exit = True
         thread.join()
         listener.close()
+
+
+@contextmanager
+def engine_of(server: Server, base: Base | None = None, **options: Any) -> Iterator[TinkerEngine]:
+    client = TinkerClient(server.url, None, server.model, server.policy.lora.r, timeout=PATIENCE)
+    engine = TinkerEngine(base or base_of(server.policy), client, **options)
+    try:
+        yield engine
+    finally:
+        engine.close()

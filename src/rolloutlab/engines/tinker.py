@@ -75,10 +75,11 @@ class Place(BaseModel):
 
 
 class _Slot(NamedTuple):
-    """A model of one checkpoint in the server's memory, which is never trained."""
+    """A model of one checkpoint in the server's memory, which is never trained. steps: see `TinkerClient`."""
 
     model: Any
     sampler: Any
+    steps: int
 
 
 class TinkerEngine:
@@ -171,7 +172,7 @@ class TinkerEngine:
         trainer = TinkerTrainer(self._client, self._capabilities, start, make, scores, task, callbacks)
         model, state = trainer.train(SavedProgress(partial_of(target), task.key(source), self._least_seconds))
         sampler, client = self._client.sampler(model)
-        self._keep(state, _Slot(model, client))
+        self._keep(state, _Slot(model, client, self._client.steps))
         self._write(target, Place(**self._made_for, state=state, sampler=sampler))
 
     def forget(self, checkpoint: Path) -> None:
@@ -231,16 +232,23 @@ class TinkerEngine:
         with self._making:
             if slot := self._present(state):
                 return slot
+            steps = self._client.steps
             model = self._create(state)
-            slot = _Slot(model, self._client.sampler(model)[1])
+            slot = _Slot(model, self._client.sampler(model)[1], steps)
             self._keep(state, slot)
             return slot
 
     def _present(self, state: str | None) -> _Slot | None:
+        """The model of a state, unless steps of other models have shrunk it; a new adapter is zero, however small."""
         with self._lock:
-            if state in self._slots:
+            if not (slot := self._slots.get(state)):
+                return None
+            if state is None or slot.steps == self._client.steps or not self._capabilities.leaks:
                 self._slots.move_to_end(state)
-            return self._slots.get(state)
+                return slot
+            del self._slots[state]
+        self._client.unload(slot.model)
+        return None
 
     def _create(self, state: str | None, *, optimizer: bool = False, cancelled: Cancel = lambda: False) -> Any:
         """A model of a state. Where there is no room, one that can be made again goes, or another session's ends."""
@@ -259,7 +267,7 @@ class TinkerEngine:
                     self._client.pause(_PAUSE, cancelled)
             except RefusedError as error:
                 what = f"has no {state}" if state else "makes no new model"
-                raise CheckpointError(f"{self._client.url} {what}: {error.message}", hint=error.hint) from error
+                raise CheckpointError(f"the server {what}: {error.message}", hint=error.hint) from error
 
     def _keep(self, state: str | None, slot: _Slot) -> None:
         with self._lock:
@@ -297,7 +305,7 @@ class TinkerEngine:
         rows = []
         for request, start, (tokens, logprobs) in zip(requests, starts, sampled, strict=True):
             if any(not 0 <= token < self.base.vocabulary for token in tokens):
-                raise ServiceError("the server sampled a token that the policy does not have")
+                raise ServiceError("the server sampled a token that the policy does not have", hint="another --policy")
             first = scored[request.prompt, start][len(request.prompt) - 1 :] if start else []
             rows.append(self._cut(request, [*start, *tokens], [*first, *logprobs], on_token))
         return rows

@@ -96,6 +96,8 @@ class Sampling:
 class TinkerClient:
     """Models with LoRA adapters on one base, in a server's memory. model: the base's name there. timeout: in seconds.
 
+    steps: how many were taken so far.
+
     Raises:
         InputError: the key would go over an unencrypted connection.
         UnreachableError, BrokenOffError, SignInError, RefusedError, ServiceError: of every call. LostModelError: of a
@@ -106,9 +108,10 @@ class TinkerClient:
         self, url: str, api_key: str | None, model: str, rank: int, seed: int = 0, *, timeout: float = 600.0
     ) -> None:
         _check_address(url, api_key)
-        self.url, self.model, self.rank = url, model, rank
+        self.url, self.model, self.rank, self.steps = url, model, rank, 0
         self._seed, self._timeout, self._key = seed, timeout, api_key
         self._closing, self._http = threading.Event(), None
+        self._check = f"rolloutlab engine check --engine tinker --engine-url {url} --policy {model}"
         os.environ["TINKER_TELEMETRY"] = "0"  # the SDK would send errors, with their messages, to the server
         options: dict[str, Any] = {"base_url": url, "api_key": api_key or _NO_KEY}
         if "api_key" not in inspect.signature(tinker.ServiceClient).parameters:  # later ones take no client
@@ -147,15 +150,16 @@ class TinkerClient:
     ) -> list[list[float]]:
         """Logprob of each token but the first of each sequence, in nats, of the unscaled full-vocabulary distribution.
 
-        Raises ServiceError: they are not finite numbers <= 0, or not as many.
+        Raises ServiceError: they are not finite numbers, or not as many.
         """
         scored: list[list[float]] = []
         for part in _parts(sequences):
             data = [Datum(ids).sent() for ids in part]
             answer = self._call(partial(model.forward, data, "cross_entropy"), cancelled)
-            scored += [list(map(float, each["logprobs"].data)) for each in answer.loss_fn_outputs]
+            with self._errors():
+                scored += [list(map(float, each["logprobs"].data)) for each in answer.loss_fn_outputs]
         if [len(each) + 1 for each in scored] != [len(ids) for ids in sequences]:
-            raise ServiceError("the server scored another number of tokens than it was sent")
+            raise ServiceError("the server scored another number of tokens than it was sent", hint=self._check)
         _check_finite(value for each in scored for value in each)
         return scored
 
@@ -166,6 +170,7 @@ class TinkerClient:
         """
         data = [each.sent() for each in examples]
         self._call(lambda: model.forward_backward(data, "importance_sampling"), cancelled)
+        self.steps += 1
         answer = self._call(lambda: model.optim_step(types.AdamParams(**vars(adam))))
         metrics = answer.metrics or {}
         return next((float(value) for name, value in metrics.items() if "grad_norm" in name), math.nan)
@@ -189,10 +194,12 @@ class TinkerClient:
 
     def sampled(self, posted: Any, cancelled: Cancel | None = None) -> tuple[list[int], list[float]]:
         """Tokens of a completion and their logprobs."""
-        (sequence,) = self._result(posted, cancelled).sequences
-        tokens, logprobs = list(sequence.tokens), list(sequence.logprobs or ())
+        answer = self._result(posted, cancelled)
+        with self._errors():
+            (sequence,) = answer.sequences
+            tokens, logprobs = list(sequence.tokens), list(sequence.logprobs or ())
         if len(tokens) != len(logprobs):
-            raise ServiceError("the server sampled tokens without their logprobs")
+            raise ServiceError("the server sampled tokens without their logprobs", hint=self._check)
         _check_finite(logprobs)
         return tokens, logprobs
 
@@ -243,14 +250,25 @@ class TinkerClient:
             raise SignInError(f"{self.url} refuses the API key", hint=_KEY_HINT) from error
         except tinker.APIConnectionError as error:
             raise UnreachableError(f"no connection to {self.url}: {error}", hint=_AGAIN) from error
-        except (tinker.TinkerError, ValueError, AssertionError, RuntimeError) as error:
+        except (
+            KeyError,
+            AttributeError,
+            TypeError,
+            ValueError,
+            AssertionError,
+            RuntimeError,
+            tinker.TinkerError,
+        ) as error:
             text = str(error).replace(self._key, "...")[:300] if self._key else str(error)[:300]
             if _NO_ROOM in text:
                 raise NoRoomError(text, hint="a larger max_lora_adapters in the server's --backend-config") from error
             if "heckpoint" not in text and any(words in text for words in _LOST):
                 raise LostModelError(text, hint=_AGAIN) from error
-            older = "proto" in text or "valid dictionary" in text
-            raise RefusedError(text, hint=_OLDER if older else None, status=getattr(error, "status_code", 0)) from error
+            status = getattr(error, "status_code", 0)
+            if not status and ("Error retrieving result" not in text or "validation error" in text):
+                text = f"an answer of another form than the SDK expects: {type(error).__name__}: {text}"
+            hint = _OLDER if "proto" in text or "valid dictionary" in text else self._check
+            raise RefusedError(f"{self.url}: {text}", hint=hint, status=status) from error
 
 
 def _check_address(url: str, api_key: str | None) -> None:

@@ -38,24 +38,27 @@ class Capabilities:
 
     per_token, per_row: whether it takes the mean over the tokens of an example, and over examples, instead of sums.
     reports_norm: whether a step reports its gradient norm; without, sums are assumed, as hosted servers document them.
-    clips: whether it honours `grad_clip_norm`; None is unknown.
+    clips: whether it honours `grad_clip_norm`; None is unknown. leaks: whether the weight decay of a step shrinks the
+    adapters of other models in its memory too, as SkyRL's JAX backend does.
     """
 
     per_token: bool = False
     per_row: bool = False
     reports_norm: bool = False
     clips: bool | None = None
+    leaks: bool = False
 
 
 def measure(client: TinkerClient) -> Capabilities:
-    """Measure a known gradient on a model that is thrown away: doubled in length, and in number.
+    """Measure a known gradient on models that are thrown away: doubled in length, and in number; and a weight decay.
 
     Raises ServiceError: it is neither a mean nor a sum, or as of `TinkerClient`.
     """
     short, long = [1, 2, 3, 4, 5], [1, 2, 3, 4, 5, 6, 7, 8, 9]
     still = Adam(0.0, beta1=0.0, beta2=0.0, weight_decay=0.0, grad_clip_norm=0.0)
-    model = client.create()
+    models = [client.create()]
     try:
+        (model,) = models
         before, longer = client.logprobs(model, [short, long])
         once, twice = (
             Datum(ids, old, [0.0, 1.0] + [0.0] * (len(old) - 2)) for ids, old in ((short, before), (long, longer))
@@ -67,10 +70,22 @@ def measure(client: TinkerClient) -> Capabilities:
         # with eps far above the gradient a step is proportional to it: unclipped, it adds 0.05 to the logprob
         eps, slope = 50 * norm, norm * (4 if per_token else 1)
         client.step(model, [once], Adam(0.05 * eps / (norm * slope), 0.0, 0.0, eps, 0.0, grad_clip_norm=norm / 10))
-        moved = client.logprobs(model, [short])[0][1] - before[1]
-        return Capabilities(per_token, per_row, reports_norm=True, clips=moved < 0.02)
+        clips = client.logprobs(model, [short])[0][1] - before[1] < 0.02
+        models.append(client.create())
+        leaks = _leaks(client, model, models[1], once)
+        return Capabilities(per_token, per_row, reports_norm=True, clips=clips, leaks=leaks)
     finally:
-        client.unload(model)
+        for each in models:
+            client.unload(each)
+
+
+def _leaks(client: TinkerClient, model: Any, other: Any, datum: Datum) -> bool:
+    """Whether a step of another model, which shrinks weights by a thousandth, changes the logprobs of a model."""
+    first, second = (client.logprobs(model, [datum.ids])[0] for _ in range(2))
+    client.step(other, [datum], Adam(0.01, weight_decay=0.1))
+    third = client.logprobs(model, [datum.ids])[0]
+    noise, change = (max(abs(a - b) for a, b in zip(second, each, strict=True)) for each in (first, third))
+    return change > 2 * noise
 
 
 class SavedProgress:
