@@ -46,6 +46,7 @@ _UNSUPPORTED = {
     "dtype": "a Tinker server chooses the precision",
     "device": "the weights are the Tinker server's",
     "gradient_checkpointing": "the weights are the Tinker server's",
+    "sampler_url": "the adapters are on the Tinker server, which samples itself",
     "top_logprobs": "the Tinker API gives the logprobs of sampled tokens alone",
 }
 
