@@ -9,6 +9,7 @@ import pytest
 
 from rolloutlab.errors import InputError
 from rolloutlab.settings import Address, Embedding, ModelSettings, Price, Profile, Served, Settings, read_settings
+from rolloutlab.settings.connected import connected
 
 
 @pytest.fixture(autouse=True)
@@ -256,7 +257,50 @@ BROKEN = {
         "completion: must be a number of dollars ≥ 0, not nan",
         "completion = 0.5",
     ),
+    "[prices.'lab/practice']\nprompt = 1.0\ncompletion = 2.0\ntrain = inf": (
+        4,
+        "train: must be a number of dollars ≥ 0, not inf",
+        "train = 0.5",
+    ),
+    "[profiles.a]\nurl = 'http://a'\nbudget = -1": (
+        3,
+        "budget: must be a number of dollars ≥ 0, not -1",
+        "budget = 0.5",
+    ),
+    "[profiles.a]\nurl = 'http://a'\n[profiles.a.prices.'x/y']\nprompt = 1.0\ncompletion = nan": (
+        5,
+        "completion: must be a number of dollars ≥ 0, not nan",
+        "completion = 0.5",
+    ),
+    "[profiles.a]\nurl = 'http://a'\n[profiles.a.prices.'x/y']\nprompt = 1.0\ncompletion = 1.0\ntrian = 1": (
+        6,
+        "unknown setting 'trian'",
+        "train",
+    ),
+    "[profiles.a]\nurl = 'http://a'\n[profiles.a.prices.'x/y']\nprompt = 1.0": (
+        3,
+        "profiles.a.prices.x/y has no completion",
+        "completion = ...",
+    ),
 }
+
+
+def test_a_profile_has_prices_and_a_budget_which_its_address_keeps(with_file):
+    text = """
+[profiles.a]
+url = "https://paid.example"
+budget = 20
+[profiles.a.prices."x/y"]
+prompt = 1
+completion = 2.5
+train = 0
+"""
+    settings = with_file(f'profile = "a"\n{text}')
+    assert settings.service.prices == {"x/y": Price(1.0, 2.5, 0.0)}
+    assert settings.service.budget == 20.0
+    changed = connected(settings, settings, None, {"project": "team/other"})
+    assert (changed.service.budget, changed.service.prices) == (20.0, settings.service.prices)
+    assert connected(settings, settings, "https://paid.example", {}).service.budget is None
 
 
 @pytest.mark.parametrize("text", BROKEN)

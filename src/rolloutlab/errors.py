@@ -7,6 +7,7 @@
     │   └── NotOfferedError   a service has no endpoint for it
     ├── ConflictError         a request contradicts the present state
     ├── SamplingError         some completions failed; the others are kept
+    ├── BudgetError           the next request or job could cost more than a budget has left; nothing of it was sent
     ├── RewardError           a reward function or a judge failed, or returned no finite number
     ├── NothingTrainsError    no trajectory of a job would train
     ├── ServiceError          the service answered with an error
@@ -81,6 +82,10 @@ class RewardError(RolloutlabError):
 
 class SamplingError(RolloutlabError):
     """Some completions failed; the others are kept."""
+
+
+class BudgetError(RolloutlabError):
+    """The next request or job could cost more than a budget has left; nothing of it was sent."""
 
 
 class NothingTrainsError(RolloutlabError):

@@ -5,6 +5,7 @@ from functools import cached_property, partial
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
+from rolloutlab.api.budget import Budget
 from rolloutlab.api.embedded import Embedded
 from rolloutlab.api.http.client import HttpClient
 from rolloutlab.api.training import upload
@@ -13,9 +14,11 @@ from rolloutlab.auth.session import OAuthSessions
 from rolloutlab.auth.sign_in import sign_in, sign_in_options, sign_out
 from rolloutlab.connection import Connection, Connector
 from rolloutlab.errors import InputError
+from rolloutlab.sampling.cost import cost_line
 from rolloutlab.sampling.dataset import check_repeatable, rows_of
 from rolloutlab.sampling.mcp.registry import McpRegistry, Tool
 from rolloutlab.sampling.mcp.tools import AddedTools, ContextTools, ToolAnswer
+from rolloutlab.sampling.metering import Meter, Terms, terms_of
 from rolloutlab.sampling.plan import Preview, SamplingRun, continued, resumed, sampled, sampled_again
 from rolloutlab.sampling.run import CONCURRENT, check_concurrency, sample
 from rolloutlab.sampling.split import split_rows
@@ -320,6 +323,7 @@ class Session:
         tools: Sequence[Tool] = (),
         max_turns: int = 10,
         concurrency: int = CONCURRENT,
+        budget: Budget | float | None = None,
         variables: Mapping[str, Any] | None = None,
     ) -> Collection:
         """Sample `n` completions per prompt into a new generation of the collection `name`.
@@ -332,19 +336,21 @@ class Session:
         the group of row i is sampled with seed + i; by default drawn and recorded. stop: strings that end a completion.
         tools: functions, described by signature and docstring and run in this process, and names of MCP servers from
         `add_tools` or of their tools (`docs.find`). Results and errors are recorded as tool messages. max_turns:
-        consecutive completions that may call tools. concurrency: requests at a time.
+        consecutive completions that may call tools. concurrency: requests at a time. budget: dollars that this call may
+        cost, by the prices of the settings; a request that could exceed it is not sent.
 
         Completions are stored as they arrive: an interrupt or an error loses none, and `resume` samples the rest.
 
         Raises:
             InputError: an invalid prompt, variable or setting; nothing was sent. SamplingError: some requests failed;
-            the other completions are stored. ServiceError, NotFoundError: the service's response.
+            the other completions are stored. ServiceError, NotFoundError: the service's response. BudgetError: the
+            budget is used up.
         """
         settings: dict[str, Any] = {"model": model or self.selected, "n": n, "temperature": temperature, "top_p": top_p}
         settings |= {"max_tokens": max_tokens, "stop": stop, "seed": seed, "max_turns": max_turns}
         known = self._mcp.resolve(tools)
         work = sampled(name, prompt, over, system, variables or {}, settings, known, limit, prompt_column)
-        return self._sample(work, concurrency, register=model is None)
+        return self._sample(work, concurrency, budget, register=model is None)
 
     def preview(
         self,
@@ -359,7 +365,10 @@ class Session:
         variables: Mapping[str, Any] | None = None,
         **settings: Any,
     ) -> Preview:
-        """The requests that `chat` would send with the same arguments: their number, and the first one rendered.
+        """The requests that `chat` would send with the same arguments: number, cost, and the first one rendered.
+
+        The cost is there where the settings have a price of the model: a bound, and an estimate by the tokens of the
+        newest generation of the collection.
 
         resume, continue_chat: preview that call instead. settings: those of `chat`.
 
@@ -367,25 +376,39 @@ class Session:
             InputError, NotFoundError: as the call itself.
         """
         known = self._mcp.resolve(tools)
+        settings.pop("budget", None)
         if resume:
-            return Preview(resumed(self.store, name, known))
+            return self._preview(resumed(self.store, name, known))
         settings = {"model": self.selected} | {k: v for k, v in settings.items() if v is not None}
         check_concurrency(settings.pop("concurrency", CONCURRENT))
         rows = settings.pop("limit", None), settings.pop("prompt_column", None)
         if continue_chat:
-            return Preview(continued(self.store, name, prompt, variables or {}, settings, known))
+            return self._preview(continued(self.store, name, prompt, variables or {}, settings, known))
         check_repeatable(over)
-        return Preview(sampled(name, prompt, over, system, variables or {}, settings, known, *rows))
+        return self._preview(sampled(name, prompt, over, system, variables or {}, settings, known, *rows))
 
-    def resume(self, name: str, *, tools: Sequence[Tool] = (), concurrency: int = CONCURRENT) -> Collection:
+    def _preview(self, work: SamplingRun) -> Preview:
+        price = self._terms.price(work.plan.model)
+        return Preview(
+            work, cost_line(work, price, self.store.collections(), self.store.spending.judged) if price else ""
+        )
+
+    def resume(
+        self,
+        name: str,
+        *,
+        tools: Sequence[Tool] = (),
+        concurrency: int = CONCURRENT,
+        budget: Budget | float | None = None,
+    ) -> Collection:
         """Sample the completions that an interrupted collection lacks, with its settings; none is sampled twice.
 
-        tools: the functions of the interrupted call.
+        tools: the functions of the interrupted call. budget: as of `chat`, for this call alone.
 
         Raises:
             NotFoundError: no such collection. InputError: not sampled in this lab, or with other tools; and as `chat`.
         """
-        return self._sample(resumed(self.store, name, self._mcp.resolve(tools)), concurrency)
+        return self._sample(resumed(self.store, name, self._mcp.resolve(tools)), concurrency, budget)
 
     def continue_chat(
         self,
@@ -401,6 +424,7 @@ class Session:
         tools: Sequence[Tool] = (),
         max_turns: int | None = None,
         concurrency: int = CONCURRENT,
+        budget: Budget | float | None = None,
         variables: Mapping[str, Any] | None = None,
     ) -> Collection:
         """Continue every conversation of a collection, into a new generation of it; the old generation stays.
@@ -411,7 +435,7 @@ class Session:
         settings: dict[str, Any] = {"model": model or self.selected, "temperature": temperature, "top_p": top_p}
         settings |= {"max_tokens": max_tokens, "stop": stop, "seed": seed, "max_turns": max_turns}
         work = continued(self.store, name, prompt, variables or {}, settings, self._mcp.resolve(tools))
-        return self._sample(work, concurrency, register=model is None)
+        return self._sample(work, concurrency, budget, register=model is None)
 
     split = staticmethod(split_rows)
     sandbox, grader = sandbox, graders.of_session
@@ -653,6 +677,7 @@ class Session:
         sft: bool = False,
         where: Any = None,
         loss: Loss | None = None,
+        budget: Budget | float | None = None,
     ) -> Job:
         """Train the selected model on scored collections: check, submit, and follow until the job has ended.
 
@@ -661,19 +686,21 @@ class Session:
         sft: supervised fine-tuning: learn the assistant's tokens of all trajectories, or of those that meet `where`, as
         of `search`; `names` may then be fine-tuning files too, and options are `learning_rate` and `batch_size`.
         loss: torch code in the place of the options' loss, `fn(new, old, advantage, weight, history) -> loss`, for the
-        embedded service alone; see docs/training.md.
+        embedded service alone; see docs/training.md. budget: dollars; a job that costs more is not submitted.
 
         Raises:
             InputError: invalid options, or an unusable loss. NotFoundError: no such collection. NothingTrainsError: no
-            trajectory would train. JobFailedError: the job failed. BrokenOffError: the response was lost; `jobs` lists
-            the job.
+            trajectory would train. BudgetError: the job costs more than is left. JobFailedError: the job failed.
+            BrokenOffError: the response was lost; `jobs` lists the job.
         """
         self.store.check_writable()
+        meter = self._meter("training", budget)
+        meter.check_training(self.selected)
         if check_sft(sft=sft, where=where):
             if loss:
                 raise InputError("fine-tuning has its own loss, cross-entropy", hint="leave out loss or sft")
             wanted = fine_tuning(self.store, lambda: self.index, names, options or {}, where, self.selected)
-            return self._fine_tune(wanted, wait=wait, say=say)
+            return self._fine_tune(wanted, meter, wait=wait, say=say)
         self._models.check_trains()
         submission = prepare(select(self.store, names), options or {}, self.selected, self._models.text_only)
         submission = submission.with_loss(publish_loss(loss, self._connector.settings)) if loss else submission
@@ -682,10 +709,12 @@ class Session:
         submission = with_prediction(submission, self._connector)
         for line in submission.report():
             say(line)
-        job = self.job(submit(submission, self.store.jobs, self._connector, address, str(model.id)))
+        with meter.job(self.selected, submission.check.trainable_tokens, say):
+            job_id = submit(submission, self.store.jobs, self._connector, address, str(model.id))
+        job = self.job(job_id)
         return job.wait() if wait else job
 
-    def _fine_tune(self, wanted: FineTuning, *, wait: bool, say: Say) -> Job:
+    def _fine_tune(self, wanted: FineTuning, meter: Meter, *, wait: bool, say: Say) -> Job:
         """Upload the data, report what trains, submit."""
         model, address, http = self._models.for_training(self.selected), self._connector.address(), self._connector.http
         check_honoured(wanted.config, self._connector, address)
@@ -693,26 +722,29 @@ class Session:
         uploaded.check()
         for line in uploaded.report():
             say(line)
-        submitted = submit_fine_tuning(wanted, uploaded.file, self.store.jobs, self._connector, address, str(model.id))
-        job = self.job(submitted)
+        jobs, file = self.store.jobs, uploaded.file
+        with meter.job(self.selected, file.tokens, say):
+            job_id = submit_fine_tuning(wanted, file, jobs, self._connector, address, str(model.id))
+        job = self.job(job_id)
         return job.wait() if wait else job
 
     def check(
         self, names: Names, options: Options | None = None, *, sft: bool = False, where: Any = None
     ) -> DryRun | FineTuningCheck:
-        """The pre-flight report of `train`: what would train, and why the rest would not. Starts no job.
+        """The pre-flight report of `train`: what would train, its cost, and why the rest would not. Starts no job.
 
         It starts no service, but for `sft`, of which only the policy's tokenizer can tell.
 
         Raises:
             InputError: invalid options. NotFoundError: no such collection.
         """
+        price = self._terms.price(self.selected)
         if check_sft(sft=sft, where=where):
             wanted = fine_tuning(self.store, lambda: self.index, names, options or {}, where, self.selected)
             self._models.for_training(self.selected)
-            return check_fine_tuning(wanted, self._connector, self._connector.address())
+            return check_fine_tuning(wanted, self._connector, self._connector.address(), price)
         submission = gather_for(self._models, select(self.store, names), options or {})
-        return DryRun(with_prediction(submission, self._connector))
+        return DryRun(with_prediction(submission, self._connector), price)
 
     def train_form(self, names: str | Sequence[str], options: Options | None = None) -> TrainingForm:
         """A form of the training options for these collections, starting from `options`, with the pre-flight report.
@@ -923,11 +955,21 @@ class Session:
         """A stored generation or one group of it, which requests logprobs from the service when they are shown."""
         return Collection(self.store, stored, position, partial(ask_service, self._connector))
 
-    def _sample(self, work: SamplingRun, concurrency: int, *, register: bool = False) -> Collection:
+    @property
+    def _terms(self) -> Terms:
+        return terms_of(self.settings, self._connector.name)
+
+    def _meter(self, purpose: str, budget: Budget | float | None) -> Meter:
+        return Meter(self._terms, lambda: self.store.spending, purpose, budget)
+
+    def _sample(
+        self, work: SamplingRun, concurrency: int, budget: Budget | float | None = None, *, register: bool = False
+    ) -> Collection:
+        meter = self._meter("sampling", budget)
         prepare = partial(self._models.ensure_registered, work.plan.model) if register else lambda _: None
         with Progress(f"sampling {work.name}") as shown:
-            stored = sample(work, self.store, self._connector, shown, concurrency, self._brokers.tick, prepare)
-            shown.keep("\n".join([*work.notes, *self._connector.refused.notes()]))
+            stored = sample(work, self.store, self._connector, shown, concurrency, self._brokers.tick, meter, prepare)
+            shown.keep("\n".join([*work.notes, *self._connector.refused.notes(), *meter.lines()]))
         return self._collection(stored)
 
 

@@ -36,6 +36,10 @@ CALLS = {
         'lab.continue_chat("x", "user: and?\\n", seed=2, model="lab/y", variables=globals())'
     ),
     "%%chat x --resume --concurrency 3 --tools add": 'lab.resume("x", concurrency=3, tools=[add])',
+    "%%chat x -n 2 --max-tokens 9 --budget 2.5\nuser: hi": (
+        'lab.chat("x", "user: hi\\n", n=2, max_tokens=9, budget=2.5, variables=globals())'
+    ),
+    "%%chat x --resume --budget 2": 'lab.resume("x", budget=2.0)',
     "%%chat x --resume --dry-run": 'lab.preview("x", resume=True)',
     "%%chat x --continue --dry-run\nuser: and?": (
         'lab.preview("x", "user: and?\\n", continue_chat=True, variables=globals())'
@@ -70,6 +74,7 @@ CALLS = {
     ),
     "%%train x --dry-run\nepsilon: .3": 'lab.check(["x"], {"epsilon": 0.3})',
     "%%train x --form\nkimi_k2_tau: 0.1": 'lab.train_form(["x"], {"kimi_k2_tau": 0.1})',
+    "%%train x --budget 5": 'lab.train(["x"], {}, budget=5.0)',
     "%%train x --wait": 'lab.train(["x"], {}, wait=True)',
     "%%train x y.jsonl --sft\nbatch_size: 8": 'lab.train(["x", "y.jsonl"], {"batch_size": 8}, wait=True, sft=True)',
     '%%train x --sft --where "reward > 0.9" --dry-run': 'lab.check(["x"], {}, sft=True, where="reward > 0.9")',

@@ -6,8 +6,9 @@ import pytest
 
 from rolloutlab.api.wire.chat import AssistantMessage
 from rolloutlab.store.lab import Lab
-from rolloutlab.store.migrations import FIRST, MIGRATIONS, PLANS_AND_UNDO
+from rolloutlab.store.migrations import ANSWERS_WITHOUT_REASONING, FIRST, MIGRATIONS, PLANS_AND_UNDO
 from rolloutlab.store.models import Arrival, NewGroup, Recorded, Score, TrajectorySummary
+from rolloutlab.store.sqlite import Database
 
 LONG = "It is " + "very " * 100 + "straßE"
 
@@ -113,8 +114,7 @@ def test_a_file_of_the_version_before_gets_its_outlines_when_they_are_first_aske
 
 
 def test_answers_of_the_version_before_lose_the_reasoning_that_they_were_kept_with(tmp_path, choice):
-    lab = Lab(tmp_path / "old.db")
-    lab.close()
+    Database(tmp_path / "old.db", MIGRATIONS[: MIGRATIONS.index(ANSWERS_WITHOUT_REASONING)]).close()
     file = sqlite3.connect(tmp_path / "old.db")
     file.execute("INSERT INTO collections VALUES (1, 'capitals', 1, '2026-01-31', '{}', 0, 0, NULL)")
     file.execute("""INSERT INTO groups VALUES (1, 1, 0, '[{"role": "user", "content": "Capital?"}]', '{}', '[[]]')""")
@@ -124,8 +124,6 @@ def test_answers_of_the_version_before_lose_the_reasoning_that_they_were_kept_wi
         file.execute(sql, (i + 1, i, f"[{choice(text).to_json()}]"))
         kept = text[:200], text if len(text) > 200 else None
         file.execute("INSERT INTO outlines VALUES (?, '[2]', 'stop', ?, ?)", (i + 1, *kept))
-    before = len(MIGRATIONS) - 1
-    file.execute(f"PRAGMA user_version = {before}")
     file.commit()
     file.close()
     lab = Lab(tmp_path / "old.db")

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from rolloutlab.api.http.client import HttpClient
+from rolloutlab.api.http.client import HttpClient, Tries
 from rolloutlab.api.wire.chat import ChatCompletion, ChatRequest, StreamOptions
 from rolloutlab.api.wire.training import ModelCard, ModelCardList
 from rolloutlab.api.wire.trajectories import History, LogprobsRequest, ScoredHistories
@@ -113,34 +113,53 @@ async def reads_token_ids(http: HttpClient, address: Address) -> bool:
     return bool(cards) and all("token_ids" in (card.reads or ()) for card in cards)
 
 
-async def complete(http: HttpClient, address: Address, request: ChatRequest) -> ChatCompletion:
+async def complete(
+    http: HttpClient, address: Address, request: ChatRequest, tries: Tries | None = None
+) -> ChatCompletion:
     """POST {inference_base_url}/chat/completions. Retried when the connection breaks, as it has no side effect.
+
+    tries: hears of each try.
 
     Raises:
         ServiceError: the response is not a chat completion; and as `HttpClient.request`.
     """
     with _explained(request):
-        return _checked(await http.request("POST", retry=True, **_options(address, request)))
+        return _checked(await http.request("POST", retry=True, tries=tries, **_options(address, request)))
 
 
 async def stream(
-    http: HttpClient, address: Address, request: ChatRequest, on_text: Callable[[str], None]
+    http: HttpClient,
+    address: Address,
+    request: ChatRequest,
+    on_text: Callable[[str], None],
+    tries: Tries | None = None,
 ) -> ChatCompletion:
     """As `complete`; `on_text` gets all text so far whenever there is more."""
     streaming = request.model_copy(update={"stream": True, "stream_options": StreamOptions(include_usage=True)})
     streamed = StreamedCompletion()
     with _explained(request):
-        async for data in http.events(**_options(address, streaming)):
+        async for data in http.events(tries=tries, **_options(address, streaming)):
             if streamed.add(data):
                 on_text(streamed.text)
         return _checked(streamed.whole())
 
 
 def _checked(body: Any) -> ChatCompletion:
+    if isinstance(body, Mapping) and "usage" in body:
+        body = {**body, "usage": _whole_counts(body["usage"])}
     completion = ChatCompletion.model_validate(body)
     if not completion.choices:
         raise ServiceError("the response has no choices")
     return completion
+
+
+def _whole_counts(usage: Any) -> Any:
+    """The usage of a completion; None where a service sends no whole numbers of tokens: the completion is fine."""
+    counts = [usage.get(name) for name in ("prompt_tokens", "completion_tokens")] if isinstance(usage, Mapping) else []
+    if not counts or any(type(each) is not int or each < 0 for each in counts):
+        return None
+    total = usage.get("total_tokens")
+    return {**usage, "total_tokens": total if type(total) is int else sum(counts)}
 
 
 def _options(address: Address, request: ChatRequest) -> dict[str, Any]:

@@ -39,9 +39,14 @@ class ChatMagics(LabMagics):
     @argument("--tools", metavar="FUNCTIONS", help="functions that the policy may call, such as weather,search")
     @argument("--max-turns", type=int, help="answers in a row that may call tools (default: 10)")
     @argument("--concurrency", type=int, help="requests under way at once (default: 64)")
+    @argument(
+        "--budget", type=float, metavar="DOLLARS", help="send no request that could cost more than is left of this"
+    )
     @argument("--continue", dest="continue_chat", action="store_true", help="go on with every conversation of NAME")
     @argument("--resume", action="store_true", help="sample only what is missing of NAME, as it was begun")
-    @argument("--dry-run", dest="preview", action="store_true", help="show the first request; send nothing")
+    @argument(
+        "--dry-run", dest="preview", action="store_true", help="show the first request and the cost; send nothing"
+    )
     @cell_magic
     def chat(self, options: Namespace, cell: str) -> "Collection | Preview":
         """Sample completions into a collection.
@@ -61,7 +66,7 @@ class ChatMagics(LabMagics):
 
             %%chat chats --over data.jsonl --limit 1000 --prompt-column messages
         """
-        given = self.given(options, "concurrency")
+        given = self.given(options, "concurrency", "budget")
         if options.tools:
             given["tools"] = self.tools_named(options.tools)
         names = ("model", "temperature", "top_p", "max_tokens", "stop", "seed", "max_turns")

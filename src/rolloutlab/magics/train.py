@@ -48,6 +48,7 @@ class TrainMagics(LabMagics):
         help="only check: show what would train, and why the rest would not",
     )
     @argument("--form", action="store_true", help="fill the options into a form that shows what would train with them")
+    @argument("--budget", type=float, metavar="DOLLARS", help="submit no job that costs more than this")
     @argument("--wait", action=BooleanOptionalAction, default=True, help="follow the job until it has ended (default)")
     @cell_magic
     @_with_options
@@ -71,13 +72,14 @@ class TrainMagics(LabMagics):
         names, given = [name.strip("'\"") for name in options.names], parse_options(cell, self.variables)
         tuning: dict[str, Any] = {"sft": True} if options.sft else {}
         tuning |= self.given(options, "where")
+        paid = self.given(options, "budget")
         if options.form and tuning:
             raise InputError("--form has the options of reinforcement learning", hint="--sft without --form")
         if options.form:
             return self.session.train_form(names, given)
         if options.check:
             return self.session.check(names, given, **tuning)
-        return self.session.train(names, given, wait=options.wait, **tuning)
+        return self.session.train(names, given, wait=options.wait, **tuning, **paid)
 
 
 def parse_options(cell: str, variables: Mapping[str, Any]) -> dict[str, Any]:

@@ -194,17 +194,18 @@ def resumed(lab: Lab, label: str, tools: Tools) -> SamplingRun:
 
 
 class Preview:
-    """What a call would sample, without sending anything."""
+    """What a call would sample, without sending anything. cost: a line on its price, where that is known."""
 
-    def __init__(self, work: SamplingRun) -> None:
+    def __init__(self, work: SamplingRun, cost: str = "") -> None:
         self.request = work.first_request()
         self.requests = len(work.rollouts)
         self.trajectories = sum(len(rollout.positions) for rollout in work.rollouts)
         self.notes = tuple(work.notes)
+        self.cost = cost
 
     def __repr__(self) -> str:
         if self.request is None:
             return "nothing is left to sample"
         body = json.dumps(self.request.to_wire(), indent=2, ensure_ascii=False)
         heading = f"{self.trajectories:,} trajectories, beginning with {self.requests:,} requests; the first:"
-        return "\n".join([*self.notes, heading, body])
+        return "\n".join([*self.notes, *filter(None, [self.cost]), heading, body])

@@ -90,7 +90,12 @@ def request_of(rollout: Rollout, group: Group | NewGroup, plan: SamplingConfig) 
     """The request for the next answer of a rollout."""
     turn = sum(isinstance(item, Choice) for item in rollout.items)
     seed = plan.seed_of(rollout.place, rollout.positions[0], turn)
-    return plan.request([*group.prompt, *map(_as_message, rollout.items)], len(rollout.positions), seed)
+    return plan.request(messages_of(rollout, group), len(rollout.positions), seed)
+
+
+def messages_of(rollout: Rollout, group: Group | NewGroup) -> list[Message]:
+    """The conversation of a rollout so far."""
+    return [*group.prompt, *map(_as_message, rollout.items)]
 
 
 class RolloutRunner:

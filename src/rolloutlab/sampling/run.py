@@ -5,12 +5,14 @@ from contextlib import closing
 from functools import partial
 from typing import Any, Protocol
 
-from rolloutlab.api.http.client import MAX_CONNECTIONS
+from rolloutlab.api.http.client import MAX_CONNECTIONS, Tries
 from rolloutlab.api.inference import complete, stream
 from rolloutlab.api.wire.chat import ChatCompletion, ChatRequest
 from rolloutlab.connection import Connector
-from rolloutlab.errors import InputError, RefusedError, interrupted
+from rolloutlab.errors import BudgetError, InputError, RefusedError, interrupted
 from rolloutlab.sampling.earlier_tokens import EarlierTokens
+from rolloutlab.sampling.metering import Meter
+from rolloutlab.sampling.outage import Complete
 from rolloutlab.sampling.plan import SamplingRun
 from rolloutlab.sampling.rollout import RolloutRunner
 from rolloutlab.sampling.writer import TrajectoryWriter
@@ -45,12 +47,13 @@ def sample(
     progress: ProgressBar,
     concurrency: int,
     tick: Callable[[], None],
+    meter: Meter,
     prepare: Callable[[Address], object] = lambda _: None,
 ) -> StoredCollection:
     """Play the rollouts of a run; the collection that it belongs to.
 
     concurrency: requests under way at once. tick: called while this thread waits, to show sign-ins that tools want.
-    prepare: called with the service before the first request.
+    meter: of the requests. prepare: called with the service before the first request.
 
     After an interrupt all that had arrived is stored before anything is counted or shown, and other processes may
     sample the collection only after that: what they find missing is what is missing.
@@ -59,22 +62,11 @@ def sample(
         As `Session.chat`.
     """
     check_concurrency(concurrency)
+    meter.check(run.plan.model, max_tokens=run.plan.max_tokens)
     lab.check_writable()
     with closing(TrajectoryWriter(lab, run)) as writer:
         address = connector.address(partial(progress.update, 0, None))
         prepare(address)
-
-        async def send(request: ChatRequest) -> ChatCompletion:
-            if writer.total == 1:
-                try:
-                    return await stream(connector.http, address, request, writer.say)
-                except RefusedError as error:
-                    if "stream" not in error.message:  # llama.cpp: "logprobs is not supported with tools + stream"
-                        raise
-            return await complete(connector.http, address, request)
-
-        async def answer(request: ChatRequest) -> ChatCompletion:
-            return await connector.refused.complete(address, request, send)
 
         async def play() -> None:
             with writer.under_way():
@@ -86,16 +78,42 @@ def sample(
 
         # an embedded service that is gone comes back at another address
         again = connector.http.retries() if connector.settings.service else None
-        ask = EarlierTokens(connector.http, address, answer).complete
+        ask = EarlierTokens(connector.http, address, _sender(connector, address, writer, meter)).complete
         runner = RolloutRunner(run.plan, run.groups, ask, run.tools, writer.take, writer.fail, again)
         try:
             connector.http.run(play(), show, to_its_end=True)
         except KeyboardInterrupt as error:
             interrupted(error, *writer.interrupted())
             raise
+        except BudgetError as error:
+            kept, rest = writer.unfinished()
+            raise BudgetError(f"{error.message}; {kept}", hint=meter.more(rest)) from None
         except BaseException:
             progress.keep(writer.kept())
             raise
+        finally:
+            meter.close(writer.collection)
     writer.check()
     assert writer.collection, "without any answer the check has raised"
     return lab.by_id(writer.collection.id)
+
+
+def _sender(connector: Connector, address: Address, writer: TrajectoryWriter, meter: Meter) -> Complete:
+    """Sends one request: without what the service refuses, metered, and streamed where it is the only one."""
+
+    async def send(request: ChatRequest, tries: Tries | None) -> ChatCompletion:
+        if writer.total == 1:
+            try:
+                return await stream(connector.http, address, request, writer.say, tries)
+            except RefusedError as error:
+                if "stream" not in error.message:  # llama.cpp: "logprobs is not supported with tools + stream"
+                    raise
+        return await complete(connector.http, address, request, tries)
+
+    async def metered(request: ChatRequest) -> ChatCompletion:
+        return await meter.complete(request, partial(send, request))
+
+    async def answer(request: ChatRequest) -> ChatCompletion:
+        return await connector.refused.complete(address, request, metered)
+
+    return answer

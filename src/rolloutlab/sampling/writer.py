@@ -102,6 +102,12 @@ class TrajectoryWriter:
         what = f"samples the other {missing:,}" if missing else "shows them"
         return f"{self._so_far()} and are kept", f"{self._rest()} {what}"
 
+    def unfinished(self) -> tuple[str, str | None]:
+        """What a budget has left over, and the cell that goes on; None for the same cell."""
+        if not self.begun:
+            return "nothing was sampled", None
+        return f"{self._so_far()} and are kept, {self.total - self.done:,} are left", self._rest()
+
     def _so_far(self) -> str:
         return f"{self.done:,} of {count(self.total, 'completion')} had arrived"
 

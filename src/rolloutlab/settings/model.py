@@ -21,7 +21,7 @@ class Address:
     """A service: `base_url` excludes /v1, `inference_base_url` ends in it. `token`: the bearer token, or its sources.
 
     project: TEAM/PROJECT, under which the service counts tokens. key_env: the variable that the token came from.
-    key_keyring: whether the token is in the keyring of this machine.
+    key_keyring: whether the token is in the keyring of this machine. prices, budget: as of `Profile`.
     """
 
     base_url: str
@@ -30,6 +30,8 @@ class Address:
     project: str | None = field(default=None, repr=False)
     key_env: str | None = field(default=None, compare=False, repr=False)
     key_keyring: bool = field(default=False, compare=False, repr=False)
+    prices: Mapping[str, "Price"] = field(default_factory=dict, compare=False, repr=False)
+    budget: float | None = field(default=None, compare=False, repr=False)
 
     @property
     def headers(self) -> dict[str, str]:
@@ -56,22 +58,28 @@ class Served:
 
 @dataclass(frozen=True)
 class Price:
-    """What a model's tokens cost, in dollars per million."""
+    """What a model's tokens cost, in dollars per million. train: those that a job trains on."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")
     prompt: Dollars
     completion: Dollars
+    train: Dollars | None = None
 
 
 @dataclass(frozen=True)
 class Profile:
-    """A service by name, validated only where the settings file is read. `api_key_env`: the variable with its key."""
+    """A service by name, validated only where the settings file is read. `api_key_env`: the variable with its key.
+
+    prices: there, before those of all services. budget: dollars that a lab spends there in all.
+    """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
     url: ServiceUrl
     inference_url: InferenceUrl | None = None
     api_key_env: Variable | None = None
     project: Project | None = None
+    prices: dict[str, Price] = field(default_factory=dict)
+    budget: Dollars | None = None
 
 
 class ModelSettings(BaseModel):

@@ -104,7 +104,8 @@ def read_settings(environment: Mapping[str, str] = os.environ) -> Settings:
 def profile_address(profile: Profile, environment: Mapping[str, str], project: str | None = None) -> Address:
     """The address of a profile, with the key that its variable holds now; `project` where it has none."""
     key, inference = environment.get(profile.api_key_env or "") or None, profile.inference_url or f"{profile.url}/v1"
-    return Address(profile.url, inference, key, profile.project or project, profile.api_key_env)
+    address = Address(profile.url, inference, key, profile.project or project, profile.api_key_env)
+    return replace(address, prices=profile.prices, budget=profile.budget)
 
 
 def unknown_profile(name: str, profiles: Mapping[str, Profile]) -> InputError:
@@ -198,6 +199,6 @@ def _problem(error: Any) -> tuple[tuple[str, ...], str, str]:
     if re.fullmatch(r"(api_?)?key|token|secret|password|bearer", name, re.IGNORECASE):
         problem = "a key must not be in a file; name the environment variable that holds it"
         return keys, f"{name}: {problem}", 'api_key_env = "ROLLOUTLAB_API_KEY"'
-    table = Price if keys[0] == "prices" else Profile
+    table = Price if "prices" in keys[:-1] else Profile
     names = [each.name for each in fields(table)] if keys[1:] else list(_Values.model_fields)
     return keys, f"unknown setting {name!r}", (get_close_matches(name, names, n=1) or [f"one of {', '.join(names)}"])[0]

@@ -22,6 +22,7 @@ from rolloutlab.store.migrations import MIGRATIONS
 from rolloutlab.store.models import CollectionSummary, Group, NewGroup, Placed, StoredCollection, dumped, now, parts_of
 from rolloutlab.store.rewards import Rewards
 from rolloutlab.store.scorings import Scorings
+from rolloutlab.store.spending import Spending
 from rolloutlab.store.sqlite import Database, Row
 from rolloutlab.store.staging import Draft
 from rolloutlab.store.trajectory_summaries import TrajectorySummaries, outline_of
@@ -86,6 +87,7 @@ class Lab:
         self.jobs = SubmittedJobs(self._database)
         self.lifecycle = CollectionLifecycle(self._database)
         self.feed = ChangeFeed(self._database)
+        self.spending = Spending(self._database)
 
     def close(self) -> None:
         self._database.close()

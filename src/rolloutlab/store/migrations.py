@@ -134,4 +134,25 @@ RESUMED_SCORINGS = """
 ANSWERS_WITHOUT_REASONING = "DELETE FROM outlines WHERE instr(coalesce(answer, preview), 'think>')"
 """Summaries are written again where they are missing; those of earlier versions have the reasoning in the answer."""
 
-MIGRATIONS = [FIRST, PLANS_AND_UNDO, OUTLINES, EVENTS_OF_JOBS, SCORINGS, RESUMED_SCORINGS, ANSWERS_WITHOUT_REASONING]
+SPENDING = """
+    CREATE TABLE spending (
+        id INTEGER PRIMARY KEY, at TEXT NOT NULL, service TEXT NOT NULL, model TEXT NOT NULL, purpose TEXT NOT NULL,
+        collection_id INTEGER REFERENCES collections ON DELETE SET NULL, amount INTEGER NOT NULL,
+        prompt_tokens INTEGER NOT NULL DEFAULT 0, completion_tokens INTEGER NOT NULL DEFAULT 0,
+        trained_tokens INTEGER NOT NULL DEFAULT 0
+    );
+    CREATE INDEX spending_at_service ON spending (service, amount);
+    CREATE INDEX spending_of_collection ON spending (collection_id) WHERE collection_id IS NOT NULL
+"""
+"""amount: in 1e-12 dollars, with what is set aside for requests that may be under way."""
+
+MIGRATIONS = [
+    FIRST,
+    PLANS_AND_UNDO,
+    OUTLINES,
+    EVENTS_OF_JOBS,
+    SCORINGS,
+    RESUMED_SCORINGS,
+    ANSWERS_WITHOUT_REASONING,
+    SPENDING,
+]

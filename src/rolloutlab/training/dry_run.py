@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from rolloutlab.api.prices import Tokens, cost, shown
 from rolloutlab.api.training import upload
 from rolloutlab.api.wire.engine import EngineStatus
 from rolloutlab.api.wire.fine_tuning import UploadedFile
@@ -9,7 +10,7 @@ from rolloutlab.connection import Connector
 from rolloutlab.errors import InputError, NothingTrainsError
 from rolloutlab.objective.preflight import count, explained
 from rolloutlab.sanitize import escape_control_chars
-from rolloutlab.settings import Address
+from rolloutlab.settings import Address, Price
 from rolloutlab.training.fine_tuning import FineTuning
 from rolloutlab.training.refusals import refusal_lines
 from rolloutlab.training.submission import Submission
@@ -27,9 +28,9 @@ class DryRun:
     It is of the moment it was made: rewards that change afterwards are not in it.
     """
 
-    def __init__(self, submission: Submission) -> None:
+    def __init__(self, submission: Submission, price: Price | None = None) -> None:
         self._title = f"dry run of {', '.join(submission.names)} for {submission.model}: nothing was submitted"
-        self._report = submission.report()
+        self._report = [*submission.report(), *training_cost(price, submission.check.trainable_tokens)]
         self.preflight = submission.check
         self.groups = render.rated(submission.seats, submission.check)
 
@@ -65,7 +66,10 @@ class FineTuningCheck:
     steps: how many the job has.
     """
 
-    def __init__(self, wanted: FineTuning, file: UploadedFile, engine: EngineStatus | None) -> None:
+    def __init__(
+        self, wanted: FineTuning, file: UploadedFile, engine: EngineStatus | None, price: Price | None = None
+    ) -> None:
+        self._cost = training_cost(price, file.tokens)
         self._names = wanted.names
         self._model = wanted.model
         self._warnings = wanted.warnings()
@@ -87,7 +91,7 @@ class FineTuningCheck:
             what = f": {'; '.join(list(file.unreadable)[:3])}" if reason == "unreadable" and file.unreadable else ""
             lines.append(f"{number:,} left out: {why}{what} ({which})")
         lacks = [f"no job can begin: {self._lack} -> {self._rates_hint}"] if self._lack else []
-        return [*lines, *lacks, *self._refused, *file.warnings, *self._warnings]
+        return [*lines, *lacks, *self._refused, *file.warnings, *self._warnings, *self._cost]
 
     @property
     def _rates_hint(self) -> str:
@@ -114,7 +118,16 @@ class FineTuningCheck:
         return for_notebook(f"{title(self._title)}{paragraphs(self.report())}")
 
 
-def check_fine_tuning(wanted: FineTuning, connector: Connector, address: Address) -> FineTuningCheck:
+def check_fine_tuning(
+    wanted: FineTuning, connector: Connector, address: Address, price: Price | None = None
+) -> FineTuningCheck:
     """Have the service read the data, and keep none of it. Raises as `upload`."""
     file = connector.http.run(upload(connector.http, address, wanted, dry_run=True))
-    return FineTuningCheck(wanted, file, connector.engine(address))
+    return FineTuningCheck(wanted, file, connector.engine(address), price)
+
+
+def training_cost(price: Price | None, tokens: int) -> list[str]:
+    """A line with the cost of a job on so many tokens; none where the settings have no price to train."""
+    if price is None or price.train is None:
+        return []
+    return [f"cost: {shown(cost(price, Tokens(trained=tokens)), up=True)} for {count(tokens, 'trained token')}"]

@@ -9,7 +9,7 @@ from concurrent.futures import Future, wait
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import aiohttp
 import httpx
@@ -18,7 +18,15 @@ from pydantic_core import from_json
 from rolloutlab.api.http.errors import status_error
 from rolloutlab.api.http.retries import Retries
 from rolloutlab.api.http.secrecy import Bearers, TokenSource, Unencrypted
-from rolloutlab.api.http.transport import ProxyRouter, checked, connection_error, failure_reason, lines_of, origin
+from rolloutlab.api.http.transport import (
+    ProxyRouter,
+    checked,
+    connection_error,
+    failure_reason,
+    lines_of,
+    not_connected,
+    origin,
+)
 from rolloutlab.errors import BrokenOffError, ServiceError, SignInError, UnreachableError, interrupted
 from rolloutlab.fsutil import NONE_LEFT, TO_HAVE_MORE, short_of_descriptors
 
@@ -30,9 +38,20 @@ BodyFactory = Callable[[], AsyncIterator[bytes]]
 MAX_CONNECTIONS = 512
 """Concurrent requests; further ones wait for a connection."""
 
+_TIMED_OUT = 408
 _CANCEL_TIMEOUT = 0.5  # seconds for a cancelled coroutine to end
 _LOOP_TIMEOUT = 0.2  # seconds within which a loop that is not blocked runs a callback
 DEFAULT_HEADERS = {"Accept": "*/*", "Accept-Encoding": "gzip, deflate", "User-Agent": "rolloutlab"}
+
+
+class Tries(Protocol):
+    """Hears of each try of a request, as of one that is paid for."""
+
+    async def begin(self) -> None:
+        """Before a try; what it raises ends the request."""
+
+    def failed(self, *, reached: bool) -> None:
+        """After a try without a success. reached: whether the server may have done the work."""
 
 
 @dataclass(frozen=True)
@@ -162,10 +181,12 @@ class HttpClient:
         headers: Mapping[str, str] | None = None,
         timeout: float = 60.0,
         retry: bool | None = None,
+        tries: Tries | None = None,
     ) -> Any:
         """The JSON of the response. GET and DELETE are retried where that can help; others only with `retry`.
 
         content: a JSON text, or one that is made while it is sent. timeout: seconds without any byte of the response.
+        tries: hears of each try.
 
         Raises:
             UnreachableError: no connection. SignInError: 401 or 403. NotFoundError: 404. RefusedError: another 4xx.
@@ -173,7 +194,7 @@ class HttpClient:
         """
         body = _Body(json, content, params, headers or {})
         retry = method in {"GET", "DELETE"} if retry is None else retry
-        return _parsed(await self._send(method, url, token, body, timeout, retry=retry))
+        return _parsed(await self._send(method, url, token, body, timeout, retry=retry, tries=tries))
 
     async def events(
         self,
@@ -183,6 +204,7 @@ class HttpClient:
         content: str,
         headers: Mapping[str, str] | None = None,
         timeout: float = 60.0,
+        tries: Tries | None = None,
     ) -> AsyncGenerator[str, None]:
         """POST, and the `data:` of each server-sent event of the response; or the whole text of another response.
 
@@ -192,7 +214,7 @@ class HttpClient:
             As `request`; BrokenOffError also when the response breaks off.
         """
         body = _Body(None, content, None, {**(headers or {}), "Accept": "text/event-stream"})
-        response = await self._send("POST", url, token, body, timeout, retry=True, stream=True)
+        response = await self._send("POST", url, token, body, timeout, retry=True, stream=True, tries=tries)
         try:
             if not response.is_success:
                 await response.aread()
@@ -219,6 +241,7 @@ class HttpClient:
         *,
         retry: bool,
         stream: bool = False,
+        tries: Tries | None = None,
     ) -> httpx.Response:
         kind = {"Content-Type": "application/json"} if body.content is not None else {}
         streamed, text = (_StreamedBody(body.content), None) if callable(body.content) else (None, body.content)
@@ -239,7 +262,7 @@ class HttpClient:
             if request.url.scheme != "https":
                 self.unencrypted.check(str(request.url), request.headers)
             try:
-                response = await self._send_once(request, stream=stream)
+                response = await self._try(request, stream, tries)
             except (httpx.RequestError, aiohttp.ClientError) as error:
                 if streamed and streamed.failure:  # the transport reports it as a broken connection
                     raise streamed.failure from error
@@ -254,6 +277,20 @@ class HttpClient:
                     return response
                 await response.aclose()
             await asyncio.sleep(pause)
+
+    async def _try(self, request: httpx.Request, stream: bool, tries: Tries | None) -> httpx.Response:
+        """Send a request once; `tries` hears of it."""
+        if tries is None:
+            return await self._send_once(request, stream=stream)
+        await tries.begin()
+        try:
+            response = await self._send_once(request, stream=stream)
+        except (httpx.RequestError, aiohttp.ClientError) as error:
+            tries.failed(reached=not not_connected(error))
+            raise
+        if not response.is_success:
+            tries.failed(reached=response.status_code >= 500 or response.status_code == _TIMED_OUT)
+        return response
 
     async def _send_once(self, request: httpx.Request, *, stream: bool) -> httpx.Response:
         try:

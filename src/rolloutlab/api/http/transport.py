@@ -130,7 +130,7 @@ def checked(url: str) -> httpx.URL:
 
 def connection_error(url: str, error: Exception, *, direct: bool = False) -> UnreachableError:
     """The error for a request without a response. direct: it went through no proxy."""
-    kind, reason = UnreachableError if _not_connected(error) else BrokenOffError, failure_reason(error)
+    kind, reason = UnreachableError if not_connected(error) else BrokenOffError, failure_reason(error)
     if reason == NONE_LEFT:
         return UnreachableError(f"no connection to {origin(url)} can be made: {reason}", hint=TO_HAVE_MORE)
     proxy = "" if direct else through(url)
@@ -143,7 +143,7 @@ def origin(url: str) -> str:
     return f"{parsed.scheme}://{parsed.netloc.decode()}"
 
 
-def _not_connected(error: Exception) -> bool:
+def not_connected(error: Exception) -> bool:
     """Whether no connection was made; httpx-aiohttp reports broken connections as connect timeouts as well."""
     cause = error.__cause__
     if cause is None:

@@ -1,0 +1,72 @@
+"""Cost of a sampling plan before it is sampled: a bound, and an estimate from earlier completions."""
+
+from collections.abc import Callable, Iterable, Mapping
+
+from rolloutlab.api.prices import Amount, Tokens, cost, prompt_bound, shown
+from rolloutlab.errors import InputError
+from rolloutlab.sampling.plan import SamplingRun
+from rolloutlab.sampling.rollout import Rollout, messages_of
+from rolloutlab.settings import Price
+from rolloutlab.store.models import CollectionSummary
+
+Judged = Mapping[int, Mapping[str, Tokens]]
+"""By the id of a collection, the tokens of each model that has judged it."""
+
+
+def cost_line(
+    run: SamplingRun, price: Price, earlier: Iterable[CollectionSummary], judged: Callable[[], Judged]
+) -> str:
+    """What a plan costs at most, and about as much as the completions of the newest of `earlier` that is like it."""
+    try:
+        most = f"at most {shown(cost(price, most_tokens(run)), up=True)} without retries (max_tokens)"
+    except InputError as error:
+        most = f"no bound: {error.message}{f' -> {error.hint}' if error.hint else ''}"
+    like = (each for each in earlier if is_like(run, each))
+    before = next(like, None)
+    about = "" if before is None else f", about {shown(as_before(run, price, before, judged()))} as {before.label}"
+    return f"cost: {most}{about}"
+
+
+def most_tokens(run: SamplingRun) -> Tokens:
+    """The most tokens of all requests, each sent once: every prompt for each of its completions, with earlier answers.
+
+    Raises:
+        InputError: the plan has no max_tokens, its tools may return any text, or as `prompt_bound`.
+    """
+    longest = run.plan.max_tokens
+    if longest is None:
+        raise InputError("no most tokens of a completion", hint="--max-tokens 512")
+    if run.plan.tools:
+        raise InputError("results of tools may be of any length")
+    return sum_of(_most_of(run, rollout, longest) for rollout in run.rollouts)
+
+
+def _most_of(run: SamplingRun, rollout: Rollout, longest: int) -> Tokens:
+    group, tokens = run.groups[rollout.place], Tokens()
+    messages = messages_of(rollout, group)
+    for answers, line in enumerate(group.script[len(group.script) - rollout.pending :]):
+        messages = [*messages, *line]
+        tokens = tokens.plus(Tokens(prompt_bound(messages) + answers * longest, longest))
+    return Tokens(tokens.prompt * len(rollout.positions), tokens.completion * len(rollout.positions))
+
+
+def is_like(run: SamplingRun, earlier: CollectionSummary) -> bool:
+    """Whether a generation says what the conversations of this run take: of this name, and begun in the same way."""
+    known = earlier.trajectories > 0 and earlier.completion_tokens > 0 and earlier.name == run.name
+    return known and bool(earlier.plan.get("continues")) == bool(run.plan.continues)
+
+
+def as_before(run: SamplingRun, price: Price, earlier: CollectionSummary, judged: Judged) -> Amount:
+    """The cost of this run with as many tokens per trajectory as an earlier generation took, without its judges."""
+    judges = sum_of(judged.get(earlier.id, {}).values())
+    wanted = sum(len(rollout.positions) for rollout in run.rollouts)
+    took = earlier.prompt_tokens - judges.prompt, earlier.completion_tokens - judges.completion
+    return cost(price, Tokens(*(max(0, round(each * wanted / earlier.trajectories)) for each in took)))
+
+
+def sum_of(tokens: Iterable[Tokens]) -> Tokens:
+    """The sums of counts."""
+    total = Tokens()
+    for each in tokens:
+        total = total.plus(each)
+    return total

@@ -1,0 +1,309 @@
+"""Metering of paid requests: none is sent that could exceed a budget, and the lab records what they cost."""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from rolloutlab.api.budget import Budget
+from rolloutlab.api.http.client import Tries
+from rolloutlab.api.prices import DOLLAR, Amount, Tokens, amount_of, billed, bound, cost, price_of, shown
+from rolloutlab.api.training import never_arrived
+from rolloutlab.api.wire.chat import ChatCompletion, ChatRequest
+from rolloutlab.errors import BudgetError, InputError, LabError, RolloutlabError
+from rolloutlab.objective.preflight import count
+from rolloutlab.settings import Price, Settings
+from rolloutlab.store.models import StoredCollection
+from rolloutlab.store.spending import JUDGING, Account, Spending
+
+AHEAD = 16
+"""Requests for which money is set aside in the lab at once, so that not each one waits for the disk."""
+
+Send = Callable[[Tries | None], Awaitable[ChatCompletion]]
+"""Sends a request, each try of which is metered."""
+
+
+class Terms(NamedTuple):
+    """What the present service charges. limit: what the lab may spend there in all. file: of the settings."""
+
+    service: str
+    prices: tuple[Mapping[str, Price], ...]
+    limit: Amount | None
+    file: str
+
+    def price(self, model: str) -> Price | None:
+        """The price of a model's tokens, if it is in the settings."""
+        return price_of(model, *self.prices)
+
+
+def terms_of(settings: Settings, service: str) -> Terms:
+    """The terms of the service in the settings. service: its name in the lab's records."""
+    address = settings.service
+    own, limit = (address.prices, address.budget) if address else ({}, None)
+    where = str(settings.file) if settings.file else "the settings file"
+    return Terms(service, (own, settings.prices), None if limit is None else amount_of(limit), where)
+
+
+@dataclass
+class _Entry:
+    """What a model costs in this cell. aside: of that and of what may come, in the lab's records already."""
+
+    account: Account
+    price: Price | None
+    number: int | None = None
+    aside: Amount = 0
+    spent: Amount = 0
+    held: Amount = 0
+    tokens: Tokens = field(default_factory=Tokens)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def left(self) -> Amount:
+        return self.aside - self.spent - self.held
+
+
+class Meter:
+    """Meters the requests of one cell to a service.
+
+    budget: dollars that this cell may cost, or a `Budget` that it shares with others. purpose: of the records.
+    """
+
+    def __init__(
+        self, terms: Terms, spending: Callable[[], Spending], purpose: str, budget: Budget | float | None
+    ) -> None:
+        self._terms, self._spending, self._purpose = terms, spending, purpose
+        self._budget = budget if isinstance(budget, Budget | None) else Budget(budget)
+        self._entries: dict[str, _Entry] = {}
+        self._under_way = 0
+        self._wrong_bound = self._unrecorded = ""
+        self._over_limit = False
+        self._attempt, self._freed = asyncio.Lock(), asyncio.Event()
+
+    @property
+    def limited(self) -> bool:
+        """Whether there is a budget, of the cell or of the service."""
+        return self._budget is not None or self._terms.limit is not None
+
+    def check(self, model: str, *, max_tokens: int | None, hint: str = "--max-tokens 512") -> None:
+        """InputError where there is a budget, and no price of the model or no bound of its completions."""
+        if self.limited:
+            self._known_price(model)
+            if max_tokens is None:
+                message = "a budget needs the most tokens of a completion: without it, no price has a bound"
+                raise InputError(message, hint=hint)
+
+    async def complete(self, request: ChatRequest, send: Send) -> ChatCompletion:
+        """Send a request once its worst case fits the budgets, waiting for requests under way where it does not yet.
+
+        What was sent and has no answer, or one that reports no usage, counts as its worst case.
+
+        Raises:
+            BudgetError: it does not fit, and nothing is under way. InputError: no price or no bound; as of `send`.
+        """
+        price = self._known_price(request.model) if self.limited else self._terms.price(request.model)
+        entry = self._entry(request.model, price)
+        if not self.limited:  # whether it fits is not asked: any bound will do
+            completion = await send(None)
+            usage = completion.usage
+            self._count(entry, Tokens(usage.prompt_tokens, usage.completion_tokens) if usage else Tokens())
+            return completion
+        tries = _MeteredTries(self, entry, bound(request))
+        try:
+            completion = await send(tries)
+            tries.answered(completion)
+            return completion
+        finally:
+            tries.close()
+
+    def check_training(self, model: str) -> None:
+        """InputError where there is a budget, and no price to train the model."""
+        price = self._terms.price(model)
+        if self.limited and (price is None or price.train is None):
+            raise self._no_price(model, "prompt, completion and train")
+
+    @contextmanager
+    def job(self, model: str, tokens: int, say: Callable[[str], None]) -> Iterator[None]:
+        """Pay for a training job that is submitted inside; nothing where its service has certainly not got it.
+
+        say: gets what it has cost.
+
+        Raises:
+            BudgetError: it costs more than is left.
+        """
+        price = self._terms.price(model)
+        if price is None or price.train is None:
+            yield
+            return
+        entry, paid = self._entry(model, price), cost(price, Tokens(trained=tokens))
+        if self._lacks(entry, paid):
+            self._set_aside(entry, paid)
+        if not self._held(entry, paid):
+            self.close()
+            error = self._exceeded(f"training on {count(tokens, 'token')} costs {shown(paid, up=True)}")
+            raise BudgetError(f"{error.message}; no job was submitted", hint=self.more(None, "less data"))
+        charged = True
+        try:
+            yield
+        except RolloutlabError as error:
+            charged = not never_arrived(error)
+            raise
+        finally:
+            self._pay(entry, paid, paid if charged else 0, Tokens(trained=tokens if charged else 0))
+            self.close()
+        for line in self.lines():
+            say(line)
+
+    def compare(self, tokens: Tokens, most: Tokens) -> None:
+        """Stop the cell where a request took more tokens than it could, as its bound does not hold at this service."""
+        if tokens.prompt > most.prompt or tokens.completion > most.completion:
+            counted = f"{tokens.prompt:,} + {tokens.completion:,} tokens of a request"
+            bounded = f"{most.prompt:,} + {most.completion:,}"
+            self._wrong_bound = f"the service counted {counted} of at most {bounded}: here no budget can hold"
+
+    def close(self, collection: StoredCollection | None = None) -> None:
+        """Record what was spent; what was set aside beyond is free again. collection: what it was for."""
+        try:
+            for entry in self._entries.values():
+                self._record(entry, collection)
+        except LabError as error:  # what is set aside stays: it counts as spent
+            self._unrecorded = f"the lab has no record of this: {error.message}"
+
+    def _record(self, entry: _Entry, collection: StoredCollection | None) -> None:
+        with entry.lock:  # a thread may still set money aside for a request that was cancelled
+            if entry.number is None and entry.tokens != Tokens() and (entry.price or self._purpose == JUDGING):
+                entry.number, _ = self._spending().set_aside(entry.account, None, 0, 0)
+            if entry.number is not None:
+                self._spending().settle(entry.number, entry.spent, entry.tokens, collection)
+
+    def lines(self) -> list[str]:
+        """What the cell has cost: a line for each model that has a price, and one of the service's budget."""
+        lines = []
+        for model, entry in self._entries.items():
+            tokens = entry.tokens
+            if entry.price and tokens.trained:
+                lines.append(f"cost: {shown(entry.spent)} for {count(tokens.trained, 'trained token')} of {model}")
+            elif entry.price:
+                of = f"{tokens.prompt:,} + {tokens.completion:,} tokens of {model}"
+                lines.append(f"cost: {shown(entry.spent)} for {of}")
+        if lines and self._terms.limit is not None:
+            spent, limit = self._spending().at(self._terms.service), self._terms.limit
+            lines.append(f"spent at {self._terms.service} in all: {shown(spent)} of a budget of {shown(limit)}")
+        return [*lines, *filter(None, [self._unrecorded])]
+
+    def more(self, rest: str | None, smaller: str = "a smaller --max-tokens") -> str:
+        """What to type after a budget was reached. rest: the cell that goes on; None for the same one."""
+        if self._budget is None or self._over_limit:
+            return f"a larger budget in {self._terms.file}, then {rest or 'the cell again'}"
+        if rest is None:
+            return f"a larger --budget, or {smaller}"
+        return f"{rest} --budget {self._budget.limit / DOLLAR:g}"
+
+    def _known_price(self, model: str) -> Price:
+        if price := self._terms.price(model):
+            return price
+        raise self._no_price(model, "prompt and completion")
+
+    def _no_price(self, model: str, what: str) -> InputError:
+        message = f"a budget needs the price of {model}, in dollars per million tokens, and the settings have none"
+        return InputError(message, hint=f'[prices."{model}"] with {what}, in {self._terms.file}')
+
+    def _entry(self, model: str, price: Price | None) -> _Entry:
+        account = Account(self._terms.service, model, self._purpose, None, self._terms.limit)
+        return self._entries.setdefault(model, _Entry(account, price))
+
+    async def _hold(self, entry: _Entry, amount: Amount) -> None:
+        """Wait until an amount fits the budgets, and hold it; BudgetError where nothing under way can free more."""
+        while True:
+            async with self._attempt:
+                self._freed.clear()
+                if self._wrong_bound:
+                    raise BudgetError(self._wrong_bound, hint="without --budget, or with a larger --max-tokens")
+                if self._lacks(entry, amount):
+                    await asyncio.to_thread(self._set_aside, entry, amount)
+                if self._held(entry, amount):
+                    return
+                if not self._under_way and not self._freed.is_set():
+                    raise self._exceeded(f"the next request may cost {shown(amount, up=True)}")
+            await self._freed.wait()
+
+    def _lacks(self, entry: _Entry, amount: Amount) -> bool:
+        """Whether more has to be set aside, and may be."""
+        return entry.left < amount and (self._budget is None or amount <= self._budget.left)
+
+    def _set_aside(self, entry: _Entry, amount: Amount) -> None:
+        """Set aside in the lab what an amount lacks and, where that is left, what further ones will."""
+        with entry.lock:
+            ahead = AHEAD * amount if self._budget is None else min(AHEAD * amount, self._budget.left)
+            least = amount - entry.left
+            aside = self._spending().set_aside(entry.account, entry.number, least, max(least, ahead))
+            entry.number, entry.aside = aside[0], entry.aside + aside[1]
+
+    def _held(self, entry: _Entry, amount: Amount) -> bool:
+        """Hold an amount of what is set aside."""
+        if entry.left < amount or (self._budget is not None and not self._budget.hold(amount)):
+            return False
+        entry.held += amount
+        self._under_way += 1
+        return True
+
+    def _pay(self, entry: _Entry, held: Amount, spent: Amount, tokens: Tokens) -> None:
+        """End a hold."""
+        entry.held -= held
+        entry.spent += spent
+        entry.tokens = entry.tokens.plus(tokens)
+        if self._budget is not None:
+            self._budget.pay(held, spent)
+        self._under_way -= 1
+        self._freed.set()
+
+    def _count(self, entry: _Entry, tokens: Tokens) -> None:
+        """Count tokens that nothing was held for."""
+        entry.tokens = entry.tokens.plus(tokens)
+        entry.spent += cost(entry.price, tokens) if entry.price else 0
+
+    def _exceeded(self, what: str) -> BudgetError:
+        """The error for a cost that does not fit the budgets; the hint is of the one that it does not fit."""
+        here, limit = self._budget, self._terms.limit
+        if here is not None and (limit is None or here.left <= limit - self._spending().at(self._terms.service)):
+            return BudgetError(f"{what}, and {shown(here.spent)} of a budget of {shown(here.limit)} is spent")
+        self._over_limit = True
+        spent = self._spending().at(self._terms.service) - sum(entry.left for entry in self._entries.values())
+        where = f"of a budget of {shown(limit or 0)} at {self._terms.service} is spent"
+        return BudgetError(f"{what}, and {shown(spent)} {where}", hint=f"a larger budget in {self._terms.file}")
+
+
+class _MeteredTries:
+    """The tries of one request: each holds the worst case, and pays it where the service may have done the work."""
+
+    def __init__(self, meter: Meter, entry: _Entry, most: Tokens) -> None:
+        assert entry.price, "a meter with a budget knows the price"
+        self._meter, self._entry, self._most, self._price = meter, entry, most, entry.price
+        self._amount = cost(entry.price, most)
+        self._under_way = False
+
+    async def begin(self) -> None:
+        """Before a try: wait until its worst case fits."""
+        self.close()
+        await self._meter._hold(self._entry, self._amount)
+        self._under_way = True
+
+    def failed(self, *, reached: bool) -> None:
+        """After a try without success. reached: whether the service may have done the work."""
+        if self._under_way:
+            self._end(self._most if reached else Tokens())
+
+    def answered(self, completion: ChatCompletion) -> None:
+        """After a completion: pay what it cost."""
+        if self._under_way:
+            self._end(tokens := billed(completion, self._most))
+            self._meter.compare(tokens, self._most)
+
+    def close(self) -> None:
+        """At the end: a try without an outcome was sent."""
+        self.failed(reached=True)
+
+    def _end(self, tokens: Tokens) -> None:
+        self._under_way = False
+        self._meter._pay(self._entry, self._amount, cost(self._price, tokens), tokens)

@@ -1,0 +1,306 @@
+"""Prices and budgets of cells, against what a service that counts has charged."""
+
+import asyncio
+import re
+from fractions import Fraction
+
+import httpx
+import pytest
+
+from rolloutlab.api.http.client import HttpClient
+from rolloutlab.errors import BudgetError
+from rolloutlab.session import Session
+from rolloutlab.settings import read_settings
+from tests.paid import URL, Paid
+
+PRICES = """
+[profiles.paid]
+url = "https://paid.example"
+{budget}
+[profiles.paid.prices."team/small"]
+prompt = 100
+completion = 200
+train = 400
+"""
+ROWS = [{"word": f"w{i}"} for i in range(40)]
+
+
+@pytest.fixture
+def paid() -> Paid:
+    return Paid()
+
+
+@pytest.fixture
+def opened(tmp_path, paid):
+    """Makes a session at the service, with a budget of its profile; each over the same lab."""
+    http, sessions = HttpClient(httpx.MockTransport(paid), backoff=0), []
+
+    def make(budget: float | None = None, text: str = PRICES) -> Session:
+        file = tmp_path / "settings.toml"
+        file.write_text(text.format(budget="" if budget is None else f"budget = {budget}"))
+        variables = {"ROLLOUTLAB_SETTINGS": str(file), "ROLLOUTLAB_PROFILE": "paid", "ROLLOUTLAB_HOME": str(tmp_path)}
+        sessions.append(Session(read_settings(variables), http=http))
+        return sessions[-1]
+
+    yield make
+    for session in sessions:
+        session.close()
+    http.close()
+
+
+@pytest.fixture
+def session(opened):
+    return opened()
+
+
+def spent(session: Session) -> Fraction:
+    return Fraction(session.store.spending.at(URL), 10**12)
+
+
+CHAT = "%%chat words -m team/small -n 2 --max-tokens 100"
+
+
+def test_a_cell_ends_before_its_budget_is_exceeded_and_resume_samples_the_rest(notebook, paid):
+    notebook.shell.user_ns["rows"] = ROWS
+    shown = notebook.error(f"{CHAT} --over rows --budget 1\nuser: Say {{{{word}}}}")
+    each = Fraction(2 * 100 + 200 * 200, 10**6)  # of a request: two words, two completions of 100 tokens
+    done = len(paid.bodies)
+    assert paid.charged == done * each <= 1
+    most = Fraction(1024 + 40, 10**4) + Fraction(4, 100)  # the bound of a prompt is some forty bytes
+    assert paid.charged + 2 * most > 1
+    assert re.fullmatch(
+        rf"BudgetError: the next request may cost \$0\.14\d, and \$0\.\d+ of a budget of \$1\.00 is spent; "
+        rf"{2 * done} of 80 completions had arrived and are kept, {80 - 2 * done} are left\n"
+        r"  -> %%chat words:1 --resume --budget 1",
+        shown,
+    )
+    assert len(notebook.lab.collection("words").trajectories) == 2 * done
+    notebook.run("%%chat words --resume --budget 10")
+    assert len(notebook.lab.collection("words").trajectories) == 80
+    assert paid.charged == 40 * each == spent(notebook.lab)
+
+
+def test_a_budget_that_is_too_small_for_one_request_sends_none(notebook, paid):
+    shown = notebook.error(f"{CHAT} --budget 0.01\nuser: Say so")
+    assert shown.endswith(
+        "$0.00 of a budget of $0.0100 is spent; nothing was sampled\n  -> a larger --budget, or a smaller --max-tokens"
+    )
+    assert paid.bodies == []
+    assert notebook.lab.store.collections() == []
+
+
+@pytest.mark.parametrize(
+    ("line", "error", "hint"),
+    [
+        ("-m team/other --max-tokens 9", "a budget needs the price of team/other, in dollars per million tokens",
+         '[prices."team/other"] with prompt and completion, in '),
+        ("-m team/small", "a budget needs the most tokens of a completion", "--max-tokens 512"),
+        ("-m team/small --max-tokens 9 --budget -2", "a budget is a number of dollars ≥ 0, not -2.0", "--budget 2.50"),
+        ("-m team/small --max-tokens 9 --budget nan", "a budget is a number of dollars ≥ 0, not nan", "--budget 2.50"),
+    ],
+)  # fmt: skip
+def test_a_budget_needs_a_price_and_a_bound(notebook, paid, line, error, hint):
+    shown = notebook.error(f"%%chat words {line if '--budget' in line else f'{line} --budget 1'}\nuser: Say so")
+    assert error in shown
+    assert hint in shown
+    assert paid.bodies == []
+
+
+def test_a_cell_shows_what_it_has_cost_and_the_lab_keeps_it(notebook, paid, capsys):
+    notebook.run(f"{CHAT}\nuser: Say so")
+    assert "cost: $0.0402 for 2 + 200 tokens of team/small" in capsys.readouterr().out
+    assert spent(notebook.lab) == paid.charged
+
+
+def test_without_a_price_nothing_is_recorded_and_nothing_is_shown(notebook, paid, capsys):
+    notebook.run("%%chat words -m team/other --max-tokens 9\nuser: Say so")
+    assert "cost" not in capsys.readouterr().out
+    assert notebook.lab.store._database.read("SELECT * FROM spending") == []
+    assert "cost" not in repr(notebook.run("%%chat words -m team/other --max-tokens 9 --dry-run\nuser: Say so"))
+
+
+def test_a_budget_of_a_profile_holds_over_cells_and_restarts(opened, paid):
+    session = opened(budget=0.5)
+    for i in range(3):
+        session.chat("words", f"Say {i}", model="team/small", n=2, max_tokens=100)
+    session.close()
+    session = opened(budget=0.5)
+    with pytest.raises(BudgetError, match=r"of a budget of \$0\.500 at https://paid\.example is spent") as caught:
+        session.chat("words", "Say {{word}}", model="team/small", n=2, over=ROWS, max_tokens=100)
+    assert caught.value.hint.startswith("a larger budget in ")
+    assert "%%chat words:4 --resume" in caught.value.hint
+    assert paid.charged == spent(session) <= Fraction(1, 2)
+    assert len(paid.bodies) > 5
+    session = opened(budget=5)
+    session.resume("words")
+    assert len(session.collection("words").trajectories) == 80
+    assert paid.charged == spent(session)
+
+
+def test_both_budgets_hold(opened, paid):
+    session = opened(budget=0.5)
+    with pytest.raises(BudgetError, match=r"of a budget of \$0\.300 is spent") as caught:
+        session.chat("words", "Say {{word}}", model="team/small", n=2, over=ROWS, max_tokens=100, budget=0.3)
+    assert caught.value.hint == "%%chat words:1 --resume --budget 0.3"
+    with pytest.raises(BudgetError, match=r"of a budget of \$0\.500 at https://paid\.example is spent") as caught:
+        session.resume("words", budget=1)
+    assert "a larger budget in" in caught.value.hint
+    assert paid.charged <= Fraction(1, 2)
+
+
+def many_fail(number):
+    """Each way in which a request fails after its work may have been charged, in turn."""
+    kinds = {
+        1: httpx.Response(500, text="broken"),
+        2: httpx.ReadTimeout("late"),
+        3: httpx.Response(200, text="no JSON"),
+        4: httpx.Response(503, text="busy"),
+        5: httpx.Response(408, text="late"),
+    }
+    return kinds.get(number % 9)
+
+
+@pytest.mark.parametrize("limit", [0.4, 1.0, 3.0])
+def test_64_requests_at_once_that_fail_and_are_retried_never_charge_more_than_the_budget(opened, paid, limit):
+    paid.fails, paid.gate = many_fail, asyncio.Event()
+    paid.sampled = lambda body: len(paid.bodies) % body["max_tokens"]
+
+    async def complete(body):
+        if paid.under_way >= 3 or len(paid.bodies) > 10:
+            paid.gate.set()
+        return await answered(body)
+
+    answered, paid._complete = paid._complete, complete
+    session = opened(budget=limit)
+    with pytest.raises(BudgetError):
+        session.chat("words", "Say {{word}}", model="team/small", over=ROWS * 20, max_tokens=100, concurrency=64)
+    assert paid.charged <= spent(session) <= limit
+    assert paid.most >= 3
+
+
+def test_requests_wait_for_those_under_way_and_more_are_sent_than_the_budget_has_worst_cases(notebook, paid):
+    paid.sampled = lambda _: 1  # of at most 1000
+    notebook.shell.user_ns["rows"] = ROWS
+    notebook.run("%%chat words -m team/small --max-tokens 1000 --over rows --budget 1\nuser: Say {{word}}")
+    assert len(paid.bodies) == 40
+    assert paid.most <= 3  # three worst cases of $0.31 fit at once
+
+
+def test_a_request_that_was_refused_or_never_sent_costs_nothing(opened, paid):
+    refusals = {1: httpx.Response(429, headers={"Retry-After": "0"}), 2: httpx.ConnectError("nothing listens")}
+    paid.fails = refusals.get
+    session = opened(budget=0.35)  # two worst cases
+    session.chat("words", "Say so", model="team/small", n=2, max_tokens=100)
+    assert len(paid.bodies) == 3
+    assert spent(session) == Fraction(402, 10**4)
+
+
+@pytest.mark.parametrize(
+    "usage",
+    [
+        None,
+        "many",
+        [],
+        {},
+        {"prompt_tokens": None, "completion_tokens": None, "total_tokens": None},
+        {"prompt_tokens": 2, "total_tokens": 202},
+        {"prompt_tokens": 2.5, "completion_tokens": 200, "total_tokens": 202},
+        {"prompt_tokens": -2, "completion_tokens": 200, "total_tokens": 198},
+        {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0},
+        {"input_tokens": 2, "output_tokens": 200},
+    ],
+)
+def test_a_service_that_reports_no_usage_is_paid_the_bound(opened, paid, usage):
+    paid.usage = lambda _: usage
+    session = opened(budget=1)
+    session.chat("words", "Say so", model="team/small", n=2, max_tokens=100)
+    assert Fraction(14, 100) < spent(session) < Fraction(16, 100)  # 1,024 and some bytes; 200 tokens
+    assert paid.charged < spent(session)
+
+
+def test_odd_fields_of_usage_are_no_error(opened, paid):
+    paid.usage = lambda usage: {
+        **usage,
+        "total_tokens": None,
+        "prompt_tokens_details": {"cached_tokens": 1},
+        "cost": "?",
+    }
+    session = opened(budget=1)
+    session.chat("words", "Say so", model="team/small", n=2, max_tokens=100)
+    assert spent(session) == paid.charged
+
+
+def test_a_service_whose_counts_exceed_every_bound_gets_nothing_more(opened, paid):
+    paid.usage = lambda usage: {**usage, "completion_tokens": 5000}
+    session = opened(budget=50)
+    with pytest.raises(
+        BudgetError, match=r"the service counted 2 \+ 5,000 tokens of a request of at most .* no budget"
+    ):
+        session.chat("words", "Say {{word}}", model="team/small", n=2, over=ROWS, max_tokens=100, concurrency=1)
+    assert len(paid.bodies) == 1
+    assert len(session.collection("words").trajectories) == 2
+
+
+def test_an_interrupt_counts_what_was_under_way_at_its_worst(opened, paid, monkeypatch):
+    session = opened(budget=10)
+    paid.fails = lambda number: paid.gate.clear() if number == 2 else None  # the third waits forever
+    paid.gate = asyncio.Event()
+    paid.gate.set()
+
+    def interrupt():
+        if len(paid.bodies) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(session._brokers, "tick", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        session.chat("words", "Say {{word}}", model="team/small", n=2, over=ROWS, max_tokens=100, concurrency=1)
+    assert len(session.collection("words").trajectories) == 4
+    assert paid.charged < spent(session) < paid.charged + Fraction(16, 100)
+
+
+def test_a_dry_run_bounds_the_cost_and_estimates_it_by_earlier_completions(notebook, paid):
+    paid.sampled = lambda _: 30
+    notebook.shell.user_ns["rows"] = ROWS
+    cell = f"{CHAT} --over rows\nuser: Say {{{{word}}}}"
+    first = repr(notebook.run(cell.replace("\n", " --dry-run\n", 1)))
+    assert paid.bodies == []
+    assert re.search(r"^cost: at most \$\d+\.\d\d without retries \(max_tokens\)$", first, re.MULTILINE)
+    notebook.run(cell)
+    actual = paid.charged
+    most = Fraction(re.search(r"at most \$([\d.]+)", first)[1])
+    assert actual <= most
+    second = repr(notebook.run(cell.replace("\n", " --dry-run\n", 1)))
+    about = Fraction(re.search(r", about \$([\d.]+) as words$", second, re.MULTILINE)[1])
+    assert abs(about - actual) <= actual / 100  # three digits
+    notebook.run("%%chat words --resume")  # nothing is left
+    assert paid.charged == actual
+
+
+def test_a_dry_run_of_what_is_left_is_about_as_much_as_what_was_sampled(notebook, paid):
+    notebook.shell.user_ns["rows"] = ROWS
+    notebook.error(f"{CHAT} --over rows --budget 1\nuser: Say {{{{word}}}}")
+    before = paid.charged
+    preview = repr(notebook.run("%%chat words --resume --dry-run"))
+    about = Fraction(re.search(r"about \$([\d.]+) as words", preview)[1])
+    notebook.run("%%chat words --resume")
+    assert abs((paid.charged - before) - about) <= about / 100
+
+
+def test_a_dry_run_of_several_turns_bounds_the_answers_in_later_prompts(notebook, paid):
+    paid.answer = lambda body: "word " * body["max_tokens"]
+    turns = "user: a b\n\nassistant:\n\nuser: c d\n\nassistant:\n\nuser: e"
+    cell = "%%chat talk -m team/small -n 3 --max-tokens 50{}\n" + turns
+    preview = repr(notebook.run(cell.format(" --dry-run")))
+    notebook.run(cell.format(""))
+    assert len(paid.bodies) == 7  # one for the first answers, then one for each conversation
+    assert paid.charged <= Fraction(re.search(r"at most \$([\d.]+)", preview)[1])
+
+
+def test_a_dry_run_without_a_bound_gives_the_reason(notebook):
+    assert "cost: no bound: no most tokens of a completion -> --max-tokens 512" in repr(
+        notebook.run("%%chat words -m team/small --dry-run\nuser: Say so")
+    )
+    notebook.run("def find(word: str) -> str:\n    'Find it.'\n    return word")
+    assert "cost: no bound: results of tools may be of any length\n" in repr(
+        notebook.run("%%chat words -m team/small --max-tokens 9 --tools find --dry-run\nuser: Say so")
+    )
