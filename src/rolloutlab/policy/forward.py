@@ -15,6 +15,7 @@ from torch.nn.functional import embedding
 from rolloutlab.errors import RenderingError
 from rolloutlab.policy.model import Adapter, Policy, write_adapter
 from rolloutlab.policy.packing import Batch, batches, bundles, collate, parts
+from rolloutlab.policy.share import WHOLE, Share
 from rolloutlab.policy.token_sequence import TokenSequence
 
 CHUNK = 1 << 22
@@ -24,25 +25,26 @@ CHUNK = 1 << 22
 class Forward:
     """Runs a LoRA copy of a policy over sequences, in batches of bounded size."""
 
-    def __init__(self, policy: Policy, model: PeftModel, chunk: int = CHUNK) -> None:
+    def __init__(self, policy: Policy, model: PeftModel, chunk: int = CHUNK, share: Share = WHOLE) -> None:
         self._chunk = chunk
         self._probe = policy.probe
         self._model = model
         self._dtype = policy.base.dtype
         self._limit = policy.row_tokens
-        self._workers = policy.workers
+        self._parts = share.parts or policy.workers
+        self._share = share
         causal: Any = model.get_base_model()
         head = causal.get_output_embeddings()
         self._body = causal.base_model
         self._head = head if policy.probe.head_is_last and type(head) is nn.Linear else None
 
     def batches(self, sequences: Sequence[TokenSequence]) -> Iterator[Batch]:
-        """Batches of sequences of similar length, each with at least one trained token and one before it.
+        """Batches of sequences of similar length, each with at least one trained token and one before it; the share's.
 
         A batch has at most twice as many tokens as a row, padding included, or is one sequence; there is at least one
-        for each worker, if there are enough tokens.
+        for each worker of all processes, if there are enough tokens.
         """
-        for part in parts(sequences, self._workers):
+        for part in self._share.of(parts(sequences, self._parts)):
             for batch in batches(bundles(sequences, self._limit, self._probe.shares, part), 2 * self._limit):
                 yield collate(batch, sequences, self._dtype)
 
@@ -60,14 +62,14 @@ class Forward:
     @torch.no_grad()
     def logprobs(self, sequences: Sequence[TokenSequence]) -> list[Tensor]:
         """Logprob of each trained token of each sequence, on the CPU; a sequence may have none."""
-        scored = [torch.zeros(0) for _ in sequences]
+        scored = [torch.zeros(sequence.trainable) for sequence in sequences]
         trained = [i for i, sequence in enumerate(sequences) if sequence.trainable]
         for batch in self.batches([sequences[i] for i in trained]):
             order = [trained[i] for i in batch.order]
             parts = torch.split(self(batch)[0].cpu(), [sequences[i].trainable for i in order])
             for i, scored_T in zip(order, parts, strict=True):
                 scored[i] = scored_T
-        return scored
+        return self._share.sums(scored) if scored else []
 
 
 def _rows(values_BLD: Tensor, index_T: Tensor) -> Tensor:

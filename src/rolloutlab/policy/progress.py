@@ -38,6 +38,11 @@ class Progress:
     def write(self, state: State, reported: list[dict[str, object]]) -> None:
         """Write the state after as many rows as there are metrics; a full disk is no reason to end the job."""
         begun = time.monotonic()
+        self._save(state, reported)
+        self._written = time.monotonic()
+        self._took = self._written - begun
+
+    def _save(self, state: State, reported: list[dict[str, object]]) -> None:
         tensors = {_ADAPTER + name: tensor for name, tensor in state.adapter.items()}
         tensors |= {_OPTIMIZER + name: tensor for name, tensor in state.optimizer.items()}
         draft = self._path.with_name(f"{self._path.name}.draft")
@@ -46,8 +51,6 @@ class Progress:
             draft.replace(self._path)
         except (OSError, SafetensorError):
             remove(draft)
-        self._written = time.monotonic()
-        self._took = self._written - begun
 
     def read(self) -> tuple[State, list[dict[str, object]]] | None:
         """State and metrics after the last rows that were written, or None: a job without them starts over."""

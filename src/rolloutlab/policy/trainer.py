@@ -4,10 +4,11 @@ import math
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import accumulate
 
 import torch
 from peft import PeftModel
-from torch import Tensor
+from torch import Tensor, nn
 
 from rolloutlab.errors import TrainingError
 from rolloutlab.objective.options import Options
@@ -20,9 +21,13 @@ from rolloutlab.policy.packing import Batch
 from rolloutlab.policy.progress import Progress
 from rolloutlab.policy.reference import adapter_logprobs, base_logprobs, sample
 from rolloutlab.policy.rows import Row, recorded, tokens_of, with_logprobs
+from rolloutlab.policy.share import WHOLE, Share
 from rolloutlab.policy.state import State
 from rolloutlab.policy.task import Callbacks, Task
 from rolloutlab.policy.whole_row import WholeRow, whole_row
+
+_STATISTICS = 9
+"""Numbers of each trained token that `metrics_of` takes."""
 
 
 def take_steps(
@@ -33,11 +38,13 @@ def take_steps(
     callbacks: Callbacks,
     reference: Adapter | None = None,
     progress: Progress | None = None,
+    share: Share = WHOLE,
 ) -> State:
     """Train `model`, a LoRA copy of the policy, on the rows of a task, one AdamW step each; the state afterwards.
 
     The same task from the same state gives bit-identical tensors on the same machine, also where it goes on from the
-    rows of its `progress`. reference: the adapter of the task's; None is checkpoint 0.
+    rows of its `progress`. reference: the adapter of the task's; None is checkpoint 0. share: of this process, where
+    several take the steps together: they end with the tensors of one process that divides rows into as many parts.
 
     Raises:
         TrainingError: the loss stopped being a number, or a custom loss fails.
@@ -46,7 +53,7 @@ def take_steps(
     rows, options = task.rows, task.options
     torch.manual_seed(task.seed)
     write_adapter(model, start.adapter)
-    forward = Forward(policy, model)
+    forward = Forward(policy, model, share=share)
     if options.precalculate_logprobs:
         rows = [_with_new_logprobs(forward, row) for row in _until(callbacks, rows)]
     rows = list(_with_references(forward, model, replace(task, rows=rows), reference, callbacks))
@@ -60,7 +67,7 @@ def take_steps(
     with ThreadPoolExecutor(policy.workers, "trainer") as pool:
         for i, row in enumerate(_until(callbacks, rows[len(reported) :]), start=len(reported)):
             optimizer.param_groups[0]["lr"] = task.rates[i]
-            metrics = _optimizer_step(forward, optimizer, row, options, pool, loss)
+            metrics = _optimizer_step(forward, optimizer, row, options, pool, loss, share)
             if not math.isfinite(metrics["loss"]) or not math.isfinite(metrics["grad_norm"]):
                 hint = "a lower learning_rate or epsilon_high"
                 raise TrainingError(f"the loss of row {i} is not a finite number", hint=hint)
@@ -124,17 +131,19 @@ def _optimizer_step(
     options: Options,
     pool: ThreadPoolExecutor,
     loss: CustomLoss | None = None,
+    share: Share = WHOLE,
 ) -> dict[str, float]:
-    """One AdamW step on one row; its metrics. loss: in the place of the options' own.
+    """One AdamW step on one row; its metrics. loss: in the place of the options' own. share: as of `forward`.
 
-    Batches run in parallel, and their gradients are summed in order, so that the result is deterministic.
+    Batches run in parallel, and their gradients are summed in fp64, where their order makes no difference in fp32.
     """
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    parameters: list[nn.Parameter] = [p for group in optimizer.param_groups for p in group["params"]]
     row_tokens = sum(s.tokens.trainable for s in row)
+    begin = list(accumulate((s.tokens.trainable for s in row), initial=0))
 
     whole = _whole_row(forward, row, options, loss) if loss or options.kl_penalty_coef > 0 else None
 
-    def loss_and_gradients(batch: Batch) -> tuple[float, tuple[Tensor, ...], Tensor]:
+    def loss_and_gradients(batch: Batch) -> tuple[float, tuple[Tensor, ...], Tensor, list[int]]:
         part = [row[i] for i in batch.order]
         new_T, entropy_T = forward(batch)
         tokens = tokens_of(part, new_T.device)
@@ -145,21 +154,30 @@ def _optimizer_step(
         gradients = torch.autograd.grad(result.loss, parameters, allow_unused=True, materialize_grads=True)
         statistics = [new_T.detach(), tokens.old_T, entropy_T, result.ratio_T, result.clipped_T, result.masked_T]
         statistics += [tokens.base_T, tokens.reference_T, tokens.sampled_T]
-        return float(result.loss.detach()), gradients, torch.stack(statistics)
+        return float(result.loss.detach()), gradients, torch.stack(statistics), batch.order
 
-    optimizer.zero_grad(set_to_none=True)
-    total, statistics = 0.0, []
-    batches = forward.batches([s.tokens for s in row])
-    for part_loss, gradients, part_statistics in pool.map(loss_and_gradients, batches):
-        for parameter, gradient in zip(parameters, gradients, strict=True):
-            parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
-        total += part_loss
-        statistics.append(part_statistics)
+    sums = [torch.zeros_like(p, dtype=_wide(p.device)) for p in parameters]
+    total_1, row_ST = torch.zeros(1, dtype=torch.double), torch.zeros(_STATISTICS, row_tokens)
+    for part_loss, gradients, statistics_ST, order in pool.map(
+        loss_and_gradients, forward.batches([s.tokens for s in row])
+    ):
+        for sum_, gradient in zip(sums, gradients, strict=True):
+            sum_.add_(gradient)
+        total_1 += part_loss
+        row_ST[:, [t for i in order for t in range(begin[i], begin[i + 1])]] = statistics_ST.cpu()
+    *sums, total_1, row_ST = share.sums([*sums, total_1, row_ST])
+    for parameter, sum_ in zip(parameters, sums, strict=True):
+        parameter.grad = sum_.to(parameter.dtype)
     norm = torch.nn.utils.clip_grad_norm_(parameters, max_norm=0.1)
     if norm.isfinite():
         optimizer.step()
-    total = float(whole.result.loss.detach()) if whole else total
-    return {"loss": total, "grad_norm": float(norm), **metrics_of(*torch.cat(statistics, dim=1).cpu())}
+    loss_of_row = whole.result.loss.detach() if whole else total_1
+    return {"loss": float(loss_of_row), "grad_norm": float(norm), **metrics_of(*row_ST)}
+
+
+def _wide(device: torch.device) -> torch.dtype:
+    """What gradients are summed in; Apple's GPUs have no fp64."""
+    return torch.float if device.type == "mps" else torch.double
 
 
 def _whole_row(forward: Forward, row: Row, options: Options, loss: CustomLoss | None) -> WholeRow:

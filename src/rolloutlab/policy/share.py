@@ -1,0 +1,43 @@
+"""The share of one process in gradient steps that several take together: its part of the work, and sums over all."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+T = TypeVar("T")
+Add = Callable[[Tensor], None]
+"""Replaces a flat fp64 tensor on the CPU by its sum over the processes (MPI's all-reduce)."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """Process `rank` of `size`, which all do the same but for their parts of each row.
+
+    parts: how many there are; results depend on it alone, not on how many processes take them. None is one for each
+    worker of the only process. add: None where there is one process.
+    """
+
+    rank: int = 0
+    size: int = 1
+    parts: int | None = None
+    add: Add | None = None
+
+    def of(self, parts: list[T]) -> list[T]:
+        """Every `size`-th part."""
+        return parts[self.rank :: self.size]
+
+    def sums(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """The sum of each tensor over the processes, in one message of fp64."""
+        if self.add is None:
+            return list(tensors)
+        flat = torch.cat([tensor.detach().flatten().to("cpu", torch.double) for tensor in tensors])
+        self.add(flat)
+        parts = torch.split(flat, [tensor.numel() for tensor in tensors])
+        return [part.view_as(tensor).to(tensor) for part, tensor in zip(parts, tensors, strict=True)]
+
+
+WHOLE = Share()
+"""Of the only process."""
