@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from types import ModuleType
 from typing import Any
 
@@ -67,6 +68,15 @@ def test_an_engine_whose_extra_is_not_installed_names_it(monkeypatch, tmp_path):
     monkeypatch.delitem(sys.modules, "rolloutlab.engines.ray", raising=False)
     with pytest.raises(PolicyError, match="the engine ray needs a_package_that_is_not_installed") as error:
         open_engine("practice", ModelSettings(engine="ray"))
+    assert error.value.hint == "pip install 'rolloutlab[ray]'"
+
+
+def test_ray_is_imported_as_its_cluster_is_joined_and_not_before(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)  # as where it is not installed
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    assert import_module("rolloutlab.engines.ray")
+    with pytest.raises(PolicyError, match="the engine ray needs ray") as error:
+        open_engine("practice", ModelSettings(engine="ray", engine_url="127.0.0.1:1"))
     assert error.value.hint == "pip install 'rolloutlab[ray]'"
 
 

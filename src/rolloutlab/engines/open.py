@@ -4,7 +4,6 @@ import os
 import warnings
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import transformers
 
@@ -38,8 +37,7 @@ def open_engine(policy: str, settings: ModelSettings, *, least_seconds: float | 
 
 def _opened(policy: str, settings: ModelSettings, least_seconds: float | None) -> Engine:
     if settings.engine != "local":
-        engine: Engine = _module(settings.engine).open_engine(policy, settings, least_seconds=least_seconds)
-        return engine
+        return _open_elsewhere(policy, settings, least_seconds)
     if settings.engine_url:
         raise InputError("the engine local computes in this process, at no URL", hint="--engine tinker")
     loaded = load_policy(policy, settings)
@@ -61,11 +59,12 @@ def quiet_transformers() -> None:
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 
 
-def _module(name: str) -> Any:
-    module = f"{__package__}.{name}"
+def _open_elsewhere(policy: str, settings: ModelSettings, least_seconds: float | None) -> Engine:
+    name, module = settings.engine, f"{__package__}.{settings.engine}"
     try:
-        return import_module(module)
+        engine: Engine = import_module(module).open_engine(policy, settings, least_seconds=least_seconds)
     except ModuleNotFoundError as error:
         if error.name == module:
             raise InputError(f"this rolloutlab has no engine {name}", hint="--engine local") from error
         raise PolicyError(f"the engine {name} needs {error.name}", hint=f"pip install 'rolloutlab[{name}]'") from error
+    return engine

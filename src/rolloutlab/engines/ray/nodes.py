@@ -1,0 +1,106 @@
+"""The nodes of a Ray cluster, what an actor loads there, and where actors are made."""
+
+import logging
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+import torch
+from peft import LoraConfig
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from rolloutlab.engines.ray.plan import cluster_address
+from rolloutlab.errors import PolicyError, ServiceError
+from rolloutlab.policy.base import Base
+from rolloutlab.policy.model import Policy, base_of, limit_threads, load_policy, read_adapter
+from rolloutlab.policy.state import State
+from rolloutlab.settings import ModelSettings
+
+HINT = "`ray status` on the head of the cluster"
+_LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What an actor has loaded. initial: checkpoint 0. workers: threads that train."""
+
+    base: Base
+    initial: State
+    lora: LoraConfig
+    device: str
+    workers: int
+    pid: int
+
+
+def load(name: str, settings: ModelSettings, threads: int) -> tuple[Policy, Loaded]:
+    """Load the policy, in the process of an actor. Raises as `load_policy`."""
+    torch.set_num_threads(threads)
+    policy = load_policy(name, settings)
+    limit_threads(policy)
+    initial = State(read_adapter(policy.lora_copy()), {})
+    return policy, Loaded(base_of(policy), initial, policy.lora, str(policy.device), policy.workers, os.getpid())
+
+
+def connect(url: str | None) -> None:
+    """Join the cluster at HOST:PORT, or start one on 127.0.0.1. Raises InputError, ServiceError."""
+    here = {"address": "local", "_node_ip_address": _LOOPBACK, "include_dashboard": False}
+    where = here if url is None else {"address": cluster_address(url)}
+    try:
+        ray.init(**where, log_to_driver=False, logging_level=logging.ERROR)
+    except Exception as error:  # Ray raises plain ones, too
+        problem = "Ray did not start" if url is None else f"no Ray cluster at {url} was joined"
+        hint = "rolloutlab serve again, or --engine local" if url is None else "ray start --head"
+        raise ServiceError(f"{problem}: {error_line(error)}", hint=hint) from error
+    if url is None and (address := ray.util.get_node_ip_address()) != _LOOPBACK:
+        ray.shutdown()
+        raise ServiceError(f"Ray listens on {address}, not on {_LOOPBACK}", hint="start the cluster yourself")
+
+
+class Nodes:
+    """The nodes of the cluster that this process is connected to, by id. policy: its name and settings on each.
+
+    loaded: of those that have loaded it. refused: nodes that cannot, and why. addresses: of those that lived last.
+    """
+
+    def __init__(self, policy_name: str, settings: ModelSettings) -> None:
+        self.policy = policy_name, settings
+        self.loaded: dict[str, Loaded] = {}
+        self.refused: dict[str, PolicyError] = {}
+        self.addresses: dict[str, str] = {}
+
+    def living(self) -> dict[str, int]:
+        """Nodes with the number of their cores; a lost one is noticed by Ray's health check, after some seconds."""
+        nodes = [each for each in ray.nodes() if each["Alive"]]
+        self.addresses = {each["NodeID"]: each["NodeManagerAddress"] for each in nodes}
+        return {each["NodeID"]: int(each["Resources"].get("CPU", 1)) or 1 for each in nodes}
+
+    def actor(self, kind: type, node: str, threads: int, max_concurrency: int) -> Any:
+        """A new actor on a node; it is not made again where it is lost."""
+        with_gpu = any(each["NodeID"] == node and each["Resources"].get("GPU") for each in ray.nodes())
+        options = {
+            "num_cpus": 0,
+            "num_gpus": 0.5 if with_gpu else 0,  # of one device: the trainer's and the sampler's
+            "max_restarts": 0,
+            "max_concurrency": max_concurrency,
+            "scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=False),
+            "runtime_env": {"env_vars": {"OMP_NUM_THREADS": str(threads)}},  # Ray's own default is one
+        }
+        return ray.remote(kind).options(**options).remote()
+
+    def checked(self, node: str, loaded: Loaded) -> Loaded:
+        """PolicyError: the node has other weights under this name than the first."""
+        if any(each.base.fingerprint != loaded.base.fingerprint for each in self.loaded.values()):
+            raise PolicyError(f"node {node} has another policy {self.policy[0]!r}", hint="the same files on each node")
+        self.loaded[node] = loaded
+        return loaded
+
+    def refuse(self, node: str, error: PolicyError) -> None:
+        """Use a node no more."""
+        self.refused[node] = error
+        logging.getLogger(__name__).warning("node %s is not used: %s", node, error)
+
+
+def error_line(error: BaseException) -> str:
+    """The last line of an error: before it Ray puts the traceback of another process."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[-1]

@@ -1,0 +1,81 @@
+"""Decisions of the engine on Ray that need no cluster: who samples what, what a job reports once, which address."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from rolloutlab.engines.engine import OnToken
+from rolloutlab.errors import Cancelled, InputError
+from rolloutlab.policy.decode import Completion, CompletionRequest
+from rolloutlab.policy.task import Callbacks
+
+Token = tuple[int, int, float, list[tuple[int, float]]]
+"""Index of a completion, a sampled token, its logprob, and the most likely ones there."""
+
+
+def divide(costs: Sequence[int], loads: Mapping[str, int]) -> dict[str, list[int]]:
+    """Positions of requests for each node: in order, each to the node with the least to do."""
+    work, parts = dict(loads), {node: list[int]() for node in loads}
+    for position, cost in enumerate(costs):
+        node = min(work, key=lambda each: work[each])
+        parts[node].append(position)
+        work[node] += cost
+    return {node: part for node, part in parts.items() if part}
+
+
+def cluster_address(url: str) -> str:
+    """HOST:PORT of a cluster's head. Raises InputError."""
+    address = url.strip().removeprefix("tcp://").rstrip("/")
+    if not re.fullmatch(r"([\w.-]+|\[[0-9a-fA-F:]+\]):\d{1,5}", address, re.ASCII):
+        raise InputError(f"{url!r} is not the address of a Ray cluster", hint="HOST:PORT of its head, as 10.0.0.1:6379")
+    return address
+
+
+class ReportOnce:
+    """Passes each gradient step on once: trainers that begin again report their earlier steps as well.
+
+    steps: how many were passed on.
+    """
+
+    def __init__(self, callbacks: Callbacks) -> None:
+        self._callbacks = callbacks
+        self.steps = self._step = 0
+
+    def begin(self) -> None:
+        """Before an attempt."""
+        self._step = 0
+
+    def report(self, kind: str, data: dict[str, object]) -> None:
+        """An event of this attempt. Raises Cancelled."""
+        if kind == "gradient_step":
+            self._step += 1
+            if self._step <= self.steps:
+                return
+            self.steps = self._step
+        self._callbacks.report(kind, data)
+
+    def raise_if_cancelled(self) -> None:
+        """Raises Cancelled."""
+        if self._callbacks.cancelled():
+            raise Cancelled
+
+
+class Streamed:
+    """Completions that grow by tokens of a stream; one that begins again passes no token on twice."""
+
+    def __init__(self, requests: Sequence[CompletionRequest], on_token: OnToken) -> None:
+        self._rows = {request.index: Completion(request) for request in requests}
+        self._on_token = on_token
+        self._position = dict.fromkeys(self._rows, 0)
+
+    def begin(self, requests: Sequence[CompletionRequest]) -> None:
+        """Before an attempt at some of them."""
+        self._position.update({request.index: 0 for request in requests})
+
+    def add(self, tokens: Iterable[Token]) -> None:
+        for index, token_id, logprob, top in tokens:
+            row, self._position[index] = self._rows[index], self._position[index] + 1
+            if self._position[index] > len(row.tokens):
+                row.tokens.append(token_id)
+                row.logprobs.append(logprob)
+                row.top.append(top)
+                self._on_token(row)

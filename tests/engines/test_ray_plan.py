@@ -1,0 +1,64 @@
+"""What the engine on Ray decides without a cluster."""
+
+import pytest
+
+from rolloutlab.engines.ray.plan import ReportOnce, Streamed, cluster_address, divide
+from rolloutlab.errors import Cancelled, InputError
+from rolloutlab.policy.decode import CompletionRequest
+from rolloutlab.policy.task import Callbacks
+
+
+def test_requests_go_where_the_least_is_to_do():
+    assert divide([10] * 4, {"a": 0, "b": 0}) == {"a": [0, 2], "b": [1, 3]}
+    assert divide([10] * 4, {"a": 25, "b": 0}) == {"a": [3], "b": [0, 1, 2]}
+    assert divide([40, 10, 10, 10], {"a": 0, "b": 0}) == {"a": [0], "b": [1, 2, 3]}
+
+
+def test_a_node_that_is_busy_gets_nothing():
+    assert divide([10, 10], {"a": 1000, "b": 0}) == {"b": [0, 1]}
+    assert divide([], {"a": 0, "b": 0}) == {}
+
+
+@pytest.mark.parametrize("url", ["10.0.0.1:6379", " tcp://head.example:6379/ ", "[::1]:6379", "localhost:1"])
+def test_a_cluster_has_a_host_and_a_port(url):
+    assert cluster_address(url) == url.strip().removeprefix("tcp://").rstrip("/")
+
+
+@pytest.mark.parametrize("url", ["", "auto", "local", "10.0.0.1", "ray://10.0.0.1:10001", "http://a:1", "a:b", "a b:1"])
+def test_nothing_else_is_joined_or_started(url):
+    with pytest.raises(InputError) as error:
+        cluster_address(url)
+    assert error.value.hint.startswith("HOST:PORT")
+
+
+def test_steps_that_are_taken_again_are_reported_once():
+    reported = []
+    once = ReportOnce(Callbacks(lambda kind, data: reported.append(data.get("loss", kind))))
+    for attempt in ([1, 2, 3], [1, 2], [2, 3, 4, 5]):
+        once.begin()
+        for loss in range(1, max(attempt) + 1):
+            once.report("gradient_step", {"loss": loss})
+    once.report("other", {})
+    assert reported == [1, 2, 3, 4, 5, "other"]
+    assert once.steps == 5
+
+
+def test_a_cancelled_job_is_noticed():
+    wanted = []
+    once = ReportOnce(Callbacks(lambda kind, data: None, lambda: bool(wanted)))
+    once.raise_if_cancelled()
+    wanted.append(True)
+    with pytest.raises(Cancelled):
+        once.raise_if_cancelled()
+
+
+def test_a_stream_that_begins_again_passes_no_token_on_twice():
+    requests = [CompletionRequest((1,), 8, index=index) for index in range(3)]
+    passed = []
+    stream = Streamed(requests, lambda row: passed.append((row.request.index, list(row.tokens), len(row.logprobs))))
+    stream.begin(requests[:2])
+    stream.begin(requests[2:])
+    stream.add([(0, 7, -0.5, []), (1, 8, -0.5, []), (2, 5, -0.1, []), (0, 9, -0.5, [(9, -0.5)])])
+    stream.begin(requests[:2])  # the node of these two is lost
+    stream.add([(1, 8, -0.5, []), (2, 6, -0.2, []), (0, 7, -0.5, []), (0, 9, -0.5, []), (0, 4, -0.1, [])])
+    assert passed == [(0, [7], 1), (1, [8], 1), (2, [5], 1), (0, [7, 9], 2), (2, [5, 6], 2), (0, [7, 9, 4], 3)]
