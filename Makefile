@@ -15,7 +15,7 @@ LONG_NOTEBOOKS := notebooks/08_sign_in_and_tools.ipynb notebooks/09_reasoning_an
 NBVAL := --nbval --nbval-current-env --nbval-sanitize-with tests/nbval.cfg
 MODULES := $(wildcard src/rolloutlab/widgets/js/*.* src/rolloutlab/widgets/js/*/*.*)
 
-.PHONY: demo test test-units test-deep practice test-processes test-notebooks lab lint acceptance compat bench bench-save faults faults-full lock clean $(CLIENTS:%=acceptance-%) acceptance-browser acceptance-notebooks acceptance-templates acceptance-skyrl acceptance-sign_in environments $(COMPAT:%=compat-%)
+.PHONY: demo test test-units test-deep practice test-processes test-notebooks lab lint acceptance compat bench bench-save faults faults-full lock clean $(CLIENTS:%=acceptance-%) acceptance-browser acceptance-notebooks acceptance-templates acceptance-engines acceptance-skyrl acceptance-ray acceptance-sign_in environments $(COMPAT:%=compat-%)
 .DEFAULT_GOAL := demo
 
 demo: $(READY)
@@ -72,9 +72,16 @@ acceptance-notebooks: $(READY)
 acceptance-templates: $(READY) .venvs/templates/.ready
 	$(PYTEST) -c pyproject.toml tests/acceptance/test_templates.py
 
+# Engines elsewhere, each in an environment of its own of more than a gigabyte.
+acceptance-engines: acceptance-skyrl acceptance-ray
+
 # A Tinker server on JAX that trains the practice policy; its environment has 2.2 GB.
 acceptance-skyrl: $(READY) .venvs/skyrl/.ready
 	$(PYTEST) -c pyproject.toml tests/acceptance/test_skyrl.py
+
+# The engine on Ray, on nodes of this machine that are killed, in namespaces of their own.
+acceptance-ray: .venvs/ray/.ready
+	.venvs/ray/bin/python -m pytest -c tests/acceptance/pytest.ini tests/acceptance/test_ray.py
 
 # Two kernels that share a grant with tokens of three seconds, for a minute; the suite has some seconds of it.
 acceptance-sign_in: $(READY)

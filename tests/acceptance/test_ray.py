@@ -1,0 +1,138 @@
+"""The engine on Ray on two nodes of this machine: as one process, and on after nodes and processes were killed.
+
+`ray_nodes.py` does all of it, in namespaces of its own, where no other program can be met.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HERE = Path(__file__).parent
+NAMESPACES = ["unshare", "-rnpf", "--mount-proc", "--kill-child"]
+ROWS = 12
+LIMIT = 1200
+
+
+@pytest.fixture(scope="module")
+def namespaces() -> list[str]:
+    """The command that makes namespaces, if this user may."""
+    if not shutil.which("unshare") or not shutil.which("ip"):
+        pytest.skip("there is no `unshare` or no `ip`")
+    if subprocess.run([*NAMESPACES, "true"], capture_output=True).returncode:
+        pytest.skip("this user may not make namespaces: Ray would listen to other machines")
+    return NAMESPACES
+
+
+@pytest.fixture(scope="module")
+def trials(namespaces: list[str]) -> dict[str, dict[str, Any]]:
+    """The line of each trial."""
+    with tempfile.TemporaryDirectory(prefix="ray") as folder:
+        (Path(folder) / "lab").mkdir()
+        trials = '"$0" "$1/ray_nodes.py" "$2" "$3/lab" && "$0" "$1/ray_service.py" "$2" "$3/home"'
+        script = ["sh", "-c", trials, sys.executable, str(HERE), "10.77.0.1:6379", folder]
+        cluster = ["bash", str(HERE / "ray_cluster.sh"), sys.executable, folder, *script]
+        run = subprocess.run([*namespaces, *cluster], capture_output=True, text=True, timeout=LIMIT)
+    lines = [json.loads(line) for line in run.stdout.splitlines() if line.startswith('{"trial"')]
+    assert run.returncode == 0, f"{run.stdout[-3000:]}\n{run.stderr[-3000:]}"
+    return {line["trial"]: line for line in lines}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def figures(trials: dict[str, dict[str, Any]], request: pytest.FixtureRequest) -> Iterator[None]:
+    """Print what was measured, which no test asserts."""
+    yield
+    with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
+        print(*(json.dumps(each) for name, each in trials.items() if name.startswith(("rates", "notebook"))), sep="\n")
+
+
+def test_samplers_give_the_completions_of_one_process_and_stream_them(trials: dict[str, Any]) -> None:
+    assert trials["sampling"]["same"] == trials["sampling"]["of"]
+    assert trials["sampling"]["streamed"]
+    assert trials["sampling"]["logprob_gap"] <= 1e-5
+
+
+OPTIONS = ["default", "ppo", "sequence ratios", "new logprobs", "KL penalty", "a loss of one's own"]
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_two_ranks_train_what_one_process_trains_to_the_last_bit(trials: dict[str, Any], name: str) -> None:
+    trial = trials[f"training: {name}"]
+    assert trial["steps"] == ROWS
+    assert trial["same_bits"], trial
+
+
+def test_a_request_survives_the_loss_of_a_sampler_and_no_token_comes_twice(trials: dict[str, Any]) -> None:
+    trial = trials["lost sampler"]
+    assert trial["same"] == trial["of"]
+    assert trial["each_token_once"]
+
+
+def test_a_cancelled_job_keeps_its_rows_and_goes_on_from_them(trials: dict[str, Any]) -> None:
+    trial = trials["cancelled"]
+    assert (trial["error"], trial["kept"], trial["steps"]) == ("Cancelled", True, ROWS)
+    assert trial["same_bits"], trial
+
+
+@pytest.mark.parametrize("what", ["trainer", "hung trainer", "node"])
+def test_a_job_goes_on_after_a_loss_and_no_row_is_reported_or_applied_twice(trials: dict[str, Any], what: str) -> None:
+    trial = trials[f"lost {what}"]
+    assert trial["steps"] == ROWS
+    assert trial["optimizer_steps"] == ROWS
+    assert trial["same_bits"], trial
+
+
+def test_the_node_that_is_left_does_all_of_it_until_another_one_comes(trials: dict[str, Any]) -> None:
+    assert trials["nodes left"]["nodes"] == "1 (10.77.0.1)"
+    assert trials["joined"]["nodes"] == "2 (10.77.0.1, 10.77.0.3)"
+    assert trials["joined"]["trainers"] == 2
+    assert trials["training: with a node that joined"]["same_bits"]
+
+
+def test_a_job_of_a_killed_service_goes_on_as_if_nothing_had_happened(trials: dict[str, Any]) -> None:
+    trial = trials["killed service"]
+    assert (trial["status"], trial["jobs"], trial["restarts"]) == ("succeeded", 2, 1)
+    assert trial["optimizer_steps"] == trial["rows"] > 3
+    assert trial["same_bits"]
+
+
+def test_engine_check_passes(trials: dict[str, Any]) -> None:
+    assert trials["check"]["failed"] == []
+    assert trials["check"]["passed"]
+    assert trials["check"]["status"]["nodes"].startswith("2 ")
+
+
+def test_the_first_notebook_runs_unchanged(trials: dict[str, Any]) -> None:
+    figure = re.fullmatch(
+        r"first loop: held-out mean reward 0.\d\d -> (\d.\d\d) in 25 jobs, \d+ s", trials["notebook"]["printed"]
+    )
+    assert figure, trials["notebook"]
+    assert float(figure[1]) >= 0.9
+
+
+def test_a_cluster_of_its_own_is_not_listened_to_by_others_and_asks_for_a_token(
+    namespaces: list[str], tmp_path: Path
+) -> None:
+    script = ["sh", "-c", 'ip link set lo up && exec "$@"', "sh", sys.executable, str(HERE / "ray_alone.py")]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    run = subprocess.run(
+        [*namespaces, *script],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        env={**environment, "HOME": str(tmp_path)},
+    )
+    assert run.returncode == 0, run.stderr[-3000:]
+    values = json.loads(run.stdout.splitlines()[-1])
+    expected = {"listening": True, "refused": True, "elsewhere": [], "rows": 4, "token_file": False}
+    assert values.pop("device") == "cpu"
+    assert values.pop("nodes") == "1 (127.0.0.1)"
+    assert values == expected
