@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from rolloutlab.engines.open import open_engine
+from rolloutlab.errors import ServiceError
 from rolloutlab.policy.decode import CompletionRequest
 from rolloutlab.settings import ModelSettings
 
@@ -19,7 +20,11 @@ LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F", "0000000000000000000
 
 
 def main() -> None:
-    engine = open_engine("practice", ModelSettings(engine="ray"))
+    try:
+        engine = open_engine("practice", ModelSettings(engine="ray"))
+    except ServiceError as error:  # Ray gives its parts 30 s to start, which is little on a busy machine
+        print(error)
+        sys.exit(75)
     import ray  # after the token is made
 
     lines = [

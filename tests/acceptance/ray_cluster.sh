@@ -12,7 +12,7 @@ ip addr add 10.77.0.1/32 dev lo
 ip addr add 10.77.0.2/32 dev lo
 ip addr add 10.77.0.3/32 dev lo
 export HOME=$folder RAY_AUTH_MODE=disabled RAY_USAGE_STATS_ENABLED=0 RAY_enable_metrics_collection=0 RAY_local_fs_capacity_threshold=0.999
-export RAY_health_check_initial_delay_ms=2000 RAY_health_check_period_ms=1000
+export RAY_agent_register_timeout_ms=120000 RAY_health_check_initial_delay_ms=2000 RAY_health_check_period_ms=1000
 export RAY_health_check_timeout_ms=2000 RAY_health_check_failure_threshold=5
 
 node() { # NAME PORTS OPTIONS...
@@ -22,8 +22,8 @@ node() { # NAME PORTS OPTIONS...
     --dashboard-agent-grpc-port=${2}3 --dashboard-agent-listen-port=${2}4 --metrics-export-port=${2}5 \
     --min-worker-port=2${1}000 --max-worker-port=2${1}099
 }
-start() { # COMMAND: again where it fails, as Ray gives its parts some seconds to start, which is little on a busy machine
-  $1 >"$folder/start.log" 2>&1 || $1 >"$folder/start.log" 2>&1 || { cat "$folder/start.log"; exit 1; }
+start() { # COMMAND; status 75 where it fails, as Ray gives its parts 30 s to start, which is little on a busy machine
+  $1 >"$folder/start.log" 2>&1 || { cat "$folder/start.log"; exit 75; }
 }
 start "$(node 1 638 --head --port=6379 --include-dashboard=false --temp-dir="$folder/ray")"
 start "$(node 2 648 --address=10.77.0.1:6379)"
