@@ -1,7 +1,7 @@
 """Completions that another server samples, as if they had been sampled here."""
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from rolloutlab.engines.engine import OnToken
@@ -16,7 +16,7 @@ class SampledToken(NamedTuple):
 
     id: int
     logprob: float
-    top: list[tuple[int, float]]
+    top: Sequence[tuple[int, float]] = ()
 
 
 def seed_of(request: CompletionRequest) -> int:
@@ -36,7 +36,17 @@ class Receiver:
         self._parser = CompletionParser(base.tokenizer, base.renderer(), base.end_ids)
 
     def open(self, request: CompletionRequest, on_token: OnToken | None) -> "ReceivedCompletion":
+        """A completion that is fed with its tokens as they come. on_token: see `Engine.sample`."""
         return ReceivedCompletion(self._base, self._parser, request, on_token)
+
+    def completion(
+        self, request: CompletionRequest, tokens: Iterable[SampledToken], on_token: OnToken | None
+    ) -> Completion:
+        """A completion whose tokens are all there. Where nothing in them ends it, the server had no room for more."""
+        received = self.open(request, on_token)
+        if not received.feed(tokens):
+            received.row.finish = "length"
+        return received.row
 
 
 class ReceivedCompletion:
@@ -59,11 +69,13 @@ class ReceivedCompletion:
             if row.finish:
                 break
             if not 0 <= token.id < self._base.vocabulary:
-                raise ServiceError(f"the server sampled token {token.id}, which the policy does not have")
+                raise ServiceError(
+                    f"the server sampled token {token.id}, which the policy does not have", hint="another --policy"
+                )
             row.tokens.append(token.id)
             row.logprobs.append(token.logprob)
             if row.request.top:
-                row.top.append(token.top)
+                row.top.append(list(token.top))
             if self._text:
                 self._text.feed(token.id)
             if self._on_token:

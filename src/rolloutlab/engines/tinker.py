@@ -4,7 +4,6 @@ Losses are exactly ours: they depend on the model through its logprobs alone, so
 here, and sent as the advantages of the server's importance sampling, whose ratio is 1.
 """
 
-import hashlib
 import os
 import threading
 import time
@@ -13,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
+from itertools import starmap
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,14 +21,14 @@ from pydantic import BaseModel
 from torch import Tensor
 
 from rolloutlab.engines.engine import OnToken, partial_of
+from rolloutlab.engines.received import Receiver, SampledToken, seed_of
 from rolloutlab.engines.tinker_client import Cancel, LostModelError, NoRoomError, Sampling, TinkerClient
 from rolloutlab.engines.tinker_trainer import Capabilities, SavedProgress, TinkerTrainer, measure, trained
-from rolloutlab.errors import CheckpointError, InputError, PolicyError, RefusedError, RenderingError, ServiceError
+from rolloutlab.errors import CheckpointError, InputError, PolicyError, RefusedError, RenderingError
 from rolloutlab.policy.base import Base
 from rolloutlab.policy.checkpoints import check_checkpoint, checkpoint_errors
 from rolloutlab.policy.decode import Completion, CompletionRequest
 from rolloutlab.policy.model import describe
-from rolloutlab.policy.parsing import CompletionParser
 from rolloutlab.policy.practice import FOLDERS
 from rolloutlab.policy.state import writing
 from rolloutlab.policy.task import Callbacks, Task
@@ -110,7 +110,7 @@ class TinkerEngine:
         self._lock, self._making = threading.Lock(), threading.Lock()
         self._pool = ThreadPoolExecutor(_WORKERS, "tinker-sample")
         self._unfinished: set[Future[list[Completion]]] = set()
-        self._parser = CompletionParser(base.tokenizer, base.renderer(), base.end_ids)
+        self._receiver = Receiver(base)
 
     def status(self) -> Mapping[str, str]:
         """See `Engine`."""
@@ -305,39 +305,17 @@ class TinkerEngine:
                 each.cancel()
         rows = []
         for request, start, (tokens, logprobs) in zip(requests, starts, sampled, strict=True):
-            if any(not 0 <= token < self.base.vocabulary for token in tokens):
-                raise ServiceError("the server sampled a token that the policy does not have", hint="another --policy")
             first = scored[request.prompt, start][len(request.prompt) - 1 :] if start else []
-            rows.append(self._cut(request, [*start, *tokens], [*first, *logprobs], on_token))
+            pairs = zip([*start, *tokens], [*first, *logprobs], strict=True)
+            rows.append(self._receiver.completion(request, starmap(SampledToken, pairs), on_token))
         return rows
 
     def _post(self, slot: _Slot, request: CompletionRequest, start: Sequence[int]) -> Any:
         """Post the rest of a completion; None if its forced tokens are all of it."""
         if (room := request.max_tokens - len(start)) < 1:
             return None
-        digest = hashlib.sha256(f"{request.seed}:{request.index}".encode()).digest()
-        seed, stop = int.from_bytes(digest[:4]) >> 1, sorted(self.base.end_ids)
-        settings = Sampling(room, request.temperature, request.top_p, seed, stop)
+        settings = Sampling(room, request.temperature, request.top_p, seed_of(request), sorted(self.base.end_ids))
         return self._client.sample(slot.sampler, [*request.prompt, *start], settings)
-
-    def _cut(
-        self, request: CompletionRequest, tokens: list[int], logprobs: list[float], on_token: OnToken | None
-    ) -> Completion:
-        """A completion as if it were sampled here: up to the first token that ends it, or a stop string."""
-        text = self._parser.stream(request.stops, ()) if request.stops else None
-        row = Completion(request)
-        for token, logprob in zip(tokens, logprobs, strict=True):
-            row.tokens.append(token)
-            row.logprobs.append(logprob)
-            if text:
-                text.feed(token)
-            if on_token:
-                on_token(row)
-            if token in self.base.end_ids or (text and text.stopped):
-                row.finish = "stop"
-                return row
-        row.finish = "length"
-        return row
 
 
 def _check_served(client: TinkerClient) -> None:
