@@ -26,6 +26,7 @@ from rolloutlab.settings.connected import connected
 from rolloutlab.widgets.html import for_notebook, html_table, paragraphs
 
 _NO_LIST = "it does not list its models: %model UUID selects one by its id"
+_WANDB = "%model PROJECT/NAME --base BASE selects one"
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,8 @@ class Connection:
         """Name, value and origin of each setting."""
         settings, address = self.settings, self.settings.service
         shown = [("service", address.base_url if address else EMBEDDED)]
+        if address and address.kind != "rolloutlab":
+            shown += [("kind", address.kind)]
         if address:
             shown += [("inference", address.inference_base_url), ("key", _key(address))]
         shown += [("project", (address.project if address else settings.project) or "none")]
@@ -94,6 +97,7 @@ def inspect(http: HttpClient, embedded: Embedded, settings: Settings) -> Connect
     offer = http.run(health.ask(http, address))
     does = "samples and trains" if offer.trains else "samples, but does not train"
     listed = f"{count(len(offer.models), 'model')} by name" if offer.models is not None else _NO_LIST
+    listed = _WANDB if address.kind == "wandb" else listed
     engine = _engine(http, address) if offer.own else None
     state = f"{address.base_url} answers: it {does}; {listed}{_below(engine)}"
     return Connection(settings, state, offer.models or (), offer.trains, engine)
@@ -132,6 +136,11 @@ def _key(address: Address) -> str:
     return key if encrypted or not address.token else f"{key}; sent unencrypted"
 
 
+def _typed(address: Address) -> str:
+    """What `%connect` takes for a service."""
+    return f"wandb:{address.project}" if address.kind == "wandb" else address.base_url
+
+
 class Connector:
     """The service of a session: settings in force, HTTP client, OAuth tokens, embedded service, former addresses.
 
@@ -149,6 +158,8 @@ class Connector:
         """Services before the present one, newest first."""
         self.refused = RefusedFields()
         self._engines: dict[str, EngineStatus | None] = {}
+        self.model_ids: dict[tuple[str, str], str] = {}
+        """Ids of models by service and name, once this session has registered them."""
         self._prompt = prompt
         self._can_ask = can_ask
 
@@ -299,8 +310,11 @@ class Connector:
             connection = inspect(self.http, self.embedded, self._with_token(target))
         except SignInError as error:
             if target.service and target.service.key_keyring:
-                again = f"%connect {target.service.base_url} --key-keyring"
+                again = f"%connect {_typed(target.service)} --key-keyring"
                 hint = again if typed else f"%logout {target.service.base_url}"
+                raise SignInError(error.message, hint=hint) from None
+            if target.service and target.service.kind == "wandb":
+                hint = f"%env {target.service.key_env}=, or %connect {_typed(target.service)} --key-keyring"
                 raise SignInError(error.message, hint=hint) from None
             raise
         if typed and target.service:
@@ -327,16 +341,16 @@ class Connector:
         if address is None or not address.key_keyring:
             return settings, None
         stored = kept_key(address)
-        typed = None if stored else self._ask_key(address.base_url)
+        typed = None if stored else self._ask_key(address.base_url, _typed(address))
         return replace(settings, service=replace(address, token=stored or typed)), typed
 
-    def _ask_key(self, url: str) -> str:
-        hint = f"%connect {url} --key-env ROLLOUTLAB_API_KEY"
+    def _ask_key(self, url: str, service: str) -> str:
+        hint = f"%connect {service} --key-env ROLLOUTLAB_API_KEY"
         if not self._can_ask():
             raise InputError(f"the keyring has no key for {url}, and this front end cannot ask for it", hint=hint)
         typed = getpass.getpass(f"API key of {url} (it is not shown): ").strip()
         if not typed:
-            raise InputError("no key was typed", hint=f"%connect {url} --key-keyring")
+            raise InputError("no key was typed", hint=f"%connect {service} --key-keyring")
         return typed
 
     def _with_token(self, settings: Settings) -> Settings:

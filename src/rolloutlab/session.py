@@ -1,6 +1,7 @@
 """Session: the public Python API of a notebook or script; every magic is one call of it."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from os import PathLike
 from typing import TYPE_CHECKING, Any
@@ -967,6 +968,7 @@ class Session:
     ) -> Collection:
         meter = self._meter("sampling", budget)
         prepare = partial(self._models.ensure_registered, work.plan.model) if register else lambda _: None
+        work = replace(work, plan=self._models.pinned(work.plan)) if register else work
         with Progress(f"sampling {work.name}") as shown:
             stored = sample(work, self.store, self._connector, shown, concurrency, self._brokers.tick, meter, prepare)
             shown.keep("\n".join([*work.notes, *self._connector.refused.notes(), *meter.lines()]))

@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from rolloutlab.api.http.client import HttpClient
+from rolloutlab.api.kinds import kind_of
 from rolloutlab.api.wire.engine import EngineStatus
 from rolloutlab.errors import NotFoundError, NotOfferedError, RefusedError, ServiceError
 from rolloutlab.settings import Address
@@ -34,6 +35,10 @@ async def ask(http: HttpClient, address: Address) -> Offer:
             for chat completions.
     """
     url = f"{address.inference_base_url}/models"
+    if not kind_of(address).lists_models:
+        if await _chats(http, address):
+            return Offer(None, kind_of(address).trains)
+        raise _not_such(url.replace("/models", "/chat/completions"), "Not Found")
     try:
         body = await _once(http, address, "GET", url)
         reason = "it lists no models"
@@ -56,6 +61,8 @@ async def engine_of(http: HttpClient, address: Address, *, own: bool = False) ->
     Raises:
         RolloutlabError: it does not answer.
     """
+    if (known := kind_of(address)).endpoints is not None:
+        return known.engine
     try:
         if not own:
             body = await _once(http, address, "GET", f"{address.inference_base_url}/models")
@@ -94,6 +101,8 @@ async def _chats(http: HttpClient, address: Address) -> bool:
 
 async def _trains(http: HttpClient, address: Address) -> bool | None:
     """Whether jobs can be created; tried by GET, then, after 404, by an empty job, which cannot be accepted."""
+    if (known := kind_of(address).trains) is not None:
+        return known
     url = f"{address.base_url}/v1/preview/training-jobs"
     try:
         body = await _once(http, address, "GET", url)

@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from rolloutlab.api.http.client import HttpClient, Tries
+from rolloutlab.api.kinds import chat_name, kind_of, with_step
 from rolloutlab.api.wire.chat import ChatCompletion, ChatRequest, StreamOptions
 from rolloutlab.api.wire.training import ModelCard, ModelCardList
 from rolloutlab.api.wire.trajectories import History, LogprobsRequest, ScoredHistories
@@ -92,11 +93,12 @@ async def models(
 ) -> list[ModelCard]:
     """GET {inference_base_url}/models; raises as `HttpClient.request`, and ServiceError for no list of models."""
     url = f"{address.inference_base_url}/models"
-    headers = address.headers
+    headers, message = address.headers, f"{address.inference_base_url} does not list its models"
+    if not kind_of(address).lists_models:
+        raise NotOfferedError(message, hint="%model PROJECT/NAME --base BASE")
     try:
         body = await http.request("GET", url, token=address.token, headers=headers, timeout=timeout, retry=retry)
     except NotOfferedError as error:
-        message = f"{address.inference_base_url} does not list its models"
         raise NotOfferedError(message, hint=SELECT, status=error.status) from error
     try:
         return ModelCardList.model_validate({"data": body} if isinstance(body, list) else body).data
@@ -124,7 +126,8 @@ async def complete(
         ServiceError: the response is not a chat completion; and as `HttpClient.request`.
     """
     with _explained(request):
-        return _checked(await http.request("POST", retry=True, tries=tries, **_options(address, request)))
+        made = _checked(await http.request("POST", retry=True, tries=tries, **_options(address, request)))
+    return with_step(address, request.model, made)
 
 
 async def stream(
@@ -141,7 +144,8 @@ async def stream(
         async for data in http.events(tries=tries, **_options(address, streaming)):
             if streamed.add(data):
                 on_text(streamed.text)
-        return _checked(streamed.whole())
+        made = _checked(streamed.whole())
+    return with_step(address, request.model, made)
 
 
 def _checked(body: Any) -> ChatCompletion:
@@ -163,7 +167,8 @@ def _whole_counts(usage: Any) -> Any:
 
 
 def _options(address: Address, request: ChatRequest) -> dict[str, Any]:
-    options = {"token": address.token, "headers": address.headers, "content": request.to_json(), "timeout": TIMEOUT}
+    named = request.model_copy(update={"model": chat_name(address, request.model)})
+    options = {"token": address.token, "headers": address.headers, "content": named.to_json(), "timeout": TIMEOUT}
     return {"url": f"{address.inference_base_url}/chat/completions", **options}
 
 
@@ -186,14 +191,17 @@ async def score_histories(
     """POST /v1/preview/logprobs; ServiceError where there is no such endpoint, and as `HttpClient.request`."""
     url = f"{address.base_url}/v1/preview/logprobs"
     body = LogprobsRequest(model=model, histories=list(histories)).to_json()
+    lacks = f"{address.base_url} gives no logprobs for conversations from elsewhere"
+    hint = "the embedded service does: start a kernel without ROLLOUTLAB_URL"
+    if not kind_of(address).has("POST", "logprobs"):
+        raise ServiceError(lacks, hint="%connect embedded")
     try:
         token, headers = address.token, address.headers
         scored = await http.request(
             "POST", url, token=token, headers=headers, content=body, timeout=TIMEOUT, retry=retry
         )
     except NotOfferedError as error:
-        message = f"{address.base_url} gives no logprobs for conversations from elsewhere"
-        raise ServiceError(message, hint="the embedded service does: start a kernel without ROLLOUTLAB_URL") from error
+        raise ServiceError(lacks, hint=hint) from error
     except NotFoundError as error:
         raise NotFoundError(error.message, hint=f"%model {model} registers it") from error
     return ScoredHistories.model_validate(scored)

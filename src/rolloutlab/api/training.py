@@ -7,14 +7,16 @@ from secrets import token_hex
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
+from pydantic_core import to_json
 
 from rolloutlab.api.http.client import HttpClient
 from rolloutlab.api.http.ip_scope import on_this_machine
 from rolloutlab.api.inference import SELECT
+from rolloutlab.api.kinds import config_of, kind_of, page_of, registration, trajectory_of
 from rolloutlab.api.wire import fine_tuning
 from rolloutlab.api.wire import training as wire
 from rolloutlab.api.wire.base import Wire
-from rolloutlab.api.wire.trajectories import TrajectoryGroup
+from rolloutlab.api.wire.trajectories import Trajectory, TrajectoryGroup
 from rolloutlab.errors import (
     BrokenOffError,
     FullError,
@@ -37,7 +39,7 @@ _NO_LOST = "keeps no lost checkpoints"
 
 async def register_model(http: HttpClient, address: Address, model: wire.RegisterModel) -> wire.Model:
     """POST /v1/preview/models."""
-    body, again = model.to_wire(), model.return_existing
+    body, again = registration(address, model), model.return_existing and address.kind != "wandb"
     does, hint = "registers no models", SELECT
     answer = await _call(http, address, "POST", "models", json=body, retry=again, lacks=does, hint=hint)
     return _parsed(wire.Model, answer)
@@ -95,10 +97,10 @@ async def create_job(
     """POST /v1/preview/training-jobs; the id of the job. `key` makes a repeated request the same job.
 
     groups: replace the job's own; iterated again for each try. Exceptions of theirs are raised here. The body is
-    streamed while it is made. The k2 tau is sent under both of its names, as services read one or the other.
+    streamed while it is made. The form of options and trajectories is that of the service's kind.
     """
     sent = job.trajectory_groups if groups is None else groups
-    headers, body = {"Idempotency-Key": key}, partial(_body, _under_both_names(job), sent)
+    headers, body = {"Idempotency-Key": key}, partial(_body, config_of(address, job), sent, address.kind)
     answer = await _call(
         http, address, "POST", "training-jobs", content=body, headers=headers, timeout=300.0, lacks="trains no models"
     )
@@ -165,8 +167,10 @@ async def _pages(
     more = True
     while more:
         last = listed[-1].id if listed else after
-        params = {"limit": _PAGE, **({"after": last} if last else {})}
-        page = _parsed(kind, await _call(http, address, "GET", path, params=params, lacks=lacks))
+        params: dict[str, str | int] = {"limit": _PAGE} if address.kind != "wandb" else {}
+        params |= {"after": last} if last else {}
+        answer = await _call(http, address, "GET", path, params=params, lacks=lacks)
+        page = _parsed(kind, page_of(address, answer))
         listed += page.data
         more = page.has_more
     return listed
@@ -185,6 +189,10 @@ async def _call(
 ) -> Any:
     """One request to the training API; `lacks` is the message of NotOfferedError when it has no such endpoint."""
     url, headers = f"{address.base_url}/v1/preview/{path}", {**address.headers, **(headers or {})}
+    if not kind_of(address).has(method, path):
+        raise NotOfferedError(f"{address.base_url} {lacks}", hint=hint)
+    if address.kind == "wandb":
+        headers.pop("Idempotency-Key", None)  # a repeated request makes another job there
     try:
         return await http.request(method, url, token=address.token, headers=headers, **options)
     except NotOfferedError as error:
@@ -200,17 +208,9 @@ def _parsed(kind: type[W], answer: Any) -> W:
         raise ServiceError(f"the service answered in another form: {where}: {first['msg']}") from error
 
 
-def _under_both_names(job: wire.CreateTrainingJob) -> wire.CreateTrainingJob:
-    config = job.experimental_config
-    if config is None or config.vendor_k2_tau is None:
-        return job
-    both = config.model_copy(update={"kimi_k2_tau": config.vendor_k2_tau})
-    return job.model_copy(update={"experimental_config": both})
-
-
-async def _body(job: wire.CreateTrainingJob, groups: Iterable[TrajectoryGroup]) -> AsyncIterator[bytes]:
+async def _body(job: wire.CreateTrainingJob, groups: Iterable[TrajectoryGroup], kind: str) -> AsyncIterator[bytes]:
     """The JSON of a job in chunks."""
-    async for chunk in _in_chunks(_pieces(job, groups)):
+    async for chunk in _in_chunks(_pieces(job, groups, kind)):
         yield chunk
 
 
@@ -231,15 +231,20 @@ def _next_chunk(pieces: Iterator[bytes]) -> bytes:
     return bytes(chunk)
 
 
-def _pieces(job: wire.CreateTrainingJob, groups: Iterable[TrajectoryGroup]) -> Iterator[bytes]:
+def _pieces(job: wire.CreateTrainingJob, groups: Iterable[TrajectoryGroup], kind: str) -> Iterator[bytes]:
     """The JSON of a job: its head, each trajectory, and the separators."""
+    end = b'],"exceptions":[],"metadata":{},"metrics":{},"logs":[]}' if kind == "wandb" else b"]}"
     yield _begin(job, "trajectory_groups")
     for i, group in enumerate(groups):
         yield b"," * bool(i) + _begin(group, "trajectories")
         for j, trajectory in enumerate(group.trajectories):
-            yield b"," * bool(j) + trajectory.to_json().encode()
-        yield b"]}"
+            yield b"," * bool(j) + _json(trajectory, kind)
+        yield end
     yield b"]}"
+
+
+def _json(trajectory: Trajectory, kind: str) -> bytes:
+    return to_json(trajectory_of(trajectory.to_wire())) if kind == "wandb" else trajectory.to_json().encode()
 
 
 def _begin(whole: Wire, array: str) -> bytes:

@@ -60,9 +60,10 @@ def _functions(magics: LabMagics) -> Iterable[str]:
 
 
 def _services(magics: LabMagics) -> Iterable[str]:
-    from rolloutlab.settings import EMBEDDED  # the module loads pydantic, which nothing before a first cell needs
+    from rolloutlab.settings import EMBEDDED, VENDORS  # which load pydantic: nothing before a first cell needs it
 
-    return [EMBEDDED, *magics.session.settings.profiles]
+    settings = magics.session.settings
+    return [EMBEDDED, *settings.profiles, *(f"{kind}:{settings.project or ''}" for kind in VENDORS)]
 
 
 def _servers(magics: LabMagics) -> Iterable[str]:

@@ -20,7 +20,10 @@ class ConnectMagics(LabMagics):
 
     @magic(binds="what is shown")
     @argument(
-        "service", nargs="?", values="services", help="embedded, a profile of the settings file, or an https:// address"
+        "service",
+        nargs="?",
+        values="services",
+        help="embedded, a profile of the settings file, an https:// address, or wandb:ENTITY/PROJECT",
     )
     @argument("--inference", metavar="URL", help="where chat completions have an address of their own")
     @argument("--key-env", metavar="NAME", values="key variables", help="the environment variable that holds the key")
@@ -39,6 +42,7 @@ class ConnectMagics(LabMagics):
         For example:
 
             %connect https://train.example --key-env TRAIN_KEY --project research/capitals
+            %connect wandb:ENTITY/PROJECT
             %connect embedded
             %connect --search http://127.0.0.1:8000/COLLECTION
         """

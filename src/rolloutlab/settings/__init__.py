@@ -3,6 +3,7 @@
 from rolloutlab.settings.model import (
     EMBEDDED,
     PACKAGED,
+    VENDORS,
     Address,
     Embedding,
     ModelSettings,
@@ -16,6 +17,7 @@ from rolloutlab.settings.read import explained, named_policy, profile_address, r
 __all__ = [
     "EMBEDDED",
     "PACKAGED",
+    "VENDORS",
     "Address",
     "Embedding",
     "ModelSettings",

@@ -4,10 +4,10 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from rolloutlab.errors import InputError
-from rolloutlab.settings.model import EMBEDDED, Address, Profile, Settings
+from rolloutlab.settings.model import EMBEDDED, VENDORS, Address, Profile, ServiceKind, Settings
 from rolloutlab.settings.read import profile_address, unknown_profile
 from rolloutlab.settings.values import inference_url, project_name, service_url, variable_name
 
@@ -44,16 +44,22 @@ def connected(
             raise InputError(f"{option} is for a service elsewhere", hint="%connect embedded --project TEAM/PROJECT")
         return _settled(configured, None, given, EMBEDDED)
     address = profile_address(_profile(configured, service), environment, configured.project)
-    return _settled(configured, _changed(address, given, environment), given, service)
+    address = _changed(address, given, environment)
+    if address.kind == "wandb" and not address.project:
+        raise InputError("wandb needs the entity and the project of the models", hint="%connect wandb:ENTITY/PROJECT")
+    return _settled(configured, address, given, service)
 
 
 def _changed(address: Address, given: Mapping[str, Any], environment: Mapping[str, str]) -> Address:
     """The address with the given options; InputError when the variable that should hold its key is not set."""
+    if address.kind in VENDORS and given.get("inference", address.inference_base_url) != address.inference_base_url:
+        raise InputError("the key of this service goes to its own addresses alone", hint="leave out --inference")
     key_keyring = "key_env" not in given and given.get("key_keyring", address.key_keyring)
     key_env = None if key_keyring else given.get("key_env", address.key_env)
     if key_env and not environment.get(key_env):
         message = f"the environment variable {key_env}, which should hold the key, is not set"
-        raise InputError(message, hint=f"%env {key_env}=")
+        other = f"%connect {address.kind}:{address.project} --key-keyring" if address.kind in VENDORS else None
+        raise InputError(message, hint=other or f"%env {key_env}=")
     return replace(
         address,
         inference_base_url=given.get("inference", address.inference_base_url),
@@ -65,8 +71,12 @@ def _changed(address: Address, given: Mapping[str, Any], environment: Mapping[st
 
 
 def _profile(configured: Settings, service: str) -> Profile:
-    """The profile of that name, or one made of a URL."""
+    """The profile of that name, or one made of a URL or of `wandb:ENTITY/PROJECT`."""
     if service not in configured.profiles:
+        kind, _, project = str(service).partition(":")
+        if kind in VENDORS:
+            url, key_env = VENDORS[kind]["url"], VENDORS[kind]["api_key_env"]
+            return Profile(url, None, key_env, project_name(project), kind=cast("ServiceKind", kind))
         if re.search(r"[/.:]", str(service)):
             return Profile(service_url(service))
         raise unknown_profile(service, configured.profiles)

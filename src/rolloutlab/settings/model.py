@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
@@ -12,6 +12,7 @@ from rolloutlab.settings.values import Date, Dollars, EngineUrl, InferenceUrl, P
 if TYPE_CHECKING:
     from rolloutlab.api.http.secrecy import Bearers
 
+ServiceKind = Literal["rolloutlab", "wandb", "openai"]
 EMBEDDED = "embedded"  # the service whose address changes with every start
 PACKAGED = {"practice": "weights", "practice-reasoning": "reasoning"}  # policies: folders in rolloutlab.policy.practice
 
@@ -21,7 +22,7 @@ class Address:
     """A service: `base_url` excludes /v1, `inference_base_url` ends in it. `token`: the bearer token, or its sources.
 
     project: TEAM/PROJECT, under which the service counts tokens. key_env: the variable that the token came from.
-    key_keyring: whether the token is in the keyring of this machine. prices, budget: as of `Profile`.
+    key_keyring: whether the token is in the keyring of this machine. prices, budget, kind: as of `Profile`.
     """
 
     base_url: str
@@ -32,11 +33,14 @@ class Address:
     key_keyring: bool = field(default=False, compare=False, repr=False)
     prices: Mapping[str, "Price"] = field(default_factory=dict, compare=False, repr=False)
     budget: float | None = field(default=None, compare=False, repr=False)
+    kind: ServiceKind = "rolloutlab"
 
     @property
     def headers(self) -> dict[str, str]:
         """Headers besides the token: the first as in the specification, without a brand; the second as OpenAI's."""
-        return {"Vendor-Project": self.project, "OpenAI-Project": self.project} if self.project else {}
+        if not self.project or self.kind == "wandb":  # there the project is in the names of models
+            return {}
+        return {"Vendor-Project": self.project, "OpenAI-Project": self.project}
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,7 @@ class Profile:
     """A service by name, validated only where the settings file is read. `api_key_env`: the variable with its key.
 
     prices: there, before those of all services. budget: dollars that a lab spends there in all.
+    kind: `rolloutlab` is the specification, `wandb` the hosted service of that vendor, `openai` samples only.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -80,6 +85,18 @@ class Profile:
     project: Project | None = None
     prices: dict[str, Price] = field(default_factory=dict)
     budget: Dollars | None = None
+    kind: ServiceKind = "rolloutlab"
+
+
+VENDORS = {"wandb": {"url": "https://api.training.wandb.ai", "api_key_env": "WANDB_API_KEY"}}
+"""What a profile has to set for each kind of one vendor's. The key goes to that URL alone."""
+
+
+def with_vendor(profile: Any) -> Any:
+    """A profile as the settings file has it, with URL and key of its kind's vendor if it names no URL itself."""
+    if not isinstance(profile, Mapping) or profile.keys() & {"url", "inference_url"}:
+        return profile
+    return {**VENDORS.get(str(profile.get("kind")), {}), **profile}
 
 
 class ModelSettings(BaseModel):

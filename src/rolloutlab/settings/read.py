@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import platformdirs
-from pydantic import ValidationError
+from pydantic import BeforeValidator, ValidationError
 
 from rolloutlab.errors import InputError
 from rolloutlab.fsutil import line_of_key
@@ -25,6 +25,7 @@ from rolloutlab.settings.model import (
     Profile,
     Served,
     Settings,
+    with_vendor,
 )
 from rolloutlab.settings.values import (
     DocumentUrl,
@@ -52,7 +53,7 @@ class _Values(ModelSettings):
     search: Text | None = None
     search_key_env: Variable | None = None
     client_metadata_url: DocumentUrl | None = None
-    profiles: dict[str, Profile] = {}
+    profiles: dict[str, Annotated[Profile, BeforeValidator(with_vendor)]] = {}
     prices: dict[str, Price] = {}
 
 
@@ -104,7 +105,8 @@ def read_settings(environment: Mapping[str, str] = os.environ) -> Settings:
 def profile_address(profile: Profile, environment: Mapping[str, str], project: str | None = None) -> Address:
     """The address of a profile, with the key that its variable holds now; `project` where it has none."""
     key, inference = environment.get(profile.api_key_env or "") or None, profile.inference_url or f"{profile.url}/v1"
-    address = Address(profile.url, inference, key, profile.project or project, profile.api_key_env)
+    named = profile.project or project
+    address = Address(profile.url, inference, key, named, profile.api_key_env, kind=profile.kind)
     return replace(address, prices=profile.prices, budget=profile.budget)
 
 
@@ -178,11 +180,19 @@ def _read_file(path: Path, *, required: bool) -> _Values:
         raise InputError(f"{path}, line {line[0]}: {problem}", hint='for example: policy = "practice"') from None
     except ValidationError as error:
         raise wrong(*min(map(_problem, error.errors()), key=lambda each: line_of_key(text, each[0]))) from None
+    return _checked(values, wrong)
+
+
+def _checked(values: _Values, wrong: Callable[[tuple[str, ...], str, str], InputError]) -> _Values:
+    """The settings, whose profiles fit together; else the error that `wrong` makes."""
     if EMBEDDED in values.profiles:
         raise wrong(("profiles", EMBEDDED), "embedded is the service that comes with rolloutlab", "another name")
     if values.profile not in {*values.profiles, EMBEDDED}:
         unknown = unknown_profile(values.profile, values.profiles)
         raise wrong(("profile",), unknown.message, unknown.hint or "")
+    for name, profile in values.profiles.items():
+        if profile.kind == "wandb" and not (profile.project or values.project):
+            raise wrong(("profiles", name), f"profiles.{name} has no project", 'project = "ENTITY/PROJECT"')
     return values
 
 
@@ -192,6 +202,9 @@ def _problem(error: Any) -> tuple[tuple[str, ...], str, str]:
     if kind == "setting" or keys[0] in ModelSettings.model_fields:
         message, example = explained(error)
         return keys, f"{name}: {message}", f"{name} = {example if str(example)[0].isdigit() else json.dumps(example)}"
+    if kind == "literal_error":
+        message = f"{name}: {error['msg'].replace('Input should', 'must')}, not {error['input']!r}"
+        return keys, message, f"{name} = {error['ctx']['expected'].partition(',')[0]}"
     if kind == "missing":
         return keys[:-1], f"{'.'.join(keys[:-1])} has no {name}", f"{name} = ..."
     if kind in {"dict_type", "dataclass_type"}:

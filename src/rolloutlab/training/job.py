@@ -1,7 +1,7 @@
 """Training job: its events as its service reports them, and a handle to wait for it, cancel it and show it live."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from rolloutlab.api import training
 from rolloutlab.api.http.client import HttpClient
 from rolloutlab.api.job_state import STATUS, job_progress, since_restart, status, step_made
+from rolloutlab.api.kinds import kind_of
 from rolloutlab.api.wire.training import ENDINGS, Event
 from rolloutlab.errors import JobFailedError, NotFoundError, NotOfferedError, RolloutlabError, interrupted
 from rolloutlab.sanitize import escape_control_chars
@@ -51,17 +52,30 @@ _POLL = 0.05
 _SLOWEST_POLL = 1.0
 
 
+Newest = Callable[[Address], Awaitable[int | None]]
+"""The step of the newest checkpoint of a model at a service; None where it is not known."""
+
+
 class EventReader:
     """`events` are those read so far, each once and in order; several tasks may read at once.
 
     Where a service has no events endpoint, they are derived from the job's status; where it has no job endpoint either,
     the reader is `silent` and has ended: the job trains, and its progress is unknown.
+    newest: the newest checkpoint of its model, where the end of the job does not report the one that it made.
     known: recorded events of the job. on_events: called on the loop's thread whenever events have come, with the number
     of rows that were done before them; 0 where the job began again.
     """
 
-    def __init__(self, http: HttpClient, job_id: str, known: Sequence[Event], on_events: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        http: HttpClient,
+        job_id: str,
+        known: Sequence[Event],
+        on_events: Callable[[int], None],
+        newest: Newest | None = None,
+    ) -> None:
         self._http = http
+        self._newest = newest
         self._job_id = job_id
         self._on_events = on_events
         self._clock = Clock()
@@ -90,17 +104,25 @@ class EventReader:
                 f"the service has no job {self._job_id[:8]}: it never arrived there, or was deleted with its model",
                 hint="%%train submits another",
             ) from error
+        new = [await self._with_step(address, event) for event in new]
         if new and last is (self.events[-1] if self.events else None):  # no other task has read them meanwhile
             self._take(new)
         return bool(new)
 
     async def follow(self, address: Address, is_watched: Callable[[], bool] = lambda: True) -> None:
         """Read until the job has ended, or is not watched any more."""
-        pause = _POLL
+        pause = least = max(_POLL, kind_of(address).poll_seconds)
         while not self.has_ended and is_watched():
-            pause = _POLL if await self.read(address) else min(pause * 1.5, _SLOWEST_POLL)
+            pause = least if await self.read(address) else min(pause * 1.5, _SLOWEST_POLL)
             if not self.has_ended:
                 await asyncio.sleep(pause)
+
+    async def _with_step(self, address: Address, event: Event) -> Event:
+        """The event; at the end of a job with the checkpoint that it made, also where the service leaves that out."""
+        if event.type != "training_ended" or "step" in event.data or self._newest is None:
+            return event
+        step = await self._newest(address)
+        return event if step is None else event.model_copy(update={"data": {**event.data, "step": step}})
 
     async def _from_status(self, address: Address) -> list[Event]:
         """The new events that follow from the job's status."""
@@ -143,6 +165,7 @@ class Job(NotebookView):
     find: the address of its service; find(False) starts none, for views of a job.
     collections: names of what it trains on. compare: the command that compares checkpoints on one of them. ended:
     called with every event, once the job has ended. known: its recorded events. options: those it was submitted with.
+    newest: as of `EventReader`.
     """
 
     module = "job"
@@ -158,6 +181,7 @@ class Job(NotebookView):
         known: Sequence[Event] = (),
         compare: str = "",
         options: Mapping[str, Any] | None = None,
+        newest: Newest | None = None,
     ) -> None:
         self._http = http
         self._find = find
@@ -167,7 +191,7 @@ class Job(NotebookView):
         self._collections = tuple(collections)
         self._compare = compare
         self._options = options or {}
-        self._reader = EventReader(http, job_id, known, self._push_events)
+        self._reader = EventReader(http, job_id, known, self._push_events, newest)
         self._follower: Future[Any] | None = None
         self._waits = False
         self._watched_at = 0.0

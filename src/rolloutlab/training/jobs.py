@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 from rolloutlab.api import training
 from rolloutlab.api.http.client import HttpClient
 from rolloutlab.api.job_state import status, step_made
+from rolloutlab.api.kinds import kind_of
 from rolloutlab.api.wire import training as wire
 from rolloutlab.connection import Connector
-from rolloutlab.errors import NotFoundError, RefusedError, ServiceError, SignInError, UnreachableError
+from rolloutlab.errors import NotFoundError, RefusedError, RolloutlabError, ServiceError, SignInError, UnreachableError
 from rolloutlab.settings import Address
 from rolloutlab.store.jobs import SubmittedJobs
 from rolloutlab.store.lab import Lab
@@ -66,6 +67,8 @@ async def with_status(http: HttpClient, address: Address, jobs: Sequence[Submitt
     async def one(job: SubmittedJob) -> SubmittedJob:
         try:
             async with free:
+                if not kind_of(address).has("GET", f"training-jobs/{job.id}"):
+                    return replace(job, status=status(await training.events(http, address, job.id)))
                 response = await training.job(http, address, job.id, timeout=_TIMEOUT, retry=False)
         except NotFoundError:
             return replace(job, status=UNKNOWN)
@@ -135,7 +138,7 @@ class LabJobs:
         names = [self._name_now(label) for label in submitted.collections]
         compare = next(filter(None, map(self._compare_command, names)), "")
         find, ended = partial(self._address, submitted), partial(self._ended, submitted.id)
-        shown = names, ended, events, compare, submitted.options
+        shown = names, ended, events, compare, submitted.options, partial(self._newest, submitted)
         return Job(self._connector.http, find, submitted.id, submitted.model, *shown)
 
     def table(self) -> "pd.DataFrame":
@@ -160,6 +163,7 @@ class LabJobs:
                 step, lost, same = response.final_step, False, str(response.model_id) == model.id
             else:
                 step, lost = job.step, job.status in {UNKNOWN, UNREACHABLE, None}
+                lost = lost or (job.step is None and job.status == "succeeded")
                 same = job.service == service and job.model in {model.name, model.id}
             if same and (step in between or lost):
                 labels += job.collections
@@ -178,6 +182,16 @@ class LabJobs:
 
     def _address(self, job: SubmittedJob, start: bool) -> Address:
         return self._connector.address_of(job.service, start=start, hint=f"%job {job.id[:8]} --wait")
+
+    async def _newest(self, job: SubmittedJob, address: Address) -> int | None:
+        """The newest checkpoint of the model of a job; None where this session has not registered the model."""
+        if not (model_id := self._connector.model_ids.get((job.service, job.model))):
+            return None
+        try:
+            listed = await training.checkpoints(self._connector.http, address, model_id)
+        except RolloutlabError:
+            return None
+        return max((checkpoint.step for checkpoint in listed), default=None)
 
     def _ended(self, job_id: str, events: Sequence[wire.Event]) -> None:
         """Record the last status of a job, and all events."""

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from rolloutlab.api import health, inference, training
+from rolloutlab.api.kinds import kind_of
 from rolloutlab.api.wire.engine import EngineStatus
 from rolloutlab.api.wire.training import LostCheckpoint, Model, ModelCard, RegisterModel
 from rolloutlab.connection import Connector
 from rolloutlab.errors import ConflictError, InputError, NotFoundError, NotOfferedError, RolloutlabError
 from rolloutlab.objective.preflight import count
+from rolloutlab.sampling.config import SamplingConfig
 from rolloutlab.sanitize import escape_control_chars
 from rolloutlab.settings import Address
 from rolloutlab.trajectories.tables import data_frame
@@ -169,6 +171,8 @@ class Models:
         self._connector = connector
         self._registered: set[tuple[str, str]] = set()
         """Base URLs of services, and the names of models registered there."""
+        self._bases: dict[tuple[str, str], str | None] = {}
+        """Of the models registered there, the bases that were given."""
         self._sample_only: set[str] = set()
         """Base URLs of services that train no models."""
 
@@ -195,13 +199,15 @@ class Models:
 
     def check_trains(self) -> None:
         """NotOfferedError where the present service is known to train no models."""
-        if self._connector.name in self._sample_only:
+        service = self._connector.settings.service
+        if self._connector.name in self._sample_only or (service and kind_of(service).trains is False):
             message = f"{self._connector.name} samples only: it trains no models"
             raise NotOfferedError(message, hint="%connect embedded, or another service that trains")
 
     def existing(self, name: str) -> SelectedModel:
         """A model that the service has, or the selected one; NotFoundError with the closest name when there is none."""
-        if name != self.selected and not as_id(name) and not self._is_sampled_only(name):
+        known = name == self.selected or (self._connector.name, name) in self._bases
+        if not known and not as_id(name) and not self._is_sampled_only(name):
             split_name(name)
             names = [card.id for card in self._cards()]
             if name not in names:
@@ -214,11 +220,25 @@ class Models:
         if model_id := as_id(name):
             return Model(id=model_id, entity="", project="", name=name, base_model=base or "")
         project, short = split_name(name)
+        key = self._connector.name, name
+        base = base or self._bases.get(key)
         request = RegisterModel(project=project, name=short, base_model=base, return_existing=True)
         address = self._connector.address()
         model = self._connector.http.run(training.register_model(self._connector.http, address, request))
         self._registered.add((address.base_url, name))
+        self._bases[key] = base
+        self._connector.model_ids[key] = str(model.id)
         return model
+
+    def pinned(self, plan: SamplingConfig) -> SamplingConfig:
+        """The plan with the newest checkpoint, where a service samples it but does not report which one it sampled."""
+        service = self._connector.settings.service
+        model_id = self._connector.model_ids.get((self._connector.name, plan.model))
+        if service is None or service.kind != "wandb" or plan.step is not None or model_id is None:
+            return plan
+        http = self._connector.http
+        listed = http.run(training.checkpoints(http, self._connector.address(), model_id))
+        return plan.model_copy(update={"step": max(each.step for each in listed)}) if listed else plan
 
     def for_training(self, name: str) -> Model:
         """As `register`; ConflictError where the service cannot train it, so that no data is sent for nothing."""
@@ -297,7 +317,10 @@ class Models:
         """InputError for a name that the service would have to register, unless it is of the default project."""
         if as_id(name) or split_name(name)[0] == split_name(DEFAULT_MODEL)[0] or name in self.seen:
             return
-        cards = self._cards()
+        try:
+            cards = self._cards()
+        except NotOfferedError:  # the service decides
+            return
         if name in {card.id for card in cards}:
             return
         bases = sorted({card.base_model or card.id for card in cards}) or ["BASE"]
@@ -308,10 +331,13 @@ class Models:
 
     def _is_sampled_only(self, name: str) -> bool:
         """Whether the present service trains no models, or lists one of a name that no model to train has."""
-        if self._connector.settings.service is None or as_id(name):
+        service = self._connector.settings.service
+        if service is None or as_id(name):
             return False
-        if self._connector.name in self._sample_only:
+        if self._connector.name in self._sample_only or (known := kind_of(service)).trains is False:
             return True
+        if not known.lists_models:
+            return False
         return isinstance(name, str) and not _NAME.fullmatch(name) and name in {card.id for card in self._cards()}
 
     def _sampled(self, name: str, *, ask: bool = False) -> SelectedModel | None:
@@ -321,8 +347,10 @@ class Models:
             NotFoundError: the service lists others.
         """
         service, http = self._connector.settings.service, self._connector.http
-        if ask and service and http.run(health.ask(http, self._connector.with_token(service))).trains is False:
-            self._sample_only.add(self._connector.name)
+        if ask and service and kind_of(service).trains is None:
+            offer = http.run(health.ask(http, self._connector.with_token(service)))
+            if offer.trains is False:
+                self._sample_only.add(self._connector.name)
         if not self._is_sampled_only(name):
             return None
         with suppress(NotOfferedError):  # without a list any name may be right
