@@ -1,6 +1,7 @@
 """`rolloutlab engine check`: the engine of this process passes, and each kind of broken engine fails by name."""
 
 import json
+import sys
 from concurrent.futures import Future
 from dataclasses import replace
 from itertools import count
@@ -107,7 +108,7 @@ class NoSampling(LocalEngine):
 
 class NoTraining(LocalEngine):
     def train(self, source, target, task, callbacks):
-        raise ServiceError("no trainer is left")
+        raise ServiceError("no trainer is left", hint="start one")
 
 
 class FewerOptions(NoOptions):
@@ -179,7 +180,7 @@ def test_a_wrong_scale_of_the_loss_fails_every_gradient(check):
     ("engine", "lines", "error"),
     [
         (NoSampling, {"throughput: sampling", "seed", "cancel: sampling"}, "ServiceError: no sampler is left"),
-        (NoTraining, {"throughput: training", "resume", "optimizer"}, "ServiceError: no trainer is left"),
+        (NoTraining, {"throughput: training", "resume", "optimizer"}, "ServiceError: no trainer is left -> start one"),
     ],
 )
 def test_an_error_of_the_engine_fails_its_lines_and_the_others_are_measured(check, engine, lines, error):
@@ -212,9 +213,25 @@ def test_gradients_of_an_engine_that_has_its_tensors_elsewhere_are_compared_by_i
 def test_the_report_is_a_table_with_progress_beside_it(tiny_policy, capsys):
     assert main(["engine", "check", "--policy", str(tiny_policy), "--tolerance", "1"]) == 0
     printed = capsys.readouterr()
-    assert printed.out.startswith("engine local, policy tiny, device cpu\n\ncheck ")
-    assert printed.out.endswith("\nnothing failed\n")
+    assert printed.out.startswith(
+        "engine local, policy tiny, device cpu\n\nresult        gap  check (a gap of up to 1.0e+00"
+    )
+    assert printed.out.endswith("\n\nnothing failed\n")
+    assert max(map(len, printed.out.splitlines())) <= 80
     assert "1 of 23: logprobs: scored as sampled\n" in printed.err
+
+
+def test_a_failure_is_explained_once_and_progress_takes_one_line_of_a_terminal(tiny_policy, capsys, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr("rolloutlab.engines.open.LocalEngine", NoTraining)
+    assert main(["engine", "check", "--policy", str(tiny_policy)]) == 1
+    out, err = capsys.readouterr()
+    assert "FAIL               optimizer (ServiceError: no trainer is left -> start one)" in out
+    assert out.count("-> gradient: the engine computes another loss: leave this option out on it\n") == 1
+    assert max(map(len, out.splitlines())) <= 80
+    assert "\r\x1b[K1 of 23: logprobs: scored as sampled" in err
+    assert err.endswith("\r\x1b[K")
+    assert "\n1 of 23" not in err
 
 
 @pytest.mark.parametrize(

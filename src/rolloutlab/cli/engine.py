@@ -14,6 +14,7 @@ from rolloutlab.settings import ModelSettings
 if TYPE_CHECKING:
     from rolloutlab.engines.engine import Engine
     from rolloutlab.engines.naive import Naive
+    from rolloutlab.engines.report import Report
 
 _TOLERANCE = 1e-4
 
@@ -35,23 +36,32 @@ def check(policy: str, model: ModelSettings, options: argparse.Namespace) -> int
     if not (math.isfinite(options.tolerance) and options.tolerance > 0):
         raise InputError(f"--tolerance must be a number > 0, not {options.tolerance}", hint=f"--tolerance={_TOLERANCE}")
     try:
-        from rolloutlab.engines.check import Conformance, Report
-        from rolloutlab.engines.open import open_engine, quiet_transformers
+        from rolloutlab.engines.open import quiet_transformers
     except ModuleNotFoundError as error:
         raise PolicyError(f"engines need {error.name}", hint="pip install 'rolloutlab[local]'") from error
     quiet_transformers()
+    try:
+        report = _measured(policy, model, options.tolerance)
+    finally:
+        _progress("")
+    print(json.dumps(report.to_json(), indent=2) if options.json else report.table())
+    return 0 if report.passed else 1
+
+
+def _measured(policy: str, model: ModelSettings, tolerance: float) -> "Report":
+    from rolloutlab.engines.check import Conformance
+    from rolloutlab.engines.open import open_engine
+    from rolloutlab.engines.report import Report
+
+    _progress(f"opening the engine {model.engine} on {policy}")
     engine = open_engine(policy, model, least_seconds=0.0)
     try:
         reference, missing = _reference(policy, model, engine)
-        if missing:
-            _progress(f"nothing is compared with this process: {missing}")
         with tempfile.TemporaryDirectory(prefix="rolloutlab-") as folder:
-            measured = tuple(Conformance(engine, reference, Path(folder), options.tolerance).run(_progress))
-        report = Report(engine.name, engine.base.name, dict(engine.status()), dict(engine.unsupported), measured)
+            lines = tuple(Conformance(engine, reference, Path(folder), tolerance).run(_progress))
+        return Report(engine.name, engine.base.name, dict(engine.status()), dict(engine.unsupported), lines, missing)
     finally:
         engine.close()
-    print(json.dumps(report.to_json(), indent=2) if options.json else report.table())
-    return 0 if report.passed else 1
 
 
 def _reference(policy: str, model: ModelSettings, engine: "Engine") -> "tuple[Naive | None, str]":
@@ -73,4 +83,8 @@ def _reference(policy: str, model: ModelSettings, engine: "Engine") -> "tuple[Na
 
 
 def _progress(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    """A line to standard error, which in a terminal takes the place of the one before it."""
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
+    elif line:
+        print(line, file=sys.stderr, flush=True)

@@ -6,11 +6,11 @@ from array import array
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import CancelledError
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from threading import Event
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -18,6 +18,7 @@ from safetensors import SafetensorError
 from rolloutlab.api.wire.chat import UserMessage
 from rolloutlab.engines import naive
 from rolloutlab.engines.engine import Engine, partial_of
+from rolloutlab.engines.report import Measurement
 from rolloutlab.errors import Cancelled
 from rolloutlab.fsutil import remove
 from rolloutlab.objective.options import Options
@@ -58,55 +59,6 @@ GRADIENTS: dict[str, Mapping[str, Any]] = {
     "custom_loss": {},
 }  # fmt: skip
 """Options of each gradient that is compared, by the option's name on the wire."""
-Result = Literal["pass", "fail", "refused", "measured"]
-
-
-@dataclass(frozen=True)
-class Measurement:
-    """A line of the report. gap: the largest difference; up to `limit` it passes. note: figures, or an error."""
-
-    name: str
-    result: Result
-    gap: float | None = None
-    limit: float | None = None
-    note: str = ""
-
-
-@dataclass(frozen=True)
-class Report:
-    """What `engine check` measured."""
-
-    engine: str
-    policy: str
-    status: Mapping[str, str]
-    unsupported: Mapping[str, str]
-    lines: tuple[Measurement, ...]
-
-    @property
-    def passed(self) -> bool:
-        """Whether no line fails; what an engine refuses by name counts as passed."""
-        return all(line.result != "fail" for line in self.lines)
-
-    def to_json(self) -> dict[str, Any]:
-        """All of it, as JSON values; a gap that is not a finite number is null."""
-        report = {**asdict(self), "passed": self.passed}
-        for line in report["lines"]:
-            line["gap"] = line["gap"] if math.isfinite(line["gap"] or 0.0) else None
-        return report
-
-    def table(self) -> str:
-        """What was measured, and a line per measurement, in columns."""
-        wide = max(len(line.name) for line in self.lines)
-        status = "".join(f", {name} {value}" for name, value in self.status.items())
-        rows = [f"engine {self.engine}, policy {self.policy}{status}", ""]
-        rows += [f"{'check':{wide}}  {'gap':>8}  {'limit':>8}  result"]
-        for line in self.lines:
-            gap, limit = (f"{'' if each is None else f'{each:.1e}':>8}" for each in (line.gap, line.limit))
-            rows.append(f"{line.name:{wide}}  {gap}  {limit}  {line.result}{line.note and f'  {line.note}'}")
-        rows += [f"{name} is not honoured: {why}" for name, why in self.unsupported.items()]
-        failed = [line.name for line in self.lines if line.result == "fail"]
-        rows += ["", f"{len(failed)} of {len(self.lines)} failed: {', '.join(failed)}" if failed else "nothing failed"]
-        return "\n".join(rows)
 
 
 class _ProtocolError(Exception):
@@ -148,7 +100,8 @@ class Conformance:
             except _ProtocolError as error:
                 yield Measurement(name, "fail", note=str(error))
             except Exception as error:  # noqa: BLE001 - an engine can fail in any way, and the other lines are worth having
-                yield Measurement(name, "fail", note=f"{type(error).__name__}: {error}"[:300])
+                hint = f" -> {hint}" if (hint := getattr(error, "hint", None)) else ""
+                yield Measurement(name, "fail", note=f"{type(error).__name__}: {error}"[:300] + hint)
 
     def _compared(self, gap: float, note: str = "") -> Measurement:
         # a gap that is not a number must fail
