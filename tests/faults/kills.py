@@ -105,7 +105,7 @@ class Client:
             self._journal.write("checkpoint", step=job.step, job=job.id)
 
     def _fine_tune(self) -> None:
-        self._train(sft=True)
+        self._train(sft=True, options={"batch_size": 1})
 
     def _own_loss(self) -> None:
         self._train(loss=loss)
@@ -274,6 +274,24 @@ class Campaign:
         self._check(quiet=True)  # once more from the beginning
         self.counts = counts
         self.losses += [f"{path.relative_to(self._home)} was left behind" for path in strays(self._home)]
+        self._check_steps()
+
+    def _check_steps(self) -> None:
+        """AdamW has counted each gradient step of the jobs that ended once: a job that goes on repeats none of them."""
+        for model_id, newest in self._service_rows("SELECT model_id, max(step) FROM checkpoints GROUP BY model_id"):
+            optimizer = read_checkpoint(self._home / "service" / "models" / model_id / str(newest)).optimizer
+            counted = {int(value) for name, value in optimizer.items() if name.endswith(".step")} or {0}
+            [[reported]] = self._service_rows(
+                "SELECT count(*) FROM events JOIN jobs ON jobs.id = job_id"
+                " WHERE type = 'gradient_step' AND status = 'succeeded' AND model_id = ?",
+                model_id,
+            )
+            self.counts["gradient steps"] += reported
+            if counted != {reported}:
+                self.losses.append(f"checkpoint {newest} has {counted} gradient steps, of {reported} reported")
+        [[self.counts["jobs that were restarted"]]] = self._service_rows(
+            "SELECT count(DISTINCT job_id) FROM events WHERE type = 'restarted'"
+        )
 
     def stop(self) -> None:
         """End what still runs."""

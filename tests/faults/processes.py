@@ -15,6 +15,9 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"  # it would complain of the fork
 
 import rolloutlab.service.serve  # noqa: F401 - before the forks
 from rolloutlab.cli.commands import main as command_line
+from rolloutlab.policy import progress
+
+progress._LEAST_SECONDS = progress._SHARE = 0  # jobs of a second keep what they have done after every row
 
 
 def fork(work: Callable[[], object], log: Path) -> int:

@@ -154,7 +154,7 @@ class Loop:
     def _fine_tune(self) -> None:
         """On the better half of the answers, and on a file."""
         for names, where, number in (("letters", "reward > 0.2", 4), (str(self._home / TUNING), None, len(ANSWERS))):
-            job = self._lab.train(names, sft=True, where=where, say=lambda _: None)
+            job = self._lab.train(names, {"batch_size": 1}, sft=True, where=where, say=lambda _: None)
             self._journal.write("checkpoint", step=job.step, job=job.id, learned=number)
 
     def _own_loss(self) -> None:
