@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
+from uuid import UUID
 
 import httpx
 
@@ -30,6 +31,7 @@ class Paid:
         self.usage: Callable[[dict[str, int]], Any] = lambda usage: usage
         self.answer: Callable[[dict[str, Any]], str] = lambda _: "word " * 3
         self.gate: asyncio.Event | None = None
+        self.logprobs = False
         self.under_way = self.most = 0
 
     async def __call__(self, request: httpx.Request) -> httpx.Response:
@@ -45,7 +47,7 @@ class Paid:
             return httpx.Response(422, json={"detail": "a key is missing"})  # it is asked whether it trains
         if path.endswith("/training-jobs"):
             self.jobs.append(json.loads(await request.aread()))
-            return httpx.Response(200, json={"training_job_id": "0b7d1c9e-0000-4000-8000-0000000000aa"})
+            return httpx.Response(200, json={"id": str(UUID(int=len(self.jobs)))})
         if path.endswith("/models") and request.method == "POST":
             sent = json.loads(request.content)
             return httpx.Response(200, json={**MODEL, "name": sent.get("name", "small")})
@@ -65,7 +67,9 @@ class Paid:
                 raise failure
             return failure
         message = {"role": "assistant", "content": self.answer(body)}
-        choices = [{"index": i, "finish_reason": "stop", "message": message, "logprobs": None} for i in range(n)]
+        token = {"token": "w", "logprob": -1.0, "top_logprobs": []}
+        logprobs = {"content": [token] * self.sampled(body)} if self.logprobs else None
+        choices = [{"index": i, "finish_reason": "stop", "message": message, "logprobs": logprobs} for i in range(n)]
         usage = self.usage({"prompt_tokens": prompt, "completion_tokens": sampled, "total_tokens": prompt + sampled})
         head = {"id": "1", "object": "chat.completion", "created": 0, "model": body["model"]}
         return httpx.Response(200, json={**head, "choices": choices, "usage": usage})

@@ -31,6 +31,7 @@ from rolloutlab.settings import Settings
 from rolloutlab.store.damage import check_lab
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import Edit, StoredCollection
+from rolloutlab.store.spending import JUDGING
 from rolloutlab.training.custom_loss import Loss, publish_loss
 from rolloutlab.training.dry_run import DryRun, FineTuningCheck, check_fine_tuning
 from rolloutlab.training.fine_tuning import (
@@ -91,6 +92,7 @@ class Session:
         self._models = Models(self._connector)
         self._mcp = McpRegistry(self._connector, self._brokers.tick)
         self._scorers, self._reward_loop = Scorers(), RewardLoop()
+        self._scoring: Meter | None = None
         self._jobs = LabJobs(lambda: self.store, self._connector, self._scorers)
         self._search = SearchPlaces(lambda: self.store, lambda: self.settings, lambda: self._connector.http)
         self.seen = self._models.seen
@@ -453,9 +455,9 @@ class Session:
     def collections(self, pattern: str | None = None) -> "pd.DataFrame":
         """The collections that match `pattern` (`cap*`), each generation with its counts, newest first.
 
-        With prices in the settings file, the table has the cost of sampling.
+        With prices in the settings file, the table has the cost of sampling and judging.
         """
-        return catalogue(self.store.collections(), pattern, self.settings.prices)
+        return catalogue(self.store.collections(), pattern, self._terms.price, self.store.spending.judged())
 
     def delete(self, name: str, *, say: Say = print) -> None:
         """Soft-delete a collection, or one generation of it (`name:2`); NotFoundError when there is none."""
@@ -553,6 +555,7 @@ class Session:
         resume: bool = False,
         cache: bool = True,
         dry_run: bool = False,
+        budget: Budget | float | None = None,
         say: Say = print,
     ) -> Any:
         """Score every trajectory of a collection with functions; returns the collection.
@@ -568,10 +571,11 @@ class Session:
         the GIL. overwrite: also replace rewards by hand, and call functions whose results are stored. resume: score
         only what the last scoring that is not undone left out or failed on, with its functions, weights and options
         where none are given, as a change of its own. cache: store and use the results of pure functions. dry_run: try
-        three trajectories, store nothing and return a DataFrame.
+        three trajectories, store nothing and return a DataFrame. budget: dollars for the models that graders ask.
 
         Raises:
             NotFoundError: no such collection. InputError: a wrong weight, option or parameter, or not a function.
+            BudgetError: the budget is used up; what was scored is stored.
             RewardError: all failed, and no reward was changed; or more than half did, and the rest was not tried.
         """
         options = {
@@ -580,10 +584,18 @@ class Session:
             "cache": None if cache else False,
         }  # fmt: skip
         given = {option: value for option, value in options.items() if value is not None}
-        prices, loop = self.settings.prices, self._reward_loop
-        collection, request = self.collection(name), ScoringRequest(function, weights, given, loop, prices)
-        with Progress(f"scoring {name}") as shown:
-            return score_collection(self.store, collection, request, self._scorers, shown, say)
+        price, loop = self._terms.price, self._reward_loop
+        collection, request = self.collection(name), ScoringRequest(function, weights, given, loop, price)
+        self._scoring = meter = self._meter(JUDGING, budget)
+        try:
+            with Progress(f"scoring {name}") as shown:
+                scored = score_collection(self.store, collection, request, self._scorers, shown, say)
+        finally:
+            self._scoring = None
+            meter.close(collection.stored)
+        for line in meter.lines():
+            say(line)
+        return scored
 
     def judge(
         self,
@@ -593,6 +605,8 @@ class Session:
         model: str,
         samples: int = 2,
         seed: int = 0,
+        max_tokens: int | None = None,
+        budget: Budget | float | None = None,
         variables: Mapping[str, Any] | None = None,
         overwrite: bool = False,
         say: Say = print,
@@ -602,21 +616,24 @@ class Session:
         rubric: the criteria; `{{x}}` is replaced by column x of the row, else by the variable x. By default a general
         rubric. samples: judgements per group, every second one in the reverse order, which cancels position bias. The
         reward is their mean; the component `disagreement` is the distance between them, and `say` gets its summary.
-        seed: of the order. overwrite: as in `reward`. The judge's explanation of each score is in `reward_history`, and
-        its tokens count as tokens of the collection, also those of unusable responses.
+        seed: of the order. max_tokens: of a response. budget: dollars; needs max_tokens. overwrite: as in `reward`.
+        The judge's explanation of each score is in `reward_history`, and its tokens count as tokens of the collection,
+        also those of unusable responses.
 
         Raises:
             NotFoundError: no such collection or model. InputError: an invalid rubric or number of samples.
-            RewardError: no scores for a group after a retry. ServiceError: the service's response.
+            RewardError: no scores for a group after a retry. ServiceError: the service's response. BudgetError: the
+            budget is used up; no reward was changed.
         """
         self.store.check_writable()
-        collection, judge = self.collection(name), Judge(model, rubric, samples, seed)
+        collection, judge = self.collection(name), Judge(model, rubric, samples, seed, max_tokens)
+        meter = self._meter(JUDGING, budget)
         with Progress(f"judging {name}") as shown:
             scores, disagreement = judge_collection(
-                collection, name, judge, variables or {}, overwrite, self.store, self._connector, shown
+                collection, name, judge, variables or {}, overwrite, self.store, self._connector, shown, meter
             )
-        if disagreement:
-            say(disagreement)
+        for line in [disagreement, *meter.lines()] if disagreement else meter.lines():
+            say(line)
         give(self.store, collection.label, scores, judge, overwrite=overwrite, say=say)
         return collection
 
@@ -794,6 +811,7 @@ class Session:
         every: int = 5,
         patience: int = 3,
         seed: int | None = None,
+        budget: Budget | float | None = None,
         say: Say = print,
         **sampling: Any,
     ) -> Loop:
@@ -803,16 +821,19 @@ class Session:
         and no held-out score. over: rows, as in `chat`, or a function from the number of a round to its rows.
         held_out: rows that are sampled before every `every` rounds and after the last, and never trained on; at the end
         the best checkpoint is measured on them again, with other seeds. patience: the loop ends after so many
-        consecutive rounds in which nothing trained. seed: of the first round; later seeds follow from it. sampling:
-        further settings of `chat`. say: gets a line per round where no chart can be shown.
+        consecutive rounds in which nothing trained. seed: of the first round; later seeds follow from it. budget:
+        dollars that this call may cost in all: sampling, judging and training. sampling: further settings of `chat`.
+        say: gets a line per round where no chart can be shown.
 
         An interrupt or an error loses nothing that was sampled or trained; `jobs=0` only shows the rounds so far.
 
         Raises:
             InputError: an invalid argument; nothing was sampled.
-            RewardError, ServiceError, JobFailedError: as `chat`, `reward` and `train` do.
+            RewardError, ServiceError, JobFailedError, BudgetError: as `chat`, `reward` and `train` do.
         """
-        steps = LoopSteps(self, name, prompt, reward, n, seed, options, held_out, sampling)
+        shared = budget if isinstance(budget, Budget | None) else Budget(budget)
+        self._meter("training", shared).check_training(self.selected)
+        steps = LoopSteps(self, name, prompt, reward, n, seed, options, held_out, sampling, shared)
         return run_loop(steps, self.store, over, Live(say), jobs=jobs, every=every, patience=patience)
 
     def compare(

@@ -2,13 +2,13 @@
 
     writes.py [--sample N] [--only PATTERN] [--seed 0] [--side client|service] [--verbose] [--keep DIR]
 
-The loop registers a model, samples, scores, resumes, undoes, trains, fine-tunes on trajectories and a file, trains with
-a loss of its own, opens a copy of the lab, compares, ranks, labels, searches, exports, imports, renames, deletes and
-restores. Beside the service's database lie a body and a checkpoint that it does not list, which a start moves aside as
-they are. The loop runs once to count the calls of each side (see `inject`), and then once more for every call, or for a
-sample of them, with an OSError in the place of that call. A step may end in a deliberate error then. After that the
-client opens its lab anew and does the step again, which must succeed, as must all the rest; at the end everything is
-there as it was reported before and after.
+The loop registers a model, samples within a budget, scores, resumes, undoes, trains, fine-tunes on trajectories and a
+file, trains with a loss of its own, opens a copy of the lab, compares, ranks, labels, searches, exports, imports,
+renames, deletes and restores. Beside the service's database lie a body and a checkpoint that it does not list, which a
+start moves aside as they are. The loop runs once to count the calls of each side (see `inject`), and then once more for
+every call, or for a sample of them, with an OSError in the place of that call. A step may end in a deliberate error
+then. After that the client opens its lab anew and does the step again, which must succeed, as must all the rest; at the
+end everything is there as it was reported before and after.
 
 Exit status 0 when nothing was lost, no step failed twice, and no error was one of Python's own.
 """
@@ -40,7 +40,7 @@ from processes import end, fork, gone, published, serve, strays, until, wait_for
 from rolloutlab.errors import RolloutlabError
 from rolloutlab.policy.checkpoints import read_checkpoint
 from rolloutlab.session import Session
-from rolloutlab.settings import Settings
+from rolloutlab.settings import Price, Settings
 from rolloutlab.store.lab import Lab
 
 LONGEST_RUN = 90.0
@@ -79,7 +79,7 @@ class Loop:
         self._open()
 
     def _open(self) -> None:
-        self._lab = Session(Settings(home=self._home))
+        self._lab = Session(Settings(home=self._home, prices={self._name: Price(1.0, 1.0, 1.0)}))
         self._lab._models.selected = self._name
 
     def run(self) -> int:
@@ -132,7 +132,7 @@ class Loop:
         self._journal.write("model", id=self._lab.model(self._name).id)
 
     def _sample(self) -> None:
-        found = self._lab.chat("letters", "user: Sort {{letters}}", n=3, over=ROWS, max_tokens=4, seed=1)
+        found = self._lab.chat("letters", "user: Sort {{letters}}", n=3, over=ROWS, max_tokens=4, seed=1, budget=1)
         self._journal.trajectories(found.label, found.trajectories)
 
     def _score(self) -> None:

@@ -62,6 +62,10 @@ CALLS = {
     "%%reward x --judge lab/judge --samples 3 --overwrite\nShort is best.": (
         'lab.judge("x", "Short is best.\\n", model="lab/judge", samples=3, overwrite=True, variables=globals())'
     ),
+    "%%reward x --judge lab/judge --max-tokens 99 --budget 2\n": (
+        'lab.judge("x", "\\n", model="lab/judge", max_tokens=99, budget=2.0, variables=globals())'
+    ),
+    "%%reward x --with add --budget 2": 'lab.reward("x", {"add": add}, {}, budget=2.0)',
     "%%reward x --judge lab/judge\n": 'lab.judge("x", "\\n", model="lab/judge", variables=globals())',
     "%rewards x": 'lab.rewards("x")',
     "%rewards x --undo": 'lab.undo_rewards("x"); lab.rewards("x")',

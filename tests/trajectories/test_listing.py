@@ -1,17 +1,11 @@
 """The table of collections, and what they have cost."""
 
-from dataclasses import dataclass
-
 import pytest
 
+from rolloutlab.api.prices import Tokens
+from rolloutlab.settings import Price
 from rolloutlab.store.models import CollectionSummary
-from rolloutlab.trajectories.tables import catalogue, cost
-
-
-@dataclass(frozen=True)
-class Price:
-    prompt: float
-    completion: float
+from rolloutlab.trajectories.tables import catalogue, dollars
 
 
 def summary(name="capitals", **overrides):
@@ -32,16 +26,23 @@ def summary(name="capitals", **overrides):
 
 
 def test_what_sampling_cost_is_tokens_times_their_price_per_million():
-    assert cost(summary(), {"big": Price(0.25, 2.0)}) == pytest.approx(2 * 0.25 + 0.5 * 2.0)
+    assert dollars(summary(), {"big": Price(0.25, 2.0)}.get, {}) == pytest.approx(2 * 0.25 + 0.5 * 2.0)
+
+
+def test_a_judge_costs_as_much_as_its_own_model_and_nothing_is_known_without_its_price():
+    judged = {"judge": Tokens(500_000, 100_000)}
+    prices = {"big": Price(0.25, 2.0), "judge": Price(10.0, 20.0)}
+    assert dollars(summary(), prices.get, judged) == pytest.approx(1.5 * 0.25 + 0.4 * 2.0 + 0.5 * 10 + 0.1 * 20)
+    assert dollars(summary(), {"big": Price(0.25, 2.0)}.get, judged) is None
 
 
 @pytest.mark.parametrize("plan", [{}, {"model": "small"}])
 def test_without_a_price_there_is_no_cost(plan):
-    assert cost(summary(plan=plan), {"big": Price(1.0, 1.0)}) is None
+    assert dollars(summary(plan=plan), {"big": Price(1.0, 1.0)}.get, {}) is None
 
 
 def test_the_table_says_what_is_there_what_is_missing_and_what_it_took():
-    (row,) = catalogue([summary()], None, {}).to_dict("records")
+    (row,) = catalogue([summary()], None, {}.get, {}).to_dict("records")
     assert row == {
         "groups": 2,
         "trajectories": 7,
@@ -55,13 +56,13 @@ def test_the_table_says_what_is_there_what_is_missing_and_what_it_took():
 
 
 def test_the_cost_is_shown_where_any_price_is_known():
-    table = catalogue([summary(), summary("rivers", plan={})], None, {"big": Price(0, 1.0)})
+    table = catalogue([summary(), summary("rivers", plan={})], None, {"big": Price(0, 1.0)}.get, {})
     assert table["cost ($)"].iloc[0] == 0.5
     assert table["cost ($)"].isna().tolist() == [False, True]
 
 
 def test_a_pattern_chooses_by_name_or_by_label():
     result = [summary(), summary(newest=False), summary("rivers")]
-    assert list(catalogue(result, "cap*", {}).index) == ["capitals", "capitals:1"]
-    assert list(catalogue(result, "*:1", {}).index) == ["capitals:1"]
-    assert list(catalogue(result, "x*", {}).index) == []
+    assert list(catalogue(result, "cap*", {}.get, {}).index) == ["capitals", "capitals:1"]
+    assert list(catalogue(result, "*:1", {}.get, {}).index) == ["capitals:1"]
+    assert list(catalogue(result, "x*", {}.get, {}).index) == []

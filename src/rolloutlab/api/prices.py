@@ -18,6 +18,8 @@ TEMPLATE_TOKENS = 1024
 """Tokens that a chat template may add of its own to a prompt: a default system message, instructions for tools."""
 _STEP = re.compile(r"(@[^/@]*|:step\d+)$")
 _SIGNIFICANT = 3
+_GRADERS = '"sampling_params": {"max_completion_tokens": 512} of a grader'
+"""Where a request without a bound comes from: others are checked before they are made."""
 
 
 class Tokens(NamedTuple):
@@ -87,7 +89,7 @@ def bound(request: ChatRequest) -> Tokens:
     """
     longest = request.max_completion_tokens or request.max_tokens
     if longest is None:
-        raise InputError("without max_tokens the price of a completion has no bound", hint="--max-tokens 512")
+        raise InputError("without max_tokens the price of a completion has no bound", hint=_GRADERS)
     tools = sum(len(tool.to_json().encode()) for tool in request.tools or ())
     return Tokens(prompt_bound(request.messages, tools), request.n * longest)
 

@@ -39,6 +39,8 @@ class RewardMagics(LabMagics):
     )
     @argument("--judge", metavar="MODEL", help="a model that scores each group; the cell is its rubric")
     @argument("--samples", type=int, help="how often a group is judged (default: 2, in opposite orders)")
+    @argument("--max-tokens", type=int, help="the most tokens of one answer of the judge, for a budget")
+    @argument("--budget", type=float, metavar="DOLLARS", help="of the judge, or of models that a grader asks")
     @argument("--overwrite", action="store_true", help="score again what was scored by hand")
     @argument("--concurrency", type=int, help="calls at a time (default: 32)")
     @argument("--timeout", type=float, metavar="SECONDS", help="for a call, which has failed then")
@@ -71,13 +73,14 @@ class RewardMagics(LabMagics):
         """
         if options.judge:
             return self._judge(options, cell)
-        if options.samples is not None:
-            raise InputError("--samples is for a judge", hint=f"%%reward {options.name} --judge MODEL")
+        for name in self.given(options, "samples", "max_tokens"):
+            option = f"--{name.replace('_', '-')}"
+            raise InputError(f"{option} is for a judge", hint=f"%%reward {options.name} --judge MODEL")
         result: Collection | pd.DataFrame = self.session.reward(
             options.name,
             self._functions(options, cell),
             parse_weights(options.weights or []),
-            **self.given(options, *_CALLS),
+            **self.given(options, *_CALLS, "budget"),
             **{name: value for name, value in _SWITCHES.items() if getattr(options, name) is value},
         )
         return result
@@ -132,7 +135,7 @@ class RewardMagics(LabMagics):
             model=options.judge,
             variables=self.variables,
             overwrite=options.overwrite,
-            **self.given(options, "samples"),
+            **self.given(options, "samples", "max_tokens", "budget"),
         )
 
     def _functions(self, options: Namespace, cell: str) -> "Functions | None":

@@ -2,10 +2,10 @@
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rolloutlab.api.budget import Budget
 from rolloutlab.api.http.client import Tries
@@ -21,8 +21,8 @@ from rolloutlab.store.spending import JUDGING, Account, Spending
 AHEAD = 16
 """Requests for which money is set aside in the lab at once, so that not each one waits for the disk."""
 
-Send = Callable[[Tries | None], Awaitable[ChatCompletion]]
-"""Sends a request, each try of which is metered."""
+Send = Callable[..., Coroutine[Any, Any, ChatCompletion]]
+"""Sends a request; its argument, if any, is the `Tries` that hear of each try."""
 
 
 class Terms(NamedTuple):
@@ -104,8 +104,8 @@ class Meter:
         """
         price = self._known_price(request.model) if self.limited else self._terms.price(request.model)
         entry = self._entry(request.model, price)
-        if not self.limited:  # whether it fits is not asked: any bound will do
-            completion = await send(None)
+        if not self.limited:
+            completion = await send()
             usage = completion.usage
             self._count(entry, Tokens(usage.prompt_tokens, usage.completion_tokens) if usage else Tokens())
             return completion
@@ -274,7 +274,7 @@ class Meter:
         return BudgetError(f"{what}, and {shown(spent)} {where}", hint=f"a larger budget in {self._terms.file}")
 
 
-class _MeteredTries:
+class _MeteredTries(Tries):
     """The tries of one request: each holds the worst case, and pays it where the service may have done the work."""
 
     def __init__(self, meter: Meter, entry: _Entry, most: Tokens) -> None:

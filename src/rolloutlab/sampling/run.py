@@ -101,7 +101,7 @@ def sample(
 def _sender(connector: Connector, address: Address, writer: TrajectoryWriter, meter: Meter) -> Complete:
     """Sends one request: without what the service refuses, metered, and streamed where it is the only one."""
 
-    async def send(request: ChatRequest, tries: Tries | None) -> ChatCompletion:
+    async def send(request: ChatRequest, tries: Tries | None = None) -> ChatCompletion:
         if writer.total == 1:
             try:
                 return await stream(connector.http, address, request, writer.say, tries)

@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from inspect import signature
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol
 
+from rolloutlab.api.budget import Budget
 from rolloutlab.errors import InputError, NothingTrainsError, interrupted
 from rolloutlab.objective.options import Options, settle
 from rolloutlab.objective.preflight import count, preflight
@@ -164,6 +165,7 @@ class LoopSteps:
     options: Mapping[str, Any] | None
     held_out: Any
     sampling: Mapping[str, Any]
+    budget: Budget | None = None
 
     def check(self, *rows: Any) -> None:
         """Raise what the calls would raise for these rows, before anything is sampled; None are no rows."""
@@ -190,18 +192,23 @@ class LoopSteps:
     def train(self, label: str) -> str:
         """Train on a round until its job has ended; why nothing of it trained, or an empty text."""
         try:
-            self.calls.train(label, self.options, wait=False, say=_quiet).wait(progress=False)
+            self.calls.train(label, self.options, wait=False, say=_quiet, **self._paid).wait(progress=False)
         except NothingTrainsError as error:
             return error.message.partition(": ")[2] or error.message
         return ""
 
     def _scored(self, name: str, rows: Any, seed: int | None, **model: str) -> Collection:
-        label = self.calls.chat(name, self.prompt, n=self.n, over=rows, seed=seed, **model, **self.sampling).label
+        settings = {**model, **self.sampling, **self._paid}
+        label = self.calls.chat(name, self.prompt, n=self.n, over=rows, seed=seed, **settings).label
         judge = self.reward
         if not isinstance(judge, Judge):
-            return self.calls.reward(label, judge, say=_quiet)
-        settings = {"model": judge.model, "samples": judge.samples, "seed": judge.seed}
-        return self.calls.judge(label, judge.rubric, **settings, say=_quiet)
+            return self.calls.reward(label, judge, say=_quiet, **self._paid)
+        given = {each.name: getattr(judge, each.name) for each in fields(judge) if each.name != "rubric"}
+        return self.calls.judge(label, judge.rubric, **given, say=_quiet, **self._paid)
+
+    @property
+    def _paid(self) -> dict[str, Any]:
+        return {} if self.budget is None else {"budget": self.budget}
 
 
 def _quiet(_line: str) -> None:

@@ -10,7 +10,6 @@ import hashlib
 import json
 import math
 import random
-from collections import Counter
 from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,13 +20,15 @@ from rolloutlab.api.inference import complete
 from rolloutlab.api.wire.chat import ChatCompletion, ChatRequest, Usage
 from rolloutlab.api.wire.reasoning import FIELDS, reasoning_of
 from rolloutlab.connection import Connector
-from rolloutlab.errors import InputError, RefusedError, RewardError, interrupted
+from rolloutlab.errors import BudgetError, InputError, RefusedError, RewardError, interrupted
+from rolloutlab.sampling.metering import Meter
 from rolloutlab.sampling.prompt import fill_text
 from rolloutlab.sampling.run import ProgressBar
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import Group, Score, StoredTrajectory, plain_text
 from rolloutlab.store.scorings import NewScoring
 from rolloutlab.trajectories.collection import Collection
+from rolloutlab.trajectories.json_objects import json_objects
 from rolloutlab.trajectories.scoring.functions import say_kept
 
 RUBRIC = """\
@@ -81,6 +82,7 @@ class Judge:
     rubric: str = ""
     samples: int = 2
     seed: int = 0
+    max_tokens: int | None = None
 
 
 def dialogs_of(
@@ -116,12 +118,16 @@ def judge_collection(
     lab: Lab,
     connector: Connector,
     progress: ProgressBar,
+    meter: Meter,
 ) -> tuple[list[Score], str]:
     """The judge's scores of every group that has trajectories to score, and its `disagreement_line`.
 
-    name: of the collection, in messages. overwrite: score groups that were scored by hand, too. The tokens of the judge
-    are added to the collection's, also if its completions are unusable. Raises as `Session.judge`.
+    name: of the collection, in messages. overwrite: score groups that were scored by hand, too. meter: of the requests.
+    The tokens of the judge are added to the collection's, also if its completions are unusable. Raises as
+    `Session.judge`.
     """
+    meter.check(judge.model, max_tokens=judge.max_tokens)
+    bounded = {"max_tokens": judge.max_tokens} if judge.max_tokens else {}
     groups = [g for g in collection.groups if any(overwrite or t.source != "hand" for t in g.trajectories)]
     rubric, samples = judge.rubric, judge.samples
     dialogs = dialogs_of(groups, rubric, variables, model=judge.model, samples=samples, seed=judge.seed)
@@ -130,9 +136,12 @@ def judge_collection(
     usages: list[Usage] = []
     total = samples * len(groups)
 
+    async def metered(request: ChatRequest) -> ChatCompletion:
+        return await meter.complete(request, partial(complete, connector.http, address, request))
+
     async def ask(request: ChatRequest) -> ChatCompletion:
-        send = partial(complete, connector.http, address)
-        completion = await connector.refused.complete(address, request, send, free={"temperature"})
+        asked = request.model_copy(update=bounded)
+        completion = await connector.refused.complete(address, asked, metered, free={"temperature"})
         usages.extend([completion.usage] if completion.usage else [])
         return completion
 
@@ -140,6 +149,9 @@ def judge_collection(
         verdicts = connector.http.run(judge_all(dialogs, ask, done.append), lambda: progress.update(len(done), total))
     except BaseException as error:
         unchanged = f"{len(done):,} of {total:,} answers were there; no reward of {name} was changed"
+        if isinstance(error, BudgetError):
+            hint = meter.more(None, "a smaller --samples or --max-tokens")
+            raise BudgetError(f"{error.message}; {unchanged}", hint=hint) from None
         if isinstance(error, KeyboardInterrupt):
             interrupted(error, unchanged, "run the cell again")
         else:
@@ -148,6 +160,7 @@ def judge_collection(
     finally:
         tokens = sum(usage.prompt_tokens for usage in usages), sum(usage.completion_tokens for usage in usages)
         lab.spend(collection.stored, *tokens)
+        meter.close(collection.stored)
     scores = [
         _to_score(trajectory, of_trajectory)
         for group, samples_of in zip(groups, verdicts, strict=True)
@@ -367,26 +380,6 @@ def _digest(text: str) -> str:
 def _label(place: int) -> str:
     """A, B, ... Z, AA, AB, ..."""
     return (_label(place // 26 - 1) if place >= 26 else "") + chr(ord("A") + place % 26)
-
-
-def json_objects(text: str) -> list[dict[str, Any]]:
-    """The JSON objects in a text, outermost ones only."""
-    decoder = json.JSONDecoder(object_pairs_hook=_once)
-    objects, place = [], text.find("{")
-    while place >= 0:
-        try:
-            value, end = decoder.raw_decode(text, place)
-            objects.append(value)
-        except (ValueError, RecursionError):
-            end = place + 1
-        place = text.find("{", end)
-    return objects
-
-
-def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """An object; a key that is in it twice has no value."""
-    times = Counter(key for key, _ in pairs)
-    return {key: value if times[key] == 1 else None for key, value in pairs}
 
 
 def _verdict(value: Any) -> Verdict | None:

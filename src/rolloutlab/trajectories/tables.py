@@ -4,10 +4,11 @@ pandas and the module of the frames are imported by the functions: they take hal
 memory, and a first cell makes no frame. Other modules make their frames by `data_frame`.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
+from rolloutlab.api.prices import DOLLAR, Tokens, cost
 from rolloutlab.errors import InputError
 from rolloutlab.settings import Price
 from rolloutlab.store.models import CollectionSummary, StoredCollection, minute
@@ -71,17 +72,30 @@ _COUNTS = ("mean_reward", "scored", "trajectories", "prompt_tokens", "completion
 """A narrow terminal leaves out columns in the middle."""
 
 
-def cost(collection: StoredCollection, prices: Mapping[str, Price]) -> float | None:
-    """What a collection has cost in dollars, a judge at its model's price; None where that price is not known."""
-    model = str(collection.plan.get("model"))
-    price = prices.get(model) or prices.get(model.partition("@")[0])
-    if price is None:
-        return None
-    return (collection.prompt_tokens * price.prompt + collection.completion_tokens * price.completion) / 1e6
+def dollars(
+    collection: StoredCollection, price_of: Callable[[str], Price | None], judged: Mapping[str, Tokens]
+) -> float | None:
+    """What a collection has cost: its sampling and each judge by their own models; None where one price is not known.
+
+    judged: by model, the tokens of judges. Those of an older version are not apart, and count as sampled.
+    """
+    prompt = collection.prompt_tokens - sum(tokens.prompt for tokens in judged.values())
+    completion = collection.completion_tokens - sum(tokens.completion for tokens in judged.values())
+    sampled = str(collection.plan.get("model")), Tokens(max(0, prompt), max(0, completion))
+    amounts = []
+    for model, tokens in (sampled, *judged.items()):
+        price = price_of(model)
+        if price is None:
+            return None
+        amounts.append(cost(price, tokens))
+    return sum(amounts) / DOLLAR
 
 
 def catalogue(
-    collections: Sequence[CollectionSummary], pattern: str | None, prices: Mapping[str, Price]
+    collections: Sequence[CollectionSummary],
+    pattern: str | None,
+    price_of: Callable[[str], Price | None],
+    judged: Mapping[int, Mapping[str, Tokens]],
 ) -> "pd.DataFrame":
     """One row per generation whose name or label fits the pattern (`cap*`), in the order given.
 
@@ -97,7 +111,7 @@ def catalogue(
     listed = [
         c for c in collections if pattern is None or fnmatchcase(c.name, pattern) or fnmatchcase(c.label, pattern)
     ]
-    costs = [cost(each, prices) for each in listed]
+    costs = [dollars(each, price_of, judged.get(each.id, {})) for each in listed]
     columns: dict[str, list[Any]] = {name: [getattr(each, name) for each in listed] for name in _COUNTS}
     if any(dollars is not None for dollars in costs):
         columns["cost ($)"] = costs

@@ -1,6 +1,6 @@
 """Estimates of a dry run: what scoring a collection takes, in time and tokens, from the calls that were made."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 
@@ -55,7 +55,9 @@ def time_line(functions: Sequence[MeasuredCalls], at_once: int, in_threads: bool
     return line + computing if in_threads and at_once > 1 else line
 
 
-def token_lines(usage: Mapping[str, ModelUsage], tried: int, needed: int, prices: Mapping[str, Price]) -> list[str]:
+def token_lines(
+    usage: Mapping[str, ModelUsage], tried: int, needed: int, price_of: Callable[[str], Price | None]
+) -> list[str]:
     """A line for each model that was asked: its tokens for the trajectories that were tried, and so for all."""
     lines = []
     for model, spent in usage.items():
@@ -64,7 +66,7 @@ def token_lines(usage: Mapping[str, ModelUsage], tried: int, needed: int, prices
             continue
         tokens = [spent.prompt_tokens, spent.completion_tokens]
         scaled = [ceil(each * needed / tried) for each in tokens]
-        price = prices.get(model) or prices.get(model.partition("@")[0])
+        price = price_of(model)
         cost = f", ${(scaled[0] * price.prompt + scaled[1] * price.completion) / 1e6:.2g}" if price else ""
         hint = "" if price else f' -> [prices."{model}"] in the settings file, for dollars'
         head = f"{model} took {_tokens(tokens)} for {count(tried, 'trajectory')}"

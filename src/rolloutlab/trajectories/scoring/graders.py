@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Protocol
 
 from rolloutlab.connection import Connector
 from rolloutlab.errors import InputError, RewardError
+from rolloutlab.sampling.metering import Meter
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import Group, StoredTrajectory
 from rolloutlab.store.rewards import finite
@@ -94,6 +95,7 @@ class _Session(Protocol):
     """What a grader needs of a session."""
 
     _connector: Connector
+    _scoring: Meter | None
 
     @property
     def store(self) -> Lab: ...
@@ -109,7 +111,7 @@ def of_session(self: _Session, grader: GraderSource, *, model: str | None = None
     Raises:
         InputError: it is not a grader, or of a kind that is not supported.
     """
-    ask = ModelAsker(self._connector, lambda: self.store)
+    ask = ModelAsker(self._connector, lambda: self.store, lambda: self._scoring)
     reward = grader_reward(grader, ask, model)
     reward.usage = ask.usage
     return reward

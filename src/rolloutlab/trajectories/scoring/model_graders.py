@@ -3,16 +3,18 @@
 import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from rolloutlab.api.inference import complete
 from rolloutlab.api.wire.chat import ChatCompletion, ChatRequest
 from rolloutlab.connection import Connector
 from rolloutlab.errors import InputError, RefusedError, RewardError
+from rolloutlab.sampling.metering import Meter
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import StoredTrajectory
 from rolloutlab.store.rewards import finite
-from rolloutlab.trajectories.judge import json_objects
+from rolloutlab.trajectories.json_objects import json_objects
 from rolloutlab.trajectories.scoring.estimate import ModelUsage
 from rolloutlab.trajectories.scoring.templates import Template
 
@@ -41,10 +43,15 @@ Prepared = tuple[Callable[[StoredTrajectory, Mapping[str, Any]], float], list[st
 
 
 class ModelAsker:
-    """Asks models of the session's service, in many threads at once; their tokens count as those of the collection."""
+    """Asks models of the session's service, in many threads at once; their tokens count as those of the collection.
 
-    def __init__(self, connector: Connector, lab: Callable[[], Lab]) -> None:
-        self._connector, self._lab = connector, lab
+    meter: of the cell that scores now, if any.
+    """
+
+    def __init__(
+        self, connector: Connector, lab: Callable[[], Lab], meter: Callable[[], Meter | None] = lambda: None
+    ) -> None:
+        self._connector, self._lab, self._meter = connector, lab, meter
         self._lock = threading.Lock()
         self.usage: dict[str, ModelUsage] = {}
         """By model, the requests and tokens so far."""
@@ -53,7 +60,9 @@ class ModelAsker:
         """The completion; raises as `api.inference.complete`."""
         with self._lock:
             address = self._connector.address()
-        completion = self._connector.http.run(complete(self._connector.http, address, request))
+        send = partial(complete, self._connector.http, address, request)
+        meter = self._meter()
+        completion = self._connector.http.run(meter.complete(request, send) if meter else send())
         usage = completion.usage
         with self._lock:
             spent = ModelUsage(1, usage.prompt_tokens, usage.completion_tokens) if usage else ModelUsage(1, None, None)

@@ -10,7 +10,7 @@ from itertools import islice
 from queue import Empty
 from typing import Any, Protocol
 
-from rolloutlab.errors import RewardError, RolloutlabError
+from rolloutlab.errors import BudgetError, RewardError, RolloutlabError
 from rolloutlab.objective.preflight import count
 from rolloutlab.store.models import Group, Ref, Score, StoredTrajectory
 from rolloutlab.store.scorings import Failure, RewardResult
@@ -243,6 +243,10 @@ class ScoringRun:
         if error and error.error == "KeyboardInterrupt":
             self._error = error.cause or KeyboardInterrupt()  # none came with it from another process
             self.scoring = job.name
+            self._stop.set()
+            return
+        if error and isinstance(error.cause, BudgetError):  # no further call would be paid for
+            self._error = error.cause
             self._stop.set()
             return
         self.tally.add(job.call.name, time.monotonic() - job.begun if job.begun else 0.0)

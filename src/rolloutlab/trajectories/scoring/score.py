@@ -2,11 +2,11 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rolloutlab.errors import InputError, interrupted
+from rolloutlab.errors import BudgetError, InputError, interrupted
 from rolloutlab.objective.preflight import count
 from rolloutlab.sampling.run import ProgressBar
 from rolloutlab.settings import Price
@@ -50,14 +50,14 @@ class ScoringRequest:
     """What scores a collection, and how. given: those of `ScoringOptions` that were given. loop: of coroutines.
 
     With `resume` the last scoring has the functions that are None, and the weights and options that were not given.
-    prices: of models that are asked, for the estimate of a dry run.
+    price: of models that are asked, for the estimate of a dry run.
     """
 
     functions: Functions | None
     weights: Mapping[str, float] | None
     given: Mapping[str, Any]
     loop: RewardLoop
-    prices: Mapping[str, Price] = field(default_factory=dict)
+    price: Callable[[str], Price | None] = lambda _: None
 
     @cached_property
     def options(self) -> ScoringOptions:
@@ -212,7 +212,7 @@ def _estimates(
     lines = [f"{time_line(measured, at_once, in_threads)}; nothing was stored"]
     for name, function in by_name(required(request.functions)).items():
         spent = used(before[name], getattr(function, "usage", {}))
-        lines += token_lines(spent, tally.called[name], left, request.prices)
+        lines += token_lines(spent, tally.called[name], left, request.price)
     return lines
 
 
@@ -286,7 +286,7 @@ def _described(request: ScoringRequest, calls: Sequence[RewardCall]) -> tuple[li
 
 
 def wait_for(run: ScoringRun, total: int, name: str, progress: ProgressBar) -> None:
-    """Wait for a run, with progress; an interrupt gets a note."""
+    """Wait for a run, with progress; an interrupt and the end of a budget get a note."""
     begun = time.monotonic()
 
     def watch() -> None:
@@ -296,6 +296,9 @@ def wait_for(run: ScoringRun, total: int, name: str, progress: ProgressBar) -> N
 
     try:
         run.wait(watch)
+    except BudgetError as error:
+        stored = f"{run.stored:,} of {count(total, 'trajectory')} are done and stored"
+        raise BudgetError(f"{error.message}; {stored}", hint=f"%%reward {name} --resume, with a new budget") from None
     except KeyboardInterrupt as error:
         if run.stored:
             of = f"{run.stored:,} of {count(total, 'trajectory')} are done and stored"
