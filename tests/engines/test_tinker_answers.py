@@ -54,8 +54,9 @@ def taught(engine, source, target, rows=1):
 
 
 def test_a_server_that_does_not_answer_or_answers_no_numbers_ends_in_an_error(server, engine):
-    client = TinkerClient(server.url, None, server.model, server.policy.lora.r, timeout=0.2)
+    client = TinkerClient(server.url, None, server.model, server.policy.lora.r, timeout=PATIENCE)
     model = client.create()
+    client._timeout = 0.2  # only now: a busy machine needs more to make a model
     for switch in ("held", "broken"):
         server.held.clear() if switch == "held" else setattr(server, "broken", True)
         try:
@@ -64,6 +65,7 @@ def test_a_server_that_does_not_answer_or_answers_no_numbers_ends_in_an_error(se
         finally:
             server.held.set()
             server.broken = False
+    client._timeout = PATIENCE
     client.close()
 
 
@@ -109,7 +111,7 @@ ODD = {
     "no completion": ("asample", lambda answer: {"sequences": []}, "an answer of another form"),
     "completions without logprobs": ("asample", sampled(logprobs=None), "without their logprobs"),
     "completions of fewer logprobs": ("asample", sampled(logprobs=[-1.0]), "without their logprobs"),
-    "tokens that the policy does not have": ("asample", sampled(tokens=[9999] * 3, logprobs=[-1.0] * 3), "a token"),
+    "tokens that the policy does not have": ("asample", sampled(tokens=[9999] * 3, logprobs=[-1.0] * 3), "token 9999"),
 }
 
 
