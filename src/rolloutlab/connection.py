@@ -58,6 +58,8 @@ class Connection:
             shown += [("inference", address.inference_base_url), ("key", _key(address))]
         shown += [("project", (address.project if address else settings.project) or "none")]
         shown += [("lab", str(settings.home)), ("search", settings.search.url if settings.search else "the lab")]
+        if address and address.budget is not None:
+            shown.append(("budget", f"${address.budget:,.2f}"))
         if not address:
             shown += [("policy", settings.policy), ("linger", f"{settings.linger:g} s")]
             shown += [(name, str(value)) for name, value in settings.model.model_dump(exclude_defaults=True).items()]

@@ -1,6 +1,7 @@
 """Prices and budgets of cells, against what a service that counts has charged."""
 
 import asyncio
+import json
 import re
 from fractions import Fraction
 
@@ -8,7 +9,7 @@ import httpx
 import pytest
 
 from rolloutlab.api.http.client import HttpClient
-from rolloutlab.errors import BudgetError
+from rolloutlab.errors import BudgetError, ServiceError
 from rolloutlab.session import Session
 from rolloutlab.settings import read_settings
 from tests.paid import URL, Paid
@@ -210,12 +211,64 @@ def test_a_request_that_was_refused_or_never_sent_costs_nothing(opened, paid):
         {"input_tokens": 2, "output_tokens": 200},
     ],
 )
-def test_a_service_that_reports_no_usage_is_paid_the_bound(opened, paid, usage):
+def test_a_service_that_reports_no_usage_is_paid_the_bound(opened, paid, usage, capsys):
     paid.usage = lambda _: usage
     session = opened(budget=1)
     session.chat("words", "Say so", model="team/small", n=2, max_tokens=100)
     assert Fraction(14, 100) < spent(session) < Fraction(16, 100)  # 1,024 and some bytes; 200 tokens
     assert paid.charged < spent(session)
+    assert re.search(
+        r"cost: at most \$0\.14\d for 1,\d+ \+ 200 tokens of team/small: "
+        "1 request without usage or a response count as the most they could cost",
+        capsys.readouterr().out,
+    )
+
+
+def test_without_a_budget_and_without_usage_the_cost_is_not_known(session, paid, capsys):
+    paid.usage = lambda _: None
+    session.chat("words", "Say so", model="team/small", n=2, max_tokens=100)
+    shown = "cost: $0.00 for 0 + 0 tokens of team/small, and 1 request without usage, whose cost is not known"
+    assert shown in capsys.readouterr().out
+
+
+def streamed(*texts: str, usage: bool = True) -> httpx.Response:
+    """A stream of chunks, the last with the usage that a service reports."""
+    head = {"id": "1", "object": "chat.completion.chunk", "created": 0, "model": "team/small"}
+    chunks = [{**head, "choices": [{"index": 0, "delta": {"content": text}}]} for text in texts]
+    if usage:
+        chunks.append({**head, "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
+        chunks.append({**head, "choices": [], "usage": {"prompt_tokens": 2, "completion_tokens": 5}})
+    text = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks)
+    return httpx.Response(200, headers={"Content-Type": "text/event-stream"}, text=text)
+
+
+def test_a_streamed_completion_costs_what_its_usage_counts(opened, paid):
+    paid.fails = lambda _: streamed("two ", "words")
+    session = opened(budget=1)
+    session.chat("words", "Say so", model="team/small", max_tokens=100)
+    assert paid.bodies[0]["stream_options"] == {"include_usage": True}
+    assert spent(session) == Fraction(2 * 100 + 5 * 200, 10**6)
+
+
+def test_a_stream_that_breaks_off_costs_the_most_it_could(opened, paid):
+    paid.fails = lambda _: streamed("two ", usage=False)
+    session = opened(budget=1)
+    with pytest.raises(ServiceError, match="broke off before its end"):
+        session.chat("words", "Say so", model="team/small", max_tokens=100)
+    assert paid.charged < spent(session) < Fraction(14, 100)
+
+
+def test_two_kernels_never_spend_more_than_the_budget_of_a_profile_together(opened, paid):
+    one, other = opened(budget=0.6), opened(budget=0.6)
+    over = 0
+    for i in range(20):
+        try:
+            (one, other)[i % 2].chat("words", f"Say {i}", model="team/small", n=2, max_tokens=100)
+        except BudgetError:
+            over += 1
+    assert over
+    assert spent(one) == spent(other) == paid.charged <= Fraction(6, 10)
+    assert len(paid.bodies) == 20 - over == 12  # while $0.15 of $0.60 fit after $0.0402 each
 
 
 def test_odd_fields_of_usage_are_no_error(opened, paid):
@@ -304,3 +357,8 @@ def test_a_dry_run_without_a_bound_gives_the_reason(notebook):
     assert "cost: no bound: results of tools may be of any length\n" in repr(
         notebook.run("%%chat words -m team/small --max-tokens 9 --tools find --dry-run\nuser: Say so")
     )
+
+
+def test_connect_shows_the_budget_of_the_service(notebook, opened):
+    assert re.search(r"^  budget +\$20\.00$", repr(opened(budget=20).connect()), re.MULTILINE)
+    assert not re.search(r"^  budget", repr(notebook.run("%connect")), re.MULTILINE)

@@ -48,7 +48,10 @@ def terms_of(settings: Settings, service: str) -> Terms:
 
 @dataclass
 class _Entry:
-    """What a model costs in this cell. aside: of that and of what may come, in the lab's records already."""
+    """What a model costs in this cell. aside: of that and of what may come, in the lab's records already.
+
+    bounded: requests that count as the most they could cost. uncounted: those whose tokens are not known.
+    """
 
     account: Account
     price: Price | None
@@ -56,6 +59,8 @@ class _Entry:
     aside: Amount = 0
     spent: Amount = 0
     held: Amount = 0
+    bounded: int = 0
+    uncounted: int = 0
     tokens: Tokens = field(default_factory=Tokens)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -107,7 +112,10 @@ class Meter:
         if not self.limited:
             completion = await send()
             usage = completion.usage
-            self._count(entry, Tokens(usage.prompt_tokens, usage.completion_tokens) if usage else Tokens())
+            if usage is None:
+                entry.uncounted += 1
+            else:
+                self._count(entry, Tokens(usage.prompt_tokens, usage.completion_tokens))
             return completion
         tries = _MeteredTries(self, entry, bound(request))
         try:
@@ -185,8 +193,7 @@ class Meter:
             if entry.price and tokens.trained:
                 lines.append(f"cost: {shown(entry.spent)} for {count(tokens.trained, 'trained token')} of {model}")
             elif entry.price:
-                of = f"{tokens.prompt:,} + {tokens.completion:,} tokens of {model}"
-                lines.append(f"cost: {shown(entry.spent)} for {of}")
+                lines.append(_line(model, entry))
         if lines and self._terms.limit is not None:
             spent, limit = self._spending().at(self._terms.service), self._terms.limit
             lines.append(f"spent at {self._terms.service} in all: {shown(spent)} of a budget of {shown(limit)}")
@@ -274,6 +281,18 @@ class Meter:
         return BudgetError(f"{what}, and {shown(spent)} {where}", hint=f"a larger budget in {self._terms.file}")
 
 
+def _line(model: str, entry: _Entry) -> str:
+    """What sampling a model has cost."""
+    of = f"for {entry.tokens.prompt:,} + {entry.tokens.completion:,} tokens of {model}"
+    if entry.uncounted:
+        unknown = f"{count(entry.uncounted, 'request')} without usage, whose cost is not known"
+        return f"cost: {shown(entry.spent)} {of}, and {unknown}"
+    if entry.bounded:
+        worst = f"{count(entry.bounded, 'request')} without usage or a response count as the most they could cost"
+        return f"cost: at most {shown(entry.spent, up=True)} {of}: {worst}"
+    return f"cost: {shown(entry.spent)} {of}"
+
+
 class _MeteredTries(Tries):
     """The tries of one request: each holds the worst case, and pays it where the service may have done the work."""
 
@@ -292,12 +311,18 @@ class _MeteredTries(Tries):
     def failed(self, *, reached: bool) -> None:
         """After a try without success. reached: whether the service may have done the work."""
         if self._under_way:
+            self._entry.bounded += reached
             self._end(self._most if reached else Tokens())
 
     def answered(self, completion: ChatCompletion) -> None:
         """After a completion: pay what it cost."""
         if self._under_way:
             self._end(tokens := billed(completion, self._most))
+            usage = completion.usage
+            known = (
+                usage and usage.prompt_tokens and (usage.completion_tokens or tokens.completion < self._most.completion)
+            )
+            self._entry.bounded += not known
             self._meter.compare(tokens, self._most)
 
     def close(self) -> None:
