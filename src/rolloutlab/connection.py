@@ -21,7 +21,7 @@ from rolloutlab.auth.urls import checked_server
 from rolloutlab.errors import InputError, NotFoundError, RolloutlabError, ServiceError, SignInError, UnreachableError
 from rolloutlab.objective.preflight import count
 from rolloutlab.sanitize import escape_control_chars
-from rolloutlab.settings import EMBEDDED, Address, Served, Settings, profile_address, read_settings
+from rolloutlab.settings import EMBEDDED, VENDORS, Address, Served, Settings, profile_address, read_settings
 from rolloutlab.settings.connected import connected
 from rolloutlab.widgets.html import for_notebook, html_table, paragraphs
 
@@ -246,7 +246,9 @@ class Connector:
                 return address
         if base_url == EMBEDDED or on_this_machine(base_url):
             return None
-        raise NotFoundError(f"the job was sent to {base_url}, which is not connected", hint=f"%connect {base_url}")
+        vendors = {vendor["url"]: f"{kind}:ENTITY/PROJECT" for kind, vendor in VENDORS.items()}
+        hint = f"%connect {vendors.get(base_url, base_url)}"
+        raise NotFoundError(f"the job was sent to {base_url}, which is not connected", hint=hint)
 
     def with_token(self, address: Address) -> Address:
         """The address with the tokens of OAuth sessions, if it has no token of its own."""
@@ -308,8 +310,10 @@ class Connector:
         target = replace(connected(self._configured, self.settings, service, options), search=self.settings.search)
         self._check_encrypted(target.service, insecure_http=insecure_http)
         target, typed = self._with_key(target)
+        same = (target.policy, target.model) == (self.settings.policy, self.settings.model)
+        embedded = self.embedded if same else Embedded(target, self.http)
         try:
-            connection = inspect(self.http, self.embedded, self._with_token(target))
+            connection = inspect(self.http, embedded, self._with_token(target))
         except SignInError as error:
             if target.service and target.service.key_keyring:
                 again = f"%connect {_typed(target.service)} --key-keyring"
@@ -324,6 +328,9 @@ class Connector:
         if target.service:
             self._engines.pop(target.service.base_url, None)
             self._engines |= {target.service.base_url: connection.engine} if connection.engine else {}
+        if not same:
+            self.embedded.close()
+            self.embedded = embedded
         before, self.settings = self.settings.service, target
         if before:
             self.former.insert(0, before)

@@ -94,7 +94,7 @@ OFFERED = {
     "%%chat capitals --te": ["%%chat capitals --temperature"],
     "%%chat capitals -n 8 --te": ["%%chat capitals -n 8 --temperature"],
     "%service st": ["%service status", "%service stop"],
-    "%connect ": ["%connect embedded", "%connect hosted", "%connect wandb:"],
+    "%connect ": ["%connect embedded", "%connect hosted", "%connect tinker:", "%connect wandb:"],
     "%login ": ["%login embedded", "%login https://kept.example/mcp", "%login https://tools.example/mcp"],
     "%logout https://k": ["%logout https://kept.example/mcp"],
     "%tools ": ["%tools add", "%tools call", "%tools docs"],

@@ -63,7 +63,7 @@ def _services(magics: LabMagics) -> Iterable[str]:
     from rolloutlab.settings import EMBEDDED, VENDORS  # which load pydantic: nothing before a first cell needs it
 
     settings = magics.session.settings
-    return [EMBEDDED, *settings.profiles, *(f"{kind}:{settings.project or ''}" for kind in VENDORS)]
+    return [EMBEDDED, *settings.profiles, *(f"{kind}:{settings.project or ''}" for kind in VENDORS), "tinker:"]
 
 
 def _servers(magics: LabMagics) -> Iterable[str]:

@@ -23,7 +23,7 @@ class ConnectMagics(LabMagics):
         "service",
         nargs="?",
         values="services",
-        help="embedded, a profile of the settings file, an https:// address, or wandb:ENTITY/PROJECT",
+        help="embedded, a profile of the settings file, an https:// address, wandb:ENTITY/PROJECT, or tinker:MODEL",
     )
     @argument("--inference", metavar="URL", help="where chat completions have an address of their own")
     @argument("--key-env", metavar="NAME", values="key variables", help="the environment variable that holds the key")

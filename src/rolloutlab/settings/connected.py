@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from rolloutlab.errors import InputError
-from rolloutlab.settings.model import EMBEDDED, VENDORS, Address, Profile, ServiceKind, Settings
+from rolloutlab.settings.model import EMBEDDED, TINKER, VENDORS, Address, Profile, ServiceKind, Settings
 from rolloutlab.settings.read import profile_address, unknown_profile
 from rolloutlab.settings.values import inference_url, project_name, service_url, variable_name
 
@@ -38,16 +38,34 @@ def connected(
         raise InputError("a key is in a variable or in the keyring", hint=f"%connect {service or ''} --key-keyring")
     if service is None and now.service:
         return _settled(now, _changed(now.service, given, environment), given, "")
-    if service is None or service == EMBEDDED:
+    if service is None or service == EMBEDDED or _is_tinker(configured, service):
         for name in given.keys() - {"project"}:
             option = f"--{name.replace('_', '-')}"
             raise InputError(f"{option} is for a service elsewhere", hint="%connect embedded --project TEAM/PROJECT")
-        return _settled(configured, None, given, EMBEDDED)
+        if service is None or service == EMBEDDED:
+            return _settled(configured, None, given, EMBEDDED)
+        return _settled(_on_tinker(configured, service, environment), None, given, service)
     address = profile_address(_profile(configured, service), environment, configured.project)
     address = _changed(address, given, environment)
     if address.kind == "wandb" and not address.project:
         raise InputError("wandb needs the entity and the project of the models", hint="%connect wandb:ENTITY/PROJECT")
     return _settled(configured, address, given, service)
+
+
+def _is_tinker(configured: Settings, service: str) -> bool:
+    return str(service).startswith("tinker:") and service not in configured.profiles
+
+
+def _on_tinker(configured: Settings, service: str, environment: Mapping[str, str]) -> Settings:
+    """The settings of an embedded service that samples and trains a model on the hosted Tinker service."""
+    name = service.partition(":")[2]
+    if not re.fullmatch(r"\w[\w.-]*/[\w.-]+", name, re.ASCII):
+        raise InputError(f"{name!r} is not the name of a model", hint="%connect tinker:Qwen/Qwen3-8B")
+    if not environment.get(TINKER["api_key_env"]):
+        message = f"the environment variable {TINKER['api_key_env']}, which should hold the key, is not set"
+        raise InputError(message, hint=f"%env {TINKER['api_key_env']}=")
+    model = configured.model.model_copy(update={"engine": "tinker", "engine_url": TINKER["url"]})
+    return replace(configured, policy=name, model=model)
 
 
 def _changed(address: Address, given: Mapping[str, Any], environment: Mapping[str, str]) -> Address:
@@ -78,7 +96,11 @@ def _profile(configured: Settings, service: str) -> Profile:
             url, key_env = VENDORS[kind]["url"], VENDORS[kind]["api_key_env"]
             return Profile(url, None, key_env, project_name(project), kind=cast("ServiceKind", kind))
         if re.search(r"[/.:]", str(service)):
-            return Profile(service_url(service))
+            profile = Profile(service_url(service))
+            for kind, vendor in VENDORS.items():
+                if profile.url == vendor["url"]:
+                    raise InputError(f"{profile.url} is of the kind {kind}", hint=f"%connect {kind}:ENTITY/PROJECT")
+            return profile
         raise unknown_profile(service, configured.profiles)
     profile = configured.profiles[service]
     wins = configured.origins.get("project", "").startswith("ROLLOUTLAB_")  # the environment wins over the file

@@ -91,6 +91,9 @@ class Profile:
 VENDORS = {"wandb": {"url": "https://api.training.wandb.ai", "api_key_env": "WANDB_API_KEY"}}
 """What a profile has to set for each kind of one vendor's. The key goes to that URL alone."""
 
+TINKER = {"url": "https://tinker.thinkingmachines.dev/services/tinker-prod", "api_key_env": "TINKER_API_KEY"}
+"""The hosted service of the Tinker API, which is an engine below the embedded service."""
+
 
 def with_vendor(profile: Any) -> Any:
     """A profile as the settings file has it, with URL and key of its kind's vendor if it names no URL itself."""
