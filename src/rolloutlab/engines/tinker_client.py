@@ -32,7 +32,7 @@ from rolloutlab.errors import (
     UnreachableError,
 )
 
-_SLICE, _CLOSING_SECONDS = 0.2, 5.0
+_SLICE, _CLOSING_SECONDS, _CONNECT_SECONDS = 0.2, 5.0, 30.0
 _TOKENS = 32_768
 """Scored in one request."""
 _LOOPBACK = {"localhost", "127.0.0.1", "::1"}
@@ -111,7 +111,7 @@ class TinkerClient:
         self.url, self.model, self.rank, self.steps = url, model, rank, 0
         self._seed, self._timeout, self._key = seed, timeout, api_key
         self._closing, self._http = threading.Event(), None
-        self._check = f"rolloutlab engine check --engine tinker --engine-url {url} --policy {model}"
+        self._advice = f"rolloutlab engine check --engine tinker --engine-url {url} --policy {model}"
         os.environ["TINKER_TELEMETRY"] = "0"  # the SDK would send errors, with their messages, to the server
         options: dict[str, Any] = {"base_url": url, "api_key": api_key or _NO_KEY}
         if "api_key" not in inspect.signature(tinker.ServiceClient).parameters:  # later ones take no client
@@ -120,7 +120,9 @@ class TinkerClient:
 
     def models(self) -> list[str]:
         """Names of the bases that the server offers."""
-        offered = self._result(_in_thread(self._service.get_server_capabilities)).supported_models
+        offered = self._result(
+            _in_thread(self._service.get_server_capabilities), seconds=_CONNECT_SECONDS
+        ).supported_models
         return [name for each in offered if (name := each.model_name)]
 
     def create(self, state: str | None = None, *, optimizer: bool = False, cancelled: Cancel | None = None) -> Any:
@@ -132,7 +134,15 @@ class TinkerClient:
             made = _in_thread(lambda: self._service.create_training_client_from_state_with_optimizer(state))
         else:
             made = _in_thread(lambda: self._service.create_training_client_from_state(state))
-        return self._result(made, cancelled)
+        try:
+            return self._result(made, cancelled)
+        except (Cancelled, BrokenOffError):
+            made.add_done_callback(self._unload_late)
+            raise
+
+    def _unload_late(self, made: "Future[Any]") -> None:
+        if not made.exception():
+            self.unload(made.result())
 
     def unload(self, model: Any) -> None:
         """Free a model's place in the server's memory; a server may have no such call."""
@@ -159,7 +169,7 @@ class TinkerClient:
             with self._errors():
                 scored += [list(map(float, each["logprobs"].data)) for each in answer.loss_fn_outputs]
         if [len(each) + 1 for each in scored] != [len(ids) for ids in sequences]:
-            raise ServiceError("the server scored another number of tokens than it was sent", hint=self._check)
+            raise ServiceError("the server scored another number of tokens than it was sent", hint=self._advice)
         _check_finite(value for each in scored for value in each)
         return scored
 
@@ -199,7 +209,7 @@ class TinkerClient:
             (sequence,) = answer.sequences
             tokens, logprobs = list(sequence.tokens), list(sequence.logprobs or ())
         if len(tokens) != len(logprobs):
-            raise ServiceError("the server sampled tokens without their logprobs", hint=self._check)
+            raise ServiceError("the server sampled tokens without their logprobs", hint=self._advice)
         _check_finite(logprobs)
         return tokens, logprobs
 
@@ -229,7 +239,7 @@ class TinkerClient:
 
     def _result(self, posted: Any, cancelled: Cancel | None = None, seconds: float | None = None) -> Any:
         future: Future[Any] = posted if isinstance(posted, Future) else posted.future()
-        seconds = seconds or self._timeout
+        seconds = min(seconds or self._timeout, self._timeout)
         end = time.monotonic() + seconds
         while not wait([future], min(_SLICE, seconds)).done:
             if self._closing.is_set() or (cancelled and cancelled()):
@@ -267,7 +277,7 @@ class TinkerClient:
             status = getattr(error, "status_code", 0)
             if not status and ("Error retrieving result" not in text or "validation error" in text):
                 text = f"an answer of another form than the SDK expects: {type(error).__name__}: {text}"
-            hint = _OLDER if "proto" in text or "valid dictionary" in text else self._check
+            hint = _OLDER if "proto" in text or "valid dictionary" in text else self._advice
             raise RefusedError(f"{self.url}: {text}", hint=hint, status=status) from error
 
 
