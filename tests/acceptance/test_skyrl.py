@@ -18,6 +18,7 @@ from safetensors.torch import load
 from transformers import AutoModelForCausalLM
 
 from notebooks.run import printed, run
+from rolloutlab.api.job_state import since_restart
 from rolloutlab.api.wire.chat import UserMessage
 from rolloutlab.engines.check import Conformance
 from rolloutlab.engines.local import LocalEngine
@@ -237,7 +238,7 @@ def lab(variables, tmp_path, monkeypatch):
 
 
 def steps(job):
-    return [event.data for event in job.events() if event.type == "gradient_step"]
+    return [event.data for event in since_restart(job.events()) if event.type == "gradient_step"]
 
 
 def ended(job):
