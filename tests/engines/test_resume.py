@@ -6,6 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from rolloutlab.errors import Cancelled
 from rolloutlab.policy import trainer
 from rolloutlab.policy.progress import Progress
 from rolloutlab.policy.state import State
@@ -30,7 +31,7 @@ def steps(monkeypatch):
     """Counts gradient steps; holds before the one whose number is in `held` until `go_on`."""
 
     class Steps:
-        taken, held = 0, -1
+        taken, held, engine_closed = 0, -1, False
         reached, go_on = threading.Event(), threading.Event()
 
     step, steps = trainer._optimizer_step, Steps()
@@ -39,6 +40,8 @@ def steps(monkeypatch):
         if steps.taken == steps.held:
             steps.reached.set()
             assert steps.go_on.wait(PATIENCE)
+        if steps.engine_closed:
+            raise Cancelled
         steps.taken += 1
         return step(*values)
 
@@ -86,6 +89,24 @@ def test_a_job_goes_on_after_a_restart_with_the_same_bits_and_no_step_twice(star
     assert steps.taken == ROWS
     assert same(tensors(service, model), tensors(service, whole))
     assert [path.name for path in service.folder.glob("models/*/.*")] == []
+
+
+def test_a_job_whose_engine_is_closed_as_the_service_stops_is_not_cancelled(start, job, steps):
+    service = start()
+    model = service.register("stopped")
+    steps.held = 2
+    job_id = submit(service, job(model))
+    assert steps.reached.wait(PATIENCE)
+    service.jobs.end_streams()  # the service does so before it closes the engine
+    steps.engine_closed = True
+    steps.go_on.set()
+    service.jobs._thread.join(PATIENCE)
+    service.stop()
+    steps.engine_closed = False
+    service = start()
+    events = service.ended(job_id)
+    assert [events[0].type, events[-1].type] == ["restarted", "training_ended"]
+    assert len(metrics(events)) == ROWS
 
 
 def test_what_another_job_kept_is_not_read(tmp_path):
