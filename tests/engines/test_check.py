@@ -203,6 +203,13 @@ def test_an_error_of_the_engine_fails_its_lines_and_the_others_are_measured(chec
     assert failed(report) != {line["name"] for line in report["lines"]} or engine is NoSampling
 
 
+def test_lines_can_be_chosen_by_what_their_names_have(check):
+    _, report = check(LocalEngine, "--only=ratio", "--only=cancel")
+    assert [line["name"] for line in report["lines"]] == ["first ratio", "gradient: mask_prob_ratio"] + [
+        f"cancel: {what}" for what in ("sampling", "training")
+    ]
+
+
 def test_a_gap_that_is_no_number_fails(check, few):
     status, report = check(NoNumbers)
     assert status == 1
@@ -251,6 +258,7 @@ def test_a_failure_is_explained_once_and_progress_takes_one_line_of_a_terminal(t
     [
         (["--tolerance=0"], "--tolerance must be a number > 0, not 0.0"),
         (["--tolerance=nan"], "--tolerance must be a number > 0, not nan"),
+        (["--only=speed", "--only=colour"], "no line of the check has 'speed' or 'colour'"),
         (["--policy=/no/such/folder"], "the policy '/no/such/folder' could not be loaded"),
         (["--engine=cloud"], "--engine: must be 'local', 'tinker' or 'ray', not 'cloud'"),
         (["--engine-url=http://127.0.0.1:1"], "the engine local computes in this process, at no URL"),

@@ -21,6 +21,9 @@ _TOLERANCE = 1e-4
 
 def add_check_options(check: argparse.ArgumentParser) -> None:
     """The options of `engine check` besides policy and engine."""
+    check.add_argument(
+        "--only", action="append", default=[], metavar="TEXT", help="lines whose name has it; more than once: or this"
+    )
     check.add_argument("--json", action="store_true", help="print the report as JSON")
     check.add_argument(
         "--tolerance", type=float, default=_TOLERANCE, metavar="GAP", help="the largest gap that passes (%(default)s)"
@@ -31,7 +34,8 @@ def check(policy: str, model: ModelSettings, options: argparse.Namespace) -> int
     """Print the report; 0 if everything passes, else 1. Progress goes to standard error.
 
     Raises:
-        InputError: a wrong tolerance. PolicyError: the engine's packages are missing. Others as of `open_engine`.
+        InputError: a wrong tolerance, or no such line. PolicyError: the engine's packages are missing. Others as of
+        `open_engine`.
     """
     if not (math.isfinite(options.tolerance) and options.tolerance > 0):
         raise InputError(f"--tolerance must be a number > 0, not {options.tolerance}", hint=f"--tolerance={_TOLERANCE}")
@@ -41,14 +45,14 @@ def check(policy: str, model: ModelSettings, options: argparse.Namespace) -> int
         raise PolicyError(f"engines need {error.name}", hint="pip install 'rolloutlab[local]'") from error
     quiet_transformers()
     try:
-        report = _measured(policy, model, options.tolerance)
+        report = _measured(policy, model, options.tolerance, options.only)
     finally:
         _progress("")
     print(json.dumps(report.to_json(), indent=2) if options.json else report.table())
     return 0 if report.passed else 1
 
 
-def _measured(policy: str, model: ModelSettings, tolerance: float) -> "Report":
+def _measured(policy: str, model: ModelSettings, tolerance: float, only: list[str]) -> "Report":
     from rolloutlab.engines.check import Conformance
     from rolloutlab.engines.open import open_engine
     from rolloutlab.engines.report import Report
@@ -58,7 +62,7 @@ def _measured(policy: str, model: ModelSettings, tolerance: float) -> "Report":
     try:
         reference, missing = _reference(policy, model, engine)
         with tempfile.TemporaryDirectory(prefix="rolloutlab-") as folder:
-            lines = tuple(Conformance(engine, reference, Path(folder), tolerance).run(_progress))
+            lines = tuple(Conformance(engine, reference, Path(folder), tolerance).run(_progress, only))
         return Report(engine.name, engine.base.name, dict(engine.status()), dict(engine.unsupported), lines, missing)
     finally:
         engine.close()

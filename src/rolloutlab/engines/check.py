@@ -3,7 +3,7 @@
 import math
 import time
 from array import array
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from dataclasses import replace
@@ -19,7 +19,7 @@ from rolloutlab.api.wire.chat import UserMessage
 from rolloutlab.engines import naive
 from rolloutlab.engines.engine import Engine, partial_of
 from rolloutlab.engines.report import Measurement
-from rolloutlab.errors import Cancelled
+from rolloutlab.errors import Cancelled, InputError
 from rolloutlab.fsutil import remove
 from rolloutlab.objective.options import Options
 from rolloutlab.policy.checkpoints import drafted, seal
@@ -90,9 +90,17 @@ class Conformance:
         every |= {"throughput: sampling": self._sampling_speed, "throughput: training": self._training_speed}
         return every
 
-    def run(self, progress: Callable[[str], None] = lambda _: None) -> Iterator[Measurement]:
-        """The lines, as they are measured; an error of the engine fails its line. progress: called with each name."""
-        every = self.measurements()
+    def run(self, progress: Callable[[str], None] = lambda _: None, only: Sequence[str] = ()) -> Iterator[Measurement]:
+        """The lines, as they are measured; an error of the engine fails its line.
+
+        progress: called with each name. only: what a name has to contain, one of them; all without it.
+
+        Raises:
+            InputError: no name contains that.
+        """
+        every = {name: each for name, each in self.measurements().items() if not only or any(o in name for o in only)}
+        if not every:
+            raise InputError(f"no line of the check has {' or '.join(map(repr, only))}", hint="--only gradient")
         for i, (name, measure) in enumerate(every.items(), start=1):
             progress(f"{i} of {len(every)}: {name}")
             try:
