@@ -111,11 +111,11 @@ class Trials:
         tell(f"training: {name}", **apart(self.train(self.local, task), self.train(self.engine, task)))
 
     def rates(self, label: str) -> None:
-        """Both alternately, on the same cores: the fastest of three. A job takes some time besides that of its rows."""
+        """Both alternately, on the same cores: the faster of two. A job takes some time besides that of its rows."""
         short, long, asked = self.task({}, rows=4), self.task({}, rows=24), requests(512, LENGTH)
         tokens = sum(s.tokens.trainable for row in long.rows for s in row) / len(long.rows)
         values: dict[str, float] = {}
-        for engine in (self.local, self.engine) * 3:
+        for engine in (self.local, self.engine) * 2:
             calls = {
                 "sample": lambda e: e.sample(None, asked).result(),
                 "short": lambda e: self.train(e, short),

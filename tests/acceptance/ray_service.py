@@ -28,8 +28,8 @@ def main(url: str, home: Path) -> None:
     environment = {f"ROLLOUTLAB_{name}": value for name, value in settings.items()}
     killed(environment, home)
     report = json.loads(output(environment, "-m", "rolloutlab", "engine", "check", "--json"))
-    failed = [line for line in report["lines"] if line["result"] == "fail"]
-    tell("check", passed=report["passed"], status=report["status"], lines=len(report["lines"]), failed=failed)
+    lines = {line["name"]: [line["result"], line["gap"], line["note"]] for line in report["lines"]}
+    tell("check", passed=report["passed"], status=report["status"], lines=lines)
     tell("notebook", printed=output(environment, str(ROOT / "notebooks" / "run.py"), str(NOTEBOOK)))
 
 
@@ -57,7 +57,7 @@ def killed(environment: dict[str, str], home: Path) -> None:
     job = train(lab)
     while steps(job) < 3:
         time.sleep(0.02)
-    os.kill(json.loads((home / "service" / "service.json").read_text())["pid"], signal.SIGKILL)
+    end(home, signal.SIGKILL)
     while job_status(job) not in ("succeeded", "failed"):
         time.sleep(0.2)
     first, second = (tensors(home, model.id) for model in (alone_model, killed_model))
@@ -72,6 +72,12 @@ def killed(environment: dict[str, str], home: Path) -> None:
         "jobs": len(lab.jobs()),
     }
     tell("killed service", **values)
+    end(home, signal.SIGTERM)
+
+
+def end(home: Path, number: int) -> None:
+    """Send a signal to the service."""
+    os.kill(json.loads((home / "service" / "service.json").read_text())["pid"], number)
 
 
 def train(lab: Session) -> Any:
