@@ -19,7 +19,7 @@ import pytest
 HERE = Path(__file__).parent
 NAMESPACES = ["unshare", "-rnpf", "--mount-proc", "--kill-child"]
 ROWS = 12
-LIMIT = 1200
+LIMIT = 1800
 STARTS, DID_NOT_START = 3, 75
 
 
