@@ -9,9 +9,11 @@ import httpx
 import pytest
 
 from rolloutlab.api.http.client import HttpClient
+from rolloutlab.api.prices import bound, cost
+from rolloutlab.api.wire.chat import ChatRequest
 from rolloutlab.errors import BudgetError, ServiceError
 from rolloutlab.session import Session
-from rolloutlab.settings import read_settings
+from rolloutlab.settings import Price, read_settings
 from tests.paid import URL, Paid
 
 PRICES = """
@@ -362,3 +364,26 @@ def test_a_dry_run_without_a_bound_gives_the_reason(notebook):
 def test_connect_shows_the_budget_of_the_service(notebook, opened):
     assert re.search(r"^  budget +\$20\.00$", repr(opened(budget=20).connect()), re.MULTILINE)
     assert not re.search(r"^  budget", repr(notebook.run("%connect")), re.MULTILINE)
+
+
+@pytest.mark.parametrize("fit", [1, 10, 64])
+def test_as_many_requests_are_under_way_as_have_worst_cases_that_fit(opened, paid, fit):
+    message = {"role": "user", "content": "Say w10"}
+    request = ChatRequest.model_validate({"model": "team/small", "messages": [message], "max_tokens": 100})
+    paid.gate, paid.sampled = asyncio.Event(), lambda _: 1
+    answered = paid._complete
+
+    async def complete(body):
+        if paid.under_way == fit:
+            paid.gate.set()  # none is answered before so many are there
+        return await answered(body)
+
+    paid._complete = complete
+    worst = cost(Price(100.0, 200.0), bound(request))
+    rows = [{"word": f"w{i}"} for i in range(10, 100)]
+    budget = (fit * worst + worst // 2) / 10**12
+    session = opened()
+    session.chat("words", "Say {{word}}", model="team/small", over=rows, max_tokens=100, budget=budget, concurrency=64)
+    assert paid.most == fit
+    assert len(paid.bodies) == 90
+    assert spent(session) == paid.charged
