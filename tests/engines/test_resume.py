@@ -6,6 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from rolloutlab.api.job_state import job_progress
 from rolloutlab.errors import Cancelled
 from rolloutlab.policy import trainer
 from rolloutlab.policy.progress import Progress
@@ -67,6 +68,17 @@ def metrics(events):
     return [event.data for event in events if event.type == "gradient_step"]
 
 
+def stop_in_a_step(service, steps):
+    """Stop a service while its job takes a step."""
+    assert steps.reached.wait(PATIENCE)
+    stopping = threading.Thread(target=service.stop)
+    stopping.start()
+    while not service.jobs._closed:
+        pass
+    steps.go_on.set()
+    stopping.join()
+
+
 @pytest.mark.parametrize("config", [{}, {"precalculate_logprobs": True}, {"kl_penalty_coef": 0.1}], ids=str)
 def test_a_job_goes_on_after_a_restart_with_the_same_bits_and_no_step_twice(start, job, steps, config):
     service = start()
@@ -75,13 +87,7 @@ def test_a_job_goes_on_after_a_restart_with_the_same_bits_and_no_step_twice(star
     assert (len(expected), steps.taken) == (ROWS, ROWS)
     steps.taken, steps.held = 0, 3
     job_id = submit(service, job(model, **config))
-    assert steps.reached.wait(PATIENCE)
-    stopping = threading.Thread(target=service.stop)
-    stopping.start()
-    while not service.jobs._closed:
-        pass
-    steps.go_on.set()
-    stopping.join()
+    stop_in_a_step(service, steps)
     service = start()
     events = service.ended(job_id)
     assert [event.type for event in events[:3]] == ["restarted", "training_started", "preflight"]
@@ -107,6 +113,24 @@ def test_a_job_whose_engine_is_closed_as_the_service_stops_is_not_cancelled(star
     events = service.ended(job_id)
     assert [events[0].type, events[-1].type] == ["restarted", "training_ended"]
     assert len(metrics(events)) == ROWS
+
+
+def test_a_job_of_another_base_waits_for_it_and_loses_nothing(start, job, steps, practice_policy):
+    service = start()
+    model = service.register("stopped")
+    steps.held = 3
+    job_id = submit(service, job(model))
+    stop_in_a_step(service, steps)
+    other, changed = start(practice_policy), threading.Event()
+    with other.jobs.subscribe(changed.set):
+        while (last := other.jobs.events(job_id, 0, 99)[-1]).type != "waiting":
+            assert changed.wait(PATIENCE)
+            changed.clear()
+    assert "lab/stopped was trained on another base policy" in last.data["reason"]
+    assert (other.jobs.job(job_id).status, other.jobs.busy()) == ("queued", False)
+    assert job_progress([last])[2].startswith("queued: lab/stopped was trained on another base policy")
+    events = start().ended(job_id)
+    assert (events[-1].type, len(metrics(events)), steps.taken) == ("training_ended", ROWS, ROWS)
 
 
 def test_what_another_job_kept_is_not_read(tmp_path):

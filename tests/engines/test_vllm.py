@@ -220,7 +220,17 @@ def test_a_key_goes_over_https_or_to_this_machine_alone(engine_of, local):
 
 
 @pytest.mark.parametrize(
-    "answer", ['{"choices": []}', '{"choices": [{"token_ids": [5]}]}', '{"error": "out of memory"}', "[]", '"yes"']
+    "answer",
+    [
+        '{"choices": []}',
+        '{"choices": [{"token_ids": [5]}]}',
+        '{"choices": [{"token_ids": [5], "logprobs": {"token_logprobs": [null]}}]}',
+        '{"choices": [{"token_ids": [5], "logprobs": {"token_logprobs": [-1], "top_logprobs": [{" the": -1}]}}]}',
+        '{"choices": [{"token_ids": [5], "logprobs": {"token_logprobs": [-1], "top_logprobs": [{}, {}]}}]}',
+        '{"error": "out of memory"}',
+        "[]",
+        '"yes"',
+    ],
 )
 def test_an_answer_without_tokens_or_logprobs_is_an_error(engine_of, server, monkeypatch, answer):
     engine = engine_of(server)
@@ -230,7 +240,7 @@ def test_an_answer_without_tokens_or_logprobs_is_an_error(engine_of, server, mon
 
     monkeypatch.setattr(engine, "_post", post)
     with pytest.raises(ServiceError):
-        sampled(engine, None, CompletionRequest(PROMPT, 2))
+        sampled(engine, None, CompletionRequest(PROMPT, 2, top=1))
 
 
 def test_a_service_samples_with_the_server_of_its_settings(tiny_policy, policy, monkeypatch):

@@ -7,6 +7,7 @@ from rolloutlab.api.wire.training import Event
 
 STATUS = {
     "restarted": "queued",
+    "waiting": "queued",
     "training_started": "running",
     "training_ended": "succeeded",
     "training_failed": "failed",
@@ -38,6 +39,8 @@ def job_progress(events: Sequence[Event]) -> tuple[int, int | None, str]:
     steps = gradient_steps(events)
     started = [event.data.get("num_sequences") for event in events if event.type == "training_started"]
     note = f"loss {steps[-1]['loss']:.4f}" if steps and "loss" in steps[-1] else status(events)
+    if events and events[-1].type == "waiting":
+        note = f"{note}: {events[-1].data.get('reason')}"
     return len(steps), started[-1] if started else None, note
 
 

@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from itertools import starmap
 from pathlib import Path
@@ -60,7 +61,8 @@ def open_engine(policy: str, settings: ModelSettings, *, least_seconds: float | 
     model = str(Path(source).resolve()) if Path(source).is_dir() else source
     base, rank = describe(policy, settings)
     client = TinkerClient(settings.engine_url, os.environ.get(KEY) or None, model, rank)
-    return TinkerEngine(base, client, least_seconds=least_seconds)
+    bound = replace(base, bound_options=("--engine=tinker", *base.bound_options))  # checkpoints are on the server
+    return TinkerEngine(bound, client, least_seconds=least_seconds)
 
 
 class Place(BaseModel):

@@ -51,9 +51,9 @@ class _Logprob(BaseModel):
 
 
 class _Logprobs(BaseModel):
-    """Of each sampled token; `top` has names of the form `token_id:17`."""
+    """Of each sampled token; those of the most likely ones have names of the form `token_id:17`."""
 
-    token_logprobs: list[float]
+    token_logprobs: list[float | None] = []
     top_logprobs: list[dict[str, float] | None] | None = None
 
 
@@ -175,7 +175,7 @@ class VllmSampled:
         content = json.dumps({**body, "stream": True})
         async with aclosing(self._http.events(url, token=self._key, content=content, timeout=_TIMEOUT)) as events:
             async for event in events:
-                yield _choice(json.loads(event))
+                yield _choice(event)
 
     async def _post(self, url: str, body: Any) -> Any:
         return await self._http.request("POST", url, token=self._key, json=body, timeout=_TIMEOUT, retry=True)
@@ -260,9 +260,14 @@ def _body(model: str, request: CompletionRequest, end_ids: Collection[int]) -> d
 
 
 def _choice(answer: Any) -> _Choice:
-    """The one choice of an answer or an event. Raises ServiceError: it has none, or an error."""
-    if isinstance(answer, dict) and (error := answer.get("error")):
-        raise ServiceError(f"vLLM failed: {error.get('message') if isinstance(error, dict) else error}")
+    """The one choice of an answer, or of the text of an event. Raises ServiceError: it has none, or an error."""
+    if isinstance(answer, str):
+        try:
+            answer = json.loads(answer)
+        except ValueError as error:
+            raise ServiceError(f"vLLM sent an event that is not JSON: {answer[:100]!r}") from error
+    if isinstance(answer, dict) and (failure := answer.get("error")):
+        raise ServiceError(f"vLLM failed: {failure.get('message') if isinstance(failure, dict) else failure}")
     try:
         choices = answer["choices"]
         return _Choice.model_validate(choices[0]) if choices else _Choice()
@@ -279,11 +284,17 @@ def _tokens(choice: _Choice, request: CompletionRequest) -> Iterator[SampledToke
                 raise ServiceError("vLLM answered without the logprob of each token of the prompt")
             best = sorted(((i, p.logprob) for i, p in each.items()), key=lambda pair: -pair[1])
             yield SampledToken(token, each[token].logprob, best[: request.top])
-    if not choice.token_ids:
-        return
-    if choice.logprobs is None or len(choice.logprobs.token_logprobs) != len(choice.token_ids):
-        raise ServiceError("vLLM answered without the logprob of each token", hint="vLLM 0.15 or later")
-    tops = choice.logprobs.top_logprobs or [None] * len(choice.token_ids)
-    for token, logprob, top in zip(choice.token_ids, choice.logprobs.token_logprobs, tops, strict=True):
-        named = [(int(name.rpartition(":")[2]), p) for name, p in (top or {}).items()]
+    given = choice.logprobs or _Logprobs()
+    for token, logprob, top in zip_longest(choice.token_ids, given.token_logprobs, given.top_logprobs or []):
+        if token is None or logprob is None:
+            raise ServiceError("vLLM answered without the logprob of each token", hint="vLLM 0.15 or later")
+        named = [(_id(name), p) for name, p in (top or {}).items()] if request.top else []
         yield SampledToken(token, logprob, sorted(named, key=lambda pair: -pair[1])[: request.top])
+
+
+def _id(name: str) -> int:
+    """The token of `token_id:17`."""
+    try:
+        return int(name.removeprefix("token_id:"))
+    except ValueError as error:
+        raise ServiceError(f"vLLM names the token {name!r} by its text", hint="vLLM 0.15 or later") from error

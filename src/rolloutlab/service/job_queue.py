@@ -68,6 +68,8 @@ class Jobs:
         self._pause = pause
         self._changed = threading.Condition()
         self._closed = False
+        self._waiting: set[str] = set()
+        """Ids of queued jobs of another engine or base than this service's."""
         self.streaming = True
         """False once the service stops: event streams end then."""
         self._listeners: set[Callable[[], None]] = set()
@@ -217,9 +219,10 @@ class Jobs:
         self._notify()
 
     def busy(self) -> bool:
-        """Whether a job is queued or running, or the database cannot be read."""
+        """Whether a job is queued or running, or the database cannot be read; jobs of other engines do not count."""
         try:
-            return bool(self._database.read("SELECT 1 FROM jobs WHERE status IN ('queued', 'running') LIMIT 1"))
+            rows = self._database.read("SELECT id FROM jobs WHERE status IN ('queued', 'running')")
+            return any(row["id"] not in self._waiting for row in rows)
         except LabError:
             return True
 
@@ -253,10 +256,27 @@ class Jobs:
     def _next(self) -> Row | None:
         with self._changed:
             while not self._closed:
-                if rows := self._database.read("SELECT * FROM jobs WHERE status = 'queued' ORDER BY rowid LIMIT 1"):
-                    return rows[0]
+                for row in self._database.read("SELECT * FROM jobs WHERE status = 'queued' ORDER BY rowid"):
+                    if row["id"] not in self._waiting and not self._waits(row):
+                        return row
                 self._changed.wait()
         return None
+
+    def _waits(self, row: Row) -> bool:
+        """Whether a job is of another engine or base than this service's; it then stays queued for a start with that.
+
+        What an engine kept of it cannot be read here, and is worth hours.
+        """
+        try:
+            conflict = self._registry.conflict(row["model_id"])
+        except NotFoundError:
+            return False
+        if conflict:
+            with self._database.write() as connection:
+                _add_event(connection, row["id"], "waiting", {"reason": conflict.with_hint})
+            self._waiting.add(row["id"])
+            self._notify()
+        return conflict is not None
 
     def _train_or_fail(self, row: Row) -> _Outcome | None:
         """Train a job; None when it was cancelled before it began, or the service closes and it is queued again."""
