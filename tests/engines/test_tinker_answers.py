@@ -231,6 +231,16 @@ def test_a_key_goes_to_no_other_host(policy):
     assert "secret" not in caught.value.with_hint
 
 
+def test_an_sdk_that_would_take_the_key_along_a_redirect_is_refused(monkeypatch):
+    def newer(base_url=None, api_key=None, **options):
+        raise AssertionError("it is not made")
+
+    monkeypatch.setattr("tinker.ServiceClient", newer)
+    with pytest.raises(errors.PolicyError, match="follows redirects with the API key") as caught:
+        TinkerClient("https://gpu.example", "tml-secret", "tiny", 8)
+    assert caught.value.hint == "pip install 'tinker<0.31'"
+
+
 def test_a_key_of_another_form_is_refused_before_the_server_is_asked():
     with pytest.raises(errors.InputError, match="does not begin with tml-") as caught:
         TinkerClient("https://gpu.example", "sk-secret", "tiny", 8)

@@ -14,6 +14,7 @@ from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from importlib.metadata import version
 from typing import Any
 from urllib.parse import urlsplit
 from uuid import uuid4
@@ -26,6 +27,7 @@ from rolloutlab.errors import (
     BrokenOffError,
     Cancelled,
     InputError,
+    PolicyError,
     RefusedError,
     ServiceError,
     SignInError,
@@ -99,7 +101,7 @@ class TinkerClient:
     steps: how many were taken so far.
 
     Raises:
-        InputError: the key would go over an unencrypted connection.
+        InputError: the key would go over an unencrypted connection. PolicyError: the SDK is too new.
         UnreachableError, BrokenOffError, SignInError, RefusedError, ServiceError: of every call. LostModelError: of a
         call with a model. Cancelled: `cancelled` wants it; the server may compute on.
     """
@@ -110,13 +112,14 @@ class TinkerClient:
         _check_address(url, api_key)
         self.url, self.model, self.rank, self.steps = url, model, rank, 0
         self._seed, self._timeout, self._key = seed, timeout, api_key
-        self._closing, self._http = threading.Event(), None
+        self._closing = threading.Event()
         self._advice = f"rolloutlab engine check --engine tinker --engine-url {url} --policy {model}"
         os.environ["TINKER_TELEMETRY"] = "0"  # the SDK would send errors, with their messages, to the server
-        options: dict[str, Any] = {"base_url": url, "api_key": api_key or _NO_KEY}
-        if "api_key" not in inspect.signature(tinker.ServiceClient).parameters:  # later ones take no client
-            options["http_client"] = self._http = _client_without_redirects(url)
-        self._service = tinker.ServiceClient(**options)
+        if "api_key" in inspect.signature(tinker.ServiceClient).parameters:
+            message = f"tinker {version('tinker')} takes no HTTP client, and its own follows redirects with the API key"
+            raise PolicyError(message, hint="pip install 'tinker<0.31'")
+        self._http = _client_without_redirects(url)
+        self._service = tinker.ServiceClient(base_url=url, api_key=api_key or _NO_KEY, http_client=self._http)
 
     def models(self) -> list[str]:
         """Names of the bases that the server offers."""
@@ -227,9 +230,8 @@ class TinkerClient:
         self.cancel()
         for name in ("_rest_holder", "_session_holder"):
             if holder := getattr(self._service, name, None):
-                if self._http:
-                    closed = holder.run_coroutine_threadsafe(self._http.aclose())
-                    wait([closed.future()], _CLOSING_SECONDS)
+                closed = holder.run_coroutine_threadsafe(self._http.aclose())
+                wait([closed.future()], _CLOSING_SECONDS)
                 holder.close()
 
     def _call(self, post: Callable[[], Any], cancelled: Cancel | None = None, seconds: float | None = None) -> Any:

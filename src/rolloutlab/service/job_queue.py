@@ -5,7 +5,7 @@ import logging
 import threading
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -68,8 +68,7 @@ class Jobs:
         self._pause = pause
         self._changed = threading.Condition()
         self._closed = False
-        self._waiting: set[str] = set()
-        """Ids of queued jobs of another engine or base than this service's."""
+        self._waiting: set[str] = set()  # ids of queued jobs of another engine or base than this service's
         self.streaming = True
         """False once the service stops: event streams end then."""
         self._listeners: set[Callable[[], None]] = set()
@@ -257,26 +256,20 @@ class Jobs:
         with self._changed:
             while not self._closed:
                 for row in self._database.read("SELECT * FROM jobs WHERE status = 'queued' ORDER BY rowid"):
-                    if row["id"] not in self._waiting and not self._waits(row):
+                    if not self._waits(row):
                         return row
                 self._changed.wait()
         return None
 
     def _waits(self, row: Row) -> bool:
-        """Whether a job is of another engine or base than this service's; it then stays queued for a start with that.
-
-        What an engine kept of it cannot be read here, and is worth hours.
-        """
-        try:
-            conflict = self._registry.conflict(row["model_id"])
-        except NotFoundError:
-            return False
-        if conflict:
-            with self._database.write() as connection:
-                _add_event(connection, row["id"], "waiting", {"reason": conflict.with_hint})
-            self._waiting.add(row["id"])
-            self._notify()
-        return conflict is not None
+        """Whether a job is of another engine or base, for a start with which it stays queued with what was kept."""
+        with suppress(NotFoundError):
+            if row["id"] not in self._waiting and (conflict := self._registry.conflict(row["model_id"])):
+                with self._database.write() as connection:
+                    _add_event(connection, row["id"], "waiting", {"reason": conflict.with_hint})
+                self._waiting.add(row["id"])
+                self._notify()
+        return row["id"] in self._waiting
 
     def _train_or_fail(self, row: Row) -> _Outcome | None:
         """Train a job; None when it was cancelled before it began, or the service closes and it is queued again."""
