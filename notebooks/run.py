@@ -41,14 +41,17 @@ def printed(notebook: nbformat.NotebookNode) -> str:
     return "".join(output.text for output in last.outputs if output.output_type == "stream")
 
 
-def save(notebook: nbformat.NotebookNode, path: Path) -> None:
-    """The notebook as it is committed: of each view its HTML and its text, since a widget is gone with its kernel."""
+def save(notebook: nbformat.NotebookNode, path: Path, home: Path) -> None:
+    """The notebook as it is committed: of each view its HTML and its text, since a widget is gone with its kernel.
+
+    home: the lab's folder, which is of one run.
+    """
     for cell in [each for each in notebook.cells if each.cell_type == "code"]:
         for output in cell.outputs:
             output.get("data", {}).pop(WIDGET, None)
         cell.outputs = [output for output in cell.outputs if output.get("data") != {}]  # where progress was shown
     notebook.metadata.language_info = {"name": "python"}
-    nbformat.write(notebook, path)
+    path.write_text(nbformat.writes(notebook).replace(str(home), "~/lab") + "\n")
 
 
 def main(path: Path, *, saves: bool) -> int:
@@ -61,7 +64,7 @@ def main(path: Path, *, saves: bool) -> int:
             return 1
     print(printed(notebook).strip())
     if saves:
-        save(notebook, path)
+        save(notebook, path, Path(home))
     return 0
 
 
