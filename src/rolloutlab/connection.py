@@ -25,7 +25,7 @@ from rolloutlab.settings import EMBEDDED, VENDORS, Address, Served, Settings, pr
 from rolloutlab.settings.connected import connected
 from rolloutlab.widgets.html import for_notebook, html_table, paragraphs
 
-_NO_LIST = "it does not list its models: %model UUID selects one by its id"
+_NO_LIST = "it does not list its models: %model NAME_OR_UUID selects one"
 _WANDB = "%model PROJECT/NAME --base BASE selects one"
 
 

@@ -85,7 +85,14 @@ class SamplingError(RolloutlabError):
 
 
 class BudgetError(RolloutlabError):
-    """The next request or job could cost more than a budget has left; nothing of it was sent."""
+    """The next request or job could cost more than a budget has left; nothing of it was sent.
+
+    holds: whether a larger budget would hold; not at a service that counts more tokens than a request can have.
+    """
+
+    def __init__(self, message: str, *, hint: str | None = None, holds: bool = True) -> None:
+        super().__init__(message, hint=hint)
+        self.holds = holds
 
 
 class NothingTrainsError(RolloutlabError):

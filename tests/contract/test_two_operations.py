@@ -101,7 +101,7 @@ def test_what_it_does_not_offer_is_said_in_words(remote):
     remote.connect("http://train.example")
     with pytest.raises(NotOfferedError, match=r"http://train\.example/v1 does not list its models") as caught:
         remote.models()
-    assert caught.value.hint == "%model UUID, the id of a model that it has"
+    assert caught.value.hint == "%model NAME_OR_UUID, of a model that it has"
     with pytest.raises(NotOfferedError, match=r"http://train\.example registers no models") as caught:
         remote.model("lab/other")
     assert caught.value.hint == "%model UUID, the id of a model that it has"

@@ -387,3 +387,13 @@ def test_as_many_requests_are_under_way_as_have_worst_cases_that_fit(opened, pai
     assert paid.most == fit
     assert len(paid.bodies) == 90
     assert spent(session) == paid.charged
+
+
+def test_where_no_budget_can_hold_the_cell_says_what_is_spent_and_goes_on_without_one(notebook, paid):
+    notebook.shell.user_ns["rows"] = ROWS
+    paid.sampled = lambda body: 3 * body["max_tokens"]
+    shown = notebook.error(f"{CHAT} --over rows --concurrency 1 --budget 5\nuser: Say {{{{word}}}}")
+    assert re.search(r"here no budget can hold; \$0\.\d+ is spent; \d+ of 80 completions had arrived", shown)
+    assert shown.endswith("-> %%chat words:1 --resume, without a budget")
+    notebook.run("%%chat words:1 --resume")
+    assert len(notebook.lab.collection("words").trajectories) == 80

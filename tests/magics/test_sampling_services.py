@@ -236,3 +236,53 @@ def test_a_stream_that_is_refused_is_sampled_without_streaming(at):
     notebook = at(service)
     [only] = notebook.run("%%chat answers\nhello").trajectories
     assert only.tokens == 1  # its logprobs are there
+
+
+def listing(body):
+    """A service whose list of models is this."""
+
+    class Listing(services.SamplingService):
+        def listed(self):
+            return httpx.Response(200, json=body)
+
+    return Listing()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [{"models": [{"name": "qwen3:4b"}]}, {"object": "list", "data": None}, {"data": [{"id": None}, {"id": 5}]}, [], {}],
+    ids=["names of another form", "null", "no names", "empty", "nothing"],
+)
+def test_a_list_that_is_none_is_treated_as_a_service_without_a_list(at, body, capsys):
+    notebook = at(listing(body), select=False)
+    assert "it does not list its models: %model NAME_OR_UUID selects one" in repr(notebook.run("%connect"))
+    notebook.run("%model qwen3:4b")
+    assert len(notebook.run(CHAT).trajectories) == 12
+    shown = notebook.error("%models")
+    assert shown.startswith("NotOfferedError: http://chat.example/v1 does not list its models")
+    assert shown.endswith("-> %model NAME_OR_UUID, of a model that it has")
+    assert "valid" not in shown
+
+
+def test_one_bad_card_does_not_hide_the_other_models(at):
+    cards = [{"id": "qwen3:4b", "object": None, "created": "yesterday", "owned_by": 7}, {"id": None}, {"id": 5}, 3]
+    notebook = at(listing({"object": "list", "data": [*cards, {"id": "llama", "reads": "all"}]}))
+    assert "; 2 models by name" in repr(notebook.run("%connect"))
+    assert list(notebook.run("%models").index) == ["qwen3:4b", "llama"]
+    assert len(notebook.run(CHAT).trajectories) == 12
+
+
+def test_a_dry_run_where_nothing_trains_names_a_service_that_does(at):
+    notebook = at(services.Ollama())
+    notebook.run(CHAT)
+    notebook.run(REWARD)
+    first, *_, left_out = repr(notebook.run("%%train answers --dry-run")).splitlines()[1:4]
+    assert first == "this service samples only and trains nothing -> %connect embedded, or another service that trains"
+    assert left_out.endswith("-> %connect embedded, then %logprobs answers adds them")
+
+
+def test_a_model_that_a_service_without_training_lacks_is_looked_up_in_its_list(at):
+    notebook = at(services.SamplingService())
+    shown = notebook.error("%%chat other -m nosuch:1b\nCapital of Peru?")
+    assert "registers" not in shown
+    assert "-> %model" in shown

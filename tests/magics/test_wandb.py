@@ -1,12 +1,14 @@
 """The hosted service of openpipe-art, by its strict stand-in: the cells of the first loop, what it has not."""
 
+from dataclasses import replace
+
 import httpx
 import pytest
 
 from rolloutlab.api.http.client import HttpClient
 from rolloutlab.magics import register
 from rolloutlab.session import Session
-from rolloutlab.settings import Settings, read_settings
+from rolloutlab.settings import Price, Settings, read_settings
 from tests.magics.conftest import Notebook
 from tests.wandb_service import ENTITY, HOST, KEY, PROJECT, Wandb
 
@@ -243,3 +245,11 @@ def test_a_profile_that_samples_only_is_not_asked_whether_it_trains(bare, tmp_pa
     assert session.model(service.models[0]).trains is False
     assert set(service.paths) == {"GET /v1/models"}
     session.close()
+
+
+@pytest.mark.parametrize("name", [MODEL, f"wandb-artifact:///{ENTITY}/{MODEL}"])
+def test_a_price_of_a_model_is_found_under_its_name_here_and_there(sorter, name, capsys):
+    connector = sorter.lab._connector
+    connector.settings = replace(connector.settings, prices={name: Price(prompt=1.0, completion=2.0)})
+    sorter.run("%%chat paid --max-tokens 16 --budget 5\nuser: Sort: ba")
+    assert f"tokens of {MODEL}" in capsys.readouterr().out

@@ -1,6 +1,6 @@
 """Capabilities of a service: its models, and whether it trains."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,7 +8,9 @@ from pydantic import ValidationError
 
 from rolloutlab.api.http.client import HttpClient
 from rolloutlab.api.kinds import kind_of
+from rolloutlab.api.model_list import model_cards
 from rolloutlab.api.wire.engine import EngineStatus
+from rolloutlab.api.wire.training import ModelCard
 from rolloutlab.errors import NotFoundError, NotOfferedError, RefusedError, ServiceError
 from rolloutlab.settings import Address
 
@@ -44,13 +46,11 @@ async def ask(http: HttpClient, address: Address) -> Offer:
         reason = "it lists no models"
     except (NotFoundError, RefusedError) as error:
         body, reason = None, error.message
-    listed = body.get("data") if isinstance(body, dict) else body or None
-    if not isinstance(listed, list):
+    if (cards := model_cards(body)) is None:
         if await _chats(http, address):
             return Offer(None, await _trains(http, address))
         raise _not_such(url, reason)
-    models = tuple(str(card["id"]) for card in listed if isinstance(card, dict) and "id" in card)
-    return Offer(models, await _trains(http, address), _is_own(listed))
+    return Offer(tuple(card.id for card in cards), await _trains(http, address), _is_own(cards))
 
 
 async def engine_of(http: HttpClient, address: Address, *, own: bool = False) -> EngineStatus | None:
@@ -66,17 +66,16 @@ async def engine_of(http: HttpClient, address: Address, *, own: bool = False) ->
     try:
         if not own:
             body = await _once(http, address, "GET", f"{address.inference_base_url}/models")
-            listed = body.get("data") if isinstance(body, dict) else None
-            if not (isinstance(listed, list) and _is_own(listed)):
+            if not _is_own(model_cards(body) or ()):
                 return None
         return EngineStatus.model_validate(await _once(http, address, "GET", f"{address.base_url}/v1/preview/engine"))
     except (NotFoundError, RefusedError, ValidationError):
         return None
 
 
-def _is_own(cards: Iterable[Any]) -> bool:
+def _is_own(cards: Iterable[ModelCard]) -> bool:
     """Whether a list of models is of rolloutlab's own service, which lists at least its base."""
-    return any(isinstance(card, Mapping) and card.get("owned_by") == "rolloutlab" for card in cards)
+    return any(card.owned_by == "rolloutlab" for card in cards)
 
 
 async def _once(http: HttpClient, address: Address, method: str, url: str, body: Any = None) -> Any:

@@ -9,8 +9,9 @@ from pydantic import ValidationError
 
 from rolloutlab.api.http.client import HttpClient, Tries
 from rolloutlab.api.kinds import chat_name, kind_of, with_step
+from rolloutlab.api.model_list import model_cards
 from rolloutlab.api.wire.chat import ChatCompletion, ChatRequest, StreamOptions
-from rolloutlab.api.wire.training import ModelCard, ModelCardList
+from rolloutlab.api.wire.training import ModelCard
 from rolloutlab.api.wire.trajectories import History, LogprobsRequest, ScoredHistories
 from rolloutlab.errors import NotFoundError, NotOfferedError, ServiceError
 from rolloutlab.settings import Address
@@ -86,12 +87,13 @@ def _choice(index: int, parts: dict[str, Any]) -> dict[str, Any]:
 TIMEOUT = 600.0
 """Seconds without any byte of a response; a service that samples sends none for long."""
 SELECT = "%model UUID, the id of a model that it has"
+_ANY = "%model NAME_OR_UUID, of a model that it has"
 
 
 async def models(
     http: HttpClient, address: Address, *, timeout: float = 60.0, retry: bool | None = None
 ) -> list[ModelCard]:
-    """GET {inference_base_url}/models; raises as `HttpClient.request`, and ServiceError for no list of models."""
+    """GET {inference_base_url}/models; raises as `HttpClient.request`, and NotOfferedError for no list of models."""
     url = f"{address.inference_base_url}/models"
     headers, message = address.headers, f"{address.inference_base_url} does not list its models"
     if not kind_of(address).lists_models:
@@ -99,11 +101,10 @@ async def models(
     try:
         body = await http.request("GET", url, token=address.token, headers=headers, timeout=timeout, retry=retry)
     except NotOfferedError as error:
-        raise NotOfferedError(message, hint=SELECT, status=error.status) from error
-    try:
-        return ModelCardList.model_validate({"data": body} if isinstance(body, list) else body).data
-    except ValidationError as error:
-        raise ServiceError(f"the response is not a list of models: {error.errors()[0]['msg']}") from error
+        raise NotOfferedError(message, hint=_ANY, status=error.status) from error
+    if (cards := model_cards(body)) is None:
+        raise NotOfferedError(f"{message}: what it answers has no names of models", hint=_ANY)
+    return cards
 
 
 async def reads_token_ids(http: HttpClient, address: Address) -> bool:
@@ -178,11 +179,16 @@ def _explained(request: ChatRequest) -> Iterator[None]:
     try:
         yield
     except NotFoundError as error:
-        raise NotFoundError(error.message, hint=f"%model {request.model} registers it") from error
+        raise NotFoundError(error.message, hint=_registers(request.model)) from error
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise ServiceError(f"the response is not a chat completion: {where}: {first['msg']}") from error
+
+
+def _registers(model: str) -> str:
+    """What to type for a model that a service lacks; a name without a project is none that could be registered."""
+    return f"%model {model} registers it" if "/" in model else "%models lists those that there are"
 
 
 async def score_histories(
@@ -203,5 +209,5 @@ async def score_histories(
     except NotOfferedError as error:
         raise ServiceError(lacks, hint=hint) from error
     except NotFoundError as error:
-        raise NotFoundError(error.message, hint=f"%model {model} registers it") from error
+        raise NotFoundError(error.message, hint=_registers(model)) from error
     return ScoredHistories.model_validate(scored)

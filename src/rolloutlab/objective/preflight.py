@@ -23,6 +23,7 @@ WHY = {
     Reason.NO_ANSWER: "no answer of an assistant to learn",
 }
 
+_UNTRAINED = "this service samples only and trains nothing -> %connect embedded, or another service that trains"
 _FIX = {
     Reason.UNSCORED: "%%reward {collection}",
     Reason.EQUAL_REWARDS: "%%reward {collection} with a finer score, or %%chat with a larger -n or --temperature 1",
@@ -94,15 +95,21 @@ class Preflight:
                 names.setdefault(share.member.unreadable, []).append(share.member.name)
         return names
 
-    def words(self, collection: str = "NAME") -> list[str]:
-        """The report for a person: one line for what trains, one per reason for the rest, then the warnings."""
+    def words(self, collection: str = "NAME", *, trains: bool = True) -> list[str]:
+        """The report for a person: one line for what trains, one per reason for the rest, then the warnings.
+
+        trains: whether the service does; one that does not gives no logprobs for conversations either.
+        """
         groups = f"{self.trainable_groups:,} of {count(len(self.shares), 'group')}"
         lines = [
             f"{self.trainable_trajectories:,} of {count(self.trajectories, 'trajectory')} will train: "
             f"{count(self.trainable_tokens, 'token')} in {groups}"
         ]
+        if not trains:
+            lines.insert(0, _UNTRAINED)
         for reason, names in self.skipped.items():
-            fix = _FIX[reason].format(collection=collection)
+            elsewhere = "" if trains or reason is not Reason.NO_LOGPROBS else "%connect embedded, then "
+            fix = elsewhere + _FIX[reason].format(collection=collection)
             why = WHY[reason] + (f", {_some(list(self.unreadable()))}" if reason is Reason.UNREADABLE else "")
             lines.append(f"{len(names):,} left out: {why} ({_some(names)}) -> {fix}")
         return [*lines, *self.warnings]

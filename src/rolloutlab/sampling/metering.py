@@ -5,10 +5,12 @@ import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 from rolloutlab.api.budget import Budget
 from rolloutlab.api.http.client import Tries
+from rolloutlab.api.kinds import chat_name
 from rolloutlab.api.prices import DOLLAR, Amount, Tokens, amount_of, billed, bound, cost, price_of, shown
 from rolloutlab.api.training import never_arrived
 from rolloutlab.api.wire.chat import ChatCompletion, ChatRequest
@@ -26,16 +28,21 @@ Send = Callable[..., Coroutine[Any, Any, ChatCompletion]]
 
 
 class Terms(NamedTuple):
-    """What the present service charges. limit: what the lab may spend there in all. file: of the settings."""
+    """What the present service charges. limit: what the lab may spend there in all. file: of the settings.
+
+    named: the name that the service has for a model, which a price may be of too.
+    """
 
     service: str
     prices: tuple[Mapping[str, Price], ...]
     limit: Amount | None
     file: str
+    named: Callable[[str], str] = str
 
     def price(self, model: str) -> Price | None:
         """The price of a model's tokens, if it is in the settings."""
-        return price_of(model, *self.prices)
+        priced = (price_of(model, prices) or price_of(self.named(model), prices) for prices in self.prices)
+        return next(filter(None, priced), None)
 
 
 def terms_of(settings: Settings, service: str) -> Terms:
@@ -43,7 +50,8 @@ def terms_of(settings: Settings, service: str) -> Terms:
     address = settings.service
     own, limit = (address.prices, address.budget) if address else ({}, None)
     where = str(settings.file) if settings.file else "the settings file"
-    return Terms(service, (own, settings.prices), None if limit is None else amount_of(limit), where)
+    named = partial(chat_name, address) if address else str
+    return Terms(service, (own, settings.prices), None if limit is None else amount_of(limit), where, named)
 
 
 @dataclass
@@ -201,6 +209,8 @@ class Meter:
 
     def more(self, rest: str | None, smaller: str = "a smaller --max-tokens") -> str:
         """What to type after a budget was reached. rest: the cell that goes on; None for the same one."""
+        if self._wrong_bound:
+            return f"{rest or 'the cell again'}, without a budget"
         if self._budget is None or self._over_limit:
             return f"a larger budget in {self._terms.file}, then {rest or 'the cell again'}"
         if rest is None:
@@ -226,7 +236,8 @@ class Meter:
             async with self._attempt:
                 self._freed.clear()
                 if self._wrong_bound:
-                    raise BudgetError(self._wrong_bound, hint="without --budget, or with a larger --max-tokens")
+                    message = f"{self._wrong_bound}; {self._spent()} is spent"
+                    raise BudgetError(message, hint=self.more(None), holds=False)
                 if self._lacks(entry, amount):
                     await asyncio.to_thread(self._set_aside, entry, amount)
                 if self._held(entry, amount):
@@ -269,6 +280,11 @@ class Meter:
         """Count tokens that nothing was held for."""
         entry.tokens = entry.tokens.plus(tokens)
         entry.spent += cost(entry.price, tokens) if entry.price else 0
+
+    def _spent(self) -> str:
+        """What was spent of the budget: of the cell, or at the service."""
+        here = self._budget
+        return shown(self._spending().at(self._terms.service) if here is None else here.spent)
 
     def _exceeded(self, what: str) -> BudgetError:
         """The error for a cost that does not fit the budgets; the hint is of the one that it does not fit."""

@@ -29,6 +29,7 @@ _TIMEOUT = 3.0  # seconds for a service to report the newest checkpoint; without
 _ID_LENGTH = 36
 _NO_STEPS = "its service lists no checkpoints"
 _SAMPLED_ONLY = "sampled only: its service trains no models"
+_TO_TRAIN = "%connect embedded, or another service that trains"
 _NAME = re.compile(r"(?P<project>[\w.-]+)/(?P<name>[\w.-]+)")
 
 
@@ -199,10 +200,14 @@ class Models:
 
     def check_trains(self) -> None:
         """NotOfferedError where the present service is known to train no models."""
+        if not self.may_train:
+            raise NotOfferedError(f"{self._connector.name} samples only: it trains no models", hint=_TO_TRAIN)
+
+    @property
+    def may_train(self) -> bool:
+        """Whether the present service trains models, as far as is known."""
         service = self._connector.settings.service
-        if self._connector.name in self._sample_only or (service and kind_of(service).trains is False):
-            message = f"{self._connector.name} samples only: it trains no models"
-            raise NotOfferedError(message, hint="%connect embedded, or another service that trains")
+        return self._connector.name not in self._sample_only and not (service and kind_of(service).trains is False)
 
     def existing(self, name: str) -> SelectedModel:
         """A model that the service has, or the selected one; NotFoundError with the closest name when there is none."""

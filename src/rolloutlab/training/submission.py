@@ -53,7 +53,8 @@ class Submission:
     their scored trajectories. warnings: about how they were sampled. sources: how many are of each model, and whether
     of its checkpoint 0 alone. sampled: how many scored trajectories of this model have their oldest answer from each of
     its checkpoints; origins: where each of these is, by its name. begins: the checkpoint that the job would start from,
-    if known. embedded: whether the embedded service is in use.
+    if known. embedded: whether the embedded service is in use. trains: whether the service in use does, as far
+    as is known.
     """
 
     model: str
@@ -71,10 +72,11 @@ class Submission:
     begins: Start | None = None
     embedded: bool = False
     engine: EngineStatus | None = None
+    trains: bool = True
 
     def report(self) -> list[str]:
         """What would train and why the rest would not, line by line."""
-        return self.check.words(self.names[0])
+        return self.check.words(self.names[0], trains=self.trains)
 
     def under(self, options: Mapping[str, Any]) -> "Submission":
         """The same trajectories, as they were gathered, with other options; InputError when an option is wrong."""
@@ -290,6 +292,7 @@ def gather(
 def gather_for(models: Models, collections: Sequence[Collection], options: Mapping[str, Any]) -> Submission:
     """As `gather`, for a job of the selected model that starts from its newest checkpoint; starts no service."""
     gathered = gather(collections, options, models.selected, models.text_only)
+    gathered = replace(gathered, trains=models.may_train)
     return gathered.beginning(models.start()).on(models.engine())
 
 

@@ -298,7 +298,8 @@ def wait_for(run: ScoringRun, total: int, name: str, progress: ProgressBar) -> N
         run.wait(watch)
     except BudgetError as error:
         stored = f"{run.stored:,} of {count(total, 'trajectory')} are done and stored"
-        raise BudgetError(f"{error.message}; {stored}", hint=f"%%reward {name} --resume, with a new budget") from None
+        hint = f"%%reward {name} --resume, {'with a new' if error.holds else 'without a'} budget"
+        raise BudgetError(f"{error.message}; {stored}", hint=hint) from None
     except KeyboardInterrupt as error:
         if run.stored:
             of = f"{run.stored:,} of {count(total, 'trajectory')} are done and stored"
