@@ -991,7 +991,12 @@ class Session:
         prepare = partial(self._models.ensure_registered, work.plan.model) if register else lambda _: None
         work = replace(work, plan=self._models.pinned(work.plan)) if register else work
         with Progress(f"sampling {work.name}") as shown:
-            stored = sample(work, self.store, self._connector, shown, concurrency, self._brokers.tick, meter, prepare)
+            tick = self._brokers.tick
+            try:
+                stored = sample(work, self.store, self._connector, shown, concurrency, tick, meter, prepare)
+            except BaseException:
+                shown.keep("\n".join(self._connector.refused.notes()))
+                raise
             shown.keep("\n".join([*work.notes, *self._connector.refused.notes(), *meter.lines()]))
         return self._collection(stored)
 

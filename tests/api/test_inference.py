@@ -2,9 +2,11 @@
 
 import json
 from collections.abc import AsyncIterator
+from contextlib import closing
 from itertools import pairwise
 from typing import Any
 
+import aiohttp
 import httpx
 import pytest
 
@@ -188,3 +190,15 @@ def test_the_embedded_service_streams_what_it_would_have_said_whole(service, see
 def same(completion: ChatCompletion) -> dict[str, Any]:
     """All of it but its name and time."""
     return {name: value for name, value in completion.to_wire().items() if name not in {"id", "created"}}
+
+
+def test_a_response_that_is_cut_off_is_said_to_have_come():
+    def cut(request):
+        text = "Response payload is not completed: <ContentLengthError: 400, message='Not enough data'>"
+        raise httpx.ReadError(text) from aiohttp.ClientPayloadError(text)
+
+    with closing(HttpClient(httpx.MockTransport(cut), backoff=0)) as http, pytest.raises(BrokenOffError) as caught:
+        http.run(http.request("GET", "http://chat.example/v1/models"))
+    assert caught.value.message == (
+        "http://chat.example answered, but the connection was closed before the end of the response"
+    )

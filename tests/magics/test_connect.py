@@ -300,6 +300,16 @@ def test_a_service_that_only_samples_is_said_to(notebook, session):
 
 
 REFUSALS = {
+    "%connect wandb": "'' is not a project name\n  -> %connect wandb:ENTITY/PROJECT",
+    "%connect wandb:foo": "'foo' is not a project name\n  -> %connect wandb:ENTITY/PROJECT",
+    "%connect together:x/y": (
+        "the address of 'together' is not known here; of a service with Tinker's API it can be given"
+        "\n  -> rolloutlab serve --engine tinker --engine-url URL, and %connect to that"
+    ),
+    "%connect http://10.1.2.3:1 --key-env TRAIN_KEY": (
+        "http://10.1.2.3:1 is not encrypted: a key could be read on the way"
+        "\n  -> https://10.1.2.3:1; or --insecure-http, inside your own network"
+    ),
     "%connect hostd": "there is no profile 'hostd'\n  -> hosted",
     "%connect nowhere": "there is no profile 'nowhere'\n  -> [profiles.nowhere] in the file",
     "%connect train.example": "'train.example' lacks http:// or https://\n  -> https://train.example",

@@ -286,3 +286,16 @@ def test_a_model_that_a_service_without_training_lacks_is_looked_up_in_its_list(
     shown = notebook.error("%%chat other -m nosuch:1b\nCapital of Peru?")
     assert "registers" not in shown
     assert "-> %model" in shown
+
+
+def test_a_cell_that_fails_says_what_was_refused_before_the_next_one_begins(at, capsys):
+    class Failing(services.Groq):
+        def refuses(self, body):
+            return super().refuses(body) or ((400, {"detail": "no"}) if "Mali" in str(body["messages"]) else None)
+
+    notebook = at(Failing())
+    capsys.readouterr()
+    notebook.error(CHAT + " Once more.")
+    assert capsys.readouterr().out.count("gives no logprobs and does not take n") == 1
+    notebook.run("%%chat answers\nCapital of Peru?")
+    assert "gives no logprobs" not in capsys.readouterr().out

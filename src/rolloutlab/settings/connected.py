@@ -94,7 +94,14 @@ def _profile(configured: Settings, service: str) -> Profile:
         kind, _, project = str(service).partition(":")
         if kind in VENDORS:
             url, key_env = VENDORS[kind]["url"], VENDORS[kind]["api_key_env"]
-            return Profile(url, None, key_env, project_name(project), kind=cast("ServiceKind", kind))
+            try:
+                named = project_name(project)
+            except InputError as error:
+                raise InputError(error.message, hint=f"%connect {kind}:ENTITY/PROJECT") from None
+            return Profile(url, None, key_env, named, kind=cast("ServiceKind", kind))
+        if re.fullmatch(r"[a-z]\w*:[^/\d][^/]*/[^/]+", str(service), re.ASCII):
+            message = f"the address of {kind!r} is not known here; of a service with Tinker's API it can be given"
+            raise InputError(message, hint="rolloutlab serve --engine tinker --engine-url URL, and %connect to that")
         if re.search(r"[/.:]", str(service)):
             profile = Profile(service_url(service))
             for kind, vendor in VENDORS.items():

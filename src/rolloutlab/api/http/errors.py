@@ -19,6 +19,8 @@ from rolloutlab.errors import (
 )
 from rolloutlab.fsutil import NONE_LEFT, short_of_descriptors
 
+CUT_OFF = "the connection was closed before the end of the response"
+
 
 def status_error(origin: str, status: int, reason: str, body: bytes, token: str | None) -> RolloutlabError:
     """The error for a response without success; it never shows the token.
@@ -58,6 +60,8 @@ def root_cause(error: BaseException) -> str | None:
         return "no host has that name"
     if isinstance(root, ConnectionRefusedError):
         return "the connection was refused"
+    if isinstance(root, aiohttp.ClientPayloadError | aiohttp.http_exceptions.PayloadEncodingError):
+        return CUT_OFF
     if isinstance(root, ConnectionResetError | aiohttp.ServerDisconnectedError):
         return "the connection was closed before a response"
     return None

@@ -43,7 +43,7 @@ class Unencrypted:
         host, port = place = _place(url)
         if not _in_own_network(host):
             message = f"{host} is not in a private network: a key could be read on the way"
-            raise InputError(message, hint=f"https://{host}")
+            raise InputError(message, hint=_encrypted(url))
         self._allowed.add(place)
         warnings.warn(
             f"keys go to http://{host}:{port} unencrypted: every machine on the way can read them", stacklevel=2
@@ -64,7 +64,7 @@ class Unencrypted:
         if not safe:
             host, port = _place(url)
             message = f"http://{host}:{port} is not encrypted: a key could be read on the way"
-            raise InputError(message, hint=f"https://{host}; or --insecure-http, inside your own network")
+            raise InputError(message, hint=f"{_encrypted(url)}; or --insecure-http, inside your own network")
 
 
 def is_secret(header: str) -> bool:
@@ -76,6 +76,10 @@ def is_secret(header: str) -> bool:
 def _place(url: str) -> tuple[str, int]:
     parts = urlsplit(url)
     return parts.hostname or "", parts.port or 80
+
+
+def _encrypted(url: str) -> str:
+    return f"https://{urlsplit(url).netloc.rpartition('@')[2]}"
 
 
 def _in_own_network(host: str) -> bool:

@@ -10,7 +10,7 @@ import aiohttp
 import httpx
 from httpx_aiohttp import AiohttpTransport
 
-from rolloutlab.api.http.errors import connection_hint, root_cause
+from rolloutlab.api.http.errors import CUT_OFF, connection_hint, root_cause
 from rolloutlab.api.http.ip_scope import on_this_machine
 from rolloutlab.api.http.secrecy import Unencrypted
 from rolloutlab.errors import BrokenOffError, UnreachableError
@@ -133,6 +133,8 @@ def connection_error(url: str, error: Exception, *, direct: bool = False) -> Unr
     kind, reason = UnreachableError if not_connected(error) else BrokenOffError, failure_reason(error)
     if reason == NONE_LEFT:
         return UnreachableError(f"no connection to {origin(url)} can be made: {reason}", hint=TO_HAVE_MORE)
+    if reason == CUT_OFF:
+        return BrokenOffError(f"{origin(url)} answered, but {reason}", hint=connection_hint(url))
     proxy = "" if direct else through(url)
     return kind(f"nothing answers at {origin(url)}{proxy}: {reason}", hint=connection_hint(url))
 
