@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from random import Random
 from typing import Any
 
 import torch
@@ -21,7 +22,8 @@ from fastapi import FastAPI, HTTPException, Request
 from pydantic import BaseModel, ValidationError
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import JSONResponse, RedirectResponse
-from tinker import types
+from tinker import _base_client, types
+from tinker.lib import retry_handler
 from tinker.types._pydantic_types.forward_backward_request import ForwardBackwardRequest
 from tinker.types._pydantic_types.forward_request import ForwardRequest
 from tinker.types._pydantic_types.sampling_params import SamplingParams
@@ -35,6 +37,10 @@ from rolloutlab.policy.base import Base
 from rolloutlab.policy.model import Policy, adapter_parameters, base_of, read_adapter, write_adapter
 
 RETRIEVAL_SECONDS, PATIENCE = 1.0, 60.0
+
+# the SDK's thread outlives a test, and Hypothesis refuses draws while the global generator changes
+_base_client.random = Random(0).random
+retry_handler.random = Random(0)
 
 
 class WeightsInfoRequest(BaseModel):
