@@ -279,8 +279,20 @@ def test_without_a_url_no_server_is_asked(capsys, monkeypatch):
     assert "--engine-url http://127.0.0.1:8000" in printed
 
 
-def test_a_server_that_does_not_run_ends_the_start_in_words(tiny_policy, monkeypatch):
-    monkeypatch.setattr("rolloutlab.engines.tinker.TinkerClient", lambda *given: TinkerClient(*given, timeout=0.2))
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [(500, "answered 500 something is wrong"), (503, "answered 503"), (404, "has no Tinker API")],
+)
+def test_a_server_that_cannot_be_used_ends_the_start_by_its_address_and_status(policy, tiny_policy, status, message):
+    with serving(Server(policy, "tiny", status=status)) as server:
+        with pytest.raises(errors.ServiceError, match=message) as caught:
+            open_engine(str(tiny_policy), ModelSettings(engine="tinker", engine_url=server.url))
+        assert server.url in caught.value.message
+        assert "--engine-url" in caught.value.hint
+        assert server.bodies == []
+
+
+def test_a_server_that_does_not_run_ends_the_start_in_words(tiny_policy):
     with pytest.raises(errors.UnreachableError, match=r"127\.0\.0\.1:1") as caught:
         open_engine(str(tiny_policy), ModelSettings(engine="tinker", engine_url="http://127.0.0.1:1"))
     assert "start the server" in caught.value.hint

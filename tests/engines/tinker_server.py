@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
+from urllib.parse import urlsplit
 
 import torch
 import uvicorn
@@ -86,8 +87,8 @@ class Server:
     means: whether gradients are means over tokens and rows, not sums. clips: whether `grad_clip_norm` is honoured.
     leaks: whether weight decay shrinks other models. reports_norm: whether steps report the gradient's. broken: whether
     logprobs are NaN. odd: by the name of a request, what its answer is turned into. redirect: where every request is
-    redirected to. held: while it is not set, no future is answered. lose_after: number of the request `forward` before
-    which all models are lost.
+    redirected to. status: of the answer to what the server can do. held: while it is not set, no future is answered.
+    lose_after: number of the request `forward` before which all models are lost.
     """
 
     policy: Policy
@@ -100,6 +101,7 @@ class Server:
     most: int = 8
     odd: dict[str, Callable[[Any], Any]] = field(default_factory=dict)
     redirect: str | None = None
+    status: int = 200
     lose_after: int | None = None
     url: str = ""
     calls: Counter[str] = field(default_factory=Counter)
@@ -113,9 +115,26 @@ class Server:
     held: threading.Event = field(default_factory=threading.Event)
 
     answering: str = ""
+    stop: Callable[[], None] = lambda: None
 
     def __post_init__(self) -> None:
         self.held.set()
+
+    def start(self) -> None:
+        """Listen at the url, until `stop`."""
+        http = uvicorn.Server(uvicorn.Config(make_app(self), log_level="error", lifespan="off"))
+        listener = _socket()
+        listener.bind(("127.0.0.1", urlsplit(self.url).port or 0))
+        listener.listen()
+        thread = threading.Thread(target=http.run, kwargs={"sockets": [listener]}, daemon=True)
+        thread.start()
+
+        def stop() -> None:
+            http.should_exit = http.force_exit = True
+            thread.join()
+            listener.close()
+
+        self.stop = stop
 
     def lose(self) -> None:
         """As if the server were restarted: saved states are on its disk, and models were in its memory."""
@@ -356,6 +375,8 @@ def make_app(server: Server) -> FastAPI:
 
     @app.get("/api/v1/get_server_capabilities")
     def capabilities() -> Any:
+        if server.status != 200:
+            raise HTTPException(server.status, "something is wrong")
         return {"supported_models": [{"model_name": server.model}]}
 
     @app.post("/api/v1/{name:path}")
@@ -381,20 +402,22 @@ def make_app(server: Server) -> FastAPI:
 @contextmanager
 def serving(server: Server) -> Iterator[Server]:
     """Serve on a free port of 127.0.0.1, in a thread."""
-    http = uvicorn.Server(uvicorn.Config(make_app(server), log_level="error", lifespan="off"))
+    with _socket() as kept:  # it does not listen, but leaves the port to this server while that is stopped
+        kept.bind(("127.0.0.1", 0))
+        server.url = f"http://127.0.0.1:{kept.getsockname()[1]}"
+        server.start()
+        try:
+            yield server
+        finally:
+            server.held.set()
+            server.stop()
+
+
+def _socket() -> socket.socket:
     # asyncio switches Nagle's algorithm off for sockets that name TCP alone; with it each answer takes 40 ms
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listener.bind(("127.0.0.1", 0))
-    server.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    thread = threading.Thread(target=http.run, kwargs={"sockets": [listener]}, daemon=True)
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.held.set()
-        http.should_exit = http.force_exit = True
-        thread.join()
-        listener.close()
+    made = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    return made
 
 
 @contextmanager

@@ -6,7 +6,11 @@ import resource
 
 import pytest
 
+from rolloutlab.errors import PolicyError
+from rolloutlab.service import serve
 from rolloutlab.service.lifecycle import Folder, watch
+from rolloutlab.service.listen import ListenAddress
+from rolloutlab.settings import ModelSettings
 
 
 @pytest.fixture
@@ -50,3 +54,17 @@ def test_a_service_without_descriptors_goes_on_watching_and_ends_once_no_client_
     assert "attached clients cannot be checked: " in caplog.text
     assert (looks[-1], stopped) == (False, [1])
     assert list((folder.path / "clients").iterdir()) == []
+
+
+def test_a_service_without_an_engine_leaves_its_port(tmp_path, monkeypatch):
+    listeners, listen = [], serve._listen
+
+    def refuse(*given):
+        raise PolicyError("no engine")
+
+    monkeypatch.setattr(serve, "_listen", lambda *given: listeners.append(listen(*given)) or listeners[0])
+    monkeypatch.setattr(serve, "open_engine", refuse)
+    address = ListenAddress("127.0.0.1")
+    with pytest.raises(PolicyError, match="no engine"):
+        serve.serve(Folder(tmp_path / "service"), address, 0, "tiny", None, 60.0, model=ModelSettings())
+    assert [each.fileno() for each in listeners] == [-1]

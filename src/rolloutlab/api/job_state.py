@@ -8,6 +8,7 @@ from rolloutlab.api.wire.training import Event
 STATUS = {
     "restarted": "queued",
     "waiting": "queued",
+    "resumed": "running",
     "training_started": "running",
     "training_ended": "succeeded",
     "training_failed": "failed",

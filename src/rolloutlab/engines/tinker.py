@@ -37,7 +37,7 @@ from rolloutlab.policy.token_sequence import TokenSequence
 from rolloutlab.settings import ModelSettings
 
 PLACE, KEY = "tinker.json", "TINKER_API_KEY"
-_WORKERS, _ATTEMPTS = 8, 3
+_WORKERS, _ATTEMPTS = 64, 3  # as many as the requests of a `%%chat`; the threads only wait
 _LEAST_SECONDS = 30.0
 _ROOM_SECONDS, _PAUSE = 600.0, 2.0
 """How long to wait for room in the server's memory, which models of a killed service have until their session ends."""
@@ -101,6 +101,7 @@ class TinkerEngine:
         self._client = client
         with ExitStack() as failing:
             failing.callback(client.close)
+            client.check_answers()
             _check_served(client)
             self._capabilities = measure(client)
             failing.pop_all()
@@ -164,7 +165,7 @@ class TinkerEngine:
         return [scored_T.tolist() for scored_T in self._score(self._state(checkpoint), sequences)]
 
     def train(self, source: Path, target: Path, task: Task, callbacks: Callbacks) -> None:
-        """See `Engine`. Results are those of `LocalEngine` up to rounding; a lost model begins from its last state."""
+        """See `Engine`. Results are those of `LocalEngine` up to rounding; after an outage from its last state."""
         for row in task.rows:
             for each in row:
                 self._check(each.tokens.ids)
@@ -173,10 +174,9 @@ class TinkerEngine:
         scores = score(start), score(None), score(reference)
         make = partial(self._create, optimizer=True, cancelled=callbacks.cancelled)
         trainer = TinkerTrainer(self._client, self._capabilities, start, make, scores, task, callbacks)
-        model, state = trainer.train(SavedProgress(partial_of(target), task.key(source), self._least_seconds))
-        sampler, client = self._client.sampler(model)
-        self._keep(state, _Slot(model, client, self._client.steps))
-        self._write(target, Place(**self._made_for, state=state, sampler=sampler))
+        made = trainer.train(SavedProgress(partial_of(target), task.key(source), self._least_seconds))
+        self._keep(made.state, _Slot(made.model, made.sampler, self._client.steps))
+        self._write(target, Place(**self._made_for, state=made.state, sampler=made.path))
 
     def forget(self, checkpoint: Path) -> None:
         """See `Engine`. The state stays on the server: a copy of the model may need it."""

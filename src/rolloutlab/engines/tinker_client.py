@@ -23,10 +23,12 @@ import tinker
 from tinker import types
 from tinker.lib.client_connection_pool_type import ClientConnectionPoolType
 
+from rolloutlab.api.http.client import HttpClient
 from rolloutlab.errors import (
     BrokenOffError,
     Cancelled,
     InputError,
+    NotFoundError,
     PolicyError,
     RefusedError,
     ServiceError,
@@ -34,7 +36,7 @@ from rolloutlab.errors import (
     UnreachableError,
 )
 
-_SLICE, _CLOSING_SECONDS, _CONNECT_SECONDS = 0.2, 5.0, 30.0
+_SLICE, _CLOSING_SECONDS, _CONNECT_SECONDS, _ANSWER_SECONDS = 0.2, 5.0, 30.0, 5.0
 _TOKENS = 32_768
 """Scored in one request."""
 _LOOPBACK = {"localhost", "127.0.0.1", "::1"}
@@ -42,6 +44,7 @@ _KEY_HINT = "export TINKER_API_KEY=..., a key of this server"
 _NO_KEY = "tml-none"
 """Self-hosted servers take any key, and the SDK none that does not begin like this."""
 _OLDER = "the server may speak the older protocol: pip install tinker==0.24.1"
+_START = "start the server, or name the one that runs: --engine-url http://127.0.0.1:8000"
 _AGAIN = "start the server again; a job that has failed can be given again, from the newest checkpoint"
 _LOST = ("not loaded", "not found")
 _KEYS = ("tml-", "eyJ")
@@ -120,6 +123,31 @@ class TinkerClient:
             raise PolicyError(message, hint="pip install 'tinker<0.31'")
         self._http = _client_without_redirects(url)
         self._service = tinker.ServiceClient(base_url=url, api_key=api_key or _NO_KEY, http_client=self._http)
+
+    def check_answers(self, cancelled: Cancel | None = None) -> None:
+        """Ask once, without the key: the SDK asks for minutes where nothing answers, and says not why.
+
+        Raises UnreachableError: nothing answers. ServiceError: with status 404 or 5xx, or something else than JSON.
+        """
+
+        def check_wanted() -> None:
+            if self._closing.is_set() or (cancelled and cancelled()):
+                raise Cancelled
+
+        http = HttpClient(tries=1)  # more would be minutes for a 503
+        url = f"{self.url.rstrip('/')}/api/v1/get_server_capabilities"
+        try:
+            http.run(http.request("GET", url, timeout=_ANSWER_SECONDS), check_wanted)
+        except (SignInError, RefusedError):
+            return
+        except UnreachableError as error:
+            raise type(error)(error.message, hint=_START) from error
+        except NotFoundError as error:
+            raise ServiceError(f"{self.url} has no Tinker API: {error.message}", hint=_START) from error
+        except ServiceError as error:
+            raise ServiceError(error.message, hint=_START) from error
+        finally:
+            http.close()
 
     def models(self) -> list[str]:
         """Names of the bases that the server offers."""
@@ -217,9 +245,14 @@ class TinkerClient:
         return tokens, logprobs
 
     def pause(self, seconds: float, cancelled: Cancel) -> None:
-        """Wait. Raises Cancelled: it is wanted before, or afterwards."""
-        if self._closing.wait(seconds) or cancelled():
-            raise Cancelled
+        """Wait. Raises Cancelled: it is wanted meanwhile, or afterwards."""
+        end = time.monotonic() + seconds
+        while True:
+            left = end - time.monotonic()
+            if self._closing.wait(max(0.0, min(_SLICE, left))) or cancelled():
+                raise Cancelled
+            if left <= 0:
+                return
 
     def cancel(self) -> None:
         """End every call that waits, with Cancelled."""
@@ -277,6 +310,8 @@ class TinkerClient:
             if "heckpoint" not in text and any(words in text for words in _LOST):
                 raise LostModelError(text, hint=_AGAIN) from error
             status = getattr(error, "status_code", 0)
+            if status >= 500:
+                raise BrokenOffError(f"{self.url} answered {status}: {text}", hint=_AGAIN) from error
             if not status and ("Error retrieving result" not in text or "validation error" in text):
                 text = f"an answer of another form than the SDK expects: {type(error).__name__}: {text}"
             hint = _OLDER if "proto" in text or "valid dictionary" in text else self._advice

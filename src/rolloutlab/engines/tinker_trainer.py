@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from rolloutlab.engines.tinker_client import Adam, Datum, LostModelError, TinkerClient
-from rolloutlab.errors import CheckpointError, ServiceError, TrainingError
+from rolloutlab.errors import BrokenOffError, CheckpointError, ServiceError, TrainingError, UnreachableError
 from rolloutlab.fsutil import remove, write_private
 from rolloutlab.policy.custom_loss import CustomLoss, load_loss
 from rolloutlab.policy.loss import RowLoss, row_loss
@@ -26,7 +26,9 @@ from rolloutlab.policy.token_sequence import TokenSequence
 from rolloutlab.policy.whole_row import whole_row
 
 _SHARE, _MONTH = 20, 30 * 24 * 3600
-_ATTEMPTS = 3
+_ATTEMPTS, _OUTAGES = 3, 50
+"""Failures on a server that answers, and of a server that comes back, without a new row between them."""
+_PAUSE, _LONGEST_PAUSE = 2.0, 60.0
 _CPU = torch.device("cpu")
 Score = Callable[[Sequence[TokenSequence]], list[Tensor]]
 """The logprob of each trained token of sequences, under weights that are not being trained."""
@@ -122,6 +124,15 @@ class SavedProgress:
         remove(self._path)
 
 
+class Trained(NamedTuple):
+    """A trained model, the path of its state, and the path of its weights for sampling with a client of these."""
+
+    model: Any
+    state: str
+    path: str
+    sampler: Any
+
+
 class TinkerTrainer:
     """Takes the steps of a task, one a row, each on a model of its own that begins with the state `start`.
 
@@ -144,31 +155,74 @@ class TinkerTrainer:
         self._scores, self._task, self._callbacks = scores, task, callbacks
         self._loss: CustomLoss | None = None
         self._reported = 0
+        self._left: list[Any] = []
+        """Models of a server that went away, which may have them still."""
 
-    def train(self, progress: SavedProgress) -> tuple[Any, str]:
-        """The trained model and the path of its state. A model that the server loses begins again from what is saved.
+    def train(self, progress: SavedProgress) -> Trained:
+        """Take the steps. After an outage, or the loss of the model, they begin again from what is saved.
+
+        A server that is away is waited for without a limit, since the job did not cause that; `waiting` is reported
+        with the reason, and `resumed`.
 
         Raises:
-            TrainingError: the loss stopped being a number, or a custom loss fails. Cancelled: checked before each row.
-            CheckpointError: the server does not have the state. Others: as of `TinkerClient`.
+            TrainingError: the loss stopped being a number, or a custom loss fails. Cancelled: checked before each row,
+            and in waits. CheckpointError: the server does not have the state. LostModelError, UnreachableError: again
+            and again without a new row. Others: as of `TinkerClient`.
         """
-        task, callbacks = self._task, self._callbacks
-        torch.manual_seed(task.seed)
-        rows = list(self._prepared())
-        if task.loss_source:
-            self._loss = load_loss(task.loss_source, callbacks.cancelled, callbacks.in_user_code)
-        failures = 0
-        while True:
-            reported = self._reported
-            try:
-                return self._steps(rows, progress)
-            except LostModelError:
-                failures = 1 if self._reported > reported else failures + 1
-                if failures == _ATTEMPTS:
-                    raise
+        rows: list[Row] | None = None
+        failures = outages = 0
+        try:
+            while True:
+                reported = self._reported
+                try:
+                    rows = self._begin() if rows is None else rows
+                    return self._steps(rows, progress)
+                except (LostModelError, UnreachableError) as error:
+                    if self._reported > reported:
+                        failures = outages = 0
+                    away = self._waited(error)
+                    failures, outages = failures + (not away), outages + away
+                    if failures == _ATTEMPTS or outages == _OUTAGES:
+                        raise
+        finally:
+            self._free()
 
-    def _steps(self, rows: Sequence[Row], progress: SavedProgress) -> tuple[Any, str]:
+    def _begin(self) -> list[Row]:
+        torch.manual_seed(self._task.seed)
+        rows = list(self._prepared())
+        if self._task.loss_source:
+            self._loss = load_loss(self._task.loss_source, self._callbacks.cancelled, self._callbacks.in_user_code)
+        return rows
+
+    def _waited(self, error: ServiceError) -> bool:
+        """Wait while the server is away; whether it was, rather than answering, but not this job's request."""
+        if isinstance(error, LostModelError):
+            return False
+        pause, reason = _PAUSE, None
+        while (now := self._absence()) is not None:
+            if now != reason:
+                self._callbacks.report("waiting", {"reason": now})
+            self._client.pause(pause, self._callbacks.cancelled)
+            pause, reason = min(2 * pause, _LONGEST_PAUSE), now
+        if reason is not None:
+            self._callbacks.report("resumed", {})
+        return reason is not None or not isinstance(error, BrokenOffError)
+
+    def _absence(self) -> str | None:
+        """Why the server cannot be asked; None: it answers."""
+        try:
+            self._client.check_answers(self._callbacks.cancelled)
+        except ServiceError as error:
+            return error.message
+        return None
+
+    def _free(self) -> None:
+        while self._left:
+            self._client.unload(self._left.pop())
+
+    def _steps(self, rows: Sequence[Row], progress: SavedProgress) -> Trained:
         state, reported = progress.read() or (self._start, [])
+        self._free()
         model = self._open(state, progress)
         try:
             for each in reported[self._reported :]:
@@ -182,7 +236,10 @@ class TinkerTrainer:
                     progress.save(lambda: self._client.save(model, _MONTH), reported)
             if rows:
                 self._logprobs(model, rows[-1][:1])
-            return model, self._client.save(model)
+            return Trained(model, self._client.save(model), *self._client.sampler(model))
+        except UnreachableError:
+            self._left.append(model)
+            raise
         except BaseException:
             self._client.unload(model)
             raise

@@ -5,6 +5,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -74,8 +75,11 @@ def serve(
     quiet_transformers()
     listener = _listen(address, folder, port)
     url = address.url(listener.getsockname()[1])
-    engine = open_engine(policy_name, model)
-    database, registry, jobs = _open(folder, engine, start_empty=start_empty)
+    with ExitStack() as failing:
+        failing.callback(listener.close)
+        engine = open_engine(policy_name, model)
+        database, registry, jobs = _open(folder, engine, start_empty=start_empty)
+        failing.pop_all()
     identity = {"policy": named_policy(policy_name, model), "instance": folder.instance}
     lab = LabTools(replace(read_settings(), home=folder.path.parent))
     authority = AuthorizationServer(url, database, folder.key(), folder.passcode, lifetime=token_lifetime)
