@@ -17,8 +17,9 @@ from safetensors import SafetensorError
 
 from rolloutlab.api.wire.chat import UserMessage
 from rolloutlab.engines import naive
-from rolloutlab.engines.engine import Engine, partial_of
-from rolloutlab.engines.report import Measurement
+from rolloutlab.engines.engine import Engine, HasTrials, partial_of
+from rolloutlab.engines.report import Measurement, Result
+from rolloutlab.engines.step_check import LIMIT, gradient_gaps, momentum_gap
 from rolloutlab.errors import Cancelled, InputError
 from rolloutlab.fsutil import remove
 from rolloutlab.objective.options import Options
@@ -162,6 +163,8 @@ class Conformance:
         return loss, slope_T.tolist()
 
     def _optimizer(self) -> Measurement:
+        if isinstance(self._engine, HasTrials):
+            return self._trials(self._engine)
         self._train("optimizer", self._started, self._task([self._row]))
         before, after = _state(self._started), _state(self._folder / "optimizer")
         if not (before and after):
@@ -173,6 +176,20 @@ class Conformance:
             for some in (after.adapter, expected)
         ]
         return self._compared(naive.relative_gap(*changes), "one step of AdamW")
+
+    def _trials(self, engine: HasTrials) -> Measurement:
+        row = [
+            (tokens, torch.tensor([_OFFSETS[(i + t) % len(_OFFSETS)] / 8 for t in range(tokens.trainable)]))
+            for i, tokens in enumerate(self._unlike)
+        ]
+        with engine.trial(self._started) as model:
+            gaps = gradient_gaps(model, row)
+        with engine.trial(self._initial) as model:
+            gaps["momentum"] = momentum_gap(model, row)
+        worst, limit = max(gaps, key=lambda each: _size(gaps[each])), max(LIMIT, self._tolerance)
+        result: Result = "pass" if gaps[worst] <= limit else "fail"
+        norm = "; no norm is reported: the size of a step is not compared" if "sign" in gaps else ""
+        return Measurement("", result, gaps[worst], limit, f"{worst}; up to {limit:g} passes{norm}")
 
     def _resume(self) -> Measurement:
         rows = self._task(self._rows)
@@ -276,6 +293,13 @@ class Conformance:
             sequence = _sequence(self._prompt, part, old)
             row.append(TrainingSequence(sequence, (1.0, -0.7, 0.4)[i], (1.0, 0.5, 2.0)[i]))
         return row
+
+    @property
+    def _unlike(self) -> list[TokenSequence]:
+        """Sequences of different lengths."""
+        ids = self._engine.base.tokenizer.encode(_TEXT, add_special_tokens=False)
+        parts = [ids[start:end] for start, end in ((0, 12), (5, 10), (3, 21))]
+        return [_sequence(self._prompt, part, [0.0] * len(part)) for part in parts]
 
     @property
     def _rows(self) -> list[Row]:

@@ -2,8 +2,11 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
+
+from torch import Tensor
 
 from rolloutlab.policy.base import Base
 from rolloutlab.policy.decode import Completion, CompletionRequest
@@ -11,6 +14,8 @@ from rolloutlab.policy.task import Callbacks, Task
 from rolloutlab.policy.token_sequence import TokenSequence
 
 OnToken = Callable[[Completion], None]
+SlopedRow = Sequence[tuple[TokenSequence, Tensor]]
+"""Sequences, each with the derivatives of a loss by the logprobs of its trained tokens."""
 
 
 class Engine(Protocol):
@@ -70,6 +75,29 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Stop; unfinished futures are cancelled."""
+
+
+class TrialModel(Protocol):
+    """A model that is thrown away, on which single steps are measured."""
+
+    def logprobs(self, sequences: Sequence[TokenSequence]) -> list[Tensor]:
+        """The logprob of each trained token, in nats. Raises ServiceError: the engine does not answer."""
+
+    def step(self, row: SlopedRow, rate: float, eps: float | None = None) -> float:
+        """Take a job's step on a row; the gradient norm that the engine reports, NaN if it reports none.
+
+        eps: of AdamW, in a step without clipping, momentum and weight decay; None takes all settings of a job.
+
+        Raises ServiceError: the engine does not answer.
+        """
+
+
+@runtime_checkable
+class HasTrials(Protocol):
+    """An engine whose checkpoints hold no tensors: what its steps do shows in the logprobs of a trial alone."""
+
+    def trial(self, checkpoint: Path) -> AbstractContextManager[TrialModel]:
+        """A model of a checkpoint, until the context ends. Raises CheckpointError, ServiceError: as of `sample`."""
 
 
 def partial_of(target: Path) -> Path:

@@ -8,9 +8,9 @@ import os
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import starmap
@@ -24,7 +24,7 @@ from torch import Tensor
 from rolloutlab.engines.engine import OnToken, partial_of
 from rolloutlab.engines.received import Receiver, SampledToken, seed_of
 from rolloutlab.engines.tinker_client import Cancel, LostModelError, NoRoomError, Sampling, TinkerClient
-from rolloutlab.engines.tinker_trainer import Capabilities, SavedProgress, TinkerTrainer, measure, trained
+from rolloutlab.engines.tinker_trainer import Capabilities, SavedProgress, TinkerTrainer, TinkerTrial, measure, trained
 from rolloutlab.errors import CheckpointError, InputError, PolicyError, RefusedError, RenderingError
 from rolloutlab.policy.base import Base
 from rolloutlab.policy.checkpoints import check_checkpoint, checkpoint_errors
@@ -177,6 +177,15 @@ class TinkerEngine:
         made = trainer.train(SavedProgress(partial_of(target), task.key(source), self._least_seconds))
         self._keep(made.state, _Slot(made.model, made.sampler, self._client.steps))
         self._write(target, Place(**self._made_for, state=made.state, sampler=made.path))
+
+    @contextmanager
+    def trial(self, checkpoint: Path) -> Iterator[TinkerTrial]:
+        """See `HasTrials`."""
+        model = self._create(self._state(checkpoint))
+        try:
+            yield TinkerTrial(self._client, self._capabilities, model)
+        finally:
+            self._client.unload(model)
 
     def forget(self, checkpoint: Path) -> None:
         """See `Engine`. The state stays on the server: a copy of the model may need it."""

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from rolloutlab.engines.engine import SlopedRow
 from rolloutlab.engines.tinker_client import Adam, Datum, LostModelError, TinkerClient
 from rolloutlab.errors import BrokenOffError, CheckpointError, ServiceError, TrainingError, UnreachableError
 from rolloutlab.fsutil import remove, write_private
@@ -57,7 +58,7 @@ def measure(client: TinkerClient) -> Capabilities:
     Raises ServiceError: it is neither a mean nor a sum, or as of `TinkerClient`.
     """
     short, long = [1, 2, 3, 4, 5], [1, 2, 3, 4, 5, 6, 7, 8, 9]
-    still = Adam(0.0, beta1=0.0, beta2=0.0, weight_decay=0.0, grad_clip_norm=0.0)
+    still = _plain(0.0, eps=1e-8)
     models = [client.create()]
     try:
         (model,) = models
@@ -291,8 +292,8 @@ class TinkerTrainer:
         result = self._result(new_T, tokens)
         counts = [s.tokens.trainable for s in row]
         whole = whole_row(result, new_T, counts)
-        parts = zip(row, torch.split(new_T.detach(), counts), torch.split(whole.slope_T, counts), strict=True)
-        examples = [self._example(s.tokens, new_S, slope_S, len(row)) for s, new_S, slope_S in parts]
+        sloped = list(zip([s.tokens for s in row], torch.split(whole.slope_T, counts), strict=True))
+        examples = examples_of(sloped, torch.split(new_T.detach(), counts), self._capabilities)
         loss, rate = float(result.loss.detach()), self._task.rates[i]
         if not math.isfinite(loss) or not whole.slope_T.isfinite().all():
             raise _not_finite(i)
@@ -312,15 +313,6 @@ class TinkerTrainer:
         reference_T = tokens.reference_T if options.kl_penalty_coef > 0 else None
         return row_loss(new_T, *tokens[:4], options, reference_T=reference_T, original_T=tokens.original_T)
 
-    def _example(self, tokens: TokenSequence, new_S: Tensor, slope_S: Tensor, rows: int) -> Datum:
-        """A sequence whose gradient on the server is that of the row's loss; S: its trained tokens."""
-        scale = len(tokens) - 1 if self._capabilities.per_token else 1
-        scale *= rows if self._capabilities.per_row else 1
-        at_S = trained_positions(tokens) - 1
-        empty_L = torch.zeros(len(tokens) - 1)
-        advantages, logprobs = empty_L.index_copy(0, at_S, -slope_S * scale), empty_L.index_copy(0, at_S, new_S)
-        return Datum(list(tokens.ids), logprobs.tolist(), advantages.tolist())
-
     def _logprobs(self, model: Any, row: Row) -> list[Tensor]:
         sequences = [s.tokens for s in row]
         try:
@@ -332,9 +324,44 @@ class TinkerTrainer:
         return [trained(each, tokens) for each, tokens in zip(scored, sequences, strict=True)]
 
 
+class TinkerTrial:
+    """See `engines.engine.TrialModel`: a model of a server, and the steps that `TinkerTrainer` takes."""
+
+    def __init__(self, client: TinkerClient, capabilities: Capabilities, model: Any) -> None:
+        self._client, self._capabilities, self._model = client, capabilities, model
+
+    def logprobs(self, sequences: Sequence[TokenSequence]) -> list[Tensor]:
+        """See `TrialModel`."""
+        scored = self._client.logprobs(self._model, [list(each.ids) for each in sequences])
+        return [trained(each, tokens) for each, tokens in zip(scored, sequences, strict=True)]
+
+    def step(self, row: SlopedRow, rate: float, eps: float | None = None) -> float:
+        """See `TrialModel`."""
+        examples = examples_of(row, self.logprobs([tokens for tokens, _ in row]), self._capabilities)
+        return self._client.step(self._model, examples, Adam(rate) if eps is None else _plain(rate, eps))
+
+
+def examples_of(row: SlopedRow, new: Sequence[Tensor], capabilities: Capabilities) -> list[Datum]:
+    """Sequences whose gradient on the server is that of the row's loss. new: logprobs of their trained tokens."""
+    examples = []
+    for (tokens, slope_S), new_S in zip(row, new, strict=True):
+        scale = len(tokens) - 1 if capabilities.per_token else 1
+        scale *= len(row) if capabilities.per_row else 1
+        at_S = trained_positions(tokens) - 1
+        empty_L = torch.zeros(len(tokens) - 1)
+        advantages, logprobs = empty_L.index_copy(0, at_S, -slope_S * scale), empty_L.index_copy(0, at_S, new_S)
+        examples.append(Datum(list(tokens.ids), logprobs.tolist(), advantages.tolist()))
+    return examples
+
+
 def trained(logprobs: Sequence[float], tokens: TokenSequence) -> Tensor:
     """Those of the trained tokens, of one for each token but the first."""
     return torch.tensor(logprobs)[trained_positions(tokens) - 1]
+
+
+def _plain(rate: float, eps: float) -> Adam:
+    """A step that is proportional to the gradient where eps is far above it."""
+    return Adam(rate, beta1=0.0, beta2=0.0, eps=eps, weight_decay=0.0, grad_clip_norm=0.0)
 
 
 def _not_finite(row: int) -> TrainingError:

@@ -1,0 +1,85 @@
+"""Whether an engine's steps have the size and direction that they are asked for, seen by logprobs alone.
+
+With eps far above a gradient g, and without momentum and weight decay, a step of AdamW moves the weights by
+-(rate / eps) g (Loshchilov and Hutter, https://arxiv.org/abs/1711.05101). To first order the logprobs then change so
+that the sum of slope x change is -(rate / eps) |g|^2. A second step without a gradient shows the momentum.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from rolloutlab.engines.engine import SlopedRow, TrialModel
+
+LIMIT = 0.03
+"""Largest gap that passes, relative: changes are so small that logprobs are rounded, and not infinitely small."""
+_CHANGE, _GROWTH, _ATTEMPTS = 3e-3, 10.0, 16
+"""Nats by which a step should change a logprob at least, and how much a step that is too short grows at most."""
+_EPS = 1e6
+_RATE, _BETA1, _BETA2 = 1e-5, 0.9, 0.99
+
+
+def gradient_gaps(model: TrialModel, row: SlopedRow) -> dict[str, float]:
+    """Gaps of steps that are proportional to the gradient, relative, by what they show.
+
+    rate: twice the rate gives twice the change. rows: sequences together give the sum of their own changes. size: the
+    sum above, where the engine reports a gradient norm; else sign: whether the loss goes down.
+    """
+    norm = model.step(row, 0.0, eps=_EPS)
+    if norm == 0:
+        return {"norm": math.inf}
+    known = math.isfinite(norm)
+    eps = 1000 * norm if known else _EPS
+    slope_T = torch.cat([slope_S for _, slope_S in row])
+    part = _CHANGE / 4 * float(slope_T.norm()) / norm**2 if known else 1e-8
+    for _ in range(_ATTEMPTS):
+        change = float(_change(model, row, row, part * eps, eps)[0].abs().max())
+        if change >= _CHANGE:
+            break
+        part *= min(_GROWTH, 1.5 * _CHANGE / max(change, 1e-9))
+    else:
+        return {"no step changes a logprob": math.inf}
+    rows = [row, *([each] for each in row)]
+    half_T = _slopes(row, _change(model, row, row, part * eps / 2, eps)[0])
+    changes = [_change(model, row, some, part * eps, eps) for some in rows]
+    whole_T, *alone = [_slopes(row, change_T) for change_T, _ in changes]
+    gaps = {"rate": _relative(2 * half_T, whole_T), "rows": _relative(torch.stack(alone).sum(0), whole_T)}
+    changed = [-float(whole_T.sum()), *(-float(each_T[i]) for i, each_T in enumerate(alone))]
+    if known:
+        norms = [reported for _, reported in changes]
+        sizes = [abs(each / (part * norm**2) - 1) for each, norm in zip(changed, norms, strict=True)]
+        return {**gaps, "size": max(sizes, key=lambda each: math.inf if math.isnan(each) else each)}
+    return {**gaps, "sign": 0.0 if min(changed) > 0 else math.inf}
+
+
+def momentum_gap(model: TrialModel, row: SlopedRow) -> float:
+    """Relative gap of two steps of a job from a new adapter, the second without a gradient; inf if the loss grows."""
+    slope_T = torch.cat([slope_S for _, slope_S in row])
+    still = [(tokens, torch.zeros_like(slope_S)) for tokens, slope_S in row]
+    first, second = (float(slope_T @ _change(model, row, some, _RATE, None)[0]) for some in (row, still))
+    if not first < 0:
+        return math.inf
+    expected = _BETA1 / (1 + _BETA1) * math.sqrt((1 + _BETA2) / _BETA2)
+    return abs(second / first / expected - 1)
+
+
+def _change(
+    model: TrialModel, row: SlopedRow, stepped: SlopedRow, rate: float, eps: float | None
+) -> tuple[Tensor, float]:
+    """What a step on some sequences changes in the logprobs of all, and the reported norm."""
+    sequences = [tokens for tokens, _ in row]
+    before_T = torch.cat(model.logprobs(sequences))
+    norm = model.step(stepped, rate, eps)
+    return torch.cat(model.logprobs(sequences)) - before_T, norm
+
+
+def _slopes(row: SlopedRow, change_T: Tensor) -> Tensor:
+    """The change of each sequence's part of the loss."""
+    slopes = [slope_S for _, slope_S in row]
+    parts = torch.split(change_T, [len(each) for each in slopes])
+    return torch.stack([slope_S @ change_S for slope_S, change_S in zip(slopes, parts, strict=True)])
+
+
+def _relative(value_T: Tensor, expected_T: Tensor) -> float:
+    return float((value_T - expected_T).norm() / expected_T.norm())

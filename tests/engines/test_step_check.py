@@ -1,0 +1,105 @@
+"""`engine check` of a Tinker server: an honest one passes, and one whose steps are others fails in `optimizer`."""
+
+from dataclasses import replace
+
+import pytest
+
+pytest.importorskip("tinker")
+
+from rolloutlab.engines.check import Conformance
+from tests.engines.tinker_server import Server, engine_of, serving
+
+
+class AdamOf(Server):
+    """A server that takes steps with other settings of AdamW than it is sent."""
+
+    def settings(self, adam):
+        raise NotImplementedError
+
+    def _optim_step(self, body):
+        return super()._optim_step(body.model_copy(update={"adam_params": self.settings(body.adam_params)}))
+
+
+class ThreeTimesTheRate(AdamOf):
+    def settings(self, adam):
+        return adam.model_copy(update={"learning_rate": 3 * adam.learning_rate})
+
+
+class NoRate(AdamOf):
+    def settings(self, adam):
+        return adam.model_copy(update={"learning_rate": 0.0})
+
+
+class OtherMoments(AdamOf):
+    def settings(self, adam):
+        return adam.model_copy(update={"beta2": 0.5, "weight_decay": 0.0})
+
+
+class DropsTheLast(Server):
+    def _forward_backward(self, body):
+        data = list(body.forward_backward_input.data)
+        some = body.forward_backward_input.model_copy(update={"data": data[: max(1, len(data) - 1)]})
+        return super()._forward_backward(body.model_copy(update={"forward_backward_input": some}))
+
+
+class Uphill(Server):
+    def _optim_step(self, body):
+        model = self.models[body.model_id]
+        model.gradients = {name: -each for name, each in model.gradients.items()}
+        return super()._optim_step(body)
+
+
+@pytest.fixture
+def optimizer(tmp_path, monkeypatch):
+    """The line of the check for a server; other capabilities than the engine has measured can be given."""
+    for name in ("_COMPLETIONS", "_TOKENS"):  # the checkpoint that the steps begin with is trained on what is sampled
+        monkeypatch.setattr(f"rolloutlab.engines.check.{name}", 4)
+
+    def check(server, **capabilities):
+        with serving(server), engine_of(server) as engine:
+            engine._capabilities = replace(engine._capabilities, **capabilities)
+            (line,) = Conformance(engine, None, tmp_path, 1e-4).run(only=["optimizer"])
+        return line
+
+    return check
+
+
+@pytest.mark.parametrize("means", [True, False])
+def test_an_honest_server_passes(policy, optimizer, means):
+    line = optimizer(Server(policy, "tiny", means=means, clips=means, leaks=means))
+    assert (line.result, line.limit) == ("pass", 0.03)
+    assert line.gap < 0.02
+    assert "up to 0.03 passes" in line.note
+    assert "no norm" not in line.note
+
+
+@pytest.mark.parametrize(
+    ("broken", "means", "why"),
+    [
+        (ThreeTimesTheRate, True, "size"),
+        (NoRate, True, "no step changes a logprob"),
+        (OtherMoments, True, "momentum"),
+        (DropsTheLast, False, ""),
+        (Uphill, True, ""),
+    ],
+)
+def test_a_server_whose_steps_are_others_fails(policy, optimizer, broken, means, why):
+    line = optimizer(broken(policy, "tiny", means=means))
+    assert line.result == "fail"
+    assert line.note.startswith(why)
+    assert line.advice.startswith("optimizer: ")
+
+
+@pytest.mark.parametrize("wrong", ["per_token", "per_row"])
+def test_means_that_are_taken_for_sums_fail(policy, optimizer, wrong):
+    assert optimizer(Server(policy, "tiny"), **{wrong: False}).result == "fail"
+
+
+def test_without_a_norm_the_size_is_not_compared_and_the_rest_is(policy, optimizer):
+    line = optimizer(Server(policy, "tiny", means=False, reports_norm=False))
+    assert line.result == "pass"
+    assert line.note.endswith("no norm is reported: the size of a step is not compared")
+
+
+def test_without_a_norm_a_server_that_goes_uphill_fails(policy, optimizer):
+    assert optimizer(Uphill(policy, "tiny", means=False, reports_norm=False)).result == "fail"
