@@ -42,8 +42,8 @@ class Progress:
         self.update(done, total, what)
 
     def keep(self, line: str) -> None:
-        """Leave this line behind when the work is over."""
-        self._last_line = line
+        """Leave this line behind when the work is over, after those that it was called with before."""
+        self._last_line = "\n".join(filter(None, [self._last_line, line]))
 
     def leave(self) -> None:
         """Leave the view there when the work is over."""
