@@ -313,6 +313,28 @@ def test_an_interrupt_counts_what_was_under_way_at_its_worst(opened, paid, monke
     assert paid.charged < spent(session) < paid.charged + Fraction(16, 100)
 
 
+def test_an_interrupt_while_it_is_tried_what_a_service_refuses_counts_that_request(opened, paid, monkeypatch):
+    session = opened(budget=10)
+    paid.gate = asyncio.Event()
+    paid.gate.set()
+
+    def refused(number):
+        paid.gate.clear()  # the next request, which leaves fields out, waits forever
+        return httpx.Response(400)
+
+    def interrupt():
+        if len(paid.bodies) == 2:
+            raise KeyboardInterrupt
+
+    paid.fails = refused
+    monkeypatch.setattr(session._brokers, "tick", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        session.chat("words", "Say so", model="team/small", n=2, max_tokens=100)
+    assert paid.under_way == 0
+    [_, tried] = map(ChatRequest.model_validate, paid.bodies)
+    assert spent(session) == Fraction(cost(session.settings.service.prices["team/small"], bound(tried)), 10**12)
+
+
 def test_a_dry_run_bounds_the_cost_and_estimates_it_by_earlier_completions(notebook, paid):
     paid.sampled = lambda _: 30
     notebook.shell.user_ns["rows"] = ROWS

@@ -34,7 +34,9 @@ class RefusedFields:
     def __init__(self) -> None:
         self._refused: dict[tuple[str, str], set[str]] = {}
         """Names of fields by inference URL and model; a model is there once it has answered."""
-        self._trials: dict[tuple[str, str], asyncio.Task[set[str]]] = {}
+        self._trials: dict[tuple[str, str], asyncio.Lock] = {}
+        self._tried: dict[tuple[str, str], set[str]] = {}
+        """What trials have found."""
         self._lacking: set[tuple[str, str]] = set()
         self._noted: set[str] = set()
 
@@ -59,7 +61,7 @@ class RefusedFields:
             except ServiceError as error:
                 named = _named(error, request) | self._refused.get(key, set())
                 if not named and key not in self._refused and _may_be_of_a_field(error):
-                    named = await self._tried(key, _without(request, left_out), send)
+                    named = await self._try(key, _without(request, left_out), send)
                 if not (more := (named & optional) - left_out):
                     raise
                 left_out = left_out | more
@@ -81,12 +83,12 @@ class RefusedFields:
         self._noted.update(new)
         return new
 
-    async def _tried(self, key: tuple[str, str], request: ChatRequest, send: Send) -> set[str]:
+    async def _try(self, key: tuple[str, str], request: ChatRequest, send: Send) -> set[str]:
         """The fields without which the service takes a request, where its error names none; tried once per model."""
-        trial = self._trials.get(key)
-        if trial is None or trial.cancelled():
-            trial = self._trials[key] = asyncio.create_task(_trial(request, send))
-        return await asyncio.shield(trial)
+        async with self._trials.setdefault(key, asyncio.Lock()):
+            if key not in self._tried:
+                self._tried[key] = await _trial(request, send)
+            return self._tried[key]
 
 
 async def _trial(request: ChatRequest, send: Send) -> set[str]:

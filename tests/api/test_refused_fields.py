@@ -1,0 +1,54 @@
+"""What a service refuses without a word is tried once, by one of the requests that were refused."""
+
+import asyncio
+
+from rolloutlab.api.refused_fields import RefusedFields
+from rolloutlab.api.wire.chat import ChatCompletion, ChatRequest
+from rolloutlab.errors import RefusedError
+from rolloutlab.settings import Address
+
+ADDRESS = Address("http://chat.example", "http://chat.example/v1")
+REQUEST = ChatRequest(model="any", messages=[{"role": "user", "content": "hello"}], seed=1, max_tokens=9)
+COMPLETION = ChatCompletion.model_validate(
+    {
+        "id": "1",
+        "object": "chat.completion",
+        "created": 0,
+        "model": "any",
+        "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "hi"}}],
+    }
+)
+
+
+class Wordless:
+    """Refuses a seed, and answers others as long as its gate is open."""
+
+    def __init__(self) -> None:
+        self.sent: list[ChatRequest] = []
+        self.gate, self.waits = asyncio.Event(), asyncio.Event()
+
+    async def __call__(self, request: ChatRequest) -> ChatCompletion:
+        self.sent.append(request)
+        if request.seed:
+            raise RefusedError("no", status=400)
+        self.waits.set()
+        await self.gate.wait()
+        return COMPLETION
+
+
+def test_a_cancelled_request_takes_its_trial_along_and_another_one_tries_anew():
+    async def play() -> list[ChatRequest]:
+        fields, service = RefusedFields(), Wordless()
+        first, second = (asyncio.create_task(fields.complete(ADDRESS, REQUEST, service)) for _ in range(2))
+        await service.waits.wait()
+        assert len([request for request in service.sent if not request.seed]) == 1  # they share a trial
+        first.cancel()
+        await asyncio.wait([first])
+        service.gate.set()
+        assert await second is COMPLETION
+        assert first.cancelled()
+        assert await fields.complete(ADDRESS, REQUEST, service) is COMPLETION
+        return service.sent
+
+    sent = asyncio.run(play())
+    assert [request.max_tokens for request in sent if not request.seed] == [1, 1, 9, 9]
