@@ -629,9 +629,12 @@ class Session:
         collection, judge = self.collection(name), Judge(model, rubric, samples, seed, max_tokens)
         meter = self._meter(JUDGING, budget)
         with Progress(f"judging {name}") as shown:
-            scores, disagreement = judge_collection(
-                collection, name, judge, variables or {}, overwrite, self.store, self._connector, shown, meter
-            )
+            try:
+                scores, disagreement = judge_collection(
+                    collection, name, judge, variables or {}, overwrite, self.store, self._connector, shown, meter
+                )
+            finally:
+                shown.keep("\n".join(self._connector.refused.notes()))
         for line in [disagreement, *meter.lines()] if disagreement else meter.lines():
             say(line)
         give(self.store, collection.label, scores, judge, overwrite=overwrite, say=say)

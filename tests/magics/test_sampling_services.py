@@ -200,8 +200,13 @@ def test_it_is_connected_without_a_list_of_models(at):
     assert repr(notebook.run("%model any")) == "model any: sampled only: its service trains no models"
 
 
-def test_a_judge_is_asked_without_what_its_model_refuses(at):
+def test_a_judge_is_asked_without_what_its_model_refuses_and_its_cell_says_so(at, capsys):
     class Judge(services.Reasoning):
+        models = ("qwen3:4b", "o4-mini")
+
+        def refuses(self, body):
+            return super().refuses(body) if body["model"] == "o4-mini" else None
+
         def _choice(self, body, i):
             choice = super()._choice(body, i)
             verdicts = '{"A": {"why": "w", "score": 1}, "B": {"why": "w", "score": 0}}'
@@ -210,8 +215,10 @@ def test_a_judge_is_asked_without_what_its_model_refuses(at):
     service = Judge()
     notebook = at(service)
     notebook.run("%%chat answers -n 2\nhello")
-    judged = notebook.lab.judge("answers", model="o4-mini", say=lambda _: None)
+    capsys.readouterr()
+    judged = notebook.run("%%reward answers --judge o4-mini --max-tokens 100\n")
     assert all(t.reward is not None for t in judged.trajectories)
+    assert f"o4-mini at {services.URL}/v1 does not take max_tokens" in capsys.readouterr().out
     assert "temperature" not in service.taken[-1]
 
 
@@ -281,11 +288,11 @@ def test_a_dry_run_where_nothing_trains_names_a_service_that_does(at):
     assert left_out.endswith("-> %connect embedded, then %logprobs answers adds them")
 
 
-def test_a_model_that_a_service_without_training_lacks_is_looked_up_in_its_list(at):
+@pytest.mark.parametrize("name", ["nosuch:1b", "openai/gpt-5"])
+def test_a_model_that_a_service_without_training_lacks_is_looked_up_in_its_list(at, name):
     notebook = at(services.SamplingService())
-    shown = notebook.error("%%chat other -m nosuch:1b\nCapital of Peru?")
-    assert "registers" not in shown
-    assert "-> %model" in shown
+    shown = notebook.error(f"%%chat other -m {name}\nCapital of Peru?")
+    assert shown.endswith("-> %models lists those that there are")
 
 
 def test_a_cell_that_fails_says_what_was_refused_before_the_next_one_begins(at, capsys):

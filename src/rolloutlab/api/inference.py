@@ -126,7 +126,7 @@ async def complete(
     Raises:
         ServiceError: the response is not a chat completion; and as `HttpClient.request`.
     """
-    with _explained(request):
+    with _explained(address, request):
         made = _checked(await http.request("POST", retry=True, tries=tries, **_options(address, request)))
     return with_step(address, request.model, made)
 
@@ -141,7 +141,7 @@ async def stream(
     """As `complete`; `on_text` gets all text so far whenever there is more."""
     streaming = request.model_copy(update={"stream": True, "stream_options": StreamOptions(include_usage=True)})
     streamed = StreamedCompletion()
-    with _explained(request):
+    with _explained(address, request):
         async for data in http.events(tries=tries, **_options(address, streaming)):
             if streamed.add(data):
                 on_text(streamed.text)
@@ -174,21 +174,23 @@ def _options(address: Address, request: ChatRequest) -> dict[str, Any]:
 
 
 @contextmanager
-def _explained(request: ChatRequest) -> Iterator[None]:
+def _explained(address: Address, request: ChatRequest) -> Iterator[None]:
     """Add what to type to 404, and turn a response of another shape into ServiceError."""
     try:
         yield
     except NotFoundError as error:
-        raise NotFoundError(error.message, hint=_registers(request.model)) from error
+        raise NotFoundError(error.message, hint=_registers(address, request.model)) from error
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise ServiceError(f"the response is not a chat completion: {where}: {first['msg']}") from error
 
 
-def _registers(model: str) -> str:
-    """What to type for a model that a service lacks; a name without a project is none that could be registered."""
-    return f"%model {model} registers it" if "/" in model else "%models lists those that there are"
+def _registers(address: Address, model: str) -> str:
+    """What to type for a model that a service lacks; other projects' names may be those of hubs, as `org/model`."""
+    if model.startswith("lab/") and kind_of(address).has("POST", "models"):
+        return f"%model {model} registers it"
+    return "%models lists those that there are"
 
 
 async def score_histories(
@@ -209,5 +211,5 @@ async def score_histories(
     except NotOfferedError as error:
         raise ServiceError(lacks, hint=hint) from error
     except NotFoundError as error:
-        raise NotFoundError(error.message, hint=_registers(model)) from error
+        raise NotFoundError(error.message, hint=_registers(address, model)) from error
     return ScoredHistories.model_validate(scored)
