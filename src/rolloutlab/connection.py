@@ -127,15 +127,19 @@ def described(http: HttpClient, embedded: Embedded, settings: Settings) -> Conne
 
 def _key(address: Address) -> str:
     """Where the key of a service is, in words, and whether it is sent unencrypted."""
+    given = isinstance(address.token, str)
+    encrypted = all(
+        url.startswith("https://") or on_this_machine(url) for url in (address.base_url, address.inference_base_url)
+    )
     if address.key_keyring:
         key = "in the keyring of this machine"
-    elif not address.key_env:
-        key = "given" if isinstance(address.token, str) else "none; %login signs in"
+    elif address.key_env:
+        key = address.key_env if given else f"{address.key_env}, which is not set"
+    elif given:
+        key = "given"
     else:
-        key = address.key_env if address.token else f"{address.key_env}, which is not set"
-    urls = address.base_url, address.inference_base_url
-    encrypted = all(url.startswith("https://") or on_this_machine(url) for url in urls)
-    return key if encrypted or not address.token else f"{key}; sent unencrypted"
+        key = "none; %login signs in" if encrypted else "none"
+    return key if encrypted or not given else f"{key}; sent unencrypted"
 
 
 def _typed(address: Address) -> str:

@@ -24,7 +24,12 @@ class Partial(LocalEngine):
     """An engine elsewhere that honours less than this machine's own."""
 
     name = "ray"
-    unsupported = {"ppo": "it has no such loss", "lora_alpha": "it is fixed at 32", "grad_clip": "it does not clip"}
+    unsupported = {
+        "lora_alpha": "it is fixed at 32",
+        "ppo": "it has no such loss",
+        "device": "the weights are on Ray",
+        "grad_clip": "it does not clip",
+    }
 
     def __init__(self, policy: str, _settings: ModelSettings, **progress: Any) -> None:
         super().__init__(load_policy(policy), **progress)
@@ -118,13 +123,13 @@ def test_another_engine_needs_another_embedded_service():
     assert changed.origins["engine"] == "ROLLOUTLAB_ENGINE"
 
 
-def test_a_service_lists_its_engine_and_what_that_does_not_honour(partial):
+def test_a_service_lists_its_engine_and_what_that_does_not_honour_with_settings_in_one_line(partial):
     engine = partial.http.run(engine_of(partial.http, partial.address))
     assert engine.lines() == [
         "engine ray: device cpu, nodes 2",
         "the engine ray does not honour ppo: it has no such loss",
-        "the engine ray does not honour lora_alpha: it is fixed at 32",
         "the engine ray does not honour grad_clip: it does not clip",
+        "the engine ray does not honour the settings lora_alpha, device",
     ]
 
 

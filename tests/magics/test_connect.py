@@ -1,6 +1,7 @@
 """Another service: asked before it is talked to, and the one before it stays when it does not answer."""
 
 import json
+import re
 from collections import Counter
 from dataclasses import replace
 from types import SimpleNamespace
@@ -296,6 +297,7 @@ def test_a_service_that_only_samples_is_said_to(notebook, session):
         "http://infer.example answers: it samples, but does not train; 1 model by name"
     )
     assert "tiny" in session.seen
+    assert re.search(r"\n  key +none$", repr(notebook.run("%connect")), re.MULTILINE)  # http: no key, and no sign-in
     session._connector.http.close()
 
 

@@ -1,6 +1,7 @@
 """What computes below a service: an extension of rolloutlab's own service."""
 
 from rolloutlab.api.wire.base import Wire
+from rolloutlab.settings import ModelSettings
 
 
 class EngineStatus(Wire):
@@ -15,9 +16,12 @@ class EngineStatus(Wire):
     unsupported: dict[str, str] = {}
 
     def lines(self) -> list[str]:
-        """`engine ray: device cpu, nodes 2`, then a line for each option that it does not honour."""
+        """`engine ray: device cpu, nodes 2`, a line for each option that it does not honour, one for all settings."""
         what = ", ".join(f"{name} {value}" for name, value in self.status.items())
-        return [f"engine {self.name}{f': {what}' if what else ''}", *map(self.refusal, self.unsupported)]
+        lines = [f"engine {self.name}{f': {what}' if what else ''}"]
+        lines += [self.refusal(name) for name in self.unsupported if name not in ModelSettings.model_fields]
+        settings = ", ".join(name for name in self.unsupported if name in ModelSettings.model_fields)
+        return [*lines, f"the engine {self.name} does not honour the settings {settings}"] if settings else lines
 
     def refusal(self, option: str) -> str:
         """Why an option has no effect."""
