@@ -12,6 +12,7 @@ from rolloutlab.api.wire.training import CreateTrainingJob
 from rolloutlab.errors import NotFoundError, RefusedError
 from rolloutlab.policy.model import load_policy
 from rolloutlab.settings import ModelSettings
+from rolloutlab.store.sqlite import Database
 from tests.policies import emphatic
 
 
@@ -41,6 +42,14 @@ def test_many_who_register_one_name_at_once_get_one_model(service):
         ids = set(pool.map(lambda _: service.register("same").id, range(24)))
     assert len(ids) == 1
     assert len(list((service.folder / "models").iterdir())) == 1
+
+
+def test_a_chat_reads_the_row_of_its_model_once(service, monkeypatch):
+    service.register()
+    read, statements = Database.read, []
+    monkeypatch.setattr(Database, "read", lambda self, sql, *values: statements.append(sql) or read(self, sql, *values))
+    service.chat(model="lab/first")
+    assert len([sql for sql in statements if "FROM models" in sql]) == 1
 
 
 def test_another_base_model_than_the_served_one_is_refused(service):

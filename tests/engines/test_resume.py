@@ -11,6 +11,7 @@ from rolloutlab.errors import Cancelled
 from rolloutlab.policy import trainer
 from rolloutlab.policy.progress import Progress
 from rolloutlab.policy.state import State
+from rolloutlab.service.model_registry import Registry
 
 PATIENCE, ROWS = 30.0, 6
 STATE = State({"a": torch.ones(3)}, {"a.step": torch.tensor(2.0)})
@@ -131,6 +132,13 @@ def test_a_job_of_another_base_waits_for_it_and_loses_nothing(start, job, steps,
     assert job_progress([last])[2].startswith("queued: lab/stopped was trained on another base policy")
     events = start().ended(job_id)
     assert (events[-1].type, len(metrics(events)), steps.taken) == ("training_ended", ROWS, ROWS)
+
+
+def test_the_base_of_a_job_is_compared_as_it_is_queued_and_not_again_as_it_starts(start, job, monkeypatch):
+    service, compare, compared = start(), Registry.conflict, []
+    monkeypatch.setattr(Registry, "conflict", lambda self, model_id: compared.append(1) or compare(self, model_id))
+    service.ended(submit(service, job(service.register("first"))))
+    assert len(compared) == 1
 
 
 def test_what_another_job_kept_is_not_read(tmp_path):

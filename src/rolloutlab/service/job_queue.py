@@ -5,7 +5,7 @@ import logging
 import threading
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -237,6 +237,7 @@ class Jobs:
 
     def _run(self) -> None:
         self._retry(self._requeue_running)
+        self._retry(self._find_waiting)
         while row := self._retry(self._next):
             if outcome := self._train_or_fail(row):
                 self._retry(partial(self._record, row, outcome))
@@ -256,20 +257,10 @@ class Jobs:
         with self._changed:
             while not self._closed:
                 for row in self._database.read("SELECT * FROM jobs WHERE status = 'queued' ORDER BY rowid"):
-                    if not self._waits(row):
+                    if row["id"] not in self._waiting:
                         return row
                 self._changed.wait()
         return None
-
-    def _waits(self, row: Row) -> bool:
-        """Whether a job is of another engine or base, for a start with which it stays queued with what was kept."""
-        with suppress(NotFoundError):
-            if row["id"] not in self._waiting and (conflict := self._registry.conflict(row["model_id"])):
-                with self._database.write() as connection:
-                    _add_event(connection, row["id"], "waiting", {"reason": conflict.with_hint})
-                self._waiting.add(row["id"])
-                self._notify()
-        return row["id"] in self._waiting
 
     def _train_or_fail(self, row: Row) -> _Outcome | None:
         """Train a job; None when it was cancelled before it began, or the service closes and it is queued again."""
@@ -367,6 +358,16 @@ class Jobs:
                 connection.execute("DELETE FROM events WHERE job_id = ?", (row["id"],))
                 _add_event(connection, row["id"], "restarted", {"reason": "the service stopped while it trained"})
         self._losses.remove_mark()
+
+    def _find_waiting(self) -> None:
+        """Leave jobs of another engine or base queued, for a start with which they go on; `create` refuses new ones."""
+        jobs = self._database.read("SELECT id, model_id FROM jobs WHERE status = 'queued'")
+        conflicts = {row["id"]: conflict for row in jobs if (conflict := self._registry.conflict(row["model_id"]))}
+        with self._database.write() as connection:
+            for job_id, conflict in conflicts.items():
+                _add_event(connection, job_id, "waiting", {"reason": conflict.with_hint})
+        self._waiting = set(conflicts)
+        self._notify()
 
     def _notify(self) -> None:
         for listener in list(self._listeners):

@@ -173,12 +173,16 @@ class Registry:
 
         Raises:
             NotFoundError: no such model or checkpoint.
+            ConflictError: the model has another base policy, adapters or dtype than what is served.
         """
         if name == self.base.name:
             return None, 0
-        model, version = self._by_name(name)
+        row, version = self._by_name(name)
+        model = _model(row)
         if not (steps := [checkpoint.step for checkpoint in self.checkpoints(str(model.id))]):
             raise NotFoundError(f"{model.project}/{model.name} has just been deleted")
+        if conflict := self._conflict(row):
+            raise conflict
         if version in {None, "latest"}:
             return model, steps[-1]
         step = re.fullmatch(r"(?:step)?([0-9]{1,18})", str(version))
@@ -194,18 +198,14 @@ class Registry:
         Raises:
             CheckpointError: the engine refuses it as damaged; the hint is how to delete it.
             NotFoundError: it has just been deleted.
-            ConflictError: its model has another base policy, adapters or dtype than what is served.
         """
-        short = model_id
-        for row in self._database.read("SELECT * FROM models WHERE id = ?", model_id):
-            short = f"{row['project']}/{row['name']}"
-            if conflict := self._conflict(row):
-                raise conflict
         try:
             yield self._path(model_id, step)
         except CheckpointError as error:
             if not any(checkpoint.step == step for checkpoint in self.checkpoints(model_id)):
                 raise NotFoundError(f"the checkpoint {step} has just been deleted") from None
+            model = self.model(model_id)
+            short = f"{model.project}/{model.name}"
             request = f'DELETE /v1/preview/models/{model_id}/checkpoints {{"steps": [{step}]}}'
             hint = f"{error.hint}: %models --delete {short}@{step}, or {request}"
             raise CheckpointError(error.message, hint=hint) from error
@@ -297,17 +297,17 @@ class Registry:
             raise
         return self.model(model_id)
 
-    def _by_name(self, name: str) -> tuple[Model, str | None]:
-        """The model of a name, and the name's version, if any."""
+    def _by_name(self, name: str) -> tuple[Row, str | None]:
+        """The row of a model's name, and the name's version, if any."""
         if match := _ID.match(name):
-            return self.model(match["id"].lower()), match["version"]
+            return self._row(match["id"].lower()), match["version"]
         match = _ARTIFACT.match(name) or _SHORT.match(name)
         parts = {"entity": _ENTITY, **(match.groupdict() if match else {})}
         sql = "SELECT * FROM models WHERE project = ? AND name = ? AND entity = ?"
         rows = self._database.read(sql, *map(parts.get, ("project", "name", "entity")))
         if not rows:
             raise NotFoundError(f"there is no model {name!r}; there are {', '.join(card.id for card in self.cards())}")
-        return _model(rows[0]), parts.get("version")
+        return rows[0], parts.get("version")
 
     def _forget(self, model_id: str, steps: Iterable[int]) -> None:
         for step in steps:
