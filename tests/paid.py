@@ -9,9 +9,16 @@ from uuid import UUID
 
 import httpx
 
+from rolloutlab.session import Session
+
 URL = "https://paid.example"
 LISTED = {"object": "list", "data": [{"id": "team/small", "object": "model", "created": 0, "owned_by": "team"}]}
 MODEL = {"id": "0b7d1c9e-0000-4000-8000-000000000001", "entity": "team", "project": "team", "base_model": "base"}
+
+
+def spent(session: Session) -> Fraction:
+    """Dollars that the session's lab has recorded for the service."""
+    return Fraction(session.store.spending.at(URL), 10**12)
 
 
 class Paid:

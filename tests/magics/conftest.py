@@ -1,14 +1,18 @@
 """A shell with the magics, on a session that talks to the service in this process."""
 
 import atexit
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
+import httpx
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
+from rolloutlab.api.http.client import HttpClient
 from rolloutlab.magics import register
 from rolloutlab.session import Session
+from rolloutlab.settings import Settings
+from tests.paid import Paid
 
 
 class Notebook:
@@ -37,6 +41,26 @@ class Notebook:
 
     def __getitem__(self, name: str):
         return self.shell.user_ns[name]
+
+
+@pytest.fixture
+def paid() -> Paid:
+    return Paid()
+
+
+@pytest.fixture
+def at_paid(paid: Paid) -> Iterator[Callable[[Settings], Session]]:
+    """Makes sessions that talk to the service `paid`."""
+    http, sessions = HttpClient(httpx.MockTransport(paid), backoff=0), []
+
+    def make(settings: Settings) -> Session:
+        sessions.append(Session(settings, http=http))
+        return sessions[-1]
+
+    yield make
+    for session in sessions:
+        session.close()
+    http.close()
 
 
 @pytest.fixture

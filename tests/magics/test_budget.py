@@ -8,13 +8,12 @@ from fractions import Fraction
 import httpx
 import pytest
 
-from rolloutlab.api.http.client import HttpClient
 from rolloutlab.api.prices import bound, cost
 from rolloutlab.api.wire.chat import ChatRequest
 from rolloutlab.errors import BudgetError, ServiceError
 from rolloutlab.session import Session
 from rolloutlab.settings import Price, read_settings
-from tests.paid import URL, Paid
+from tests.paid import spent
 
 PRICES = """
 [profiles.paid]
@@ -29,35 +28,21 @@ ROWS = [{"word": f"w{i}"} for i in range(40)]
 
 
 @pytest.fixture
-def paid() -> Paid:
-    return Paid()
-
-
-@pytest.fixture
-def opened(tmp_path, paid):
+def opened(tmp_path, at_paid):
     """Makes a session at the service, with a budget of its profile; each over the same lab."""
-    http, sessions = HttpClient(httpx.MockTransport(paid), backoff=0), []
 
     def make(budget: float | None = None, text: str = PRICES) -> Session:
         file = tmp_path / "settings.toml"
         file.write_text(text.format(budget="" if budget is None else f"budget = {budget}"))
         variables = {"ROLLOUTLAB_SETTINGS": str(file), "ROLLOUTLAB_PROFILE": "paid", "ROLLOUTLAB_HOME": str(tmp_path)}
-        sessions.append(Session(read_settings(variables), http=http))
-        return sessions[-1]
+        return at_paid(read_settings(variables))
 
-    yield make
-    for session in sessions:
-        session.close()
-    http.close()
+    return make
 
 
 @pytest.fixture
 def session(opened):
     return opened()
-
-
-def spent(session: Session) -> Fraction:
-    return Fraction(session.store.spending.at(URL), 10**12)
 
 
 CHAT = "%%chat words -m team/small -n 2 --max-tokens 100"

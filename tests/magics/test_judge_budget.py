@@ -4,15 +4,13 @@ import json
 import re
 from fractions import Fraction
 
-import httpx
 import pytest
 
-from rolloutlab.api.http.client import HttpClient
 from rolloutlab.errors import BudgetError, InputError
 from rolloutlab.session import Session
 from rolloutlab.settings import Address, Price, Settings
 from rolloutlab.trajectories.judge import Judge
-from tests.paid import MODEL, URL, Paid
+from tests.paid import MODEL, URL, Paid, spent
 
 BOTH = json.dumps({label: {"why": "It is so.", "score": score} for label, score in (("A", 0.25), ("B", 0.75))})
 GRADER = {
@@ -35,18 +33,12 @@ def paid() -> Paid:
 
 
 @pytest.fixture
-def opened(tmp_path, paid):
-    http, sessions = HttpClient(httpx.MockTransport(paid), backoff=0), []
-
+def opened(tmp_path, at_paid):
     def make(budget: float | None = None, prices: dict[str, Price] = PRICES) -> Session:
         address = Address(URL, f"{URL}/v1", prices=prices, budget=budget)
-        sessions.append(Session(Settings(home=tmp_path, service=address), http=http))
-        return sessions[-1]
+        return at_paid(Settings(home=tmp_path, service=address))
 
-    yield make
-    for session in sessions:
-        session.close()
-    http.close()
+    return make
 
 
 @pytest.fixture
@@ -59,10 +51,6 @@ def sampled(notebook):
     notebook.shell.user_ns["rows"] = ROWS
     notebook.run("%%chat words -m team/small -n 2 --max-tokens 100 --over rows\nuser: Say {{word}}")
     return notebook
-
-
-def spent(session: Session) -> Fraction:
-    return Fraction(session.store.spending.at(URL), 10**12)
 
 
 def test_the_tokens_of_a_judge_cost_as_much_as_the_judge(opened, paid, capsys):
