@@ -31,18 +31,6 @@ PROMPT = (5, 6, 7, 8)
 
 
 @pytest.fixture(scope="module")
-def server(policy):
-    with serving(Server(policy, "tiny")) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def engine(server):
-    with engine_of(server) as engine:
-        yield engine
-
-
-@pytest.fixture(scope="module")
 def local(policy):
     engine = LocalEngine(policy)
     yield engine
@@ -329,6 +317,17 @@ def test_checkpoints_of_elsewhere_do_not_fit(engine, local, tmp_path):
     (own / PLACE).write_text("{}")
     with pytest.raises(errors.CheckpointError, match="checksum"):
         engine.fits(own)
+
+
+def test_a_checkpoint_is_verified_once_until_it_is_forgotten(engine, tmp_path):
+    folder = filled(tmp_path / "0", engine.create_initial)
+    sampled = engine.sample(folder, [CompletionRequest(PROMPT, 2, seed=1)]).result(PATIENCE)
+    (folder / PLACE).write_text("{}")
+    again = engine.sample(folder, [CompletionRequest(PROMPT, 2, seed=1)]).result(PATIENCE)
+    assert [row.tokens for row in again] == [row.tokens for row in sampled]
+    engine.forget(folder)
+    with pytest.raises(errors.CheckpointError, match="checksum"):
+        engine.sample(folder, [CompletionRequest(PROMPT, 2)])
 
 
 def test_a_loss_that_is_no_number_ends_the_job_by_its_row(engine, tmp_path):

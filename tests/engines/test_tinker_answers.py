@@ -28,18 +28,6 @@ from tests.engines.tinker_server import PATIENCE, Server, engine_of, serving
 PROMPT = (5, 6, 7, 8)
 
 
-@pytest.fixture(scope="module")
-def server(policy):
-    with serving(Server(policy, "tiny")) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def engine(server):
-    with engine_of(server) as engine:
-        yield engine
-
-
 @pytest.fixture
 def initial(engine, tmp_path):
     return filled(tmp_path / "0", engine.create_initial)

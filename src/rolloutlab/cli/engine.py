@@ -72,9 +72,9 @@ def _reference(policy: str, model: ModelSettings, engine: "Engine") -> "tuple[Na
     """The same policy in this process, or why there is none."""
     from rolloutlab.engines.naive import Naive
     from rolloutlab.policy.model import base_of, describe, load_policy
-    from rolloutlab.policy.practice import FOLDERS
+    from rolloutlab.policy.practice import source_of
 
-    if engine.name != "local" and not Path(FOLDERS.get(policy, policy)).is_dir():
+    if engine.name != "local" and not Path(source_of(policy)).is_dir():
         return None, f"the weights of {policy!r} are not in a folder of this machine"
     try:
         loaded = load_policy(policy, model)

@@ -14,7 +14,7 @@ from rolloutlab.policy.model import Adapter, Policy, base_of, read_adapter
 from rolloutlab.policy.parsing import CompletionParser
 from rolloutlab.policy.progress import Progress
 from rolloutlab.policy.sampler import Sampler, Watch
-from rolloutlab.policy.state import State, write_state
+from rolloutlab.policy.state import State, same_shapes, write_state
 from rolloutlab.policy.task import Callbacks, Task
 from rolloutlab.policy.token_sequence import TokenSequence
 from rolloutlab.policy.trainer import take_steps
@@ -53,9 +53,7 @@ class LocalEngine:
 
     def fits(self, checkpoint: Path) -> bool:
         """See `Engine`."""
-        adapters = read_checkpoint(checkpoint).adapter, self._initial.adapter
-        shapes = [{name: t.shape for name, t in each.items()} for each in adapters]
-        return shapes[0] == shapes[1]
+        return same_shapes(read_checkpoint(checkpoint).adapter, self._initial.adapter)
 
     def sample(
         self, checkpoint: Path | None, requests: Sequence[CompletionRequest], on_token: OnToken | None = None

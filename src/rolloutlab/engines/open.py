@@ -3,15 +3,14 @@
 import os
 import warnings
 from importlib import import_module
-from pathlib import Path
 
 import transformers
 
 from rolloutlab.engines.engine import Engine
 from rolloutlab.engines.local import LocalEngine
 from rolloutlab.errors import InputError, PolicyError
-from rolloutlab.policy import practice
 from rolloutlab.policy.model import limit_threads, load_policy
+from rolloutlab.policy.practice import source_of
 from rolloutlab.settings import ModelSettings
 
 
@@ -48,9 +47,7 @@ def _opened(policy: str, settings: ModelSettings, least_seconds: float | None) -
 def _sampled(engine: Engine, url: str, policy: str) -> Engine:
     from rolloutlab.engines.vllm import VllmSampled  # an HTTP client, which most services do without
 
-    source = str(practice.FOLDERS.get(policy, policy))
-    names = {policy, source, str(Path(source).resolve())}
-    return VllmSampled(engine, url, names, os.environ.get("VLLM_API_KEY"))
+    return VllmSampled(engine, url, {policy, source_of(policy)}, os.environ.get("VLLM_API_KEY"))
 
 
 def quiet_transformers() -> None:

@@ -30,7 +30,7 @@ from rolloutlab.policy.base import Base
 from rolloutlab.policy.checkpoints import check_checkpoint, checkpoint_errors
 from rolloutlab.policy.decode import Completion, CompletionRequest
 from rolloutlab.policy.model import describe
-from rolloutlab.policy.practice import FOLDERS
+from rolloutlab.policy.practice import source_of
 from rolloutlab.policy.state import writing
 from rolloutlab.policy.task import Callbacks, Task
 from rolloutlab.policy.token_sequence import TokenSequence
@@ -57,10 +57,8 @@ def open_engine(policy: str, settings: ModelSettings, *, least_seconds: float | 
     if not settings.engine_url:
         hint = "--engine-url http://127.0.0.1:8000, or https:// and the host of a hosted service"
         raise InputError("the engine tinker needs the URL of a server", hint=hint)
-    source = str(FOLDERS.get(policy, policy))
-    model = str(Path(source).resolve()) if Path(source).is_dir() else source
     base, rank = describe(policy, settings)
-    client = TinkerClient(settings.engine_url, os.environ.get(KEY) or None, model, rank)
+    client = TinkerClient(settings.engine_url, os.environ.get(KEY) or None, source_of(policy), rank)
     bound = replace(base, bound_options=("--engine=tinker", *base.bound_options))  # checkpoints are on the server
     return TinkerEngine(bound, client, least_seconds=least_seconds)
 
@@ -222,9 +220,10 @@ class TinkerEngine:
     def _state(self, checkpoint: Path | None) -> str | None:
         if checkpoint is None:
             return None
-        check_checkpoint(checkpoint)
-        self._states[checkpoint] = state = _read(checkpoint).state
-        return state
+        if checkpoint not in self._states:
+            check_checkpoint(checkpoint)
+            self._states[checkpoint] = _read(checkpoint).state
+        return self._states[checkpoint]
 
     def _with_slot(self, state: str | None, work: Callable[[_Slot], Any]) -> Any:
         """Do it with the model of a state, and again with a new one if the server has lost it."""

@@ -150,7 +150,7 @@ def load_policy(name: str, settings: ModelSettings | None = None) -> Policy:
         sampled, or does not fit the settings; or there is no such device.
     """
     settings = settings or ModelSettings()
-    source = str(practice.FOLDERS.get(name, name))
+    source = practice.source_of(name)
     device = settings.device or ("cuda" if torch.cuda.is_available() else "cpu")
     _check_device(device)
     dtype = getattr(torch, settings.dtype or ("bfloat16" if device == "cuda" else "float32"))
@@ -181,7 +181,7 @@ def describe(name: str, settings: ModelSettings | None = None) -> tuple[Base, in
     Raises PolicyError: as `load_policy`.
     """
     settings = settings or ModelSettings()
-    source = str(practice.FOLDERS.get(name, name))
+    source = practice.source_of(name)
     with _loading(name):
         tokenizer = AutoTokenizer.from_pretrained(source)
         config = AutoConfig.from_pretrained(source)

@@ -24,6 +24,12 @@ class State:
     optimizer: dict[str, Tensor]
 
 
+def same_shapes(first: Adapter, second: Adapter) -> bool:
+    """Whether two adapters are of the same layers and ranks."""
+    shapes = [{name: tensor.shape for name, tensor in each.items()} for each in (first, second)]
+    return shapes[0] == shapes[1]
+
+
 def write_state(folder: Path, state: State, lora: LoraConfig) -> None:
     """Write the tensors into a folder that exists. Raises as `writing`."""
     with writing(folder):

@@ -19,7 +19,7 @@ from rolloutlab.engines.ray.trainers import Trainers
 from rolloutlab.policy.checkpoints import read_checkpoint
 from rolloutlab.policy.decode import Completion, CompletionRequest
 from rolloutlab.policy.progress import Progress
-from rolloutlab.policy.state import write_state
+from rolloutlab.policy.state import same_shapes, write_state
 from rolloutlab.policy.task import Callbacks, Task
 from rolloutlab.policy.token_sequence import TokenSequence
 from rolloutlab.settings import ModelSettings
@@ -81,9 +81,7 @@ class RayEngine:
 
     def fits(self, checkpoint: Path) -> bool:
         """See `Engine`."""
-        adapters = read_checkpoint(checkpoint).adapter, self._initial.adapter
-        shapes = [{name: t.shape for name, t in each.items()} for each in adapters]
-        return shapes[0] == shapes[1]
+        return same_shapes(read_checkpoint(checkpoint).adapter, self._initial.adapter)
 
     def sample(
         self, checkpoint: Path | None, requests: Sequence[CompletionRequest], on_token: OnToken | None = None

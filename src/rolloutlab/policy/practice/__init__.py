@@ -12,3 +12,9 @@ FOLDERS = {name: Path(__file__).parent / folder for name, folder in PACKAGED.ite
 """Weights, tokenizer and chat template, as `transformers` loads them, by the name of the policy."""
 FOLDER = FOLDERS["practice"]
 """The other one, `practice-reasoning`, writes its reasoning before an answer."""
+
+
+def source_of(policy: str) -> str:
+    """What `transformers` loads: the absolute path of a packaged policy or of a folder; else a name of the hub."""
+    path = Path(FOLDERS.get(policy, policy))
+    return str(path.resolve()) if path.is_dir() else policy
