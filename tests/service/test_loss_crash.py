@@ -89,6 +89,7 @@ def interrupted(start, body):
     service.stop()
     start()  # after whatever the job does once it has ended
     service = start()
+    service.jobs.close()  # its thread looks for running jobs when it starts
     with service.database.write() as connection:
         connection.execute("UPDATE jobs SET status = 'running', final_step = NULL WHERE id = ?", (job_id,))
     service.jobs.bodies.path(job_id).write_text(json.dumps(wanted))
