@@ -391,7 +391,7 @@ class Session:
         return self._preview(sampled(name, prompt, over, system, variables or {}, settings, known, *rows))
 
     def _preview(self, work: SamplingRun) -> Preview:
-        price = self._terms.price(work.plan.model)
+        price = self._terms.price(work.plan.pinned_model)
         return Preview(
             work, cost_line(work, price, self.store.collections(), self.store.spending.judged) if price else ""
         )

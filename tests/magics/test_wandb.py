@@ -107,6 +107,10 @@ def test_a_loop_goes_round_and_knows_its_best_checkpoint(sorter, wandb):
     assert len(wandb.jobs) == 1
 
 
+def test_a_name_that_it_lacks_is_no_reason_to_ask_for_a_list_that_it_lacks_too(sorter):
+    assert sorter.error("%%chat other -m openai/gpt-5\nhello").endswith("-> %model PROJECT/NAME --base BASE")
+
+
 def test_a_checkpoint_and_a_base_model_are_sampled_by_name(sorter, wandb):
     sorter.run(f"%%chat one -m {MODEL}@0\nhello")
     assert wandb.chats[-1]["model"] == f"wandb-artifact:///{ENTITY}/{MODEL}:step0"
@@ -247,8 +251,10 @@ def test_a_profile_that_samples_only_is_not_asked_whether_it_trains(bare, tmp_pa
     session.close()
 
 
-@pytest.mark.parametrize("name", [MODEL, f"wandb-artifact:///{ENTITY}/{MODEL}"])
-def test_a_price_of_a_model_is_found_under_its_name_here_and_there(sorter, name, capsys):
+@pytest.mark.parametrize(
+    "name", [MODEL, f"wandb-artifact:///{ENTITY}/{MODEL}", f"{MODEL}@0", f"wandb-artifact:///{ENTITY}/{MODEL}:step0"]
+)
+def test_a_price_of_a_model_or_its_sampled_checkpoint_is_found_under_its_name_here_and_there(sorter, name, capsys):
     connector = sorter.lab._connector
     connector.settings = replace(connector.settings, prices={name: Price(prompt=1.0, completion=2.0)})
     sorter.run("%%chat paid --max-tokens 16 --budget 5\nuser: Sort: ba")

@@ -88,6 +88,7 @@ TIMEOUT = 600.0
 """Seconds without any byte of a response; a service that samples sends none for long."""
 SELECT = "%model UUID, the id of a model that it has"
 _ANY = "%model NAME_OR_UUID, of a model that it has"
+_UNLISTED = "%model PROJECT/NAME --base BASE"
 
 
 async def models(
@@ -97,7 +98,7 @@ async def models(
     url = f"{address.inference_base_url}/models"
     headers, message = address.headers, f"{address.inference_base_url} does not list its models"
     if not kind_of(address).lists_models:
-        raise NotOfferedError(message, hint="%model PROJECT/NAME --base BASE")
+        raise NotOfferedError(message, hint=_UNLISTED)
     try:
         body = await http.request("GET", url, token=address.token, headers=headers, timeout=timeout, retry=retry)
     except NotOfferedError as error:
@@ -188,9 +189,10 @@ def _explained(address: Address, request: ChatRequest) -> Iterator[None]:
 
 def _registers(address: Address, model: str) -> str:
     """What to type for a model that a service lacks; other projects' names may be those of hubs, as `org/model`."""
-    if model.startswith("lab/") and kind_of(address).has("POST", "models"):
+    kind = kind_of(address)
+    if model.startswith("lab/") and kind.has("POST", "models"):
         return f"%model {model} registers it"
-    return "%models lists those that there are"
+    return "%models lists those that there are" if kind.lists_models else _UNLISTED
 
 
 async def score_histories(

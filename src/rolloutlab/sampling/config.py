@@ -52,7 +52,7 @@ class SamplingConfig(BaseModel):
         """The request for `n` completions of a conversation, with logprobs."""
         optional = {"max_tokens": self.max_tokens, "stop": self.stop, "tools": self.tools}
         return ChatRequest(
-            model=self._pinned_model(),
+            model=self.pinned_model,
             messages=list(messages),
             n=n,
             temperature=self.temperature,
@@ -62,7 +62,8 @@ class SamplingConfig(BaseModel):
             **{name: value for name, value in optional.items() if value},
         )
 
-    def _pinned_model(self) -> str:
+    @property
+    def pinned_model(self) -> str:
         """The model at the checkpoint of the first completion: a group compares completions of one policy."""
         pinned = self.step is not None and "/" in self.model and not {"@", ":"} & set(self.model)
         return f"{self.model}@{self.step}" if pinned else self.model

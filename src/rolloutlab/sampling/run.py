@@ -62,7 +62,7 @@ def sample(
         As `Session.chat`.
     """
     check_concurrency(concurrency)
-    meter.check(run.plan.model, max_tokens=run.plan.max_tokens)
+    meter.check(run.plan.pinned_model, max_tokens=run.plan.max_tokens)
     lab.check_writable()
     with closing(TrajectoryWriter(lab, run)) as writer:
         address = connector.address(partial(progress.update, 0, None))
