@@ -36,6 +36,24 @@ class Wordless:
         return COMPLETION
 
 
+def test_a_session_that_was_closed_in_a_trial_tries_anew_when_it_goes_on():
+    fields = RefusedFields()
+
+    async def begin(service: Wordless) -> list[asyncio.Task[ChatCompletion]]:
+        tasks = [asyncio.create_task(fields.complete(ADDRESS, REQUEST, service)) for _ in range(2)]
+        await service.waits.wait()
+        return tasks
+
+    async def go_on() -> list[ChatCompletion]:
+        service = Wordless()
+        tasks = await begin(service)
+        service.gate.set()
+        return await asyncio.gather(*tasks)
+
+    asyncio.run(begin(Wordless()))  # with the event loop, its tasks are cancelled
+    assert asyncio.run(go_on()) == [COMPLETION, COMPLETION]
+
+
 def test_a_cancelled_request_takes_its_trial_along_and_another_one_tries_anew():
     async def play() -> list[ChatRequest]:
         fields, service = RefusedFields(), Wordless()

@@ -4,11 +4,11 @@ OpenAI-compatible services refuse a field that they lack with a 400 or 422, llam
 with a 403 for logprobs. No two have the same text, but nearly all name the field in it.
 """
 
-import asyncio
 import re
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
+from rolloutlab.api.http.loop_lock import LoopLock
 from rolloutlab.api.wire.chat import AssistantMessage, ChatCompletion, ChatRequest
 from rolloutlab.errors import FullError, RefusedError, ServiceError, SignInError, UnreachableError
 from rolloutlab.settings import Address
@@ -34,7 +34,7 @@ class RefusedFields:
     def __init__(self) -> None:
         self._refused: dict[tuple[str, str], set[str]] = {}
         """Names of fields by inference URL and model; a model is there once it has answered."""
-        self._trials: dict[tuple[str, str], asyncio.Lock] = {}
+        self._trials: dict[tuple[str, str], LoopLock] = {}
         self._tried: dict[tuple[str, str], set[str]] = {}
         """What trials have found."""
         self._lacking: set[tuple[str, str]] = set()
@@ -85,7 +85,7 @@ class RefusedFields:
 
     async def _try(self, key: tuple[str, str], request: ChatRequest, send: Send) -> set[str]:
         """The fields without which the service takes a request, where its error names none; tried once per model."""
-        async with self._trials.setdefault(key, asyncio.Lock()):
+        async with self._trials.setdefault(key, LoopLock()).lock:
             if key not in self._tried:
                 self._tried[key] = await _trial(request, send)
             return self._tried[key]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rolloutlab.api.http.ip_scope import NetworkScope
+from rolloutlab.api.http.loop_lock import LoopLock
 from rolloutlab.api.http.urls import canonical_resource
 from rolloutlab.auth.authorization import AuthorizationFlow, DeniedError, SignInOptions
 from rolloutlab.auth.challenges import Challenge, bearer
@@ -17,22 +18,6 @@ from rolloutlab.auth.token_store import FileStore, MemoryStore, TieredStore, kep
 from rolloutlab.auth.tokens import Grant, TokenRefusedError, refresh, revoke
 from rolloutlab.auth.urls import checked_server, covers, host
 from rolloutlab.errors import LabError, NotFoundError, RolloutlabError, ServiceError, SignInError
-
-
-class LoopLock:
-    """An asyncio.Lock per event loop, so a dead loop cannot hold the lock for the next one."""
-
-    def __init__(self) -> None:
-        self._current: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
-
-    @property
-    def lock(self) -> asyncio.Lock:
-        """The lock of the running loop."""
-        loop = asyncio.get_running_loop()
-        if self._current is None or self._current[0] is not loop:
-            self._current = loop, asyncio.Lock()
-        return self._current[1]
-
 
 _MAX_STEP_UPS = 2  # prompts for more scopes per operation that is still refused
 _MAX_RENEWALS = 2  # tokens of one operation refused in a row before no new one is requested
