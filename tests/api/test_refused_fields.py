@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from rolloutlab.api.refused_fields import RefusedFields
 from rolloutlab.api.wire.chat import ChatCompletion, ChatRequest
 from rolloutlab.errors import RefusedError
@@ -21,15 +23,16 @@ COMPLETION = ChatCompletion.model_validate(
 
 
 class Wordless:
-    """Refuses a seed, and answers others as long as its gate is open."""
+    """Refuses a seed, or everything, and answers others as long as its gate is open."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, everything: bool = False) -> None:
+        self.everything = everything
         self.sent: list[ChatRequest] = []
         self.gate, self.waits = asyncio.Event(), asyncio.Event()
 
     async def __call__(self, request: ChatRequest) -> ChatCompletion:
         self.sent.append(request)
-        if request.seed:
+        if request.seed or self.everything:
             raise RefusedError("no", status=400)
         self.waits.set()
         await self.gate.wait()
@@ -52,6 +55,20 @@ def test_a_session_that_was_closed_in_a_trial_tries_anew_when_it_goes_on():
 
     asyncio.run(begin(Wordless()))  # with the event loop, its tasks are cancelled
     assert asyncio.run(go_on()) == [COMPLETION, COMPLETION]
+
+
+def test_a_request_without_such_fields_is_not_tried_and_one_with_them_still_is():
+    async def play() -> list[ChatRequest]:
+        fields, service = RefusedFields(), Wordless(everything=True)
+        service.gate.set()
+        with pytest.raises(RefusedError):
+            await fields.complete(ADDRESS, REQUEST.model_copy(update={"seed": None}), service)
+        assert len(service.sent) == 1
+        service.everything = False
+        assert await fields.complete(ADDRESS, REQUEST, service) is COMPLETION
+        return service.sent
+
+    assert len(asyncio.run(play())) == 1 + 4  # refused, tried without and with its seed, and taken
 
 
 def test_a_cancelled_request_takes_its_trial_along_and_another_one_tries_anew():

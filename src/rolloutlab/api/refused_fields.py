@@ -24,6 +24,7 @@ _NAMED = {
     "top_p": r"\btop_p\b",
     "max_tokens": r"\bmax_completion_tokens\b",  # OpenAI names what its reasoning models take instead
 }
+_TRIED = {LOGPROBS, "n", "seed"}
 _OF_MESSAGES = {"role", "content", "tool_calls", "token_ids"}  # the last is `EarlierTokens`' to leave out
 _UNTRAINED = "its completions can be judged and compared, but not trained on"
 
@@ -85,6 +86,8 @@ class RefusedFields:
 
     async def _try(self, key: tuple[str, str], request: ChatRequest, send: Send) -> set[str]:
         """The fields without which the service takes a request, where its error names none; tried once per model."""
+        if not _optional(request, ()) & _TRIED:  # nothing could be learned, as of most requests of judges
+            return set()
         async with self._trials.setdefault(key, LoopLock()).lock:
             if key not in self._tried:
                 self._tried[key] = await _trial(request, send)
@@ -92,7 +95,7 @@ class RefusedFields:
 
 
 async def _trial(request: ChatRequest, send: Send) -> set[str]:
-    fields = _optional(request, ()) & {LOGPROBS, "n", "seed"}
+    fields = _optional(request, ()) & _TRIED
     short = request.model_copy(update={"max_tokens": 1} if request.max_tokens else {})
     needed = set(fields)
     for kept in ("", *sorted(fields)):  # first without any, then with each of them that is taken
