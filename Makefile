@@ -26,7 +26,7 @@ test: $(READY)
 	$(MAKE) --no-print-directory --keep-going --jobs=$(LANES) --output-sync=target lint test-processes test-units test-notebooks
 
 test-units: $(READY)
-	$(PYTEST) --numprocesses=2 --dist=loadfile -m "not process" tests
+	$(PYTEST) --numprocesses=4 --dist=loadfile -m "not process" tests
 
 test-processes: $(READY)
 	$(PYTEST) --numprocesses=2 --dist=loadfile -m process --ignore=tests/browser --ignore=tests/kernel/test_canaries.py tests
