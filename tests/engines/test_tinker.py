@@ -212,6 +212,23 @@ def test_a_completion_depends_on_its_seed_and_index_alone(engine):
     assert scored(engine, rows[0]) == pytest.approx(rows[0].logprobs, rel=1e-4)
 
 
+def test_completions_of_one_prompt_are_one_request(server, engine):
+    requests = [CompletionRequest(prompt, 4, seed=3, index=i) for prompt in (PROMPT, (9, 10)) for i in range(5)]
+    before = server.calls["asample"]
+    rows = engine.sample(None, [*requests, requests[0]]).result(PATIENCE)
+    assert server.calls["asample"] == before + 3
+    assert [row.request for row in rows] == [*requests, requests[0]]
+    assert rows[-1].tokens == rows[0].tokens
+    assert len({(row.request.prompt, tuple(row.tokens)) for row in rows}) == 10
+
+
+def test_a_server_sees_few_shapes_of_requests(server, engine, tmp_path):
+    begun = len(server.bodies)
+    trained(engine, filled(tmp_path / "0", engine.create_initial), tmp_path / "1", task_of(2))
+    sent = [body for name, body in server.bodies[begun:] if name in ("forward", "forward_backward")]
+    assert {len(body.get("forward_input", body.get("forward_backward_input"))["data"]) for body in sent} == {8}
+
+
 def scored(engine, row, checkpoint=None):
     """Logprobs of a completion's tokens, by scoring."""
     ids = [*row.request.prompt, *row.tokens]

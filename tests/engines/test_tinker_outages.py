@@ -78,13 +78,13 @@ def test_a_job_waits_for_a_server_that_is_away_and_goes_on_from_its_last_saved_s
     assert len(server.models) <= models + 1
 
 
-@pytest.mark.parametrize("call", ["logprobs", "step", "save", "sampler"])
+@pytest.mark.parametrize("call", ["logprobs", "step", "save", "finish"])
 def test_a_row_whose_answer_an_outage_took_is_not_applied_twice(engine, server, tmp_path, whole, monkeypatch, call):
     original, models, calls = getattr(engine._client, call), len(server.models), []
 
     def without_answer(*given):
         calls.append(original(*given))
-        if len(calls) == (1 if call == "sampler" else 2):
+        if len(calls) == (1 if call == "finish" else 2):
             server.stop()
             raise errors.BrokenOffError("the answer was lost")
         return calls[-1]

@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
-from itertools import starmap
+from itertools import groupby, starmap
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -307,9 +307,14 @@ class TinkerEngine:
         starts = [request.forced[: request.max_tokens] for request in requests]
         forced = {(r.prompt, start) for r, start in zip(requests, starts, strict=True) if start}
         scored = {pair: self._client.logprobs(slot.model, [[*pair[0], *pair[1]]], cancelled)[0] for pair in forced}
-        posted = [self._post(slot, request, start) for request, start in zip(requests, starts, strict=True)]
+        groups = _asked_together(requests)
+        posted = [self._post(slot, group) for group in groups]
         try:
-            sampled = [self._client.sampled(each, cancelled) if each else ([], []) for each in posted]
+            sampled = [
+                row
+                for group, each in zip(groups, posted, strict=True)
+                for row in (self._client.sampled(each, len(group), cancelled) if each else [([], [])] * len(group))
+            ]
         finally:
             for each in filter(None, posted):
                 each.cancel()
@@ -320,12 +325,21 @@ class TinkerEngine:
             rows.append(self._receiver.completion(request, starmap(SampledToken, pairs), on_token))
         return rows
 
-    def _post(self, slot: _Slot, request: CompletionRequest, start: Sequence[int]) -> Any:
-        """Post the rest of a completion; None if its forced tokens are all of it."""
-        if (room := request.max_tokens - len(start)) < 1:
+    def _post(self, slot: _Slot, group: Sequence[CompletionRequest]) -> Any:
+        """Post the rest of completions that are asked for together; None if their forced tokens are all of them."""
+        first = group[0]
+        start = first.forced[: first.max_tokens]
+        if (room := first.max_tokens - len(start)) < 1:
             return None
-        settings = Sampling(room, request.temperature, request.top_p, seed_of(request), sorted(self.base.end_ids))
-        return self._client.sample(slot.sampler, [*request.prompt, *start], settings)
+        settings = Sampling(room, first.temperature, first.top_p, seed_of(first), sorted(self.base.end_ids))
+        return self._client.sample(slot.sampler, [*first.prompt, *start], settings, len(group))
+
+
+def _asked_together(requests: Sequence[CompletionRequest]) -> list[list[CompletionRequest]]:
+    """Completions in groups that differ in their index alone, each 1 above that before it, as servers count seeds."""
+    numbered = enumerate(requests)
+    alike = groupby(numbered, key=lambda each: (replace(each[1], index=0), each[1].index - each[0]))
+    return [[request for _, request in group] for _, group in alike]
 
 
 def _check_served(client: TinkerClient) -> None:

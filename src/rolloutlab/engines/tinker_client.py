@@ -9,7 +9,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -39,6 +39,8 @@ from rolloutlab.errors import (
 _SLICE, _CLOSING_SECONDS, _CONNECT_SECONDS, _ANSWER_SECONDS = 0.2, 5.0, 30.0, 5.0
 _TOKENS = 32_768
 """Scored in one request."""
+_ALIKE, _SHORT = 8, 128
+"""Requests have a multiple of 8 sequences, which servers on JAX compile once, or longer ones than so many tokens."""
 _LOOPBACK = {"localhost", "127.0.0.1", "::1"}
 _KEY_HINT = "export TINKER_API_KEY=..., a key of this server"
 _NO_KEY = "tml-none"
@@ -195,10 +197,11 @@ class TinkerClient:
         """
         scored: list[list[float]] = []
         for part in _parts(sequences):
-            data = [Datum(ids).sent() for ids in part]
+            data = [Datum(ids).sent() for ids in [*part, *[part[0][:2]] * missing(map(len, part))]]
             answer = self._call(partial(model.forward, data, "cross_entropy"), cancelled)
             with self._errors():
-                scored += [list(map(float, each["logprobs"].data)) for each in answer.loss_fn_outputs]
+                outputs = answer.loss_fn_outputs[: len(part)]
+                scored += [list(map(float, each["logprobs"].data)) for each in outputs]
         if [len(each) + 1 for each in scored] != [len(ids) for ids in sequences]:
             raise ServiceError("the server scored another number of tokens than it was sent", hint=self._advice)
         _check_finite(value for each in scored for value in each)
@@ -225,24 +228,34 @@ class TinkerClient:
 
         Some servers sample the newest weights of a model under its older path, or load older ones into its training.
         """
-        path = str(self._call(lambda: model.save_weights_for_sampler(uuid4().hex)).path)
+        return self._sampler(self._call(lambda: model.save_weights_for_sampler(uuid4().hex)))
+
+    def finish(self, model: Any) -> tuple[str, str, Any]:
+        """What `save` and `sampler` give, which wait for each other's answers at once."""
+        with self._errors():
+            state, weights = model.save_state(uuid4().hex, None), model.save_weights_for_sampler(uuid4().hex)
+        return str(self._result(state).path), *self._sampler(self._result(weights))
+
+    def _sampler(self, weights: Any) -> tuple[str, Any]:
+        path = str(weights.path)
         return path, self._result(_in_thread(lambda: self._service.create_sampling_client(model_path=path)))
 
-    def sample(self, sampler: Any, prompt: Sequence[int], settings: Sampling) -> Any:
-        """Post a completion; `sampled` waits for it."""
+    def sample(self, sampler: Any, prompt: Sequence[int], settings: Sampling, count: int) -> Any:
+        """Post so many completions, the seed of each 1 above that before it; `sampled` waits for them."""
         values = {**vars(settings), "stop": list(settings.stop)}
-        return sampler.sample(types.ModelInput.from_ints(list(prompt)), 1, types.SamplingParams(**values))
+        return sampler.sample(types.ModelInput.from_ints(list(prompt)), count, types.SamplingParams(**values))
 
-    def sampled(self, posted: Any, cancelled: Cancel | None = None) -> tuple[list[int], list[float]]:
-        """Tokens of a completion and their logprobs."""
+    def sampled(self, posted: Any, count: int, cancelled: Cancel | None = None) -> list[tuple[list[int], list[float]]]:
+        """Tokens of each completion and their logprobs."""
         answer = self._result(posted, cancelled)
         with self._errors():
-            (sequence,) = answer.sequences
-            tokens, logprobs = list(sequence.tokens), list(sequence.logprobs or ())
-        if len(tokens) != len(logprobs):
+            rows = [(list(each.tokens), list(each.logprobs or ())) for each in answer.sequences]
+            if len(rows) != count:
+                raise ValueError(f"{len(rows)} completions instead of {count}")
+        if any(len(tokens) != len(logprobs) for tokens, logprobs in rows):
             raise ServiceError("the server sampled tokens without their logprobs", hint=self._advice)
-        _check_finite(logprobs)
-        return tokens, logprobs
+        _check_finite(value for _, logprobs in rows for value in logprobs)
+        return rows
 
     def pause(self, seconds: float, cancelled: Cancel) -> None:
         """Wait. Raises Cancelled: it is wanted meanwhile, or afterwards."""
@@ -361,6 +374,12 @@ def _parts(sequences: Sequence[Sequence[int]]) -> Iterator[list[Sequence[int]]]:
         part.append(ids)
     if part:
         yield part
+
+
+def missing(lengths: Iterable[int]) -> int:
+    """How many sequences a request with some of these lengths is filled up by."""
+    each = list(lengths)
+    return -len(each) % _ALIKE if max(each) <= _SHORT else 0
 
 
 def _check_finite(values: Any) -> None:

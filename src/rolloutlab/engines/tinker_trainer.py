@@ -3,9 +3,10 @@
 import json
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 from rolloutlab.engines.engine import SlopedRow
-from rolloutlab.engines.tinker_client import Adam, Datum, LostModelError, TinkerClient
+from rolloutlab.engines.tinker_client import Adam, Datum, LostModelError, TinkerClient, missing
 from rolloutlab.errors import BrokenOffError, CheckpointError, ServiceError, TrainingError, UnreachableError
 from rolloutlab.fsutil import remove, write_private
 from rolloutlab.policy.custom_loss import CustomLoss, load_loss
@@ -66,27 +67,28 @@ def measure(client: TinkerClient) -> Capabilities:
         once, twice = (
             Datum(ids, old, [0.0, 1.0] + [0.0] * (len(old) - 2)) for ids, old in ((short, before), (long, longer))
         )
-        norm, doubled, two = (client.step(model, data, still) for data in ([once], [twice], [once, once]))
+        some = [once] * 8
+        norm, doubled, two = (client.step(model, data, still) for data in (some, [twice] * 8, some * 2))
         if not norm > 0:
             return Capabilities()
         per_token, per_row = _is_mean(doubled / norm, 0.5, 1.0), _is_mean(two / norm, 1.0, 2.0)
         # with eps far above the gradient a step is proportional to it: unclipped, it adds 0.05 to the logprob
-        eps, slope = 50 * norm, norm * (4 if per_token else 1)
-        client.step(model, [once], Adam(0.05 * eps / (norm * slope), 0.0, 0.0, eps, 0.0, grad_clip_norm=norm / 10))
+        eps, slope = 50 * norm, norm * (4 if per_token else 1) / (1 if per_row else 8)
+        client.step(model, some, Adam(0.05 * eps / (norm * slope), 0.0, 0.0, eps, 0.0, grad_clip_norm=norm / 10))
         clips = client.logprobs(model, [short])[0][1] - before[1] < 0.02
         models.append(client.create())
-        leaks = _leaks(client, model, models[1], once)
+        leaks = _leaks(client, model, models[1], some)
         return Capabilities(per_token, per_row, reports_norm=True, clips=clips, leaks=leaks)
     finally:
         for each in models:
             client.unload(each)
 
 
-def _leaks(client: TinkerClient, model: Any, other: Any, datum: Datum) -> bool:
+def _leaks(client: TinkerClient, model: Any, other: Any, data: Sequence[Datum]) -> bool:
     """Whether a step of another model, which shrinks weights by a thousandth, changes the logprobs of a model."""
-    first, second = (client.logprobs(model, [datum.ids])[0] for _ in range(2))
-    client.step(other, [datum], Adam(0.01, weight_decay=0.1))
-    third = client.logprobs(model, [datum.ids])[0]
+    first, second = (client.logprobs(model, [data[0].ids])[0] for _ in range(2))
+    client.step(other, data, Adam(0.01, weight_decay=0.1))
+    third = client.logprobs(model, [data[0].ids])[0]
     noise, change = (max(abs(a - b) for a, b in zip(second, each, strict=True)) for each in (first, third))
     return change > 2 * noise
 
@@ -190,7 +192,7 @@ class TinkerTrainer:
 
     def _begin(self) -> list[Row]:
         torch.manual_seed(self._task.seed)
-        rows = list(self._prepared())
+        rows = self._prepared()
         if self._task.loss_source:
             self._loss = load_loss(self._task.loss_source, self._callbacks.cancelled, self._callbacks.in_user_code)
         return rows
@@ -237,7 +239,7 @@ class TinkerTrainer:
                     progress.save(lambda: self._client.save(model, _MONTH), reported)
             if rows:
                 self._logprobs(model, rows[-1][:1])
-            return Trained(model, self._client.save(model), *self._client.sampler(model))
+            return Trained(model, *self._client.finish(model))
         except UnreachableError:
             self._left.append(model)
             raise
@@ -259,31 +261,27 @@ class TinkerTrainer:
         self._callbacks.report("gradient_step", metrics)
         self._reported += 1
 
-    def _prepared(self) -> Iterator[Row]:
+    def _prepared(self) -> list[Row]:
         """The rows with the logprobs that are known before the first step, as `policy.trainer` has them."""
         options, (start, base, reference) = self._task.options, self._scores
-        rows, penalised = self._task.rows, options.kl_penalty_coef > 0
+        sequences = [s for row in self._task.rows for s in row]
+        tokens = [s.tokens for s in sequences]
+        penalised = options.kl_penalty_coef > 0
         against_base = penalised and self._task.reference is None
-        at_one = [s.at_one for row in rows for s in row]
-        picked = sample([i for i, each in enumerate(at_one) if each], self._task.seed)
-        first = 0
-        for row in rows:
-            self._callbacks.raise_if_cancelled()
-            tokens = [s.tokens for s in row]
-            chosen = [i for i in range(len(row)) if first + i in picked or against_base]
-            first += len(row)
-            under_base = dict(zip(chosen, base([tokens[i] for i in chosen]), strict=True))
-            others = dict(enumerate(reference(tokens))) if penalised and not against_base else under_base
-            if options.precalculate_logprobs:
-                pairs = zip(row, start(tokens), strict=True)
-                row = [
-                    replace(s, tokens=with_logprobs(s.tokens, new_T), original_T=recorded(s.tokens))
-                    for s, new_T in pairs
-                ]
-            yield [
-                replace(s, base_T=under_base.get(i) if s.at_one else None, reference_T=others[i] if penalised else None)
-                for i, s in enumerate(row)
+        picked = sample([i for i, s in enumerate(sequences) if s.at_one], self._task.seed)
+        chosen = [i for i in range(len(sequences)) if i in picked or against_base]
+        under_base = dict(zip(chosen, base([tokens[i] for i in chosen]), strict=True))
+        others = dict(enumerate(reference(tokens))) if penalised and not against_base else under_base
+        if options.precalculate_logprobs:
+            sequences = [
+                replace(s, tokens=with_logprobs(s.tokens, new_T), original_T=recorded(s.tokens))
+                for s, new_T in zip(sequences, start(tokens), strict=True)
             ]
+        prepared = (
+            replace(s, base_T=under_base.get(i) if s.at_one else None, reference_T=others[i] if penalised else None)
+            for i, s in enumerate(sequences)
+        )
+        return [list(islice(prepared, len(row))) for row in self._task.rows]
 
     def _step(self, model: Any, row: Row, i: int) -> dict[str, object]:
         """One AdamW step on one row; what is reported of it."""
@@ -343,15 +341,15 @@ class TinkerTrial:
 
 def examples_of(row: SlopedRow, new: Sequence[Tensor], capabilities: Capabilities) -> list[Datum]:
     """Sequences whose gradient on the server is that of the row's loss. new: logprobs of their trained tokens."""
-    examples = []
+    examples, filled = [], missing(len(tokens) for tokens, _ in row)
     for (tokens, slope_S), new_S in zip(row, new, strict=True):
         scale = len(tokens) - 1 if capabilities.per_token else 1
-        scale *= len(row) if capabilities.per_row else 1
+        scale *= len(row) + filled if capabilities.per_row else 1
         at_S = trained_positions(tokens) - 1
         empty_L = torch.zeros(len(tokens) - 1)
         advantages, logprobs = empty_L.index_copy(0, at_S, -slope_S * scale), empty_L.index_copy(0, at_S, new_S)
         examples.append(Datum(list(tokens.ids), logprobs.tolist(), advantages.tolist()))
-    return examples
+    return examples + [Datum(examples[0].ids[:2], [0.0], [0.0])] * filled
 
 
 def trained(logprobs: Sequence[float], tokens: TokenSequence) -> Tensor:
