@@ -73,15 +73,16 @@ acceptance-templates: $(READY) .venvs/templates/.ready
 	$(PYTEST) -c pyproject.toml tests/acceptance/test_templates.py
 
 # Engines elsewhere, each in an environment of its own of more than a gigabyte.
-acceptance-engines: acceptance-skyrl acceptance-ray
+acceptance-engines:
+	$(MAKE) --no-print-directory --keep-going --jobs=2 acceptance-skyrl acceptance-ray
 
 # A Tinker server on JAX that trains the practice policy; its environment has 2.2 GB.
 acceptance-skyrl: $(READY) .venvs/skyrl/.ready
-	$(PYTEST) -c pyproject.toml tests/acceptance/test_skyrl.py
+	$(PYTEST) -vv --durations=0 --durations-min=1 -c pyproject.toml tests/acceptance/test_skyrl.py
 
 # The engine on Ray, on nodes of this machine that are killed, in namespaces of their own.
 acceptance-ray: .venvs/ray/.ready
-	.venvs/ray/bin/python -m pytest -c tests/acceptance/pytest.ini tests/acceptance/test_ray.py
+	.venvs/ray/bin/python -m pytest -v -c tests/acceptance/pytest.ini tests/acceptance/test_ray.py
 
 # Two kernels that share a grant with tokens of three seconds, for a minute; the suite has some seconds of it.
 acceptance-sign_in: $(READY)

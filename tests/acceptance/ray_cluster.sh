@@ -12,7 +12,7 @@ ip addr add 10.77.0.1/32 dev lo
 ip addr add 10.77.0.2/32 dev lo
 ip addr add 10.77.0.3/32 dev lo
 export HOME=$folder RAY_AUTH_MODE=disabled RAY_USAGE_STATS_ENABLED=0 RAY_enable_metrics_collection=0 RAY_local_fs_capacity_threshold=0.999
-export RAY_agent_register_timeout_ms=120000 RAY_health_check_initial_delay_ms=2000 RAY_health_check_period_ms=1000
+export RAY_worker_niceness=0 RAY_agent_register_timeout_ms=120000 RAY_health_check_initial_delay_ms=2000 RAY_health_check_period_ms=1000
 export RAY_health_check_timeout_ms=2000 RAY_health_check_failure_threshold=5
 
 node() { # NAME PORTS OPTIONS...

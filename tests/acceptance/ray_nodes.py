@@ -14,6 +14,7 @@ import sys
 import time
 from array import array
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from rolloutlab.policy.token_sequence import TokenSequence
 from rolloutlab.settings import ModelSettings
 
 POLICY, PROMPT, LENGTH, ROWS = "practice", 12, 48, 12
+told = time.perf_counter()
 SLOPE = "def loss(new, old, advantage, weight, history):\n    return -(weight * advantage * new).mean()\n"
 CONFIGS: dict[str, tuple[dict[str, Any], str | None]] = {
     "default": ({}, None),
@@ -46,14 +48,18 @@ CONFIGS: dict[str, tuple[dict[str, Any], str | None]] = {
 }
 
 
+PATIENCE = 5.0
+"""Seconds until a rank counts as hung: a row takes less than one, on a busy machine as well."""
+
+
 def main(address: str, folder: Path) -> None:
     policy = load_policy(POLICY)
     limit_threads(policy)
     local = LocalEngine(policy)
-    begun = time.perf_counter()
-    engine = RayEngine(POLICY, ModelSettings(engine="ray", engine_url=address), patience=20.0, least_seconds=0.0)
-    tell("start", seconds=time.perf_counter() - begun)
+    tell("imports")
+    engine = RayEngine(POLICY, ModelSettings(engine="ray", engine_url=address), patience=PATIENCE, least_seconds=0.0)
     wait_for_samplers(engine, 2)
+    tell("start")
     with drafted(folder / "0") as draft:
         local.create_initial(draft)
         seal(draft, folder / "0")
@@ -61,14 +67,14 @@ def main(address: str, folder: Path) -> None:
     trials.sampling()
     for name, (config, source) in CONFIGS.items():
         trials.training(name, config, source)
-    trials.rates("two nodes")
+    trials.rates("two nodes", local, engine)
     trials.lost_sampler()
     trials.cancelled()
     trials.lost("trainer", lambda: os.kill(trials.last_trainer().loaded.pid, signal.SIGKILL))
     trials.lost("hung trainer", lambda: os.kill(trials.last_trainer().loaded.pid, signal.SIGSTOP))
     trials.lost("node", trials.kill_node)
     tell("nodes left", **engine.status())
-    trials.rates("one node")
+    trials.rates("one node", engine)
     trials.joined(folder.parent)
     engine.close()
     local.close()
@@ -86,6 +92,11 @@ class Trials:
         packed = (packed * rows)[:rows]
         options = settle(ExperimentalTrainingConfig.model_validate(config))
         return Task(packed, [2e-3] * rows, options, 7, {}, loss_source=source)
+
+    @cached_property
+    def expected(self) -> Any:
+        """What one process trains."""
+        return self.train(self.local, self.task({}))
 
     def sampling(self) -> None:
         pieces: list[tuple[int, int]] = []
@@ -110,12 +121,12 @@ class Trials:
         task = self.task(config, source)
         tell(f"training: {name}", **apart(self.train(self.local, task), self.train(self.engine, task)))
 
-    def rates(self, label: str) -> None:
-        """Both alternately, on the same cores: the faster of two. A job takes some time besides that of its rows."""
-        short, long, asked = self.task({}, rows=4), self.task({}, rows=24), requests(512, LENGTH)
+    def rates(self, label: str, *engines: Engine) -> None:
+        """All alternately, on the same cores: the faster of two. A job takes some time besides that of its rows."""
+        short, long, asked = self.task({}, rows=4), self.task({}, rows=16), requests(512, LENGTH)
         tokens = sum(s.tokens.trainable for row in long.rows for s in row) / len(long.rows)
         values: dict[str, float] = {}
-        for engine in (self.local, self.engine) * 2:
+        for engine in engines * 2:
             calls = {
                 "sample": lambda e: e.sample(None, asked).result(),
                 "short": lambda e: self.train(e, short),
@@ -127,7 +138,7 @@ class Trials:
                 key = f"{engine.name} {name}"
                 values[key] = min(values.get(key, 1e9), time.perf_counter() - begun)
         figures = {}
-        for name in ("local", "ray"):
+        for name in [engine.name for engine in engines]:
             row = (values[f"{name} long"] - values[f"{name} short"]) / (len(long.rows) - len(short.rows))
             figures[f"{name}_rollouts_per_second"] = len(asked) / values[f"{name} sample"]
             figures[f"{name}_trained_tokens_per_second"] = tokens / row
@@ -165,7 +176,6 @@ class Trials:
     def cancelled(self) -> None:
         """After three rows; the same task then goes on from what was kept."""
         task, steps = self.task({}), 0
-        expected = self.train(self.local, task)
 
         def count(kind: str, data: dict[str, object]) -> None:
             nonlocal steps
@@ -177,12 +187,11 @@ class Trials:
         except Cancelled as error:
             name = type(error).__name__
         kept = partial_of(self.folder / "again").exists()
-        tell("cancelled", error=name, kept=kept, **apart(expected, self.train(self.engine, task, target="again")))
+        tell("cancelled", error=name, kept=kept, **apart(self.expected, self.train(self.engine, task, target="again")))
 
     def lost(self, what: str, kill: Callable[[], None]) -> None:
         """Killed after the fourth row."""
         task, steps = self.task({}), list[dict[str, object]]()
-        expected = self.train(self.local, task)
         begun = 0.0
         pause = 0.0
 
@@ -196,7 +205,7 @@ class Trials:
                 pause = time.perf_counter() - begun
 
         trained = self.train(self.engine, task, Callbacks(on_event), steps=steps)
-        tell(f"lost {what}", seconds=pause, **apart(expected, trained))
+        tell(f"lost {what}", seconds=pause, **apart(self.expected, trained))
 
     def last_trainer(self) -> Any:
         return list(self.engine.trainers.ranks.values())[-1]
@@ -264,7 +273,10 @@ def wait_for_samplers(engine: RayEngine, count: int) -> None:
 
 
 def tell(trial: str, **values: Any) -> None:
-    print(json.dumps({"trial": trial, **values}), flush=True)
+    """Print a line; `took` is the time since the one before it."""
+    global told
+    told, before = time.perf_counter(), told
+    print(json.dumps({"trial": trial, "took": round(told - before, 1), **values}), flush=True)
 
 
 if __name__ == "__main__":

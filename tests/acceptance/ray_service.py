@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from ray_nodes import tell
 from safetensors.torch import load_file
 
 from rolloutlab.errors import UnreachableError
@@ -41,15 +42,11 @@ def output(environment: dict[str, str], *arguments: str) -> str:
     return run.stdout.strip()
 
 
-def tell(trial: str, **values: Any) -> None:
-    print(json.dumps({"trial": trial, **values}), flush=True)
-
-
 def killed(environment: dict[str, str], home: Path) -> None:
     """SIGKILL of the service after three steps of a job, beside the same job of another model that is left alone."""
     lab = Session(read_settings(environment))
     alone_model = lab.model("lab/alone")
-    lab.chat("c", PROMPT, n=8, max_tokens=16, over=[{"letters": f"c b a {i}"} for i in range(64)])
+    lab.chat("c", PROMPT, n=8, max_tokens=16, over=[{"letters": f"c b a {i}"} for i in range(32)])
     lab.reward("c", lambda trajectory, *_: float(trajectory.id % 3))
     alone = train(lab)
     alone.wait(progress=False)

@@ -10,15 +10,15 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import pytest
 
 HERE = Path(__file__).parent
 NAMESPACES = ["unshare", "-rnpf", "--mount-proc", "--kill-child"]
-ROWS = 12
+ROWS, TRIAL = 12, '{"trial"'
 LIMIT = 1800
 STARTS, DID_NOT_START = 3, 75
 
@@ -34,31 +34,32 @@ def namespaces() -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def trials(namespaces: list[str]) -> dict[str, dict[str, Any]]:
-    """The line of each trial."""
+def trials(namespaces: list[str], request: pytest.FixtureRequest) -> dict[str, dict[str, Any]]:
+    """The line of each trial, which is printed when it ends: no test asserts all that is measured."""
+    shown = request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled
     for _ in range(STARTS):
         with tempfile.TemporaryDirectory(prefix="ray") as folder:
             (Path(folder) / "lab").mkdir()
             both = '"$0" "$1/ray_nodes.py" "$2" "$3/lab" && "$0" "$1/ray_service.py" "$2" "$3/home"'
             script = ["sh", "-c", both, sys.executable, str(HERE), "10.77.0.1:6379", folder]
             cluster = ["bash", str(HERE / "ray_cluster.sh"), sys.executable, folder, *script]
-            run = subprocess.run([*namespaces, *cluster], capture_output=True, text=True, timeout=LIMIT)
+            with (Path(folder) / "errors").open("w+") as errors:
+                with subprocess.Popen([*namespaces, *cluster], stdout=subprocess.PIPE, stderr=errors, text=True) as run:
+                    timer = Timer(LIMIT, run.kill)
+                    timer.start()
+                    printed = []
+                    for line in run.stdout or ():
+                        printed.append(line)
+                        with shown():
+                            print(line if line.startswith(TRIAL) else "", end="", flush=True)
+                    timer.cancel()
+                errors.seek(0)
+                failure = errors.read()[-3000:]
         if run.returncode != DID_NOT_START:
             break
-    lines = [json.loads(line) for line in run.stdout.splitlines() if line.startswith('{"trial"')]
-    assert run.returncode == 0, f"{run.stdout[-3000:]}\n{run.stderr[-3000:]}"
+    assert run.returncode == 0, f"{''.join(printed)[-3000:]}\n{failure}"
+    lines = [json.loads(line) for line in printed if line.startswith(TRIAL)]
     return {line["trial"]: line for line in lines}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def figures(trials: dict[str, dict[str, Any]], request: pytest.FixtureRequest) -> Iterator[None]:
-    """Print what was measured, which no test asserts."""
-    yield
-    with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
-        print(
-            *(json.dumps(each) for name, each in trials.items() if name.startswith(("rates", "check", "notebook"))),
-            sep="\n",
-        )
 
 
 def test_samplers_give_the_completions_of_one_process_and_stream_them(trials: dict[str, Any]) -> None:

@@ -104,18 +104,6 @@ def skyrl(folder):
     server.end()
 
 
-@pytest.fixture(scope="module")
-def settings(skyrl):
-    return ModelSettings(engine="tinker", engine_url=skyrl.url)
-
-
-@pytest.fixture(scope="module")
-def engine(folder, settings):
-    engine = open_engine(str(folder), settings, least_seconds=0.0)
-    yield engine
-    engine.close()
-
-
 @pytest.fixture
 def variables(skyrl, folder, tmp_path, monkeypatch):
     """Those with which a kernel and its service use the server."""
@@ -130,6 +118,82 @@ def test_the_first_notebook_reaches_its_reward_unchanged(variables, tmp_path):
     text = printed(run(ROOT / "notebooks/01_first_loop.ipynb", tmp_path / "lab"))
     print(text)
     assert float(re.search(r"-> ([\d.]+)", text)[1]) >= 0.9
+
+
+@pytest.fixture
+def lab(variables, tmp_path, monkeypatch):
+    """A lab with scored completions; its service has the state of a job saved after each row."""
+    (tmp_path / "sitecustomize.py").write_text(OFTEN)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    lab = Session(read_settings(variables))
+    lab.chat(
+        "c",
+        "Sort these letters: {{letters}}",
+        n=8,
+        max_tokens=16,
+        seed=3,
+        over=[{"letters": f"c b a {i}"} for i in range(20)],
+    )
+    lab.reward("c", lambda trajectory, *_: float(trajectory.id % 3))
+    yield lab
+    lab.close()
+
+
+def steps(job):
+    return [event.data for event in since_restart(job.events()) if event.type == "gradient_step"]
+
+
+def ended(job):
+    """Its status, once it has ended; asking starts a service again that is gone."""
+    while True:
+        try:
+            if (status := job.status) in ("succeeded", "failed", "cancelled"):
+                return status
+        except RolloutlabError:
+            pass
+        time.sleep(0.2)
+
+
+def submitted(lab, model):
+    lab.model(f"lab/{model}")
+    return lab.train("c", wait=False, say=lambda _: None)
+
+
+def wait_for_step(job):
+    while not steps(job):
+        time.sleep(0.02)
+
+
+# before `engine` is made: with its models and those of the killed service the server has no room for five minutes
+def test_jobs_go_on_after_a_kill_of_the_service_and_of_the_server(lab, skyrl, tmp_path):
+    alone = submitted(lab, "alone")
+    assert ended(alone) == "succeeded"
+    for name in ("service", "server"):
+        job = submitted(lab, name)
+        wait_for_step(job)
+        if name == "service":
+            os.kill(json.loads((tmp_path / "lab/service/service.json").read_text())["pid"], signal.SIGKILL)
+        else:
+            skyrl.end(signal.SIGKILL)
+            skyrl.start()
+        assert ended(job) == "succeeded"
+        # a row that was applied twice, or left out, would change every later step
+        for expected, step in zip(steps(alone), steps(job), strict=True):
+            assert step == pytest.approx(expected, rel=1e-4, abs=1e-5)
+        assert sum(event.type == "restarted" for event in job.events()) == (name == "service")
+    assert len(steps(alone)) >= 3
+
+
+@pytest.fixture(scope="module")
+def settings(skyrl):
+    return ModelSettings(engine="tinker", engine_url=skyrl.url)
+
+
+@pytest.fixture(scope="module")
+def engine(folder, settings):
+    engine = open_engine(str(folder), settings, least_seconds=0.0)
+    yield engine
+    engine.close()
 
 
 def test_what_the_server_ignores_is_listed(engine):
@@ -217,66 +281,3 @@ def test_the_same_job_gives_the_same_weights_here(engine, skyrl, folder, prompt,
     # AdamW's step has the size of the rate also where a gradient is little more than rounding
     assert norm < 1e-2
     assert apart < 1e-2 * moved
-
-
-@pytest.fixture
-def lab(variables, tmp_path, monkeypatch):
-    """A lab with scored completions; its service has the state of a job saved after each row."""
-    (tmp_path / "sitecustomize.py").write_text(OFTEN)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    lab = Session(read_settings(variables))
-    lab.chat(
-        "c",
-        "Sort these letters: {{letters}}",
-        n=8,
-        max_tokens=16,
-        seed=3,
-        over=[{"letters": f"c b a {i}"} for i in range(20)],
-    )
-    lab.reward("c", lambda trajectory, *_: float(trajectory.id % 3))
-    yield lab
-    lab.close()
-
-
-def steps(job):
-    return [event.data for event in since_restart(job.events()) if event.type == "gradient_step"]
-
-
-def ended(job):
-    """Its status, once it has ended; asking starts a service again that is gone."""
-    while True:
-        try:
-            if (status := job.status) in ("succeeded", "failed", "cancelled"):
-                return status
-        except RolloutlabError:
-            pass
-        time.sleep(0.2)
-
-
-def submitted(lab, model):
-    lab.model(f"lab/{model}")
-    return lab.train("c", wait=False, say=lambda _: None)
-
-
-def wait_for_step(job):
-    while not steps(job):
-        time.sleep(0.02)
-
-
-def test_jobs_go_on_after_a_kill_of_the_service_and_of_the_server(lab, skyrl, tmp_path):
-    alone = submitted(lab, "alone")
-    assert ended(alone) == "succeeded"
-    for name in ("service", "server"):
-        job = submitted(lab, name)
-        wait_for_step(job)
-        if name == "service":
-            os.kill(json.loads((tmp_path / "lab/service/service.json").read_text())["pid"], signal.SIGKILL)
-        else:
-            skyrl.end(signal.SIGKILL)
-            skyrl.start()
-        assert ended(job) == "succeeded"
-        # a row that was applied twice, or left out, would change every later step
-        for expected, step in zip(steps(alone), steps(job), strict=True):
-            assert step == pytest.approx(expected, rel=1e-4, abs=1e-5)
-        assert sum(event.type == "restarted" for event in job.events()) == (name == "service")
-    assert len(steps(alone)) >= 3
