@@ -100,7 +100,11 @@ class NothingTrainsError(RolloutlabError):
 
 
 class ServiceError(RolloutlabError):
-    """The service answered with an error."""
+    """The service answered with an error. status: of its response; 0 without one, or where a success is malformed."""
+
+    def __init__(self, message: str, *, hint: str | None = None, status: int = 0) -> None:
+        super().__init__(message, hint=hint)
+        self.status = status
 
 
 class UnreachableError(ServiceError):
@@ -116,11 +120,7 @@ class SignInError(ServiceError):
 
 
 class RefusedError(ServiceError):
-    """The service rejected the request. status: of its response, where there was one."""
-
-    def __init__(self, message: str, *, hint: str | None = None, status: int = 0) -> None:
-        super().__init__(message, hint=hint)
-        self.status = status
+    """The service rejected the request."""
 
 
 class FullError(ServiceError):

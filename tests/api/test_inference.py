@@ -130,6 +130,15 @@ def test_the_arguments_of_tool_calls_come_in_pieces(listen):
     assert (choice.message.content, choice.finish_reason, shown) == (None, "tool_calls", [])
 
 
+def test_text_may_come_in_parts_and_arguments_as_an_object(listen):
+    call = {"index": 0, "id": "call_1", "type": "function", "function": {"name": "add", "arguments": {"a": 1}}}
+    parts = [{"type": "text", "text": "Hel"}, {"type": "text", "text": "lo"}]
+    body = told(chunk({"content": parts}), chunk({"tool_calls": [call]}, finish="tool_calls"))
+    completion, shown = listen(body)
+    assert (completion.choices[0].message.content, shown) == ("Hello", ["Hello"])
+    assert completion.choices[0].message.tool_calls[0].function.arguments == '{"a": 1}'
+
+
 def test_a_refusal_is_shown_and_kept(listen):
     completion, shown = listen(told(chunk({"refusal": "I can"}), chunk({"refusal": "not"}), chunk(finish="stop")))
     assert (completion.choices[0].message.refusal, shown[-1]) == ("I cannot", "I cannot")
@@ -190,6 +199,15 @@ def test_the_embedded_service_streams_what_it_would_have_said_whole(service, see
 def same(completion: ChatCompletion) -> dict[str, Any]:
     """All of it but its name and time."""
     return {name: value for name, value in completion.to_wire().items() if name not in {"id", "created"}}
+
+
+def test_the_arguments_of_a_call_may_be_an_object():
+    call = {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": {"city": "Köln"}}}
+    message = {"role": "assistant", "content": None, "tool_calls": [call]}
+    choice = {"index": 0, "message": message, "finish_reason": "tool_calls"}
+    with closing(HttpClient(httpx.MockTransport(lambda _: httpx.Response(200, json={"choices": [choice]})))) as http:
+        completion = http.run(complete(http, ADDRESS, REQUEST))
+    assert completion.choices[0].message.tool_calls[0].function.arguments == '{"city": "Köln"}'
 
 
 def test_a_response_that_is_cut_off_is_said_to_have_come():

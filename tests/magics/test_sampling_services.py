@@ -306,3 +306,52 @@ def test_a_cell_that_fails_says_what_was_refused_before_the_next_one_begins(at, 
     assert capsys.readouterr().out.count("gives no logprobs and does not take n") == 1
     notebook.run("%%chat answers\nCapital of Peru?")
     assert "gives no logprobs" not in capsys.readouterr().out
+
+
+def answering(change):
+    """A service whose first answer is changed so."""
+
+    class Answering(services.SamplingService):
+        def chat(self, body):
+            whole = super().chat(body)
+            return whole if len(self.chats) > 1 else httpx.Response(200, json=change(whole.json()))
+
+    return Answering()
+
+
+def of_message(**changes):
+    """A change of the first message of an answer."""
+    return lambda body: body["choices"][0]["message"].update(changes) or body
+
+
+@pytest.mark.parametrize(
+    "change",
+    [of_message(content=7), of_message(content=[{"type": "image"}]), lambda body: {**body, "choices": []}, str],
+    ids=["number", "image", "no choices", "text"],
+)
+def test_an_answer_that_cannot_be_read_is_not_taken_for_a_refusal_of_n(at, change):
+    service = answering(change)
+    notebook = at(service)
+    assert "4 of 12 completions" in notebook.error(CHAT)
+    notebook.run(CHAT)
+    assert [body.get("n") for body in service.chats] == [4] * 6
+
+
+PARTS = [{"type": "text", "text": "hello"}, {"type": "text", "text": " there"}]
+
+
+@pytest.mark.parametrize(
+    ("change", "answer"),
+    [
+        (lambda body: {**body, "created": 1.5}, "yes 1.0"),
+        (lambda body: {"choices": body["choices"]}, "yes 1.0"),
+        (lambda body: body["choices"][0].update(finish_reason=None) or body, "yes 1.0"),
+        (lambda body: body["choices"][0].pop("finish_reason") and body, "yes 1.0"),
+        (of_message(content=PARTS), "hello there"),
+    ],
+    ids=["a fraction of a second", "choices alone", "null", "absent", "parts"],
+)
+def test_an_answer_of_another_form_is_read_as_openais_clients_read_it(at, change, answer):
+    first, *_ = at(answering(change)).run("%%chat answers -n 2\nhello").trajectories
+    assert first.answer == answer
+    assert first.tokens == 1  # with its logprobs

@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from rolloutlab.api.answers import arguments_of, text_of, tidied
 from rolloutlab.api.http.client import HttpClient, Tries
 from rolloutlab.api.kinds import chat_name, kind_of, with_step
 from rolloutlab.api.model_list import model_cards
@@ -51,14 +52,14 @@ class StreamedCompletion:
         if not self._choices or any("finish_reason" not in choice for choice in self._choices.values()):
             raise ServiceError("the response broke off before its end")
         choices = [_choice(index, parts) for index, parts in sorted(self._choices.items())]
-        return {"created": 0, **self._head, "object": "chat.completion", "choices": choices}
+        return {**self._head, "choices": choices}
 
     def _fold(self, parts: dict[str, Any], choice: Mapping[str, Any]) -> None:
         delta = choice.get("delta") or {}
         for name in ("reasoning_content", "reasoning", "content", "refusal"):
-            if delta.get(name):
-                parts[name] = parts.get(name, "") + delta[name]
-                self.text += delta[name]
+            if text := text_of(delta.get(name)):
+                parts[name] = parts.get(name, "") + text
+                self.text += text
         for call in delta.get("tool_calls") or []:
             _fold_call(parts["tool_calls"].setdefault(call.get("index", 0), {}), call)
         for name, tokens in (choice.get("logprobs") or {}).items():
@@ -71,7 +72,7 @@ def _fold_call(parts: dict[str, Any], call: Mapping[str, Any]) -> None:
     """Add a tool call, whose arguments may be split over chunks."""
     function = call.get("function") or {}
     folded = parts.setdefault("function", {"arguments": ""})
-    folded["arguments"] += function.get("arguments") or ""
+    folded["arguments"] += arguments_of(function) or ""
     folded |= {"name": function["name"]} if function.get("name") else {}
     parts |= {name: call[name] for name in ("id", "type") if call.get(name)}
 
@@ -151,21 +152,10 @@ async def stream(
 
 
 def _checked(body: Any) -> ChatCompletion:
-    if isinstance(body, Mapping) and "usage" in body:
-        body = {**body, "usage": _whole_counts(body["usage"])}
-    completion = ChatCompletion.model_validate(body)
+    completion = ChatCompletion.model_validate(tidied(body))
     if not completion.choices:
         raise ServiceError("the response has no choices")
     return completion
-
-
-def _whole_counts(usage: Any) -> Any:
-    """The usage of a completion; None where a service sends no whole numbers of tokens: the completion is fine."""
-    counts = [usage.get(name) for name in ("prompt_tokens", "completion_tokens")] if isinstance(usage, Mapping) else []
-    if not counts or any(type(each) is not int or each < 0 for each in counts):
-        return None
-    total = usage.get("total_tokens")
-    return {**usage, "total_tokens": total if type(total) is int else sum(counts)}
 
 
 def _options(address: Address, request: ChatRequest) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from rolloutlab.api.http.loop_lock import LoopLock
 from rolloutlab.api.wire.chat import AssistantMessage, ChatCompletion, ChatRequest
-from rolloutlab.errors import FullError, RefusedError, ServiceError, SignInError, UnreachableError
+from rolloutlab.errors import ServiceError, SignInError
 from rolloutlab.settings import Address
 
 Send = Callable[[ChatRequest], Awaitable[ChatCompletion]]
@@ -24,6 +24,8 @@ _NAMED = {
     "top_p": r"\btop_p\b",
     "max_tokens": r"\bmax_completion_tokens\b",  # OpenAI names what its reasoning models take instead
 }
+_REFUSALS = {400, 403, 422, 500}
+"""After these a request of another form might be taken."""
 _TRIED = {LOGPROBS, "n", "seed"}
 _OF_MESSAGES = {"role", "content", "tool_calls", "token_ids"}  # the last is `EarlierTokens`' to leave out
 _UNTRAINED = "its completions can be judged and compared, but not trained on"
@@ -141,7 +143,7 @@ def _extras(message: Any) -> set[str]:
 
 def _named(error: ServiceError, request: ChatRequest) -> set[str]:
     """The fields that the message of an error names; for a refused key only the logprobs, which OpenAI refuses so."""
-    if isinstance(error, UnreachableError | FullError) or not _is_refusal(error):
+    if error.status not in _REFUSALS:
         return set()
     text = re.sub(r"https?://\S+", "", error.message)
     extras = set().union(*map(_extras, request.messages))
@@ -151,10 +153,5 @@ def _named(error: ServiceError, request: ChatRequest) -> set[str]:
     return named & {LOGPROBS} if isinstance(error, SignInError) else named
 
 
-def _is_refusal(error: ServiceError) -> bool:
-    """Whether a request of another form might be taken: not after a 429, which is about the rate of requests."""
-    return not isinstance(error, RefusedError) or error.status in {400, 422}
-
-
 def _may_be_of_a_field(error: ServiceError) -> bool:
-    return isinstance(error, RefusedError) and error.status in {400, 422} and "token_ids" not in error.message
+    return error.status in {400, 422} and "token_ids" not in error.message

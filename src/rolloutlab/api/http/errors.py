@@ -33,7 +33,9 @@ def status_error(origin: str, status: int, reason: str, body: bytes, token: str 
     if status in {401, 403}:
         another = f"%connect {origin} --key-env ROLLOUTLAB_API_KEY"
         hint = f"%service stop, where it is the embedded one; {another}" if on_this_machine(origin) else another
-        return SignInError(f"{origin} {'refused the token' if token else 'wants a token'}: {status} {words}", hint=hint)
+        return SignInError(
+            f"{origin} {'refused the token' if token else 'wants a token'}: {status} {words}", hint=hint, status=status
+        )
     if status in {405, 501}:
         return NotOfferedError(f"{origin} answered {status} {words}", status=status)
     if status == 404:
@@ -41,7 +43,7 @@ def status_error(origin: str, status: int, reason: str, body: bytes, token: str 
     message = f"{origin} answered {status} {words}"
     if status == 507:
         return FullError(message)
-    return RefusedError(message, status=status) if status < 500 else ServiceError(message)
+    return (RefusedError if status < 500 else ServiceError)(message, status=status)
 
 
 def root_cause(error: BaseException) -> str | None:

@@ -336,7 +336,7 @@ class Usage(Wire):
 
 
 class AnsweredChoice(Choice):
-    """A Choice of a response, whose `finish_reason` may be any string.
+    """A Choice of a response, whose `finish_reason` may be any string, or absent, which is `stop`.
 
     One that jobs do not accept is kept as `reported_finish_reason`, beside the nearest that they do.
     """
@@ -344,7 +344,10 @@ class AnsweredChoice(Choice):
     @model_validator(mode="before")
     @classmethod
     def _known_reason(cls, sent: Any) -> Any:
-        reason = sent.get("finish_reason") if isinstance(sent, Mapping) else None
+        if not isinstance(sent, Mapping):
+            return sent
+        if (reason := sent.get("finish_reason")) is None:
+            return {**sent, "finish_reason": "stop"}
         if not isinstance(reason, str) or reason in get_args(FinishReason):
             return sent
         cut = any(word in reason.lower() for word in ("length", "limit", "max_"))

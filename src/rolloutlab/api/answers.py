@@ -1,0 +1,58 @@
+"""Chat completions of services, where they differ in form from the specification but their meaning is clear.
+
+They are paid for, so what OpenAI's own clients read is read here as well.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+
+def tidied(body: Any) -> Any:
+    """The body of a chat completion in the form of the specification; what has no clear meaning stays as it is."""
+    if not isinstance(body, Mapping):
+        return body
+    created, choices = body.get("created"), body.get("choices")
+    head = {name: body.get(name) or "" for name in ("id", "model")}
+    head |= {"object": "chat.completion", "created": int(created) if isinstance(created, int | float) else 0}
+    tidy = {**body, **head, "choices": list(map(_choice, choices)) if isinstance(choices, list) else choices}
+    return {**tidy, "usage": _whole_counts(body["usage"])} if "usage" in body else tidy
+
+
+def text_of(content: Any) -> Any:
+    """Text that is a list of text parts, joined."""
+    if not isinstance(content, list) or not all(isinstance(part, Mapping) and "text" in part for part in content):
+        return content
+    return "".join(str(part["text"]) for part in content)
+
+
+def arguments_of(function: Mapping[str, Any]) -> Any:
+    """The arguments of a call as JSON; some services send the object itself."""
+    arguments = function.get("arguments")
+    return json.dumps(arguments, ensure_ascii=False) if isinstance(arguments, Mapping) else arguments
+
+
+def _choice(choice: Any) -> Any:
+    message = choice.get("message") if isinstance(choice, Mapping) else None
+    if not isinstance(message, Mapping):
+        return choice
+    tidy = {**message, **{name: text_of(message[name]) for name in ("content", "refusal") if name in message}}
+    if isinstance(calls := message.get("tool_calls"), list):
+        tidy["tool_calls"] = list(map(_call, calls))
+    return {**choice, "message": tidy}
+
+
+def _call(call: Any) -> Any:
+    function = call.get("function") if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping) or "arguments" not in function:
+        return call
+    return {**call, "function": {**function, "arguments": arguments_of(function)}}
+
+
+def _whole_counts(usage: Any) -> Any:
+    """The usage of a completion; None where a service sends no whole numbers of tokens: the completion is fine."""
+    counts = [usage.get(name) for name in ("prompt_tokens", "completion_tokens")] if isinstance(usage, Mapping) else []
+    if not counts or any(type(each) is not int or each < 0 for each in counts):
+        return None
+    total = usage.get("total_tokens")
+    return {**usage, "total_tokens": total if type(total) is int else sum(counts)}
