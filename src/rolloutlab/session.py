@@ -715,6 +715,7 @@ class Session:
             BrokenOffError: the response was lost; `jobs` lists the job.
         """
         self.store.check_writable()
+        self._models.check_trains()
         meter = self._meter("training", budget)
         meter.check_training(self.selected)
         if check_sft(sft=sft, where=where):
@@ -722,7 +723,6 @@ class Session:
                 raise InputError("fine-tuning has its own loss, cross-entropy", hint="leave out loss or sft")
             wanted = fine_tuning(self.store, lambda: self.index, names, options or {}, where, self.selected)
             return self._fine_tune(wanted, meter, wait=wait, say=say)
-        self._models.check_trains()
         submission = prepare(select(self.store, names), options or {}, self.selected, self._models.text_only)
         submission = submission.with_loss(publish_loss(loss, self._connector.settings)) if loss else submission
         model, address = self._models.for_training(self.selected), self._connector.address()
@@ -783,6 +783,7 @@ class Session:
             lambda: (self.store.changes(), self.selected),
             lambda options: self.train([each.name for each in collections], options, wait=False, say=lambda _: None),
             self.store.rewards.listen,
+            lambda: self._terms.price(self.selected),
         )
 
     def job(self, job_id: str | None = None) -> Job:
@@ -835,6 +836,7 @@ class Session:
             RewardError, ServiceError, JobFailedError, BudgetError: as `chat`, `reward` and `train` do.
         """
         shared = budget if isinstance(budget, Budget | None) else Budget(budget)
+        self._models.check_trains()
         self._meter("training", shared).check_training(self.selected)
         steps = LoopSteps(self, name, prompt, reward, n, seed, options, held_out, sampling, shared)
         return run_loop(steps, self.store, over, Live(say), jobs=jobs, every=every, patience=patience)

@@ -130,10 +130,11 @@ def test_training_is_refused_with_the_reason(at):
     notebook = at(services.Groq())
     notebook.run(CHAT)
     notebook.run(REWARD)
-    assert notebook.error("%%train answers") == (
-        f"NotOfferedError: {services.URL} samples only: it trains no models\n"
-        "  -> %connect embedded, or another service that trains"
-    )
+    for cell in ("%%train answers", "%%train answers --budget 1", "%%train answers --sft --budget 1"):
+        assert notebook.error(cell) == (
+            f"NotOfferedError: {services.URL} samples only: it trains no models\n"
+            "  -> %connect embedded, or another service that trains"
+        )
     assert "no sampled tokens with logprobs" in repr(notebook.run("%%train answers --dry-run"))
 
 

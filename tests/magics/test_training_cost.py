@@ -110,6 +110,14 @@ def test_a_job_is_charged_unless_it_has_certainly_not_arrived(tmp_path, answer, 
     http.close()
 
 
+def test_the_form_names_what_its_job_costs(scored):
+    form = scored.lab.train_form("capitals")
+    job = form.submit()
+    job.wait()
+    trained = Fraction(int(job.metrics()["row_tokens"].sum()), 1000)
+    assert dollars(repr(form)) == dollars(repr(form.check())) == trained
+
+
 def test_several_calls_share_one_budget(scored):
     budget = Budget(0.07)
     for _ in range(2):

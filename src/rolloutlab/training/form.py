@@ -7,7 +7,8 @@ from typing import Any
 
 from rolloutlab.errors import NotFoundError, RolloutlabError
 from rolloutlab.objective.option_docs import OPTIONS, contradictions, effects, proper_name, read, written
-from rolloutlab.training.dry_run import DryRun
+from rolloutlab.settings import Price
+from rolloutlab.training.dry_run import DryRun, training_cost
 from rolloutlab.training.job import Job
 from rolloutlab.training.refusals import refusals
 from rolloutlab.training.submission import Submission, check_options
@@ -26,7 +27,7 @@ class TrainingForm(NotebookView):
 
     It can be submitted once; the job is then shown below. collections: what is to train. given: options to begin with.
     gather: returns what a job of them would be now; called again when `version` has changed. submit: makes options a
-    job. listen: `Rewards.listen` of their lab.
+    job. listen: `Rewards.listen` of their lab. price: of the model's tokens, if it is known.
     """
 
     module = "form"
@@ -39,6 +40,7 @@ class TrainingForm(NotebookView):
         version: Callable[[], object],
         submit: Callable[[Mapping[str, Any]], Job],
         listen: Listen,
+        price: Callable[[], Price | None],
     ) -> None:
         self._collections = tuple(collections)
         self._names = tuple(collection.name for collection in collections)
@@ -46,6 +48,7 @@ class TrainingForm(NotebookView):
         self._version = version
         self._gathered: tuple[object, Submission] | None = None
         self._submit = submit
+        self._price = price
         self._texts = _texts(given)
         self._job: Job | None = None
         self._submitting = Lock()
@@ -77,7 +80,7 @@ class TrainingForm(NotebookView):
 
     def check(self) -> DryRun:
         """What would train, and why not the rest. InputError: an option is wrong. NotFoundError: no such collection."""
-        return DryRun(self._check(self.options))
+        return DryRun(self._check(self.options), self._price())
 
     def submit(self) -> Job:
         """Submit the job, after a check of what there is now. A second call returns the same job.
@@ -153,7 +156,8 @@ class TrainingForm(NotebookView):
         blocked += [] if check.trainable_trajectories else ["nothing would train"]
         wrong |= (refused := refusals(submission.config, submission.engine))
         blocked += [f"{name}: {why}" for name, why in refused.items()]
-        report, notes = tuple(submission.report()), _by_option(valid, check.trainable_groups)
+        cost = training_cost(self._price(), check.trainable_tokens)
+        report, notes = (*submission.report(), *cost), _by_option(valid, check.trainable_groups)
         return Outlook(self.cell, submission.model, report, render.spread(check), wrong, notes, "; ".join(blocked))
 
     def __repr__(self) -> str:
