@@ -254,22 +254,32 @@ BROKEN = {
     "[prices.'lab/practice']\nprompt = 1.0": (1, "prices.lab/practice has no completion", "completion = ..."),
     "[prices.'lab/practice']\nprompt = 1.0\ncompletion = nan": (
         3,
-        "completion: must be a number of dollars ≥ 0, not nan",
+        "completion: must be a number of dollars from 0 to 100,000, not nan",
         "completion = 0.5",
     ),
     "[prices.'lab/practice']\nprompt = 1.0\ncompletion = 2.0\ntrain = inf": (
         4,
-        "train: must be a number of dollars ≥ 0, not inf",
+        "train: must be a number of dollars from 0 to 100,000, not inf",
         "train = 0.5",
+    ),
+    "[prices.'lab/practice']\nprompt = 1e300\ncompletion = 1": (
+        2,
+        "prompt: must be a number of dollars from 0 to 100,000, not 1e+300",
+        "prompt = 0.5",
+    ),
+    "[profiles.a]\nurl = 'http://a'\nbudget = 1e9": (
+        3,
+        "budget: must be a number of dollars from 0 to 100,000, not 1000000000.0",
+        "budget = 0.5",
     ),
     "[profiles.a]\nurl = 'http://a'\nbudget = -1": (
         3,
-        "budget: must be a number of dollars ≥ 0, not -1",
+        "budget: must be a number of dollars from 0 to 100,000, not -1",
         "budget = 0.5",
     ),
     "[profiles.a]\nurl = 'http://a'\n[profiles.a.prices.'x/y']\nprompt = 1.0\ncompletion = nan": (
         5,
-        "completion: must be a number of dollars ≥ 0, not nan",
+        "completion: must be a number of dollars from 0 to 100,000, not nan",
         "completion = 0.5",
     ),
     "[profiles.a]\nurl = 'http://a'\n[profiles.a.prices.'x/y']\nprompt = 1.0\ncompletion = 1.0\ntrian = 1": (

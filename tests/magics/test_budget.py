@@ -83,8 +83,10 @@ def test_a_budget_that_is_too_small_for_one_request_sends_none(notebook, paid):
         ("-m team/other --max-tokens 9", "a budget needs the price of team/other, in dollars per million tokens",
          '[prices."team/other"] with prompt and completion, in '),
         ("-m team/small", "a budget needs the most tokens of a completion", "--max-tokens 512"),
-        ("-m team/small --max-tokens 9 --budget -2", "a budget is a number of dollars ≥ 0, not -2.0", "--budget 2.50"),
-        ("-m team/small --max-tokens 9 --budget nan", "a budget is a number of dollars ≥ 0, not nan", "--budget 2.50"),
+        ("-m team/small --max-tokens 9 --budget -2", "a budget is a number of dollars from 0 to 100,000, not -2.0",
+         "--budget 2.50"),
+        ("-m team/small --max-tokens 9 --budget nan", "a budget is a number of dollars from 0 to 100,000, not nan",
+         "--budget 2.50"),
     ],
 )  # fmt: skip
 def test_a_budget_needs_a_price_and_a_bound(notebook, paid, line, error, hint):
@@ -123,6 +125,22 @@ def test_a_budget_of_a_profile_holds_over_cells_and_restarts(opened, paid):
     session.resume("words")
     assert len(session.collection("words").trajectories) == 80
     assert paid.charged == spent(session)
+
+
+@pytest.mark.parametrize("url", ["https://Paid.Example", "HTTPS://paid.example:443/", "https://paid.example./v1"])
+def test_another_spelling_of_the_url_has_the_same_budget(opened, paid, url):
+    opened(budget=0.18).chat("words", "Say so", model="team/small", n=2, max_tokens=100)
+    again = opened(budget=0.18, text=PRICES.replace("https://paid.example", url))
+    with pytest.raises(BudgetError, match=r"\$0\.0402 of a budget of \$0\.180 at https://paid\.example is spent"):
+        again.chat("words", "Say {{word}}", model="team/small", n=2, over=ROWS, max_tokens=100)
+    assert len(paid.bodies) == 1
+
+
+def test_the_largest_prices_and_budgets_are_counted(opened, paid, capsys):
+    text = PRICES.replace("= 100\n", "= 100000\n").replace("= 200\n", "= 100000\n")
+    session = opened(budget=1e5, text=text)
+    session.chat("words", "Say so", model="team/small", n=2, max_tokens=100, budget=1e5)
+    assert "cost: $20.20 for 2 + 200 tokens" in capsys.readouterr().out
 
 
 def test_both_budgets_hold(opened, paid):

@@ -105,7 +105,7 @@ def test_a_judge_ends_before_its_budget_is_exceeded_and_no_reward_is_changed(sam
     [
         ("--judge team/judge --budget 1", "a budget needs the most tokens of a completion"),
         ("--judge team/other --max-tokens 9 --budget 1", "a budget needs the price of team/other"),
-        ("--judge team/judge --max-tokens 9 --budget -1", "a budget is a number of dollars ≥ 0"),
+        ("--judge team/judge --max-tokens 9 --budget -1", "a budget is a number of dollars from 0 to 100,000"),
         ("--max-tokens 9", "--max-tokens is for a judge"),
     ],
 )

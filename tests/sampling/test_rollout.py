@@ -450,6 +450,8 @@ def test_a_dry_run_shows_the_first_request_and_how_many_there_are():
     assert (shown.requests, shown.trajectories) == (2, 6)
     assert "6 trajectories, beginning with 2 requests" in repr(shown)
     assert '"content": "France?"' in repr(shown)
+    one = Preview(new(over=ROWS[:1], n=1))
+    assert "1 trajectory, beginning with 1 request; the first:" in repr(one)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from rolloutlab.api.prices import Amount, amount_of
 from rolloutlab.errors import InputError
+from rolloutlab.settings.values import MOST_DOLLARS
 
 
 class Budget:
@@ -12,8 +13,9 @@ class Budget:
     """
 
     def __init__(self, dollars: float) -> None:
-        if isinstance(dollars, bool) or not isinstance(dollars, int | float) or not 0 <= dollars < 1e6:
-            raise InputError(f"a budget is a number of dollars ≥ 0, not {dollars!r}", hint="--budget 2.50")
+        if isinstance(dollars, bool) or not isinstance(dollars, int | float) or not 0 <= dollars <= MOST_DOLLARS:
+            message = f"a budget is a number of dollars from 0 to {MOST_DOLLARS:,}, not {dollars!r}"
+            raise InputError(message, hint="--budget 2.50")
         self.limit = amount_of(dollars)
         self.spent: Amount = 0
         self.held: Amount = 0

@@ -17,6 +17,7 @@ from rolloutlab.api.wire.chat import ChatCompletion, ChatRequest
 from rolloutlab.errors import BudgetError, InputError, LabError, RolloutlabError
 from rolloutlab.objective.preflight import count
 from rolloutlab.settings import Price, Settings
+from rolloutlab.settings.values import same_service
 from rolloutlab.store.models import StoredCollection
 from rolloutlab.store.spending import JUDGING, Account, Spending
 
@@ -51,7 +52,9 @@ def terms_of(settings: Settings, service: str) -> Terms:
     own, limit = (address.prices, address.budget) if address else ({}, None)
     where = str(settings.file) if settings.file else "the settings file"
     named = partial(chat_name, address) if address else str
-    return Terms(service, (own, settings.prices), None if limit is None else amount_of(limit), where, named)
+    return Terms(
+        same_service(service), (own, settings.prices), None if limit is None else amount_of(limit), where, named
+    )
 
 
 @dataclass

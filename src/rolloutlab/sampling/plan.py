@@ -207,5 +207,6 @@ class Preview:
         if self.request is None:
             return "nothing is left to sample"
         body = json.dumps(self.request.to_wire(), indent=2, ensure_ascii=False)
-        heading = f"{self.trajectories:,} trajectories, beginning with {self.requests:,} requests; the first:"
+        begins = count(self.requests, "request")
+        heading = f"{count(self.trajectories, 'trajectory')}, beginning with {begins}; the first:"
         return "\n".join([*self.notes, *filter(None, [self.cost]), heading, body])

@@ -17,6 +17,9 @@ from pydantic_core import PydanticCustomError
 
 from rolloutlab.errors import InputError
 
+MOST_DOLLARS = 100_000
+"""The largest price of a million tokens, and the largest budget: sums fit the 64 bits of SQLite."""
+
 
 def some_text(value: Any) -> str:
     if not isinstance(value, str) or not value.strip():
@@ -31,10 +34,12 @@ def _path(value: Any) -> str:
     return text
 
 
-def _amount(value: Any, unit: str, example: str) -> float:
+def _amount(value: Any, unit: str, example: str, most: float = math.inf) -> float:
     value = float(value) if isinstance(value, str) and re.fullmatch(r"\d+(\.\d+)?", value) else value  # of a variable
-    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value) or value < 0:
-        raise InputError(f"must be a number of {unit} ≥ 0, not {value!r}", hint=example)
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not math.isfinite(value) or not 0 <= value <= most:
+        limits = "≥ 0" if most == math.inf else f"from 0 to {most:,}"
+        raise InputError(f"must be a number of {unit} {limits}, not {value!r}", hint=example)
     return float(value)
 
 
@@ -52,6 +57,15 @@ def service_url(value: Any) -> str:
     if not host or parts.scheme not in {"http", "https"} or re.search(r"[\s?#]", url):
         raise InputError(f"{url!r} is not a service URL", hint="https://train.example")
     return url.rstrip("/").removesuffix("/v1").rstrip("/")
+
+
+def same_service(url: str) -> str:
+    """One spelling for all URLs of a service: without capitals, a default port or a final dot in the host."""
+    parts = urlsplit(url)
+    host = (parts.hostname or "").rstrip(".")
+    host = f"[{host}]" if ":" in host else host
+    port = "" if parts.port in {None, {"http": 80, "https": 443}.get(parts.scheme)} else f":{parts.port}"
+    return parts._replace(netloc=host + port).geturl()
 
 
 def inference_url(value: Any) -> str:
@@ -116,4 +130,4 @@ DocumentUrl = Annotated[str, checked_by(_document_url)]
 Date = Annotated[date, checked_by(lambda value: date.fromisoformat(str(value)), "2025-01-31")]
 EngineUrl = Annotated[str, checked_by(engine_url)]
 Seconds = Annotated[float, checked_by(lambda value: _amount(value, "seconds", "60"))]
-Dollars = Annotated[float, checked_by(lambda value: _amount(value, "dollars", "0.5"))]
+Dollars = Annotated[float, checked_by(lambda value: _amount(value, "dollars", "0.5", MOST_DOLLARS))]

@@ -160,7 +160,7 @@ def test_a_dry_run_gives_the_dollars_of_models_with_a_price_and_no_number_withou
     grader = session.grader(SCORE)
     assert (
         tried(session, grader)[1]
-        == "judge took 300 + 21 tokens for 3 trajectories, or 1,000 + 70 tokens for 10, $0.0027"
+        == "judge took 300 + 21 tokens for 3 trajectories, or 1,000 + 70 tokens for 10, $0.00270"
     )
     model.has_usage = False
     assert tried(session, grader)[1] == "judge was asked 3 times; the service reports no tokens"

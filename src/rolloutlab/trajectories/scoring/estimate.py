@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 
+from rolloutlab.api.prices import Tokens, cost, shown
 from rolloutlab.objective.preflight import count
 from rolloutlab.settings import Price
 
@@ -67,10 +68,10 @@ def token_lines(
         tokens = [spent.prompt_tokens, spent.completion_tokens]
         scaled = [ceil(each * needed / tried) for each in tokens]
         price = price_of(model)
-        cost = f", ${(scaled[0] * price.prompt + scaled[1] * price.completion) / 1e6:.2g}" if price else ""
+        dollars = f", {shown(cost(price, Tokens(*scaled)))}" if price else ""
         hint = "" if price else f' -> [prices."{model}"] in the settings file, for dollars'
         head = f"{model} took {_tokens(tokens)} for {count(tried, 'trajectory')}"
-        lines.append(f"{head}, or {_tokens(scaled)} for {needed:,}{cost}{hint}")
+        lines.append(f"{head}, or {_tokens(scaled)} for {needed:,}{dollars}{hint}")
     return lines
 
 
