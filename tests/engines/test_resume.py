@@ -1,16 +1,25 @@
 """A job whose service stops goes on from its last rows, as if nothing had happened."""
 
 import threading
+from array import array
+from dataclasses import replace
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from rolloutlab.api.job_state import job_progress
+from rolloutlab.engines.engine import partial_of
+from rolloutlab.engines.local import LocalEngine
 from rolloutlab.errors import Cancelled
+from rolloutlab.objective.options import settle
 from rolloutlab.policy import trainer
+from rolloutlab.policy.checkpoints import drafted, seal
 from rolloutlab.policy.progress import Progress
+from rolloutlab.policy.rows import TrainingSequence
 from rolloutlab.policy.state import State
+from rolloutlab.policy.task import Callbacks, Task
+from rolloutlab.policy.token_sequence import TokenSequence
 from rolloutlab.service.model_registry import Registry
 
 PATIENCE, ROWS = 30.0, 6
@@ -147,6 +156,42 @@ def test_what_another_job_kept_is_not_read(tmp_path):
     state, reported = Progress(tmp_path / "kept", "one").read()
     assert same([state.adapter, state.optimizer], [STATE.adapter, STATE.optimizer])
     assert reported == [{"loss": 1.0}]
+
+
+def row(*ids):
+    tokens = TokenSequence(array("i", ids), bytearray([0, 1, 1]), array("f", [0.0, -5.0, -5.0]))
+    return TrainingSequence(tokens, 1.0, 1.0)
+
+
+A, B, C = row(5, 6, 7), row(8, 9, 10), row(11, 12, 13)
+TASK = Task([[A, B], [C]], [1e-3] * 2, settle(None), 1, {})
+OTHERS = {
+    "packing": replace(TASK, rows=[[A], [B, C]]),
+    "tokens": replace(TASK, rows=[[A, row(8, 9, 11)], [C]]),
+    "advantages": replace(TASK, rows=[[A, replace(B, advantage=-0.5)], [C]]),
+    "rates": replace(TASK, rates=[2e-3] * 2),
+}
+
+
+@pytest.mark.parametrize("other", OTHERS.values(), ids=OTHERS)
+def test_a_task_of_as_many_other_rows_does_not_go_on_from_what_was_kept(policy, tmp_path, other):
+    engine, steps = LocalEngine(policy, least_seconds=0.0), []
+
+    def train(target, task, most=9):
+        (tmp_path / target).mkdir(exist_ok=True)
+        steps.clear()
+        callbacks = Callbacks(lambda kind, data: steps.append(data), lambda: len(steps) == most)
+        engine.train(tmp_path / "0", tmp_path / target, task, callbacks)
+        return list(steps)
+
+    with drafted(tmp_path / "0") as draft:
+        engine.create_initial(draft)
+        seal(draft, tmp_path / "0")
+    with pytest.raises(Cancelled):
+        train("job", TASK, most=1)
+    assert partial_of(tmp_path / "job").exists()
+    assert train("job", other) == train("whole", other)
+    engine.close()
 
 
 @pytest.mark.parametrize("size", [0, 1, 7, 8, 100, -1])

@@ -15,7 +15,7 @@ from rolloutlab.cli.commands import main
 from rolloutlab.engines.engine import partial_of
 from rolloutlab.engines.open import open_engine
 from rolloutlab.engines.tinker import PLACE, TinkerEngine
-from rolloutlab.engines.tinker_client import TinkerClient
+from rolloutlab.engines.tinker_client import NoRoomError, TinkerClient
 from rolloutlab.engines.tinker_trainer import SavedProgress
 from rolloutlab.policy.checkpoints import drafted, seal
 from rolloutlab.policy.decode import CompletionRequest
@@ -141,6 +141,22 @@ def test_a_server_whose_memory_is_full_is_given_room_by_models_that_can_be_made_
         for folder in (source, None):
             assert len(engine.sample(folder, [CompletionRequest(PROMPT, 3)]).result(PATIENCE)) == 1
         assert len(server.models) <= 2
+
+
+def test_a_service_that_starts_waits_for_the_room_that_a_killed_one_had(policy, monkeypatch, caplog):
+    with serving(Server(policy, "tiny", most=2)) as server:
+        left = {"left_1": None, "left_2": None}
+        server.models |= left
+        with monkeypatch.context() as session:
+            session.setattr(TinkerClient, "pause", lambda client, *_: server.models.clear())  # the session ends
+            with engine_of(server) as engine:
+                assert len(engine.sample(None, [CompletionRequest(PROMPT, 3)]).result(PATIENCE)) == 1
+        (said,) = [each.getMessage() for each in caplog.records if "has no room" in each.getMessage()]
+        assert said.startswith(f"{server.url} has no room: waiting up to 600 s")
+        server.models |= left
+        monkeypatch.setattr("rolloutlab.engines.tinker._ROOM_SECONDS", -1.0)
+        with pytest.raises(NoRoomError, match="Maximum number of LoRA adapters"), engine_of(server):
+            pass
 
 
 def test_a_disk_that_refuses_a_checkpoint_is_an_error_and_the_job_given_again_goes_on(

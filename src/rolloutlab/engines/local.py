@@ -7,6 +7,7 @@ from pathlib import Path
 from threading import Lock
 
 from rolloutlab.engines.engine import OnToken, partial_of
+from rolloutlab.policy.base import Base
 from rolloutlab.policy.checkpoints import read_checkpoint
 from rolloutlab.policy.decode import Completion, CompletionRequest, Finish
 from rolloutlab.policy.forward import Scorer
@@ -20,6 +21,44 @@ from rolloutlab.policy.token_sequence import TokenSequence
 from rolloutlab.policy.trainer import take_steps
 
 _CACHED_ADAPTERS = 8
+
+
+class LocalInference:
+    """Samples and scores a policy in this process, under adapters that are handed in."""
+
+    def __init__(self, policy: Policy, base: Base) -> None:
+        self._sampler = Sampler(policy)
+        self._scorer = Scorer(policy)
+        self._parser = CompletionParser(policy.tokenizer, base.renderer(), policy.end_ids)
+
+    def sample(
+        self, adapter: Adapter, requests: Sequence[CompletionRequest], on_token: OnToken | None
+    ) -> Future[list[Completion]]:
+        """As of `Engine`."""
+        return self._sampler.submit(adapter, requests, lambda request: self._watch(request.stops, on_token))
+
+    def logprobs(self, adapter: Adapter, sequences: Sequence[TokenSequence]) -> list[list[float]]:
+        """As of `Engine`."""
+        return self._scorer.logprobs(adapter, sequences)
+
+    def close(self) -> None:
+        """Stop; unfinished futures are cancelled."""
+        self._sampler.close()
+
+    def _watch(self, stops: Sequence[str], on_token: OnToken | None) -> Watch | None:
+        """Passes tokens on, and ends a completion at a stop string."""
+        if not stops and on_token is None:
+            return None
+        text = self._parser.stream(stops, ()) if stops else None
+
+        def watch(row: Completion) -> Finish | None:
+            if text:
+                text.feed(row.tokens[-1])
+            if on_token:
+                on_token(row)
+            return "stop" if text and text.stopped else None
+
+        return watch
 
 
 class LocalEngine:
@@ -38,10 +77,8 @@ class LocalEngine:
         self._initial = State(read_adapter(policy.lora_copy()), {})
         self._adapters: OrderedDict[Path, Adapter] = OrderedDict()
         self._lock = Lock()
-        self._sampler = Sampler(policy)
-        self._scorer = Scorer(policy)
+        self._inference = LocalInference(policy, self.base)
         self._model = policy.training_copy()
-        self._parser = CompletionParser(policy.tokenizer, self.base.renderer(), policy.end_ids)
 
     def status(self) -> Mapping[str, str]:
         """See `Engine`."""
@@ -59,13 +96,11 @@ class LocalEngine:
         self, checkpoint: Path | None, requests: Sequence[CompletionRequest], on_token: OnToken | None = None
     ) -> Future[list[Completion]]:
         """See `Engine`."""
-        return self._sampler.submit(
-            self._adapter(checkpoint), requests, lambda request: self._watch(request.stops, on_token)
-        )
+        return self._inference.sample(self._adapter(checkpoint), requests, on_token)
 
     def logprobs(self, checkpoint: Path | None, sequences: Sequence[TokenSequence]) -> list[list[float]]:
         """See `Engine`."""
-        return self._scorer.logprobs(self._adapter(checkpoint), sequences)
+        return self._inference.logprobs(self._adapter(checkpoint), sequences)
 
     def train(self, source: Path, target: Path, task: Task, callbacks: Callbacks) -> None:
         """See `Engine`. The result is bit-identical for the same task, wherever it was interrupted."""
@@ -82,7 +117,7 @@ class LocalEngine:
 
     def close(self) -> None:
         """See `Engine`."""
-        self._sampler.close()
+        self._inference.close()
 
     def _adapter(self, checkpoint: Path | None) -> Adapter:
         """The adapter of a checkpoint, from an LRU cache."""
@@ -95,18 +130,3 @@ class LocalEngine:
             if len(self._adapters) > _CACHED_ADAPTERS:
                 self._adapters.popitem(last=False)
             return self._adapters[checkpoint]
-
-    def _watch(self, stops: Sequence[str], on_token: OnToken | None) -> Watch | None:
-        """Passes tokens on, and ends a completion at a stop string."""
-        if not stops and on_token is None:
-            return None
-        text = self._parser.stream(stops, ()) if stops else None
-
-        def watch(row: Completion) -> Finish | None:
-            if text:
-                text.feed(row.tokens[-1])
-            if on_token:
-                on_token(row)
-            return "stop" if text and text.stopped else None
-
-        return watch

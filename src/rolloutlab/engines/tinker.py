@@ -4,6 +4,7 @@ Losses are exactly ours: they depend on the model through its logprobs alone, so
 here, and sent as the advantages of the server's importance sampling, whose ratio is 1.
 """
 
+import logging
 import os
 import threading
 import time
@@ -97,18 +98,18 @@ class TinkerEngine:
     def __init__(self, base: Base, client: TinkerClient, *, slots: int = 4, least_seconds: float | None = None) -> None:
         self.base = base
         self._client = client
-        with ExitStack() as failing:
-            failing.callback(client.close)
-            client.check_answers()
-            _check_served(client)
-            self._capabilities = measure(client)
-            failing.pop_all()
-        self.unsupported: Mapping[str, str] = _unsupported(self._capabilities)
         self._made_for: dict[str, Any] = {"model": client.model, "rank": client.rank}
         self._most, self._least_seconds = slots, _LEAST_SECONDS if least_seconds is None else least_seconds
         self._slots: OrderedDict[str | None, _Slot] = OrderedDict()
         self._states: dict[Path, str | None] = {}
         self._lock, self._making = threading.Lock(), threading.Lock()
+        with ExitStack() as failing:
+            failing.callback(client.close)
+            client.check_answers()
+            _check_served(client)
+            self._capabilities = measure(client, partial(self._create, None))
+            failing.pop_all()
+        self.unsupported: Mapping[str, str] = _unsupported(self._capabilities)
         self._pool = ThreadPoolExecutor(_WORKERS, "tinker-sample")
         self._unfinished: set[Future[list[Completion]]] = set()
         self._receiver = Receiver(base)
@@ -263,11 +264,11 @@ class TinkerEngine:
 
     def _create(self, state: str | None, *, optimizer: bool = False, cancelled: Cancel = lambda: False) -> Any:
         """A model of a state. Where there is no room, one that can be made again goes, or another session's ends."""
-        end = time.monotonic() + _ROOM_SECONDS
+        end, said = time.monotonic() + _ROOM_SECONDS, ""
         while True:
             try:
                 return self._client.create(state, optimizer=optimizer, cancelled=cancelled)
-            except NoRoomError:
+            except NoRoomError as error:
                 with self._lock:
                     oldest = self._slots.popitem(last=False)[1] if self._slots else None
                 if oldest:
@@ -275,6 +276,9 @@ class TinkerEngine:
                 elif time.monotonic() > end:
                     raise
                 else:
+                    if not said:
+                        said = f"{self._client.url} has no room: waiting up to {_ROOM_SECONDS:g} s for sessions to end"
+                        logging.getLogger(__name__).warning("%s, or give it %s", said, error.hint)
                     self._client.pause(_PAUSE, cancelled)
             except RefusedError as error:
                 what = f"has no {state}" if state else "makes no new model"

@@ -53,14 +53,16 @@ class Capabilities:
     leaks: bool = False
 
 
-def measure(client: TinkerClient) -> Capabilities:
+def measure(client: TinkerClient, create: Callable[[], Any]) -> Capabilities:
     """Measure a known gradient on models that are thrown away: doubled in length, and in number; and a weight decay.
+
+    create: makes a new model.
 
     Raises ServiceError: it is neither a mean nor a sum, or as of `TinkerClient`.
     """
     short, long = [1, 2, 3, 4, 5], [1, 2, 3, 4, 5, 6, 7, 8, 9]
     still = _plain(0.0, eps=1e-8)
-    models = [client.create()]
+    models = [create()]
     try:
         (model,) = models
         before, longer = client.logprobs(model, [short, long])
@@ -76,7 +78,7 @@ def measure(client: TinkerClient) -> Capabilities:
         eps, slope = 50 * norm, norm * (4 if per_token else 1) / (1 if per_row else 8)
         client.step(model, some, Adam(0.05 * eps / (norm * slope), 0.0, 0.0, eps, 0.0, grad_clip_norm=norm / 10))
         clips = client.logprobs(model, [short])[0][1] - before[1] < 0.02
-        models.append(client.create())
+        models.append(create())
         leaks = _leaks(client, model, models[1], some)
         return Capabilities(per_token, per_row, reports_norm=True, clips=clips, leaks=leaks)
     finally:

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
@@ -68,8 +69,14 @@ class Task:
 
     def key(self, source: Path) -> str:
         """Identifies the task from a checkpoint: another one has other rows, or begins elsewhere."""
-        parts = self.seed, len(self.rows), self.loss_source, identity(source)
-        return hashlib.sha256(repr(parts).encode()).hexdigest()
+        parts = self.seed, self.loss_source, identity(source), list(self.rates), list(map(len, self.rows))
+        digest = hashlib.sha256(repr(parts).encode())
+        for each in chain.from_iterable(self.rows):
+            tokens = each.tokens
+            digest.update(repr((len(tokens), each.advantage, each.weight, each.at_one)).encode())
+            for values in (tokens.ids, tokens.trained, tokens.logprobs):
+                digest.update(values)
+        return digest.hexdigest()
 
     def reported_of(self, metrics: Mapping[str, float]) -> dict[str, object]:
         """What a step reports of its metrics: those that are defined, as JSON has no NaN, and mean something here."""

@@ -14,7 +14,7 @@ import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from rolloutlab.engines.engine import OnToken
-from rolloutlab.engines.local import LocalEngine
+from rolloutlab.engines.local import LocalInference
 from rolloutlab.engines.ray.nodes import HINT, Loaded, Nodes, error_line, load
 from rolloutlab.engines.ray.plan import Streamed, Token, divide
 from rolloutlab.errors import PolicyError, ServiceError
@@ -30,16 +30,6 @@ _WATCH_SECONDS = 5.0
 _TRIES = 4
 
 
-class _Replica(LocalEngine):
-    """A local engine whose adapters are handed in."""
-
-    def submit(self, adapter: Adapter, requests: Sequence[CompletionRequest], on_token: OnToken | None) -> Any:
-        return self._sampler.submit(adapter, requests, lambda request: self._watch(request.stops, on_token))
-
-    def score(self, adapter: Adapter, sequences: Sequence[TokenSequence]) -> list[list[float]]:
-        return self._scorer.logprobs(adapter, sequences)
-
-
 class RaySampler:
     """Samples and scores on one node; calls run in one event loop.
 
@@ -52,7 +42,7 @@ class RaySampler:
     async def load(self, name: str, settings: ModelSettings, threads: int) -> Loaded:
         """Load the policy. Raises PolicyError."""
         policy, loaded = await asyncio.to_thread(load, name, settings, threads)
-        self._engine = _Replica(policy)
+        self._inference = LocalInference(policy, loaded.base)
         return loaded
 
     async def sample(
@@ -67,7 +57,7 @@ class RaySampler:
         def on_token(row: Completion) -> None:
             put((row.request.index, row.tokens[-1], row.logprobs[-1], row.top[-1] if row.top else []))
 
-        future = self._engine.submit(await self._adapter(adapters[0]), requests, on_token if streamed else None)
+        future = self._inference.sample(await self._adapter(adapters[0]), requests, on_token if streamed else None)
         future.add_done_callback(lambda _: put(None))
         try:
             while piece := await pieces.get():
@@ -81,7 +71,7 @@ class RaySampler:
 
     async def logprobs(self, adapters: list[Any], sequences: Sequence[TokenSequence]) -> list[list[float]]:
         """As of `Engine`."""
-        return await asyncio.to_thread(self._engine.score, await self._adapter(adapters[0]), sequences)
+        return await asyncio.to_thread(self._inference.logprobs, await self._adapter(adapters[0]), sequences)
 
     async def _adapter(self, reference: Any) -> Adapter:
         if reference not in self._adapters:
