@@ -292,6 +292,51 @@ BROKEN = {
         "profiles.a.prices.x/y has no completion",
         "completion = ...",
     ),
+    "[prices.gpt-4.1]\nprompt = 1\ncompletion = 2": (
+        1,
+        "prices.gpt-4 has no prompt",
+        '[prices."gpt-4.1"], with quotes',
+    ),
+    "[profiles.a]\nurl = 'http://a'\n[profiles.a.prices.Qwen2.5-7B]\nprompt = 1\ncompletion = 2": (
+        3,
+        "profiles.a.prices.Qwen2 has no prompt",
+        '[profiles.a.prices."Qwen2.5-7B"], with quotes',
+    ),
+    "[prices.m]\ninput = 0.5\noutput = 2": (1, "prices.m has no prompt, but input", "prompt = 0.5"),
+    "[prices.m]\nprompt = 0.5\noutput = 2": (1, "prices.m has no completion, but output", "completion = 2"),
+    "budget = 20": (1, "budget is a setting of a profile", "[profiles.NAME] budget"),
+    "[profiles.w]\nkind = 'WandB'": (
+        2,
+        "kind: must be 'rolloutlab', 'wandb' or 'openai', not 'WandB'",
+        'kind = "wandb"',
+    ),
+    **{
+        f"[profiles.a]\nurl = 'https://a.example'\nkind = '{kind}'": (
+            3,
+            f"kind: must be 'rolloutlab', 'wandb' or 'openai', not '{kind}'",
+            'kind = "openai"',
+        )
+        for kind in ("together", "vllm", "openai-compatible")
+    },
+    "[profiles.a]\nkind = 'tinker'": (
+        2,
+        "kind: must be 'rolloutlab', 'wandb' or 'openai', not 'tinker'",
+        'engine = "tinker", without a profile',
+    ),
+    "engine_url = 'ray://10.0.0.1:10001'": (
+        1,
+        "engine_url: the engine joins a Ray cluster at HOST:PORT of its head, without ray://",
+        'engine_url = "10.0.0.1:6379"',
+    ),
+    **{
+        f"engine_url = '{place}'": (
+            1,
+            "engine_url: this is neither an http(s) URL nor HOST:PORT",
+            'engine_url = "gpu1.example:6379"',
+        )
+        for place in ("h:99999", "h:0", "10.0.0.1", "auto", "a:b", "a b:1")
+    },
+    "engine_url = 'http://h:99999'": (1, "engine_url: 'http://h:99999' is not a service URL", "engine_url = "),
 }
 
 

@@ -95,7 +95,9 @@ def inspect(http: HttpClient, embedded: Embedded, settings: Settings) -> Connect
         if running is None:
             return Connection(settings, "the embedded service is not running; it starts when it is needed")
         engine = _engine(http, running)
-        return Connection(settings, f"the embedded service runs at {running.base_url}{_below(engine)}", engine=engine)
+        other = f"\n{message} -> %service stop" if (message := embedded.other_policy()) else ""
+        state = f"the embedded service runs at {running.base_url}{_below(engine)}{other}"
+        return Connection(settings, state, engine=engine)
     offer = http.run(health.ask(http, address))
     does = "samples and trains" if offer.trains else "samples, but does not train"
     listed = f"{count(len(offer.models), 'model')} by name" if offer.models is not None else _NO_LIST

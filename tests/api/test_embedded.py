@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import stat
 import subprocess
@@ -20,6 +21,7 @@ from rolloutlab.api import inference
 from rolloutlab.api.embedded import Embedded
 from rolloutlab.api.http.client import HttpClient
 from rolloutlab.api.http.secrecy import proof, proves
+from rolloutlab.connection import inspect
 from rolloutlab.errors import InputError, LabError, PolicyError, SignInError, UnreachableError
 from rolloutlab.service.lifecycle import Folder
 from rolloutlab.session import Session
@@ -98,8 +100,18 @@ def test_a_policy_that_cannot_be_loaded_is_reported_from_the_log(attach):
 
 def test_another_policy_than_the_running_one_is_refused(attach):
     attach().address()
+    other = attach(policy="practice")
     with pytest.raises(InputError, match=r"the service of this lab runs the policy '.*tiny', not 'practice'"):
-        attach(policy="practice").address()
+        other.address()
+
+
+def test_a_connection_shows_that_another_policy_than_that_of_the_settings_runs(attach):
+    client = attach()
+    client.address()
+    assert "not" not in inspect(client._http, client, client._settings).state
+    other = attach(model=ModelSettings(engine="ray"))
+    last = inspect(other._http, other, other._settings).state.splitlines()[-1]
+    assert re.fullmatch(r"the service of this lab runs the policy .*, not '.*tiny --engine=ray' -> %service stop", last)
 
 
 def test_another_engine_than_the_running_one_is_refused_and_the_status_shows_which_runs(attach):

@@ -161,8 +161,9 @@ def test_an_error_in_the_middle_is_told_in_the_services_words(listen, error, sai
 
 @pytest.mark.parametrize("nonsense", ["{", "[]", '"text"', "null", '{"choices": [1]}', '{"choices": {"a": 1}}'])
 def test_a_chunk_that_is_none_is_the_services_error(listen, nonsense):
-    with pytest.raises(ServiceError, match="the response has an invalid chunk"):
+    with pytest.raises(ServiceError, match="the response has an invalid chunk") as caught:
         listen(f"data: {nonsense}\n\n".encode() + told(*HELLO))
+    assert caught.value.hint == "%model selects another model, %connect another service"
 
 
 def test_a_service_that_ignores_the_wish_for_a_stream_is_understood(listen):

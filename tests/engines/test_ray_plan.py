@@ -2,7 +2,7 @@
 
 import pytest
 
-from rolloutlab.engines.ray.plan import ReportOnce, Streamed, cluster_address, divide
+from rolloutlab.engines.ray.plan import ReportOnce, Streamed, check_address, divide
 from rolloutlab.errors import Cancelled, InputError
 from rolloutlab.policy.decode import CompletionRequest
 from rolloutlab.policy.task import Callbacks
@@ -19,15 +19,10 @@ def test_a_node_that_is_busy_gets_nothing():
     assert divide([], {"a": 0, "b": 0}) == {}
 
 
-@pytest.mark.parametrize("url", ["10.0.0.1:6379", " tcp://head.example:6379/ ", "[::1]:6379", "localhost:1"])
-def test_a_cluster_has_a_host_and_a_port(url):
-    assert cluster_address(url) == url.strip().removeprefix("tcp://").rstrip("/")
-
-
-@pytest.mark.parametrize("url", ["", "auto", "local", "10.0.0.1", "ray://10.0.0.1:10001", "http://a:1", "a:b", "a b:1"])
-def test_nothing_else_is_joined_or_started(url):
-    with pytest.raises(InputError) as error:
-        cluster_address(url)
+def test_the_url_of_another_engine_is_not_joined():
+    check_address("10.0.0.1:6379")
+    with pytest.raises(InputError, match="is not the address of a Ray cluster") as error:
+        check_address("http://10.0.0.1:8000")
     assert error.value.hint.startswith("HOST:PORT")
 
 

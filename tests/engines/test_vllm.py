@@ -206,17 +206,20 @@ def test_another_base_is_refused(engine_of, server):
 
 
 def test_no_server_is_an_error_before_anything_is_sampled(engine_of):
-    with pytest.raises(UnreachableError):
+    with pytest.raises(UnreachableError) as caught:
         engine_of(VllmServer(None, url="http://127.0.0.1:9"))
+    assert "--sampler-url URL" in caught.value.hint
 
 
 def test_a_key_goes_over_https_or_to_this_machine_alone(engine_of, local):
     with serving(VllmServer(local, key="k")) as server:
         assert len(sampled(engine_of(server, key="k"), None, CompletionRequest(PROMPT, 2))) == 1
-        with pytest.raises(SignInError):
+        with pytest.raises(SignInError) as refused:
             engine_of(server)
-    with pytest.raises(InputError, match="not encrypted"):
+    assert refused.value.hint.startswith("export VLLM_API_KEY")
+    with pytest.raises(InputError, match="not encrypted") as caught:
         engine_of(VllmServer(None, url="http://gpu.example:8000"), key="k")
+    assert caught.value.hint.startswith("ssh ")  # `rolloutlab serve` has no --insecure-http
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """`%connect tinker:MODEL`: the embedded service on the hosted Tinker service, whose key is in its variable alone."""
 
+import re
+
 import pytest
 
 from rolloutlab.settings.connected import connected
@@ -18,6 +20,8 @@ def test_the_embedded_service_is_to_start_with_this_engine_and_model(notebook, k
     state = repr(notebook.run(f"%connect tinker:{MODEL}"))
     assert "the embedded service is not running; it starts when it is needed" in state
     assert "tinker-key-of-this-test" not in state
+    for name in ("policy", "engine", "engine_url"):
+        assert re.search(rf"^  {name} .*\(%connect tinker:{MODEL}\)$", state, re.MULTILINE)
     settings = notebook.lab.settings
     assert settings.service is None
     assert (settings.policy, settings.model.engine, settings.model.engine_url) == (MODEL, "tinker", URL)
@@ -33,6 +37,7 @@ def test_the_embedded_service_is_to_start_with_this_engine_and_model(notebook, k
         (f"%connect tinker:{MODEL} --inference https://other.example", "--inference is for a service elsewhere"),
         (f"%connect tinker:{MODEL} --key-env OTHER", "--key-env is for a service elsewhere"),
         ("%connect tinker:", "'' is not the name of a model"),
+        ("%connect tinker", "-> %connect tinker:Qwen/Qwen3-8B"),
         ("%connect tinker:--engine/x", "is not the name of a model"),
         ("%connect https://api.training.wandb.ai/v1", "is of the kind wandb"),
     ],

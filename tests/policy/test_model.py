@@ -84,8 +84,9 @@ def test_an_unknown_name_is_refused_by_name(name):
 
 
 def test_a_folder_that_is_not_there_is_refused(tmp_path):
-    with pytest.raises(PolicyError, match="nowhere"):
+    with pytest.raises(PolicyError, match=r"nowhere' could not be loaded: there is no such folder") as caught:
         load_policy(str(tmp_path / "nowhere"))
+    assert caught.value.hint == "practice, a folder, or ORG/NAME of the hub"
 
 
 def test_an_empty_folder_is_refused(tmp_path):

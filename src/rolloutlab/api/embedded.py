@@ -154,11 +154,14 @@ class Embedded:
         except OSError as error:
             hint = TO_HAVE_MORE if short_of_descriptors(error) else "set ROLLOUTLAB_HOME to a folder you can write to"
             raise LabError(f"{self._folder} cannot be used: {error}", hint=hint) from error
-        policy, expected = self._published().policy, named_policy(self._settings.policy, self._settings.model)
-        if policy != expected:
-            message = f"the service of this lab runs the policy {policy!r}, not {expected!r}"
-            raise InputError(message, hint="%service stop")
+        if other := self.other_policy():
+            raise InputError(other, hint="%service stop")
         return address
+
+    def other_policy(self) -> str | None:
+        """That the running service has another policy or engine than the settings, in words; else None."""
+        policy, expected = self._published().policy, named_policy(self._settings.policy, self._settings.model)
+        return f"the service of this lab runs the policy {policy!r}, not {expected!r}" if policy != expected else None
 
     def _find_or_start(self, tick: Callable[[], None], start_empty: bool) -> Address:
         """The address of the service; that of a read-only lab can neither be attached to nor started."""

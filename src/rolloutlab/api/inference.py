@@ -42,7 +42,7 @@ class StreamedCompletion:
             for choice in chunk.get("choices") or []:
                 self._fold(self._choices.setdefault(choice.get("index", 0), {"tool_calls": {}, "logprobs": {}}), choice)
         except (ValueError, AttributeError, TypeError, KeyError) as error:
-            raise ServiceError("the response has an invalid chunk") from error
+            raise ServiceError("the response has an invalid chunk", hint=_OTHER) from error
         return len(self.text) > before
 
     def whole(self) -> dict[str, Any]:
@@ -90,6 +90,7 @@ TIMEOUT = 600.0
 SELECT = "%model UUID, the id of a model that it has"
 _ANY = "%model NAME_OR_UUID, of a model that it has"
 _UNLISTED = "%model PROJECT/NAME --base BASE"
+_OTHER = "%model selects another model, %connect another service"
 
 
 async def models(
@@ -154,7 +155,7 @@ async def stream(
 def _checked(body: Any) -> ChatCompletion:
     completion = ChatCompletion.model_validate(tidied(body))
     if not completion.choices:
-        raise ServiceError("the response has no choices")
+        raise ServiceError("the response has no choices", hint=_OTHER)
     return completion
 
 
@@ -174,7 +175,8 @@ def _explained(address: Address, request: ChatRequest) -> Iterator[None]:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
-        raise ServiceError(f"the response is not a chat completion: {where}: {first['msg']}") from error
+        message = f"the response is not a chat completion: {where}: {first['msg']}"
+        raise ServiceError(message, hint=_OTHER) from error
 
 
 def _registers(address: Address, model: str) -> str:

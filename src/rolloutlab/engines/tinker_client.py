@@ -46,7 +46,7 @@ _KEY_HINT = "export TINKER_API_KEY=..., a key of this server"
 _NO_KEY = "tml-none"
 """Self-hosted servers take any key, and the SDK none that does not begin like this."""
 _OLDER = "the server may speak the older protocol: pip install tinker==0.24.1"
-_START = "start the server, or name the one that runs: --engine-url http://127.0.0.1:8000"
+_START = "start the server, or name the one that runs: --engine-url URL, for a notebook ROLLOUTLAB_ENGINE_URL=URL"
 _AGAIN = "start the server again; a job that has failed can be given again, from the newest checkpoint"
 _LOST = ("not loaded", "not found")
 _KEYS = ("tml-", "eyJ")
@@ -333,7 +333,7 @@ class TinkerClient:
 
 def _check_address(url: str, api_key: str | None) -> None:
     parts = urlsplit(url)
-    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.username or parts.password:
+    if parts.scheme not in {"http", "https"}:  # HOST:PORT is of another engine
         raise InputError(f"{url!r} is not the address of a Tinker server", hint="https://HOST or http://127.0.0.1:PORT")
     if api_key and not api_key.startswith(_KEYS):
         raise InputError("the API key does not begin with tml-, as the SDK of Tinker servers asks", hint=_KEY_HINT)

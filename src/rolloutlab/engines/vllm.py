@@ -26,6 +26,7 @@ from rolloutlab.errors import (
     NotOfferedError,
     RolloutlabError,
     ServiceError,
+    SignInError,
     UnreachableError,
 )
 from rolloutlab.policy.checkpoints import check_checkpoint, identity
@@ -34,6 +35,9 @@ from rolloutlab.policy.task import Callbacks, Task
 from rolloutlab.policy.token_sequence import TokenSequence
 
 _TIMEOUT = 3600.0  # seconds: a completion that waits its turn sends nothing before its end
+_TUNNEL = "ssh -fN -L 8000:127.0.0.1:8000 HOST, and --sampler-url http://127.0.0.1:8000"
+_KEY = "export VLLM_API_KEY=..., the --api-key of the server"
+_RUNNING = "start vLLM, or name the one that runs: --sampler-url URL, for a notebook ROLLOUTLAB_SAMPLER_URL=URL"
 _START = "vllm serve BASE --enable-lora --max-lora-rank RANK, with VLLM_ALLOW_RUNTIME_LORA_UPDATING=1"
 
 
@@ -181,7 +185,15 @@ class VllmSampled:
         return await self._http.request("POST", url, token=self._key, json=body, timeout=_TIMEOUT, retry=True)
 
     async def _served(self, names: Collection[str]) -> _Card:
-        answer = await self._http.request("GET", f"{self._url}/v1/models", token=self._key, timeout=10.0)
+        try:
+            self._http.unencrypted.check(self._url, ["Authorization"] if self._key else [])
+            answer = await self._http.request("GET", f"{self._url}/v1/models", token=self._key, timeout=10.0)
+        except InputError as error:
+            raise InputError(error.message, hint=_TUNNEL) from None
+        except UnreachableError as error:
+            raise type(error)(error.message, hint=_RUNNING) from error
+        except SignInError as error:
+            raise SignInError(error.message, hint=_KEY) from error
         try:
             cards = [_Card.model_validate(card) for card in answer["data"]]
         except (ValidationError, LookupError, TypeError) as error:

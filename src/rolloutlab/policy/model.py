@@ -198,10 +198,13 @@ def describe(name: str, settings: ModelSettings | None = None) -> tuple[Base, in
 
 @contextmanager
 def _loading(name: str) -> Iterator[None]:
+    message = f"the policy {name!r} could not be loaded"
+    if (name.startswith(".") or Path(name).is_absolute()) and not Path(name).is_dir():
+        raise PolicyError(f"{message}: there is no such folder", hint="practice, a folder, or ORG/NAME of the hub")
     try:
         yield
     except (OSError, ValueError, SafetensorError) as error:
-        raise PolicyError(f"the policy {name!r} could not be loaded: {_first_line(error)}") from error
+        raise PolicyError(f"{message}: {_first_line(error)}") from error
 
 
 def _facts(

@@ -53,7 +53,7 @@ def connected(
 
 
 def _is_tinker(configured: Settings, service: str) -> bool:
-    return str(service).startswith("tinker:") and service not in configured.profiles
+    return str(service).partition(":")[0] == "tinker" and service not in configured.profiles
 
 
 def _on_tinker(configured: Settings, service: str, environment: Mapping[str, str]) -> Settings:
@@ -65,7 +65,8 @@ def _on_tinker(configured: Settings, service: str, environment: Mapping[str, str
         message = f"the environment variable {TINKER['api_key_env']}, which should hold the key, is not set"
         raise InputError(message, hint=f"%env {TINKER['api_key_env']}=")
     model = configured.model.model_copy(update={"engine": "tinker", "engine_url": TINKER["url"]})
-    return replace(configured, policy=name, model=model)
+    chosen = dict.fromkeys(("policy", "engine", "engine_url"), f"%connect {service}")
+    return replace(configured, policy=name, model=model, origins={**configured.origins, **chosen})
 
 
 def _changed(address: Address, given: Mapping[str, Any], environment: Mapping[str, str]) -> Address:

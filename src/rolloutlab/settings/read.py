@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import platformdirs
 from pydantic import BeforeValidator, ValidationError
@@ -24,6 +24,7 @@ from rolloutlab.settings.model import (
     Price,
     Profile,
     Served,
+    ServiceKind,
     Settings,
     with_vendor,
 )
@@ -179,7 +180,9 @@ def _read_file(path: Path, *, required: bool) -> _Values:
         line = re.search(r"\d+", place) or [text.count("\n") + 1]  # it may end too early
         raise InputError(f"{path}, line {line[0]}: {problem}", hint='for example: policy = "practice"') from None
     except ValidationError as error:
-        raise wrong(*min(map(_problem, error.errors()), key=lambda each: line_of_key(text, each[0]))) from None
+        problems = sorted(map(_problem, error.errors()), key=lambda each: line_of_key(text, each[0]))
+        kinds = [each for each in problems if each[0][-1] == "kind"]  # what else is needed depends on it
+        raise wrong(*(kinds or problems)[0]) from None
     return _checked(values, wrong)
 
 
@@ -201,12 +204,13 @@ def _problem(error: Any) -> tuple[tuple[str, ...], str, str]:
     keys, kind, name = tuple(map(str, error["loc"])), error["type"], str(error["loc"][-1])
     if kind == "setting" or keys[0] in ModelSettings.model_fields:
         message, example = explained(error)
-        return keys, f"{name}: {message}", f"{name} = {example if str(example)[0].isdigit() else json.dumps(example)}"
+        plain = re.fullmatch(r"\d[\d.-]*", str(example))  # a number or a date
+        return keys, f"{name}: {message}", f"{name} = {example if plain else json.dumps(example)}"
     if kind == "literal_error":
         message = f"{name}: {error['msg'].replace('Input should', 'must')}, not {error['input']!r}"
-        return keys, message, f"{name} = {error['ctx']['expected'].partition(',')[0]}"
+        return keys, message, _of_kind(str(error["input"]).lower())
     if kind == "missing":
-        return keys[:-1], f"{'.'.join(keys[:-1])} has no {name}", f"{name} = ..."
+        return _missing(keys[:-1], name, error["input"])
     if kind in {"dict_type", "dataclass_type"}:
         return keys, f"{'.'.join(keys)} is {error['input']!r}, not a table", f"[{keys[0]}.NAME]"
     if re.fullmatch(r"(api_?)?key|token|secret|password|bearer", name, re.IGNORECASE):
@@ -214,4 +218,24 @@ def _problem(error: Any) -> tuple[tuple[str, ...], str, str]:
         return keys, f"{name}: {problem}", 'api_key_env = "ROLLOUTLAB_API_KEY"'
     table = Price if "prices" in keys[:-1] else Profile
     names = [each.name for each in fields(table)] if keys[1:] else list(_Values.model_fields)
+    if not keys[1:] and name in {each.name for each in fields(Profile)}:
+        return keys, f"{name} is a setting of a profile", f"[profiles.NAME] {name}"
     return keys, f"unknown setting {name!r}", (get_close_matches(name, names, n=1) or [f"one of {', '.join(names)}"])[0]
+
+
+def _of_kind(name: str) -> str:
+    """What to write instead of an unknown kind of service; any that only samples is `openai`."""
+    if name == "tinker":
+        return 'engine = "tinker", without a profile'
+    return f'kind = "{name if name in get_args(ServiceKind) else "openai"}"'
+
+
+def _missing(keys: tuple[str, ...], name: str, table: Any) -> tuple[tuple[str, ...], str, str]:
+    """Keys, message and hint for a table that lacks a setting, which it may have under another name."""
+    message, others = f"{'.'.join(keys)} has no {name}", {"prompt": "input", "completion": "output"}
+    if "prices" in keys and (below := next((n for n, value in table.items() if isinstance(value, Mapping)), None)):
+        *place, model = keys  # a dot without quotes begins a table within the table
+        return keys, message, f'[{".".join(place)}."{model}.{below}"], with quotes'
+    if (other := others.get(name)) in table:
+        return keys, f"{message}, but {other}", f"{name} = {table[other]}"
+    return keys, message, f"{name} = ..."

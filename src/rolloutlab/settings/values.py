@@ -91,9 +91,13 @@ def project_name(value: Any) -> str:
 def engine_url(value: Any) -> str:
     """Where an engine is: an http(s) URL, or the HOST:PORT of a Ray cluster."""
     text = some_text(value)
+    if text.startswith("ray://"):
+        host = urlsplit(text).hostname or "gpu1.example"
+        raise InputError("the engine joins a Ray cluster at HOST:PORT of its head, without ray://", hint=f"{host}:6379")
     if "://" in text:
         return service_url(text)
-    if not re.fullmatch(r"([\w.-]+|\[[\da-fA-F:]+\]):\d{1,5}", text, re.ASCII):
+    place = re.fullmatch(r"([\w.-]+|\[[\da-fA-F:]+\]):(\d{1,5})", text, re.ASCII)
+    if not place or int(place[2]) not in range(1, 65536):
         raise InputError("this is neither an http(s) URL nor HOST:PORT", hint="gpu1.example:6379")  # it may hold a key
     return text
 

@@ -30,6 +30,12 @@ def test_a_token_that_the_service_repeats_is_not_shown():
     assert refused(422, body, "sekret").message == f"{SERVICE} answered 422 Incorrect API key provided: ...."
 
 
+def test_a_redirect_is_told_with_where_it_leads_without_what_may_be_secret():
+    error = status_error(SERVICE, 307, "Temporary Redirect", b"", "sekret", "https://new.example/sekret/v1?key=1")
+    assert error.message == f"{SERVICE} answered 307 Temporary Redirect: it leads to https://new.example/.../v1"
+    assert error.hint == "%connect that address"
+
+
 @pytest.mark.parametrize(
     ("body", "said"),
     [

@@ -374,9 +374,8 @@ def _settle(outcome: "Future[T]", task: "asyncio.Task[T]") -> None:
 def _parsed(response: httpx.Response) -> Any:
     if not response.is_success:
         token = response.request.headers.get("Authorization", "").removeprefix("Bearer ") or None
-        raise status_error(
-            origin(str(response.url)), response.status_code, response.reason_phrase, response.content, token
-        )
+        status, reason, location = response.status_code, response.reason_phrase, response.headers.get("Location")
+        raise status_error(origin(str(response.url)), status, reason, response.content, token, location)
     try:
         return from_json(response.content)
     except ValueError as error:

@@ -22,10 +22,13 @@ from rolloutlab.fsutil import NONE_LEFT, short_of_descriptors
 CUT_OFF = "the connection was closed before the end of the response"
 
 
-def status_error(origin: str, status: int, reason: str, body: bytes, token: str | None) -> RolloutlabError:
+def status_error(
+    origin: str, status: int, reason: str, body: bytes, token: str | None, location: str | None = None
+) -> RolloutlabError:
     """The error for a response without success; it never shows the token.
 
     origin: the service, such as `http://127.0.0.1:8000`. reason: the reason phrase, for a body without a message.
+    location: where a redirect leads, which is not followed.
     """
     words = _message(body) or reason
     if token:
@@ -41,6 +44,9 @@ def status_error(origin: str, status: int, reason: str, body: bytes, token: str 
     if status == 404:
         return NotOfferedError(words) if words in {reason, "Not Found"} else NotFoundError(words)
     message = f"{origin} answered {status} {words}"
+    if status < 400 and location:
+        place = (location.replace(token, "...") if token else location).partition("?")[0]
+        return RefusedError(f"{message}: it leads to {place}", hint="%connect that address", status=status)
     if status == 507:
         return FullError(message)
     return (RefusedError if status < 500 else ServiceError)(message, status=status)

@@ -10,7 +10,7 @@ import torch
 from peft import LoraConfig
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from rolloutlab.engines.ray.plan import cluster_address
+from rolloutlab.engines.ray.plan import check_address
 from rolloutlab.errors import PolicyError, ServiceError
 from rolloutlab.policy.base import Base
 from rolloutlab.policy.model import Policy, base_of, limit_threads, load_policy, read_adapter
@@ -45,7 +45,9 @@ def load(name: str, settings: ModelSettings, threads: int) -> tuple[Policy, Load
 def connect(url: str | None) -> None:
     """Join the cluster at HOST:PORT, or start one on 127.0.0.1. Raises InputError, ServiceError."""
     here = {"address": "local", "_node_ip_address": _LOOPBACK, "include_dashboard": False}
-    where = here if url is None else {"address": cluster_address(url)}
+    if url:
+        check_address(url)
+    where = {"address": url} if url else here
     try:
         ray.init(**where, log_to_driver=False, logging_level=logging.ERROR)
     except Exception as error:  # Ray raises plain ones, too

@@ -1,6 +1,5 @@
 """Decisions of the engine on Ray that need no cluster: who samples what, what a job reports once, which address."""
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from rolloutlab.engines.engine import OnToken
@@ -22,12 +21,10 @@ def divide(costs: Sequence[int], loads: Mapping[str, int]) -> dict[str, list[int
     return {node: part for node, part in parts.items() if part}
 
 
-def cluster_address(url: str) -> str:
-    """HOST:PORT of a cluster's head. Raises InputError."""
-    address = url.strip().removeprefix("tcp://").rstrip("/")
-    if not re.fullmatch(r"([\w.-]+|\[[0-9a-fA-F:]+\]):\d{1,5}", address, re.ASCII):
+def check_address(url: str) -> None:
+    """InputError for the URL of another engine: a cluster is at HOST:PORT of its head."""
+    if "://" in url:
         raise InputError(f"{url!r} is not the address of a Ray cluster", hint="HOST:PORT of its head, as 10.0.0.1:6379")
-    return address
 
 
 class ReportOnce:
