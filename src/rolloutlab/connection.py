@@ -11,6 +11,8 @@ from rolloutlab.api import health
 from rolloutlab.api.embedded import Embedded
 from rolloutlab.api.http.client import HttpClient
 from rolloutlab.api.http.ip_scope import on_this_machine
+from rolloutlab.api.prices import Amount, amount_of
+from rolloutlab.api.prices import shown as in_dollars
 from rolloutlab.api.refused_fields import RefusedFields
 from rolloutlab.api.wire.engine import EngineStatus
 from rolloutlab.auth.api_keys import forget_key, keep_key, kept_key
@@ -33,7 +35,7 @@ _WANDB = "%model PROJECT/NAME --base BASE selects one"
 class Connection:
     """The service in use. state: whether it answers, in words. models: those that it listed.
 
-    trains: whether it does, if known. engine: what computes below it, if known.
+    trains: whether it does, if known. engine: what computes below it, if known. spent: of its budget, if it has one.
     """
 
     settings: Settings
@@ -41,6 +43,7 @@ class Connection:
     models: tuple[str, ...] = ()
     trains: bool | None = None
     engine: EngineStatus | None = None
+    spent: Amount | None = None
 
     @property
     def address(self) -> Address | None:
@@ -59,7 +62,8 @@ class Connection:
         shown += [("project", (address.project if address else settings.project) or "none")]
         shown += [("lab", str(settings.home)), ("search", settings.search.url if settings.search else "the lab")]
         if address and address.budget is not None:
-            shown.append(("budget", f"${address.budget:,.2f}"))
+            spent = "" if self.spent is None else f", of which {in_dollars(self.spent)} is spent"
+            shown.append(("budget", f"{in_dollars(amount_of(address.budget))}{spent}"))
         if not address:
             shown += [("policy", settings.policy), ("linger", f"{settings.linger:g} s")]
             shown += [(name, str(value)) for name, value in settings.model.model_dump(exclude_defaults=True).items()]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rolloutlab.api.budget import Budget
 from rolloutlab.api.embedded import Embedded
 from rolloutlab.api.http.client import HttpClient
+from rolloutlab.api.prices import Tokens
 from rolloutlab.api.training import upload
 from rolloutlab.auth.redirect.broker import Brokers
 from rolloutlab.auth.session import OAuthSessions
@@ -31,7 +32,7 @@ from rolloutlab.settings import Settings
 from rolloutlab.store.damage import check_lab
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import Edit, StoredCollection
-from rolloutlab.store.spending import JUDGING
+from rolloutlab.store.spending import JUDGING, SAMPLING
 from rolloutlab.training.custom_loss import Loss, publish_loss
 from rolloutlab.training.dry_run import DryRun, FineTuningCheck, check_fine_tuning
 from rolloutlab.training.fine_tuning import (
@@ -180,7 +181,8 @@ class Session:
         connection = self._connector.connect(service, options, insecure_http=insecure_http)
         another = self._connector.name != before
         self._models.connected(connection.models, to_another=another, trains=connection.trains)
-        return connection
+        limited = connection.address and connection.address.budget is not None
+        return replace(connection, spent=self.store.spending.at(self._terms.service)) if limited else connection
 
     def login(
         self,
@@ -392,9 +394,11 @@ class Session:
 
     def _preview(self, work: SamplingRun) -> Preview:
         price = self._terms.price(work.plan.pinned_model)
-        return Preview(
-            work, cost_line(work, price, self.store.collections(), self.store.spending.judged) if price else ""
-        )
+        if price is None:
+            return Preview(work)
+        service, refused = self.settings.service, self._connector.refused
+        trials = refused.most_of_trials(service, work.plan.pinned_model, work.plan.n) if service else Tokens()
+        return Preview(work, cost_line(work, price, trials, self.store.collections(), self.store.spending.judged))
 
     def resume(
         self,
@@ -457,7 +461,8 @@ class Session:
 
         With prices in the settings file, the table has the cost of sampling and judging.
         """
-        return catalogue(self.store.collections(), pattern, self._terms.price, self.store.spending.judged())
+        spending = self.store.spending
+        return catalogue(self.store.collections(), pattern, self._terms.price, spending.judged(), spending.sampled())
 
     def delete(self, name: str, *, say: Say = print) -> None:
         """Soft-delete a collection, or one generation of it (`name:2`); NotFoundError when there is none."""
@@ -587,15 +592,16 @@ class Session:
         price, loop = self._terms.price, self._reward_loop
         collection, request = self.collection(name), ScoringRequest(function, weights, given, loop, price)
         self._scoring = meter = self._meter(JUDGING, budget)
+        if budget is not None:
+            meter.check_engine()
         try:
             with Progress(f"scoring {name}") as shown:
-                scored = score_collection(self.store, collection, request, self._scorers, shown, say)
+                return score_collection(self.store, collection, request, self._scorers, shown, say)
         finally:
             self._scoring = None
             meter.close(collection.stored)
-        for line in meter.lines():
-            say(line)
-        return scored
+            for line in meter.lines():
+                say(line)
 
     def judge(
         self,
@@ -628,15 +634,18 @@ class Session:
         self.store.check_writable()
         collection, judge = self.collection(name), Judge(model, rubric, samples, seed, max_tokens)
         meter = self._meter(JUDGING, budget)
-        with Progress(f"judging {name}") as shown:
-            try:
-                scores, disagreement = judge_collection(
-                    collection, name, judge, variables or {}, overwrite, self.store, self._connector, shown, meter
-                )
-            finally:
-                shown.keep("\n".join(self._connector.refused.notes()))
-        for line in [disagreement, *meter.lines()] if disagreement else meter.lines():
-            say(line)
+        disagreement = ""
+        try:
+            with Progress(f"judging {name}") as shown:
+                try:
+                    scores, disagreement = judge_collection(
+                        collection, name, judge, variables or {}, overwrite, self.store, self._connector, shown, meter
+                    )
+                finally:
+                    shown.keep("\n".join(self._connector.refused.notes()))
+        finally:
+            for line in filter(None, [disagreement, *meter.lines()]):
+                say(line)
         give(self.store, collection.label, scores, judge, overwrite=overwrite, say=say)
         return collection
 
@@ -984,7 +993,7 @@ class Session:
 
     @property
     def _terms(self) -> Terms:
-        return terms_of(self.settings, self._connector.name)
+        return terms_of(self.settings, self._connector.name, self._models.engine_name)
 
     def _meter(self, purpose: str, budget: Budget | float | None) -> Meter:
         return Meter(self._terms, lambda: self.store.spending, purpose, budget)
@@ -992,17 +1001,17 @@ class Session:
     def _sample(
         self, work: SamplingRun, concurrency: int, budget: Budget | float | None = None, *, register: bool = False
     ) -> Collection:
-        meter = self._meter("sampling", budget)
+        meter = self._meter(SAMPLING, budget)
         prepare = partial(self._models.ensure_registered, work.plan.model) if register else lambda _: None
         work = replace(work, plan=self._models.pinned(work.plan)) if register else work
         with Progress(f"sampling {work.name}") as shown:
             tick = self._brokers.tick
+            notes: Sequence[str] = ()
             try:
                 stored = sample(work, self.store, self._connector, shown, concurrency, tick, meter, prepare)
-            except BaseException:
-                shown.keep("\n".join(self._connector.refused.notes()))
-                raise
-            shown.keep("\n".join([*work.notes, *self._connector.refused.notes(), *meter.lines()]))
+                notes = work.notes
+            finally:
+                shown.keep("\n".join([*notes, *self._connector.refused.notes(), *meter.lines()]))
         return self._collection(stored)
 
 

@@ -8,12 +8,14 @@ from fractions import Fraction
 import httpx
 import pytest
 
+from rolloutlab.api.http.client import HttpClient
 from rolloutlab.api.prices import bound, cost
 from rolloutlab.api.wire.chat import ChatRequest
-from rolloutlab.errors import BudgetError, ServiceError
+from rolloutlab.errors import BudgetError, InputError, ServiceError
 from rolloutlab.session import Session
-from rolloutlab.settings import Price, read_settings
-from tests.paid import spent
+from rolloutlab.settings import Address, ModelSettings, Price, Settings, read_settings
+from tests.labs import lab_with
+from tests.paid import LISTED, URL, spent
 
 PRICES = """
 [profiles.paid]
@@ -222,6 +224,7 @@ def test_a_service_that_reports_no_usage_is_paid_the_bound(opened, paid, usage, 
     session.chat("words", "Say so", model="team/small", n=2, max_tokens=100)
     assert Fraction(14, 100) < spent(session) < Fraction(16, 100)  # 1,024 and some bytes; 200 tokens
     assert paid.charged < spent(session)
+    assert session.collections()["cost ($)"].iloc[0] == pytest.approx(float(spent(session)))
     assert re.search(
         r"cost: at most \$0\.14\d for 1,\d+ \+ 200 tokens of team/small: "
         "1 request without usage or a response count as the most they could cost",
@@ -234,6 +237,7 @@ def test_without_a_budget_and_without_usage_the_cost_is_not_known(session, paid,
     session.chat("words", "Say so", model="team/small", n=2, max_tokens=100)
     shown = "cost: $0.00 for 0 + 0 tokens of team/small, and 1 request without usage, whose cost is not known"
     assert shown in capsys.readouterr().out
+    assert "cost ($)" not in session.collections().columns
 
 
 def streamed(*texts: str, usage: bool = True) -> httpx.Response:
@@ -255,12 +259,15 @@ def test_a_streamed_completion_costs_what_its_usage_counts(opened, paid):
     assert spent(session) == Fraction(2 * 100 + 5 * 200, 10**6)
 
 
-def test_a_stream_that_breaks_off_costs_the_most_it_could(opened, paid):
+def test_a_stream_that_breaks_off_costs_the_most_it_could(opened, paid, capsys):
     paid.fails = lambda _: streamed("two ", usage=False)
     session = opened(budget=1)
     with pytest.raises(ServiceError, match="broke off before its end"):
         session.chat("words", "Say so", model="team/small", max_tokens=100)
     assert paid.charged < spent(session) < Fraction(14, 100)
+    shown = capsys.readouterr().out
+    assert re.search(r"^cost: at most \$0\.12\d for 1,\d+ \+ 100 tokens of team/small: 1 request", shown, re.MULTILINE)
+    assert re.search(r"^spent at https://paid.example in all: \$0\.12\d of a budget of \$1\.00$", shown, re.MULTILINE)
 
 
 def test_two_kernels_never_spend_more_than_the_budget_of_a_profile_together(opened, paid):
@@ -299,7 +306,7 @@ def test_a_service_whose_counts_exceed_every_bound_gets_nothing_more(opened, pai
     assert len(session.collection("words").trajectories) == 2
 
 
-def test_an_interrupt_counts_what_was_under_way_at_its_worst(opened, paid, monkeypatch):
+def test_an_interrupt_counts_what_was_under_way_at_its_worst(opened, paid, monkeypatch, capsys):
     session = opened(budget=10)
     paid.fails = lambda number: paid.gate.clear() if number == 2 else None  # the third waits forever
     paid.gate = asyncio.Event()
@@ -314,6 +321,7 @@ def test_an_interrupt_counts_what_was_under_way_at_its_worst(opened, paid, monke
         session.chat("words", "Say {{word}}", model="team/small", n=2, over=ROWS, max_tokens=100, concurrency=1)
     assert len(session.collection("words").trajectories) == 4
     assert paid.charged < spent(session) < paid.charged + Fraction(16, 100)
+    assert "cost: at most $0.2" in capsys.readouterr().out
 
 
 def test_an_interrupt_while_it_is_tried_what_a_service_refuses_counts_that_request(opened, paid, monkeypatch):
@@ -356,6 +364,24 @@ def test_a_dry_run_bounds_the_cost_and_estimates_it_by_earlier_completions(noteb
     assert paid.charged == actual
 
 
+def test_trials_of_a_service_that_refuses_without_a_word_are_below_the_bound(notebook, paid, capsys):
+    answered = paid._complete
+
+    async def complete(body):
+        return httpx.Response(400) if body.get("logprobs") else await answered(body)
+
+    paid._complete = complete
+    cell = "%%chat words -m team/small --max-tokens 1{}\nuser: " + "a " * 2000
+    first = repr(notebook.run(cell.format(" --dry-run")))
+    notebook.run(cell.format(""))
+    assert len(paid.bodies) == 3  # two trials were taken
+    assert paid.charged <= Fraction(re.search(r"at most \$([\d.]+)", first)[1])
+    assert paid.charged < Fraction(2100, 10**4)  # one prompt of 2,000 words
+    second = repr(notebook.run(cell.format(" --dry-run")))
+    less = Fraction(re.search(r"at most \$([\d.]+)", first)[1]) - Fraction(re.search(r"most \$([\d.]+)", second)[1])
+    assert less > Fraction(4 * 1024, 10**4)  # what can be tried was tried
+
+
 def test_a_dry_run_of_what_is_left_is_about_as_much_as_what_was_sampled(notebook, paid):
     notebook.shell.user_ns["rows"] = ROWS
     notebook.error(f"{CHAT} --over rows --budget 1\nuser: Say {{{{word}}}}")
@@ -387,7 +413,11 @@ def test_a_dry_run_without_a_bound_gives_the_reason(notebook):
 
 
 def test_connect_shows_the_budget_of_the_service(notebook, opened):
-    assert re.search(r"^  budget +\$20\.00$", repr(opened(budget=20).connect()), re.MULTILINE)
+    session = opened(budget=20)
+    assert re.search(r"^  budget +\$20\.00, of which \$0\.00 is spent$", repr(session.connect()), re.MULTILINE)
+    session.chat("words", "Say so", model="team/small", n=2, max_tokens=100)
+    assert re.search(r"^  budget +\$20\.00, of which \$0\.0402 is spent$", repr(session.connect()), re.MULTILINE)
+    assert " $0.00400, of which" in repr(opened(budget=0.004).connect())
     assert not re.search(r"^  budget", repr(notebook.run("%connect")), re.MULTILINE)
 
 
@@ -422,3 +452,45 @@ def test_where_no_budget_can_hold_the_cell_says_what_is_spent_and_goes_on_withou
     assert shown.endswith("-> %%chat words:1 --resume, without a budget")
     notebook.run("%%chat words:1 --resume")
     assert len(notebook.lab.collection("words").trajectories) == 80
+
+
+def test_where_the_budget_of_a_profile_cannot_hold_the_error_says_what_was_charged_and_names_it(opened, paid):
+    session = opened(budget=50)
+    paid.sampled = lambda body: 3 * body["max_tokens"]
+    with pytest.raises(BudgetError, match=r"here no budget can hold; \$0\.0302 is spent; ") as caught:
+        session.chat("words", "Say {{word}}", model="team/small", over=ROWS, max_tokens=50, concurrency=1)
+    assert paid.charged == Fraction(302, 10**4)
+    file = session.settings.file
+    assert caught.value.hint == f"no budget in [profiles.paid] of {file}, then %%chat words:1 --resume"
+    with pytest.raises(BudgetError) as caught:
+        session.resume("words", budget=5)
+    assert caught.value.hint.endswith("then %%chat words:1 --resume without --budget")
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_budget_is_refused_where_a_tinker_server_charges_for_more_than_is_counted(tmp_path, elsewhere):
+    async def answer(request):
+        if request.url.path == "/v1/models":
+            return httpx.Response(
+                200, json={"object": "list", "data": [{**LISTED["data"][0], "owned_by": "rolloutlab"}]}
+            )
+        return httpx.Response(200, json={"name": "tinker"})
+
+    prices = {"team/small": Price(100.0, 200.0, 1000.0)}
+    service = Address(URL, f"{URL}/v1") if elsewhere else None
+    model = ModelSettings() if elsewhere else ModelSettings(engine="tinker", engine_url="http://127.0.0.1:1")
+    http = HttpClient(httpx.MockTransport(answer), backoff=0)
+    session = Session(Settings(home=tmp_path, service=service, prices=prices, model=model), http=http)
+    lab_with(session.store, ["yes", "no"], rewards=[1.0, 0.0], model="team/small")
+    for call in (
+        lambda: session.chat("words", "Say so", model="team/small", max_tokens=9, budget=1),
+        lambda: session.judge("capitals", model="team/small", max_tokens=9, budget=1),
+        lambda: session.reward("capitals", lambda answer: 1.0, budget=1),
+        lambda: session.train("capitals", budget=1),
+    ):
+        with pytest.raises(InputError, match="no budget can hold on a Tinker server") as caught:
+            call()
+        assert caught.value.hint == "the cell again, without a budget"
+    session.reward("capitals", lambda answer: 1.0, say=lambda _: None)
+    session.close()
+    http.close()

@@ -83,8 +83,9 @@ def test_a_dry_run_after_judging_estimates_the_sampling_alone(sampled, paid):
     assert abs(about - charged) <= charged / 100
 
 
-def test_a_judge_ends_before_its_budget_is_exceeded_and_no_reward_is_changed(sampled, paid):
+def test_a_judge_ends_before_its_budget_is_exceeded_and_no_reward_is_changed(sampled, paid, capsys):
     before = paid.charged
+    capsys.readouterr()
     shown = sampled.error("%%reward words --judge team/judge --samples 1 --max-tokens 100 --budget 0.6\n")
     assert 0 < paid.charged - before <= Fraction(6, 10)
     assert re.search(
@@ -93,6 +94,8 @@ def test_a_judge_ends_before_its_budget_is_exceeded_and_no_reward_is_changed(sam
         r"  -> a larger --budget, or a smaller --samples or --max-tokens",
         shown,
     )
+    cost = Fraction(re.search(r"^cost: \$([\d.]+) for .* of team/judge", capsys.readouterr().out, re.MULTILINE)[1])
+    assert abs(cost - (paid.charged - before)) <= cost / 100
     assert all(body["max_tokens"] == 100 for body in paid.bodies if body["model"] == "team/judge")
     assert not any(t.reward is not None for t in sampled.lab.collection("words").trajectories)
     assert spent(sampled.lab) == paid.charged
@@ -115,11 +118,13 @@ def test_a_budget_of_a_judge_needs_a_price_and_a_bound(sampled, paid, line, erro
     assert len(paid.bodies) == before
 
 
-def test_a_grader_ends_before_its_budget_is_exceeded_and_resume_scores_the_rest(sampled, paid):
+def test_a_grader_ends_before_its_budget_is_exceeded_and_resume_scores_the_rest(sampled, paid, capsys):
     paid.answer = lambda _: '{"result": 1}'
     before, requests = paid.charged, len(paid.bodies)
     sampled.shell.user_ns["graded"] = sampled.lab.grader(GRADER)
+    capsys.readouterr()
     shown = sampled.error("%%reward words --with graded --budget 0.25 --concurrency 4\n")
+    assert re.search(r"^cost: (at most )?\$0\.\d+ for .* of team/judge", capsys.readouterr().out, re.MULTILINE)
     assert 0 < paid.charged - before <= Fraction(1, 4)
     assert requests < len(paid.bodies) < requests + 40
     assert re.search(

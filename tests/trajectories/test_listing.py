@@ -2,7 +2,7 @@
 
 import pytest
 
-from rolloutlab.api.prices import Tokens
+from rolloutlab.api.prices import DOLLAR, Tokens
 from rolloutlab.settings import Price
 from rolloutlab.store.models import CollectionSummary
 from rolloutlab.trajectories.tables import catalogue, dollars
@@ -42,7 +42,7 @@ def test_without_a_price_there_is_no_cost(plan):
 
 
 def test_the_table_says_what_is_there_what_is_missing_and_what_it_took():
-    (row,) = catalogue([summary()], None, {}.get, {}).to_dict("records")
+    (row,) = catalogue([summary()], None, {}.get, {}, {}).to_dict("records")
     assert row == {
         "groups": 2,
         "trajectories": 7,
@@ -56,13 +56,21 @@ def test_the_table_says_what_is_there_what_is_missing_and_what_it_took():
 
 
 def test_the_cost_is_shown_where_any_price_is_known():
-    table = catalogue([summary(), summary("rivers", plan={})], None, {"big": Price(0, 1.0)}.get, {})
+    table = catalogue([summary(), summary("rivers", plan={})], None, {"big": Price(0, 1.0)}.get, {}, {})
     assert table["cost ($)"].iloc[0] == 0.5
     assert table["cost ($)"].isna().tolist() == [False, True]
 
 
+def test_what_a_budget_counted_without_usage_is_the_cost_and_without_both_it_is_not_known():
+    unreported = summary(prompt_tokens=0, completion_tokens=0)
+    assert dollars(unreported, {"big": Price(1.0, 1.0)}.get, {}) is None
+    assert dollars(unreported, {"big": Price(1.0, 1.0)}.get, {}, DOLLAR // 4) == 0.25
+    assert dollars(summary(), {"big": Price(0.0, 1.0)}.get, {}, DOLLAR // 4) == 0.5
+    assert dollars(summary(prompt_tokens=0, completion_tokens=0, trajectories=0), {"big": Price(1.0, 1.0)}.get, {}) == 0
+
+
 def test_a_pattern_chooses_by_name_or_by_label():
     result = [summary(), summary(newest=False), summary("rivers")]
-    assert list(catalogue(result, "cap*", {}.get, {}).index) == ["capitals", "capitals:1"]
-    assert list(catalogue(result, "*:1", {}.get, {}).index) == ["capitals:1"]
-    assert list(catalogue(result, "x*", {}.get, {}).index) == []
+    assert list(catalogue(result, "cap*", {}.get, {}, {}).index) == ["capitals", "capitals:1"]
+    assert list(catalogue(result, "*:1", {}.get, {}, {}).index) == ["capitals:1"]
+    assert list(catalogue(result, "x*", {}.get, {}, {}).index) == []

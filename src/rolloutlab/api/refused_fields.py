@@ -9,7 +9,8 @@ from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
 from rolloutlab.api.http.loop_lock import LoopLock
-from rolloutlab.api.wire.chat import AssistantMessage, ChatCompletion, ChatRequest
+from rolloutlab.api.prices import Tokens, prompt_bound
+from rolloutlab.api.wire.chat import AssistantMessage, ChatCompletion, ChatRequest, UserMessage
 from rolloutlab.errors import ServiceError, SignInError
 from rolloutlab.settings import Address
 
@@ -28,6 +29,8 @@ _REFUSALS = {400, 403, 422, 500}
 """After these a request of another form might be taken."""
 _TRIED = {LOGPROBS, "n", "seed"}
 _OF_MESSAGES = {"role", "content", "tool_calls", "token_ids"}  # the last is `EarlierTokens`' to leave out
+_WORD = UserMessage(role="user", content="hi")
+"""The prompt of trials, so that they cost next to nothing."""
 _UNTRAINED = "its completions can be judged and compared, but not trained on"
 
 
@@ -73,6 +76,13 @@ class RefusedFields:
             self._lacking.add(key)
         return completion
 
+    def most_of_trials(self, address: Address, model: str, n: int) -> Tokens:
+        """The most tokens of the trials that requests for `n` completions may lead to, if they have `max_tokens`."""
+        if (address.inference_base_url, model) in self._refused:
+            return Tokens()
+        trials = 1 + len(_TRIED)
+        return Tokens(trials * prompt_bound([_WORD]), trials + n)
+
     def notes(self) -> list[str]:
         """A line for each model whose service has refused something, or gave no logprobs; each line is given once."""
         lines = []
@@ -98,7 +108,8 @@ class RefusedFields:
 
 async def _trial(request: ChatRequest, send: Send) -> set[str]:
     fields = _optional(request, ()) & _TRIED
-    short = request.model_copy(update={"max_tokens": 1} if request.max_tokens else {})
+    lengths = {name: 1 for name in ("max_tokens", "max_completion_tokens") if getattr(request, name)}
+    short = request.model_copy(update={"messages": [_WORD], **lengths})
     needed = set(fields)
     for kept in ("", *sorted(fields)):  # first without any, then with each of them that is taken
         try:

@@ -14,11 +14,14 @@ Judged = Mapping[int, Mapping[str, Tokens]]
 
 
 def cost_line(
-    run: SamplingRun, price: Price, earlier: Iterable[CollectionSummary], judged: Callable[[], Judged]
+    run: SamplingRun, price: Price, trials: Tokens, earlier: Iterable[CollectionSummary], judged: Callable[[], Judged]
 ) -> str:
-    """What a plan costs at most, and about as much as the completions of the newest of `earlier` that is like it."""
+    """What a plan costs at most, and about as much as the completions of the newest of `earlier` that is like it.
+
+    trials: the most tokens of requests that find out what the service takes.
+    """
     try:
-        most = f"at most {shown(cost(price, most_tokens(run)), up=True)} without retries (max_tokens)"
+        most = f"at most {shown(cost(price, most_tokens(run).plus(trials)), up=True)} without retries (max_tokens)"
     except InputError as error:
         most = f"no bound: {error.message}{f' -> {error.hint}' if error.hint else ''}"
     like = (each for each in earlier if is_like(run, each))

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -31,7 +31,8 @@ Send = Callable[..., Coroutine[Any, Any, ChatCompletion]]
 class Terms(NamedTuple):
     """What the present service charges. limit: what the lab may spend there in all. file: of the settings.
 
-    named: the name that the service has for a model, which a price may be of too.
+    named: the name that the service has for a model, which a price may be of too. profile: whose budget that is.
+    engine: the name of what computes below the service, if it is known.
     """
 
     service: str
@@ -39,6 +40,8 @@ class Terms(NamedTuple):
     limit: Amount | None
     file: str
     named: Callable[[str], str] = str
+    profile: str = "the profile"
+    engine: Callable[[], str | None] = lambda: None
 
     def price(self, model: str) -> Price | None:
         """The price of a model's tokens, if it is in the settings."""
@@ -46,15 +49,16 @@ class Terms(NamedTuple):
         return next(filter(None, priced), None)
 
 
-def terms_of(settings: Settings, service: str) -> Terms:
-    """The terms of the service in the settings. service: its name in the lab's records."""
+def terms_of(settings: Settings, service: str, engine: Callable[[], str | None]) -> Terms:
+    """The terms of the service in the settings. service: its name in the lab's records. engine: as of `Terms`."""
     address = settings.service
     own, limit = (address.prices, address.budget) if address else ({}, None)
     where = str(settings.file) if settings.file else "the settings file"
     named = partial(chat_name, address) if address else str
-    return Terms(
-        same_service(service), (own, settings.prices), None if limit is None else amount_of(limit), where, named
-    )
+    service, prices = same_service(service), (own, settings.prices)
+    there = (name for name, each in settings.profiles.items() if each.budget and same_service(each.url) == service)
+    profile = next((f"[profiles.{name}]" for name in there), "the profile")
+    return Terms(service, prices, None if limit is None else amount_of(limit), where, named, profile, engine)
 
 
 @dataclass
@@ -105,10 +109,19 @@ class Meter:
     def check(self, model: str, *, max_tokens: int | None, hint: str = "--max-tokens 512") -> None:
         """InputError where there is a budget, and no price of the model or no bound of its completions."""
         if self.limited:
+            self.check_engine()
             self._known_price(model)
             if max_tokens is None:
                 message = "a budget needs the most tokens of a completion: without it, no price has a bound"
                 raise InputError(message, hint=hint)
+
+    def check_engine(self) -> None:
+        """InputError where there is a budget, and an engine that charges for more than the service counts."""
+        if self.limited and self._terms.engine() == "tinker":
+            message = (
+                "no budget can hold on a Tinker server: it charges for tokens that the lab's service does not count"
+            )
+            raise InputError(message, hint=self._without("the cell again"))
 
     async def complete(self, request: ChatRequest, send: Send) -> ChatCompletion:
         """Send a request once its worst case fits the budgets, waiting for requests under way where it does not yet.
@@ -139,6 +152,7 @@ class Meter:
     def check_training(self, model: str) -> None:
         """InputError where there is a budget, and no price to train the model."""
         price = self._terms.price(model)
+        self.check_engine()
         if self.limited and (price is None or price.train is None):
             raise self._no_price(model, "prompt, completion and train")
 
@@ -171,8 +185,8 @@ class Meter:
         finally:
             self._pay(entry, paid, paid if charged else 0, Tokens(trained=tokens if charged else 0))
             self.close()
-        for line in self.lines():
-            say(line)
+            for line in self.lines():
+                say(line)
 
     def compare(self, tokens: Tokens, most: Tokens) -> None:
         """Stop the cell where a request took more tokens than it could, as its bound does not hold at this service."""
@@ -203,22 +217,30 @@ class Meter:
             tokens = entry.tokens
             if entry.price and tokens.trained:
                 lines.append(f"cost: {shown(entry.spent)} for {count(tokens.trained, 'trained token')} of {model}")
-            elif entry.price:
+            elif entry.price and (entry.bounded or entry.uncounted or entry.tokens != Tokens()):
                 lines.append(_line(model, entry))
         if lines and self._terms.limit is not None:
-            spent, limit = self._spending().at(self._terms.service), self._terms.limit
-            lines.append(f"spent at {self._terms.service} in all: {shown(spent)} of a budget of {shown(limit)}")
+            with suppress(LabError):  # that a lab cannot be read must not hide the error which a cell ends in
+                spent, limit = self._spending().at(self._terms.service), self._terms.limit
+                lines.append(f"spent at {self._terms.service} in all: {shown(spent)} of a budget of {shown(limit)}")
         return [*lines, *filter(None, [self._unrecorded])]
 
     def more(self, rest: str | None, smaller: str = "a smaller --max-tokens") -> str:
         """What to type after a budget was reached. rest: the cell that goes on; None for the same one."""
         if self._wrong_bound:
-            return f"{rest or 'the cell again'}, without a budget"
+            return self._without(rest or "the cell again")
         if self._budget is None or self._over_limit:
             return f"a larger budget in {self._terms.file}, then {rest or 'the cell again'}"
         if rest is None:
             return f"a larger --budget, or {smaller}"
         return f"{rest} --budget {self._budget.limit / DOLLAR:g}"
+
+    def _without(self, rest: str) -> str:
+        """What to type where no budget can hold."""
+        if self._terms.limit is None:
+            return f"{rest}, without a budget"
+        first = f"no budget in {self._terms.profile} of {self._terms.file}, then {rest}"
+        return first if self._budget is None else f"{first} without --budget"
 
     def _known_price(self, model: str) -> Price:
         if price := self._terms.price(model):
@@ -287,7 +309,12 @@ class Meter:
     def _spent(self) -> str:
         """What was spent of the budget: of the cell, or at the service."""
         here = self._budget
-        return shown(self._spending().at(self._terms.service) if here is None else here.spent)
+        return shown(self._spent_there() if here is None else here.spent)
+
+    def _spent_there(self) -> Amount:
+        """What was spent at the service, without what this cell has set aside."""
+        aside = sum(entry.aside - entry.spent for entry in self._entries.values())
+        return self._spending().at(self._terms.service) - aside
 
     def _exceeded(self, what: str) -> BudgetError:
         """The error for a cost that does not fit the budgets; the hint is of the one that it does not fit."""
@@ -295,9 +322,10 @@ class Meter:
         if here is not None and (limit is None or here.left <= limit - self._spending().at(self._terms.service)):
             return BudgetError(f"{what}, and {shown(here.spent)} of a budget of {shown(here.limit)} is spent")
         self._over_limit = True
-        spent = self._spending().at(self._terms.service) - sum(entry.left for entry in self._entries.values())
         where = f"of a budget of {shown(limit or 0)} at {self._terms.service} is spent"
-        return BudgetError(f"{what}, and {shown(spent)} {where}", hint=f"a larger budget in {self._terms.file}")
+        return BudgetError(
+            f"{what}, and {shown(self._spent_there())} {where}", hint=f"a larger budget in {self._terms.file}"
+        )
 
 
 def _line(model: str, entry: _Entry) -> str:

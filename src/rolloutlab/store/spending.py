@@ -8,6 +8,7 @@ from rolloutlab.api.prices import Amount, Tokens
 from rolloutlab.store.models import StoredCollection, now
 from rolloutlab.store.sqlite import Database
 
+SAMPLING = "sampling"
 JUDGING = "judging"
 """The purpose of tokens that a model took to score a collection of another one."""
 _SPENT = "SELECT coalesce(sum(amount), 0) FROM spending WHERE service = ?"
@@ -67,6 +68,14 @@ class Spending:
     def at(self, service: str) -> Amount:
         """All that the lab has spent at a service."""
         return int(self._database.read(_SPENT, service)[0][0])
+
+    def sampled(self) -> Mapping[int, Amount]:
+        """By the id of a collection, what its sampling has cost by the prices of then, with what was not reported."""
+        sql = """
+            SELECT collection_id, sum(amount) FROM spending
+            WHERE purpose = ? AND collection_id IS NOT NULL GROUP BY collection_id
+        """
+        return {row[0]: row[1] for row in self._database.read(sql, SAMPLING)}
 
     def judged(self) -> Mapping[int, Mapping[str, Tokens]]:
         """By the id of a collection, the tokens of each model that has judged it."""

@@ -286,6 +286,14 @@ class Models:
         address = self._connector.running()
         return self._connector.engine(address) if address else None
 
+    def engine_name(self) -> str | None:
+        """The name of that engine; of the embedded service the one in the settings, also where it does not run."""
+        settings = self._connector.settings
+        if settings.service is None:
+            return settings.model.engine
+        engine = self.engine()
+        return engine.name if engine else None
+
     def delete_checkpoint(self, name: str) -> SelectedModel:
         """Delete a checkpoint (`lab/sorter@3`); the model without it. Raises as `Session.delete_checkpoint`."""
         short, _, step = name.partition("@")

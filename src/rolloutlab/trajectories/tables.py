@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
-from rolloutlab.api.prices import DOLLAR, Tokens, cost
+from rolloutlab.api.prices import DOLLAR, Amount, Tokens, cost
 from rolloutlab.errors import InputError
 from rolloutlab.settings import Price
 from rolloutlab.store.models import CollectionSummary, StoredCollection, minute
@@ -73,11 +73,15 @@ _COUNTS = ("mean_reward", "scored", "trajectories", "prompt_tokens", "completion
 
 
 def dollars(
-    collection: StoredCollection, price_of: Callable[[str], Price | None], judged: Mapping[str, Tokens]
+    collection: CollectionSummary,
+    price_of: Callable[[str], Price | None],
+    judged: Mapping[str, Tokens],
+    recorded: Amount = 0,
 ) -> float | None:
     """What a collection has cost: its sampling and each judge by their own models; None where one price is not known.
 
-    judged: by model, the tokens of judges. Those of an older version are not apart, and count as sampled.
+    judged: by model, the tokens of judges. Those of an older version are not apart, and count as sampled. recorded:
+    what sampling has cost by the lab's records, which is more than its tokens where the service reported none.
     """
     prompt = collection.prompt_tokens - sum(tokens.prompt for tokens in judged.values())
     completion = collection.completion_tokens - sum(tokens.completion for tokens in judged.values())
@@ -88,7 +92,9 @@ def dollars(
         if price is None:
             return None
         amounts.append(cost(price, tokens))
-    return sum(amounts) / DOLLAR
+    if collection.trajectories and sampled[1] == Tokens() and not recorded:
+        return None  # the service reported no usage
+    return (sum(amounts) - amounts[0] + max(amounts[0], recorded)) / DOLLAR
 
 
 def catalogue(
@@ -96,6 +102,7 @@ def catalogue(
     pattern: str | None,
     price_of: Callable[[str], Price | None],
     judged: Mapping[int, Mapping[str, Tokens]],
+    recorded: Mapping[int, Amount],
 ) -> "pd.DataFrame":
     """One row per generation whose name or label fits the pattern (`cap*`), in the order given.
 
@@ -111,7 +118,7 @@ def catalogue(
     listed = [
         c for c in collections if pattern is None or fnmatchcase(c.name, pattern) or fnmatchcase(c.label, pattern)
     ]
-    costs = [dollars(each, price_of, judged.get(each.id, {})) for each in listed]
+    costs = [dollars(each, price_of, judged.get(each.id, {}), recorded.get(each.id, 0)) for each in listed]
     columns: dict[str, list[Any]] = {name: [getattr(each, name) for each in listed] for name in _COUNTS}
     if any(dollars is not None for dollars in costs):
         columns["cost ($)"] = costs
