@@ -1,19 +1,25 @@
 """`rolloutlab engine check`: the engine of this process passes, and each kind of broken engine fails by name."""
 
 import json
+import math
+import shutil
 import sys
 from concurrent.futures import Future
 from dataclasses import replace
 from itertools import count
+from random import Random
 
 import pytest
+from transformers import AutoModelForCausalLM
 
 from rolloutlab.cli.commands import main
 from rolloutlab.engines.check import GRADIENTS
 from rolloutlab.engines.engine import partial_of
 from rolloutlab.engines.local import LocalEngine
+from rolloutlab.engines.sampling_check import divergence, limit, ranks
 from rolloutlab.errors import ServiceError
 from rolloutlab.objective.options import Options
+from rolloutlab.policy.model import base_of
 
 OPTIONS = {f"gradient: {name}" for name in GRADIENTS} - {"gradient: default", "gradient: custom_loss"}
 EVERY_GRADIENT = OPTIONS | {"gradient: default", "gradient: custom_loss"}
@@ -85,6 +91,50 @@ class OneSeed(LocalEngine):
         return super().sample(checkpoint, [replace(each, seed=0) for each in requests], on_token)
 
 
+class OnlyTheBase(LocalEngine):
+    def sample(self, checkpoint, requests, on_token=None):
+        return super().sample(None, requests, on_token)
+
+
+class Sampled(LocalEngine):
+    changes: dict
+
+    def sample(self, checkpoint, requests, on_token=None):
+        return super().sample(checkpoint, [replace(each, **self.changes) for each in requests], on_token)
+
+
+class Colder(Sampled):
+    changes = {"temperature": 0.7}
+
+
+class Nucleus(Sampled):
+    changes = {"top_p": 0.8}
+
+
+class NoStops(Sampled):
+    changes = {"stops": ()}
+
+
+class NoEnds(LocalEngine):
+    def __init__(self, policy, **options):
+        super().__init__(replace(policy, end_ids=frozenset()), **options)
+        self.base = base_of(policy)
+
+
+class OtherFinish(LocalEngine):
+    def sample(self, checkpoint, requests, on_token=None):
+        future = super().sample(checkpoint, requests, on_token)
+        future.add_done_callback(
+            lambda done: done.cancelled() or [setattr(r, "finish", "length") for r in done.result()]
+        )
+        return future
+
+
+class BaseAsReference(LocalEngine):
+    def train(self, source, target, task, callbacks):
+        super().train(source, target, replace(task, reference=None), callbacks)
+
+
 class NeverCancelled(LocalEngine):
     def sample(self, checkpoint, requests, on_token=None):
         future = Future()
@@ -128,6 +178,10 @@ class ElsewhereWithoutOptions(Elsewhere, NoOptions):
     pass
 
 
+class BaseAsReferenceElsewhere(Elsewhere, BaseAsReference):
+    pass
+
+
 class OtherLossRateAndRows(NoLossOfOnesOwn, TwiceTheRate, OtherRowsAfterAStop):
     pass
 
@@ -140,9 +194,9 @@ class FewerRowsAndOneSeed(FewerRowsAfterAStop, OneSeed):
 def check(tiny_policy, capsys, monkeypatch):
     """The exit status of the command, and its report as JSON, for an engine in the place of this process's."""
 
-    def run(engine=LocalEngine, *options):
+    def run(engine=LocalEngine, *options, policy=tiny_policy):
         monkeypatch.setattr("rolloutlab.engines.open.LocalEngine", engine)
-        status = main(["engine", "check", "--policy", str(tiny_policy), "--json", *options])
+        status = main(["engine", "check", "--policy", str(policy), "--json", *options])
         return status, json.loads(capsys.readouterr().out)
 
     return run
@@ -165,7 +219,7 @@ def test_the_engine_of_this_process_passes(check):
     assert (status, report["passed"], report["engine"], report["status"]) == (0, True, "local", {"device": "cpu"})
     results = {line["name"]: line for line in report["lines"]}
     assert results.keys() >= EVERY_GRADIENT
-    assert results["resume"]["gap"] == results["seed"]["gap"] == 0.0
+    assert results["resume"]["gap"] == results["seed: repeated"]["gap"] == 0.0
     assert "went on" in results["resume"]["note"]
     assert "completions/s" in results["throughput: sampling"]["note"]
 
@@ -173,10 +227,12 @@ def test_the_engine_of_this_process_passes(check):
 @pytest.mark.parametrize(
     ("engine", "lines"),
     [
-        (OtherScores, {"logprobs: scored as sampled", "logprobs: as in this process"}),
-        (OtherSamples, {"logprobs: scored as sampled", "first ratio"}),
+        (OtherScores, {"logprobs: scored as sampled", "logprobs: as in this process", "logprobs: after training"}),
+        (OtherSamples, {"logprobs: scored as sampled", "logprobs: after training", "first ratio"}),
+        (OnlyTheBase, {"logprobs: after training", "first ratio"}),
+        (NoStops, {"stop"}),
         (OtherLossRateAndRows, {"gradient: custom_loss", "optimizer", "resume"}),
-        (FewerRowsAndOneSeed, {"resume", "seed"}),
+        (FewerRowsAndOneSeed, {"resume", "seed: another"}),
         (NeverCancelled, {"cancel: sampling", "cancel: training"}),
     ],
 )
@@ -188,8 +244,69 @@ def test_a_broken_engine_fails_by_name(check, few, engine, lines):
 
 def test_an_engine_without_options_nor_seeds_fails_each_of_them_by_name(check):
     status, report = check(NoOptionsNorSeeds)
-    assert failed(report) == OPTIONS | {"seed"}
+    assert failed(report) == OPTIONS | {"seed: repeated"}
     assert (status, report["passed"]) == (1, False)
+
+
+@pytest.mark.parametrize("engine", [Colder, Nucleus])
+def test_tokens_of_another_distribution_fail_though_their_logprobs_are_right(check, engine):
+    status, report = check(engine, "--only=logprobs", "--only=ratio", "--only=distribution", policy="practice")
+    assert (status, failed(report)) == (1, {"sampled distribution"})
+
+
+def test_the_practice_policy_draws_tokens_of_the_distribution_that_it_is_scored_by(check):
+    status, report = check(LocalEngine, "--only=distribution", policy="practice")
+    (line,) = report["lines"]
+    assert status == 0
+    assert line["gap"] < line["limit"] < 0.02
+
+
+def test_an_engine_that_draws_as_it_scores_passes_in_all_but_one_of_10000_cases():
+    random = Random(1)
+    alarms = sum(divergence([random.random() for _ in range(64)]) > limit(64) for _ in range(20_000))
+    assert alarms <= 1
+    # ranks are uniform whatever the distribution, and whichever of its tokens are known
+    weights = [random.expovariate(1.0) ** 3 for _ in range(80)]
+    logprobs = {token: math.log(weights[token] / sum(weights)) for token in range(0, 80, 2)}
+    draws = random.choices(range(80), weights, k=50_000)
+    assert divergence(ranks(draws, logprobs, random)) < limit(50_000)
+    assert divergence(ranks(draws, {token: 1.2 * each for token, each in logprobs.items()}, random)) > limit(1000)
+
+
+def test_another_seed_of_a_policy_that_nearly_always_says_the_same_is_no_failure(check, tiny_policy, tmp_path):
+    peaked = tmp_path / "peaked"
+    shutil.copytree(tiny_policy, peaked)
+    model = AutoModelForCausalLM.from_pretrained(peaked)
+    model.lm_head.weight.data *= 1e6
+    model.save_pretrained(peaked)
+    status, report = check(LocalEngine, "--only=seed", "--only=distribution", policy=peaked)
+    results = {line["name"]: line["result"] for line in report["lines"]}
+    assert results == {"sampled distribution": "pass", "seed: repeated": "pass", "seed: another": "measured"}
+    assert status == 0
+
+
+@pytest.mark.parametrize(("engine", "why"), [(NoEnds, "after an end token"), (OtherFinish, "is not finished by it")])
+def test_completions_that_do_not_end_where_they_should_fail(check, engine, why):
+    _, report = check(engine, "--only=stop", policy="practice")
+    (line,) = report["lines"]
+    assert line["result"] == "fail"
+    assert why in line["note"]
+    assert line["advice"].startswith("stop: ")
+
+
+def test_each_way_that_seeds_are_wrong_has_its_own_advice(check):
+    for engine, name in ((NoSeed, "seed: repeated"), (OneSeed, "seed: another")):
+        _, report = check(engine, "--only=seed")
+        assert failed(report) == {name}
+        assert [line["advice"].startswith(f"{name}: ") for line in report["lines"] if line["advice"]] == [True]
+
+
+def test_a_reference_that_is_not_the_one_asked_for_fails(check):
+    for options in ((), ("--tolerance=0.05",)):
+        assert failed(check(BaseAsReference, "--only=gradient: kl", *options, policy="practice")[1]) == {
+            "gradient: kl_ref_step"
+        }
+    assert failed(check(BaseAsReferenceElsewhere, "--only=gradient: kl")[1]) == {"gradient: kl_ref_step"}
 
 
 def test_a_wrong_scale_of_the_loss_fails_every_gradient(check):
@@ -200,7 +317,11 @@ def test_a_wrong_scale_of_the_loss_fails_every_gradient(check):
 @pytest.mark.parametrize(
     ("engine", "lines", "error"),
     [
-        (NoSampling, {"throughput: sampling", "seed", "cancel: sampling"}, "ServiceError: no sampler is left"),
+        (
+            NoSampling,
+            {"throughput: sampling", "seed: another", "stop", "sampled distribution"},
+            "ServiceError: no sampler is left",
+        ),
         (NoTraining, {"throughput: training", "resume", "optimizer"}, "ServiceError: no trainer is left -> start one"),
     ],
 )
@@ -245,7 +366,7 @@ def test_the_report_is_a_table_with_progress_beside_it(tiny_policy, capsys, few)
     )
     assert printed.out.endswith("\n\nnothing failed\n")
     assert max(map(len, printed.out.splitlines())) <= 80
-    assert "1 of 13: logprobs: scored as sampled\n" in printed.err
+    assert "1 of 17: logprobs: scored as sampled\n" in printed.err
 
 
 def test_a_failure_is_explained_once_and_progress_takes_one_line_of_a_terminal(tiny_policy, few, capsys, monkeypatch):
@@ -256,9 +377,9 @@ def test_a_failure_is_explained_once_and_progress_takes_one_line_of_a_terminal(t
     assert "FAIL               optimizer (ServiceError: no trainer is left -> start one)" in out
     assert out.count("-> gradient: the engine computes another loss: leave this option out on it\n") == 1
     assert max(map(len, out.splitlines())) <= 80
-    assert "\r\x1b[K1 of 13: logprobs: scored as sampled" in err
+    assert "\r\x1b[K1 of 17: logprobs: scored as sampled" in err
     assert err.endswith("\r\x1b[K")
-    assert "\n1 of 23" not in err
+    assert "\n1 of 28" not in err
 
 
 @pytest.mark.parametrize(

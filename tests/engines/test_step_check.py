@@ -9,6 +9,8 @@ pytest.importorskip("tinker")
 from rolloutlab.engines.check import Conformance
 from tests.engines.tinker_server import Server, engine_of, serving
 
+SAMPLING = ["logprobs: after", "first ratio", "distribution", "kl_ref_step", "seed", "stop"]
+
 
 class AdamOf(Server):
     """A server that takes steps with other settings of AdamW than it is sent."""
@@ -71,6 +73,15 @@ def test_an_honest_server_passes(policy, optimizer, means):
     assert line.gap < 0.02
     assert "up to 0.03 passes" in line.note
     assert "no norm" not in line.note
+
+
+def test_an_honest_server_samples_as_it_is_asked(policy, tmp_path, monkeypatch):
+    monkeypatch.setattr("rolloutlab.engines.sampling_check._DRAWS", 136)
+    server = Server(policy, "tiny", leaks=True)
+    with serving(server), engine_of(server) as engine:
+        lines = list(Conformance(engine, None, tmp_path, 1e-4).run(only=SAMPLING))
+    assert len(lines) == 7
+    assert [line for line in lines if line.result != "pass"] == []
 
 
 @pytest.mark.parametrize(

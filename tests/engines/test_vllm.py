@@ -7,6 +7,7 @@ from array import array
 import pytest
 import torch
 
+from rolloutlab.engines.check import Conformance
 from rolloutlab.engines.local import LocalEngine
 from rolloutlab.engines.open import open_engine
 from rolloutlab.engines.vllm import VllmSampled
@@ -91,6 +92,21 @@ def test_logprobs_of_completions_are_those_of_the_checkpoint(engine_of, server, 
         assert [row.logprobs for row in rows] == [pytest.approx(each, abs=1e-4) for each in scored]
         assert len({tuple(row.tokens) for row in rows}) > 1
     assert sampled(engine, checkpoint, requests[2])[0].tokens == rows[2].tokens, "the seed is the request's alone"
+
+
+def test_the_engine_samples_as_it_is_asked(engine_of, server, tmp_path, monkeypatch):
+    monkeypatch.setattr("rolloutlab.engines.sampling_check._DRAWS", 160)
+    only = ["logprobs", "ratio", "distribution", "seed", "stop"]
+    lines = list(Conformance(engine_of(server), None, tmp_path, 1e-4).run(only=only))
+    assert [line.name for line in lines if line.result == "pass" and "gradient" not in line.name] == [
+        "logprobs: scored as sampled",
+        "logprobs: after training",
+        "first ratio",
+        "sampled distribution",
+        "seed: repeated",
+        "seed: another",
+        "stop",
+    ]
 
 
 def test_an_adapter_is_loaded_once_for_many_chats_and_again_after_a_restart(engine_of, server, checkpoint):

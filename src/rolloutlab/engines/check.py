@@ -2,7 +2,6 @@
 
 import math
 import time
-from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import suppress
@@ -17,7 +16,16 @@ import torch
 from rolloutlab.api.wire.chat import UserMessage
 from rolloutlab.engines import naive
 from rolloutlab.engines.engine import Engine, HasTrials, partial_of
-from rolloutlab.engines.report import Measurement, Result
+from rolloutlab.engines.report import Measurement
+from rolloutlab.engines.sampling_check import (
+    TIMEOUT,
+    row_of,
+    sampled_divergence,
+    sequence,
+    sequences,
+    stop_fault,
+    stop_of,
+)
 from rolloutlab.engines.step_check import LIMIT, gradient_gaps, momentum_gap
 from rolloutlab.errors import Cancelled, InputError
 from rolloutlab.fsutil import remove
@@ -31,8 +39,10 @@ from rolloutlab.policy.token_sequence import TokenSequence
 
 _RATE = 1e-3
 _TOKENS, _COMPLETIONS, _ROWS = 16, 8, 4
-_TIMEOUT = 600.0
-"""Seconds for one request: an engine elsewhere may load or compile first."""
+_CUTS = (0, 6, 12, 18)
+"""Where the text below is cut, for prompts that differ in how many tokens may follow."""
+_CHANCE = math.log(1e-5)
+"""Logprob above which completions may be the same by chance."""
 _OFFSETS = (0.05, -0.6, 0.9, 2.1, -0.1, 0.3)
 """Log ratios of the rows of gradients, on both sides of every bound that the options below set, and near none."""
 _TEXT = "The quick brown fox jumps over the lazy dog, and the dog sleeps on; nothing else moves in the field today."
@@ -52,6 +62,7 @@ GRADIENTS: dict[str, Mapping[str, Any]] = {
     },
     "vendor_k2_tau": {"k2_tau": 0.5},
     "kl_penalty_coef": {"kl_penalty_coef": 0.3},
+    "kl_ref_step": {"kl_penalty_coef": 1.0},
     "mask_prob_ratio": {"mask_prob_ratio": True, **_BOUNDS},
     "max_negative_advantage_importance_sampling_weight": {"max_weight": 1.5},
     "precalculate_logprobs": {"precalculate_logprobs": True},
@@ -83,9 +94,11 @@ class Conformance:
         every: dict[str, Callable[[], Measurement]] = {"logprobs: scored as sampled": self._scored}
         if self._naive:
             every["logprobs: as in this process"] = self._as_here
-        every["first ratio"] = self._first_ratio
+        every |= {"logprobs: after training": self._scored_later, "first ratio": self._first_ratio}
+        every["sampled distribution"] = self._distribution
         every |= {f"gradient: {name}": partial(self._gradient, name) for name in GRADIENTS}
-        every |= {"optimizer": self._optimizer, "resume": self._resume, "seed": self._seed}
+        every |= {"optimizer": self._optimizer, "resume": self._resume}
+        every |= {"seed: repeated": self._seed, "seed: another": self._other_seed, "stop": self._stop}
         every |= {"cancel: sampling": self._cancel_sampling, "cancel: training": self._cancel_training}
         every |= {"throughput: sampling": self._sampling_speed, "throughput: training": self._training_speed}
         return every
@@ -111,39 +124,57 @@ class Conformance:
                 hint = f" -> {hint}" if (hint := getattr(error, "hint", None)) else ""
                 yield Measurement(name, "fail", note=f"{type(error).__name__}: {error}"[:300] + hint)
 
-    def _compared(self, gap: float, note: str = "") -> Measurement:
-        # a gap that is not a number must fail
-        return Measurement("", "pass" if gap <= self._tolerance else "fail", gap, self._tolerance, note)
+    def _compared(self, gap: float, note: str = "", limit: float | None = None) -> Measurement:
+        limit = limit or self._tolerance
+        return Measurement("", "pass" if gap <= limit else "fail", gap, limit, note)  # one that is not a number fails
 
     def _scored(self) -> Measurement:
-        scored = self._engine.logprobs(None, self._sampled_sequences)
+        scored = self._engine.logprobs(None, sequences(self._sampled))
         return self._compared(_gap([row.logprobs for row in self._sampled], scored))
 
     def _as_here(self) -> Measurement:
         assert self._naive
-        here = self._naive.base_logprobs(self._sampled_sequences)
-        return self._compared(_gap(here, self._engine.logprobs(None, self._sampled_sequences)))
+        sampled = sequences(self._sampled)
+        return self._compared(_gap(self._naive.base_logprobs(sampled), self._engine.logprobs(None, sampled)))
+
+    def _scored_later(self) -> Measurement:
+        sampled = sequences(self._sampled_later)
+        base, scored = (self._engine.logprobs(at, sampled) for at in (None, self._started))
+        changed = _gap(base, scored)
+        if not changed > 0:
+            raise _ProtocolError("training has changed no logprob")
+        gap = _gap([row.logprobs for row in self._sampled_later], scored)
+        return self._compared(gap, f"moved by {changed:.2g}", min(self._tolerance, changed / 2))  # the base must fail
 
     def _first_ratio(self) -> Measurement:
-        metrics = self._train("ratio", self._initial, self._task([self._sampled_row]))[-1]
-        gaps = [abs(float(metrics[name]) - 1) for name in ("ratio_mean", "ratio_max")]
-        return self._compared(max(gaps, key=_size), f"mean {metrics['ratio_mean']:.6f}")
+        both = [self._train("ratio", self._initial, self._task([row_of(self._sampled)]))[-1], self._further[1]]
+        gaps = [abs(float(metrics[name]) - 1) for metrics in both for name in ("ratio_mean", "ratio_max")]
+        mean = max((float(metrics["ratio_mean"]) for metrics in both), key=lambda each: _size(abs(each - 1)))
+        return self._compared(max(gaps, key=_size), f"mean {mean:.6f}")
+
+    def _distribution(self) -> Measurement:
+        ids = self._engine.base.tokenizer.encode(_TEXT, add_special_tokens=False)
+        gap, limit = sampled_divergence(self._engine, [(*self._prompt, *ids[:cut]) for cut in _CUTS])
+        return self._compared(gap, f"up to {limit:.1e} passes", limit)
 
     def _gradient(self, name: str) -> Measurement:
         options, source = Options(**GRADIENTS[name]), _LOSS if name == "custom_loss" else None
-        wire = name.partition(" ")[0]
-        if why := self._engine.unsupported.get(wire):
+        wires = {name.partition(" ")[0], *GRADIENTS[name]}
+        if why := next((why for wire, why in self._engine.unsupported.items() if wire in wires), ""):
             return Measurement("", "refused", note=why)
-        metrics = self._train(f"gradient {name}", self._started, self._task([self._row], options, source))[-1]
+        reference = self._further[0] if name == "kl_ref_step" else None
+        task = replace(self._task([self._row], options, source), reference=reference)
+        metrics = self._train(f"gradient {name}", self._started, task)[-1]
         if self._naive and not isinstance(self._engine, HasTrials):
             before, after = read_state(self._started), read_state(self._folder / f"gradient {name}")
-            expected = self._naive.step(before, self._row, options, source)
+            other = read_state(reference) if reference else None
+            expected = self._naive.step(before, self._row, options, source, other)
             clipped = naive.clipped_gradients(expected)
             gap = naive.relative_gap(naive.gradients_between(before, after), clipped)
             gaps = {"gradient": gap, "norm": abs(float(metrics["grad_norm"]) / expected.norm - 1)}
             loss = expected.loss
         else:  # the tensors are elsewhere: compare with the same derivatives, as a loss of one's own
-            loss, slope = self._slopes(options, source)
+            loss, slope = self._slopes(options, source, reference)
             gaps = {}
             if "custom_loss" not in self._engine.unsupported:
                 own = f"def loss(new, *_):\n    return (torch.tensor({slope}).to(new) * new).sum()"
@@ -153,12 +184,12 @@ class Conformance:
         worst = max(gaps, key=lambda each: _size(gaps[each]))
         return self._compared(gaps[worst], f"{worst}; norm {metrics['grad_norm']:.4g}")
 
-    def _slopes(self, options: Options, source: str | None) -> tuple[float, list[float]]:
-        sequences = [each.tokens for each in self._row]
-        new, base = (
-            [value for each in self._engine.logprobs(at, sequences) for value in each] for at in (self._started, None)
+    def _slopes(self, options: Options, source: str | None, reference: Path | None) -> tuple[float, list[float]]:
+        given = [each.tokens for each in self._row]
+        new, other = (
+            [value for each in self._engine.logprobs(at, given) for value in each] for at in (self._started, reference)
         )
-        loss, slope_T = naive.slopes(torch.tensor(new), self._row, options, base, source)
+        loss, slope_T = naive.slopes(torch.tensor(new), self._row, options, other, source)
         return loss, slope_T.tolist()
 
     def _optimizer(self) -> Measurement:
@@ -183,10 +214,9 @@ class Conformance:
             gaps = gradient_gaps(model, row)
         with engine.trial(self._initial) as model:
             gaps["momentum"] = momentum_gap(model, row)
-        worst, limit = max(gaps, key=lambda each: _size(gaps[each])), max(LIMIT, self._tolerance)
-        result: Result = "pass" if gaps[worst] <= limit else "fail"
+        worst, most = max(gaps, key=lambda each: _size(gaps[each])), max(LIMIT, self._tolerance)
         norm = "; no norm is reported: the size of a step is not compared" if "sign" in gaps else ""
-        return Measurement("", result, gaps[worst], limit, f"{worst}; up to {limit:g} passes{norm}")
+        return self._compared(gaps[worst], f"{worst}; up to {most:g} passes{norm}", most)
 
     def _resume(self) -> Measurement:
         rows = self._task(self._rows)
@@ -197,8 +227,8 @@ class Conformance:
         steps = self._train("stopped", self._initial, rows)
         if len(steps) != len(whole):
             raise _ProtocolError(f"{len(steps)} gradient steps reported of {len(whole)}")
-        sequences = [each.tokens for each in self._row]
-        both = [self._engine.logprobs(self._folder / name, sequences) for name in ("whole", "stopped")]
+        given = [each.tokens for each in self._row]
+        both = [self._engine.logprobs(self._folder / name, given) for name in ("whole", "stopped")]
         note = f"stopped after {_ROWS // 2} of {_ROWS} rows, {'went on' if kept else 'started over'}"
         return self._compared(_gap(*both), note)
 
@@ -206,23 +236,39 @@ class Conformance:
         again = self._sample(seed=1)
         if [row.tokens for row in again] != [row.tokens for row in self._sampled]:
             raise _ProtocolError("the same seed gave other tokens")
-        others = [row.tokens for row in self._sample(seed=2)]
-        if others == [row.tokens for row in self._sampled]:
-            raise _ProtocolError("another seed gave the same tokens")
         return self._compared(_gap([row.logprobs for row in again], [row.logprobs for row in self._sampled]))
+
+    def _other_seed(self) -> Measurement:
+        if [row.tokens for row in self._sample(seed=2)] != [row.tokens for row in self._sampled]:
+            return Measurement("", "pass")
+        chance = sum(logprob for row in self._sampled for logprob in row.logprobs)
+        if not chance > _CHANCE:
+            raise _ProtocolError("another seed gave the same tokens")
+        note = f"the same tokens, but these have a probability of {math.exp(chance):.2g}"
+        return Measurement("", "measured", note=note)
+
+    def _stop(self) -> Measurement:
+        text = self._engine.base.renderer().text
+        if not (stop := stop_of([text(row.tokens[:-1]) for row in self._sampled])):
+            return Measurement("", "measured", note="no letter was sampled that a completion could end with")
+        requests = [replace(request, stops=(stop,)) for request in self._requests(1)]
+        rows = self._engine.sample(None, requests).result(TIMEOUT)
+        if fault := stop_fault(self._engine, [*self._sampled, *rows]):
+            raise _ProtocolError(fault)
+        return Measurement("", "pass", note=f"the stop string was {stop!r}")
 
     def _cancel_sampling(self) -> Measurement:
         cancelled = Event()
 
         def wait(_: Completion) -> None:  # so that no completion ends before it is cancelled
-            cancelled.wait(_TIMEOUT)
+            cancelled.wait(TIMEOUT)
 
         future = self._engine.sample(None, self._requests(3, 64), wait)
         future.cancel()
         cancelled.set()
         begun = time.monotonic()
         with suppress(CancelledError):
-            future.result(_TIMEOUT)
+            future.result(TIMEOUT)
             raise _ProtocolError("a cancelled request gave its completions")
         self._sample(seed=4)
         return Measurement("", "pass", note=f"the next request took {time.monotonic() - begun:.1f} s")
@@ -261,34 +307,28 @@ class Conformance:
         most = min(tokens, self._engine.base.context - len(self._prompt))
         return [CompletionRequest(self._prompt, most, seed=seed, index=i) for i in range(_COMPLETIONS)]
 
-    def _sample(self, *, seed: int) -> list[Completion]:
-        return self._engine.sample(None, self._requests(seed)).result(_TIMEOUT)
+    def _sample(self, *, seed: int, checkpoint: Path | None = None) -> list[Completion]:
+        return self._engine.sample(checkpoint, self._requests(seed)).result(TIMEOUT)
 
     @cached_property
     def _sampled(self) -> list[Completion]:
         return self._sample(seed=1)
 
     @cached_property
-    def _sampled_sequences(self) -> list[TokenSequence]:
-        return [_sequence(self._prompt, row.tokens, row.logprobs) for row in self._sampled]
-
-    @property
-    def _sampled_row(self) -> Row:
-        shares = [(1.0, -1.0)[i % 2] for i in range(len(self._sampled))]
-        return [TrainingSequence(each, share, 1.0) for each, share in zip(self._sampled_sequences, shares, strict=True)]
+    def _sampled_later(self) -> list[Completion]:
+        return self._sample(seed=1, checkpoint=self._started)
 
     @cached_property
     def _row(self) -> Row:
         """Three answers of given tokens, with logprobs as if another policy had sampled them."""
         ids = self._engine.base.tokenizer.encode(_TEXT, add_special_tokens=False)
         parts = [ids[start : start + 12] for start in (0, 5, 9)]
-        unscored = [_sequence(self._prompt, part, [0.0] * len(part)) for part in parts]
+        unscored = [sequence(self._prompt, part) for part in parts]
         scored = self._engine.logprobs(self._started, unscored)
         row = []
         for i, (part, logprobs) in enumerate(zip(parts, scored, strict=True)):
             old = [min(0.0, each - _OFFSETS[(i + t) % len(_OFFSETS)]) for t, each in enumerate(logprobs)]
-            sequence = _sequence(self._prompt, part, old)
-            row.append(TrainingSequence(sequence, (1.0, -0.7, 0.4)[i], (1.0, 0.5, 2.0)[i]))
+            row.append(TrainingSequence(sequence(self._prompt, part, old), (1.0, -0.7, 0.4)[i], (1.0, 0.5, 2.0)[i]))
         return row
 
     @property
@@ -296,7 +336,7 @@ class Conformance:
         """Sequences of different lengths."""
         ids = self._engine.base.tokenizer.encode(_TEXT, add_special_tokens=False)
         parts = [ids[start:end] for start, end in ((0, 12), (5, 10), (3, 21))]
-        return [_sequence(self._prompt, part, [0.0] * len(part)) for part in parts]
+        return [sequence(self._prompt, part) for part in parts]
 
     @property
     def _rows(self) -> list[Row]:
@@ -314,8 +354,14 @@ class Conformance:
     @cached_property
     def _started(self) -> Path:
         """A checkpoint whose adapter is not zero."""
-        self._train("started", self._initial, self._task([self._sampled_row, self._sampled_row]))
+        self._train("started", self._initial, self._task([row_of(self._sampled)] * 2))
         return self._folder / "started"
+
+    @cached_property
+    def _further(self) -> tuple[Path, dict[str, Any]]:
+        """The checkpoint one step later, and the metrics of that step, on samples of the one before."""
+        steps = self._train("further", self._started, self._task([row_of(self._sampled_later)]))
+        return self._folder / "further", steps[-1]
 
     def _task(self, rows: list[Row], options: Options | None = None, loss_source: str | None = None) -> Task:
         return Task(rows, [_RATE] * len(rows), options or Options(), 1, {}, loss_source=loss_source)
@@ -339,11 +385,6 @@ class Conformance:
             raise _ProtocolError("no gradient step was reported")
         seal(draft, self._folder / name)
         return steps
-
-
-def _sequence(prompt: tuple[int, ...], ids: list[int], logprobs: list[float]) -> TokenSequence:
-    trained = bytearray(len(prompt)) + bytearray([1] * len(ids))
-    return TokenSequence(array("i", [*prompt, *ids]), trained, array("f", [0.0] * len(prompt) + logprobs))
 
 
 def _gap(first: list[list[float]], second: list[list[float]]) -> float:

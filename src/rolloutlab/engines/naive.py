@@ -42,16 +42,25 @@ class Naive:
         with torch.no_grad(), self._model.disable_adapter():
             return [self._logprobs(each).tolist() for each in sequences]
 
-    def step(self, state: State, row: Row, options: Options, loss_source: str | None = None) -> Step:
-        """The gradient of a row's loss at a checkpoint; the reference of a penalty is checkpoint 0."""
+    def step(
+        self, state: State, row: Row, options: Options, loss_source: str | None = None, reference: State | None = None
+    ) -> Step:
+        """The gradient of a row's loss at a checkpoint. reference: of a penalty; None is checkpoint 0."""
+        other = self._reference_logprobs(row, reference)
         write_adapter(self._model, state.adapter)
-        base = [value for each in self.base_logprobs([s.tokens for s in row]) for value in each]
         parameters = adapter_parameters(self._model)
         new_T = torch.cat([self._logprobs(s.tokens) for s in row])
-        loss, slope_T = slopes(new_T.detach(), row, options, base, loss_source)
+        loss, slope_T = slopes(new_T.detach(), row, options, other, loss_source)
         slopes_P = torch.autograd.grad((slope_T.to(new_T) * new_T).sum(), list(parameters.values()))
         gradients = dict(zip(parameters, (each.detach().cpu() for each in slopes_P), strict=True))
         return Step(loss, gradients, norm_of(gradients))
+
+    def _reference_logprobs(self, row: Row, reference: State | None) -> list[float]:
+        if reference is None:
+            return [value for each in self.base_logprobs([s.tokens for s in row]) for value in each]
+        write_adapter(self._model, reference.adapter)
+        with torch.no_grad():
+            return [value for s in row for value in self._logprobs(s.tokens).tolist()]
 
     def _logprobs(self, sequence: TokenSequence) -> Tensor:
         ids = torch.tensor([list(sequence.ids)], device=self._model.device)
@@ -61,9 +70,9 @@ class Naive:
 
 
 def slopes(
-    new_T: Tensor, row: Row, options: Options, base: Sequence[float], loss_source: str | None = None
+    new_T: Tensor, row: Row, options: Options, reference: Sequence[float], loss_source: str | None = None
 ) -> tuple[float, Tensor]:
-    """The loss of a row, and its derivative by the logprob of each trained token. base: logprobs of checkpoint 0."""
+    """The loss of a row, and its derivative by the logprob of each trained token. reference: logprobs, of a penalty."""
     moving_T = new_T.detach().double().cpu().requires_grad_()
     tokens = [
         (h, old) for h, s in enumerate(row) for old, on in zip(s.tokens.logprobs, s.tokens.trained, strict=True) if on
@@ -75,7 +84,7 @@ def slopes(
         loss = load_loss(loss_source).function(moving_T, *rest, torch.tensor(histories))
     else:
         old = new_T.tolist() if options.precalculate_logprobs else recorded
-        kl = [new - reference for new, reference in zip(new_T.tolist(), base, strict=True)]
+        kl = [new - other for new, other in zip(new_T.tolist(), reference, strict=True)]
         terms = []
         for t, h in enumerate(histories):
             deltas = [moving_T[s] - old[s] for s, other in enumerate(histories) if other == h]

@@ -14,11 +14,17 @@ _ADVICE = {
     " else train with precalculate_logprobs: true",
     "logprobs: as in this process": "the engine has other weights, another precision or another chat template: give it"
     " the same --policy and --dtype",
+    "logprobs: after training": "the sampler has other weights than the checkpoint that it is asked for, or rounds"
+    " otherwise than the trainer: see that it loads adapters",
     "first ratio": "the first step does not begin on policy: train with precalculate_logprobs: true",
+    "sampled distribution": "tokens are drawn at another temperature, top_p, top_k or with a penalty: see the defaults"
+    " of the sampler, such as a generation_config.json",
     "gradient": "the engine computes another loss: leave this option out on it",
     "optimizer": "steps are of another size: choose the learning rate anew on this engine",
     "resume": "a job of a service that was killed ends in another checkpoint: train it again",
-    "seed": "the same seed does not repeat completions on this engine",
+    "seed: repeated": "the same seed does not repeat completions on this engine",
+    "seed: another": "completions do not depend on the seed: each sampling of a prompt gives the same again",
+    "stop": "completions go on after a stop string or an end token: what is trained has text that no reader sees",
     "cancel": "what is cancelled goes on computing on the engine",
     "throughput": "nothing can be sampled or trained: see the log of the engine",
 }

@@ -1,0 +1,103 @@
+"""Whether an engine samples as it is asked, seen by the tokens and scored logprobs alone.
+
+The rank of a token is the probability of all likelier ones, plus a random part of its own. If tokens are drawn from the
+distribution that they are scored by, ranks are uniform from 0 to 1 (Rosenblatt 1952, doi 10.1214/aoms/1177729394).
+"""
+
+import math
+from array import array
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import accumulate, pairwise
+from random import Random
+
+from rolloutlab.engines.engine import Engine
+from rolloutlab.policy.decode import Completion, CompletionRequest
+from rolloutlab.policy.rows import Row, TrainingSequence
+from rolloutlab.policy.token_sequence import TokenSequence
+
+TIMEOUT = 600.0
+"""Seconds for one request: an engine elsewhere may load or compile first."""
+_KNOWN, _DRAWS = 128, 384
+"""Single tokens after each prompt; the logprobs of those that are among the first give the ranks of the others."""
+_PLACES = (0.25, 0.5, 0.75, 0.95)
+_FALSE_ALARM = 5e-5
+
+
+def sequence(prompt: tuple[int, ...], ids: list[int], logprobs: list[float] | None = None) -> TokenSequence:
+    """A prompt and the trained tokens after it. logprobs: of these; 0 without them."""
+    trained = bytearray(len(prompt)) + bytearray([1] * len(ids))
+    return TokenSequence(
+        array("i", [*prompt, *ids]), trained, array("f", [0.0] * len(prompt) + (logprobs or [0.0] * len(ids)))
+    )
+
+
+def sequences(rows: Sequence[Completion]) -> list[TokenSequence]:
+    """Completions with the logprobs that they were sampled with."""
+    return [sequence(row.request.prompt, row.tokens, row.logprobs) for row in rows]
+
+
+def row_of(rows: Sequence[Completion]) -> Row:
+    """Completions that are trained, every other one away from."""
+    return [TrainingSequence(each, (1.0, -1.0)[i % 2], 1.0) for i, each in enumerate(sequences(rows))]
+
+
+def sampled_divergence(engine: Engine, prompts: Sequence[tuple[int, ...]]) -> tuple[float, float]:
+    """The divergence of single tokens that are sampled after prompts, and its limit."""
+    found, random = list[float](), Random(0)
+    for seed, prompt in enumerate(prompts):
+        requests = [CompletionRequest(prompt, 1, seed=seed, index=i) for i in range(_DRAWS)]
+        draws = [row.tokens[0] for row in engine.sample(None, requests).result(TIMEOUT)]
+        known = list(dict.fromkeys(draws[:_KNOWN]))
+        scored = engine.logprobs(None, [sequence(prompt, [token]) for token in known])
+        logprobs = {token: logprob for token, (logprob,) in zip(known, scored, strict=True)}
+        found += ranks(draws[_KNOWN:], logprobs, random)
+    return divergence(found), limit(len(found))
+
+
+def ranks(draws: Sequence[int], logprobs: Mapping[int, float], random: Random) -> list[float]:
+    """The rank of each draw. logprobs: of tokens that other draws have shown; others are one class, the last."""
+    likeliest = sorted(logprobs, key=lambda token: -logprobs[token])
+    ends = [0.0, *accumulate(math.exp(logprobs[token]) for token in likeliest), 1.0]
+    spans = dict(zip(likeliest, pairwise(ends), strict=False))
+    return [random.uniform(*spans.get(draw, ends[-2:])) for draw in draws]
+
+
+def divergence(ranks: Sequence[float]) -> float:
+    """The Kullback-Leibler divergence of the share of ranks below a place from that place, at the worst one."""
+    ordered = sorted(ranks)
+    shares = [bisect_left(ordered, place) / len(ordered) for place in _PLACES]
+    return max(_divergence(share, place) for share, place in zip(shares, _PLACES, strict=True))
+
+
+def limit(count: int) -> float:
+    """What the divergence of so many uniform ranks exceeds in fewer than one of 20,000 cases (Chernoff's bound)."""
+    return math.log(2 * len(_PLACES) / _FALSE_ALARM) / count
+
+
+def stop_of(texts: Sequence[str]) -> str | None:
+    """A letter with which some completions end if it is their stop string: the most frequent one, if there is any."""
+    letters = Counter(each for text in texts for each in text if each.isalpha())
+    return max(letters, key=lambda letter: letters[letter], default=None)
+
+
+def stop_fault(engine: Engine, rows: Sequence[Completion]) -> str:
+    """What shows that completions do not end at an end token or the first of their stop strings; "" if nothing does."""
+    text, end_ids = engine.base.renderer().text, engine.base.end_ids
+    stopped = 0
+    for row in rows:
+        if end_ids & {*row.tokens[:-1]}:
+            return "a completion goes on after an end token"
+        for stop in row.request.stops:
+            if stop in text(row.tokens[:-1]):
+                return f"a completion goes on after the stop string {stop!r}"
+            if stop in text(row.tokens) and row.finish != "stop":
+                return f"a completion that ends with the stop string {stop!r} is not finished by it"
+        stopped += row.finish == "stop" and row.tokens[-1] not in end_ids
+    return "" if stopped else "no completion ended with the stop string"
+
+
+def _divergence(share: float, place: float) -> float:
+    pairs = (share, place), (1 - share, 1 - place)
+    return sum(p * math.log(p / q) for p, q in pairs if p > 0)
