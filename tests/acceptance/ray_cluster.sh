@@ -11,6 +11,7 @@ ip link set lo up
 ip addr add 10.77.0.1/32 dev lo
 ip addr add 10.77.0.2/32 dev lo
 ip addr add 10.77.0.3/32 dev lo
+ip addr add 10.77.0.4/32 dev lo
 export HOME=$folder RAY_AUTH_MODE=disabled RAY_USAGE_STATS_ENABLED=0 RAY_enable_metrics_collection=0 RAY_local_fs_capacity_threshold=0.999
 export RAY_worker_niceness=0 RAY_agent_register_timeout_ms=120000 RAY_health_check_initial_delay_ms=2000 RAY_health_check_period_ms=1000
 export RAY_health_check_timeout_ms=2000 RAY_health_check_failure_threshold=5
@@ -28,5 +29,7 @@ start() { # COMMAND; status 75 where it fails, as Ray gives its parts 30 s to st
 start "$(node 1 638 --head --port=6379 --include-dashboard=false --temp-dir="$folder/ray")"
 start "$(node 2 648 --address=10.77.0.1:6379)"
 node 3 658 --address=10.77.0.1:6379 >"$folder/join.sh"  # for a node that joins later
+mkdir -p "$folder/without" && echo 'raise ModuleNotFoundError("no rolloutlab here")' >"$folder/without/rolloutlab.py"
+echo "export PYTHONPATH=$folder/without; $(node 4 668 --address=10.77.0.1:6379)" >"$folder/without.sh"
 set +e
 "${@:3}"

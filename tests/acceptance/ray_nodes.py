@@ -49,7 +49,7 @@ CONFIGS: dict[str, tuple[dict[str, Any], str | None]] = {
 
 
 PATIENCE = 5.0
-"""Seconds until a rank counts as hung: a row takes less than one, on a busy machine as well."""
+"""Seconds until a rank or sampler counts as hung: a row takes less than one, on a busy machine as well."""
 
 
 def main(address: str, folder: Path) -> None:
@@ -68,7 +68,8 @@ def main(address: str, folder: Path) -> None:
     for name, (config, source) in CONFIGS.items():
         trials.training(name, config, source)
     trials.rates("two nodes", local, engine)
-    trials.lost_sampler()
+    for what in ("lost", "hung"):
+        trials.lost_sampler(what)
     trials.cancelled()
     trials.lost("trainer", lambda: os.kill(trials.last_trainer().loaded.pid, signal.SIGKILL))
     trials.lost("hung trainer", lambda: os.kill(trials.last_trainer().loaded.pid, signal.SIGSTOP))
@@ -146,22 +147,23 @@ class Trials:
             figures[f"{name}_seconds_per_job"] = values[f"{name} long"] - row * len(long.rows)
         tell(f"rates: {label}", tokens_per_row=tokens, **figures)
 
-    def lost_sampler(self) -> None:
-        """Killed after some tokens of a stream."""
+    def lost_sampler(self, what: str) -> None:
+        """Killed or stopped after some tokens of a stream."""
         asked = requests(64, LENGTH)
         expected = self.local.sample(None, asked).result()
         victim = next(iter(self.engine.samplers.ready.values()))
+        pid = ray.get(victim.__ray_call__.remote(lambda _: os.getpid()))
         count = 0
 
         def on_token(row: Completion) -> None:
             nonlocal count
             count += 1
             if count == 100:
-                ray.kill(victim)
+                os.kill(pid, signal.SIGKILL if what == "lost" else signal.SIGSTOP)
 
         sampled = self.engine.sample(None, asked, on_token).result()
         same = sum(a.tokens == b.tokens for a, b in zip(expected, sampled, strict=True))
-        tell("lost sampler", same=same, of=len(asked), each_token_once=count == sum(len(r.tokens) for r in sampled))
+        tell(f"{what} sampler", same=same, of=len(asked), each_token_once=count == sum(len(r.tokens) for r in sampled))
         wait_for_samplers(self.engine, 2)
 
     def joined(self, folder: Path) -> None:
@@ -172,6 +174,10 @@ class Trials:
         seconds = time.perf_counter() - begun
         self.training("with a node that joined", {}, None)
         tell("joined", seconds=seconds, trainers=len(self.engine.trainers.ranks), **self.engine.status())
+        subprocess.run(["bash", str(folder / "without.sh")], check=True, stdout=subprocess.DEVNULL)
+        while "not used" not in self.engine.status():
+            time.sleep(0.1)
+        tell("without rolloutlab", **self.engine.status())
 
     def cancelled(self) -> None:
         """After three rows; the same task then goes on from what was kept."""

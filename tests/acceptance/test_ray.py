@@ -78,8 +78,9 @@ def test_two_ranks_train_what_one_process_trains_to_the_last_bit(trials: dict[st
     assert trial["same_bits"], trial
 
 
-def test_a_request_survives_the_loss_of_a_sampler_and_no_token_comes_twice(trials: dict[str, Any]) -> None:
-    trial = trials["lost sampler"]
+@pytest.mark.parametrize("what", ["lost", "hung"])
+def test_a_request_survives_the_loss_of_a_sampler_and_no_token_comes_twice(trials: dict[str, Any], what: str) -> None:
+    trial = trials[f"{what} sampler"]
     assert trial["same"] == trial["of"]
     assert trial["each_token_once"]
 
@@ -103,6 +104,12 @@ def test_the_node_that_is_left_does_all_of_it_until_another_one_comes(trials: di
     assert trials["joined"]["nodes"] == "2 (10.77.0.1, 10.77.0.3)"
     assert trials["joined"]["trainers"] == 2
     assert trials["training: with a node that joined"]["same_bits"]
+
+
+def test_a_node_on_which_nothing_can_be_loaded_is_shown_with_the_reason(trials: dict[str, Any]) -> None:
+    trial = trials["without rolloutlab"]
+    assert trial["nodes"] == "2 (10.77.0.1, 10.77.0.3)"
+    assert trial["not used"] == "10.77.0.4 (no sampler: ModuleNotFoundError: no rolloutlab here)"
 
 
 def test_a_job_of_a_killed_service_goes_on_as_if_nothing_had_happened(trials: dict[str, Any]) -> None:

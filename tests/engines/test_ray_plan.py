@@ -1,11 +1,15 @@
 """What the engine on Ray decides without a cluster."""
 
+from dataclasses import replace
+
 import pytest
 
-from rolloutlab.engines.ray.plan import ReportOnce, Streamed, check_address, divide
-from rolloutlab.errors import Cancelled, InputError
+from rolloutlab.engines.ray.plan import ReportOnce, Streamed, check_address, check_same, divide, with_dtype
+from rolloutlab.errors import Cancelled, InputError, PolicyError
 from rolloutlab.policy.decode import CompletionRequest
+from rolloutlab.policy.model import base_of
 from rolloutlab.policy.task import Callbacks
+from rolloutlab.settings import ModelSettings
 
 
 def test_requests_go_where_the_least_is_to_do():
@@ -24,6 +28,30 @@ def test_the_url_of_another_engine_is_not_joined():
     with pytest.raises(InputError, match="is not the address of a Ray cluster") as error:
         check_address("http://10.0.0.1:8000")
     assert error.value.hint.startswith("HOST:PORT")
+
+
+@pytest.mark.parametrize(
+    ("device", "gpus", "dtype"),
+    [(None, False, "float32"), (None, True, "bfloat16"), ("cpu", True, "float32"), ("cuda", False, "bfloat16")],
+)
+def test_all_nodes_have_one_precision_whatever_their_devices(device, gpus, dtype):
+    assert with_dtype(ModelSettings(device=device), gpus=gpus).dtype == dtype
+    for chosen in ("float32", "bfloat16"):
+        assert with_dtype(ModelSettings(device=device, dtype=chosen), gpus=gpus).dtype == chosen
+
+
+def test_a_node_with_other_options_is_refused_by_their_names_and_one_with_other_weights_by_its_files(policy):
+    first = base_of(policy)
+    check_same(base_of(policy), first)
+    other = replace(first, fingerprint="another", bound_options=("--dtype=bfloat16",))
+    with pytest.raises(
+        PolicyError, match="has --dtype=bfloat16 there, and the default settings on other nodes"
+    ) as error:
+        check_same(other, first)
+    assert error.value.hint == "the same rolloutlab on each node, and --dtype"
+    with pytest.raises(PolicyError, match="the policy 'tiny' is another there") as error:
+        check_same(replace(first, fingerprint="another"), first)
+    assert error.value.hint == "the same files and versions on each node"
 
 
 def test_steps_that_are_taken_again_are_reported_once():

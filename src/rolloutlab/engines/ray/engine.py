@@ -31,7 +31,7 @@ class RayEngine:
     """Samples and trains a policy on the nodes of a Ray cluster, each of which can load it under the same name.
 
     `settings.engine_url`: HOST:PORT of a running cluster; None starts one on 127.0.0.1, which ends with the engine.
-    patience: seconds until a rank that computes counts as hung, or a request gives up waiting for a node.
+    patience: seconds until a rank or a sampler that has work counts as hung, or a request gives up waiting for a node.
     least_seconds: between two times that the state of a job is kept; None is five.
 
     Raises:
@@ -69,11 +69,12 @@ class RayEngine:
         self._initial_adapter = ray.put(self._initial.adapter)
 
     def status(self) -> Mapping[str, str]:
-        """See `Engine`. The nodes that sample."""
+        """See `Engine`. The nodes that sample, and those that are not used."""
         ready = list(self.samplers.ready)
         devices = sorted({self._nodes.loaded[node].device for node in ready})
         addresses = sorted(self._nodes.addresses.get(node, node) for node in ready)
-        return {"device": ", ".join(devices), "nodes": f"{len(ready)} ({', '.join(addresses)})"}
+        status = {"device": ", ".join(devices), "nodes": f"{len(ready)} ({', '.join(addresses)})"}
+        return {**status, "not used": unused} if (unused := self._nodes.unused()) else status
 
     def create_initial(self, folder: Path) -> None:
         """See `Engine`."""

@@ -10,8 +10,8 @@ import torch
 from peft import LoraConfig
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from rolloutlab.engines.ray.plan import check_address
-from rolloutlab.errors import PolicyError, ServiceError
+from rolloutlab.engines.ray.plan import check_address, check_same, with_dtype
+from rolloutlab.errors import PolicyError, RolloutlabError, ServiceError
 from rolloutlab.policy.base import Base
 from rolloutlab.policy.model import Policy, base_of, limit_threads, load_policy, read_adapter
 from rolloutlab.policy.state import State
@@ -62,13 +62,16 @@ def connect(url: str | None) -> None:
 class Nodes:
     """The nodes of the cluster that this process is connected to, by id. policy: its name and settings on each.
 
-    loaded: of those that have loaded it. refused: nodes that cannot, and why. addresses: of those that lived last.
+    loaded: of those that have loaded it. refused: nodes that cannot, and why. failed: why no trainer or sampler
+    started, by node and which. addresses: of those that lived last.
     """
 
     def __init__(self, policy_name: str, settings: ModelSettings) -> None:
-        self.policy = policy_name, settings
+        gpus = any(each["Alive"] and each["Resources"].get("GPU") for each in ray.nodes())
+        self.policy = policy_name, with_dtype(settings, gpus=gpus)
         self.loaded: dict[str, Loaded] = {}
         self.refused: dict[str, PolicyError] = {}
+        self.failed: dict[tuple[str, str], str] = {}
         self.addresses: dict[str, str] = {}
 
     def living(self) -> dict[str, int]:
@@ -90,17 +93,35 @@ class Nodes:
         }
         return ray.remote(kind).options(**options).remote()
 
-    def checked(self, node: str, loaded: Loaded) -> Loaded:
-        """PolicyError: the node has other weights under this name than the first."""
-        if any(each.base.fingerprint != loaded.base.fingerprint for each in self.loaded.values()):
-            raise PolicyError(f"node {node} has another policy {self.policy[0]!r}", hint="the same files on each node")
+    def check(self, node: str, what: str, loaded: Loaded) -> None:
+        """The trainer or sampler of a node has loaded it. Raises PolicyError: as `check_same`."""
+        for first in list(self.loaded.values()):
+            check_same(loaded.base, first.base)
         self.loaded[node] = loaded
-        return loaded
+        self.failed.pop((node, what), None)
 
     def refuse(self, node: str, error: PolicyError) -> None:
         """Use a node no more."""
-        self.refused[node] = error
-        logging.getLogger(__name__).warning("node %s is not used: %s", node, error)
+        self.refused[node] = getattr(error, "cause", error)  # Ray's own error of an actor has its traceback
+        logging.getLogger(__name__).warning("%s is not used: %s", self.addresses.get(node, node), error_line(error))
+
+    def fail(self, node: str, what: str, error: Exception) -> None:
+        """None started on a node, which is tried again."""
+        self.failed[node, what] = error_line(error)
+        logging.getLogger(__name__).warning("no %s on %s: %s", what, self.addresses.get(node, node), error_line(error))
+
+    def unused(self) -> str:
+        """The living nodes that are not used, or not for everything, each with the reason; empty if there are none."""
+        addresses = self.addresses
+        reasons = [(node, error.message) for node, error in list(self.refused.items())]
+        reasons += [(node, f"no {what}: {line}") for (node, what), line in list(self.failed.items())]
+        return "; ".join(f"{addresses[node]} ({why})" for node, why in reasons if node in addresses)
+
+    def none(self, problem: str) -> RolloutlabError:
+        """The error where no node does something."""
+        unused = self.unused()
+        ours = ServiceError(f"{problem}: {unused}" if unused else problem, hint=HINT)
+        return next(iter(self.refused.values()), ours)
 
 
 def error_line(error: BaseException) -> str:

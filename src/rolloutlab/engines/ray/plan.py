@@ -1,11 +1,13 @@
-"""Decisions of the engine on Ray that need no cluster: who samples what, what a job reports once, which address."""
+"""Decisions of the engine on Ray that need no cluster: who samples what, what a job reports once, what nodes load."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
 from rolloutlab.engines.engine import OnToken
-from rolloutlab.errors import Cancelled, InputError
+from rolloutlab.errors import Cancelled, InputError, PolicyError
+from rolloutlab.policy.base import Base
 from rolloutlab.policy.decode import Completion, CompletionRequest
 from rolloutlab.policy.task import Callbacks
+from rolloutlab.settings import ModelSettings
 
 Token = tuple[int, int, float, list[tuple[int, float]]]
 """Index of a completion, a sampled token, its logprob, and the most likely ones there."""
@@ -25,6 +27,23 @@ def check_address(url: str) -> None:
     """InputError for the URL of another engine: a cluster is at HOST:PORT of its head."""
     if "://" in url:
         raise InputError(f"{url!r} is not the address of a Ray cluster", hint="HOST:PORT of its head, as 10.0.0.1:6379")
+
+
+def with_dtype(settings: ModelSettings, *, gpus: bool) -> ModelSettings:
+    """Settings with the precision of all nodes, since each device has another default. gpus: whether a node has any."""
+    on_gpu = gpus if settings.device is None else settings.device == "cuda"
+    dtype = settings.dtype or ("bfloat16" if on_gpu else "float32")
+    return settings.model_copy(update={"dtype": dtype})
+
+
+def check_same(base: Base, first: Base) -> None:
+    """PolicyError: a node has loaded another policy than the first node, or the same with other options."""
+    if base.bound_options != first.bound_options:
+        loaded, others = (" ".join(each.bound_options) or "the default settings" for each in (base, first))
+        message = f"the policy {base.name!r} has {loaded} there, and {others} on other nodes"
+        raise PolicyError(message, hint="the same rolloutlab on each node, and --dtype")
+    if base.fingerprint != first.fingerprint:
+        raise PolicyError(f"the policy {base.name!r} is another there", hint="the same files and versions on each node")
 
 
 class ReportOnce:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -12,6 +13,7 @@ from typing import Any, TypeVar
 
 import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
+from torch import nn
 
 from rolloutlab.engines.engine import OnToken
 from rolloutlab.engines.local import LocalInference
@@ -27,6 +29,8 @@ T = TypeVar("T")
 CACHED_ADAPTERS = 8
 _WATCH_SECONDS = 5.0
 """Between two looks at which nodes there are."""
+_LONGEST_PAUSE = 300.0
+"""Before a sampler is started again on a node where none starts."""
 _TRIES = 4
 
 
@@ -38,10 +42,13 @@ class RaySampler:
 
     def __init__(self) -> None:
         self._adapters: OrderedDict[Any, Adapter] = OrderedDict()
+        self._computed = 0
 
     async def load(self, name: str, settings: ModelSettings, threads: int) -> Loaded:
         """Load the policy. Raises PolicyError."""
         policy, loaded = await asyncio.to_thread(load, name, settings, threads)
+        for layer in _layers(policy.base):
+            layer.register_forward_hook(self._count())  # copies of the base, which compute, have it too
         self._inference = LocalInference(policy, loaded.base)
         return loaded
 
@@ -73,6 +80,16 @@ class RaySampler:
         """As of `Engine`."""
         return await asyncio.to_thread(self._inference.logprobs, await self._adapter(adapters[0]), sequences)
 
+    async def computed(self) -> int:
+        """How many layers so far, of any request."""
+        return self._computed
+
+    def _count(self) -> Callable[..., None]:
+        def count(*_: object) -> None:
+            self._computed += 1
+
+        return count
+
     async def _adapter(self, reference: Any) -> Adapter:
         if reference not in self._adapters:
             self._adapters[reference] = await reference
@@ -83,10 +100,16 @@ class RaySampler:
         return adapter
 
 
+def _layers(base: nn.Module) -> list[nn.Module]:
+    layers = [layer for each in base.modules() if isinstance(each, nn.ModuleList) for layer in each]
+    return layers or list(base.modules())
+
+
 class Samplers:
     """A sampler on each node that can load the policy; all of it runs in one event loop.
 
-    patience: seconds until a request gives up waiting for a node.
+    patience: seconds until a sampler that has work and computes no layer counts as hung, or a request gives up waiting
+    for a node.
     """
 
     def __init__(self, nodes: Nodes, patience: float) -> None:
@@ -94,6 +117,9 @@ class Samplers:
         self.ready: dict[str, Any] = {}
         """Actors by node."""
         self._starting: dict[str, asyncio.Task[Loaded | None]] = {}
+        self._guards: dict[str, asyncio.Task[None]] = {}
+        self._pauses: dict[str, float] = {}
+        """Seconds, of nodes on which no sampler started."""
         self._work: Counter[str] = Counter()
         """Tokens that each node may yet compute."""
         self._any, self._lost = asyncio.Event(), asyncio.Event()
@@ -104,7 +130,7 @@ class Samplers:
         for first in asyncio.as_completed(list(self._starting.values())):
             if loaded := await first:
                 return loaded
-        raise next(iter(self._nodes.refused.values()), ServiceError("no node of the cluster can sample", hint=HINT))
+        raise self._nodes.none("no node of the cluster can sample")
 
     async def watch(self) -> None:
         """Keep a sampler on each node that lives, until cancelled."""
@@ -206,19 +232,46 @@ class Samplers:
         """What a new sampler has loaded; None where the node is lost or cannot."""
         sampler = self._nodes.actor(RaySampler, node, threads, max_concurrency=1000)
         try:
-            loaded: Loaded = self._nodes.checked(node, await sampler.load.remote(*self._nodes.policy, threads))
+            loaded: Loaded = await sampler.load.remote(*self._nodes.policy, threads)
+            self._nodes.check(node, "sampler", loaded)
         except PolicyError as error:
             self._nodes.refuse(node, error)
             return None
         except RayError as error:
-            logging.getLogger(__name__).warning("no sampler on node %s: %s", node, error_line(error))
+            self._pauses[node] = min(2 * self._pauses.get(node, _WATCH_SECONDS / 2), _LONGEST_PAUSE)
+            self._nodes.fail(node, "sampler", error)
             return None
+        self._pauses.pop(node, None)
         self.ready[node] = sampler
+        self._guards[node] = asyncio.create_task(self._guard(node, sampler))
         self._any.set()
         return loaded
 
     def _started(self, node: str, _task: object) -> None:
-        del self._starting[node]
+        """Another one may be started on a node: at once where it is lost, and after a pause where none started."""
+        asyncio.get_running_loop().call_later(self._pauses.get(node, 0.0), self._starting.pop, node)
+
+    async def _guard(self, node: str, sampler: Any) -> None:
+        """End a sampler that does not answer, or has work and computes nothing: its requests then go elsewhere."""
+        ask, before, since = sampler.computed, -1, time.monotonic()
+        while self.ready.get(node) is sampler:
+            try:
+                computed = await asyncio.wait_for(ask.remote(), self._patience)
+            except TimeoutError:
+                break
+            except RayError:
+                return
+            if computed != before or not self._work[node]:
+                before, since = computed, time.monotonic()
+            elif time.monotonic() - since >= self._patience:
+                break
+            await asyncio.sleep(min(_WATCH_SECONDS, self._patience / 4))
+        if self.ready.get(node) is not sampler:
+            return
+        message = "the sampler on node %s has done nothing for %g s, and is started again"
+        logging.getLogger(__name__).warning(message, self._nodes.addresses.get(node, node), self._patience)
+        self._lose(node)
+        ray.kill(sampler)
 
     def _lose(self, node: str) -> None:
         self.ready.pop(node)

@@ -222,25 +222,27 @@ class Trainers:
         while self._load() < len(before):  # some were lost meanwhile: new ones on the nodes that live
             before = {}
         if not self.ranks:
-            raise next(iter(self._nodes.refused.values()), ServiceError("no node of the cluster trains", hint=HINT))
+            raise self._nodes.none("no node of the cluster trains")
         return dict(self.ranks)
 
     def _load(self) -> int:
         """Make and load trainers on living nodes, and forget those that are lost; how many there are."""
         nodes = self._nodes.living()
         self.ranks = {node: rank for node, rank in self.ranks.items() if node in nodes}
-        for node in nodes.keys() - self.ranks.keys() - self._nodes.refused.keys():
+        bad = {node for node, what in list(self._nodes.failed) if what == "sampler"} | self._nodes.refused.keys()
+        for node in nodes.keys() - self.ranks.keys() - bad:
             self.ranks[node] = _Rank(self._nodes.actor(RayTrainer, node, nodes[node], max_concurrency=4))
         answers = {node: rank.actor.load.remote(*self._nodes.policy, nodes[node]) for node, rank in self.ranks.items()}
         for node, answer in answers.items():
             rank = self.ranks[node]
             try:
-                rank.loaded = self._nodes.checked(node, self._loaded(node, answer, first=rank.loaded is None))
+                rank.loaded = self._loaded(node, answer, first=rank.loaded is None)
+                self._nodes.check(node, "trainer", rank.loaded)
             except PolicyError as error:
                 self._nodes.refuse(node, error)
                 self._lose(node)
             except LOST as error:
-                logging.getLogger(__name__).warning("no trainer on node %s: %s", node, error_line(error))
+                self._nodes.fail(node, "trainer", error)
                 self._lose(node)
         return len(self.ranks)
 
