@@ -264,7 +264,7 @@ class TinkerEngine:
 
     def _create(self, state: str | None, *, optimizer: bool = False, cancelled: Cancel = lambda: False) -> Any:
         """A model of a state. Where there is no room, one that can be made again goes, or another session's ends."""
-        end, said = time.monotonic() + _ROOM_SECONDS, ""
+        end, waits = time.monotonic() + _ROOM_SECONDS, False
         while True:
             try:
                 return self._client.create(state, optimizer=optimizer, cancelled=cancelled)
@@ -276,9 +276,10 @@ class TinkerEngine:
                 elif time.monotonic() > end:
                     raise
                 else:
-                    if not said:
-                        said = f"{self._client.url} has no room: waiting up to {_ROOM_SECONDS:g} s for sessions to end"
-                        logging.getLogger(__name__).warning("%s, or give it %s", said, error.hint)
+                    if not waits:
+                        waits = True
+                        what = f"{self._client.url} has no room: waiting up to {_ROOM_SECONDS:g} s for sessions to end"
+                        logging.getLogger(__name__).warning("%s, or give it %s", what, error.hint)
                     self._client.pause(_PAUSE, cancelled)
             except RefusedError as error:
                 what = f"has no {state}" if state else "makes no new model"
