@@ -7,6 +7,7 @@ import pytest
 pytest.importorskip("tinker")
 
 from rolloutlab.engines.check import Conformance
+from rolloutlab.errors import ServiceError
 from tests.engines.tinker_server import Server, engine_of, serving
 
 SAMPLING = ["logprobs: after", "first ratio", "distribution", "kl_ref_step", "seed", "stop"]
@@ -90,7 +91,6 @@ def test_an_honest_server_samples_as_it_is_asked(policy, tmp_path, monkeypatch):
         (ThreeTimesTheRate, True, "size"),
         (NoRate, True, "no step changes a logprob"),
         (OtherMoments, True, "momentum"),
-        (DropsTheLast, False, ""),
         (Uphill, True, ""),
     ],
 )
@@ -99,6 +99,12 @@ def test_a_server_whose_steps_are_others_fails(policy, optimizer, broken, means,
     assert line.result == "fail"
     assert line.note.startswith(why)
     assert line.advice.startswith("optimizer: ")
+
+
+def test_a_server_that_drops_a_sequence_is_refused_at_the_start(policy):
+    server = DropsTheLast(policy, "tiny", means=False)
+    with serving(server), pytest.raises(ServiceError, match="neither means nor sums"), engine_of(server):
+        pass
 
 
 @pytest.mark.parametrize("wrong", ["per_token", "per_row"])

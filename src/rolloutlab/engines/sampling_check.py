@@ -45,15 +45,15 @@ def row_of(rows: Sequence[Completion]) -> Row:
 
 def sampled_divergence(engine: Engine, prompts: Sequence[tuple[int, ...]]) -> tuple[float, float]:
     """The divergence of single tokens that are sampled after prompts, and its limit."""
-    found, random = list[float](), Random(0)
+    uniform, random = list[float](), Random(0)
     for seed, prompt in enumerate(prompts):
         requests = [CompletionRequest(prompt, 1, seed=seed, index=i) for i in range(_DRAWS)]
         draws = [row.tokens[0] for row in engine.sample(None, requests).result(TIMEOUT)]
         known = list(dict.fromkeys(draws[:_KNOWN]))
         scored = engine.logprobs(None, [sequence(prompt, [token]) for token in known])
         logprobs = {token: logprob for token, (logprob,) in zip(known, scored, strict=True)}
-        found += ranks(draws[_KNOWN:], logprobs, random)
-    return divergence(found), limit(len(found))
+        uniform += ranks(draws[_KNOWN:], logprobs, random)
+    return divergence(uniform), limit(len(uniform))
 
 
 def ranks(draws: Sequence[int], logprobs: Mapping[int, float], random: Random) -> list[float]:
