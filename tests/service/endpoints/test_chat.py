@@ -174,7 +174,7 @@ def test_a_service_that_stops_says_so_to_those_who_wait(service, held, stream):
     assert held.reached.wait(PATIENCE)
     closing = threading.Thread(target=engine.close)
     closing.start()
-    while not engine._sampler._closed:
+    while not engine._inference._sampler._closed:
         assert closing.is_alive()
     held.released.set()
     client.join(PATIENCE)
