@@ -1,5 +1,6 @@
 """Fixtures of every room. torch and what stands on it are imported inside: tests of the light rooms stay light."""
 
+import gc
 import os
 import re
 import signal
@@ -42,6 +43,11 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if config.option.markexpr == "process" and collection_path.name.startswith("test_"):
         return True if "mark.process" not in collection_path.read_text() else None
     return None
+
+
+def pytest_collection_finish() -> None:
+    """Leave the eleven thousand tests out of each later search for garbage, which took a fifth of the time."""
+    gc.freeze()
 
 
 @pytest.fixture
