@@ -74,6 +74,7 @@ def main(address: str, folder: Path) -> None:
     trials.lost("trainer", lambda: os.kill(trials.last_trainer().loaded.pid, signal.SIGKILL))
     trials.lost("hung trainer", lambda: os.kill(trials.last_trainer().loaded.pid, signal.SIGSTOP))
     trials.lost("node", trials.kill_node)
+    wait_for_samplers(engine, 1)
     tell("nodes left", **engine.status())
     trials.rates("one node", engine)
     trials.joined(folder.parent)
@@ -274,7 +275,7 @@ def sequence(row: Completion) -> TokenSequence:
 
 
 def wait_for_samplers(engine: RayEngine, count: int) -> None:
-    while len(engine.samplers.ready) < count:
+    while len(engine.samplers.ready) != count:
         time.sleep(0.1)
 
 

@@ -41,7 +41,7 @@ ROOT = Path(__file__).parents[2]
 PYTHON = Path(os.environ.get("SKYRL_PYTHON", ROOT / ".venvs/skyrl/bin/python"))
 COMPILED = Path(os.environ.get("SKYRL_COMPILED", ROOT / ".venvs/skyrl/compiled"))
 PATIENCE = 600.0
-SIZES = {"max_lora_adapters": 8, "max_lora_rank": 16, "train_micro_batch_size": 8, "sample_max_num_sequences": 32}
+SIZES = {"max_lora_adapters": 16, "max_lora_rank": 16, "train_micro_batch_size": 8, "sample_max_num_sequences": 32}
 LINES = ["logprobs: as in this process", "logprobs: after training", "first ratio", "gradient: default"]
 LINES += ["gradient: custom_loss", "optimizer", "resume", "seed: repeated", "seed: another", "stop"]
 """Of `engine check`; all of its lines take minutes."""
