@@ -211,6 +211,15 @@ def test_the_arguments_of_a_call_may_be_an_object():
     assert completion.choices[0].message.tool_calls[0].function.arguments == '{"city": "Köln"}'
 
 
+@pytest.mark.parametrize(("created", "kept"), [("1.5", 1), ("NaN", 0), ("1e400", 0), ('"now"', 0)])
+def test_a_time_of_any_form_is_no_reason_to_lose_a_completion(created, kept):
+    choice = {"index": 0, "message": {"role": "assistant", "content": "yes"}, "finish_reason": "stop"}
+    body = f'{{"created": {created}, "choices": [{json.dumps(choice)}]}}'
+    with closing(HttpClient(httpx.MockTransport(lambda _: httpx.Response(200, content=body)))) as http:
+        completion = http.run(complete(http, ADDRESS, REQUEST))
+    assert (completion.created, completion.choices[0].message.content) == (kept, "yes")
+
+
 def test_a_response_that_is_cut_off_is_said_to_have_come():
     def cut(request):
         text = "Response payload is not completed: <ContentLengthError: 400, message='Not enough data'>"

@@ -4,6 +4,7 @@ They are paid for, so what OpenAI's own clients read is read here as well.
 """
 
 import json
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,8 +14,9 @@ def tidied(body: Any) -> Any:
     if not isinstance(body, Mapping):
         return body
     created, choices = body.get("created"), body.get("choices")
+    seconds = int(created) if isinstance(created, int | float) and math.isfinite(created) else 0
     head = {name: body.get(name) or "" for name in ("id", "model")}
-    head |= {"object": "chat.completion", "created": int(created) if isinstance(created, int | float) else 0}
+    head |= {"object": "chat.completion", "created": seconds}
     tidy = {**body, **head, "choices": list(map(_choice, choices)) if isinstance(choices, list) else choices}
     return {**tidy, "usage": _whole_counts(body["usage"])} if "usage" in body else tidy
 
