@@ -176,7 +176,7 @@ def test_a_memory_bomb_is_a_memory_error(either):
 
 
 def test_memory_held_by_many_processes_counts_together(temporary):
-    result = sandbox.python(MEMORY_OF_MANY, timeout=2)
+    result = sandbox.python(MEMORY_OF_MANY, timeout=15)
     assert result.limit == ("memory" if result.network_isolated else "timeout")
     assert alive_in(temporary) == []
 
