@@ -5,11 +5,12 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["Judge", "Session", "__version__", "lab", "load_ipython_extension", "math_answer"]
+__all__ = ["Judge", "Session", "Step", "__version__", "lab", "load_ipython_extension", "math_answer"]
 
 _MODULES = {
     "Judge": "rolloutlab.trajectories.judge",
     "Session": "rolloutlab.session",
+    "Step": "rolloutlab.environments.protocol",
     "lab": "rolloutlab.session",
     "math_answer": "rolloutlab.trajectories.scoring.math_answers",
 }
@@ -17,6 +18,7 @@ _MODULES = {
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
+    from rolloutlab.environments.protocol import Step
     from rolloutlab.session import Session, lab
     from rolloutlab.trajectories.judge import Judge
     from rolloutlab.trajectories.scoring.math_answers import math_answer
@@ -42,7 +44,7 @@ def _jupyter_server_extension_points() -> list[dict[str, str]]:
 
 
 def __getattr__(name: str) -> Any:
-    """`rolloutlab.Session`, `.lab`, `.Judge` and `.math_answer`, imported when they are first used."""
+    """`rolloutlab.Session`, `.lab`, `.Judge`, `.Step` and `.math_answer`, imported when they are first used."""
     if name not in _MODULES:
         raise AttributeError(f"module 'rolloutlab' has no attribute {name!r}")
     return getattr(_imported(_MODULES[name]), name)

@@ -15,6 +15,7 @@ from rolloutlab.auth.redirect.broker import Brokers
 from rolloutlab.auth.session import OAuthSessions
 from rolloutlab.auth.sign_in import sign_in, sign_in_options, sign_out
 from rolloutlab.connection import Connection, Connector
+from rolloutlab.environments.source import source_of
 from rolloutlab.errors import InputError
 from rolloutlab.sampling.cost import cost_line
 from rolloutlab.sampling.dataset import check_repeatable, rows_of
@@ -444,7 +445,7 @@ class Session:
         work = continued(self.store, name, prompt, variables or {}, settings, self._mcp.resolve(tools))
         return self._sample(work, concurrency, budget, register=model is None)
 
-    split = staticmethod(split_rows)
+    split, environment = staticmethod(split_rows), staticmethod(source_of)
     sandbox, grader = sandbox, graders.of_session
     trl, verifiers, art = map(staticmethod, (foreign.trl, foreign.verifiers, foreign.art))
 

@@ -1,0 +1,1 @@
+"""Environments: simulators that answer each turn of a rollout, and adapters for those of public packages."""

@@ -1,0 +1,123 @@
+"""Observations as messages, and steps as an environment returned them: checked, and safe to store and send."""
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import to_json
+
+from rolloutlab.api.wire.chat import Message
+from rolloutlab.environments.protocol import Step
+
+MAX_CHARS = 1_000_000
+"""Of one observation; no policy reads more, and each would be stored in every request."""
+_MESSAGES: TypeAdapter[tuple[Message, ...]] = TypeAdapter(tuple[Message, ...])
+_EXPECTED = "return Step(observation, reward, done)"
+Scalar = str | int | float | bool
+
+
+class Turn(NamedTuple):
+    """What came of an answer: the messages that the policy reads next, and the rest of a `Step`."""
+
+    messages: tuple[Message, ...]
+    reward: float = 0.0
+    done: bool = False
+    info: Mapping[str, Scalar] = {}
+
+
+class BadStepError(Exception):
+    """A value that an environment may not return; the message says what it may."""
+
+
+def turn_of(value: Any) -> Turn:
+    """The turn of a `Step`, or of a tuple `(observation, reward, done)` with or without an `info`.
+
+    Raises:
+        BadStepError: it is something else; an observation, a reward or `done` is of a wrong type; a step that does not
+            end the episode has nothing for the policy to read.
+    """
+    step = step_of(value)
+    messages = messages_of(step.observation)
+    if not messages and not step.done:
+        raise BadStepError("an episode that goes on needs an observation -> Step(None, reward, done=True) ends it")
+    return Turn(messages, step.reward, step.done, step.info)
+
+
+def step_of(value: Any) -> Step:
+    """The same with its observation as it was: of a tool it becomes the text of a tool message."""
+    if not isinstance(value, tuple) or not 3 <= len(value) <= 4:
+        size = f" of {len(value)}" if isinstance(value, tuple) else ""
+        raise BadStepError(f"a {type(value).__name__}{size} is no Step -> {_EXPECTED}")
+    observation, reward, done, info = (*value, {}) if len(value) == 3 else value
+    return Step(observation, reward_of(reward), _flag(done), _scalars(info))
+
+
+def messages_of(observation: Any) -> tuple[Message, ...]:
+    """The messages of an observation: a text is a user message; none for None and for an empty text.
+
+    Raises:
+        BadStepError: it is neither a text nor messages, or longer than any policy reads.
+    """
+    if observation is None or (isinstance(observation, str) and not observation):
+        return ()
+    if isinstance(observation, str):
+        observation = [{"role": "user", "content": str.__str__(observation)}]
+    if not isinstance(observation, list | tuple) or not all(isinstance(each, Mapping) for each in observation):
+        what = f"an observation is a text or a list of messages, not a {type(observation).__name__}"
+        raise BadStepError(f"{what} -> str(observation), or [{{'role': 'user', 'content': '...'}}]")
+    try:
+        text = to_json([dict(each) for each in observation])
+    except ValueError:  # a lone surrogate, which UTF-8 cannot encode
+        text = _encodable(json.dumps([dict(each) for each in observation], ensure_ascii=False, default=str)).encode()
+    if len(text) > MAX_CHARS:
+        raise BadStepError(f"an observation of {len(text):,} bytes is longer than {MAX_CHARS:,} -> cut it short")
+    try:
+        return _MESSAGES.validate_json(text)
+    except ValidationError as error:
+        raise BadStepError(f"an observation is no list of messages: {error.errors()[0]['msg']}") from None
+
+
+def reward_of(value: Any) -> float:
+    """A reward as a float; BadStepError where it is no finite number."""
+    try:
+        reward = float(value.item() if hasattr(value, "item") else value) if not isinstance(value, str) else math.nan
+    except Exception:  # noqa: BLE001 - of its own methods
+        reward = math.nan
+    if not math.isfinite(reward):
+        raise BadStepError(f"the reward is {_shown(value)}, which is no finite number -> {_EXPECTED}")
+    return reward
+
+
+def _flag(value: Any) -> bool:
+    plain = value.item() if hasattr(value, "item") else value
+    if not isinstance(plain, bool | int):
+        raise BadStepError(f"done is {_shown(value)}, which is neither True nor False -> {_EXPECTED}")
+    return bool(plain)
+
+
+def _scalars(info: Any) -> dict[str, Scalar]:
+    """The numbers and texts of an `info`; the rest is of the environment alone."""
+    if not isinstance(info, Mapping):
+        raise BadStepError(f"info is a {type(info).__name__}, and has to be a dict -> {_EXPECTED}")
+    kept: dict[str, Scalar] = {}
+    for name, value in info.items():
+        plain = value.item() if getattr(value, "shape", None) == () else value
+        if isinstance(plain, str):
+            kept[_encodable(str(name))] = _encodable(plain)[:1000]
+        elif isinstance(plain, bool | int | float) and math.isfinite(plain):
+            kept[_encodable(str(name))] = plain
+    return kept
+
+
+def _encodable(text: str) -> str:
+    """The text with `?` for each lone surrogate."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def _shown(value: Any) -> str:
+    try:
+        return repr(value)[:80]
+    except Exception:  # noqa: BLE001 - of its own method
+        return f"a {type(value).__name__}"

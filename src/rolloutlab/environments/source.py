@@ -1,0 +1,68 @@
+"""Source of environments: a class, a factory, a generator function, an adapter's object, or `PREFIX:NAME`."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from importlib import import_module
+from inspect import isasyncgenfunction, isclass, iscoroutinefunction, isgeneratorfunction
+from typing import Any
+
+from rolloutlab.environments.protocol import Source
+from rolloutlab.environments.short_form import AsyncGeneratorEnvironment, GeneratorEnvironment
+from rolloutlab.errors import InputError
+
+ADAPTERS: Mapping[str, str] = {}
+"""By prefix, the module with its adapter: a function `source(name)` for what comes after the colon."""
+
+
+def source_of(env: Any) -> Source:
+    """The source that an argument `env` stands for.
+
+    Raises:
+        InputError: it is none; a text without a known prefix, or an instance, which is of one rollout only.
+    """
+    if isinstance(env, str):
+        return _adapted(env)
+    if callable(getattr(env, "environment", None)) and callable(getattr(env, "rows", None)):
+        source: Source = env
+        return source
+    if callable(env):
+        return FactorySource(env)
+    if callable(getattr(env, "reset", None)):
+        name = type(env).__name__
+        raise InputError(f"this is one {name}, and each rollout needs its own", hint=f"--env {name}")
+    raise InputError(
+        f"a {type(env).__name__} is not an environment", hint="--env CLASS, with reset(seed), step(answer)"
+    )
+
+
+class FactorySource:
+    """Environments of a class, of a factory, or of a generator function; all are called with the row."""
+
+    def __init__(self, factory: Callable[..., Any]) -> None:
+        self._factory = factory
+        function: Any = factory.func if isinstance(factory, partial) else factory
+        self.name = getattr(function, "__name__", type(function).__name__)
+        self._short_form: Any = None
+        methods = (getattr(function, name, None) for name in ("reset", "step"))
+        self.is_async = isasyncgenfunction(function) or any(map(iscoroutinefunction, methods))
+        if isgeneratorfunction(function):
+            self._short_form = GeneratorEnvironment
+        elif isasyncgenfunction(function):
+            self._short_form = AsyncGeneratorEnvironment
+        elif isclass(function) and not hasattr(function, "reset"):
+            raise InputError(f"{self.name} has no reset", hint="def reset(self, seed): return 'first observation'")
+
+    def environment(self, row: Mapping[str, Any]) -> Any:
+        return self._short_form(self._factory, row) if self._short_form else self._factory(row)
+
+    def rows(self, limit: int | None, seed: int) -> None:
+        """None: the rows are those of `over`, or one empty row."""
+
+
+def _adapted(name: str) -> Source:
+    prefix, colon, rest = name.partition(":")
+    if not (colon and prefix in ADAPTERS):
+        known = ", ".join(f"{each}:NAME" for each in ADAPTERS) or "a class of this notebook"
+        raise InputError(f"{name!r} is not an environment", hint=known)
+    source: Source = import_module(ADAPTERS[prefix]).source(rest)
+    return source

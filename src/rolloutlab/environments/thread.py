@@ -1,0 +1,131 @@
+"""Thread of an environment: its calls one after the other, its coroutines on one event loop, each with a time-out."""
+
+import asyncio
+import inspect
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any
+
+Outcome = tuple[Any, BaseException | None]
+"""A result or an exception, as a value: a future cannot carry StopIteration, and SystemExit would end the thread."""
+_NAME = "rolloutlab-environment"
+
+
+class EnvironmentThread:
+    """Runs the calls of one environment, in order. A call that hangs is left behind with its thread.
+
+    on_loop: run all of them on an event loop that also runs in between, as clients that answer pings need; else a
+    result that can be awaited is awaited on a loop that only runs for it.
+    """
+
+    def __init__(self, *, on_loop: bool) -> None:
+        self._loop = asyncio.new_event_loop() if on_loop else None
+        self._calls: queue.SimpleQueue[tuple[Callable[[], Any], Future[Outcome]] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run_loop if on_loop else self._run, name=_NAME, daemon=True)
+        self._under_way: Future[Outcome] | None = None
+        self._thread.start()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a call has not come back, also one that nothing waits for any more."""
+        return self._under_way is not None and not self._under_way.done()
+
+    async def call(self, work: Callable[[], Any], timeout: float) -> Any:
+        """The result of a call, awaited where it can be.
+
+        Raises:
+            RaisedError: it raised something. CallTimeoutError: it took longer than so many seconds; a coroutine is
+            cancelled then.
+        """
+        self._under_way = done = Future[Outcome]()
+        scheduled: Future[Any] = done
+        if self._loop:
+            scheduled = asyncio.run_coroutine_threadsafe(_into(done, work), self._loop)
+        else:
+            self._calls.put((work, done))
+        try:
+            result, error = await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(done)), timeout)
+        except TimeoutError:
+            scheduled.cancel()
+            raise CallTimeoutError from None
+        except asyncio.CancelledError:
+            scheduled.cancel()
+            raise
+        if error is not None:
+            raise RaisedError(error)
+        return result
+
+    async def call_beside(self, work: Callable[[], Any], timeout: float) -> Any:
+        """As `call`, in a thread of its own: for an environment whose thread is busy."""
+        beside = EnvironmentThread(on_loop=False)
+        try:
+            return await beside.call(work, timeout)
+        finally:
+            beside.end()
+
+    def end(self) -> None:
+        """Let the thread end after what is under way."""
+        self._calls.put(None)
+        if self._loop:
+            with suppress(RuntimeError):  # it has ended
+                self._loop.call_soon_threadsafe(self._loop.stop)
+
+    def _run(self) -> None:
+        with asyncio.Runner() as runner:
+            while call := self._calls.get():
+                work, done = call
+                if done.set_running_or_notify_cancel():
+                    done.set_result(_outcome(work, runner))
+
+    def _run_loop(self) -> None:
+        assert self._loop
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+            tasks = asyncio.all_tasks(self._loop)
+            for task in tasks:
+                task.cancel()
+            self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        finally:
+            self._loop.close()
+
+
+class RaisedError(Exception):
+    """A call of an environment raised `error`: anything, SystemExit and CancelledError among it."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+class CallTimeoutError(Exception):
+    """A call of an environment took too long."""
+
+
+def _outcome(work: Callable[[], Any], runner: asyncio.Runner) -> Outcome:
+    try:
+        result = work()
+        return (runner.run(_awaited(result)) if inspect.isawaitable(result) else result), None
+    except BaseException as error:  # noqa: BLE001 - an environment may fail in any way
+        return None, error
+
+
+async def _awaited(result: Any) -> Any:
+    return await result
+
+
+async def _into(done: "Future[Outcome]", work: Callable[[], Any]) -> None:
+    """Call, and put the outcome into a future, also where this task is cancelled."""
+    outcome: Outcome = (None, asyncio.CancelledError())
+    try:
+        result = work()
+        outcome = (await result if inspect.isawaitable(result) else result), None
+    except BaseException as error:  # noqa: BLE001 - as above; a cancelled task need not end as one here
+        outcome = None, error
+    finally:
+        with suppress(Exception):
+            done.set_result(outcome)
