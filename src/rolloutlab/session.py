@@ -15,8 +15,10 @@ from rolloutlab.auth.redirect.broker import Brokers
 from rolloutlab.auth.session import OAuthSessions
 from rolloutlab.auth.sign_in import sign_in, sign_in_options, sign_out
 from rolloutlab.connection import Connection, Connector
-from rolloutlab.environments.source import source_of
+from rolloutlab.environments.episode import TIMEOUT
+from rolloutlab.environments.source import given_source, rows_of_round, source_of
 from rolloutlab.errors import InputError
+from rolloutlab.sampling.config import new_seed
 from rolloutlab.sampling.cost import cost_line
 from rolloutlab.sampling.dataset import check_repeatable, rows_of
 from rolloutlab.sampling.mcp.registry import McpRegistry, Tool
@@ -328,6 +330,8 @@ class Session:
         seed: int | None = None,
         tools: Sequence[Tool] = (),
         max_turns: int = 10,
+        env: Any = None,
+        env_timeout: float = TIMEOUT,
         concurrency: int = CONCURRENT,
         budget: Budget | float | None = None,
         variables: Mapping[str, Any] | None = None,
@@ -344,18 +348,22 @@ class Session:
         `add_tools` or of their tools (`docs.find`). Results and errors are recorded as tool messages. max_turns:
         consecutive completions that may call tools. concurrency: requests at a time. budget: dollars that this call may
         cost, by the prices of the settings; a request that could exceed it is not sent.
+        env: a class, factory or generator function of environments, or what `environment` gives: an instance plays each
+        rollout, and its observations follow the prompt, which may be empty; max_turns: completions of an episode.
+        env_timeout: seconds for each call of an environment.
 
         Completions are stored as they arrive: an interrupt or an error loses none, and `resume` samples the rest.
 
         Raises:
             InputError: an invalid prompt, variable or setting; nothing was sent. SamplingError: some requests failed;
-            the other completions are stored. ServiceError, NotFoundError: the service's response. BudgetError: the
-            budget is used up.
+            the other completions are stored. EpisodeError: no environment could begin. ServiceError, NotFoundError:
+            the service's response. BudgetError: the budget is used up.
         """
         settings: dict[str, Any] = {"model": model or self.selected, "n": n, "temperature": temperature, "top_p": top_p}
         settings |= {"max_tokens": max_tokens, "stop": stop, "seed": seed, "max_turns": max_turns}
-        known = self._mcp.resolve(tools)
-        work = sampled(name, prompt, over, system, variables or {}, settings, known, limit, prompt_column)
+        settings |= {"env_timeout": env_timeout}
+        known, source = self._mcp.resolve(tools), given_source(env)
+        work = sampled(name, prompt, over, system, variables or {}, settings, known, limit, prompt_column, source)
         return self._sample(work, concurrency, budget, register=model is None)
 
     def preview(
@@ -368,6 +376,7 @@ class Session:
         over: Any = None,
         system: str | None = None,
         tools: Sequence[Tool] = (),
+        env: Any = None,
         variables: Mapping[str, Any] | None = None,
         **settings: Any,
     ) -> Preview:
@@ -376,47 +385,53 @@ class Session:
         The cost is there where the settings have a price of the model: a bound, and an estimate by the tokens of the
         newest generation of the collection.
 
-        resume, continue_chat: preview that call instead. settings: those of `chat`.
+        resume, continue_chat: preview that call instead. settings: those of `chat`. env: one environment is begun for
+        the first request, and closed.
 
         Raises:
             InputError, NotFoundError: as the call itself.
         """
-        known = self._mcp.resolve(tools)
+        known, source = self._mcp.resolve(tools), given_source(env)
         settings.pop("budget", None)
         if resume:
-            return self._preview(resumed(self.store, name, known))
+            return self._preview(resumed(self.store, name, known, source))
         settings = {"model": self.selected} | {k: v for k, v in settings.items() if v is not None}
         check_concurrency(settings.pop("concurrency", CONCURRENT))
         rows = settings.pop("limit", None), settings.pop("prompt_column", None)
         if continue_chat:
             return self._preview(continued(self.store, name, prompt, variables or {}, settings, known))
         check_repeatable(over)
-        return self._preview(sampled(name, prompt, over, system, variables or {}, settings, known, *rows))
+        return self._preview(sampled(name, prompt, over, system, variables or {}, settings, known, *rows, source))
 
     def _preview(self, work: SamplingRun) -> Preview:
         price = self._terms.price(work.plan.pinned_model)
+        first = self._connector.http.run(work.first_request_in_episode()) if work.source else None
         if price is None:
-            return Preview(work)
+            return Preview(work, request=first)
         service, refused = self.settings.service, self._connector.refused
         trials = refused.most_of_trials(service, work.plan.pinned_model, work.plan.n) if service else Tokens()
-        return Preview(work, cost_line(work, price, trials, self.store.collections(), self.store.spending.judged))
+        cost = cost_line(work, price, trials, self.store.collections(), self.store.spending.judged)
+        return Preview(work, cost, first)
 
     def resume(
         self,
         name: str,
         *,
         tools: Sequence[Tool] = (),
+        env: Any = None,
         concurrency: int = CONCURRENT,
         budget: Budget | float | None = None,
     ) -> Collection:
         """Sample the completions that an interrupted collection lacks, with its settings; none is sampled twice.
 
-        tools: the functions of the interrupted call. budget: as of `chat`, for this call alone.
+        tools, env: those of the interrupted call; an unfinished episode is begun again from its seed, given its stored
+        completions, and goes on from there. budget: as of `chat`, for this call alone.
 
         Raises:
             NotFoundError: no such collection. InputError: not sampled in this lab, or with other tools; and as `chat`.
         """
-        return self._sample(resumed(self.store, name, self._mcp.resolve(tools)), concurrency, budget)
+        work = resumed(self.store, name, self._mcp.resolve(tools), given_source(env))
+        return self._sample(work, concurrency, budget)
 
     def continue_chat(
         self,
@@ -814,10 +829,10 @@ class Session:
     def loop(
         self,
         name: str,
-        prompt: Prompt,
-        reward: Functions | Judge,
+        prompt: Prompt = "",
+        reward: Functions | Judge | None = None,
         *,
-        over: Any,
+        over: Any = None,
         jobs: int = 10,
         n: int = 8,
         options: Options | None = None,
@@ -832,7 +847,8 @@ class Session:
         """Sample, score and train `jobs` times; round N is the generation `name:N`, and the same call goes on later.
 
         reward: functions, or a `Judge`; a judge's scores compare completions of one group only, so there is no `best`
-        and no held-out score. over: rows, as in `chat`, or a function from the number of a round to its rows.
+        and no held-out score. With `env`, its rewards are enough. over: rows, as in `chat`, or a function from the
+        number of a round to its rows; by default those that the source of environments brings, new ones each round.
         held_out: rows that are sampled before every `every` rounds and after the last, and never trained on; at the end
         the best checkpoint is measured on them again, with other seeds. patience: the loop ends after so many
         consecutive rounds in which nothing trained. seed: of the first round; later seeds follow from it. budget:
@@ -848,6 +864,8 @@ class Session:
         shared = budget if isinstance(budget, Budget | None) else Budget(budget)
         self._models.check_trains()
         self._meter("training", shared).check_training(self.selected)
+        if over is None and (source := given_source(sampling.get("env"))):
+            over = partial(rows_of_round, source, sampling.get("limit"), new_seed() if seed is None else seed)
         steps = LoopSteps(self, name, prompt, reward, n, seed, options, held_out, sampling, shared)
         return run_loop(steps, self.store, over, Live(say), jobs=jobs, every=every, patience=patience)
 
@@ -865,17 +883,19 @@ class Session:
         bounds: tuple[float, float] | None = None,
         model: str | None = None,
         tools: Sequence[Callable[..., Any]] = (),
+        env: Any = None,
         concurrency: int = CONCURRENT,
         variables: Mapping[str, Any] | None = None,
     ) -> "Comparison":
         """Sample the prompts of a collection again, with the same seeds, from two checkpoints, and score both.
 
-        reward: reward functions; by default those that last scored the collection in this notebook. before, after:
+        reward: reward functions; by default those that last scored the collection in this notebook, or the rewards of
+        its environment. before, after:
         steps of checkpoints; None is the newest. over: other rows for the collection's prompt, such as held-out ones;
         prompts that a job of this lab trained on in between get no verdict. prompt: for `over`, if the collection's was
         a function. anytime: an interval that stays valid when it is read repeatedly while rows are added, and is wider.
         bounds: the smallest and largest possible reward, if not 0 and 1; without bounds the interval assumes roughly
-        normal differences. n: completions per prompt, by default as before. tools: the functions it was sampled with.
+        normal differences. n: completions per prompt, by default as before. tools, env: those it was sampled with.
 
         The samples stay in the lab, as the collections `compare.NAME.step0` and so on.
 
@@ -886,15 +906,17 @@ class Session:
         from rolloutlab.trajectories.comparison import Comparison, pairs_of  # and numpy
 
         summary = self.store.collection(name)
-        functions, weights = self._scorers.scorer_for(summary, reward, name)
+        source = given_source(env)
+        functions, weights = self._scorers.scorer_for(summary, reward, name, gives_reward=source is not None)
         selected = self._models.existing(model or self.selected)
         steps = selected.two_steps(before, after, hint=f"%%train {name}")
         over = over if over is None else rows_of(over)  # once, for both
         sides = []
         for step in steps:
             label, target = f"compare.{summary.name}.step{step}", f"{selected.name}@{step}"
-            work = sampled_again(self.store, name, label, target, over, variables or {}, n, Tools(tools), prompt)
-            sides.append((target, self.reward(self._sample(work, concurrency).label, functions, weights)))
+            again = label, target, over, variables or {}, n, Tools(tools), prompt, source
+            side = self._sample(sampled_again(self.store, name, *again), concurrency)
+            sides.append((target, self.reward(side.label, functions, weights) if functions else side))
         (old, was), (new, became) = sides
         trained, notes = self._jobs.trained_between(selected, steps)
         pairs = pairs_of(was, became, trained, became.part("train"))

@@ -9,26 +9,19 @@ from typing import Any, TypeVar
 from rolloutlab.api.wire.chat import Message
 from rolloutlab.environments.observations import BadStepError, Turn, messages_of, reward_of, turn_of
 from rolloutlab.environments.protocol import Source
-from rolloutlab.environments.thread import RaisedError, CallTimeoutError, EnvironmentThread
+from rolloutlab.environments.record import End
+from rolloutlab.environments.thread import CallTimeoutError, EnvironmentThread, RaisedError
 from rolloutlab.errors import RolloutlabError
 
 T = TypeVar("T")
 TIMEOUT = 60.0
 """Seconds for one call of an environment."""
-END = "episode_end"
-"""The property of a trajectory's metadata that says how its episode ended."""
-ENDS = ("done", "max_turns", "length", "context", "timeout", "error")
-"""How an episode may end. context: the conversation has no room for another answer in the policy's context."""
-PART = "env"
-"""The component of the reward that an environment gives."""
-TURN_REWARD = "turn_reward/"
-"""The metrics with the reward of each answer: `turn_reward/0` and so on."""
 
 
 class EpisodeError(RolloutlabError):
-    """An environment raised, took too long, or returned what it may not. end: `error` or `timeout`, of `ENDS`."""
+    """An environment raised, took too long, or returned what it may not. end: what the episode ends with."""
 
-    def __init__(self, message: str, *, end: str = "error", hint: str | None = None) -> None:
+    def __init__(self, message: str, *, end: End = "error", hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
         self.end = end
 

@@ -12,6 +12,7 @@ from rolloutlab.errors import InputError
 
 ADAPTERS: Mapping[str, str] = {}
 """By prefix, the module with its adapter: a function `source(name)` for what comes after the colon."""
+_SEEDS_PER_ROUND = 1_000_000
 
 
 def source_of(env: Any) -> Source:
@@ -33,6 +34,16 @@ def source_of(env: Any) -> Source:
     raise InputError(
         f"a {type(env).__name__} is not an environment", hint="--env CLASS, with reset(seed), step(answer)"
     )
+
+
+def given_source(env: Any) -> Source | None:
+    """The same; None for None."""
+    return None if env is None else source_of(env)
+
+
+def rows_of_round(source: Source, limit: int | None, seed: int, number: int) -> Any:
+    """Rows that a source brings for a round of a loop, others in each; None where it has none."""
+    return source.rows(limit, seed + _SEEDS_PER_ROUND * number)
 
 
 class FactorySource:

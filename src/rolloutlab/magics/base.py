@@ -150,6 +150,10 @@ class LabMagics(Magics):
         listed = names.replace(",", " ").split()
         return [self.value(name) if name.partition(".")[0] in self.variables else name for name in listed]
 
+    def environment(self, text: str) -> Any:
+        """The value of an expression such as `GuessNumber`, or the name of an adapter's, such as `textarena:Bandit`."""
+        return unquoted(text) if re.match(r"['\"]?[a-z-]+:", text) else self.value(text)
+
     @staticmethod
     def given(options: Namespace, *names: str) -> dict[str, Any]:
         """Those of the named options that were given; the others are left to the defaults of the call."""

@@ -37,7 +37,9 @@ class ChatMagics(LabMagics):
     )
     @argument("--seed", type=int, help="makes the sampling repeatable; row i uses seed + i")
     @argument("--tools", metavar="FUNCTIONS", help="functions that the policy may call, such as weather,search")
-    @argument("--max-turns", type=int, help="answers in a row that may call tools (default: 10)")
+    @argument("--env", metavar="ENVIRONMENT", help="what answers each turn: a class, a function, or PREFIX:NAME")
+    @argument("--env-timeout", type=float, metavar="SECONDS", help="for each call of an environment (default: 60)")
+    @argument("--max-turns", type=int, help="answers in a row that may call tools, or of an episode (default: 10)")
     @argument("--concurrency", type=int, help="requests under way at once (default: 64)")
     @argument(
         "--budget", type=float, metavar="DOLLARS", help="send no request that could cost more than is left of this"
@@ -65,23 +67,28 @@ class ChatMagics(LabMagics):
             %%chat capitals --resume
 
             %%chat chats --over data.jsonl --limit 1000 --prompt-column messages
+
+            %%chat guess -n 8 --over targets --env GuessNumber --max-turns 8
+            system: Answer with one number.
         """
         given = self.given(options, "concurrency", "budget")
         if options.tools:
             given["tools"] = self.tools_named(options.tools)
+        if options.env:
+            given["env"] = self.environment(options.env)
         names = ("model", "temperature", "top_p", "max_tokens", "stop", "seed", "max_turns")
         if options.resume:
-            self._check_fixed(options, "--resume", *names, *_BEGINNING, cell=cell)
+            self._check_fixed(options, "--resume", *names, *_BEGINNING, "env_timeout", cell=cell)
             if options.preview:
                 return self.session.preview(options.name, resume=True, **given)
             return self.session.resume(options.name, **given)
         given |= self.given(options, *names) | {"variables": self.variables}
         if options.continue_chat:
-            self._check_fixed(options, "--continue", *_BEGINNING)
+            self._check_fixed(options, "--continue", *_BEGINNING, "env", "env_timeout")
             if options.preview:
                 return self.session.preview(options.name, cell, continue_chat=True, **given)
             return self.session.continue_chat(options.name, cell, **given)
-        given |= self.given(options, "n", "limit", "prompt_column", "system")
+        given |= self.given(options, "n", "limit", "prompt_column", "system", "env_timeout")
         given |= {"over": self.rows(options.over)} if options.over else {}
         sample = self.session.preview if options.preview else self.session.chat
         return sample(options.name, cell, **given)

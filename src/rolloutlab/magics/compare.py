@@ -27,6 +27,7 @@ class CompareMagics(LabMagics):
     @argument("--bounds", nargs=2, type=float, metavar=("LEAST", "LARGEST"), help="rewards, if not within 0 and 1")
     @argument("-m", "--model", help="the model whose checkpoints they are; default: the selected one")
     @argument("--tools", metavar="FUNCTIONS", help="the functions that the collection was sampled with")
+    @argument("--env", metavar="ENVIRONMENT", help="the environment that the collection was sampled with")
     @argument("--concurrency", type=int, help="requests under way at once (default: 64)")
     @line_cell_magic
     def compare(self, options: Namespace, cell: str | None = None) -> "Comparison":
@@ -45,6 +46,8 @@ class CompareMagics(LabMagics):
             given["over"] = self.rows(options.over)
         if options.tools:
             given["tools"] = self.tools_named(options.tools)
+        if options.env:
+            given["env"] = self.environment(options.env)
         reward = compile_reward(cell, self.variables) if cell and cell.strip() else None
         return self.session.compare(
             options.name,

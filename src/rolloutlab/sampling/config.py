@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from rolloutlab.api.wire.chat import ChatRequest, FunctionTool, Message, Stop
+from rolloutlab.environments.episode import TIMEOUT
 from rolloutlab.errors import InputError
 
 _SEEDS = 2**31
@@ -16,6 +17,11 @@ _SEEDS = 2**31
 
 def _listed(stop: Any) -> Any:
     return [stop] if isinstance(stop, str) else list(stop) if isinstance(stop, tuple) else stop
+
+
+def new_seed() -> int:
+    """A random seed."""
+    return secrets.randbits(31)
 
 
 class SamplingConfig(BaseModel):
@@ -26,7 +32,9 @@ class SamplingConfig(BaseModel):
     may call tools. template: the messages before each answer, before any `{{name}}` was filled in. continues: the
     collection whose conversations go on here. step: the checkpoint that answered first; what is resumed asks it again.
     prompt_column: the column that holds the prompt, in the place of the last message of the template. types: by column,
-    the type that its values had and JSON has not. parts: by part of a split, the groups of its rows, as ranges.
+    the type that its values had and JSON has not. parts: by part of a split, the groups of its rows, as ranges. env:
+    the environment that answers each turn; max_turns are then all answers of its episodes. env_timeout: seconds for
+    each of its calls.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -37,7 +45,7 @@ class SamplingConfig(BaseModel):
     top_p: float = Field(default=1.0, gt=0, le=1)
     max_tokens: int | None = Field(default=None, ge=1)
     stop: Annotated[list[Stop], BeforeValidator(_listed), Field(max_length=4)] = []
-    seed: int = Field(default_factory=lambda: secrets.randbits(31), ge=-(2**63), lt=2**63)
+    seed: int = Field(default_factory=new_seed, ge=-(2**63), lt=2**63)
     tools: list[FunctionTool] = []
     max_turns: int = Field(default=10, ge=1)
     template: list[list[dict[str, Any]]] = []
@@ -47,10 +55,15 @@ class SamplingConfig(BaseModel):
     prompt_column: str | None = None
     types: dict[str, str] = {}
     parts: dict[str, list[tuple[int, int]]] = {}
+    env: str | None = None
+    env_timeout: float = Field(default=TIMEOUT, gt=0, allow_inf_nan=False)
 
-    def request(self, messages: Sequence[Message], n: int, seed: int) -> ChatRequest:
-        """The request for `n` completions of a conversation, with logprobs."""
-        optional = {"max_tokens": self.max_tokens, "stop": self.stop, "tools": self.tools}
+    def request(
+        self, messages: Sequence[Message], n: int, seed: int, further: Sequence[FunctionTool] = ()
+    ) -> ChatRequest:
+        """The request for `n` completions of a conversation, with logprobs. further: tools beside those of all."""
+        tools = [*self.tools, *further]
+        optional = {"max_tokens": self.max_tokens, "stop": self.stop, "tools": tools}
         return ChatRequest(
             model=self.pinned_model,
             messages=list(messages),
@@ -75,6 +88,10 @@ class SamplingConfig(BaseModel):
         drawn = sha256(f"{self.seed}/{place}/{position}/{turn}".encode()).digest()
         return int.from_bytes(drawn[:8]) % _SEEDS
 
+    def environment_seed(self, place: int) -> int:
+        """The seed for the environments of the group at `place`: one for all, so that each begins in the same state."""
+        return (self.seed + place) % _SEEDS
+
     def sampling(self) -> dict[str, Any]:
         """The settings stored with each trajectory."""
         return {"temperature": self.temperature, "top_p": self.top_p, "seed": self.seed}
@@ -96,6 +113,7 @@ def make_plan(settings: Mapping[str, Any]) -> SamplingConfig:
 _RANGES = {"temperature": "0 to 2", "top_p": "0 (exclusive) to 1"}
 _PROBLEMS = {
     "greater_than_equal": "is below {ge}",
+    "greater_than": "is not above {gt:g}",
     "int_parsing": "is not an integer",
     "int_from_float": "is not an integer",
     "float_parsing": "is not a number",

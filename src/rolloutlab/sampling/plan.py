@@ -6,14 +6,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from rolloutlab.api.wire.chat import ChatRequest
+from rolloutlab.environments.protocol import Source
 from rolloutlab.errors import InputError
 from rolloutlab.objective.preflight import count
-from rolloutlab.sampling.config import SamplingConfig, make_plan
+from rolloutlab.sampling.config import SamplingConfig, make_plan, new_seed
 from rolloutlab.sampling.dataset import kinds_of, rows_of
+from rolloutlab.sampling.episodes import Episodes
 from rolloutlab.sampling.prompt import Row, as_messages, filled, turns_of
 from rolloutlab.sampling.rollout import Rollout, fresh, going_on, left, prompted, request_of
 from rolloutlab.sampling.split import ranges_of
-from rolloutlab.sampling.template import Prompt, PromptTemplate, template_again, template_of
+from rolloutlab.sampling.template import Prompt, PromptTemplate, template_again, template_before, template_of
 from rolloutlab.sampling.tools import Tools
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import CollectionSummary, Group, NewGroup
@@ -26,7 +28,8 @@ _KEPT = ("temperature", "top_p", "max_tokens", "stop", "max_turns", "types", "pa
 class SamplingRun:
     """Conversations to be played. begun: the generation that they belong to, where it is stored already.
 
-    copies: conversations of an older generation that the new one begins with. notes: lines about its prompts.
+    copies: conversations of an older generation that the new one begins with. notes: lines about its prompts. source:
+    of the environments that they are played with.
     """
 
     name: str
@@ -37,6 +40,11 @@ class SamplingRun:
     begun: CollectionSummary | None = None
     copies: Sequence[Rollout] = ()
     notes: Sequence[str] = ()
+    source: Source | None = None
+
+    def episodes(self) -> Episodes | None:
+        """The environments of its conversations, if it has some."""
+        return Episodes(self.source, self.plan, self.groups, self.tools) if self.source else None
 
     def first_request(self) -> ChatRequest | None:
         """What would be sent first; None where nothing is left to sample."""
@@ -44,6 +52,22 @@ class SamplingRun:
             return None
         rollout, group = self.rollouts[0], self.groups[self.rollouts[0].place]
         return request_of(prompted(rollout, group), group, self.plan)
+
+    async def first_request_in_episode(self) -> ChatRequest | None:
+        """The same with an environment, of which an instance is begun for it.
+
+        Raises:
+            EpisodeError: it cannot begin.
+        """
+        episodes = self.episodes()
+        assert episodes, "it has an environment"
+        try:
+            for ready in [await episodes.ready(rollout) for rollout in self.rollouts[:1]]:
+                episodes.rest(any_answer=not ready.pending and bool(ready.items))
+                return request_of(ready, self.groups[ready.place], self.plan)
+            return None
+        finally:
+            await episodes.close_all()
 
 
 def sampled(
@@ -56,20 +80,42 @@ def sampled(
     tools: Tools,
     limit: int | None = None,
     column: str | None = None,
+    source: Source | None = None,
 ) -> SamplingRun:
     """A new collection: one group per row, its trajectories from the prompt on.
 
-    limit: of rows. column: the column that holds the prompt.
+    limit: of rows. column: the column that holds the prompt. source: of environments, whose observations follow the
+    prompt, and which may bring rows of their own.
 
     Raises:
         InputError: the prompt, a variable or a setting is wrong.
     """
     Lab.check_name(name)
-    template, rows = template_of(prompt, system, column), rows_of(over, limit)
+    if source:
+        template = template_before(prompt, system, column)
+        settings = {**settings, "seed": seed if (seed := settings.get("seed")) is not None else new_seed()}
+        over = _rows_of_source(source, limit, settings["seed"]) if over is None else over
+    else:
+        template = template_of(prompt, system, column)
+    rows = rows_of(over, limit)
     groups = [template.group(row, variables) for row in rows]
     changed = {"template": template.stored(), "prompt_column": template.column, "tools": tools.schemas}
-    plan = make_plan({**settings, **changed, **_about(rows)})
-    return _begun(name, plan, groups, tools, _notes(template, rows))
+    plan = make_plan({**settings, **changed, **_about(rows), "env": source.name if source else None})
+    return _begun(name, plan, groups, tools, _notes(template, rows), source)
+
+
+def _rows_of_source(source: Source, limit: int | None, seed: Any) -> Any:
+    """The rows that a source brings; None where it has none."""
+    if not isinstance(seed, int):
+        raise InputError(f"seed: {seed!r} is not an integer", hint="%%chat? shows the options")
+    return source.rows(limit, seed)
+
+
+def check_environment(label: str, used: str | None, source: Source | None) -> None:
+    """InputError unless this is the environment that a collection was sampled with, by its name."""
+    if used != (source.name if source else None):
+        how = f"with the environment {used}" if used else "without an environment"
+        raise InputError(f"{label} was sampled {how}", hint=f"--env {used}" if used else "leave --env out")
 
 
 def _about(rows: Sequence[Row]) -> dict[str, Any]:
@@ -102,11 +148,12 @@ def sampled_again(
     n: int | None,
     tools: Tools,
     prompt: Prompt | None = None,
+    source: Source | None = None,
 ) -> SamplingRun:
     """A collection called `name` with the prompts and seeds of another one, from another model.
 
     over: other rows for the same template. n: trajectories per prompt, where they are to be others than before. prompt:
-    makes the prompts of other rows, where the collection's prompts were made by a function.
+    makes the prompts of other rows, where the collection's prompts were made by a function. source: of environments.
 
     Raises:
         NotFoundError: no such collection. InputError: it was not sampled from prompts here; and as `sampled`.
@@ -118,6 +165,7 @@ def sampled_again(
         raise InputError(f"{label} was not sampled from prompts that could be sampled again", hint=hint)
     old = lab.groups(summary)
     tools.check(label, _tools_of(summary, old))
+    check_environment(label, plan.env, source)
     changed: dict[str, Any] = {"model": model, "step": None, "tools": tools.schemas, **({} if n is None else {"n": n})}
     if over is None:
         groups = [NewGroup(g.prompt, g.row, g.script) for g in old]
@@ -125,7 +173,7 @@ def sampled_again(
         rows, template = rows_of(over), _template_of_other_rows(label, plan, prompt)
         groups = [template.group(row, variables) for row in rows]
         changed |= {**_about(rows), "template": template.stored(), "prompt_column": template.column}
-    return _begun(name, make_plan(plan.model_dump(exclude_defaults=True) | changed), groups, tools)
+    return _begun(name, make_plan(plan.model_dump(exclude_defaults=True) | changed), groups, tools, source=source)
 
 
 def _template_of_other_rows(label: str, plan: SamplingConfig, prompt: Prompt | None) -> PromptTemplate:
@@ -146,11 +194,16 @@ def _tools_of(summary: CollectionSummary, groups: Sequence[Group]) -> list[str]:
 
 
 def _begun(
-    name: str, plan: SamplingConfig, groups: Sequence[NewGroup], tools: Tools, notes: Sequence[str] = ()
+    name: str,
+    plan: SamplingConfig,
+    groups: Sequence[NewGroup],
+    tools: Tools,
+    notes: Sequence[str] = (),
+    source: Source | None = None,
 ) -> SamplingRun:
     plan = plan.model_copy(update={"total": plan.n * len(groups)})
-    rollouts = [r for i, g in enumerate(groups) for r in fresh(i, range(plan.n), len(g.script))]
-    return SamplingRun(name, plan, groups, rollouts, tools, notes=notes)
+    rollouts = [r for i, g in enumerate(groups) for r in fresh(i, range(plan.n), len(g.script), plan)]
+    return SamplingRun(name, plan, groups, rollouts, tools, notes=notes, source=source)
 
 
 def continued(
@@ -181,23 +234,31 @@ def continued(
     return SamplingRun(summary.name, plan, groups, rollouts, tools, copies=rollouts)
 
 
-def resumed(lab: Lab, label: str, tools: Tools) -> SamplingRun:
-    """What a generation lacks. NotFoundError: no such collection. InputError: not sampled here, or other tools."""
+def resumed(lab: Lab, label: str, tools: Tools, source: Source | None = None) -> SamplingRun:
+    """What a generation lacks.
+
+    Raises:
+        NotFoundError: no such collection. InputError: not sampled here, or other tools, or another environment.
+    """
     summary = lab.collection(label)
     if not summary.plan:
         raise InputError(f"{label} was not sampled here: nothing of it can be missing", hint=f"%%chat {summary.name}")
     plan = SamplingConfig.model_validate(summary.plan)
     groups = lab.groups(summary, unfinished=True)
     tools.check(label, _tools_of(summary, groups))
+    check_environment(label, plan.env, source)
     rollouts = [r for i, group in enumerate(groups) for r in left(i, group, plan)]
-    return SamplingRun(summary.name, plan, groups, rollouts, tools, begun=summary)
+    return SamplingRun(summary.name, plan, groups, rollouts, tools, begun=summary, source=source)
 
 
 class Preview:
-    """What a call would sample, without sending anything. cost: a line on its price, where that is known."""
+    """What a call would sample, without sending anything. cost: a line on its price, where that is known.
 
-    def __init__(self, work: SamplingRun, cost: str = "") -> None:
-        self.request = work.first_request()
+    request: the first one of rollouts with an environment, which has to be begun for it.
+    """
+
+    def __init__(self, work: SamplingRun, cost: str = "", request: ChatRequest | None = None) -> None:
+        self.request = request if work.source else work.first_request()
         self.requests = len(work.rollouts)
         self.trajectories = sum(len(rollout.positions) for rollout in work.rollouts)
         self.notes = tuple(work.notes)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import takewhile
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rolloutlab.api.http.retries import Retries
 from rolloutlab.api.wire.chat import (
@@ -18,12 +18,16 @@ from rolloutlab.api.wire.chat import (
     MessageOrChoice,
     ToolMessage,
 )
+from rolloutlab.environments.record import EpisodeRecord
 from rolloutlab.errors import LabError, RefusedError, ServiceError
 from rolloutlab.objective.preflight import count
 from rolloutlab.sampling.config import SamplingConfig
 from rolloutlab.sampling.outage import Complete, Outage, ends_all
 from rolloutlab.sampling.tools import Tools
 from rolloutlab.store.models import Group, NewGroup, StoredTrajectory
+
+if TYPE_CHECKING:
+    from rolloutlab.sampling.episodes import Episodes
 
 _MAX_N = 128  # OpenAI's own limit of `n`
 
@@ -43,7 +47,8 @@ Answered = tuple[Sequence["Rollout"], ChatCompletion | None]
 class Rollout:
     """A conversation in progress. place: of its group. items: after the prompt. pending: turns to come.
 
-    Before the first completion the conversations of a group are one, with several positions.
+    Before the first completion the conversations of a group are one, with several positions; with an environment, each
+    is its own. episode: what came of it there.
     """
 
     place: int
@@ -51,11 +56,13 @@ class Rollout:
     pending: int
     items: tuple[MessageOrChoice, ...] = ()
     logs: tuple[str, ...] = ()
+    episode: EpisodeRecord | None = None
 
 
-def fresh(place: int, positions: Sequence[int], turns: int) -> list[Rollout]:
+def fresh(place: int, positions: Sequence[int], turns: int, plan: SamplingConfig) -> list[Rollout]:
     """New conversations of one group, in as few requests as possible."""
-    chunks = [positions[i : i + _MAX_N] for i in range(0, len(positions), _MAX_N)]
+    size = _MAX_N if plan.env is None else 1
+    chunks = [positions[i : i + size] for i in range(0, len(positions), size)]
     return [Rollout(place, tuple(chunk), turns) for chunk in chunks]
 
 
@@ -68,7 +75,7 @@ def left(place: int, group: Group, plan: SamplingConfig) -> list[Rollout]:
         if t.pending
     ]
     missing = [] if plan.continues else [i for i in range(plan.n) if i not in stored]
-    return begun + fresh(place, missing, len(group.script))
+    return begun + fresh(place, missing, len(group.script), plan)
 
 
 def going_on(place: int, group: Group, turns: int) -> list[Rollout]:
@@ -90,7 +97,8 @@ def request_of(rollout: Rollout, group: Group | NewGroup, plan: SamplingConfig) 
     """The request for the next answer of a rollout."""
     turn = sum(isinstance(item, Choice) for item in rollout.items)
     seed = plan.seed_of(rollout.place, rollout.positions[0], turn)
-    return plan.request(messages_of(rollout, group), len(rollout.positions), seed)
+    further = rollout.episode.tools if rollout.episode else ()
+    return plan.request(messages_of(rollout, group), len(rollout.positions), seed, further)
 
 
 def messages_of(rollout: Rollout, group: Group | NewGroup) -> list[Message]:
@@ -103,7 +111,7 @@ class RolloutRunner:
 
     taken: receives completions as they arrive, in batches; called in a thread, so that requests continue while it
     writes to the disk. failed: receives a rollout and the error of its request; the others continue. retries: for an
-    outage of the service.
+    outage of the service. episodes: plays the environments, where the plan has one.
     """
 
     def __init__(
@@ -115,8 +123,10 @@ class RolloutRunner:
         taken: Callable[[Sequence[Answered]], None],
         failed: Callable[[Rollout, ServiceError], None],
         retries: Retries | None = None,
+        episodes: "Episodes | None" = None,
     ) -> None:
         self._plan = plan
+        self._episodes = episodes
         self._groups = groups
         self._outage = Outage(complete, retries)
         self._tools = tools
@@ -153,6 +163,7 @@ class RolloutRunner:
                 done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
+            self._have_ended(self._episodes.rest(any_answer=bool(self._successes)) if self._episodes else ())
         finally:
             await _through_cancellations(self._end(tasks))
 
@@ -165,6 +176,9 @@ class RolloutRunner:
             await self._keep()
         except LabError:
             await self._keep()
+        finally:
+            if self._episodes:
+                await self._episodes.close_all()
 
     async def _keeper(self) -> None:
         """Passes on what was answered once all that is ready in this turn of the loop is there."""
@@ -202,6 +216,10 @@ class RolloutRunner:
         if len(self._answered) >= _MAX_UNSTORED:
             self._room.clear()
 
+    def _have_ended(self, rollouts: Iterable[Rollout]) -> None:
+        for rollout in rollouts:
+            self._has_come([rollout], None)
+
     async def _worker(self, waiting: "asyncio.PriorityQueue[tuple[int, int, int, Rollout]]") -> None:
         while True:
             await self._room.wait()
@@ -213,6 +231,9 @@ class RolloutRunner:
     async def _advanced(self, rollout: Rollout) -> list[Rollout]:
         """What is left to play after one more answer."""
         ready = await self._ready(rollout)
+        if self._episodes and not ready.pending:
+            self._have_ended(self._episodes.to_store(ready, any_answer=bool(self._successes)))
+            return []
         try:
             completion = await self._outage.complete(request_of(ready, self._groups[ready.place], self._plan))
         except ServiceError as error:
@@ -220,9 +241,12 @@ class RolloutRunner:
             if ends_all(error) or (not self._successes and self._failures >= _MAX_FAILURES):
                 raise
             if isinstance(error, RefusedError) and any(isinstance(item, Choice) for item in ready.items):
-                self._has_come([_ended(rollout, f"ended: {error.message}")], None)
-            else:
-                self._failed(rollout, error)
+                ended = _ended(rollout, f"ended: {error.message}")
+                self._have_ended([await self._episodes.refused(ready, error) if self._episodes else ended])
+                return []
+            self._failed(rollout, error)
+            if self._episodes:
+                await self._episodes.close(rollout)
             return []
         self._successes += 1
         new = [self._after(ready, *pair) for pair in zip(ready.positions, completion.choices, strict=False)]
@@ -232,7 +256,9 @@ class RolloutRunner:
         return rest + [following for following in new if following.pending]
 
     async def _ready(self, rollout: Rollout) -> Rollout:
-        """The rollout with what comes before the next answer: results of its tool calls, or the script's next lines."""
+        """The rollout with what comes before the next answer: from its environment, of tool calls, or of the script."""
+        if self._episodes:
+            return await self._episodes.ready(rollout)
         last = rollout.items[-1] if rollout.items else None
         if isinstance(last, Choice) and last.message.tool_calls:
             results, troubles = await self._tools.answer(last.message.tool_calls)
@@ -242,6 +268,8 @@ class RolloutRunner:
     def _after(self, rollout: Rollout, position: int, choice: Choice) -> Rollout:
         """The rollout of one conversation after its answer."""
         after = replace(rollout, positions=(position,), items=(*rollout.items, choice))
+        if self._episodes:  # whether it goes on is known once its environment has the answer
+            return after
         if choice.message.tool_calls and self._tools.schemas:
             if _calls_in_a_row(after.items) < self._plan.max_turns:
                 return after

@@ -79,7 +79,8 @@ def sample(
         # an embedded service that is gone comes back at another address
         again = connector.http.retries() if connector.settings.service else None
         ask = EarlierTokens(connector.http, address, _sender(connector, address, writer, meter)).complete
-        runner = RolloutRunner(run.plan, run.groups, ask, run.tools, writer.take, writer.fail, again)
+        played = run.episodes()
+        runner = RolloutRunner(run.plan, run.groups, ask, run.tools, writer.take, writer.fail, again, played)
         try:
             connector.http.run(play(), show, to_its_end=True)
         except KeyboardInterrupt as error:

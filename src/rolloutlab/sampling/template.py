@@ -119,6 +119,23 @@ def template_of(prompt: Prompt, system: str | None = None, column: str | None = 
     return PromptTemplate(turns_of(with_system(as_messages(prompt), system)))
 
 
+def template_before(prompt: Prompt, system: str | None = None, column: str | None = None) -> PromptTemplate:
+    """The template of what comes before the first observation of an environment: nothing, or messages without a turn.
+
+    Raises:
+        InputError: the prompt is wrong, or has a place for an answer.
+    """
+    if column is not None:
+        raise InputError("the first observation of the environment is the prompt", hint="leave --prompt-column out")
+    if isinstance(prompt, str) and not prompt.strip():
+        return PromptTemplate([with_system([], system)])
+    template = template_of(prompt, system)
+    if len(template.turns) > 1:
+        hint = "a system message alone, or an empty cell"
+        raise InputError("the environment answers each turn: the cell has no place for another", hint=hint)
+    return template
+
+
 def template_again(turns: Sequence[Turn], column: str | None) -> PromptTemplate:
     """The template of what `PromptTemplate.stored` gave."""
     return PromptTemplate(turns) if column is None else PromptTemplate([turns[0][:-1]], column)

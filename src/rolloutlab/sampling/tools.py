@@ -70,26 +70,44 @@ class Tools:
         ]
         return messages, [trouble for _, trouble in outcomes if trouble]
 
+    def has(self, call: ToolCall) -> bool:
+        """Whether a call is of one of these."""
+        return call_name(call) in {schema.function.name for schema in self.schemas}
+
+    def call(self, call: ToolCall) -> Any:
+        """What a function returns for the arguments of a call; it may have to be awaited."""
+        if call.type != "function" or call.function.name not in self._adapters:
+            raise LookupError(f"there is no such tool; there are {', '.join([*self._adapters, *self._elsewhere])}")
+        return self._adapters[call.function.name].validate_json(call.function.arguments or "{}")
+
     async def _outcome(self, call: ToolCall) -> tuple[str, str | None]:
-        name = call.function.name if call.type == "function" else call.custom.name
+        name = call_name(call)
         if call.type == "function" and (elsewhere := self._elsewhere.get(name)):
             result, error = await _remote_call(elsewhere, call.function.arguments or "{}")
         else:
             result, error = await _in_thread(lambda: self._called(call))
         if error is None:
             return result, None
-        what = f"{type(error).__name__}: {error}"
-        if isinstance(error, ValidationError):
-            first = error.errors()[0]
-            what = f"{'.'.join(map(str, first['loc'])) or 'arguments'}: {first['msg']}"
-        what = _encodable(what)
+        what = failure_text(error)
         return f"error: {what}", f"{name} failed: {what}"
 
     def _called(self, call: ToolCall) -> str:
-        if call.type != "function" or call.function.name not in self._adapters:
-            raise LookupError(f"there is no such tool; there are {', '.join([*self._adapters, *self._elsewhere])}")
-        result = self._adapters[call.function.name].validate_json(call.function.arguments or "{}")
-        return _as_text(asyncio.run(_awaited(result)) if inspect.isawaitable(result) else result)
+        result = self.call(call)
+        return as_text(asyncio.run(_awaited(result)) if inspect.isawaitable(result) else result)
+
+
+def call_name(call: ToolCall) -> str:
+    """The name of the tool that a call is for."""
+    return call.function.name if call.type == "function" else call.custom.name
+
+
+def failure_text(error: BaseException) -> str:
+    """An error of a tool, for the policy to read."""
+    what = f"{type(error).__name__}: {error}"
+    if isinstance(error, ValidationError):
+        first = error.errors()[0]
+        what = f"{'.'.join(map(str, first['loc'])) or 'arguments'}: {first['msg']}"
+    return _encodable(what)
 
 
 async def _remote_call(tool: ContextTool, arguments: str) -> tuple[str, BaseException | None]:
@@ -151,7 +169,7 @@ def _schema(name: str, description: str, parameters: Mapping[str, Any]) -> Funct
     return FunctionTool.model_validate({"type": "function", "function": function})
 
 
-def _as_text(result: Any) -> str:
+def as_text(result: Any) -> str:
     """A result as the text of a tool message: a str unchanged, else JSON."""
     if isinstance(result, str):
         return _encodable(result)

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 from rolloutlab.api.wire.chat import ChatCompletion
 from rolloutlab.errors import ConflictError, SamplingError, ServiceError
@@ -130,8 +129,9 @@ class TrajectoryWriter:
         return f"{begun.name}:{begun.generation}" if begun else self._work.name
 
     def _rest(self) -> str:
-        names = [tool.function.name for tool in self._work.plan.tools]
-        return " ".join([f"%%chat {self.label} --resume", *([f"--tools {','.join(names)}"] if names else [])])
+        names, env = [tool.function.name for tool in self._work.plan.tools], self._work.plan.env
+        options = [*([f"--tools {','.join(names)}"] if names else []), *([f"--env {env}"] if env else [])]
+        return " ".join([f"%%chat {self.label} --resume", *options])
 
     def note(self, waits: bool = False) -> str:
         """Failures, speed and remaining time; waits: the service is unreachable."""
@@ -173,16 +173,23 @@ class TrajectoryWriter:
     ) -> Placed:
         return Placed(
             groups[rollouts[0].place],
-            [Arrival(r.positions[0], r.items, r.pending, self._extra(r)) for r in rollouts],
+            [self._arrival(rollout) for rollout in rollouts],
             self._work.plan.model,
             step,
             self._work.plan.sampling(),
             usage,
         )
 
-    def _extra(self, rollout: Rollout) -> dict[str, Any]:
-        tools = [tool.to_wire() for tool in self._work.plan.tools]
-        return {**({"tools": tools} if tools else {}), **({"logs": rollout.logs} if rollout.logs else {})}
+    def _arrival(self, rollout: Rollout) -> Arrival:
+        episode = rollout.episode
+        offered = [*self._work.plan.tools, *(episode.tools if episode else ())]
+        extra = {
+            **({"tools": [tool.to_wire() for tool in offered]} if offered else {}),
+            **({"logs": rollout.logs} if rollout.logs else {}),
+            **(episode.extra() if episode else {}),
+        }
+        components = episode.components if episode else {}
+        return Arrival(rollout.positions[0], rollout.items, rollout.pending, extra, components)
 
 
 def _new(group: NewGroup | Group) -> NewGroup:

@@ -55,9 +55,12 @@ _MEMBERS = """
     ORDER BY g.position, t.position
 """
 _PUT = """
-    INSERT INTO trajectories (group_id, position, items, pending, extra, model, step, sampling, created_at)
+    INSERT INTO trajectories
+        (group_id, position, items, pending, extra, model, step, sampling, created_at, reward, components, source)
     VALUES {} ON CONFLICT (group_id, position) DO UPDATE
-    SET items = excluded.items, pending = excluded.pending, extra = excluded.extra, step = coalesce(excluded.step, step)
+    SET items = excluded.items, pending = excluded.pending, extra = excluded.extra,
+        step = coalesce(excluded.step, step), reward = excluded.reward, components = excluded.components,
+        source = excluded.source
     WHERE pending > 0 AND pending >= excluded.pending
 """
 _OUTLINE = """
@@ -289,7 +292,9 @@ def _rows(placed: Placed) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
     for arrival in placed.arrivals:
         place = (placed.group.id, arrival.position, dumped(arrival.items))
         row = (*place, arrival.pending, json.dumps(arrival.extra), placed.model, placed.step, sampling, created_at)
-        yield row, outline_of(arrival.items, arrival.extra)
+        parts = arrival.components
+        reward = (sum(parts.values()), json.dumps(parts), "environment") if parts else (None, "{}", None)
+        yield (*row, *reward), outline_of(arrival.items, arrival.extra)
 
 
 def _execute(connection: Connection, sql: str, rows: Sequence[tuple[Any, ...]]) -> None:

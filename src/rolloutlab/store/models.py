@@ -175,12 +175,16 @@ class NewGroup:
 
 @dataclass(frozen=True)
 class Arrival:
-    """A sample for one position of a group: items after the prompt, and the number of `pending` turns."""
+    """A sample for one position of a group: items after the prompt, and the number of `pending` turns.
+
+    components: of the reward that its environment gave, if it gave one.
+    """
 
     position: int
     items: Sequence[MessageOrChoice]
     pending: int = 0
     extra: Mapping[str, Any] = field(default_factory=dict)
+    components: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

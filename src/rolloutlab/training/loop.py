@@ -124,8 +124,16 @@ def check_sampling(given: Mapping[str, Any], known: Iterable[str]) -> None:
         raise InputError(f"there is no setting {name!r}", hint=f"{close[0]}=..." if close else "lab.chat?")
 
 
-def check_reward(reward: Functions | Judge, held_out: Any) -> None:
-    """InputError or RewardError unless these can score what a loop samples; none is called."""
+def check_reward(reward: Functions | Judge | None, held_out: Any, *, given: bool) -> None:
+    """InputError or RewardError unless these can score what a loop samples; none is called.
+
+    given: environments give the rewards, so that no more is needed.
+    """
+    if reward is None:
+        if not given:
+            hint = "lab.loop(name, prompt, reward), or env=GuessNumber, which gives them"
+            raise InputError("the loop needs a reward function", hint=hint)
+        return
     if not isinstance(reward, Judge):
         check_functions(reward)
         return
@@ -159,7 +167,7 @@ class LoopSteps:
     calls: LoopCalls
     name: str
     prompt: Prompt
-    reward: Functions | Judge
+    reward: Functions | Judge | None
     n: int
     seed: int | None
     options: Mapping[str, Any] | None
@@ -170,7 +178,7 @@ class LoopSteps:
     def check(self, *rows: Any) -> None:
         """Raise what the calls would raise for these rows, before anything is sampled; None are no rows."""
         check_sampling(self.sampling, signature(self.calls.chat).parameters)
-        check_reward(self.reward, self.held_out)
+        check_reward(self.reward, self.held_out, given=self.sampling.get("env") is not None)
         for each in rows:
             if each is not None:
                 self.calls.preview(self.name, self.prompt, over=each, n=self.n, seed=self.seed, **self.sampling)
@@ -199,8 +207,10 @@ class LoopSteps:
 
     def _scored(self, name: str, rows: Any, seed: int | None, **model: str) -> Collection:
         settings = {**model, **self.sampling, **self._paid}
-        label = self.calls.chat(name, self.prompt, n=self.n, over=rows, seed=seed, **settings).label
-        judge = self.reward
+        sampled = self.calls.chat(name, self.prompt, n=self.n, over=rows, seed=seed, **settings)
+        label, judge = sampled.label, self.reward
+        if judge is None:
+            return sampled
         if not isinstance(judge, Judge):
             return self.calls.reward(label, judge, say=_quiet, **self._paid)
         given = {each.name: getattr(judge, each.name) for each in fields(judge) if each.name != "rubric"}

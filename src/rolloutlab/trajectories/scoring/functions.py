@@ -87,9 +87,16 @@ class Scorers:
         """What last scored a generation, else another generation of the collection."""
         return self._last.get(f"{collection.name}:{collection.generation}") or self._last.get(collection.name)
 
-    def scorer_for(self, collection: StoredCollection, functions: Functions | None, name: str) -> Scorer:
-        """These functions, else what last scored the collection, called `name` in messages; InputError without any."""
+    def scorer_for(
+        self, collection: StoredCollection, functions: Functions | None, name: str, *, gives_reward: bool = False
+    ) -> Scorer | tuple[None, None]:
+        """These functions, else what last scored the collection, called `name` in messages; InputError without any.
+
+        gives_reward: its environment gives a reward, so that none is needed.
+        """
         scorer = (functions, None) if functions else self.of(collection)
+        if scorer is None and gives_reward:
+            return None, None
         if scorer is None:
             hint = f"%%compare {name}, with the reward function as its body"
             raise InputError(f"nothing scored {name} in this notebook yet", hint=hint)

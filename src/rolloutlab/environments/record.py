@@ -1,0 +1,56 @@
+"""Record of an episode: what its trajectory keeps beside the conversation, and how it ended."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Self
+
+from rolloutlab.api.wire.chat import FunctionTool
+from rolloutlab.environments.observations import Scalar, Turn
+
+End = Literal["done", "max_turns", "length", "context", "timeout", "error"]
+"""How an episode ended. length: its last answer was cut off by max_tokens. context: the policy's context has no room
+for another answer. timeout, error: of a call of its environment; such an episode has no reward."""
+END = "episode_end"
+"""The property of a trajectory's metadata that holds it."""
+PART = "env"
+"""The component of the reward that an environment gives, and the metric with the same number, which scoring keeps."""
+TURN_REWARD = "turn_reward/"
+"""The metrics with the reward of each answer: `turn_reward/0` and so on."""
+_MAX_NAME = 200
+
+
+@dataclass(frozen=True)
+class EpisodeRecord:
+    """The environment's name, the reward of each answer, and of the whole; how it ended, once it has.
+
+    info: numbers and texts of its steps, the latest of each name. tools: what the policy was offered.
+    """
+
+    environment: str
+    turn_rewards: tuple[float, ...] = ()
+    final_reward: float = 0.0
+    info: Mapping[str, Scalar] = field(default_factory=dict)
+    tools: tuple[FunctionTool, ...] = ()
+    end: End | None = None
+
+    def after(self, turn: Turn) -> Self:
+        """With one more turn."""
+        return replace(self, turn_rewards=(*self.turn_rewards, turn.reward), info={**self.info, **turn.info})
+
+    @property
+    def components(self) -> dict[str, float]:
+        """The component of the reward of an episode that has ended without a failure of its environment."""
+        if self.end in {None, "timeout", "error"}:
+            return {}
+        return {PART: sum(self.turn_rewards) + self.final_reward}
+
+    def extra(self) -> dict[str, Any]:
+        """Properties of the trajectory on the wire."""
+        numbers = {name[:_MAX_NAME]: value for name, value in self.info.items() if not isinstance(value, str)}
+        texts = {name[:_MAX_NAME]: value for name, value in self.info.items() if isinstance(value, str)}
+        rewards = {f"{TURN_REWARD}{turn}": reward for turn, reward in enumerate(self.turn_rewards)}
+        ended = {END: self.end} if self.end else {}
+        return {
+            "metrics": {**numbers, **rewards, **self.components},
+            "metadata": {**texts, "environment": self.environment, **ended},
+        }

@@ -1,0 +1,240 @@
+"""Episodes of rollouts: the environment's turn between two answers, resumed episodes, and their end."""
+
+import asyncio
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from rolloutlab.api.wire.chat import Choice, MessageOrChoice, ToolCall, ToolMessage
+from rolloutlab.api.wire.reasoning import reasoning_of
+from rolloutlab.environments.episode import Episode, EpisodeError
+from rolloutlab.environments.observations import BadStepError, Scalar, Turn, step_of
+from rolloutlab.environments.protocol import Source, Step
+from rolloutlab.environments.record import End, EpisodeRecord
+from rolloutlab.errors import InputError, RefusedError
+from rolloutlab.sampling.config import SamplingConfig
+from rolloutlab.sampling.rollout import Rollout
+from rolloutlab.sampling.tools import Tools, as_text, call_name, failure_text
+from rolloutlab.store.models import Group, NewGroup, plain_text
+
+_MAX_FAILED_STARTS = 8
+"""Episodes that cannot begin before any answer has come, after which the rest is not tried."""
+_NO_ROOM = re.compile(r"context|too long|maximum.{0,40}(?:length|tokens)", re.IGNORECASE)
+
+
+class Episodes:
+    """Plays the environments of a run, an instance for each rollout.
+
+    tools: what the policy may call besides the tools of an environment.
+    """
+
+    def __init__(self, source: Source, plan: SamplingConfig, groups: Sequence[Group | NewGroup], tools: Tools) -> None:
+        self._source = source
+        self._plan = plan
+        self._groups = groups
+        self._tools = tools
+        self._open: dict[tuple[int, int], _Played] = {}
+        self._failed_starts: list[tuple[Rollout, EpisodeError]] = []
+
+    async def ready(self, rollout: Rollout) -> Rollout:
+        """The rollout with what comes before its next answer; without `pending` where its episode has ended.
+
+        Raises:
+            SignInError: of a tool of a context server.
+        """
+        is_new = self._key(rollout) not in self._open
+        try:
+            return await (self._begun if is_new else self._answered)(rollout)
+        except EpisodeError as error:
+            ended = await self._failed(rollout, error)
+            if is_new:
+                self._failed_starts.append((ended, error))
+            return ended
+
+    async def refused(self, rollout: Rollout, error: RefusedError) -> Rollout:
+        """The end of an episode whose next answer the service refused."""
+        if not _NO_ROOM.search(error.message):
+            return await self._failed(rollout, EpisodeError(error.message))
+        return await self._ended(_logged(rollout, f"ended: {error.message}"), "context")
+
+    def to_store(self, rollout: Rollout, *, any_answer: bool) -> list[Rollout]:
+        """What may be stored once an episode has ended.
+
+        Episodes that could not begin, or not go on as stored, are kept back until any answer has come: where none does,
+        their environment does not work, and a resume begins them again.
+
+        Raises:
+            EpisodeError: the first of them, after a few.
+        """
+        if not any(rollout is each for each, _ in self._failed_starts):
+            return [rollout]
+        if any_answer:
+            return self.rest(any_answer=True)
+        if len(self._failed_starts) >= _MAX_FAILED_STARTS:
+            raise self._failed_starts[0][1]
+        return []
+
+    def rest(self, *, any_answer: bool) -> list[Rollout]:
+        """What is kept back at the end; EpisodeError where no answer has come."""
+        if self._failed_starts and not any_answer:
+            raise self._failed_starts[0][1]
+        rest, self._failed_starts = self._failed_starts, []
+        return [rollout for rollout, _ in rest]
+
+    async def close(self, rollout: Rollout) -> None:
+        """Close the instance of a rollout that is not played on now."""
+        if played := self._open.pop(self._key(rollout), None):
+            await played.episode.close()
+
+    async def close_all(self) -> None:
+        """Close every instance."""
+        opened, self._open = list(self._open.values()), {}
+        await asyncio.gather(*(played.episode.close() for played in opened))
+
+    def _key(self, rollout: Rollout) -> tuple[int, int]:
+        return rollout.place, rollout.positions[0]
+
+    async def _begun(self, rollout: Rollout) -> Rollout:
+        """A new instance with its first messages; with those of a stored conversation, whose answers it gets again."""
+        begun = await self._reset(rollout)
+        if not rollout.items:
+            return begun
+        again = await self._replayed(begun, rollout.items)
+        if again is not None:
+            return await self._answered(replace(again, logs=rollout.logs))
+        await self.close(rollout)
+        log = "started over: given the stored answers, the environment did not do the same again"
+        return await self._reset(_logged(replace(rollout, items=(), episode=None), log))
+
+    async def _reset(self, rollout: Rollout) -> Rollout:
+        group = self._groups[rollout.place]
+        episode = Episode(self._source, group.row, self._plan.environment_seed(rollout.place), self._plan.env_timeout)
+        self._open[self._key(rollout)] = played = _Played(episode)
+        first = await episode.begin()
+        if not first and not any(message.role == "user" for message in group.prompt):
+            raise EpisodeError(f"{self._source.name}.reset gave no observation", hint="return 'the first one'")
+        played.offer(self._tools)
+        record = EpisodeRecord(self._source.name, tools=tuple(played.own.schemas))
+        return replace(rollout, items=first, episode=record)
+
+    async def _replayed(self, begun: Rollout, items: tuple[MessageOrChoice, ...]) -> Rollout | None:
+        """The rollout up to its last stored answer; None where the environment does not do the same again."""
+        again = begun
+        while True:
+            length = len(again.items)
+            if not again.pending or length >= len(items) or not _same(again.items, items[:length]):
+                return None
+            again = replace(again, items=items[: length + 1])
+            if not isinstance(items[length], Choice):
+                return None
+            if length + 1 == len(items):
+                return again
+            again = await self._answered(again)
+
+    async def _answered(self, rollout: Rollout) -> Rollout:
+        """The rollout with what comes of its last answer."""
+        played, choice = self._open[self._key(rollout)], rollout.items[-1]
+        assert isinstance(choice, Choice)
+        assert rollout.episode
+        logs: list[str] = []
+        if choice.message.tool_calls and played.has_tools:
+            turn = await played.called(choice.message.tool_calls, self._tools, logs)
+        elif played.episode.takes_answers:
+            turn = await played.episode.step(_answer(choice))
+        else:
+            turn = Turn((), done=True)
+        record = rollout.episode.after(turn)
+        after = replace(rollout, items=(*rollout.items, *turn.messages), episode=record, logs=(*rollout.logs, *logs))
+        if turn.done:
+            return await self._ended(after, "done")
+        if choice.finish_reason == "length":
+            return await self._ended(after, "length")
+        if len(record.turn_rewards) >= self._plan.max_turns:
+            return await self._ended(after, "max_turns")
+        return after
+
+    async def _ended(self, rollout: Rollout, end: End) -> Rollout:
+        played = self._open[self._key(rollout)]
+        try:
+            final = await played.episode.final_reward()
+        except EpisodeError as error:
+            return await self._failed(rollout, error)
+        await self.close(rollout)
+        assert rollout.episode
+        return replace(rollout, pending=0, episode=replace(rollout.episode, final_reward=final, end=end))
+
+    async def _failed(self, rollout: Rollout, error: EpisodeError) -> Rollout:
+        await self.close(rollout)
+        record = replace(rollout.episode or EpisodeRecord(self._source.name), end=error.end)
+        return _logged(replace(rollout, pending=0, episode=record), f"ended: {error.with_hint}")
+
+
+class _Played:
+    """An episode under way, with the tools that the policy is offered in it."""
+
+    def __init__(self, episode: Episode) -> None:
+        self.episode = episode
+        self.own = Tools()
+        self.has_tools = False
+
+    def offer(self, shared: Tools) -> None:
+        """Describe its tools; EpisodeError where one cannot be."""
+        try:
+            self.own = Tools(self.episode.tools)
+        except InputError as error:
+            raise EpisodeError(f"tools: {error.message}", hint=error.hint) from error
+        twice = {tool.function.name for tool in self.own.schemas} & {tool.function.name for tool in shared.schemas}
+        if twice:
+            raise EpisodeError(f"the environment and --tools both have {min(twice)!r}", hint="leave --tools out")
+        self.has_tools = bool(self.own.schemas or shared.schemas)
+
+    async def called(self, calls: Sequence[ToolCall], shared: Tools, logs: list[str]) -> Turn:
+        """What comes of the calls of an answer, one after the other: they may change the state of the environment."""
+        messages: list[ToolMessage] = []
+        reward, done = 0.0, False
+        info: dict[str, Scalar] = {}
+        for call in calls:
+            if done:
+                messages.append(ToolMessage(role="tool", tool_call_id=call.id, content="error: the episode has ended"))
+            elif not self.own.has(call):
+                others, troubles = await shared.answer([call])
+                messages += others
+                logs += troubles
+            else:
+                text, step = await self._called(call, logs)
+                reward, done, info = reward + step.reward, step.done, {**info, **step.info}
+                messages.append(ToolMessage(role="tool", tool_call_id=call.id, content=text))
+        return Turn(tuple(messages), reward, done, info)
+
+    async def _called(self, call: ToolCall, logs: list[str]) -> tuple[str, Step]:
+        """The text of a result and, where the tool returned one, its step. Exceptions are for the policy to read."""
+        name = call_name(call)
+        try:
+            result = await self.episode.call(name, lambda: self.own.call(call))
+        except EpisodeError as error:
+            if error.end == "timeout" or error.__cause__ is None:
+                raise
+            text = failure_text(error.__cause__)
+            logs.append(f"{name} failed: {text}")
+            return f"error: {text}", Step(None)
+        if not isinstance(result, Step):
+            return as_text(result), Step(None)
+        try:
+            step = step_of(result)
+        except BadStepError as error:
+            raise EpisodeError(f"{name}: {error}") from None
+        return "" if step.observation is None else as_text(step.observation), step
+
+
+def _answer(choice: Choice) -> str:
+    """The text of an answer without its reasoning."""
+    message = choice.message.to_wire()
+    return reasoning_of(message, plain_text(message.get("content")))[1]
+
+
+def _same(these: Sequence[MessageOrChoice], those: Sequence[MessageOrChoice]) -> bool:
+    return [item.to_wire() for item in these] == [item.to_wire() for item in those]
+
+
+def _logged(rollout: Rollout, line: str) -> Rollout:
+    return replace(rollout, logs=(*rollout.logs, line))
