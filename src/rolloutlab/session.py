@@ -24,7 +24,7 @@ from rolloutlab.sampling.dataset import check_repeatable, rows_of
 from rolloutlab.sampling.mcp.registry import McpRegistry, Tool
 from rolloutlab.sampling.mcp.tools import AddedTools, ContextTools, ToolAnswer
 from rolloutlab.sampling.metering import Meter, Terms, terms_of
-from rolloutlab.sampling.plan import Preview, SamplingRun, continued, resumed, sampled, sampled_again
+from rolloutlab.sampling.plan import Preview, SamplingRun, check_environment, continued, resumed, sampled, sampled_again
 from rolloutlab.sampling.run import CONCURRENT, check_concurrency, sample
 from rolloutlab.sampling.split import split_rows
 from rolloutlab.sampling.template import Prompt
@@ -907,6 +907,7 @@ class Session:
 
         summary = self.store.collection(name)
         source = given_source(env)
+        check_environment(name, summary.plan.get("env"), source)
         functions, weights = self._scorers.scorer_for(summary, reward, name, gives_reward=source is not None)
         selected = self._models.existing(model or self.selected)
         steps = selected.two_steps(before, after, hint=f"%%train {name}")

@@ -57,3 +57,100 @@ def test_an_episode_ends_when_it_is_done_or_after_max_turns(guessing):
     trajectories = guessing.run(CHAT).trajectories
     assert [t.extra["metadata"]["episode_end"] for t in trajectories] == ["done"] * 4 + ["max_turns"] * 2
     assert trajectories[-1].reward == pytest.approx(-0.4)
+
+
+def test_the_view_of_a_group_has_each_turns_reward_beside_the_turn(guessing):
+    collection = guessing.run(CHAT)
+    shown = guessing.run("%group guess/0")
+    turns = shown._view.group(0)["group"]["members"][0]["turns"]
+    assert [(turn["role"], turn["reward"]) for turn in turns] == [
+        ("user", None), ("assistant", -0.1), ("user", None), ("assistant", -0.1), ("user", None), ("assistant", 1.0),
+        ("user", None),
+    ]  # fmt: skip
+    assert "assistant: 10 (-0.1) user: lower assistant: 5 (-0.1)" in repr(shown)
+    assert "Guess a number from 1 to 20." in repr(collection)
+    assert "<b>assistant</b> 10<i> (-0.1)</i>" in shown._repr_html_()
+
+
+def test_the_end_of_an_episode_is_visible_and_searchable(guessing):
+    collection = guessing.run(CHAT)
+    assert list(collection.to_frame()["episode_end"]) == ["done"] * 4 + ["max_turns"] * 2
+    assert "[max_turns] assistant: 10" in repr(guessing.run("%group guess/2"))
+    found = guessing.run("%search --where \"episode_end == 'max_turns' and environment == 'GuessNumber'\" -k 0")
+    assert {hit.id for hit in found.hits} == {"guess:1/2/0", "guess:1/2/1"}
+    first_right = guessing.run('%search --where "`metric.turn_reward/0` == 1" -k 0')
+    assert {hit.id for hit in first_right.hits} == {"guess:1/1/0", "guess:1/1/1"}
+
+
+def test_a_reward_function_adds_components_to_what_the_environment_gave(guessing):
+    guessing.run(CHAT)
+    scored = guessing.run("%%reward guess\nreturn {'brief': 0.5}")
+    first = scored.trajectories[0]
+    assert (first.reward, first.components) == (pytest.approx(1.3), {"env": 0.8, "brief": 0.5})
+    scored = guessing.run("%%reward guess --weight env=0\nreturn {'brief': 0.5}")
+    assert scored.trajectories[0].reward == 0.5
+    guessing.run("%rewards guess --undo")
+    guessing.run("%rewards guess --undo")
+    assert guessing.run("%group guess/0").trajectories[0].reward == 0.8
+
+
+def test_an_export_keeps_the_rewards_of_turns_and_the_end(guessing, tmp_path):
+    before = guessing.run(CHAT).trajectories
+    guessing.run(f"%export guess {tmp_path}/guess.jsonl")
+    after = guessing.run(f"%import {tmp_path}/guess.jsonl again").trajectories
+    assert [(t.reward, t.components, t.source, t.extra, t.turn_rewards, t.episode_end) for t in after] == [
+        (t.reward, t.components, t.source, t.extra, t.turn_rewards, t.episode_end) for t in before
+    ]
+    guessing.run(f"%export guess {tmp_path}/openai.jsonl --format openai")
+    lines = (tmp_path / "openai.jsonl").read_text().splitlines()
+    assert all('"role":"assistant","content":"' in line.rpartition("{")[2] for line in lines)
+
+
+def test_a_job_gets_the_rewards_of_turns_as_metrics(guessing):
+    sent = guessing.run(CHAT).trajectories[0].to_wire().to_wire()
+    assert sent["metrics"]["turn_reward/2"] == 1.0
+    assert sent["metadata"]["episode_end"] == "done"
+
+
+def test_the_first_request_is_shown_without_sending_it(guessing, policy):  # noqa: F811
+    policy.taken.clear()
+    shown = guessing.run(CHAT.replace("%%chat guess", "%%chat guess --dry-run"))
+    assert "Guess a number from 1 to 20." in repr(shown)
+    assert (shown.requests, policy.taken) == (6, [])
+
+
+def test_environments_of_one_group_have_one_seed_and_others_another(notebook):  # noqa: F811
+    notebook.run("seen = []")
+    notebook.run("class E:\n  def __init__(self, row): pass\n  def reset(self, seed):\n    seen.append(seed)\n    return 'go'\n"
+                 "  def step(self, answer): return Step(None, 1, True)")  # fmt: skip
+    notebook.run("%%chat a -n 3 --over range(2) --env E --seed 5\n")
+    assert sorted(notebook["seen"]) == [5, 5, 5, 6, 6, 6]
+
+
+@pytest.mark.parametrize(
+    ("cell", "problem"),
+    [
+        ("%%chat a --env Nothing\n", "there is no variable 'Nothing'"),
+        ("%%chat a --env 3\n", "a int is not an environment"),
+        ("%%chat a --env bandits:Two\n", "'bandits:Two' is not an environment"),
+        ("%%chat a --env GuessNumber({'target':1})\n", "this is one GuessNumber, and each rollout needs its own"),
+        ("%%chat a --env GuessNumber --over targets --env-timeout 0\n", "env_timeout: 0.0 is not above 0"),
+        ("%%chat a --env GuessNumber --over targets\nuser: a\nassistant:\nuser: b", "no place for another"),
+        ("%%chat a --env GuessNumber --over targets --prompt-column target\n", "is the prompt"),
+        ("%%chat guess --continue --env GuessNumber\nuser: why?", "cannot take --env"),
+    ],
+)
+def test_a_wrong_call_says_what_to_type(guessing, cell, problem):
+    error = guessing.error(cell)
+    assert problem in error
+    assert "\n  -> " in error
+
+
+def test_what_resumes_or_compares_needs_the_same_environment(guessing):
+    guessing.run(CHAT)
+    for cell in ("%%chat guess --resume", "%compare guess"):
+        assert guessing.error(cell).endswith("-> --env GuessNumber")
+    guessing.run("class Other(GuessNumber): pass")
+    assert guessing.error("%%chat guess --resume --env Other").endswith("-> --env GuessNumber")
+    guessing.run("%%chat plain\nuser: hi")
+    assert guessing.error("%%chat plain --resume --env Other").endswith("-> leave --env out")

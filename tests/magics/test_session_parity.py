@@ -32,6 +32,13 @@ CALLS = {
     "%%chat x --tools add,upper --max-turns 3 --concurrency 4\nuser: hi": (
         'lab.chat("x", "user: hi\\n", tools=[add, upper], max_turns=3, concurrency=4, variables=globals())'
     ),
+    "%%chat x --over rows --env Game --env-timeout 5\n": (
+        'lab.chat("x", "\\n", over=rows, env=Game, env_timeout=5.0, variables=globals())'
+    ),
+    "%%chat x --env textarena:Bandit-v0 --limit 4\nsystem: Play.": (
+        'lab.chat("x", "system: Play.\\n", env="textarena:Bandit-v0", limit=4, variables=globals())'
+    ),
+    "%%chat x --resume --env Game": 'lab.resume("x", env=Game)',
     "%%chat x --continue --seed 2 --model lab/y\nuser: and?": (
         'lab.continue_chat("x", "user: and?\\n", seed=2, model="lab/y", variables=globals())'
     ),
@@ -92,6 +99,8 @@ CALLS = {
     "%compare x --before 1 --after 3 --tools add -m lab/y": (
         'lab.compare("x", before=1, after=3, tools=[add], model="lab/y", variables=globals())'
     ),
+    "%compare x --env Game": 'lab.compare("x", env=Game, variables=globals())',
+    "%%compare x --env Game\nreturn 1": 'lab.compare("x", Returns(1), env=Game, variables=globals())',
     "%compare x --over rows --anytime": 'lab.compare("x", over=rows, anytime=True, variables=globals())',
     "%compare x --bounds -1 1": 'lab.compare("x", bounds=(-1.0, 1.0), variables=globals())',
     "%%compare x --after latest\nreturn 1": 'lab.compare("x", Returns(1), variables=globals())',
@@ -210,7 +219,7 @@ def typed(bare) -> Any:
     """Runs a cell on a session that records; what was called."""
     calls: list[Any] = []
     register(bare, Recorder(Session, calls))
-    bare.user_ns.update(rows=[{"a": 1}], add=lambda a, b: a + b, upper=str.upper)
+    bare.user_ns.update(rows=[{"a": 1}], add=lambda a, b: a + b, upper=str.upper, Game=type("Game", (), {}))
 
     def run(cell: str) -> list[Any]:
         bare.run_cell(cell, store_history=False).raise_error()

@@ -1,5 +1,6 @@
 """Record of an episode: what its trajectory keeps beside the conversation, and how it ended."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
@@ -38,11 +39,19 @@ class EpisodeRecord:
         return replace(self, turn_rewards=(*self.turn_rewards, turn.reward), info={**self.info, **turn.info})
 
     @property
+    def total(self) -> float:
+        """The sum of its rewards; not finite where that is too large for a float."""
+        try:
+            return math.fsum([*self.turn_rewards, self.final_reward])
+        except OverflowError:
+            return math.inf
+
+    @property
     def components(self) -> dict[str, float]:
         """The component of the reward of an episode that has ended without a failure of its environment."""
         if self.end in {None, "timeout", "error"}:
             return {}
-        return {PART: sum(self.turn_rewards) + self.final_reward}
+        return {PART: self.total}
 
     def extra(self) -> dict[str, Any]:
         """Properties of the trajectory on the wire."""

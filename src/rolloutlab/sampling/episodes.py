@@ -4,6 +4,7 @@ import asyncio
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from math import isfinite
 
 from rolloutlab.api.wire.chat import Choice, MessageOrChoice, ToolCall, ToolMessage
 from rolloutlab.api.wire.reasoning import reasoning_of
@@ -155,13 +156,16 @@ class Episodes:
 
     async def _ended(self, rollout: Rollout, end: End) -> Rollout:
         played = self._open[self._key(rollout)]
+        assert rollout.episode
         try:
             final = await played.episode.final_reward()
+            record = replace(rollout.episode, final_reward=final, end=end)
+            if not isfinite(record.total):
+                raise EpisodeError("the sum of its rewards is no finite number", hint="smaller rewards")
         except EpisodeError as error:
             return await self._failed(rollout, error)
         await self.close(rollout)
-        assert rollout.episode
-        return replace(rollout, pending=0, episode=replace(rollout.episode, final_reward=final, end=end))
+        return replace(rollout, pending=0, episode=record)
 
     async def _failed(self, rollout: Rollout, error: EpisodeError) -> Rollout:
         await self.close(rollout)

@@ -31,12 +31,15 @@ FIELDS = {
     REASONING: "how many characters of reasoning; `in` and `regex` search its text, as with reasoning_text",
     REASONING_TEXT: "the reasoning of all turns, a blank line between two; in the document after `assistant reasons:`",
     "tools": "names of the tools that were called, a list",
+    "environment": "the environment that answered each turn",
+    "episode_end": "how its episode ended: done, max_turns, length, context, timeout or error",
     "time": "when it was sampled, seconds since 1970",
 }
-"""Fields of every trajectory that has them. Besides: the parts of a reward as `reward.PART`, a row as `row.COLUMN`.
+"""Fields of every trajectory that has them. Besides: the parts of a reward as `reward.PART`, a row as `row.COLUMN`, and
+its metrics as `metric.NAME`, such as `metric.turn_reward/0`.
 
 All are metadata but `reasoning_text`, which is a part of the document and selected by its name."""
-PART, COLUMN = "reward.", "row."
+PART, COLUMN, METRIC = "reward.", "row.", "metric."
 OF_REWARD = ("reward", "source", "reward_error", "advantage_sign")
 """Fields that change when a reward does, as do all that begin with `PART`."""
 OF_DOCUMENT = (REASONING,)
@@ -49,6 +52,7 @@ def record_of(entry: Entry, job: str | None = None) -> Record:
     """The record of a trajectory, without its reward (see `rewards_of`)."""
     messages: list[Mapping[str, Any]] = [*entry.prompt, *(item.get("message", item) for item in entry.items)]
     document, reasoning = document_of(messages)
+    metadata, metrics = (entry.extra.get(name) or {} for name in ("metadata", "metrics"))
     known = {
         "collection": entry.collection,
         "generation": entry.generation,
@@ -61,11 +65,14 @@ def record_of(entry: Entry, job: str | None = None) -> Record:
         "tokens": entry.tokens,
         REASONING: sum(end - begin for begin, end in reasoning) or None,
         "tools": sorted({name for message in messages for name, _ in _calls(message)}) or None,
+        "environment": _text(metadata.get("environment")),
+        "episode_end": _text(metadata.get("episode_end")),
         "time": moment(entry.created_at).timestamp(),
         **{f"{COLUMN}{name}": value for name, value in entry.row.items() if _is_field(value)},
+        **{f"{METRIC}{name}": value for name, value in metrics.items() if _is_scalar(value)},
     }
-    metadata = {name: value for name, value in known.items() if value is not None}
-    return Record(id=entry.name, document=document, metadata=metadata, reasoning=reasoning)
+    fields = {name: value for name, value in known.items() if value is not None}
+    return Record(id=entry.name, document=document, metadata=fields, reasoning=reasoning)
 
 
 def rewards_of(members_G: Sequence[RewardChange]) -> dict[str, dict[str, Any]]:
@@ -142,6 +149,10 @@ def _is_field(value: Any) -> bool:
     if isinstance(value, list):
         return bool(value) and all(map(_is_field, value)) and len({*map(type, value)}) == 1 and _is_scalar(value[0])
     return _is_scalar(value)
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
 
 
 def _is_scalar(value: Any) -> bool:

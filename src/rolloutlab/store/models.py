@@ -20,7 +20,7 @@ class StoredTrajectory:
 
     name: `capitals/0/3`: collection, group and position in the group. items: messages and choices, in order.
     row: the row of prompts it was sampled for. sampling: temperature, top_p and seed. step: the checkpoint it is from.
-    components: the parts of the reward, if any. source: function, hand, judge or tool.
+    components: the parts of the reward, if any. source: function, hand, judge, tool or environment.
     pending: how many scripted turns are still to come; 0 when it is finished. extra: further properties of the
     trajectory on the wire, such as its tools. given: how many of the items are the prompt, where that is known.
     """
@@ -47,8 +47,9 @@ class StoredTrajectory:
 
     @property
     def prompt(self) -> str:
-        """The last user message before the first completion."""
-        return last_user_text(self.messages[: self.given])
+        """The last user message of the prompt; without one, as with an environment, before the first completion."""
+        first = next((i for i, item in enumerate(self.items) if isinstance(item, Choice)), len(self.items))
+        return last_user_text(self.messages[: self.given]) or last_user_text(self.messages[:first])
 
     @property
     def answer(self) -> str:
@@ -78,6 +79,18 @@ class StoredTrajectory:
     @cached_property
     def choices(self) -> list[Choice]:
         return _choices(self.items)
+
+    @property
+    def turn_rewards(self) -> list[float | None]:
+        """The reward that its environment gave for each completion, where it gave one."""
+        metrics = self.extra.get("metrics") or {}
+        return [metrics.get(f"turn_reward/{turn}") for turn in range(len(self.choices))]
+
+    @property
+    def episode_end(self) -> str | None:
+        """How its episode with an environment ended: done, max_turns, length, context, timeout or error."""
+        end = (self.extra.get("metadata") or {}).get("episode_end")
+        return end if isinstance(end, str) else None
 
     @property
     def finish_reason(self) -> str | None:

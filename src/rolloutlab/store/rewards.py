@@ -145,7 +145,7 @@ class Rewards:
         return {row[0] for row in self._database.read("SELECT trajectory_id FROM edits WHERE id > ?", edit)}
 
     def former(self, ids: Iterable[int]) -> dict[int, float]:
-        """By id, the last reward of a function, judge or tool where it was since replaced by hand."""
+        """By id, the last reward of a function, judge, tool or environment where it was since replaced by hand."""
         rows = self._database.read(
             "SELECT trajectory_id, change, undoes, old, old_source FROM edits"
             " WHERE trajectory_id IN (SELECT value FROM json_each(?)) ORDER BY trajectory_id, id DESC",
@@ -282,11 +282,11 @@ def new_change(connection: Connection) -> int:
 
 
 def _before_hand(newest_first: Sequence[Row]) -> float | None:
-    """The reward of a function, judge or tool before the edits by hand, ignoring undone edits."""
+    """The reward of a function, judge, tool or environment before the edits by hand, ignoring undone edits."""
     undone = {row["undoes"] for row in newest_first}
     for row in newest_first:
         if row["undoes"] is None and row["change"] not in undone and row["old_source"] != "hand":
-            return row["old"] if row["old_source"] in {"function", "judge", "tool"} else None
+            return row["old"] if row["old_source"] in {"function", "judge", "tool", "environment"} else None
     return None
 
 

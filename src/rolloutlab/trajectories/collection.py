@@ -18,7 +18,7 @@ from rolloutlab.store.models import Edit, Group, StoredCollection, StoredTraject
 from rolloutlab.trajectories.files import file_path
 from rolloutlab.trajectories.group_view import AskLogprobs, GroupView, rank
 from rolloutlab.trajectories.reward_edits import RewardEdits, give_edited, give_from_file
-from rolloutlab.trajectories.tables import AFTER, REASONING, trajectory_frame
+from rolloutlab.trajectories.tables import AFTER, EPISODE_END, REASONING, trajectory_frame
 from rolloutlab.widgets import collection as render
 from rolloutlab.widgets.base import Bundle
 from rolloutlab.widgets.html import for_notebook
@@ -115,9 +115,9 @@ class Collection:
         """One row per trajectory, indexed by name (`capitals/0/3`).
 
         Columns: reward (NaN where none), advantage (as it would train with default options), one per reward component,
-        source (function, hand, judge, tool), prompt, finish_reason, model, step, tokens, answer, reasoning (where any
-        has some), and the columns of the row as `row.x`, with dates, times and decimals in columns that had nothing
-        else.
+        source (function, hand, judge, tool, environment), prompt, finish_reason, model, step, tokens, answer, reasoning
+        and episode_end (where any has some), and the columns of the row as `row.x`, with dates, times and decimals in
+        columns that had nothing else.
         """
         groups = self.groups
         advantages = {share.member.name: share.advantage for share in _checked(groups).all_shares()}
@@ -125,7 +125,7 @@ class Collection:
         rows = [{name: getattr(t, name) for name in ("reward", *AFTER)} for t in trajectories]
         for t, row in zip(trajectories, rows, strict=True):
             row["advantage"] = advantages.get(t.name)
-            row[REASONING] = t.reasoning or None
+            row |= {REASONING: t.reasoning or None, EPISODE_END: t.episode_end}
         names, components = [t.name for t in trajectories], [t.components for t in trajectories]
         return trajectory_frame(
             names, rows, components, [t.row for t in trajectories], self.stored.plan.get("types", {})

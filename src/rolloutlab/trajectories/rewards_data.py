@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 TRAINS = "trains"
 """The choice of the column `reason` for rows that would train."""
-SOURCES = ("function", "hand", "judge", "tool", NONE)
+SOURCES = ("function", "hand", "judge", "tool", "environment", NONE)
 
 
 class RewardsData:

@@ -24,6 +24,8 @@ AFTER = ("source", "prompt", "finish_reason", "model", "step", "tokens", "answer
 """Columns of a frame after those of the components."""
 REASONING = "reasoning"
 """The column after the answer, where any trajectory has some."""
+EPISODE_END = "episode_end"
+"""The column after it, where any was played with an environment."""
 
 
 def data_frame(
@@ -61,8 +63,8 @@ def trajectory_frame(
 
     parts = dict.fromkeys(part for each in components for part in each)
     rows = list(rows)
-    reasoning = [REASONING] if REASONING not in parts and any(row.get(REASONING) for row in rows) else []
-    columns = [*BEFORE, *parts, *AFTER, *reasoning, *more]
+    further = [name for name in (REASONING, EPISODE_END) if name not in parts and any(row.get(name) for row in rows)]
+    columns = [*BEFORE, *parts, *AFTER, *further, *more]
     cells = [{**row, **each} for row, each in zip(rows, components, strict=True)]
     made = data_frame(cells, names, columns=columns, types={"reward": float, "advantage": float})
     return with_rows(made, prompt_rows, types)

@@ -5,7 +5,7 @@ The HTML reads well without scripts and style sheets too, as on GitHub.
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,6 +42,10 @@ FLAGS = {
     "content_filter": "stopped by a content filter",
     "tool_calls": "ended on a tool call",
     "function_call": "ended on a function call",
+    "max_turns": "ended after max_turns answers",
+    "context": "ended where the context was full",
+    "timeout": "its environment took too long",
+    "error": "its environment failed",
 }
 """Reasons why a conversation ended that a reader should not overlook."""
 
@@ -64,7 +68,7 @@ def text(name: str, groups: Sequence[Group], check: Preflight, counts: Counts) -
     """The collection as plain text. groups: those to be shown. check: what of it would train. counts: of all of it."""
     lines, shares = [_heading(name, counts), *_failed(name, counts)], _by_name(check)
     for group in groups[:MAX_GROUPS]:
-        lines += ["", f"{group.name}  {_short(_question(group))}"]
+        lines += ["", f"{group.name}  {_short(question(group))}"]
         if counts.groups == 1 and len(group.prompt) > 1:  # the heading shows one message
             lines += [f"  {_short(_line(message))}" for message in group.prompt[:_MAX_MESSAGES]]
         rows = [(number(t.reward), _effect(shares.get(t.name)), _short(_completion(t))) for t in group.trajectories]
@@ -79,7 +83,7 @@ def html(name: str, groups: Sequence[Group], check: Preflight, counts: Counts) -
     for group in groups[:MAX_GROUPS]:
         rows = [(t, number(t.reward), _effect(shares.get(t.name))) for t in group.trajectories]
         prompt = _prompt(group) if counts.groups == 1 and group.prompt else ""
-        summary = f"<summary>{code(group.name)} {escape(_short(_question(group)))}</summary>"
+        summary = f"<summary>{code(group.name)} {escape(_short(question(group)))}</summary>"
         table = html_table(_HEAD, [_row(*row) for row in rows]) if rows else ""
         parts.append(Html(f"<details open>{summary}{prompt}{table}</details>"))
     return "".join([*parts, paragraphs(_rest(counts))])
@@ -111,25 +115,42 @@ def _by_name(check: Preflight) -> dict[str, TokenWeight]:
     return {share.member.name: share for share in check.all_shares()}
 
 
-def _question(group: Group) -> str:
-    """The last message of the user."""
+def question(group: Group) -> str:
+    """The last message of the user; without one, the first observation of an environment."""
     messages = [message.to_wire() for message in group.prompt if message.role == "user"]
+    if not messages and group.trajectories:
+        return group.trajectories[0].prompt
     return plain_text(messages[-1]["content"]) if messages else ""
 
 
 def _completion(trajectory: StoredTrajectory) -> str:
-    """The text after the prompt without reasoning, with a mark where the token limit cut it off, and notes about it."""
+    """The text after the prompt without reasoning, with a mark where the token limit cut it off, and notes about it.
+
+    Before it, how its episode with an environment ended early.
+    """
     first = next((i for i, item in enumerate(trajectory.items) if isinstance(item, Choice)), 0)
     later = trajectory.items[first:]
-    answer = trajectory.answer if len(later) < 2 else "\n".join(map(_line, later))
+    lines = [_line(item) + earned for item, earned in with_rewards(trajectory, later)]
+    answer = trajectory.answer if len(later) < 2 else "\n".join(lines)
     notes = [f"[{note}]" for note in _notes(trajectory)]
-    return "\n".join([answer + (" [cut off]" if trajectory.finish_reason == "length" else ""), *notes])
+    early = [f"[{end}]"] if (end := trajectory.episode_end) and end != "done" else []
+    return "\n".join([*early, answer + (" [cut off]" if trajectory.finish_reason == "length" else ""), *notes])
 
 
 def _line(item: MessageOrChoice) -> str:
     """One message of a conversation, with the tools that it calls."""
     role, content, calls = spoken(item)
     return " ".join([f"{role}:", *filter(None, [content]), *calls])
+
+
+def with_rewards(
+    trajectory: StoredTrajectory, items: Sequence[MessageOrChoice]
+) -> Iterator[tuple[MessageOrChoice, str]]:
+    """Items of a conversation with its first completion among them, and of each completion the reward of its turn."""
+    rewards = iter(trajectory.turn_rewards)
+    for item in items:
+        reward = next(rewards, None) if isinstance(item, Choice) else None
+        yield item, "" if reward is None else f" ({number(reward)})"
 
 
 def _effect(share: TokenWeight | None) -> str:
@@ -178,11 +199,14 @@ def _prompt(group: Group) -> Html:
 
 
 def _row(trajectory: StoredTrajectory, reward: str, effect: str) -> list[Cell]:
-    finish = trajectory.finish_reason or ""
+    finish = trajectory.episode_end or trajectory.finish_reason or ""
     flag = Html(f"<b>{escape(FLAGS[finish])}</b>") if finish in FLAGS else finish
     logs = "".join(f"<br>[{_cut(note)}]" for note in _notes(trajectory))
     items = trajectory.items[trajectory.given or 0 :]
-    turns = (f"<b>{escape(_role(item))}</b> {_message(item)}" for item in items)
+    turns = (
+        f"<b>{escape(_role(item))}</b> {_message(item)}<i>{escape(earned)}</i>"
+        for item, earned in with_rewards(trajectory, items)
+    )
     conversation = _message(items[0]) if len(items) == 1 else "<br>".join(turns)
     return [reward, effect, f"{trajectory.tokens:,}", flag, Words(Html(conversation + logs))]
 

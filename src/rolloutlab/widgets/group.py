@@ -71,7 +71,7 @@ def prompt_of(group: Group, texts: ConversationTexts) -> dict[str, Any]:
 
 def conversation(trajectory: StoredTrajectory, texts: ConversationTexts) -> dict[str, Any]:
     """What never changes of a trajectory: its turns after the prompt, model, tokens and finish reason."""
-    finish = trajectory.finish_reason
+    finish = trajectory.episode_end or trajectory.finish_reason
     return {
         "seat": seat_of(trajectory),
         "name": escape_control_chars(trajectory.name),
@@ -80,7 +80,7 @@ def conversation(trajectory: StoredTrajectory, texts: ConversationTexts) -> dict
         "flag": FLAGS.get(finish or "") if finish else None,
         "split": split_note(trajectory.histories()) or None,
         "model": escape_control_chars(trajectory.model + ("" if trajectory.step is None else f"@{trajectory.step}")),
-        "turns": turns(trajectory.items[trajectory.given or 0 :], texts),
+        "turns": turns(trajectory.items[trajectory.given or 0 :], texts, trajectory.turn_rewards),
         "further": [turns(each.messages_and_choices, texts) for each in trajectory.additional],
         "logs": [texts.shown(str(log)) for log in trajectory.extra.get("logs") or ()],
     }
@@ -104,9 +104,12 @@ def seat_of(trajectory: StoredTrajectory) -> int:
     return int(trajectory.name.rpartition("/")[2])
 
 
-def turns(items: Iterable[MessageOrChoice], texts: ConversationTexts) -> list[dict[str, Any]]:
-    """The messages of a conversation, each tool result inside its call."""
+def turns(
+    items: Iterable[MessageOrChoice], texts: ConversationTexts, rewards: Iterable[float | None] = ()
+) -> list[dict[str, Any]]:
+    """The messages of a conversation, each tool result inside its call. rewards: of its completions."""
     turns: list[dict[str, Any]] = []
+    left = iter(rewards)
     calls: dict[str, dict[str, Any]] = {}
     for item in items:
         message = (item.message if isinstance(item, Choice) else item).to_wire()
@@ -114,7 +117,8 @@ def turns(items: Iterable[MessageOrChoice], texts: ConversationTexts) -> list[di
         if call is not None:
             call["result"] = texts.shown(_content(message.get("content")))
             continue
-        turns.append(_turn(item, message, texts, calls))
+        reward = next(left, None) if isinstance(item, Choice) else None
+        turns.append({**_turn(item, message, texts, calls), "reward": reward})
     return turns
 
 

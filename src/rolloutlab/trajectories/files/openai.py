@@ -62,6 +62,8 @@ def _is_sampled(item: MessageOrChoice) -> bool:
 
 def _example(group: Group, trajectory: StoredTrajectory) -> dict[str, Any]:
     messages = [_message(item, given=i < len(group.prompt)) for i, item in enumerate(trajectory.items)]
+    while len(messages) > len(group.prompt) and messages[-1]["role"] != "assistant":
+        messages.pop()  # the last observation of an environment: OpenAI refuses examples that end with it
     tools = trajectory.extra.get("tools")
     return {"messages": messages, **({"tools": tools} if tools else {})}
 

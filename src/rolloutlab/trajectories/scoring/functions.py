@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
+from rolloutlab.environments.record import PART
 from rolloutlab.errors import InputError, NotFoundError, RewardError
 from rolloutlab.objective.preflight import count
 from rolloutlab.store.lab import Lab
-from rolloutlab.store.models import Edit, Score, StoredCollection, TrajectoryKey
+from rolloutlab.store.models import Edit, Score, StoredCollection, StoredTrajectory, TrajectoryKey
 from rolloutlab.store.rewards import finite
 from rolloutlab.trajectories.scoring.verifiers import check_version, is_rubric
 from rolloutlab.trajectories.table_query import number_of
@@ -196,6 +197,14 @@ def score_of(trajectory: TrajectoryKey, outcomes: Mapping[str, Outcome], weights
     total = sum(weights.get(name, 1.0) * value for name, value in counted.items())
     parts = {name: value for name, value in {**counted, **stored}.items() if name != UNNAMED}
     return Score(trajectory, finite(total, trajectory.name), parts)
+
+
+def environment_part(trajectory: StoredTrajectory) -> dict[str, Outcome]:
+    """What the environment of a trajectory gave, as a component beside those of functions; nothing without one."""
+    if not (trajectory.extra.get("metadata") or {}).get("environment"):
+        return {}
+    reward = (trajectory.extra.get("metrics") or {}).get(PART)
+    return {} if reward is None else {PART: float(reward)}
 
 
 def counted_names(outcomes: Mapping[str, Outcome]) -> list[str]:

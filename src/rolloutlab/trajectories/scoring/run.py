@@ -21,6 +21,7 @@ from rolloutlab.trajectories.scoring.functions import (
     Outcome,
     check_known,
     counted_names,
+    environment_part,
     near_miss,
     outcome_of,
     score_of,
@@ -285,6 +286,7 @@ class ScoringRun:
         ref = Ref(each.trajectory.id, each.trajectory.name)
         if not each.errors:
             outcomes = {call.name: each.outcomes[call.name] for call in self._calls}
+            outcomes |= environment_part(each.trajectory)
             try:
                 self._scores.append(score_of(ref, outcomes, self._weights))
             except RewardError as wrong:
