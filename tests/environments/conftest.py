@@ -1,6 +1,7 @@
 """A notebook whose policy is a function of the messages that it reads."""
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import httpx
@@ -20,7 +21,7 @@ Messages = list[dict[str, Any]]
 class Answerer(SamplingService):
     """A service whose policy is `answer`: from the messages of a request to a text, or to a message with calls.
 
-    finish: of each answer. refusal: of a request, or None.
+    finish: of each answer. refusal: of a request, or None. gate: awaited before each answer.
     """
 
     models = ("tester/policy",)
@@ -30,6 +31,12 @@ class Answerer(SamplingService):
         self.answer: Callable[[Messages], Any] = lambda messages: "yes"
         self.finish = "stop"
         self.refusal: Callable[[Mapping[str, Any]], Any] = lambda _: None
+        self.gate: Callable[[Messages], Awaitable[Any]] | None = None
+
+    async def __call__(self, request: httpx.Request) -> httpx.Response:
+        if self.gate and request.method == "POST":
+            await self.gate(json.loads(request.content)["messages"])
+        return super().__call__(request)
 
     def refuses(self, body: Mapping[str, Any]) -> Any:
         return self.refusal(body)

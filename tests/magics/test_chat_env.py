@@ -120,10 +120,16 @@ def test_the_first_request_is_shown_without_sending_it(guessing, policy):  # noq
 
 
 def test_environments_of_one_group_have_one_seed_and_others_another(notebook):  # noqa: F811
-    notebook.run("seen = []")
-    notebook.run("class E:\n  def __init__(self, row): pass\n  def reset(self, seed):\n    seen.append(seed)\n    return 'go'\n"
-                 "  def step(self, answer): return Step(None, 1, True)")  # fmt: skip
-    notebook.run("%%chat a -n 3 --over range(2) --env E --seed 5\n")
+    notebook.run("""
+seen = []
+class Once:
+    def __init__(self, row): pass
+    def reset(self, seed):
+        seen.append(seed)
+        return "go"
+    def step(self, answer): return Step(None, 1, True)
+""")
+    notebook.run("%%chat a -n 3 --over range(2) --env Once --seed 5\n")
     assert sorted(notebook["seen"]) == [5, 5, 5, 6, 6, 6]
 
 

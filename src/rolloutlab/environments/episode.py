@@ -1,5 +1,6 @@
 """Episode: one instance of an environment with its life bounded: made, reset, stepped, scored and closed."""
 
+import asyncio
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -16,6 +17,8 @@ from rolloutlab.errors import RolloutlabError
 T = TypeVar("T")
 TIMEOUT = 60.0
 """Seconds for one call of an environment."""
+_GRACE = 2.0
+"""Seconds that a call under way gets at an interrupt, before `close` is called beside it."""
 
 
 class EpisodeError(RolloutlabError):
@@ -41,6 +44,8 @@ class Episode:
         self._timeout = timeout
         self._environment: Any = None
         self._thread: EnvironmentThread | None = None
+        self._hangs = False
+        self._closing: asyncio.Task[None] | None = None
 
     @property
     def tools(self) -> Sequence[Callable[..., Any]]:
@@ -81,20 +86,30 @@ class Episode:
         try:
             return await self._thread.call(work, self._timeout)
         except CallTimeoutError:
+            self._hangs = True
             message = f"{what} took longer than {self._timeout:g} s"
             raise EpisodeError(message, end="timeout", hint="--env-timeout SECONDS") from None
         except RaisedError as failed:
             raise EpisodeError(f"{what} raised {_described(failed.error)}") from failed.error
 
     async def close(self) -> None:
-        """Call `close` of the instance, if it has one, and let its thread end. It raises nothing."""
-        thread, self._thread = self._thread, None
+        """Call `close` of the instance, once, if it has one, and let its thread end. It raises nothing.
+
+        It goes on where its caller is cancelled; another call waits for the same end.
+        """
+        self._closing = self._closing or asyncio.create_task(self._let_end())
+        await asyncio.shield(self._closing)
+
+    async def _let_end(self) -> None:
+        thread = self._thread
         if thread is None:
             return
-        with suppress(Exception):
-            call = thread.call_beside if thread.is_busy and self._environment is not None else thread.call
-            await call(self._close, self._timeout)
-        thread.end()
+        try:
+            beside = self._environment is not None and (self._hangs or not await thread.is_free(_GRACE))
+            with suppress(CallTimeoutError, RaisedError):
+                await (thread.call_beside if beside else thread.call)(self._close, self._timeout)
+        finally:
+            thread.end()
 
     def _make(self) -> None:
         self._environment = self._source.environment(self._row)

@@ -28,10 +28,11 @@ class EnvironmentThread:
         self._under_way: Future[Outcome] | None = None
         self._thread.start()
 
-    @property
-    def is_busy(self) -> bool:
-        """Whether a call has not come back, also one that nothing waits for any more."""
-        return self._under_way is not None and not self._under_way.done()
+    async def is_free(self, patience: float) -> bool:
+        """Whether the last call has come back, also one that nothing waits for any more; after some seconds, if not."""
+        if self._under_way is not None and not self._under_way.done():
+            await asyncio.wait([asyncio.wrap_future(self._under_way)], timeout=patience)
+        return self._under_way is None or self._under_way.done()
 
     async def call(self, work: Callable[[], Any], timeout: float) -> Any:
         """The result of a call, awaited where it can be.
@@ -43,11 +44,13 @@ class EnvironmentThread:
         self._under_way = done = Future[Outcome]()
         scheduled: Future[Any] = done
         if self._loop:
+            done.set_running_or_notify_cancel()
             scheduled = asyncio.run_coroutine_threadsafe(_into(done, work), self._loop)
         else:
             self._calls.put((work, done))
         try:
-            result, error = await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(done)), timeout)
+            async with asyncio.timeout(timeout):  # in Python 3.11, wait_for may lose a cancellation
+                result, error = await asyncio.wrap_future(done)
         except TimeoutError:
             scheduled.cancel()
             raise CallTimeoutError from None

@@ -84,13 +84,14 @@ class Episodes:
 
     async def close(self, rollout: Rollout) -> None:
         """Close the instance of a rollout that is not played on now."""
-        if played := self._open.pop(self._key(rollout), None):
+        if played := self._open.get(self._key(rollout)):
             await played.episode.close()
+            del self._open[self._key(rollout)]
 
     async def close_all(self) -> None:
         """Close every instance."""
-        opened, self._open = list(self._open.values()), {}
-        await asyncio.gather(*(played.episode.close() for played in opened))
+        await asyncio.gather(*(played.episode.close() for played in self._open.values()))
+        self._open.clear()
 
     def _key(self, rollout: Rollout) -> tuple[int, int]:
         return rollout.place, rollout.positions[0]
@@ -159,11 +160,12 @@ class Episodes:
         assert rollout.episode
         try:
             final = await played.episode.final_reward()
-            record = replace(rollout.episode, final_reward=final, end=end)
-            if not isfinite(record.total):
-                raise EpisodeError("the sum of its rewards is no finite number", hint="smaller rewards")
         except EpisodeError as error:
             return await self._failed(rollout, error)
+        record = replace(rollout.episode, final_reward=final, end=end)
+        if not isfinite(record.total):
+            too_large = EpisodeError("the sum of its rewards is no finite number", hint="smaller rewards")
+            return await self._failed(rollout, too_large)
         await self.close(rollout)
         return replace(rollout, pending=0, episode=record)
 

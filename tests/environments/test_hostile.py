@@ -1,0 +1,211 @@
+"""Environments that fail, hang or return nonsense: each harms its own rollout alone, and says what was wrong."""
+
+import asyncio
+import os
+import signal
+
+import pytest
+
+GAME = '''
+import asyncio, threading, time
+closed, made = [], []
+class Game:
+    """Two turns; `row["item"]` 1 is the one that does something wrong."""
+    def __init__(self, row):
+        self.bad, self.turns = row["item"] == 1, 0
+        made.append(row["item"])
+        if self.bad: self.at("__init__")
+    def at(self, place): pass
+    def reset(self, seed):
+        if self.bad: self.at("reset")
+        return "begin"
+    def step(self, answer):
+        self.turns += 1
+        if self.bad and self.turns == 2: return self.wrong()
+        return Step("go on", 0.25, done=self.turns == 2)
+    def wrong(self): return Step(None, 0.25, True)
+    def get_reward(self):
+        if self.bad: self.at("get_reward")
+        return 1
+    def close(self):
+        closed.append(self.bad)
+        if self.bad: self.at("close")
+'''
+CHAT = "%%chat games --over range(3) --env Game --env-timeout 0.3\n"
+
+
+@pytest.fixture
+def playing(notebook):
+    notebook.run(GAME)
+    return notebook
+
+
+def ends(collection):
+    return [t.episode_end for t in collection.trajectories]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "problem"),
+    [
+        ("raise ValueError('no such move')", "Game.step raised ValueError: no such move (line 3)"),
+        ("raise StopIteration", "Game.step raised StopIteration (line 3)"),
+        ("raise SystemExit(1)", "Game.step raised SystemExit: 1 (line 3)"),
+        ("raise KeyboardInterrupt", "Game.step raised KeyboardInterrupt (line 3)"),
+        ("raise asyncio.CancelledError", "Game.step raised CancelledError (line 3)"),
+        ("raise Exception('\\ud800')", "Game.step raised Exception: ? (line 3)"),
+        ("return None", "Game.step: a NoneType is no Step (return Step(observation, reward, done))"),
+        ("return 3", "Game.step: a int is no Step"),
+        ("return 'text'", "Game.step: a str is no Step"),
+        ("return ('a', 1)", "Game.step: a tuple of 2 is no Step"),
+        ("return Step('a', float('nan'))", "Game.step: the reward is nan, which is no finite number"),
+        ("return Step('a', None)", "Game.step: the reward is None"),
+        ("return Step('a', '1')", "Game.step: the reward is '1'"),
+        ("return Step('a', 1, 'no')", "Game.step: done is 'no', which is neither True nor False"),
+        ("return Step(3, 1)", "an observation is a text or a list of messages, not a int"),
+        ("return Step([3], 1)", "an observation is a text or a list of messages, not a list"),
+        ("return Step([{'role': 'king', 'content': 'a'}], 1)", "an observation is no list of messages"),
+        (
+            "return Step(None, 1)",
+            "an episode that goes on needs an observation (Step(None, ",
+        ),
+        ("return Step('', 1)", "an episode that goes on needs an observation"),
+        ("return Step('a' * 2_000_000)", "longer than 1,000,000 (cut it short)"),
+        ("return Step('a', 1, False, 3)", "info is a int, and has to be a dict"),
+        ("return Step(None, 1e308, True)", ""),
+    ],
+)
+def test_a_wrong_step_ends_its_rollout_alone(playing, wrong, problem):
+    playing.run(f"class Game(Game):\n  def wrong(self):\n    {wrong}")
+    collection = playing.run(CHAT)
+    bad = collection.trajectories[1]
+    if not problem:
+        assert bad.reward == pytest.approx(1e308)
+        return
+    assert ends(collection) == ["done", "error", "done"]
+    assert [t.reward for t in collection.trajectories] == [1.5, None, 1.5]
+    assert problem in bad.extra["logs"][-1]
+    assert bad.turn_rewards == [0.25, None]
+    assert sorted(playing["closed"]) == [False, False, True]
+
+
+@pytest.mark.parametrize("place", ["__init__", "reset", "get_reward", "close"])
+def test_an_exception_anywhere_else_harms_its_rollout_alone(playing, place):
+    playing.run(f"class Game(Game):\n  def at(self, place):\n    if place == {place!r}: raise KeyError('x')")
+    collection = playing.run(CHAT)
+    assert ends(collection) == ["done", "done" if place == "close" else "error", "done"]
+    if place != "close":
+        assert f"ended: Game.{place} raised KeyError: 'x' (line 3)" in collection.trajectories[1].extra["logs"]
+    assert playing["closed"].count(True) == (0 if place == "__init__" else 1)
+
+
+@pytest.mark.parametrize("place", ["__init__", "reset", "get_reward", "close"])
+def test_a_call_that_hangs_is_left_behind(playing, place):
+    playing.run(
+        f"released = threading.Event()\nclass Game(Game):\n  def at(self, place):\n"
+        f"    if place == {place!r}: released.wait()"
+    )
+    collection = playing.run(CHAT)
+    playing["released"].set()
+    assert ends(collection) == ["done", "done" if place == "close" else "timeout", "done"]
+    if place != "close":
+        (log,) = collection.trajectories[1].extra["logs"]
+        assert log == f"ended: Game.{place} took longer than 0.3 s (--env-timeout SECONDS)"
+
+
+def test_a_hung_step_is_closed_while_it_hangs(playing):
+    playing.run("released = threading.Event()\nclass Game(Game):\n  def wrong(self): released.wait()")
+    collection = playing.run(CHAT)
+    assert ends(collection) == ["done", "timeout", "done"]
+    assert sorted(playing["closed"]) == [False, False, True]
+    playing["released"].set()
+
+
+def test_a_hung_coroutine_is_cancelled(playing):
+    playing.run("""
+cancelled = []
+class Game:
+    def __init__(self, row): self.bad = row["item"] == 1
+    async def reset(self, seed):
+        await asyncio.sleep(0)
+        return "begin"
+    async def step(self, answer):
+        try:
+            await asyncio.sleep(100 if self.bad else 0)
+        except asyncio.CancelledError:
+            cancelled.append(True)
+            raise
+        return Step(None, 1, True)
+    async def close(self): closed.append(self.bad)
+""")
+    collection = playing.run(CHAT)
+    assert ends(collection) == ["done", "timeout", "done"]
+    assert playing["cancelled"] == [True]
+    assert sorted(playing["closed"]) == [False, False, True]
+
+
+def test_a_coroutine_that_blocks_its_loop_blocks_no_other(playing):
+    playing.run("""
+released = threading.Event()
+class Game:
+    def __init__(self, row): self.bad = row["item"] == 1
+    async def reset(self, seed): return "begin"
+    async def step(self, answer):
+        if self.bad: released.wait()
+        return Step(None, 1, True)
+""")
+    assert ends(playing.run(CHAT)) == ["done", "timeout", "done"]
+    playing["released"].set()
+
+
+@pytest.mark.parametrize("rows", [3, 30])
+def test_an_environment_that_never_begins_stops_the_cell_and_stores_nothing(playing, rows):
+    playing.run("class Game(Game):\n  def reset(self, seed): return self.nothing")
+    error = playing.error(CHAT.replace("range(3)", f"range({rows})") + "system: go")
+    assert error.startswith("EpisodeError: Game.reset raised AttributeError: 'Game' object has no attribute 'nothing'")
+    assert playing.lab.store.collections() == []
+    assert len(playing["closed"]) == len(playing["made"])
+
+
+@pytest.mark.parametrize(
+    ("code", "problem"),
+    [
+        ("class Game:\n  def __init__(self, row): pass", "Game has no reset"),
+        ("class Game:\n  def __init__(self, row): pass\n  def reset(self, seed): return 'a'", "neither step nor tools"),
+        ("def Game(row): return 3", "Game made a int, which has no reset"),
+        ("class Game(Game):\n  def reset(self, seed): pass", "Game.reset gave no observation"),
+        ("class Game(Game):\n  def reset(self): pass", "Game.reset raised TypeError"),
+        ("class Game(Game):\n  def __init__(self): pass", "Game.__init__ raised TypeError"),
+        ("class Game(Game):\n  tools = [3]", "tools: a int is not a function with a name"),
+    ],
+)
+def test_what_is_no_environment_is_said_before_anything_is_sampled(playing, policy, code, problem):
+    playing.run(code)
+    policy.taken.clear()
+    error = playing.error(CHAT)
+    assert problem in error
+    assert policy.taken == []
+
+
+def test_an_interrupt_closes_every_instance_and_a_resume_plays_the_rest(playing, policy):
+    """It comes while the second answers of all are under way."""
+    waiting = []
+
+    async def gate(messages):
+        if len(messages) > 2:
+            waiting.append(messages)
+            if len(waiting) == 3:
+                os.kill(os.getpid(), signal.SIGINT)
+            await asyncio.Event().wait()
+
+    policy.gate = gate
+    playing.run("class Game(Game):\n  def __init__(self, row): super().__init__({'item': 0})")
+    error = playing.shell.run_cell(CHAT, store_history=False).error_in_exec
+    assert isinstance(error, KeyboardInterrupt)
+    assert "%%chat games:1 --resume --env Game samples the other 3" in "".join(error._render_traceback_())
+    assert playing["closed"] == [False] * 3
+    policy.gate = None
+    asked = len(policy.taken)
+    collection = playing.run("%%chat games:1 --resume --env Game")
+    assert ends(collection) == ["done"] * 3
+    assert [t.reward for t in collection.trajectories] == [1.5] * 3
+    assert len(policy.taken) - asked == 3
