@@ -34,7 +34,7 @@ class Answerer(SamplingService):
         self.gate: Callable[[Messages], Awaitable[Any]] | None = None
 
     async def __call__(self, request: httpx.Request) -> httpx.Response:
-        if self.gate and request.method == "POST":
+        if self.gate and request.url.path.endswith("/completions"):
             await self.gate(json.loads(request.content)["messages"])
         return super().__call__(request)
 

@@ -31,7 +31,8 @@ class Game:
         closed.append(self.bad)
         if self.bad: self.at("close")
 '''
-CHAT = "%%chat games --over range(3) --env Game --env-timeout 0.3\n"
+CHAT = "%%chat games --over range(3) --env Game\n"
+HANGS = CHAT.replace("--env Game", "--env Game --env-timeout 1")
 
 
 @pytest.fixture
@@ -104,17 +105,17 @@ def test_a_call_that_hangs_is_left_behind(playing, place):
         f"released = threading.Event()\nclass Game(Game):\n  def at(self, place):\n"
         f"    if place == {place!r}: released.wait()"
     )
-    collection = playing.run(CHAT)
+    collection = playing.run(HANGS)
     playing["released"].set()
     assert ends(collection) == ["done", "done" if place == "close" else "timeout", "done"]
     if place != "close":
         (log,) = collection.trajectories[1].extra["logs"]
-        assert log == f"ended: Game.{place} took longer than 0.3 s (--env-timeout SECONDS)"
+        assert log == f"ended: Game.{place} took longer than 1 s (--env-timeout SECONDS)"
 
 
 def test_a_hung_step_is_closed_while_it_hangs(playing):
     playing.run("released = threading.Event()\nclass Game(Game):\n  def wrong(self): released.wait()")
-    collection = playing.run(CHAT)
+    collection = playing.run(HANGS)
     assert ends(collection) == ["done", "timeout", "done"]
     assert sorted(playing["closed"]) == [False, False, True]
     playing["released"].set()
@@ -137,7 +138,7 @@ class Game:
         return Step(None, 1, True)
     async def close(self): closed.append(self.bad)
 """)
-    collection = playing.run(CHAT)
+    collection = playing.run(HANGS)
     assert ends(collection) == ["done", "timeout", "done"]
     assert playing["cancelled"] == [True]
     assert sorted(playing["closed"]) == [False, False, True]
@@ -153,7 +154,7 @@ class Game:
         if self.bad: released.wait()
         return Step(None, 1, True)
 """)
-    assert ends(playing.run(CHAT)) == ["done", "timeout", "done"]
+    assert ends(playing.run(HANGS)) == ["done", "timeout", "done"]
     playing["released"].set()
 
 

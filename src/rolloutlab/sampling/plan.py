@@ -187,7 +187,7 @@ def _template_of_other_rows(label: str, plan: SamplingConfig, prompt: Prompt | N
 
 def _tools_of(summary: CollectionSummary, groups: Sequence[Group]) -> list[str]:
     """Names of the tools that a collection was sampled with, or came with from elsewhere."""
-    planned = summary.plan.get("tools")
+    planned = summary.plan.get("tools", [] if summary.plan.get("env") else None)  # those of environments are their own
     if planned is None:
         planned = next((t.extra["tools"] for g in groups for t in g.trajectories if t.extra.get("tools")), [])
     return [str(tool["function"]["name"]) for tool in planned]
