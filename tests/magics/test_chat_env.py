@@ -2,8 +2,10 @@
 
 import pytest
 
+from rolloutlab.magics.completion import Matcher
 from tests.environments.conftest import notebook, policy  # noqa: F401  # fixtures
 from tests.magics.conftest import bare  # noqa: F401
+from tests.sampling_services import openai_error
 
 GUESS = """
 class GuessNumber:
@@ -160,3 +162,68 @@ def test_what_resumes_or_compares_needs_the_same_environment(guessing):
     assert guessing.error("%%chat guess --resume --env Other").endswith("-> --env GuessNumber")
     guessing.run("%%chat plain\nuser: hi")
     assert guessing.error("%%chat plain --resume --env Other").endswith("-> leave --env out")
+
+
+def test_an_answer_that_max_tokens_cuts_off_gets_its_reward_and_ends_the_episode(guessing, policy):  # noqa: F811
+    policy.finish = "length"
+    found, *_ = guessing.run(CHAT).trajectories
+    assert (found.episode_end, found.turn_rewards) == ("length", [-0.1])
+
+
+def test_a_context_that_is_full_ends_the_episode_with_the_rewards_so_far(guessing, policy):  # noqa: F811
+    full = openai_error("This model's maximum context length is 8 tokens", code="context_length_exceeded")
+    policy.refusal = lambda body: (400, full) if len(body["messages"]) > 4 else None
+    found, *_ = guessing.run(CHAT).trajectories
+    assert (found.episode_end, found.reward, found.turn_rewards) == ("context", -0.2, [-0.1, -0.1])
+    assert found.messages[-1]["content"] == "higher"
+    assert "maximum context length" in found.extra["logs"][-1]
+
+
+def test_another_refusal_is_an_error_without_a_reward(guessing, policy):  # noqa: F811
+    policy.refusal = lambda body: (400, openai_error("no such thing")) if len(body["messages"]) > 4 else None
+    found, *_ = guessing.run(CHAT).trajectories
+    assert (found.episode_end, found.reward) == ("error", None)
+
+
+def test_episodes_whose_requests_fail_are_closed_and_played_at_a_resume(guessing, policy):  # noqa: F811
+    guessing.run("closed = []\nGuessNumber.close = lambda self: closed.append(self.target)")
+    policy.refusal = lambda body: (400, openai_error("no such thing")) if body.get("seed", 0) % 2 else None
+    error = guessing.error(CHAT)
+    assert "failed, the others are kept" in error
+    assert error.endswith("-> %%chat guess:1 --resume --env GuessNumber")
+    assert len(guessing["closed"]) == 6
+    policy.refusal = lambda body: None
+    assert len(guessing.run("%%chat guess:1 --resume --env GuessNumber").trajectories) == 6
+
+
+def test_what_can_be_an_environment_is_completed(guessing):
+    guessing.run("def short(row): yield 'a'\ndef plain(row): return 'a'\nclass Plain: pass")
+    _, matches = Matcher(guessing.shell).complete("%%chat a --env ", 0, 15)
+    assert {"GuessNumber", "short"} <= set(matches)
+    assert {"plain", "Plain", "targets"}.isdisjoint(matches)
+
+
+def test_a_source_brings_its_rows_and_its_seed(notebook):  # noqa: F811
+    notebook.run("""
+class Sums:
+    name = "sums:easy"
+    def rows(self, limit, seed): return [{"a": seed + i} for i in range(limit or 1)]
+    def environment(self, row):
+        def play(row):
+            answer = yield f"{row['a']} + 1?"
+            return float(answer == str(row["a"] + 1))
+        from rolloutlab.environments.short_form import GeneratorEnvironment
+        return GeneratorEnvironment(play, row)
+sums = Sums()
+""")
+    collection = notebook.run("%%chat sums --env sums --limit 3 --seed 5\n")
+    assert [t.row for t in collection.trajectories] == [{"a": 5}, {"a": 6}, {"a": 7}]
+    assert [t.prompt for t in collection.trajectories] == ["5 + 1?", "6 + 1?", "7 + 1?"]
+    assert notebook.lab.store.find("sums").plan["env"] == "sums:easy"
+
+
+def test_the_table_of_rewards_has_the_first_observation_as_the_prompt(guessing):
+    guessing.run(CHAT)
+    frame = guessing.run("%rewards guess").to_frame()
+    assert set(frame["prompt"]) == {"Guess a number from 1 to 20."}
+    assert set(frame["source"]) == {"environment"}

@@ -5,7 +5,7 @@ import re
 import sys
 from argparse import Action, ArgumentParser
 from collections.abc import Callable, Iterable, Mapping
-from inspect import isfunction
+from inspect import isasyncgenfunction, isclass, isfunction, isgeneratorfunction
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +59,18 @@ def _functions(magics: LabMagics) -> Iterable[str]:
     return _variables(magics, isfunction)
 
 
+def _environments(magics: LabMagics) -> list[str]:
+    """Classes, generator functions and sources of the notebook, and the prefixes of adapters."""
+    from rolloutlab.environments.source import ADAPTERS
+
+    return [*_variables(magics, _is_environment), *(f"{prefix}:" for prefix in ADAPTERS)]
+
+
+def _is_environment(value: Any) -> bool:
+    methods = ("reset",) if isclass(value) else ("environment", "rows")
+    return isgeneratorfunction(value) or isasyncgenfunction(value) or all(hasattr(value, name) for name in methods)
+
+
 def _services(magics: LabMagics) -> Iterable[str]:
     from rolloutlab.settings import EMBEDDED, VENDORS  # which load pydantic: nothing before a first cell needs it
 
@@ -97,6 +109,7 @@ VALUES: Mapping[str, Callable[[LabMagics], Iterable[str]]] = {
     "after": lambda magics: ["latest", *_steps(magics)],
     "over": lambda magics: _variables(magics, lambda value: isinstance(value, list | tuple) or _is_frame(value)),
     "tools": lambda magics: [*_functions(magics), *magics.session.mcp_servers, *_server_tools(magics)],
+    "env": _environments,
     "services": _services,
     "servers": _servers,
     "key variables": lambda _magics: sorted(name for name in os.environ if re.search("KEY|TOKEN", name)),

@@ -271,19 +271,24 @@ class Lab:
         return [_group(row, collection, members.get(row["id"], [])) for row in groups]
 
     def prompts(self, labels: Iterable[str]) -> set[str]:
-        """The prompts of these generations (`name:N`, deleted ones too): messages as JSON."""
+        """The prompts of these generations (`name:N`, deleted ones too), as `prompt_key` has them."""
         sql = """
-            SELECT DISTINCT prompt FROM groups g JOIN collections c ON c.id = g.collection_id
+            SELECT prompt, row, position, plan FROM groups g JOIN collections c ON c.id = g.collection_id
             WHERE c.name = ? AND c.generation = ?
         """
         pages = (self._database.read(sql, *(parts_of(label) or (label, None))) for label in labels)
-        return {row["prompt"] for rows in pages for row in rows}
+        return {_prompt_key(row) for rows in pages for row in rows}
 
     def _closest(self, label: str) -> str:
         rows = self._database.read("SELECT DISTINCT name FROM collections WHERE deleted_at IS NULL")
         names = [row["name"] for row in rows]
         close = get_close_matches(label, names, n=1)
         return close[0] if close else "%collections lists them" if names else f"%%chat {label}"
+
+
+def _prompt_key(row: Row) -> str:
+    plan = json.loads(row["plan"])
+    return models.prompt_key(row["prompt"], json.loads(row["row"]) if plan.get("env") else {}, row["position"], plan)
 
 
 def _rows(placed: Placed) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:

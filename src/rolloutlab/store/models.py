@@ -1,5 +1,6 @@
 """Value types of the lab."""
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -391,6 +392,16 @@ def parts_of(label: str) -> tuple[str, int | None] | None:
         raise InputError(message, hint="%collections lists them")
     match = _LABEL.fullmatch(label)
     return (match[1], int(match[2]) if match[2] else None) if match else None
+
+
+def prompt_key(prompt: str, row: Mapping[str, Any], position: int, plan: Mapping[str, Any]) -> str:
+    """What tells the prompts of groups apart: their messages as JSON; with an environment, also the row it was made of.
+
+    Without a row it is the seed: environments of one seed begin in the same state.
+    """
+    if not plan.get("env"):
+        return prompt
+    return json.dumps([prompt, plan["env"], row or plan.get("seed", 0) + position], sort_keys=True)
 
 
 def dumped(items: Sequence[Wire]) -> str:

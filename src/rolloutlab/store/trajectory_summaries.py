@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from itertools import islice
+from itertools import islice, takewhile
 from sqlite3 import Connection
 from typing import Any
 
@@ -97,7 +97,18 @@ class TrajectorySummaries:
         """The last user message of groups, by their position."""
         sql = f"SELECT position, prompt FROM groups WHERE collection_id = ? AND position IN {_GIVEN}"
         rows = self._database.read(sql, collection.id, json.dumps(list(positions)))
-        return {row["position"]: last_user_text(json.loads(row["prompt"])) for row in rows}
+        texts = {row["position"]: last_user_text(json.loads(row["prompt"])) for row in rows}
+        return {**texts, **self._first_observations(collection, [place for place, text in texts.items() if not text])}
+
+    def _first_observations(self, collection: StoredCollection, positions: Sequence[int]) -> dict[int, str]:
+        """The last user message before the first completion, of groups whose prompt has none."""
+        sql = (
+            "SELECT g.position, (SELECT items FROM trajectories WHERE group_id = g.id AND pending = 0 LIMIT 1) AS items"
+            f" FROM groups g WHERE g.collection_id = ? AND g.position IN {_GIVEN}"
+        )
+        rows = self._database.read(sql, collection.id, json.dumps(positions)) if positions else []
+        items = {row["position"]: json.loads(row["items"] or "[]") for row in rows}
+        return {place: last_user_text(takewhile(lambda item: "role" in item, these)) for place, these in items.items()}
 
     def rows(self, collection: StoredCollection) -> dict[int, dict[str, Any]]:
         """The rows of groups, by their position."""

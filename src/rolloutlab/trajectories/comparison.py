@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rolloutlab.errors import InputError
 from rolloutlab.objective.preflight import count
 from rolloutlab.sanitize import escape_control_chars
-from rolloutlab.store.models import dumped
+from rolloutlab.store.models import dumped, prompt_key
 from rolloutlab.trajectories.collection import Collection
 from rolloutlab.trajectories.intervals import anytime_interval, interval, near_normal, only_extremes
 from rolloutlab.trajectories.tables import data_frame
@@ -222,7 +222,7 @@ def pairs_of(
         lost += 0 if both else left_out
         if both:
             rewards = tuple(olds[position] for position in both), tuple(news[position] for position in both)
-            prompt = dumped(new.prompt)
+            prompt = prompt_key(dumped(new.prompt), new.row, place, after.stored.plan)
             name, text = old.name.rpartition("/")[2], new.trajectories[0].prompt
             pair = Pair(name, text, *rewards, prompt in trained, of_train=place in of_train, left_out=left_out)
             key = (prompt, *map(dumped, new.script))

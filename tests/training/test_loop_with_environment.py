@@ -1,0 +1,64 @@
+"""The loop and the comparison of checkpoints on episodes of an environment, with a policy that trains."""
+
+import pytest
+
+from rolloutlab import Step
+from rolloutlab.errors import InputError
+
+
+class Letters:
+    """Two turns; a reward for each letter of the row in an answer."""
+
+    def __init__(self, row):
+        self.letter, self.turns = row["letter"], 0
+
+    def reset(self, seed):
+        return "say"
+
+    def step(self, answer):
+        self.turns += 1
+        return Step("more", answer.count(self.letter), self.turns == 2)
+
+
+ROWS = [{"letter": "e"}, {"letter": "o"}]
+SETTINGS = {"n": 4, "seed": 1, "env": Letters, "max_tokens": 6}
+
+
+def test_a_loop_trains_on_the_rewards_of_an_environment(session):
+    loop = session.loop("letters", over=ROWS, held_out=ROWS, jobs=2, every=1, **SETTINGS)
+    made = [each for each in session.store.collections() if each.name == "letters"]
+    assert [each.scored for each in made] == [8, 8]
+    assert all(one.held_out is not None for one in loop.rounds)
+    first = session.collection("letters:1").trajectories[0]
+    assert (first.reward, first.source) == (sum(first.turn_rewards), "environment")
+    assert [each.step for each in loop.rounds] == [0, 1, 2]
+
+
+def test_a_loop_adds_a_reward_function_to_it(session):
+    session.loop("letters", "", {"brief": lambda answer: -10.0}, over=ROWS, jobs=1, **SETTINGS)
+    first = session.collection("letters:1").trajectories[0]
+    assert first.reward == sum(first.turn_rewards) - 10.0
+
+
+def test_a_loop_needs_a_reward_or_an_environment(session):
+    with pytest.raises(InputError, match="needs a reward function"):
+        session.loop("letters", "user: say", over=ROWS, jobs=1)
+
+
+def test_two_checkpoints_are_compared_by_the_rewards_of_the_environment(session):
+    session.loop("letters", over=ROWS, jobs=1, **SETTINGS)
+    others = [{"letter": letter} for letter in "ae"]
+    comparison = session.compare("letters", env=Letters, over=[*others, *others])
+    sides = [session.collection(f"compare.letters.step{name.partition('@')[2]}") for name in comparison_of(comparison)]
+    assert [each.stored.plan["env"] for each in sides] == ["Letters"] * 2
+    assert all(t.reward == sum(t.turn_rewards) for each in sides for t in each.trajectories)
+    assert [(pair.prompt, pair.trained, pair.rows) for pair in comparison.pairs] == [
+        ("say", False, 2),
+        ("say", True, 2),
+    ]
+    with pytest.raises(InputError, match="sampled with the environment Letters"):
+        session.compare("letters", over=ROWS)
+
+
+def comparison_of(comparison):
+    return comparison.before, comparison.after
