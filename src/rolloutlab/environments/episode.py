@@ -105,7 +105,8 @@ class Episode:
         if thread is None:
             return
         try:
-            beside = self._environment is not None and (self._hangs or not await thread.is_free(_GRACE))
+            # a coroutine that took too long ends when it is cancelled, and its loop is free again
+            beside = not await thread.is_free(0.1 if self._hangs else _GRACE) and self._environment is not None
             with suppress(CallTimeoutError, RaisedError):
                 await (thread.call_beside if beside else thread.call)(self._close, self._timeout)
         finally:

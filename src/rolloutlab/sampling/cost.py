@@ -34,13 +34,15 @@ def most_tokens(run: SamplingRun) -> Tokens:
     """The most tokens of all requests, each sent once: every prompt for each of its completions, with earlier answers.
 
     Raises:
-        InputError: the plan has no max_tokens, its tools may return any text, or as `prompt_bound`.
+        InputError: the plan has no max_tokens, its tools or environments may return any text, or as `prompt_bound`.
     """
     longest = run.plan.max_tokens
     if longest is None:
         raise InputError("no most tokens of a completion", hint="--max-tokens 512")
     if run.plan.tools:
         raise InputError("results of tools may be of any length")
+    if run.source:
+        raise InputError("observations may be of any length")
     return sum_of(_most_of(run, rollout, longest) for rollout in run.rollouts)
 
 
