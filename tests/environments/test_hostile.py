@@ -69,6 +69,7 @@ def ends(collection):
             "return Step(None, 1)",
             "an episode that goes on needs an observation (Step(None, ",
         ),
+        ("return Step([{'role': 'user', 'content': object()}], 1)", "an observation is no JSON"),
         ("return Step('', 1)", "an episode that goes on needs an observation"),
         ("return Step('a' * 2_000_000)", "longer than 1,000,000 (cut it short)"),
         ("return Step('a', 1, False, 3)", "info is a int, and has to be a dict"),
@@ -87,6 +88,23 @@ def test_a_wrong_step_ends_its_rollout_alone(playing, wrong, problem):
     assert problem in bad.extra["logs"][-1]
     assert bad.turn_rewards == [0.25, None]
     assert sorted(playing["closed"]) == [False, False, True]
+
+
+def test_text_that_utf_8_cannot_encode_is_replaced(playing):
+    info = "{'n\\ud800': 'v\\ud800', 'x': float('nan')}"
+    playing.run(f"class Game(Game):\n  def wrong(self): return Step('a\\ud800b', True, True, {info})")
+    bad = playing.run(CHAT).trajectories[1]
+    assert bad.messages[-1]["content"] == "a?b"
+    assert (bad.turn_rewards, bad.extra["metadata"]["n?"]) == ([0.25, 1.0], "v?")
+    assert "x" not in bad.extra["metrics"]
+
+
+def test_an_info_cannot_fill_the_lab(playing):
+    info = "{'env': 9, 'turn_reward/0': 9, **{f'{i}' * 999: 'x' * 9999 for i in range(999)}}"
+    playing.run(f"class Game(Game):\n  def wrong(self): return Step('x', 1, True, {info})")
+    bad = playing.run(CHAT).trajectories[1]
+    assert (bad.reward, bad.turn_rewards) == (2.25, [0.25, 1.0])
+    assert len(str(bad.extra)) < 100_000
 
 
 @pytest.mark.parametrize("place", ["__init__", "reset", "get_reward", "close"])

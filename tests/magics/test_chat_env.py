@@ -80,6 +80,7 @@ def test_the_end_of_an_episode_is_visible_and_searchable(guessing):
     assert "[max_turns] assistant: 10" in repr(guessing.run("%group guess/2"))
     found = guessing.run("%search --where \"episode_end == 'max_turns' and environment == 'GuessNumber'\" -k 0")
     assert {hit.id for hit in found.hits} == {"guess:1/2/0", "guess:1/2/1"}
+    assert len(guessing.run("%search --where \"reward == 0.8 and source == 'environment'\" -k 0").hits) == 2
     first_right = guessing.run('%search --where "`metric.turn_reward/0` == 1" -k 0')
     assert {hit.id for hit in first_right.hits} == {"guess:1/1/0", "guess:1/1/1"}
 
@@ -131,8 +132,10 @@ class Once:
         return "go"
     def step(self, answer): return Step(None, 1, True)
 """)
-    notebook.run("%%chat a -n 3 --over range(2) --env Once --seed 5\n")
-    assert sorted(notebook["seen"]) == [5, 5, 5, 6, 6, 6]
+    for rows in ("--over range(2)", "--limit 2"):
+        notebook.run(f"%%chat a -n 3 {rows} --env Once --seed 5\n")
+        assert sorted(notebook["seen"]) == [5, 5, 5, 6, 6, 6]
+        notebook["seen"].clear()
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,10 @@
 import json
 import math
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
-from pydantic_core import to_json
 
 from rolloutlab.api.wire.chat import Message
 from rolloutlab.environments.protocol import Step
@@ -15,6 +15,9 @@ MAX_CHARS = 1_000_000
 """Of one observation; no policy reads more, and each would be stored in every request."""
 _MESSAGES: TypeAdapter[tuple[Message, ...]] = TypeAdapter(tuple[Message, ...])
 _EXPECTED = "return Step(observation, reward, done)"
+_MAX_INFO, _MAX_NAME, _MAX_TEXT = 64, 100, 1000
+"""Of an `info`: entries, and characters of a name and of a text."""
+_MAX_NUMBER = 2**53
 Scalar = str | int | float | bool
 
 
@@ -68,9 +71,9 @@ def messages_of(observation: Any) -> tuple[Message, ...]:
         what = f"an observation is a text or a list of messages, not a {type(observation).__name__}"
         raise BadStepError(f"{what} -> str(observation), or [{{'role': 'user', 'content': '...'}}]")
     try:
-        text = to_json([dict(each) for each in observation])
-    except ValueError:  # a lone surrogate, which UTF-8 cannot encode
-        text = _encodable(json.dumps([dict(each) for each in observation], ensure_ascii=False, default=str)).encode()
+        text = _encodable(json.dumps([dict(each) for each in observation], ensure_ascii=False)).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise BadStepError(f"an observation is no JSON: {error}") from None
     if len(text) > MAX_CHARS:
         raise BadStepError(f"an observation of {len(text):,} bytes is longer than {MAX_CHARS:,} -> cut it short")
     try:
@@ -98,16 +101,17 @@ def _flag(value: Any) -> bool:
 
 
 def _scalars(info: Any) -> dict[str, Scalar]:
-    """The numbers and texts of an `info`; the rest is of the environment alone."""
+    """The numbers and texts of an `info`, as many as a trajectory may keep; the rest is of the environment alone."""
     if not isinstance(info, Mapping):
         raise BadStepError(f"info is a {type(info).__name__}, and has to be a dict -> {_EXPECTED}")
     kept: dict[str, Scalar] = {}
-    for name, value in info.items():
+    for key, value in islice(info.items(), _MAX_INFO):
+        name = _encodable(str(key))[:_MAX_NAME]
         plain = value.item() if getattr(value, "shape", None) == () else value
         if isinstance(plain, str):
-            kept[_encodable(str(name))] = _encodable(plain)[:1000]
-        elif isinstance(plain, bool | int | float) and math.isfinite(plain):
-            kept[_encodable(str(name))] = plain
+            kept[name] = _encodable(plain)[:_MAX_TEXT]
+        elif isinstance(plain, bool | int | float) and abs(plain) < _MAX_NUMBER:  # not NaN
+            kept[name] = plain
     return kept
 
 

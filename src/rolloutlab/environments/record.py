@@ -17,7 +17,6 @@ PART = "env"
 """The component of the reward that an environment gives, and the metric with the same number, which scoring keeps."""
 TURN_REWARD = "turn_reward/"
 """The metrics with the reward of each answer: `turn_reward/0` and so on."""
-_MAX_NAME = 200
 
 
 @dataclass(frozen=True)
@@ -55,8 +54,9 @@ class EpisodeRecord:
 
     def extra(self) -> dict[str, Any]:
         """Properties of the trajectory on the wire."""
-        numbers = {name[:_MAX_NAME]: value for name, value in self.info.items() if not isinstance(value, str)}
-        texts = {name[:_MAX_NAME]: value for name, value in self.info.items() if isinstance(value, str)}
+        own = {name: value for name, value in self.info.items() if name != PART and not name.startswith(TURN_REWARD)}
+        numbers = {name: value for name, value in own.items() if not isinstance(value, str)}
+        texts = {name: value for name, value in own.items() if isinstance(value, str)}
         rewards = {f"{TURN_REWARD}{turn}": reward for turn, reward in enumerate(self.turn_rewards)}
         ended = {END: self.end} if self.end else {}
         return {

@@ -66,8 +66,9 @@ class FactorySource:
     def environment(self, row: Mapping[str, Any]) -> Any:
         return self._short_form(self._factory, row) if self._short_form else self._factory(row)
 
-    def rows(self, limit: int | None, seed: int) -> None:
-        """None: the rows are those of `over`, or one empty row."""
+    def rows(self, limit: int | None, seed: int) -> list[dict[str, Any]]:  # noqa: ARG002 - of the protocol
+        """Empty rows, one by default: groups that differ in their seed."""
+        return [{} for _ in range(limit or 1)]
 
 
 def _adapted(name: str) -> Source:

@@ -86,7 +86,7 @@ class Episodes:
         """Close the instance of a rollout that is not played on now."""
         if played := self._open.get(self._key(rollout)):
             await played.episode.close()
-            del self._open[self._key(rollout)]
+            self._open.pop(self._key(rollout), None)
 
     async def close_all(self) -> None:
         """Close every instance."""
