@@ -7,7 +7,7 @@ LANES ?= 3
 # Each of the hundred processes of the tests would compile the package anew, and each worker the tests.
 export PYTHONDONTWRITEBYTECODE :=
 BENCHMARKS := start sampling sharing rollouts lab rewards_view search training job_memory half_billion
-CLIENTS := openai art schemathesis search conformance rewards
+CLIENTS := openai art schemathesis search conformance rewards environments
 COMPAT := colab lowest
 # Colab is older in IPython, ipywidgets and pandas, which these meet not at all or in nothing but a long sign-in.
 WITHOUT_colab := api auth objective search store sampling/mcp kernel/test_canaries.py kernel/test_shared_grant.py
@@ -140,12 +140,13 @@ endef
 .venvs/%/.ready: tests/acceptance/%.txt constraints.txt
 	$(ENVIRONMENT)
 
+# TRL, verifiers, ART and openenv ask for torch and for much that what is used of them never imports.
 .venvs/rewards/.ready: .venvs/rewards/.alone
+.venvs/environments/.ready: .venvs/environments/.alone
 
-# TRL, verifiers and ART ask for torch and for much that their reward functions never import.
-.venvs/rewards/.alone: tests/acceptance/rewards_alone.txt
-	test -x .venvs/rewards/bin/python || $(PYTHON) -m venv .venvs/rewards
-	.venvs/rewards/bin/python -m pip install --quiet --no-deps --requirement $<
+.venvs/%/.alone: tests/acceptance/%_alone.txt
+	test -x .venvs/$*/bin/python || $(PYTHON) -m venv .venvs/$*
+	.venvs/$*/bin/python -m pip install --quiet --no-deps --requirement $<
 	touch $@
 
 # Files of these packages are read and nothing of them is run: what they ask for stays out.

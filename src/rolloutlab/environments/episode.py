@@ -32,7 +32,7 @@ class EpisodeError(RolloutlabError):
 class Episode:
     """One instance for one rollout, in a thread of its own.
 
-    row: of the group. seed: handed to `reset`. timeout: seconds for each call.
+    row: of the group. seed: handed to `reset`. timeout: seconds for each call. logs: what there is to say of it.
 
     Every method raises EpisodeError; the episode is over then, and only `close` may follow.
     """
@@ -42,6 +42,7 @@ class Episode:
         self._row = row
         self._seed = seed
         self._timeout = timeout
+        self.logs: tuple[str, ...] = ()
         self._environment: Any = None
         self._thread: EnvironmentThread | None = None
         self._hangs = False
@@ -66,6 +67,9 @@ class Episode:
             raise EpisodeError(f"{self._source.name} made a {name}, which has no reset", hint="def reset(self, seed)")
         if not self.takes_answers and not hasattr(self._environment, "tools"):
             raise EpisodeError(f"{self._source.name} has neither step nor tools", hint="def step(self, answer)")
+        if callable(getattr(self._environment, "open", None)):
+            waited = await self.call("open", lambda: self._environment.open(), waits=True)
+            self.logs = (waited,) if isinstance(waited, str) else ()
         observation = await self.call("reset", lambda: self._environment.reset(self._seed))
         return self._checked("reset", messages_of, observation)
 
@@ -79,12 +83,12 @@ class Episode:
             return 0.0
         return self._checked("get_reward", reward_of, await self.call("get_reward", self._environment.get_reward))
 
-    async def call(self, name: str, work: Callable[[], Any]) -> Any:
-        """Any call of the instance, in its thread, within the time-out; name: for the error."""
+    async def call(self, name: str, work: Callable[[], Any], *, waits: bool = False) -> Any:
+        """Any call of the instance, in its thread, within the time-out; name: for the error. waits: without one."""
         assert self._thread, "it has begun"
         what = f"{self._source.name}.{name}"
         try:
-            return await self._thread.call(work, self._timeout)
+            return await self._thread.call(work, None if waits else self._timeout)
         except CallTimeoutError:
             self._hangs = True
             message = f"{what} took longer than {self._timeout:g} s"

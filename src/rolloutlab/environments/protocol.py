@@ -25,7 +25,9 @@ class Simulator(Protocol):
 
     It may have more. `tools`: functions or bound methods that the policy may call; one that returns a `Step` gives its
     observation to the policy, and its reward to the turn. Without `step`, an answer without a tool call ends the
-    episode. `get_reward()`: called at the end, added to the rewards of the turns. `close()`: called whatever happens.
+    episode. `open()`: called before `reset` without a time-out, to wait for what it needs, such as a session of a
+    server; a text that it returns is kept in the logs. `get_reward()`: called at the end, added to the rewards of the
+    turns. `close()`: called whatever happens.
     """
 
     def reset(self, seed: int) -> Observation:

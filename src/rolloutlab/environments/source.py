@@ -2,16 +2,15 @@
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from importlib import import_module
 from inspect import isasyncgenfunction, isclass, iscoroutinefunction, isgeneratorfunction
 from typing import Any
 
+from rolloutlab.environments.adapters import adapted
 from rolloutlab.environments.protocol import Source
 from rolloutlab.environments.short_form import AsyncGeneratorEnvironment, GeneratorEnvironment
+from rolloutlab.environments.trl import TrlSource, is_trl_factory
 from rolloutlab.errors import InputError
 
-ADAPTERS: Mapping[str, str] = {}
-"""By prefix, the module with its adapter: a function `source(name)` for what comes after the colon."""
 _SEEDS_PER_ROUND = 1_000_000
 
 
@@ -22,12 +21,12 @@ def source_of(env: Any) -> Source:
         InputError: it is none; a text without a known prefix, or an instance, which is of one rollout only.
     """
     if isinstance(env, str):
-        return _adapted(env)
+        return adapted(env, {})
     if callable(getattr(env, "environment", None)) and callable(getattr(env, "rows", None)):
         source: Source = env
         return source
     if callable(env):
-        return FactorySource(env)
+        return TrlSource(env) if is_trl_factory(env) else FactorySource(env)
     if callable(getattr(env, "reset", None)):
         name = type(env).__name__
         raise InputError(f"this is one {name}, and each rollout needs its own", hint=f"--env {name}")
@@ -69,12 +68,3 @@ class FactorySource:
     def rows(self, limit: int | None, seed: int) -> list[dict[str, Any]]:  # noqa: ARG002 - of the protocol
         """Empty rows, one by default: groups that differ in their seed."""
         return [{} for _ in range(limit or 1)]
-
-
-def _adapted(name: str) -> Source:
-    prefix, colon, rest = name.partition(":")
-    if not (colon and prefix in ADAPTERS):
-        known = ", ".join(f"{each}:NAME" for each in ADAPTERS) or "a class of this notebook"
-        raise InputError(f"{name!r} is not an environment", hint=known)
-    source: Source = import_module(ADAPTERS[prefix]).source(rest)
-    return source

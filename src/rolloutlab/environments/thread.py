@@ -34,7 +34,7 @@ class EnvironmentThread:
             await asyncio.wait([asyncio.wrap_future(self._under_way)], timeout=patience)
         return self._under_way is None or self._under_way.done()
 
-    async def call(self, work: Callable[[], Any], timeout: float) -> Any:
+    async def call(self, work: Callable[[], Any], timeout: float | None) -> Any:
         """The result of a call, awaited where it can be.
 
         Raises:

@@ -1,0 +1,105 @@
+"""Adapter of reasoning-gym: `reasoning-gym:DATASET`, questions made from seeds, with the package's own scores."""
+
+import random
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from threading import Lock
+from typing import Any
+
+import numpy as np
+
+from rolloutlab.environments.adapters import check_name, name_with, package
+from rolloutlab.environments.protocol import Step
+from rolloutlab.errors import InputError
+
+_FINAL = re.compile(r"(?:answer is|answer:|result is)[ \t]*:?[ \t]*(?P<answer>[^\n]*\S)", re.IGNORECASE)
+_TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+
+
+def source(name: str, **options: Any) -> "ReasoningGym":
+    """The source of a data set. options: of its configuration, such as `min_terms=2`."""
+    check_name("reasoning-gym", name, names())
+    return ReasoningGym(name, options)
+
+
+def names() -> list[str]:
+    """The data sets of the package; `composite` mixes others and has none of its own."""
+    return sorted(set(package("reasoning_gym.factory", "reasoning-gym").DATASETS) - {"composite"})
+
+
+class ReasoningGym:
+    """Questions of one data set. Each row is a question with its solution and the seed that it is made from."""
+
+    def __init__(self, dataset: str, options: Mapping[str, Any]) -> None:
+        self.name = name_with(f"reasoning-gym:{dataset}", options)
+        self._create = package("reasoning_gym", "reasoning-gym").create_dataset
+        self._dataset = dataset
+        self._options = options
+        self._made: dict[int, tuple[Any, Mapping[str, Any]]] = {}
+        self._lock = Lock()
+
+    def rows(self, limit: int | None, seed: int) -> list[dict[str, Any]]:
+        seeds = random.Random(seed).sample(range(2**31), limit or 1)  # apart: seeds 1, 2, ... of the package overlap
+        entries = [self._entry(each)[1] for each in seeds]
+        return [
+            {"question": entry["question"], "solution": entry["answer"], "seed": each}
+            for each, entry in zip(seeds, entries, strict=True)
+        ]
+
+    def environment(self, row: Mapping[str, Any]) -> "Question":
+        if not isinstance(row.get("seed"), int):
+            raise InputError(f"{self.name} makes its own rows", hint="--limit N instead of --over")
+        return Question(*self._entry(row["seed"]))
+
+    def _entry(self, seed: int) -> tuple[Any, Mapping[str, Any]]:
+        """A data set of one question, and the question: made again where rows come from a stored collection."""
+        with self._lock:
+            if seed not in self._made:
+                with _global_generators(seed):
+                    try:
+                        dataset = self._create(self._dataset, **self._options, seed=seed, size=1)
+                    except (AssertionError, TypeError, ValueError) as error:
+                        raise InputError(f"{self.name}: {error}", hint="other options") from error
+                    self._made[seed] = dataset, dataset[0]
+            return self._made[seed]
+
+
+class Question:
+    """One question: the episode is one answer."""
+
+    def __init__(self, dataset: Any, entry: Mapping[str, Any]) -> None:
+        self._dataset = dataset
+        self._entry = entry
+
+    def reset(self, seed: int) -> str:  # noqa: ARG002 - the question was made from a seed of its own
+        return str(self._entry["question"])
+
+    def step(self, answer: str) -> Step:
+        return Step(None, self._dataset.score_answer(final_answer(answer), self._entry), done=True)
+
+
+def final_answer(text: str) -> str:
+    """What of a text is its answer: scorers compare all that they are given, so words around a number cost score.
+
+    The last of `<answer>...</answer>`; else what follows the last "answer is" or "answer:", without a full stop; else
+    the whole text.
+    """
+    if tagged := _TAGGED.findall(text):
+        return str(tagged[-1]).strip()
+    if final := _FINAL.findall(text):
+        return str(final[-1]).strip("*` \t").removesuffix(".").strip("*`$ ")
+    return text.strip()
+
+
+@contextmanager
+def _global_generators(seed: int) -> Iterator[None]:
+    """Seed the generators of the process, which some data sets draw from, and give them back as they were."""
+    before, numpy_before = random.getstate(), np.random.get_state()
+    random.seed(seed)
+    np.random.seed(seed)
+    try:
+        yield
+    finally:
+        random.setstate(before)
+        np.random.set_state(numpy_before)

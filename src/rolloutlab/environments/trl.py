@@ -1,0 +1,79 @@
+"""Adapter of TRL's environments: what its `environment_factory` takes, as a source."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from rolloutlab.environments.protocol import Observation
+
+
+def is_trl_factory(factory: Callable[..., Any]) -> bool:
+    """Whether it is called without a row, and its `reset`, where that is known, takes the row as keywords."""
+    made = factory.func if isinstance(factory, partial) else factory
+    if inspect.isgeneratorfunction(made) or inspect.isasyncgenfunction(made):
+        return False
+    try:
+        signature = inspect.signature(factory)
+    except (TypeError, ValueError):
+        return False
+    if not _takes(signature) or _takes(signature, {}):
+        return False
+    reset = getattr(made, "reset", None)
+    parameters = inspect.signature(reset).parameters if reset else {}
+    takes_keywords = any(each.kind is each.VAR_KEYWORD for each in parameters.values()) or len(parameters) == 1
+    return reset is None or (takes_keywords and "seed" not in parameters)
+
+
+def _takes(signature: inspect.Signature, *arguments: Any) -> bool:
+    try:
+        signature.bind(*arguments)
+    except TypeError:
+        return False
+    return True
+
+
+class TrlSource:
+    """Environments of a factory of TRL's; the rows are those of its data set, with a `prompt` or without."""
+
+    def __init__(self, factory: Callable[[], Any]) -> None:
+        self._factory = factory
+        made = factory.func if isinstance(factory, partial) else factory
+        self.name = getattr(made, "__name__", type(made).__name__)
+        self.is_async = any(inspect.iscoroutinefunction(each) for _, each in inspect.getmembers(made))
+
+    def rows(self, limit: int | None, seed: int) -> None:
+        """None: the rows are those of `over`, or one empty row."""
+
+    def environment(self, row: Mapping[str, Any]) -> "TrlEnvironment":
+        return TrlEnvironment(self._factory(), row)
+
+
+class TrlEnvironment:
+    """One instance. `reset` gets the row as keywords; what it returns is appended to the last message of the prompt.
+
+    Its public methods are tools, and `get_reward`, if it has one, gives the reward. An answer without a call ends the
+    episode.
+    """
+
+    def __init__(self, environment: Any, row: Mapping[str, Any]) -> None:
+        self._environment = environment
+        self._row = row
+        names = [name for name, _ in inspect.getmembers(type(environment), predicate=inspect.isfunction)]
+        own = {"reset", "get_reward"}
+        self.tools = [getattr(environment, name) for name in names if name not in own and not name.startswith("_")]
+        if hasattr(environment, "get_reward"):
+            self.get_reward = environment.get_reward
+
+    def reset(self, seed: int) -> Any:  # noqa: ARG002 - TRL has none
+        observation = self._environment.reset(**self._row)
+        return self._begun_async(observation) if inspect.isawaitable(observation) else self._begun(observation)
+
+    async def _begun_async(self, observation: Any) -> Observation:
+        return self._begun(await observation)
+
+    def _begun(self, observation: str | None) -> Observation:
+        prompt = self._row.get("prompt")
+        if not isinstance(prompt, list) or not prompt:
+            return observation
+        return [*prompt[:-1], {**prompt[-1], "content": f"{prompt[-1]['content']}{observation or ''}"}]
