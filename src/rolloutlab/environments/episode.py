@@ -22,7 +22,10 @@ _GRACE = 2.0
 
 
 class EpisodeError(RolloutlabError):
-    """An environment raised, took too long, or returned what it may not. end: what the episode ends with."""
+    """An environment raised, took too long, or returned what it may not. end: what the episode ends with.
+
+    Raised by a tool it ends the episode; any other exception of a tool is for the policy to read.
+    """
 
     def __init__(self, message: str, *, end: End = "error", hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -94,6 +97,8 @@ class Episode:
             message = f"{what} took longer than {self._timeout:g} s"
             raise EpisodeError(message, end="timeout", hint="--env-timeout SECONDS") from None
         except RaisedError as failed:
+            if isinstance(failed.error, EpisodeError):
+                raise failed.error from None
             raise EpisodeError(f"{what} raised {_described(failed.error)}") from failed.error
 
     async def close(self) -> None:

@@ -19,12 +19,14 @@ from pydantic import WithJsonSchema
 from rolloutlab.api.http.client import HttpClient
 from rolloutlab.api.http.websocket import JsonSocket
 from rolloutlab.environments.adapters import name_with
+from rolloutlab.environments.episode import EpisodeError
 from rolloutlab.environments.protocol import Step
 from rolloutlab.errors import InputError, ServiceError
 
 _FULL = "CAPACITY_REACHED"
 _INVALID = "VALIDATION_ERROR"
 _PAUSE = 0.2  # seconds between tries to get a session
+_PATIENCE = 600.0  # seconds without one, after which other programs are taken to hold them
 
 
 def source(url: str, **options: Any) -> "OpenEnv":
@@ -84,14 +86,18 @@ class RemoteEnvironment:
             self.step = lambda answer: self._act(**{required[0]: answer})
 
     async def open(self) -> str | None:
-        """Get a session, however long that takes: many servers have one, or a few. Returns what it waited for."""
+        """Get a session, which may take long: many servers have one, or a few. Returns what it waited for."""
         if await self._connected():
             return None
         began = time.monotonic()
         while not self._server.queue.acquire(blocking=False):  # noqa: ASYNC110 - shared by several loops
             await asyncio.sleep(_PAUSE)
         try:
+            turn = time.monotonic()
             while not await self._connected():
+                if time.monotonic() > turn + _PATIENCE:
+                    message = f"{self._server.url} had no session for {_PATIENCE:g} s ({_FULL})"
+                    raise EpisodeError(message, hint="more max_concurrent_envs, or end what holds its sessions")
                 await asyncio.sleep(_PAUSE)
         finally:
             self._server.queue.release()
@@ -125,13 +131,16 @@ class RemoteEnvironment:
 
     async def _asked(self, kind: str, data: Mapping[str, Any]) -> Mapping[str, Any]:
         assert self._socket, "open comes first"
-        answer = await self._socket.ask({"type": kind, "data": data})
+        try:
+            answer = await self._socket.ask({"type": kind, "data": data})
+        except ServiceError as error:
+            raise EpisodeError(f"{kind}: {error.message}") from error
         if code := _code(answer):
             told = answer["data"]
             if code == _INVALID:
                 places = (f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in told.get("errors", ()))
                 raise InvalidActionError("; ".join(places) or told.get("message"))
-            raise ServiceError(f"{self._server.url}: {told.get('message')} ({code})")
+            raise EpisodeError(f"{self._server.url}: {kind} failed: {told.get('message')} ({code})")
         result: Mapping[str, Any] = answer.get("data") or {}
         return result
 

@@ -9,6 +9,7 @@ from inspect import isasyncgenfunction, isclass, isfunction, isgeneratorfunction
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from rolloutlab.environments.adapters import adapted_names
 from rolloutlab.errors import RolloutlabError
 from rolloutlab.magics.base import LabMagics, kind_of
 from rolloutlab.objective.option_docs import OPTIONS
@@ -59,13 +60,6 @@ def _functions(magics: LabMagics) -> Iterable[str]:
     return _variables(magics, isfunction)
 
 
-def _environments(magics: LabMagics) -> list[str]:
-    """Classes, generator functions and sources of the notebook, and the prefixes of adapters."""
-    from rolloutlab.environments.source import ADAPTERS
-
-    return [*_variables(magics, _is_environment), *(f"{prefix}:" for prefix in ADAPTERS)]
-
-
 def _is_environment(value: Any) -> bool:
     methods = ("reset",) if isclass(value) else ("environment", "rows")
     return isgeneratorfunction(value) or isasyncgenfunction(value) or all(hasattr(value, name) for name in methods)
@@ -109,13 +103,19 @@ VALUES: Mapping[str, Callable[[LabMagics], Iterable[str]]] = {
     "after": lambda magics: ["latest", *_steps(magics)],
     "over": lambda magics: _variables(magics, lambda value: isinstance(value, list | tuple) or _is_frame(value)),
     "tools": lambda magics: [*_functions(magics), *magics.session.mcp_servers, *_server_tools(magics)],
-    "env": _environments,
     "services": _services,
     "servers": _servers,
     "key variables": lambda _magics: sorted(name for name in os.environ if re.search("KEY|TOKEN", name)),
     "projects": _projects,
 }
 """The present values of each kind; a kind that is not here has no completion."""
+
+
+def _present(kind: str, magics: LabMagics, begun: str) -> Iterable[str]:
+    """The values of a kind; of environments those of the notebook, and of the adapter whose prefix is begun."""
+    if kind == "env":
+        return [*_variables(magics, _is_environment), *adapted_names(begun)]
+    return VALUES[kind](magics) if kind in VALUES else ()
 
 
 class Matcher:
@@ -144,7 +144,8 @@ class Matcher:
                 return field_or_value(typed["quoted"] or typed["bare"] or "", magics, ticked=kind != "fields")
             if start["name"] == "%tools" and not typed and (words := tool_words(start["rest"], magics)):
                 return words
-            return next_word(start["rest"], magic.parser, lambda kind: VALUES[kind](magics) if kind in VALUES else ())
+            begun = start["rest"].split(" ")[-1].rpartition("=")[2]
+            return next_word(start["rest"], magic.parser, lambda kind: _present(kind, magics, begun))
         except RolloutlabError:  # settings or a lab that cannot be read: the cell will raise it
             return "", []
 
