@@ -15,9 +15,7 @@ from rolloutlab.auth.redirect.broker import Brokers
 from rolloutlab.auth.session import OAuthSessions
 from rolloutlab.auth.sign_in import sign_in, sign_in_options, sign_out
 from rolloutlab.connection import Connection, Connector
-from rolloutlab.environments.adapters import adapted
 from rolloutlab.environments.episode import TIMEOUT
-from rolloutlab.environments.protocol import Source
 from rolloutlab.environments.source import given_source, rows_of_round, source_of
 from rolloutlab.errors import InputError
 from rolloutlab.sampling.config import new_seed
@@ -305,18 +303,6 @@ class Session:
             NotFoundError: no server was added under this name.
         """
         return self._mcp.all_servers() if name is None else self._mcp.server(name)
-
-    def environment(self, name: str, /, **options: Any) -> Source:
-        """The environments of a public package, by a name such as `textarena:Mastermind-v0`, for `env`.
-
-        name: `gymnasium:ID`, `openenv:URL`, `reasoning-gym:DATASET` or `textarena:ID`. options: of the package for this
-        environment, such as `is_slippery=False`.
-
-        Raises:
-            InputError: there is no such environment, or the package is not installed. UnreachableError: no server
-            answers at the URL.
-        """
-        return adapted(name, options)
 
     def call_tool(self, name: str, /, **arguments: Any) -> ToolAnswer:
         """Call the tool `SERVER.TOOL` with some arguments; the text it returns.

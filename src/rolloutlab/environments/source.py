@@ -14,14 +14,20 @@ from rolloutlab.errors import InputError
 _SEEDS_PER_ROUND = 1_000_000
 
 
-def source_of(env: Any) -> Source:
-    """The source that an argument `env` stands for.
+def source_of(env: Any, /, **options: Any) -> Source:
+    """The source of environments that an argument `env` stands for.
+
+    env: a class, a factory, a generator function, a source, or a name: `gymnasium:ID`, `openenv:URL`,
+    `reasoning-gym:DATASET` or `textarena:ID`. options: of the package, for a name, such as `is_slippery=False`.
 
     Raises:
-        InputError: it is none; a text without a known prefix, or an instance, which is of one rollout only.
+        InputError: it is none of these; a package that is not installed, or a name that it does not have; an instance,
+        which is of one rollout only. UnreachableError: no server answers at the URL.
     """
     if isinstance(env, str):
-        return adapted(env, {})
+        return adapted(env, options)
+    if options:
+        raise InputError("options are for names such as gymnasium:FrozenLake-v1", hint="functools.partial(CLASS, ...)")
     if callable(getattr(env, "environment", None)) and callable(getattr(env, "rows", None)):
         source: Source = env
         return source
