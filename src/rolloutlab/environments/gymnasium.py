@@ -81,7 +81,7 @@ class DrawnEnvironment:
 
     def reset(self, seed: int) -> str:
         self._environment.reset(seed=seed)
-        about = (getdoc(type(self._environment.unwrapped)) or "").partition("\n\n")[0].replace("\n", " ")
+        about = " ".join((getdoc(type(self._environment.unwrapped)) or "").strip().partition("\n\n")[0].split())
         lines = (about, f"Map: {self._legend}." if self._legend else "", self._asks(), self._drawing())
         return "\n".join(line for line in lines if line)
 

@@ -13,7 +13,7 @@ from rolloutlab.environments.adapters import check_name, name_with, package
 from rolloutlab.environments.protocol import Step
 from rolloutlab.errors import InputError
 
-_FINAL = re.compile(r"(?:answer is|answer:|result is)[ \t]*:?[ \t]*(?P<answer>[^\n]*\S)", re.IGNORECASE)
+_BEFORE_FINAL = re.compile(r"(?:answer is|answer:|result is)[ \t]*:?", re.IGNORECASE)
 _TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 
 
@@ -87,8 +87,9 @@ def final_answer(text: str) -> str:
     """
     if tagged := _TAGGED.findall(text):
         return str(tagged[-1]).strip()
-    if final := _FINAL.findall(text):
-        return str(final[-1]).strip("*` \t").removesuffix(".").strip("*`$ ")
+    _, *after = _BEFORE_FINAL.split(text)
+    if after and (final := after[-1].strip().partition("\n")[0].strip("*`$ ")):
+        return final.removesuffix(".").strip("*`$ ")
     return text.strip()
 
 
