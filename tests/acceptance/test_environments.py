@@ -4,6 +4,7 @@ The packages are installed beside rolloutlab here: environments run in their use
 processes of their own (openenv_servers.py).
 """
 
+import html
 import random
 import re
 import subprocess
@@ -32,7 +33,7 @@ NAMES = [
     "openenv:chest", "openenv:sums",
 ]  # fmt: skip
 """The last two stand for the addresses of servers."""
-REWARD = "%%reward {}\ndef index(trajectory): return int(trajectory.name.rpartition('/')[2])"
+REWARD = "%%reward {}\nreturn int(trajectory.name.rpartition('/')[2])"
 TRAIN = "%%train {}\nlearning_rate: 1e-9\nmask_prob_ratio: true\nepsilon: 0.001\nepsilon_high: 0.001"
 OFFLINE = [
     name
@@ -91,12 +92,15 @@ def addressed(name: str, servers: dict[str, str]) -> str:
 @pytest.mark.parametrize("temperature", ["1", "1.5"])
 @pytest.mark.parametrize("name", NAMES)
 def test_one_cell_runs_it_and_its_trajectories_are_read_and_trained_on(notebook, servers, name, temperature):
-    options = f"--env {addressed(name, servers)} --limit 2 --max-turns 4 --max-tokens 16 --seed 1"
+    options = f"--env {addressed(name, servers)} --limit 2 --max-turns 4 --max-tokens 40 --seed 1"
     played = notebook.run(f"%%chat played -n 4 {options} --temperature {temperature}\nsystem: Be brief.")
     assert [len(group.trajectories) for group in played.groups] == [4, 4]
     ends = {t.extra["metadata"]["episode_end"] for t in played.trajectories}
-    assert ends <= {"done", "max_turns", "length"}, [t.extra["logs"] for t in played.trajectories]
-    assert played.trajectories[0].messages[1]["content"] in repr(notebook.run("%group played/0"))
+    assert ends <= {"done", "max_turns", "length"}, [t.extra.get("logs") for t in played.trajectories]
+    if not name.startswith("reasoning-gym"):
+        assert max(len(t.choices) for t in played.trajectories) > 1
+    last_line = played.trajectories[0].messages[1]["content"].rpartition("\n")[2]
+    assert html.escape(last_line) in notebook.run("%group played/0")._repr_html_()
     notebook.run(REWARD.format("played"))
     metrics = notebook.run(TRAIN.format("played")).metrics()
     sampled = sum(len(choice.sampled_tokens()) for t in played.trajectories for choice in t.choices)
@@ -236,7 +240,7 @@ def test_an_environment_that_does_not_draw_itself_is_refused(lab):
 
 def test_rollouts_queue_for_the_only_session_of_a_server_and_their_logs_say_so(lab, servers):
     played = lab.chat("chest", "", env=f"openenv:{servers['chest']}", n=4, max_turns=2, max_tokens=8, concurrency=4)
-    logs = [" ".join(t.extra["logs"]) for t in played.trajectories]
+    logs = [" ".join(t.extra.get("logs", ())) for t in played.trajectories]
     assert sum("for a session of" in log and "CAPACITY_REACHED" in log for log in logs) == 3
 
 
