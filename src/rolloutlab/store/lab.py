@@ -20,6 +20,7 @@ from rolloutlab.store.jobs import SubmittedJobs
 from rolloutlab.store.locks import lock_for_sampling
 from rolloutlab.store.migrations import MIGRATIONS
 from rolloutlab.store.models import CollectionSummary, Group, NewGroup, Placed, StoredCollection, dumped, now, parts_of
+from rolloutlab.store.prompts import prompt_key
 from rolloutlab.store.rewards import Rewards
 from rolloutlab.store.scorings import Scorings
 from rolloutlab.store.spending import Spending
@@ -288,7 +289,7 @@ class Lab:
 
 def _prompt_key(row: Row) -> str:
     plan = json.loads(row["plan"])
-    return models.prompt_key(row["prompt"], json.loads(row["row"]) if plan.get("env") else {}, row["position"], plan)
+    return prompt_key(row["prompt"], json.loads(row["row"]) if plan.get("env") else {}, row["position"], plan)
 
 
 def _rows(placed: Placed) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:

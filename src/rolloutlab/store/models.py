@@ -1,15 +1,15 @@
 """Value types of the lab."""
 
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
+from itertools import takewhile
 from typing import Any, NamedTuple, Protocol, Self
 
 from rolloutlab.api.wire import trajectories as wire
-from rolloutlab.api.wire.base import Wire, moment
+from rolloutlab.api.wire.base import Wire
 from rolloutlab.api.wire.chat import AssistantMessage, Choice, Message, MessageOrChoice
 from rolloutlab.api.wire.reasoning import reasoning_of
 from rolloutlab.errors import InputError
@@ -49,8 +49,8 @@ class StoredTrajectory:
     @property
     def prompt(self) -> str:
         """The last user message of the prompt; without one, as with an environment, before the first completion."""
-        first = next((i for i, item in enumerate(self.items) if isinstance(item, Choice)), len(self.items))
-        return last_user_text(self.messages[: self.given]) or last_user_text(self.messages[:first])
+        before = takewhile(lambda item: not isinstance(item, Choice), self.items)
+        return last_user_text(self.messages[: self.given]) or last_user_text(item.to_wire() for item in before)
 
     @property
     def answer(self) -> str:
@@ -90,8 +90,7 @@ class StoredTrajectory:
     @property
     def episode_end(self) -> str | None:
         """How its episode with an environment ended: done, max_turns, length, context, timeout or error."""
-        end = (self.extra.get("metadata") or {}).get("episode_end")
-        return end if isinstance(end, str) else None
+        return str((self.extra.get("metadata") or {}).get("episode_end") or "") or None
 
     @property
     def finish_reason(self) -> str | None:
@@ -189,10 +188,7 @@ class NewGroup:
 
 @dataclass(frozen=True)
 class Arrival:
-    """A sample for one position of a group: items after the prompt, and the number of `pending` turns.
-
-    components: of the reward that its environment gave, if it gave one.
-    """
+    """Items after the prompt for one position of a group. pending: turns to come. components: its environment's."""
 
     position: int
     items: Sequence[MessageOrChoice]
@@ -394,16 +390,6 @@ def parts_of(label: str) -> tuple[str, int | None] | None:
     return (match[1], int(match[2]) if match[2] else None) if match else None
 
 
-def prompt_key(prompt: str, row: Mapping[str, Any], position: int, plan: Mapping[str, Any]) -> str:
-    """What tells the prompts of groups apart: their messages as JSON; with an environment, also the row it was made of.
-
-    Without a row it is the seed: environments of one seed begin in the same state.
-    """
-    if not plan.get("env"):
-        return prompt
-    return json.dumps([prompt, plan["env"], row or plan.get("seed", 0) + position], sort_keys=True)
-
-
 def dumped(items: Sequence[Wire]) -> str:
     """Messages and choices as a JSON array."""
     return "[" + ",".join(item.to_json() for item in items) + "]"
@@ -412,8 +398,3 @@ def dumped(items: Sequence[Wire]) -> str:
 def now() -> str:
     """The time now, UTC, in ISO 8601."""
     return datetime.now(UTC).isoformat()
-
-
-def minute(time: str) -> str:
-    """A time for tables, in UTC to the minute: `2026-01-31 12:00`."""
-    return f"{moment(time).astimezone(UTC):%Y-%m-%d %H:%M}"

@@ -16,11 +16,11 @@ from rolloutlab.errors import NotFoundError, RefusedError, RolloutlabError, Serv
 from rolloutlab.settings import Address
 from rolloutlab.store.jobs import SubmittedJobs
 from rolloutlab.store.lab import Lab
-from rolloutlab.store.models import SubmittedJob, minute
+from rolloutlab.store.models import SubmittedJob
 from rolloutlab.training.job import Job
 from rolloutlab.training.models import SelectedModel
 from rolloutlab.trajectories.scoring.functions import Scorers
-from rolloutlab.trajectories.tables import data_frame
+from rolloutlab.trajectories.tables import data_frame, minute
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from rolloutlab.errors import InputError
 from rolloutlab.objective.preflight import count
 from rolloutlab.sanitize import escape_control_chars
-from rolloutlab.store.models import dumped, prompt_key
+from rolloutlab.store.models import dumped
+from rolloutlab.store.prompts import prompt_key
 from rolloutlab.trajectories.collection import Collection
 from rolloutlab.trajectories.intervals import anytime_interval, interval, near_normal, only_extremes
 from rolloutlab.trajectories.tables import data_frame

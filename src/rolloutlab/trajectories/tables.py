@@ -5,13 +5,15 @@ memory, and a first cell makes no frame. Other modules make their frames by `dat
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from rolloutlab.api.prices import DOLLAR, Amount, Tokens, cost
+from rolloutlab.api.wire.base import moment
 from rolloutlab.errors import InputError
 from rolloutlab.settings import Price
-from rolloutlab.store.models import CollectionSummary, StoredCollection, minute
+from rolloutlab.store.models import CollectionSummary, StoredCollection
 from rolloutlab.store.rewards import Rewards
 from rolloutlab.store.scorings import StoredScoring
 
@@ -144,3 +146,8 @@ def reward_history(rewards: Rewards, scorings: Sequence[StoredScoring], collecti
     frame = data_frame(rows, [e.change for e in edits], "change", columns, {"old": float, "new": float})
     when = pd.to_datetime(frame["when"], format="ISO8601", utc=True).dt.floor("s")
     return frame.assign(when=when)
+
+
+def minute(time: str) -> str:
+    """A time for tables, in UTC to the minute: `2026-01-31 12:00`."""
+    return f"{moment(time).astimezone(UTC):%Y-%m-%d %H:%M}"
