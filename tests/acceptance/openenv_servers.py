@@ -1,6 +1,6 @@
 """Environments that a server of openenv serves, made with the package's own classes: `python openenv_servers.py NAME`.
 
-NAME: `sums`, whose action is one text, or `chest`, with an action of two numbers and one session at a time.
+NAME: `sums`, whose action is one text, or `adder`, with an action of two numbers and one session at a time.
 """
 
 import random
@@ -18,7 +18,7 @@ class CalculatorAction(Action):
     expression: str = Field(description="such as 12 + 34")
 
 
-class SumObservation(Observation):
+class TextObservation(Observation):
     text: str = ""
 
 
@@ -27,16 +27,16 @@ class Sums(Environment):
 
     SUPPORTS_CONCURRENT_SESSIONS = True
 
-    def reset(self, seed: int | None = None, episode_id: str | None = None, **_: Any) -> SumObservation:
+    def reset(self, seed: int | None = None, episode_id: str | None = None, **_: Any) -> TextObservation:
         self._random = random.Random(seed)
         self._asked = 0
-        return SumObservation(text=self._next())
+        return TextObservation(text=self._next())
 
-    def step(self, action: CalculatorAction, timeout_s: float | None = None, **_: Any) -> SumObservation:
+    def step(self, action: CalculatorAction, timeout_s: float | None = None, **_: Any) -> TextObservation:
         right = action.expression.replace(" ", "") == self._sum.replace(" ", "")
         self._asked += 1
         done = self._asked == 3
-        return SumObservation(text="" if done else self._next(), reward=float(right), done=done)
+        return TextObservation(text="" if done else self._next(), reward=float(right), done=done)
 
     def _next(self) -> str:
         self._sum = f"{self._random.randint(10, 99)} + {self._random.randint(10, 99)}"
@@ -47,33 +47,25 @@ class Sums(Environment):
         return State()
 
 
-class ChestAction(Action):
-    """Tries a combination of the lock."""
+class AddAction(Action):
+    """Add two numbers."""
 
-    left: int = Field(ge=0, le=3)
-    right: int = 0
-
-
-class ChestObservation(Observation):
-    hint: str = ""
-    tries: int = 0
+    a: int = Field(ge=0)
+    b: int
 
 
-class Chest(Environment):
-    """A lock with two numbers; four tries."""
+class Adder(Environment):
+    """One sum; three tries to add its numbers."""
 
-    def reset(self, seed: int | None = None, episode_id: str | None = None, **_: Any) -> ChestObservation:
-        self._numbers = [random.Random(seed).randint(0, 3) for _ in range(2)]
+    def reset(self, seed: int | None = None, episode_id: str | None = None, **_: Any) -> TextObservation:
+        self._numbers = [random.Random(seed).randint(10, 99), 10]
         self._tries = 0
-        return ChestObservation(hint="Open the chest.")
+        return TextObservation(text="What is {} + {}?".format(*self._numbers))
 
-    def step(self, action: ChestAction, timeout_s: float | None = None, **_: Any) -> ChestObservation:
-        if action.right == 13:
-            raise RuntimeError("the lock is broken")
+    def step(self, action: AddAction, timeout_s: float | None = None, **_: Any) -> TextObservation:
         self._tries += 1
-        right = sum(a == b for a, b in zip((action.left, action.right), self._numbers, strict=True))
-        done = right == 2 or self._tries == 4
-        return ChestObservation(hint=f"{right} of 2", tries=self._tries, reward=right / 2 if done else 0.0, done=done)
+        right = [action.a, action.b] == self._numbers
+        return TextObservation(text=str(action.a + action.b), reward=float(right), done=self._tries == 3)
 
     @property
     def state(self) -> State:
@@ -81,8 +73,8 @@ class Chest(Environment):
 
 
 SERVED = {
-    "sums": (Sums, CalculatorAction, SumObservation, 8),
-    "chest": (Chest, ChestAction, ChestObservation, 1),
+    "sums": (Sums, CalculatorAction, TextObservation, 8),
+    "adder": (Adder, AddAction, TextObservation, 1),
 }
 
 if __name__ == "__main__":

@@ -30,10 +30,10 @@ NAMES = [
     "reasoning-gym:basic_arithmetic", "reasoning-gym:chain_sum", "reasoning-gym:lcm", "reasoning-gym:spell_backward",
     "textarena:2048-v0", "textarena:GuessTheNumber-v0", "textarena:Mastermind-v0", "textarena:TowerOfHanoi-v0",
     "gymnasium:CliffWalking-v1", "gymnasium:FrozenLake-v1",
-    "openenv:chest", "openenv:sums",
+    "openenv:adder", "openenv:sums",
 ]  # fmt: skip
 """The last two stand for the addresses of servers."""
-REWARD = "%%reward {}\nreturn int(trajectory.name.rpartition('/')[2])"
+REWARD = "%%reward {}\nreturn {{'reward': 2.0 ** int(trajectory.name.rpartition('/')[2])}}"  # none is the mean
 TRAIN = "%%train {}\nlearning_rate: 1e-9\nmask_prob_ratio: true\nepsilon: 0.001\nepsilon_high: 0.001"
 OFFLINE = [
     name
@@ -62,7 +62,7 @@ def servers() -> Iterator[dict[str, str]]:
     script = str(Path(__file__).with_name("openenv_servers.py"))
     with ExitStack() as running:
         processes = {}
-        for name in ("chest", "sums"):
+        for name in ("adder", "sums"):
             command = [sys.executable, script, name]
             processes[name] = running.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
             running.callback(processes[name].terminate)
@@ -93,7 +93,7 @@ def addressed(name: str, servers: dict[str, str]) -> str:
 @pytest.mark.parametrize("name", NAMES)
 def test_one_cell_runs_it_and_its_trajectories_are_read_and_trained_on(notebook, servers, name, temperature):
     options = f"--env {addressed(name, servers)} --limit 2 --max-turns 4 --max-tokens 40 --seed 1"
-    played = notebook.run(f"%%chat played -n 4 {options} --temperature {temperature}\nsystem: Be brief.")
+    played = notebook.run(f"%%chat played -n 4 {options} --temperature {temperature}\nsystem: Use the tools.")
     assert [len(group.trajectories) for group in played.groups] == [4, 4]
     ends = {t.extra["metadata"]["episode_end"] for t in played.trajectories}
     assert ends <= {"done", "max_turns", "length"}, [t.extra.get("logs") for t in played.trajectories]
@@ -239,7 +239,7 @@ def test_an_environment_that_does_not_draw_itself_is_refused(lab):
 
 
 def test_rollouts_queue_for_the_only_session_of_a_server_and_their_logs_say_so(lab, servers):
-    played = lab.chat("chest", "", env=f"openenv:{servers['chest']}", n=4, max_turns=2, max_tokens=8, concurrency=4)
+    played = lab.chat("sums", "", env=f"openenv:{servers['adder']}", n=4, max_turns=2, max_tokens=8, concurrency=4)
     logs = [" ".join(t.extra.get("logs", ())) for t in played.trajectories]
     assert sum("for a session of" in log and "CAPACITY_REACHED" in log for log in logs) == 3
 
