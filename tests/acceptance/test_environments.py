@@ -134,13 +134,15 @@ def test_the_answer_is_taken_out_of_a_sentence_before_it_is_scored():
 
 def test_a_scorer_that_raises_fails_its_own_trajectory(lab, monkeypatch):
     source = lab.environment("reasoning-gym:chain_sum")
-    [row, _] = source.rows(2, seed=1)
-    broken = source.environment(row)._dataset
+    [first, _] = source.rows(2, seed=1)
+    right = source._score
 
     def raises(answer, entry):
-        raise RuntimeError("no score")
+        if entry["question"] == first["question"]:
+            raise RuntimeError("no score")
+        return right(answer, entry)
 
-    monkeypatch.setattr(broken, "score_answer", raises)
+    monkeypatch.setattr(source, "_score", raises)
     played = lab.chat("sums", "", env=source, n=2, limit=2, seed=1, max_tokens=8)
     assert [t.extra["metadata"]["episode_end"] for t in played.trajectories] == ["error", "error", "done", "done"]
     assert "RuntimeError: no score" in played.trajectories[0].extra["logs"][-1]

@@ -77,3 +77,9 @@ class Own:
 def test_a_class_with_a_row_and_a_seed_is_no_factory_of_trl(counting):
     counting.run(OWN)
     assert counting.run("%%chat own --env Own\n").trajectories[0].reward == 1.0
+
+
+def test_a_function_without_a_row_may_make_environments_of_our_own(counting):
+    counting.run(OWN)
+    counting.run("def made(): return Own({})")
+    assert counting.run("%%chat own --env made\n").trajectories[0].reward == 1.0

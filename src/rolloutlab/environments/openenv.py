@@ -26,6 +26,7 @@ from rolloutlab.errors import InputError, ServiceError
 _FULL = "CAPACITY_REACHED"
 _INVALID = "VALIDATION_ERROR"
 _PAUSE = 0.2  # seconds between tries to get a session
+_ANSWER = 60.0  # seconds for the first answer of a session, which may start something
 _PATIENCE = 600.0  # seconds without one, after which other programs are taken to hold them
 
 
@@ -109,8 +110,10 @@ class RemoteEnvironment:
     async def close(self) -> None:
         if socket := self._socket:
             self._socket = None
-            await socket.send({"type": "close"})
-            await socket.close()
+            try:
+                await socket.send({"type": "close"})
+            finally:
+                await socket.close()
 
     async def _act(self, **action: Any) -> Step:
         try:
@@ -122,12 +125,15 @@ class RemoteEnvironment:
     async def _connected(self) -> bool:
         """Whether the server gave a session; it says so in its answer to the first message."""
         socket = await JsonSocket.connect(f"{self._server.url}/ws")
-        answer = await socket.ask({"type": "state"})
-        if _code(answer) == _FULL:
-            await socket.close()
-            return False
-        self._socket = socket
-        return True
+        try:
+            async with asyncio.timeout(_ANSWER):
+                answer = await socket.ask({"type": "state"})
+            if _code(answer) != _FULL:
+                self._socket = socket
+        finally:
+            if self._socket is not socket:
+                await socket.close()
+        return self._socket is socket
 
     async def _asked(self, kind: str, data: Mapping[str, Any]) -> Mapping[str, Any]:
         assert self._socket, "open comes first"

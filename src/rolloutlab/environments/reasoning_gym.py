@@ -2,7 +2,7 @@
 
 import random
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from threading import Lock
 from typing import Any
@@ -33,15 +33,15 @@ class ReasoningGym:
 
     def __init__(self, dataset: str, options: Mapping[str, Any]) -> None:
         self.name = name_with(f"reasoning-gym:{dataset}", options)
-        self._create = package("reasoning_gym", "reasoning-gym").create_dataset
         self._dataset = dataset
         self._options = options
-        self._made: dict[int, tuple[Any, Mapping[str, Any]]] = {}
+        self._entries: dict[int, Mapping[str, Any]] = {}
         self._lock = Lock()
+        self._score = self._made(0).score_answer  # one for all: it takes the entry, and some data sets are large
 
     def rows(self, limit: int | None, seed: int) -> list[dict[str, Any]]:
         seeds = random.Random(seed).sample(range(2**31), limit or 1)  # apart: seeds 1, 2, ... of the package overlap
-        entries = [self._entry(each)[1] for each in seeds]
+        entries = map(self._entry, seeds)
         return [
             {"question": entry["question"], "solution": entry["answer"], "seed": each}
             for each, entry in zip(seeds, entries, strict=True)
@@ -50,33 +50,37 @@ class ReasoningGym:
     def environment(self, row: Mapping[str, Any]) -> "Question":
         if not isinstance(row.get("seed"), int):
             raise InputError(f"{self.name} makes its own rows", hint="--limit N instead of --over")
-        return Question(*self._entry(row["seed"]))
+        return Question(self._entry(row["seed"]), self._score)
 
-    def _entry(self, seed: int) -> tuple[Any, Mapping[str, Any]]:
-        """A data set of one question, and the question: made again where rows come from a stored collection."""
+    def _entry(self, seed: int) -> Mapping[str, Any]:
+        """A question, made again where rows come from a stored collection."""
         with self._lock:
-            if seed not in self._made:
+            if seed not in self._entries:
                 with _global_generators(seed):
-                    try:
-                        dataset = self._create(self._dataset, **self._options, seed=seed, size=1)
-                    except (AssertionError, TypeError, ValueError) as error:
-                        raise InputError(f"{self.name}: {error}", hint="other options") from error
-                    self._made[seed] = dataset, dataset[0]
-            return self._made[seed]
+                    self._entries[seed] = self._made(seed)[0]
+            return self._entries[seed]
+
+    def _made(self, seed: int) -> Any:
+        """A data set of one question."""
+        create = package("reasoning_gym", "reasoning-gym").create_dataset
+        try:
+            return create(self._dataset, **self._options, seed=seed, size=1)
+        except (AssertionError, TypeError, ValueError) as error:
+            raise InputError(f"{self.name}: {error}", hint="other options") from error
 
 
 class Question:
     """One question: the episode is one answer."""
 
-    def __init__(self, dataset: Any, entry: Mapping[str, Any]) -> None:
-        self._dataset = dataset
+    def __init__(self, entry: Mapping[str, Any], score: Callable[[str, Mapping[str, Any]], float]) -> None:
         self._entry = entry
+        self._score = score
 
     def reset(self, seed: int) -> str:  # noqa: ARG002 - the question was made from a seed of its own
         return str(self._entry["question"])
 
     def step(self, answer: str) -> Step:
-        return Step(None, self._dataset.score_answer(final_answer(answer), self._entry), done=True)
+        return Step(None, self._score(final_answer(answer), self._entry), done=True)
 
 
 def final_answer(text: str) -> str:

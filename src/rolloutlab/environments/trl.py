@@ -45,8 +45,10 @@ class TrlSource:
     def rows(self, limit: int | None, seed: int) -> None:
         """None: the rows are those of `over`, or one empty row."""
 
-    def environment(self, row: Mapping[str, Any]) -> "TrlEnvironment":
-        return TrlEnvironment(self._factory(), row)
+    def environment(self, row: Mapping[str, Any]) -> Any:
+        environment = self._factory()
+        takes_seed = "seed" in inspect.signature(environment.reset).parameters  # one of ours, of a function
+        return environment if takes_seed else TrlEnvironment(environment, row)
 
 
 class TrlEnvironment:
