@@ -120,7 +120,9 @@ class RemoteEnvironment:
             result = await self._asked("step", action)
         except InvalidActionError as error:
             return Step(f"error: {error}")
-        return Step(_text(result.get("observation")), float(result.get("reward") or 0.0), bool(result.get("done")))
+        done = bool(result.get("done"))
+        text = _text(result.get("observation")) or ("" if done else "(nothing)")
+        return Step(text, float(result.get("reward") or 0.0), done)
 
     async def _connected(self) -> bool:
         """Whether the server gave a session; it says so in its answer to the first message."""
