@@ -103,12 +103,14 @@ def _sampled(asked, rewards):
         SimpleNamespace(
             name=f"c/{i}",
             prompt=prompt,
+            row={},
             script=((),),
             trajectories=[SimpleNamespace(name=f"c/{i}/0", reward=float(reward), prompt=prompt[0].content)],
         )
         for i, (prompt, reward) in enumerate(zip(asked, rewards, strict=True))
     ]
-    return SimpleNamespace(groups=groups, rewards=[float(reward) for reward in rewards])
+    stored = SimpleNamespace(plan={})
+    return SimpleNamespace(groups=groups, stored=stored, rewards=[float(reward) for reward in rewards])
 
 
 def test_without_any_pair_there_is_nothing_to_compare():
