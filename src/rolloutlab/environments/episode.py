@@ -1,6 +1,7 @@
 """Episode: one instance of an environment with its life bounded: made, reset, stepped, scored and closed."""
 
 import asyncio
+import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -137,10 +138,9 @@ class Episode:
 
 
 def _described(error: BaseException) -> str:
-    """Type and message of an exception, and the line of its code where that is known."""
-    frames = traceback.extract_tb(error.__traceback__)
-    here = str(Path(__file__).parent)
-    own = [frame for frame in frames if not frame.filename.startswith(here)]
+    """Type and message of an exception, and the line of the environment's own code where that is known."""
+    elsewhere = (str(Path(__file__).parent), sys.prefix, sys.base_prefix)
+    own = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(elsewhere)]
     try:
         text = str(error).encode("utf-8", "replace").decode()[:1000]
     except Exception:  # noqa: BLE001 - of its own method

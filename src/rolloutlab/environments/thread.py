@@ -77,11 +77,14 @@ class EnvironmentThread:
                 self._loop.call_soon_threadsafe(self._loop.stop)
 
     def _run(self) -> None:
-        with asyncio.Runner() as runner:
+        runner = asyncio.Runner()  # which has no loop, and no descriptors, before the first coroutine
+        try:
             while call := self._calls.get():
                 work, done = call
                 if done.set_running_or_notify_cancel():
                     done.set_result(_outcome(work, runner))
+        finally:
+            runner.close()
 
     def _run_loop(self) -> None:
         assert self._loop
