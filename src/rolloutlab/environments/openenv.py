@@ -144,11 +144,11 @@ class RemoteEnvironment:
         except ServiceError as error:
             raise EpisodeError(f"{kind}: {error.message}") from error
         if code := _code(answer):
-            told = answer["data"]
+            failure = answer["data"]
             if code == _INVALID:
-                places = (f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in told.get("errors", ()))
-                raise InvalidActionError("; ".join(places) or told.get("message"))
-            raise EpisodeError(f"{self._server.url}: {kind} failed: {told.get('message')} ({code})")
+                places = (f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in failure.get("errors", ()))
+                raise InvalidActionError("; ".join(places) or failure.get("message"))
+            raise EpisodeError(f"{self._server.url}: {kind} failed: {failure.get('message')} ({code})")
         result: Mapping[str, Any] = answer.get("data") or {}
         return result
 

@@ -47,10 +47,10 @@ class ReasoningGym:
             for each, entry in zip(seeds, entries, strict=True)
         ]
 
-    def environment(self, row: Mapping[str, Any]) -> "Question":
+    def environment(self, row: Mapping[str, Any]) -> "AskedQuestion":
         if not isinstance(row.get("seed"), int):
             raise InputError(f"{self.name} makes its own rows", hint="--limit N instead of --over")
-        return Question(self._entry(row["seed"]), self._score)
+        return AskedQuestion(self._entry(row["seed"]), self._score)
 
     def _entry(self, seed: int) -> Mapping[str, Any]:
         """A question, made again where rows come from a stored collection."""
@@ -69,7 +69,7 @@ class ReasoningGym:
             raise InputError(f"{self.name}: {error}", hint="other options") from error
 
 
-class Question:
+class AskedQuestion:
     """One question: the episode is one answer."""
 
     def __init__(self, entry: Mapping[str, Any], score: Callable[[str, Mapping[str, Any]], float]) -> None:

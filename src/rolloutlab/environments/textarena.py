@@ -86,8 +86,8 @@ class Game:
     def _observation(self) -> str:
         """What the game says since the last turn, without the player's own words."""
         _, observed = self._game.get_observation()
-        told = (message for _, message, kind in observed if kind != self._unseen)
-        return "\n".join(message for message in told if isinstance(message, str))  # a few games mix up arguments
+        new = (message for _, message, kind in observed if kind != self._unseen)
+        return "\n".join(message for message in new if isinstance(message, str))  # a few games mix up arguments
 
     @contextmanager
     def _own_random(self) -> Iterator[None]:
