@@ -24,7 +24,16 @@ from rolloutlab.sampling.dataset import check_repeatable, rows_of
 from rolloutlab.sampling.mcp.registry import McpRegistry, Tool
 from rolloutlab.sampling.mcp.tools import AddedTools, ContextTools, ToolAnswer
 from rolloutlab.sampling.metering import Meter, Terms, terms_of
-from rolloutlab.sampling.plan import Preview, SamplingRun, check_environment, continued, resumed, sampled, sampled_again
+from rolloutlab.sampling.plan import (
+    Preview,
+    SamplingRun,
+    check_environment,
+    check_newest_environment,
+    continued,
+    resumed,
+    sampled,
+    sampled_again,
+)
 from rolloutlab.sampling.run import CONCURRENT, check_concurrency, sample
 from rolloutlab.sampling.split import split_rows
 from rolloutlab.sampling.template import Prompt
@@ -864,7 +873,10 @@ class Session:
         shared = budget if isinstance(budget, Budget | None) else Budget(budget)
         self._models.check_trains()
         self._meter("training", shared).check_training(self.selected)
-        if over is None and (source := given_source(sampling.get("env"))):
+        source = given_source(sampling.get("env"))
+        if jobs:
+            check_newest_environment(self.store, name, source)
+        if over is None and source:
             over = partial(rows_of_round, source, sampling.get("limit"), new_seed() if seed is None else seed)
         steps = LoopSteps(self, name, prompt, reward, n, seed, options, held_out, sampling, shared)
         return run_loop(steps, self.store, over, Live(say), jobs=jobs, every=every, patience=patience)

@@ -45,6 +45,16 @@ def test_a_loop_needs_a_reward_or_an_environment(session):
         session.loop("letters", "user: say", over=ROWS, jobs=1)
 
 
+def test_a_loop_goes_on_with_the_environment_that_it_began_with(session):
+    session.loop("letters", over=ROWS, jobs=1, **SETTINGS)
+    others = {**SETTINGS, "env": type("Others", (Letters,), {})}
+    with pytest.raises(InputError, match="letters was sampled with the environment Letters"):
+        session.loop("letters", over=ROWS, jobs=1, **others)
+    with pytest.raises(InputError, match="letters was sampled with the environment Letters"):
+        session.loop("letters", "user: say", len, over=ROWS, jobs=1)
+    assert len(session.loop("letters", jobs=0, **SETTINGS).rounds) == 1
+
+
 def test_two_checkpoints_are_compared_by_the_rewards_of_the_environment(session):
     session.loop("letters", over=ROWS, jobs=1, **SETTINGS)
     others = [{"letter": letter} for letter in "ae"]

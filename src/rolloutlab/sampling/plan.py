@@ -118,6 +118,12 @@ def check_environment(label: str, used: str | None, source: Source | None) -> No
         raise InputError(f"{label} was sampled {how}", hint=f"--env {used}" if used else "leave --env out")
 
 
+def check_newest_environment(lab: Lab, name: str, source: Source | None) -> None:
+    """As `check_environment`, for the newest generation of a collection, if there is one."""
+    for newest in [each for each in lab.collections() if each.name == name][:1]:
+        check_environment(newest.label, newest.plan.get("env"), source)
+
+
 def _about(rows: Sequence[Row]) -> dict[str, Any]:
     """What a collection stores of its rows beside their values."""
     return {"types": kinds_of(rows), "parts": ranges_of(rows)}
