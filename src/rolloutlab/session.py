@@ -15,7 +15,7 @@ from rolloutlab.auth.redirect.broker import Brokers
 from rolloutlab.auth.session import OAuthSessions
 from rolloutlab.auth.sign_in import sign_in, sign_in_options, sign_out
 from rolloutlab.connection import Connection, Connector
-from rolloutlab.environments.episode import TIMEOUT
+from rolloutlab.environments.episode import CALL_TIMEOUT
 from rolloutlab.environments.source import given_source, rows_of_round, source_of
 from rolloutlab.errors import InputError
 from rolloutlab.sampling.config import new_seed
@@ -340,7 +340,7 @@ class Session:
         tools: Sequence[Tool] = (),
         max_turns: int = 10,
         env: Any = None,
-        env_timeout: float = TIMEOUT,
+        env_timeout: float = CALL_TIMEOUT,
         concurrency: int = CONCURRENT,
         budget: Budget | float | None = None,
         variables: Mapping[str, Any] | None = None,

@@ -16,7 +16,7 @@ from rolloutlab.environments.thread import CallTimeoutError, EnvironmentThread, 
 from rolloutlab.errors import RolloutlabError
 
 T = TypeVar("T")
-TIMEOUT = 60.0
+CALL_TIMEOUT = 60.0
 """Seconds for one call of an environment."""
 _GRACE = 2.0
 """Seconds that a call under way gets at an interrupt, before `close` is called beside it."""
@@ -41,7 +41,7 @@ class Episode:
     Every method raises EpisodeError; the episode is over then, and only `close` may follow.
     """
 
-    def __init__(self, source: Source, row: Mapping[str, Any], seed: int, timeout: float = TIMEOUT) -> None:
+    def __init__(self, source: Source, row: Mapping[str, Any], seed: int, timeout: float = CALL_TIMEOUT) -> None:
         self._source = source
         self._row = row
         self._seed = seed

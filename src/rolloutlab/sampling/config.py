@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from rolloutlab.api.wire.chat import ChatRequest, FunctionTool, Message, Stop
-from rolloutlab.environments.episode import TIMEOUT
+from rolloutlab.environments.episode import CALL_TIMEOUT
 from rolloutlab.errors import InputError
 
 _SEEDS = 2**31
@@ -56,7 +56,7 @@ class SamplingConfig(BaseModel):
     types: dict[str, str] = {}
     parts: dict[str, list[tuple[int, int]]] = {}
     env: str | None = None
-    env_timeout: float = Field(default=TIMEOUT, gt=0, allow_inf_nan=False)
+    env_timeout: float = Field(default=CALL_TIMEOUT, gt=0, allow_inf_nan=False)
 
     def request(
         self, messages: Sequence[Message], n: int, seed: int, further: Sequence[FunctionTool] = ()
