@@ -10,6 +10,7 @@ from itertools import count
 from random import Random
 
 import pytest
+import torch
 from transformers import AutoModelForCausalLM
 
 from rolloutlab.cli.commands import main
@@ -75,6 +76,14 @@ class OtherRowsAfterAStop(LocalEngine):
 class FewerRowsAfterAStop(LocalEngine):
     def train(self, source, target, task, callbacks):
         rows = task.rows[1:] if partial_of(target).exists() else task.rows
+        super().train(source, target, replace(task, rows=rows), callbacks)
+
+
+class OneAdvantage(LocalEngine):
+    def train(self, source, target, task, callbacks):
+        rows = [
+            [replace(s, advantage=float(torch.as_tensor(s.advantage).flatten()[0])) for s in row] for row in task.rows
+        ]
         super().train(source, target, replace(task, rows=rows), callbacks)
 
 
@@ -244,8 +253,14 @@ def test_a_broken_engine_fails_by_name(check, few, engine, lines):
 
 def test_an_engine_without_options_nor_seeds_fails_each_of_them_by_name(check):
     status, report = check(NoOptionsNorSeeds)
-    assert failed(report) == OPTIONS | {"seed: repeated"}
+    # advantages of turns are in the rows that the engine is given
+    assert failed(report) == OPTIONS - {"gradient: credit turn"} | {"seed: repeated"}
     assert (status, report["passed"]) == (1, False)
+
+
+def test_an_engine_that_gives_all_turns_the_advantage_of_the_first_fails_their_gradient_by_name(check):
+    _, report = check(OneAdvantage, "--only=credit", "--only=default")
+    assert failed(report) == {"gradient: credit turn"}
 
 
 @pytest.mark.parametrize("engine", [Colder, Nucleus])

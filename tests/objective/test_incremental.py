@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rolloutlab.objective.advantages import Member, Reason, token_weights
+from rolloutlab.objective.advantages import Member, Reason, Turn, token_weights
 from rolloutlab.objective.incremental import IncrementalAdvantages
 from rolloutlab.objective.options import Options
 
@@ -15,8 +15,18 @@ REWARD = (
     | st.floats(allow_nan=False, allow_infinity=False)
 )
 TOKENS_H = st.lists(st.integers(0, 300), min_size=1, max_size=2).map(tuple)
-GROUP = st.lists(st.builds(Member, st.just("m"), REWARD, TOKENS_H, st.booleans()), max_size=5)
-OPTIONS = st.builds(Options, scale_rewards=st.booleans(), advantage_balance=st.sampled_from((0.0, 1.0, -1.0, 0.3)))
+PLAIN = st.builds(Member, st.just("m"), REWARD, TOKENS_H, st.booleans(), turns=st.just(()))
+TURNS = st.lists(st.builds(Turn, REWARD, st.integers(0, 9)), max_size=3).map(tuple)
+WITH_TURNS = st.tuples(PLAIN, TURNS).map(
+    lambda drawn: drawn[0]._replace(turns=drawn[1], tokens_H=(*drawn[0].tokens_H, sum(t.tokens for t in drawn[1])))
+)
+GROUP = st.lists(PLAIN | WITH_TURNS, max_size=5)
+OPTIONS = st.builds(
+    Options,
+    scale_rewards=st.booleans(),
+    advantage_balance=st.sampled_from((0.0, 1.0, -1.0, 0.3)),
+    credit=st.sampled_from(("trajectory", "turn")),
+)
 EDITS = st.lists(st.dictionaries(st.integers(0, 3), GROUP, min_size=1, max_size=3), max_size=5)
 
 
@@ -32,7 +42,11 @@ def test_after_any_edits_the_shares_are_to_the_last_bit_those_of_the_whole_job(g
         training = [share for share in shares if share.reason is None]
         assert live.reasons() == Counter(share.reason for share in shares if share.reason)
         assert live.trainable_trajectories == len(training)
-        assert live.trainable_tokens == sum(share.member.tokens for share in training)
+        assert live.trainable_tokens == sum(share.tokens for share in training)
+        largest = max(
+            (abs(turn.advantage) for share in training for turn in share.by_turn() if turn.advantage), default=0
+        )
+        assert live.largest == largest
         assert live.trainable_groups == sum(any(share.reason is None for share in group) for group in expected)
 
 

@@ -34,6 +34,7 @@ SAID = [
         {"importance_sampling_level": "word"},
         "importance_sampling_level: 'word' must be one of token, sequence, average, geometric_average",
     ),
+    ({"credit": "turns"}, "credit: 'turns' must be one of trajectory, turn"),
 ]
 
 
@@ -61,7 +62,7 @@ VALUES = st.one_of(
     st.booleans(),
     st.none(),
     st.text(max_size=5),
-    st.just("sequence"),
+    st.sampled_from(("sequence", "turn")),
     st.just(10**400),
 )
 
@@ -73,7 +74,7 @@ def test_a_value_has_a_problem_exactly_when_the_wire_refuses_it(name, value):
 
 @pytest.mark.parametrize("option", OPTIONS.values(), ids=OPTIONS)
 def test_every_example_is_fine_and_is_not_the_default(option):
-    value = option.example if option.values and option.values[0] == "token" else json.loads(option.example)
+    value = option.example if option.example in {"sequence", "turn"} else json.loads(option.example)
     assert option.problem(value) is None
     assert settle(ExperimentalTrainingConfig.model_validate({option.name: value})) != settle(None)
 
@@ -94,6 +95,7 @@ def test_options_that_do_not_go_together_are_named_with_what_to_type():
     assert "a second time" in why
     replaced = contradictions({"custom_loss": "0" * 64, "ppo": True, "epsilon": 0.2, "learning_rate": 1e-3})
     assert [each[0] for each in replaced] == ["ppo", "epsilon"]
+    assert contradictions({"custom_loss": "0" * 64, "credit": "turn"}) == []
 
 
 def test_the_options_that_the_specification_lacks_are_named():

@@ -32,6 +32,7 @@ DEFAULTS = Options(
     kl_penalty_coef=0.0,
     kl_ref_step=0,
     truncated_importance_sampling=0.0,
+    credit="trajectory",
     custom_loss=None,
     unknown=(),
 )
@@ -81,6 +82,7 @@ VALUES = {
     "kl_penalty_coef": st.floats(0, 10),
     "kl_ref_step": st.integers(0, 999_999_999),
     "truncated_importance_sampling": st.floats(0, 10),
+    "credit": st.sampled_from(("trajectory", "turn")),
     "custom_loss": st.just("0" * 64),
 }
 

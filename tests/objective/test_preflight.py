@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from rolloutlab.api.wire.trajectories import History, Trajectory
-from rolloutlab.objective.advantages import Member, Reason, token_weights
+from rolloutlab.objective.advantages import Member, Reason, Turn, token_weights
 from rolloutlab.objective.options import Options
 from rolloutlab.objective.preflight import (
     Preflight,
@@ -183,7 +183,8 @@ def test_a_history_without_items_has_no_tokens():
 def test_a_member_has_the_reward_and_the_tokens_of_each_history():
     further = [{"messages_and_choices": [USER]}, {"messages_and_choices": [choice(content=2)]}]
     recorded = trajectory(USER, choice(content=5), reward=0.25, additional_histories=further)
-    assert member("sums/0/1", recorded) == Member("sums/0/1", 0.25, (5, 0, 2), too_long=False)
+    expected = Member("sums/0/1", 0.25, (5, 0, 2), too_long=False, turns=(Turn(0.25, 5),))
+    assert member("sums/0/1", recorded) == expected
     assert member("sums/0/1", recorded).tokens == 7
 
 

@@ -199,12 +199,12 @@ def large_groups(seed: int = 0) -> list[list[Sampled]]:
 
 @dataclass(frozen=True)
 class Plain:
-    """A sequence as the naive trainer wants it: positions that train, their recorded logprobs, A and w."""
+    """A sequence as the naive trainer wants it: positions that train, their recorded logprobs, A (or of each) and w."""
 
     ids: list[int]
     at: list[int]
     old: list[float]
-    advantage: float = 0.0
+    advantage: Any = 0.0
     weight: float = 0.0
 
 
@@ -286,21 +286,27 @@ def naive(
     scale_rewards: bool = True,
 ) -> tuple[Adapter, list[dict[str, float]]]:
     """Jobs one after the other, with one optimiser over all of them; the adapter at the end, and numbers per step."""
+    rows = [row for groups in jobs for row in plain_rows(policy, groups, balance, scale_rewards)]
+    return naive_of_rows(policy, start, rows, ppo, level)
+
+
+def naive_of_rows(
+    policy: Policy, start: State, rows: list[list[Plain]], ppo: bool = False, level: str = "token"
+) -> tuple[Adapter, list[dict[str, float]]]:
     model = policy.lora_copy()
     write_adapter(model, start.adapter)
     parameters = list(adapter_parameters(model).values())
     optimizer = torch.optim.AdamW(parameters, lr=2e-3, betas=(0.9, 0.99), weight_decay=0.1)
     seen = []
-    for groups in jobs:
-        for row in plain_rows(policy, groups, balance, scale_rewards):
-            loss, numbers = plain_loss(model, row, ppo, level)
-            optimizer.zero_grad()
-            loss.backward()
-            norm = math.sqrt(sum(float(p.grad.square().sum()) for p in parameters))
-            for p in parameters:
-                p.grad *= min(1.0, 0.1 / (norm + 1e-6))
-            optimizer.step()
-            seen.append(numbers | {"loss": float(loss.detach()), "grad_norm": norm})
+    for row in rows:
+        loss, numbers = plain_loss(model, row, ppo, level)
+        optimizer.zero_grad()
+        loss.backward()
+        norm = math.sqrt(sum(float(p.grad.square().sum()) for p in parameters))
+        for p in parameters:
+            p.grad *= min(1.0, 0.1 / (norm + 1e-6))
+        optimizer.step()
+        seen.append(numbers | {"loss": float(loss.detach()), "grad_norm": norm})
     return read_adapter(model), seen
 
 

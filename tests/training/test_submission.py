@@ -35,6 +35,7 @@ OUT_OF_RANGE = {
     "kl_penalty_coef": -0.1,
     "kl_ref_step": 1.5,
     "truncated_importance_sampling": "much",
+    "credit": "token",
 }
 
 MODEL = "lab/practice"

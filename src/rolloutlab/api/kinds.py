@@ -37,6 +37,10 @@ class Kind:
 
 
 _BEYOND = ("kl_penalty_coef", "kl_ref_step", "truncated_importance_sampling")
+_UNSUPPORTED = {
+    **dict.fromkeys(_BEYOND, "its vendor's client does not send it"),
+    "credit": "it takes one reward for each trajectory",
+}
 
 _KINDS = {
     "rolloutlab": Kind(),
@@ -49,7 +53,7 @@ _KINDS = {
         trains=True,
         lists_models=False,
         poll_seconds=1.0,
-        engine=EngineStatus(name="wandb", unsupported=dict.fromkeys(_BEYOND, "its vendor's client does not send it")),
+        engine=EngineStatus(name="wandb", unsupported=_UNSUPPORTED),
     ),
 }
 _OWN_OF_CHOICES = {"policy_version", "continues"}  # what this package adds to the choices of a service

@@ -19,6 +19,7 @@ from rolloutlab.engines.engine import Engine, HasTrials, partial_of
 from rolloutlab.engines.report import Measurement
 from rolloutlab.engines.sampling_check import (
     TIMEOUT,
+    in_turns,
     row_of,
     sampled_divergence,
     sequence,
@@ -67,6 +68,7 @@ GRADIENTS: dict[str, Mapping[str, Any]] = {
     "max_negative_advantage_importance_sampling_weight": {"max_weight": 1.5},
     "precalculate_logprobs": {"precalculate_logprobs": True},
     "truncated_importance_sampling": {"truncated_importance_sampling": 1.5, "precalculate_logprobs": True},
+    "credit turn": {"credit": "turn"},
     "custom_loss": {},
 }  # fmt: skip
 """Options of each gradient that is compared, by the option's name on the wire."""
@@ -163,18 +165,19 @@ class Conformance:
         if why := next((why for wire, why in self._engine.unsupported.items() if wire in wires), ""):
             return Measurement("", "refused", note=why)
         reference = self._further[0] if name == "kl_ref_step" else None
-        task = replace(self._task([self._row], options, source), reference=reference)
+        row = in_turns(self._row) if options.credit == "turn" else self._row
+        task = replace(self._task([row], options, source), reference=reference)
         metrics = self._train(f"gradient {name}", self._started, task)[-1]
         if self._naive and not isinstance(self._engine, HasTrials):
             before, after = read_state(self._started), read_state(self._folder / f"gradient {name}")
             other = read_state(reference) if reference else None
-            expected = self._naive.step(before, self._row, options, source, other)
+            expected = self._naive.step(before, row, options, source, other)
             clipped = naive.clipped_gradients(expected)
             gap = naive.relative_gap(naive.gradients_between(before, after), clipped)
             gaps = {"gradient": gap, "norm": abs(float(metrics["grad_norm"]) / expected.norm - 1)}
             loss = expected.loss
         else:  # the tensors are elsewhere: compare with the same derivatives, as a loss of one's own
-            loss, slope = self._slopes(options, source, reference)
+            loss, slope = self._slopes(task)
             gaps = {}
             if "custom_loss" not in self._engine.unsupported:
                 own = f"def loss(new, *_):\n    return (torch.tensor({slope}).to(new) * new).sum()"
@@ -184,12 +187,11 @@ class Conformance:
         worst = max(gaps, key=lambda each: _size(gaps[each]))
         return self._compared(gaps[worst], f"{worst}; norm {metrics['grad_norm']:.4g}")
 
-    def _slopes(self, options: Options, source: str | None, reference: Path | None) -> tuple[float, list[float]]:
-        given = [each.tokens for each in self._row]
-        new, other = (
-            [value for each in self._engine.logprobs(at, given) for value in each] for at in (self._started, reference)
-        )
-        loss, slope_T = naive.slopes(torch.tensor(new), self._row, options, other, source)
+    def _slopes(self, task: Task) -> tuple[float, list[float]]:
+        (row,), states = task.rows, (self._started, task.reference)
+        given = [each.tokens for each in row]
+        new, other = ([value for each in self._engine.logprobs(at, given) for value in each] for at in states)
+        loss, slope_T = naive.slopes(torch.tensor(new), row, task.options, other, task.loss_source)
         return loss, slope_T.tolist()
 
     def _optimizer(self) -> Measurement:
@@ -223,7 +225,7 @@ class Conformance:
         whole = self._train("whole", self._initial, rows)
         with suppress(Cancelled):
             self._train("stopped", self._initial, rows, stop_after=_ROWS // 2)
-        kept = partial_of(self._draft("stopped")).exists()
+        kept = partial_of(self._folder / ".stopped").exists()
         steps = self._train("stopped", self._initial, rows)
         if len(steps) != len(whole):
             raise _ProtocolError(f"{len(steps)} gradient steps reported of {len(whole)}")
@@ -366,9 +368,6 @@ class Conformance:
     def _task(self, rows: list[Row], options: Options | None = None, loss_source: str | None = None) -> Task:
         return Task(rows, [_RATE] * len(rows), options or Options(), 1, {}, loss_source=loss_source)
 
-    def _draft(self, name: str) -> Path:
-        return self._folder / f".{name}"
-
     def _train(self, name: str, source: Path, task: Task, stop_after: float = float("inf")) -> list[dict[str, Any]]:
         """Train a task to the checkpoint `name`; the metrics of its steps. stop_after: steps, then it is cancelled."""
         steps: list[dict[str, Any]] = []
@@ -377,7 +376,7 @@ class Conformance:
             if kind == "gradient_step":
                 steps.append(data)
 
-        draft = self._draft(name)
+        draft = self._folder / f".{name}"
         remove(draft)
         draft.mkdir()
         self._engine.train(source, draft, task, Callbacks(report, lambda: len(steps) >= stop_after))

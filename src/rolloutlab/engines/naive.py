@@ -78,7 +78,8 @@ def slopes(
         (h, old) for h, s in enumerate(row) for old, on in zip(s.tokens.logprobs, s.tokens.trained, strict=True) if on
     ]
     histories, recorded = [h for h, _ in tokens], [old for _, old in tokens]
-    advantages, weights = [row[h].advantage for h in histories], [row[h].weight for h in histories]
+    advantages = [float(each) for s in row for each in torch.as_tensor(s.advantage).expand(s.tokens.trainable)]
+    weights = [row[h].weight for h in histories]
     if loss_source is not None:
         rest = [torch.tensor(each, dtype=torch.float64) for each in (recorded, advantages, weights)]
         loss = load_loss(loss_source).function(moving_T, *rest, torch.tensor(histories))

@@ -9,8 +9,11 @@ from array import array
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import accumulate, pairwise
 from random import Random
+
+import torch
 
 from rolloutlab.engines.engine import Engine
 from rolloutlab.policy.decode import Completion, CompletionRequest
@@ -41,6 +44,12 @@ def sequences(rows: Sequence[Completion]) -> list[TokenSequence]:
 def row_of(rows: Sequence[Completion]) -> Row:
     """Completions that are trained, every other one away from."""
     return [TrainingSequence(each, (1.0, -1.0)[i % 2], 1.0) for i, each in enumerate(sequences(rows))]
+
+
+def in_turns(row: Row) -> Row:
+    """The same with other advantages from the middle of each answer on."""
+    first = [torch.arange(each.tokens.trainable) < each.tokens.trainable // 2 for each in row]
+    return [replace(s, advantage=torch.where(at_T, s.advantage, -0.5)) for s, at_T in zip(row, first, strict=True)]
 
 
 def sampled_divergence(engine: Engine, prompts: Sequence[tuple[int, ...]]) -> tuple[float, float]:

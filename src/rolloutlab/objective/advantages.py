@@ -1,7 +1,8 @@
 """Rewards to advantages, and advantages to token weights (group-relative, after GRPO: arXiv 2402.03300).
 
 Symbols: a job has groups g; a group has trajectories i with reward R_i; trajectory i has n_i trainable tokens over all
-its histories; N is the sum of n_i over what trains.
+its histories; N is the sum of n_i over what trains. With `credit: turn`, turn k of a trajectory has a reward to go and
+an advantage of its own; else a trajectory is as one turn, whose reward to go is R_i.
 """
 
 import math
@@ -21,6 +22,7 @@ class Reason(StrEnum):
 
     Of a group whose rewards are equal: ALL_FAILED and ALL_PASSED where they are the lowest and the highest rewards of
     the job; EQUAL_REWARDS where they are neither, where the job has no other reward, and in a group of one.
+    NO_TURN_ADVANTAGE: with `credit: turn`, in a group whose rewards differ, or those of its turns.
     """
 
     UNSCORED = "unscored"
@@ -31,8 +33,16 @@ class Reason(StrEnum):
     NO_LOGPROBS = "no_logprobs"
     TOO_LONG = "too_long"
     UNREADABLE = "unreadable"
+    NO_TURN_ADVANTAGE = "no_turn_advantage"
     BALANCED_AWAY = "balanced_away"
     NO_ANSWER = "no_answer"
+
+
+class Turn(NamedTuple):
+    """A sampled answer of the main history. tokens: trainable ones."""
+
+    reward_to_go: float
+    tokens: int
 
 
 class Member(NamedTuple):
@@ -40,7 +50,7 @@ class Member(NamedTuple):
 
     tokens_H: trainable tokens of each history, without histories that are too long for the context or have no logprobs.
     too_long: a history was too long. unreadable: the part that the policy cannot read, with its path; there are no
-    tokens then.
+    tokens then. turns: the sampled answers of the main history; their tokens are among `tokens_H`.
     """
 
     name: str
@@ -48,6 +58,7 @@ class Member(NamedTuple):
     tokens_H: tuple[int, ...]
     too_long: bool = False
     unreadable: str = ""
+    turns: tuple[Turn, ...] = ()
 
     @property
     def tokens(self) -> int:
@@ -57,25 +68,52 @@ class Member(NamedTuple):
 class TokenWeight(NamedTuple):
     """Advantage and weight of every trainable token of a trajectory.
 
-    reason: why it does not train; `advantage` and `weight` are then 0.
+    reason: why it does not train; `advantage` and `weight` are then 0. turns: with `credit: turn`, the advantage of
+    each turn, and last that of all other tokens; None where nothing trains with it. Without, all have `advantage`.
     """
 
     member: Member
     advantage: float
     weight: float
     reason: Reason | None = None
+    turns: tuple[float | None, ...] = ()
+
+    def by_turn(self) -> list["TurnWeight"]:
+        """Of each turn, and last of all other tokens; of these alone where turns have no advantages of their own."""
+        turns = self.member.turns if self.turns else ()
+        rest = Turn(self.member.reward, self.member.tokens - sum([turn.tokens for turn in turns]))
+        advantages = self.turns or (None if self.reason else self.advantage,)
+        numbers: list[int | None] = [*range(len(turns)), None]
+        return [TurnWeight(k, *turn, a) for k, turn, a in zip(numbers, [*turns, rest], advantages, strict=True)]
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens train."""
+        return sum(each.tokens for each in self.by_turn() if each.advantage is not None)
 
 
-def group_advantages(rewards_G: Sequence[float], scale_rewards: bool = True, unit: float = 1.0) -> list[float]:
+class TurnWeight(NamedTuple):
+    """A turn with its number and its advantage, None where it does not train; None for the number: all other tokens."""
+
+    turn: int | None
+    reward_to_go: float
+    tokens: int
+    advantage: float | None
+
+
+def group_advantages(
+    rewards_G: Sequence[float], scale_rewards: bool = True, unit: float = 1.0, largest: float = 0.0
+) -> list[float]:
     """A_i = (R_i - mean) / (population standard deviation + 1e-6), or / `unit` without `scale_rewards`.
 
     Rewards that differ only by rounding are equal, and a reward within rounding of the mean has advantage 0: the mean
-    of 0.1, 0.1, 0.1 is 0.10000000000000002, and that residue must not become a full-size advantage.
+    of 0.1, 0.1, 0.1 is 0.10000000000000002, and that residue must not become a full-size advantage. largest: the
+    largest |reward| that these were computed from, if larger, as they are rounded where that is.
     """
     if not rewards_G:
         return []
     low, high = min(rewards_G), max(rewards_G)
-    largest = max(abs(low), abs(high))
+    largest = max(abs(low), abs(high), largest)
     if high - low <= _EQUAL * max(1.0, largest):
         return [0.0] * len(rewards_G)
     shrink = max(unit, largest / _HUGE)  # the squares below stay finite
@@ -91,12 +129,14 @@ def group_advantages(rewards_G: Sequence[float], scale_rewards: bool = True, uni
 class GroupWeights(NamedTuple):
     """Advantages and weights of one group before the scale of the job, and the group's sums for that scale.
 
-    advantages_G, weights_G: 0 for members with a reason. trains, tokens, weight, size: of the members that train, their
-    number and the sums of n_i, of w_i·n_i and of |A_i|·w_i·n_i.
+    advantages_P: of the members, and with `credit: turn` then of their turns, index by index; None where nothing trains
+    with it. member_P: the index of the member. weights_G: 0 for members with a reason. trains, tokens, weight, size: of
+    what trains, the number of members, and the sums of n_i, of w_i·n_i and of |A|·w_i over the tokens.
     """
 
     members_G: Sequence[Member]
-    advantages_G: list[float]
+    advantages_P: list[float | None]
+    member_P: Sequence[int]
     weights_G: list[float]
     reasons_G: list[Reason | None]
     trains: int
@@ -126,7 +166,7 @@ def token_weights(groups: Sequence[Sequence[Member]], options: Options) -> list[
     w_i = 1 / (n_i + 1e-6), scaled to mean 1 over the job's N tokens; advantages are balanced, then scaled so that
     the mean of |A|·w over the N tokens is 1. A global scale of the rewards therefore has no effect.
     """
-    unit = job_unit(map(largest_reward, groups), options)
+    unit = job_unit((largest_reward(group, options) for group in groups), options)
     weights = [group_weights(group, options, unit) for group in groups]
     scale = job_scale([g.tokens for g in weights], [g.weight for g in weights], [g.size for g in weights])
     rewards = joint_range(map(reward_range, groups))
@@ -155,9 +195,12 @@ def equal_reason(reward: float, members: int, job: RewardRange) -> Reason:
     return Reason.ALL_PASSED if job.high - reward <= near else Reason.EQUAL_REWARDS
 
 
-def largest_reward(members_G: Sequence[Member]) -> float:
-    """The largest |R_i| of a group."""
-    return max((abs(m.reward) for m in members_G), default=0.0)
+def largest_reward(members_G: Sequence[Member], options: Options) -> float:
+    """The largest |R_i| of a group, or |reward to go|."""
+    rewards = [abs(m.reward) for m in members_G]
+    if options.credit == "turn":
+        rewards += [abs(turn.reward_to_go) for m in members_G for turn in m.turns]
+    return max(rewards, default=0.0)
 
 
 def job_unit(largest_g: Iterable[float], options: Options) -> float:
@@ -170,20 +213,41 @@ def job_unit(largest_g: Iterable[float], options: Options) -> float:
 
 def group_weights(members_G: Sequence[Member], options: Options, unit: float = 1.0) -> GroupWeights:
     """The weights of a group in any job of this unit: they do not depend on other groups."""
-    raw_G = group_advantages([m.reward for m in members_G], options.scale_rewards, unit)
-    counted_G = [sum(m.tokens_H) for m in members_G]
-    reasons_G: list[Reason | None] = [None] * len(raw_G)
-    if not (all(raw_G) and all(counted_G)):
-        reasons_G = _reasons(members_G, raw_G, counted_G)
-        raw_G = [0.0 if reason else a for a, reason in zip(raw_G, reasons_G, strict=True)]
-        counted_G = [0 if reason else n for n, reason in zip(counted_G, reasons_G, strict=True)]
+    raw_P, tokens_P, member_P = _credited(members_G, options, unit)
+    trained_P = [n if a else 0 for a, n in zip(raw_P, tokens_P, strict=True)]
+    tokens_G = trained_P[: len(members_G)]
+    for i, n in zip(member_P[len(members_G) :], trained_P[len(members_G) :], strict=True):
+        tokens_G[i] += n
+    advantages_P: list[float | None] = [a if n else None for a, n in zip(raw_P, trained_P, strict=True)]
     if options.advantage_balance:
-        raw_G = [balanced(a, options.advantage_balance) for a in raw_G]
-    weights_G = [1.0 / (n + _TINY) if n else 0.0 for n in counted_G]
-    heavy_G = [w * n for w, n in zip(weights_G, counted_G, strict=True)]
-    size = math.fsum([abs(a) * heavy for a, heavy in zip(raw_G, heavy_G, strict=True)])
-    sums = reasons_G.count(None), sum(counted_G), math.fsum(heavy_G), size
-    return GroupWeights(members_G, raw_G, weights_G, reasons_G, *sums)
+        advantages_P = [a and balanced(a, options.advantage_balance) for a in advantages_P]
+    weights_G = [1.0 / (n + _TINY) if n else 0.0 for n in tokens_G]
+    heavy_P = [weights_G[i] * n for i, n in zip(member_P, trained_P, strict=True)]
+    size = math.fsum([abs(a) * heavy for a, heavy in zip(advantages_P, heavy_P, strict=True) if a])
+    weight = math.fsum([w * n for w, n in zip(weights_G, tokens_G, strict=True)])
+    reasons_G = _reasons(members_G, any(raw_P), tokens_G, options)
+    sums = reasons_G.count(None), sum(tokens_G), weight, size
+    return GroupWeights(members_G, advantages_P, member_P, weights_G, reasons_G, *sums)
+
+
+def _credited(members_G: Sequence[Member], options: Options, unit: float) -> tuple[list[float], list[int], list[int]]:
+    """What has one advantage: that, its trainable tokens, and the index of its member.
+
+    These are the members, and with `credit: turn` then their turns, index by index; the tokens of a turn count there.
+    """
+    advantages = group_advantages([m.reward for m in members_G], options.scale_rewards, unit)
+    tokens, members = [sum(m.tokens_H) for m in members_G], list(range(len(members_G)))
+    if options.credit == "turn":
+        largest = largest_reward(members_G, options)
+        for k in range(max([len(m.turns) for m in members_G], default=0)):
+            having = [i for i, m in enumerate(members_G) if k < len(m.turns)]
+            rewards = [members_G[i].turns[k].reward_to_go for i in having]
+            advantages += group_advantages(rewards, options.scale_rewards, unit, largest)
+            members += having
+            for i in having:
+                tokens.append(members_G[i].turns[k].tokens)
+                tokens[i] -= tokens[-1]
+    return advantages, tokens, members
 
 
 def job_scale(tokens_g: Sequence[int], weight_g: Sequence[float], size_g: Sequence[float]) -> Scale | None:
@@ -202,16 +266,26 @@ def scaled_weights(group: GroupWeights, scale: Scale | None, rewards: RewardRang
         reasons_G = [equal if reason is Reason.EQUAL_REWARDS else reason for reason in reasons_G]
     if scale and not scale.size:
         reasons_G = [reason or Reason.BALANCED_AWAY for reason in reasons_G]
-        return [TokenWeight(m, 0.0, 0.0, reason) for m, reason in zip(group.members_G, reasons_G, strict=True)]
+        nothing: list[float | None] = [None] * len(group.member_P)
+        group, scale = group._replace(advantages_P=nothing, weights_G=[0.0] * len(reasons_G)), None
     weight, size = scale or (1.0, 1.0)
-    rows_G = zip(group.members_G, group.advantages_G, group.weights_G, reasons_G, strict=True)
-    return [TokenWeight(m, a if r else a / size, w if r else w / weight, r) for m, a, w, r in rows_G]
+    scaled_P = [a and a / size for a in group.advantages_P]
+    turns_G: list[tuple[float | None, ...]] = [()] * len(reasons_G)
+    for i, a in zip(group.member_P[len(reasons_G) :], scaled_P[len(reasons_G) :], strict=True):
+        turns_G[i] += (a,)
+    rows_G = zip(group.members_G, scaled_P, group.weights_G, reasons_G, turns_G, strict=False)
+    return [TokenWeight(m, a or 0.0, w / weight, r, (*turns, a) if turns else ()) for m, a, w, r, turns in rows_G]
 
 
-def _reasons(members_G: Sequence[Member], raw_G: Sequence[float], tokens_G: Sequence[int]) -> list[Reason | None]:
-    zero = Reason.MEAN_REWARD if any(raw_G) else Reason.EQUAL_REWARDS
-    rows_G = zip(members_G, raw_G, tokens_G, strict=True)
-    return [_untrainable(m) if not n else None if advantage else zero for m, advantage, n in rows_G]
+def _reasons(
+    members_G: Sequence[Member], differ: bool, tokens_G: Sequence[int], options: Options
+) -> list[Reason | None]:
+    """differ: whether there is any advantage in the group. tokens_G: how many train."""
+    if all(tokens_G):
+        return [None] * len(members_G)
+    some = Reason.NO_TURN_ADVANTAGE if options.credit == "turn" else Reason.MEAN_REWARD
+    zero = some if differ else Reason.EQUAL_REWARDS
+    return [None if n else zero if m.tokens else _untrainable(m) for m, n in zip(members_G, tokens_G, strict=True)]
 
 
 def _untrainable(member: Member) -> Reason:

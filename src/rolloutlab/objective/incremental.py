@@ -79,7 +79,7 @@ class IncrementalAdvantages:
 
     def _largest_reward(self, members_G: Sequence[Member]) -> float:
         return (
-            0.0 if self._options.scale_rewards else advantages.largest_reward(members_G)
+            0.0 if self._options.scale_rewards else advantages.largest_reward(members_G, self._options)
         )  # `job_unit` does not need it then
 
     def _replace(self, index: int, group: GroupWeights) -> None:
@@ -101,4 +101,4 @@ def _equal(group: GroupWeights) -> int:
 
 
 def _largest(group: GroupWeights) -> float:
-    return max(map(abs, group.advantages_G), default=0.0) if group.trains else 0.0
+    return max([abs(a) for a in group.advantages_P if a is not None], default=0.0)

@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, get_args
 
-from rolloutlab.api.wire.levels import LARGEST_STEP, ImportanceSamplingLevel
+from rolloutlab.api.wire.levels import LARGEST_STEP, Credit, ImportanceSamplingLevel
 
 if TYPE_CHECKING:
     from rolloutlab.objective.options import Options
@@ -131,10 +131,13 @@ _ALL = (
     Option("truncated_importance_sampling", default="off", example="2.0", low=0, specified=False,
            does="upper bound of a weight for the difference between the sampler's logprobs and the trainer's; only with"
                 " precalculate_logprobs; 0 is off"),
+    Option("credit", default="trajectory", example="turn", values=get_args(Credit), specified=False,
+           does="whether all tokens of a trajectory have the advantage of its reward, or those of each turn that of the"
+                " rewards from it on, the metrics turn_reward/0, turn_reward/1 and so on"),
 )  # fmt: skip
 
 OPTIONS: Mapping[str, Option] = MappingProxyType({option.name: option for option in _ALL})
-_OF_THE_ADVANTAGES = {"advantage_balance", "learning_rate", "precalculate_logprobs", "scale_rewards"}
+_OF_THE_ADVANTAGES = {"advantage_balance", "credit", "learning_rate", "precalculate_logprobs", "scale_rewards"}
 _OF_THE_LOSS = OPTIONS.keys() - _OF_THE_ADVANTAGES
 """Options that a loss of one's own replaces."""
 _ALIASES = {"kimi_k2_tau": "vendor_k2_tau"}

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rolloutlab.api.wire.fine_tuning import SFTTrainingConfig
-from rolloutlab.api.wire.levels import ImportanceSamplingLevel
+from rolloutlab.api.wire.levels import Credit, ImportanceSamplingLevel
 from rolloutlab.api.wire.training import ExperimentalTrainingConfig
 
 
@@ -32,6 +32,7 @@ class Options:
     precalculate_logprobs: bool = False
     scale_rewards: bool = True
     truncated_importance_sampling: float = 0.0
+    credit: Credit = "trajectory"
     custom_loss: str | None = None
     unknown: tuple[str, ...] = ()
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from rolloutlab.api.wire.chat import Choice
 from rolloutlab.api.wire.trajectories import History, Trajectory
 from rolloutlab.objective.advantages import Member, Reason, TokenWeight, token_weights
+from rolloutlab.objective.credit import turns
 from rolloutlab.objective.options import Options
 
 WHY = {
@@ -19,10 +20,13 @@ WHY = {
     Reason.NO_LOGPROBS: "no sampled tokens with logprobs",
     Reason.TOO_LONG: "longer than the policy's context",
     Reason.UNREADABLE: "a part that the policy cannot read",
+    Reason.NO_TURN_ADVANTAGE: "no turn has more or less reward to go than the same turn of others in the group",
     Reason.BALANCED_AWAY: "advantage_balance takes the whole advantage away",
     Reason.NO_ANSWER: "no answer of an assistant to learn",
 }
 
+_TURNS = 8
+"""Turns that a report names."""
 _UNTRAINED = "this service samples only and trains nothing -> %connect embedded, or another service that trains"
 _FIX = {
     Reason.UNSCORED: "%%reward {collection}",
@@ -33,9 +37,24 @@ _FIX = {
     Reason.NO_LOGPROBS: "%logprobs {collection} adds them",
     Reason.TOO_LONG: "%%chat {collection} with a smaller --max-tokens or a shorter prompt",
     Reason.UNREADABLE: "%group {collection} shows it",
+    Reason.NO_TURN_ADVANTAGE: "%%chat {collection} with a larger -n, or credit: trajectory",
     Reason.BALANCED_AWAY: "advantage_balance: 0",
     Reason.NO_ANSWER: "%group {collection} shows it",
 }
+
+
+class TurnCount(NamedTuple):
+    """What of all turns with one index trains; None are the additional histories."""
+
+    turn: int | None
+    trajectories: int
+    trainable_trajectories: int
+    trainable_tokens: int
+
+    def __str__(self) -> str:
+        name = "additional histories train" if self.turn is None else f"turn {self.turn} trains"
+        tokens = count(self.trainable_tokens, "token")
+        return f"{name} in {self.trainable_trajectories:,} of {self.trajectories:,} ({tokens})"
 
 
 class Seat(NamedTuple):
@@ -81,7 +100,19 @@ class Preflight:
 
     @property
     def trainable_tokens(self) -> int:
-        return sum(share.member.tokens for share in self.all_shares() if share.reason is None)
+        return sum(share.tokens for share in self.all_shares())
+
+    def turns(self) -> list[TurnCount]:
+        """How much of each turn trains; nothing where turns have no advantages of their own."""
+        if not any(share.turns for share in self.all_shares()):
+            return []
+        counts: dict[int | None, TurnCount] = {}
+        for turn, _, tokens, advantage in (each for share in self.all_shares() for each in share.by_turn()):
+            if turn is not None or tokens:
+                before, trains = counts.get(turn, TurnCount(turn, 0, 0, 0)), advantage is not None
+                counts[turn] = TurnCount(turn, before[1] + 1, before[2] + trains, before[3] + trains * tokens)
+        rest = counts.pop(None, None)
+        return [*sorted(counts.values()), *([rest] if rest else [])]
 
     def reasons(self) -> dict[str, int]:
         """How many trajectories each reason keeps from training."""
@@ -105,6 +136,8 @@ class Preflight:
             f"{self.trainable_trajectories:,} of {count(self.trajectories, 'trajectory')} will train: "
             f"{count(self.trainable_tokens, 'token')} in {groups}"
         ]
+        if turns := self.turns():
+            lines.append(_some([str(turn) for turn in turns], limit=_TURNS))
         if not trains:
             lines.insert(0, _UNTRAINED)
         for reason, names in self.skipped.items():
@@ -134,7 +167,9 @@ def preflight(
 
 def member(name: str, trajectory: Trajectory) -> Member:
     """The Member of a trajectory whose histories have not been tokenized, so that none is known to be too long."""
-    return Member(name, trajectory.reward, tuple(map(sampled_tokens, trajectory.histories())))
+    tokens_K = [len(item.trained_tokens()) for item in trajectory.messages_and_choices if isinstance(item, Choice)]
+    turns_K = turns(trajectory.reward, trajectory.metrics, tokens_K)
+    return Member(name, trajectory.reward, tuple(map(sampled_tokens, trajectory.histories())), turns=turns_K)
 
 
 def no_text(histories: Sequence[History]) -> str:

@@ -1,12 +1,15 @@
 """Streaming reader of a training job: each trajectory is tokenized and dropped, so that memory stays bounded."""
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from rolloutlab.api.wire.chat import Choice
 from rolloutlab.api.wire.trajectories import History, Trajectory
 from rolloutlab.errors import RenderingError
 from rolloutlab.objective.advantages import Member
+from rolloutlab.objective.credit import turns
 from rolloutlab.objective.preflight import odd_settings, sampling_warnings
 from rolloutlab.policy.rendering import Renderer
 from rolloutlab.policy.token_sequence import TokenSequence
@@ -70,17 +73,32 @@ def read_job(groups: Groups, renderer: Renderer, context: int, progress: Callabl
 def _tokenize(name: str, item: Item, renderer: Renderer, context: int) -> tuple[Member, list[TokenSequence]]:
     """A trajectory for the objective, and its trainable histories; none if a part is unreadable."""
     if isinstance(item, Garbled):
-        return Member(name, item.trajectory.reward, (), unreadable=f"{item.path}: its bytes are not valid text"), []
+        return _unreadable(name, item.trajectory, f"{item.path}: its bytes are not valid text")
     histories: list[TokenSequence] = []
     for h, history in enumerate(item.histories()):
         try:
-            histories += _sequences(history, renderer)
+            sequences = _sequences(history, renderer)
         except RenderingError as error:
-            path = f"additional_histories.{h - 1}." if h else ""
-            return Member(name, item.reward, (), unreadable=f"{path}{error.message}"), []
+            return _unreadable(name, item, f"{f'additional_histories.{h - 1}.' if h else ''}{error.message}")
+        histories += [replace(each, turns=[]) for each in sequences] if h else sequences
     fitting = [history for history in histories if len(history) <= context]
-    member = Member(name, item.reward, tuple(h.trainable for h in fitting), too_long=len(fitting) < len(histories))
+    tokens_K = Counter[int]()
+    for sequence in fitting:
+        tokens_K.update({turn: sum(sequence.trained[part]) for turn, part in sequence.spans()})
+    turns_K = turns(item.reward, item.metrics, [tokens_K[k] for k in range(_answers(item))])
+    tokens_H = tuple(h.trainable for h in fitting)
+    member = Member(name, item.reward, tokens_H, too_long=len(fitting) < len(histories), turns=turns_K)
     return member, [history for history in fitting if history.trainable]
+
+
+def _unreadable(name: str, item: Trajectory, what: str) -> tuple[Member, list[TokenSequence]]:
+    turns_K = turns(item.reward, item.metrics, [0] * _answers(item))
+    return Member(name, item.reward, (), unreadable=what, turns=turns_K), []
+
+
+def _answers(item: Trajectory) -> int:
+    """How many sampled answers the main history has."""
+    return sum(isinstance(each, Choice) for each in item.messages_and_choices)
 
 
 def _sequences(history: History, renderer: Renderer) -> list[TokenSequence]:

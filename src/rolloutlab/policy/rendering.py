@@ -169,6 +169,7 @@ class Renderer:
         """
         items, tools = history.messages_and_choices, history.tools
         tokens = {i: item.sampled_tokens() for i, item in enumerate(items) if isinstance(item, Choice)}
+        numbers = {i: k for k, i in enumerate(tokens)}
         sampled = {i: self._ids(entries, f"{_ITEMS}.{i}") for i, entries in tokens.items() if entries}
         last = max(sampled, default=0)  # its message is no context of any sampled token
         whole = self._messages.plain(items[:last], _ITEMS, tools)
@@ -182,6 +183,7 @@ class Renderer:
             prompt = self._prompt(plain, sampled, turns, tools, encode)
             if not sequences or prompt[: len(sequences[-1])] != list(sequences[-1].ids):
                 sequences.append(TokenSequence())
+            sequences[-1].turns.append((numbers[i], len(prompt)))
             sequences[-1].extend(prompt[len(sequences[-1]) :], ids, tokens[i])
         return sequences
 

@@ -9,13 +9,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from rolloutlab.objective.advantages import TokenWeight
 from rolloutlab.policy.packing import trained_positions
 from rolloutlab.policy.token_sequence import TokenSequence
 
 
 @dataclass(frozen=True)
 class TrainingSequence:
-    """A sequence with the advantage and weight of its trajectory.
+    """A sequence with the weight of its trajectory, and its advantage, or one for each trained token.
 
     at_one: whether it was sampled from the distribution of its logprobs, which is that of temperature and top_p 1.
 
@@ -24,7 +25,7 @@ class TrainingSequence:
     """
 
     tokens: TokenSequence
-    advantage: float
+    advantage: float | Tensor
     weight: float
     at_one: bool = True
     original_T: Tensor | None = None
@@ -33,6 +34,27 @@ class TrainingSequence:
 
 
 Row = list[TrainingSequence]
+
+
+def credited(tokens: TokenSequence, share: TokenWeight, *, at_one: bool) -> TrainingSequence | None:
+    """A sequence of a trajectory with its advantage, or those of its turns; None where nothing of it trains.
+
+    Turns that do not train are context, and cut off behind the last one that does.
+    """
+    if not share.turns:
+        return TrainingSequence(tokens, share.advantage, share.weight, at_one)
+    trained, advantages = bytearray(tokens.trained), list[float]()
+    for turn, part in tokens.spans():
+        if (advantage := share.turns[turn]) is None:
+            trained[part] = bytes(len(trained[part]))
+        else:
+            advantages += [advantage] * sum(trained[part])
+    if not advantages:
+        return None
+    end = trained.rindex(1) + 1
+    logprobs = [p if on else 0.0 for p, on in zip(tokens.logprobs, trained, strict=True)]
+    kept = TokenSequence(tokens.ids[:end], trained[:end], array("f", logprobs[:end]))
+    return TrainingSequence(kept, torch.tensor(advantages, dtype=torch.double), share.weight, at_one)
 
 
 def pack(groups: Iterable[Sequence[TrainingSequence]], budget: int) -> Iterator[Row]:
@@ -83,7 +105,9 @@ class RowTokens(NamedTuple):
 def tokens_of(part: Row, device: torch.device) -> RowTokens:
     counts = [s.tokens.trainable for s in part]
     history_T = torch.arange(len(part)).repeat_interleave(torch.tensor(counts))
-    advantage_H = torch.tensor([s.advantage for s in part], dtype=torch.float32)
+    advantages = [
+        torch.as_tensor(s.advantage, dtype=torch.float32).expand(n) for s, n in zip(part, counts, strict=True)
+    ]
     weight_H = torch.tensor([s.weight for s in part], dtype=torch.float32)
 
     def known(logprobs: Iterable[Tensor | None]) -> Tensor:
@@ -91,7 +115,7 @@ def tokens_of(part: Row, device: torch.device) -> RowTokens:
         return torch.cat([torch.full((n,), math.nan) if some_T is None else some_T for some_T, n in each])
 
     tensors = (
-        torch.cat([recorded(s.tokens) for s in part]), advantage_H[history_T], weight_H[history_T], history_T,
+        torch.cat([recorded(s.tokens) for s in part]), torch.cat(advantages), weight_H[history_T], history_T,
         known(s.original_T for s in part), known(s.base_T for s in part), known(s.reference_T for s in part),
         torch.cat([recorded(s.tokens) if s.original_T is None else s.original_T for s in part]),
     )  # fmt: skip

@@ -22,7 +22,7 @@ from rolloutlab.policy.base import Base
 from rolloutlab.policy.checkpoints import identity
 from rolloutlab.policy.custom_loss import checked_loss
 from rolloutlab.policy.job_reader import Groups, ReadJob, read_job
-from rolloutlab.policy.rows import Row, TrainingSequence, pack
+from rolloutlab.policy.rows import Row, credited, pack
 
 _MAX_OPTION = 1e18
 _HEARTBEAT = 1000
@@ -130,11 +130,8 @@ def _training_sequences(check: Preflight, job: ReadJob) -> Iterator[Row]:
     remaining = iter(zip(job.sequences, job.at_one, strict=True))
     for group in check.shares:
         pairs = [pair for pair in zip(group, remaining, strict=False) if pair[0].reason is None]
-        yield [
-            TrainingSequence(each, share.advantage, share.weight, at_one)
-            for share, (rest, at_one) in pairs
-            for each in rest
-        ]
+        sequences = [credited(each, share, at_one=at_one) for share, (rest, at_one) in pairs for each in rest]
+        yield [each for each in sequences if each]
 
 
 def _job_metrics(job: ReadJob, check: Preflight) -> dict[str, float]:
@@ -156,6 +153,7 @@ def _preflight_data(check: Preflight, options: Options) -> dict[str, object]:
         "groups": len(check.shares),
         "trainable_groups": check.trainable_groups,
         "trainable_tokens": check.trainable_tokens,
+        **({"turns": [turn._asdict() for turn in check.turns()]} if options.credit == "turn" else {}),
         "reasons": check.reasons(),
         "skipped": {str(reason): list(names) for reason, names in check.skipped.items()},
         "unreadable": check.unreadable(),

@@ -12,12 +12,14 @@ class TokenSequence:
     """A tokenized history. All arrays have one entry per token, nine bytes together.
 
     trained: 1 where the token was sampled and carries a logprob, else 0. logprobs: as sampled, in nats and rounded to
-    fp32; 0 where not trained.
+    fp32; 0 where not trained. turns: the number of each sampled turn of a main history, and the position of its first
+    token; none of other histories.
     """
 
     ids: "array[int]" = field(default_factory=lambda: array("i"))
     trained: bytearray = field(default_factory=bytearray)
     logprobs: "array[float]" = field(default_factory=lambda: array("f"))
+    turns: list[tuple[int, int]] = field(default_factory=list, compare=False)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -25,6 +27,12 @@ class TokenSequence:
     @property
     def trainable(self) -> int:
         return sum(self.trained)
+
+    def spans(self) -> list[tuple[int, slice]]:
+        """Each turn, from its first token to that of the next; of a sequence without turns, all of it as turn -1."""
+        starts = [start for _, start in self.turns[1:]]
+        parts = zip(self.turns, [*starts, len(self)], strict=True) if self.turns else [((-1, 0), len(self))]
+        return [(turn, slice(start, end)) for (turn, start), end in parts]
 
     def extend(self, context: Sequence[int], ids: Sequence[int], sampled: Sequence[TokenLogprob]) -> None:
         """Append a turn: its context, and its sampled tokens with their ids."""

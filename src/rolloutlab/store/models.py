@@ -107,6 +107,11 @@ class StoredTrajectory:
         histories = (self.choices, *(_choices(each.messages_and_choices) for each in self.additional))
         return tuple(sum(len(choice.trained_tokens()) for choice in choices) for choices in histories)
 
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Those of its sampling, and the components of its reward."""
+        return {**(self.extra.get("metrics") or {}), **self.components}
+
     def histories(self) -> list[wire.History]:
         """The main conversation with its tools, then the additional ones."""
         tools = self.extra.get("tools")
@@ -134,7 +139,7 @@ class StoredTrajectory:
                 **versions,
                 **self.extra,
                 "reward": self.reward,
-                "metrics": {**(self.extra.get("metrics") or {}), **self.components},
+                "metrics": self.metrics,
                 "metadata": {**metadata, **own, **(self.extra.get("metadata") or {})},
             }
         )

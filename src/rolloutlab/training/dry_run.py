@@ -1,6 +1,6 @@
 """Dry run of a training job: a report, and the advantage of each trajectory."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rolloutlab.api.prices import Tokens, cost, shown
 from rolloutlab.api.training import upload
@@ -35,13 +35,14 @@ class DryRun:
         self.groups = render.rated(submission.seats, submission.check)
 
     def to_frame(self) -> "pd.DataFrame":
-        """One row per trajectory, indexed by name (`capitals/0/3`).
+        """One row per trajectory, indexed by name (`capitals/0/3`); with `credit: turn` one per turn of it.
 
         Columns: reward (NaN where none), advantage and weight as every token of it would train with (0 where none
         would), tokens, sequences (several where a chat template does not keep earlier turns as they were sampled),
-        reason (why it would not train; missing where it would).
+        reason (why it would not train; missing where it would). With `credit: turn` also turn (missing for
+        additional histories) and reward_to_go.
         """
-        rated = [one for group in self.groups for one in group]
+        rated = [row for group in self.groups for one in group for row in render.by_turn(one)]
         columns = {
             "reward": [one.reward for one in rated],
             "advantage": [one.advantage for one in rated],
@@ -50,7 +51,12 @@ class DryRun:
             "sequences": [one.sequences for one in rated],
             "reason": [one.reason and str(one.reason) for one in rated],
         }
-        return data_frame(columns, [one.name for one in rated], types={"reward": float})
+        types: dict[str, Any] = {"reward": float}
+        if any(one.turns for one in rated):
+            columns["turn"] = [one.turns[0].turn if one.turns else None for one in rated]
+            columns["reward_to_go"] = [one.turns[0].reward_to_go if one.turns else None for one in rated]
+            types |= {"turn": "Int64", "reward_to_go": float}
+        return data_frame(columns, [one.name for one in rated], types=types)
 
     def __repr__(self) -> str:
         return escape_control_chars(render.text(self._title, self._report, self.groups))

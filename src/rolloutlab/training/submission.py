@@ -14,6 +14,7 @@ from rolloutlab.api.wire.trajectories import TrajectoryGroup
 from rolloutlab.connection import Connector
 from rolloutlab.errors import InputError, NothingTrainsError, RolloutlabError
 from rolloutlab.objective.advantages import Member
+from rolloutlab.objective.credit import turn_rewards
 from rolloutlab.objective.option_docs import beyond_specification, contradictions, problems
 from rolloutlab.objective.options import settle
 from rolloutlab.objective.preflight import (
@@ -52,9 +53,9 @@ class Submission:
     seats: their trajectories in their groups. groups: what is sent of them, read from the lab as it is sent. members:
     their scored trajectories. warnings: about how they were sampled. sources: how many are of each model, and whether
     of its checkpoint 0 alone. sampled: how many scored trajectories of this model have their oldest answer from each of
-    its checkpoints; origins: where each of these is, by its name. begins: the checkpoint that the job would start from,
-    if known. embedded: whether the embedded service is in use. trains: whether the service in use does, as far
-    as is known.
+    its checkpoints; origins: where each of these is, by its name. turn_rewards: how many of `members`
+    have some. begins: the checkpoint that the job would start from, if known. embedded: whether the embedded service is
+    in use. trains: whether the service in use does, as far as is known.
     """
 
     model: str
@@ -69,6 +70,7 @@ class Submission:
     sampled: Counter[int]
     check: Preflight
     origins: Mapping[str, Origin]
+    turn_rewards: int
     begins: Start | None = None
     embedded: bool = False
     engine: EngineStatus | None = None
@@ -100,6 +102,7 @@ class Submission:
         settled = settle(config)
         warnings = [*_source_warnings(self.sources, self.model, begins), *self.warnings]
         warnings += [*honoured(config, embedded=self.embedded), *refusal_lines(config, self.engine)]
+        warnings += _turn_warnings(config, self.members, self.turn_rewards, self.names[0])
         if begins is not None:
             recomputes = settled.precalculate_logprobs and not settled.truncated_importance_sampling
             warnings += lag_warnings(self.sampled, begins.step, self.names[0], recomputes=recomputes)
@@ -165,6 +168,7 @@ class _Read:
     sampled: Counter[int] = field(default_factory=Counter)
     odd: list[str] = field(default_factory=list)
     origins: dict[str, Origin] = field(default_factory=dict)
+    turn_rewards: int = 0
 
     def add(self, collection: Collection, group: Group, model: str, *, text_only: bool) -> None:
         self.seats.append([_seat(t) for t in group.trajectories])
@@ -177,6 +181,7 @@ class _Read:
                 self.odd.append(t.name)
             if t.reward is not None:
                 self.rewards[t.id] = t.reward, t.components
+                self.turn_rewards += bool(turn_rewards(t.metrics))
                 self.settings.update(odd_settings(t.to_wire()))
                 if source == model and (steps := t.steps):
                     self.sampled.update([min(steps)])
@@ -193,6 +198,20 @@ def _source_warnings(sources: Mapping[tuple[str, bool], int], model: str, begins
     return [
         f"{count(number, 'trajectory')} sampled from {n}, not {model} -> %model {n}" for n, number in others.items()
     ]
+
+
+def _turn_warnings(
+    config: ExperimentalTrainingConfig, members: Sequence[Sequence[Member]], turn_rewards: int, name: str
+) -> list[str]:
+    """How many scored trajectories lack what `credit: turn` needs; InputError where all do."""
+    lacking = sum(map(len, members)) - turn_rewards
+    if config.credit != "turn" or not lacking:
+        return []
+    if not turn_rewards:
+        why = f"credit: no trajectory of {name} has turn rewards, the metrics turn_reward/0, turn_reward/1 and so on"
+        raise InputError(why, hint="credit: trajectory, or %%chat NAME --env ENVIRONMENT, which gives turn rewards")
+    without = f"{count(lacking, 'trajectory')} without turn rewards"
+    return [f"{without}: each turn of {'it' if lacking == 1 else 'them'} has the whole reward to go"]
 
 
 def _seat(trajectory: StoredTrajectory) -> Seat:
@@ -281,11 +300,22 @@ def gather(
     if read.odd:
         what = f"{count(len(read.odd), 'trajectory')} with parts other than text ({read.odd[0]})"
         warnings.append(f"{what}: a policy that reads text alone leaves it out")
-    warned = (*_source_warnings(read.sources, model, None), *warnings, *honoured(config, embedded=text_only))
-    check = preflight(read.members, settle(config), read.unscored, warned)
     names, labels = tuple(c.name for c in collections), tuple(c.label for c in collections)
+    warned = [*_source_warnings(read.sources, model, None), *warnings, *honoured(config, embedded=text_only)]
+    warned += _turn_warnings(config, read.members, read.turn_rewards, names[0])
+    check = preflight(read.members, settle(config), read.unscored, warned)
     groups = ScoredTrajectories(collections, read.rewards)
-    gathered = read.seats, groups, read.members, tuple(warnings), read.sources, read.sampled, check, read.origins
+    gathered = (
+        read.seats,
+        groups,
+        read.members,
+        tuple(warnings),
+        read.sources,
+        read.sampled,
+        check,
+        read.origins,
+        read.turn_rewards,
+    )
     return Submission(model, names, labels, config, *gathered, embedded=text_only)
 
 

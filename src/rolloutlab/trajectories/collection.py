@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rolloutlab.errors import InputError, NotFoundError
 from rolloutlab.objective.advantages import Member
+from rolloutlab.objective.credit import turns
 from rolloutlab.objective.options import Options
 from rolloutlab.objective.preflight import Preflight, count, no_text, preflight
 from rolloutlab.sampling.split import positions_in
@@ -233,7 +234,9 @@ def members_of(groups: Sequence[Group], text_only: bool = False) -> list[list[Me
 def _member(trajectory: StoredTrajectory, reward: float, text_only: bool) -> Member:
     unreadable = no_text(trajectory.histories()) if text_only else ""
     tokens_H = () if unreadable else trajectory.history_tokens
-    return Member(trajectory.name, reward, tokens_H, unreadable=unreadable)
+    tokens_K = [0 if unreadable else len(choice.trained_tokens()) for choice in trajectory.choices]
+    turns_K = turns(reward, trajectory.metrics, tokens_K)
+    return Member(trajectory.name, reward, tokens_H, unreadable=unreadable, turns=turns_K)
 
 
 def unscored_names(groups: Sequence[Group]) -> list[str]:

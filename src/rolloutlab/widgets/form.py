@@ -54,7 +54,8 @@ def controls() -> list[dict[str, Any]]:
 
 def spread(check: Preflight) -> dict[str, Any] | None:
     """Histogram of the advantages that train: least, most, and counts in equal bins around 0."""
-    advantages = [share.advantage for share in check.all_shares() if share.reason is None]
+    turns = (turn for share in check.all_shares() for turn in share.by_turn())
+    advantages = [turn.advantage for turn in turns if turn.advantage is not None]
     widest = max(map(abs, advantages), default=0.0)
     if not widest:
         return None

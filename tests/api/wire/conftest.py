@@ -265,6 +265,7 @@ MODELS[training.ExperimentalTrainingConfig] = config = _object(
         "kl_penalty_coef": at_least_0,
         "kl_ref_step": _same(st.integers(0, 999_999_999)),
         "truncated_importance_sampling": at_least_0,
+        "credit": _one_of("trajectory", "turn"),
         "custom_loss": _constant("0" * 64),
     },
     "kimi_k2_tau",
@@ -442,6 +443,7 @@ _JOB = {
         "kl_penalty_coef": 0.05,
         "kl_ref_step": 1,
         "truncated_importance_sampling": 2.0,
+        "credit": "turn",
         "custom_loss": "0" * 64,
     },
 }

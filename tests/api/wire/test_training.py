@@ -175,6 +175,7 @@ OPTIONAL = {
     f"{CONFIG}.kl_penalty_coef": "number",
     f"{CONFIG}.kl_ref_step": "integer",
     f"{CONFIG}.truncated_importance_sampling": "number",
+    f"{CONFIG}.credit": "constant",
     f"{CONFIG}.custom_loss": "constant",
 }
 

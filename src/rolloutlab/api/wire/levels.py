@@ -4,5 +4,7 @@ from typing import Literal
 
 ImportanceSamplingLevel = Literal["token", "sequence", "average", "geometric_average"]
 
+Credit = Literal["trajectory", "turn"]
+
 LARGEST_STEP = 999_999_999
 """Limit of a checkpoint's step, also of a recovered one, as later jobs count on from it."""

@@ -8,7 +8,7 @@ from pydantic import AliasChoices, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from rolloutlab.api.wire.base import Boolean, DateTime, Integer, Number, Wire
-from rolloutlab.api.wire.levels import LARGEST_STEP, ImportanceSamplingLevel
+from rolloutlab.api.wire.levels import LARGEST_STEP, Credit, ImportanceSamplingLevel
 from rolloutlab.api.wire.trajectories import TrajectoryGroup
 
 NAME = r"^[\w.-]+$"
@@ -42,6 +42,7 @@ class ExperimentalTrainingConfig(Wire):
     kl_penalty_coef: Number | None = Field(default=None, ge=0)
     kl_ref_step: Integer | None = Field(default=None, ge=0, le=LARGEST_STEP)
     truncated_importance_sampling: Number | None = Field(default=None, ge=0)
+    credit: Credit | None = None
     custom_loss: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
 
     @model_validator(mode="before")

@@ -1,0 +1,29 @@
+"""Rewards to go: what each turn of a trajectory has brought and was followed by (`credit: turn`, docs/training.md)."""
+
+import re
+import sys
+from collections.abc import Mapping, Sequence
+
+from rolloutlab.objective.advantages import Turn
+
+_TURN_REWARD = re.compile(r"turn_reward/(0|[1-9][0-9]{0,8})")
+_LARGEST = sys.float_info.max
+
+
+def turn_rewards(metrics: Mapping[str, float]) -> dict[int, float]:
+    """The rewards of single turns by their index, from the metrics `turn_reward/0`, `turn_reward/1` and so on."""
+    found = ((_TURN_REWARD.fullmatch(name), value) for name, value in metrics.items())
+    return {int(match[1]): float(value) for match, value in found if match}
+
+
+def turns(reward: float, metrics: Mapping[str, float], tokens_K: Sequence[int]) -> tuple[Turn, ...]:
+    """The turns of a trajectory: the reward to go of turn k is the reward without those of the turns before it.
+
+    So it is the sum of the turn rewards from k on, and of what the reward has beside turn rewards, which comes at the
+    end. tokens_K: trainable ones of each sampled answer of the main history.
+    """
+    rewards, to_go, each = turn_rewards(metrics), reward, list[Turn]()
+    for k, tokens in enumerate(tokens_K):
+        each.append(Turn(to_go, tokens))
+        to_go = min(max(to_go - rewards.get(k, 0.0), -_LARGEST), _LARGEST)
+    return tuple(each)
