@@ -187,7 +187,7 @@ def test_the_dry_run_is_what_the_job_trains_turn_by_turn(policy, start):
     # turn 3 of the first has no peers, and turn 0 of the second group is 1 to go in each
     assert [(each["turn"], each["trajectories"]) for each in data["turns"]] == [
         (0, 10),
-        (1, 9),
+        (1, 10),
         (2, 3),
         (3, 1),
         (None, 3),

@@ -110,5 +110,5 @@ def _advantage(one: Rated) -> str:
 def _row(one: Rated) -> list[Cell]:
     why = [Words(WHY[one.reason], columns=2)] if one.reason else [_advantage(one), f"{one.weight:.2f}"]
     trained = f"{_trained(one)}{one.tokens:,}"
-    tokens = Words(f"{trained} in {one.split}") if one.split else trained
+    tokens = Words(f"{trained} in {one.split}") if one.split else trained if one.turns else one.tokens
     return [code(one.name), number(one.reward), *why, tokens]
