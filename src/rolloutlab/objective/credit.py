@@ -12,8 +12,8 @@ _LARGEST = sys.float_info.max
 
 def turn_rewards(metrics: Mapping[str, float]) -> dict[int, float]:
     """The rewards of single turns by their index, from the metrics `turn_reward/0`, `turn_reward/1` and so on."""
-    found = ((_TURN_REWARD.fullmatch(name), value) for name, value in metrics.items())
-    return {int(match[1]): float(value) for match, value in found if match}
+    matches = ((_TURN_REWARD.fullmatch(name), value) for name, value in metrics.items())
+    return {int(match[1]): float(value) for match, value in matches if match}
 
 
 def turns(reward: float, metrics: Mapping[str, float], tokens_K: Sequence[int]) -> tuple[Turn, ...]:
@@ -22,8 +22,8 @@ def turns(reward: float, metrics: Mapping[str, float], tokens_K: Sequence[int]) 
     So it is the sum of the turn rewards from k on, and of what the reward has beside turn rewards, which comes at the
     end. tokens_K: trainable ones of each sampled answer of the main history.
     """
-    rewards, to_go, each = turn_rewards(metrics), reward, list[Turn]()
+    rewards, to_go, turns_K = turn_rewards(metrics), reward, list[Turn]()
     for k, tokens in enumerate(tokens_K):
-        each.append(Turn(to_go, tokens))
+        turns_K.append(Turn(to_go, tokens))
         to_go = min(max(to_go - rewards.get(k, 0.0), -_LARGEST), _LARGEST)
-    return tuple(each)
+    return tuple(turns_K)
