@@ -33,7 +33,7 @@ WHY_NOT = {
     Reason.NO_LOGPROBS: "no logprobs",
     Reason.TOO_LONG: "too long",
     Reason.UNREADABLE: "unreadable",
-    Reason.NO_TURN_ADVANTAGE: "no turn differs",
+    Reason.NO_TURN_ADVANTAGE: "no difference",
     Reason.BALANCED_AWAY: "balanced away",
     Reason.NO_ANSWER: "no answer",
 }
