@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from rolloutlab.api.http.retries import Retries
 from rolloutlab.api.wire.chat import (
-    AssistantMessage,
     ChatCompletion,
     ChatRequest,
     Choice,
@@ -18,6 +17,7 @@ from rolloutlab.api.wire.chat import (
     MessageOrChoice,
     ToolMessage,
 )
+from rolloutlab.api.wire.turns import as_message
 from rolloutlab.environments.record import EpisodeRecord
 from rolloutlab.errors import LabError, RefusedError, ServiceError
 from rolloutlab.objective.preflight import count
@@ -103,7 +103,7 @@ def request_of(rollout: Rollout, group: Group | NewGroup, plan: SamplingConfig) 
 
 def messages_of(rollout: Rollout, group: Group | NewGroup) -> list[Message]:
     """The conversation of a rollout so far."""
-    return [*group.prompt, *map(_as_message, rollout.items)]
+    return [*group.prompt, *map(as_message, rollout.items)]
 
 
 class RolloutRunner:
@@ -313,14 +313,6 @@ def _ended(rollout: Rollout, why: str) -> Rollout:
 
 def _ranked(rollout: Rollout) -> tuple[int, int, int, Rollout]:
     return -len(rollout.items), rollout.place, rollout.positions[0], rollout
-
-
-def _as_message(item: MessageOrChoice) -> Message:
-    if not isinstance(item, Choice):
-        return item
-    ids = [token.token_id for token in item.sampled_tokens()]
-    sampled = {"token_ids": ids} if ids and None not in ids else {}
-    return AssistantMessage.model_validate(item.message.to_wire() | sampled)
 
 
 def _calls_in_a_row(items: Sequence[MessageOrChoice]) -> int:

@@ -1,0 +1,1 @@
+"""Capture of agent programs: a gateway that records the chat completions of a rollout, and their histories."""
