@@ -27,6 +27,9 @@ The message states what happened, with the value; the hint is something to type.
 its traceback. Both may quote a server, a file or a policy, so control characters in them are escaped.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 from rolloutlab.sanitize import escape_control_chars
 
 
@@ -100,7 +103,12 @@ class NothingTrainsError(RolloutlabError):
 
 
 class ServiceError(RolloutlabError):
-    """The service answered with an error. status: of its response; 0 without one, or where a success is malformed."""
+    """The service answered with an error. status: of its response; 0 without one, or where a success is malformed.
+
+    reported: its error in OpenAI's form, where it has this.
+    """
+
+    reported: Mapping[str, Any] | None = None
 
     def __init__(self, message: str, *, hint: str | None = None, status: int = 0) -> None:
         super().__init__(message, hint=hint)

@@ -19,9 +19,13 @@ from rolloutlab.settings import Address
 
 
 class StreamedCompletion:
-    """Assembles the chunks of one streamed completion, leniently, as services differ in what they repeat."""
+    """Assembles the chunks of one streamed completion, leniently, as services differ in what they repeat.
 
-    def __init__(self) -> None:
+    on_chunk: gets each chunk.
+    """
+
+    def __init__(self, on_chunk: Callable[[dict[str, Any]], None] = lambda _: None) -> None:
+        self._on_chunk = on_chunk
         self._head: dict[str, Any] = {}
         self._choices: dict[int, dict[str, Any]] = {}
         self._whole: dict[str, Any] | None = None
@@ -43,6 +47,7 @@ class StreamedCompletion:
                 self._fold(self._choices.setdefault(choice.get("index", 0), {"tool_calls": {}, "logprobs": {}}), choice)
         except (ValueError, AttributeError, TypeError, KeyError) as error:
             raise ServiceError("the response has an invalid chunk", hint=_OTHER) from error
+        self._on_chunk(chunk)
         return len(self.text) > before
 
     def whole(self) -> dict[str, Any]:
@@ -140,10 +145,11 @@ async def stream(
     request: ChatRequest,
     on_text: Callable[[str], None],
     tries: Tries | None = None,
+    on_chunk: Callable[[dict[str, Any]], None] = lambda _: None,
 ) -> ChatCompletion:
-    """As `complete`; `on_text` gets all text so far whenever there is more."""
+    """As `complete`; `on_text` gets all text so far whenever there is more, `on_chunk` each chunk as it comes."""
     streaming = request.model_copy(update={"stream": True, "stream_options": StreamOptions(include_usage=True)})
-    streamed = StreamedCompletion()
+    streamed = StreamedCompletion(on_chunk)
     with _explained(address, request):
         async for data in http.events(tries=tries, **_options(address, streaming)):
             if streamed.add(data):

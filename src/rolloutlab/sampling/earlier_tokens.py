@@ -20,22 +20,22 @@ class EarlierTokens:
     Of turns whose ids it refuses, as after a conversation with another policy, it gets the texts alone.
     """
 
-    def __init__(self, http: HttpClient, address: Address, complete: Complete) -> None:
+    def __init__(self, http: HttpClient, address: Address) -> None:
         self._http = http
         self._address = address
-        self._complete = complete
         self._reads: asyncio.Task[bool] | None = None
 
-    async def complete(self, request: ChatRequest) -> ChatCompletion:
+    async def complete(self, request: ChatRequest, send: Complete) -> ChatCompletion:
+        """The completion of a request; raises as `send`."""
         sent = _with_ids(request)
         if not sent:
-            return await self._complete(request)
+            return await send(request)
         if not await self._are_read():
-            return await self._complete(_without_ids(request, sent))
+            return await send(_without_ids(request, sent))
         read = list(sent)
         while True:
             try:
-                completion = await self._complete(request)
+                completion = await send(request)
                 break
             except RefusedError as error:
                 if not read or "token_ids" not in error.message:

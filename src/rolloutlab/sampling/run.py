@@ -78,7 +78,8 @@ def sample(
 
         # an embedded service that is gone comes back at another address
         again = connector.http.retries() if connector.settings.service else None
-        ask = EarlierTokens(connector.http, address, _sender(connector, address, writer, meter)).complete
+        earlier = EarlierTokens(connector.http, address)
+        ask = partial(earlier.complete, send=_sender(connector, address, writer, meter))
         played = run.episodes()
         runner = RolloutRunner(run.plan, run.groups, ask, run.tools, writer.take, writer.fail, again, played)
         try:

@@ -49,7 +49,9 @@ def status_error(
         return RefusedError(f"{message}: it leads to {place}", hint="%connect that address", status=status)
     if status == 507:
         return FullError(message)
-    return (RefusedError if status < 500 else ServiceError)(message, status=status)
+    error = (RefusedError if status < 500 else ServiceError)(message, status=status)
+    error.reported = {**_reported(body), "message": words}
+    return error
 
 
 def root_cause(error: BaseException) -> str | None:
@@ -99,6 +101,15 @@ def _message(body: bytes) -> str:
     if isinstance(detail, list):
         detail = "; ".join(map(_problem, detail[:3]))
     return str(detail or "")
+
+
+def _reported(body: bytes) -> dict[str, Any]:
+    """The type, code and parameter of an error in OpenAI's form."""
+    try:
+        error = json.loads(body)["error"]
+        return {name: error[name] for name in ("type", "code", "param") if isinstance(error.get(name), str)}
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return {}
 
 
 def _problem(item: Any) -> str:

@@ -1,0 +1,91 @@
+"""The client of a rollout: what a program reaches the policy with."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from concurrent.futures import Future
+from functools import cached_property
+from typing import Any
+
+from pydantic_core import to_jsonable_python
+
+from rolloutlab.api.wire.chat import ChatCompletion, ChatCompletionChunk
+from rolloutlab.capture.gateway import Chunk, Gateway
+from rolloutlab.capture.rollout import CapturedRollout
+from rolloutlab.errors import InputError
+
+Submit = Callable[[Coroutine[Any, Any, ChatCompletion]], "Future[ChatCompletion]"]
+"""Runs a coroutine on the loop of the gateway."""
+
+
+class RolloutClient:
+    """Address, key and model of one rollout for any program, and `chat.completions.create` for this one.
+
+    Other attributes are those of an `openai.AsyncOpenAI` with this address and key.
+    """
+
+    def __init__(self, gateway: Gateway, rollout: CapturedRollout, url: str, submit: Submit) -> None:
+        self.base_url = f"{url}/rollouts/{rollout.id}/v1"
+        self.api_key = rollout.key
+        self.model = rollout.model
+        self.chat = Chat(gateway, rollout, submit)
+
+    def __repr__(self) -> str:
+        return f"RolloutClient(base_url={self.base_url!r}, model={self.model!r})"
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._openai, name)
+
+    @cached_property
+    def _openai(self) -> Any:
+        try:
+            from openai import AsyncOpenAI
+        except ModuleNotFoundError:
+            message = "a client has base_url, api_key, model and chat; everything else needs openai"
+            raise InputError(message, hint="pip install openai") from None
+        return AsyncOpenAI(base_url=self.base_url, api_key=self.api_key)
+
+
+class Chat:
+    """`client.chat`."""
+
+    def __init__(self, gateway: Gateway, rollout: CapturedRollout, submit: Submit) -> None:
+        self.completions = ChatCompletions(gateway, rollout, submit)
+
+
+class ChatCompletions:
+    """`client.chat.completions`: calls of the gateway without a connection."""
+
+    def __init__(self, gateway: Gateway, rollout: CapturedRollout, submit: Submit) -> None:
+        self._gateway = gateway
+        self._rollout = rollout
+        self._submit = submit
+
+    async def create(self, **body: Any) -> ChatCompletion | AsyncIterator[ChatCompletionChunk]:
+        """A chat completion, or with `stream=True` its chunks.
+
+        body: the fields of OpenAI's request; messages may be those of completions. `model` need not be given.
+
+        Raises:
+            InputError, ServiceError: as the service answers.
+        """
+        plain = to_jsonable_python(body, exclude_none=True)
+        if body.get("stream"):
+            return self._chunks(plain)
+        return await asyncio.wrap_future(self._submit(self._gateway.chat(self._rollout, plain)))
+
+    async def _chunks(self, body: dict[str, Any]) -> AsyncIterator[ChatCompletionChunk]:
+        loop, chunks = asyncio.get_running_loop(), asyncio.Queue[Chunk | None]()
+
+        def put(chunk: Chunk | None) -> None:
+            loop.call_soon_threadsafe(chunks.put_nowait, chunk)
+
+        future = self._submit(self._gateway.chat(self._rollout, body, on_chunk=put))
+        future.add_done_callback(lambda _: put(None))
+        try:
+            while (chunk := await chunks.get()) is not None:
+                yield ChatCompletionChunk.model_validate(chunk)
+            future.result()
+        finally:
+            future.cancel()

@@ -1,0 +1,105 @@
+"""Earlier answers in what a program sends back: found by their text, and replaced by what was sampled."""
+
+import json
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rolloutlab.api.wire.chat import AssistantMessage, Choice, FunctionToolCall, Message, TextPart, ToolMessage
+from rolloutlab.api.wire.reasoning import reasoning_of
+from rolloutlab.api.wire.turns import as_message
+
+
+@dataclass
+class _Answer:
+    """Messages as they were sent to the service, and the answer to them."""
+
+    messages: list[Message]
+    continued: bool = False
+
+
+@dataclass
+class EarlierAnswers:
+    """The answers of a program by the messages before them, in a form that frameworks keep.
+
+    Most leave reasoning and token ids out, make parts of texts and other JSON of arguments, and some rename calls.
+    """
+
+    _answers: list[_Answer] = field(default_factory=list)
+    _next: "dict[Hashable, EarlierAnswers]" = field(default_factory=dict)
+
+    def add(self, messages: Sequence[Message], choices: Sequence[Choice]) -> None:
+        """Add the answers to messages as they were sent to the service."""
+        place = self
+        for message in messages:
+            place = place._after(message)
+        for choice in choices:
+            answer = as_message(choice)
+            place._after(answer)._answers.append(_Answer([*messages, answer]))
+
+    def restored(self, messages: Sequence[Message]) -> list[Message]:
+        """The messages with what was sent and sampled in the place of the longest beginning that is known."""
+        place, found, answers = self, 0, list[_Answer]()
+        for i, message in enumerate(messages, 1):
+            following = place._next.get(_kept_of(message))
+            if following is None:
+                break
+            place = following
+            if place._answers:
+                found, answers = i, place._answers
+        if not answers:
+            return list(messages)
+        answer = next((each for each in answers if not each.continued), answers[0])
+        answer.continued = True
+        names = _new_names(messages[:found], answer.messages)
+        return [*answer.messages, *(_renamed(message, names) for message in messages[found:])]
+
+    def _after(self, message: Message) -> "EarlierAnswers":
+        return self._next.setdefault(_kept_of(message), EarlierAnswers())
+
+
+def _kept_of(message: Message) -> Hashable:
+    """What frameworks keep of a message."""
+    text = _text(message.content)
+    if not isinstance(message, AssistantMessage):
+        return message.role, text, getattr(message, "name", None)
+    calls = tuple(
+        (call.function.name, _same_json(call.function.arguments))
+        if isinstance(call, FunctionToolCall)
+        else (call.custom.name, call.custom.input)
+        for call in message.tool_calls or ()
+    )
+    return message.role, reasoning_of(message.to_wire(), text)[1].strip(), calls
+
+
+def _text(content: Any) -> str:
+    """The text of a content, or the JSON of one that has other parts."""
+    if not isinstance(content, list):
+        return content or ""
+    if all(isinstance(part, TextPart) for part in content):
+        return "".join(part.text for part in content)
+    return json.dumps([part.to_wire() for part in content], sort_keys=True)
+
+
+def _same_json(arguments: str) -> str:
+    try:
+        return json.dumps(json.loads(arguments), sort_keys=True)
+    except ValueError:
+        return arguments
+
+
+def _new_names(sent: Sequence[Message], known: Sequence[Message]) -> dict[str, str]:
+    """The ids of calls that were sampled, by those that the program has given them."""
+    pairs = [
+        (a.id, b.id)
+        for one, other in zip(sent, known, strict=True)
+        if isinstance(one, AssistantMessage) and isinstance(other, AssistantMessage)
+        for a, b in zip(one.tool_calls or (), other.tool_calls or (), strict=True)
+    ]
+    return {a: b for a, b in pairs if a != b}
+
+
+def _renamed(message: Message, names: dict[str, str]) -> Message:
+    if isinstance(message, ToolMessage) and message.tool_call_id in names:
+        return message.model_copy(update={"tool_call_id": names[message.tool_call_id]})
+    return message

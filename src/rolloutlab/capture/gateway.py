@@ -1,0 +1,127 @@
+"""Gateway: chat completions for the programs of rollouts, recorded with tokens and logprobs."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from rolloutlab.api.wire.chat import ChatCompletion, ChatRequest, Usage
+from rolloutlab.capture.answers import chunks_of, shown, shown_chunk
+from rolloutlab.capture.requests import chat_request
+from rolloutlab.capture.rollout import CallSettings, CapturedRollout
+from rolloutlab.errors import BrokenOffError, ConflictError, RolloutlabError
+
+Chunk = dict[str, Any]
+OnChunk = Callable[[Chunk], None]
+Send = Callable[[ChatRequest, OnChunk | None], Awaitable[ChatCompletion]]
+"""Sends a request to the service: streamed, where it gets what is to be called with each chunk."""
+
+ENDED = "the rollout of this key has ended"
+
+
+class Gateway:
+    """The rollouts under way, and what answers their programs. All calls are made on one event loop."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._rollouts: dict[str, CapturedRollout] = {}
+        self._under_way: dict[CapturedRollout, set[asyncio.Task[Any]]] = {}
+
+    def open(self, settings: CallSettings) -> CapturedRollout:
+        """Begin a rollout: its key and its address are valid until `close`."""
+        rollout = CapturedRollout(settings)
+        self._rollouts |= {rollout.id: rollout, rollout.key: rollout}
+        self._under_way[rollout] = set()
+        return rollout
+
+    def close(self, rollout: CapturedRollout) -> None:
+        """End a rollout: its key is no longer valid, and its calls under way are cancelled."""
+        del self._rollouts[rollout.id], self._rollouts[rollout.key]
+        for task in self._under_way.pop(rollout):
+            task.cancel()
+
+    def rollout(self, name: str) -> CapturedRollout | None:
+        """The rollout under way with an id or a key."""
+        return self._rollouts.get(name)
+
+    async def chat(
+        self, rollout: CapturedRollout, body: Mapping[str, Any], tries: int = 0, on_chunk: OnChunk = lambda _: None
+    ) -> ChatCompletion:
+        """The answer to a body of chat completions. tries: how often its client has sent it before.
+
+        on_chunk: gets the chunks of a stream, where the body wants one.
+
+        Raises:
+            InputError: the body is invalid. ConflictError: the rollout has ended. Others as of `send`.
+        """
+        if rollout not in self._under_way:
+            raise ConflictError(ENDED)
+        request, options = chat_request(body)
+        call = rollout.begin(request, tries)
+        task = asyncio.current_task()
+        assert task, "this is a coroutine"
+        self._under_way[rollout].add(task)
+
+        def show(chunk: Chunk) -> None:
+            if (each := shown_chunk(chunk, options)) is not None:
+                on_chunk(each)
+
+        relay = _Relay(show)
+        try:
+            completion = await self._whole(call.request, relay if options.stream else None)
+        except BaseException as error:
+            rollout.failed(call, error if isinstance(error, RolloutlabError) else None)
+            raise
+        finally:
+            self._under_way.get(rollout, set()).discard(task)
+        rollout.answered(call, completion)
+        if options.stream and not relay.begun:
+            for chunk in chunks_of(completion):
+                relay(chunk)
+        return shown(completion, options)
+
+    async def _whole(self, request: ChatRequest, relay: "_Relay | None") -> ChatCompletion:
+        """The completion with `n` choices, also of services that give fewer per request."""
+        first = await self._send(request, relay)
+        choices, usage = list(first.choices[: request.n]), first.usage
+        while len(choices) < request.n:
+            if relay:
+                relay.begin_again(len(choices))
+            seed = None if request.seed is None else request.seed + len(choices)
+            rest = request.model_copy(update={"n": request.n - len(choices), "seed": seed})
+            more = await self._send(rest, relay)
+            choices += more.choices[: request.n - len(choices)]
+            usage = _sum(usage, more.usage)
+        if len(choices) == len(first.choices):
+            return first
+        choices = [choice.model_copy(update={"index": i}) for i, choice in enumerate(choices)]
+        return first.model_copy(update={"choices": choices, "usage": usage})
+
+
+class _Relay:
+    """Passes the chunks of a response on. Of one that begins again, after some were passed on, nothing can be."""
+
+    def __init__(self, on_chunk: OnChunk) -> None:
+        self._on_chunk = on_chunk
+        self._response: Any = None
+        self._first = 0
+        self.begun = False
+
+    def begin_again(self, first: int) -> None:
+        """Expect another response, of the choices from `first` on."""
+        self._response, self._first = None, first
+
+    def __call__(self, chunk: Chunk) -> None:
+        if self._response not in {None, chunk.get("id")}:
+            raise BrokenOffError("the response broke off")
+        self._response, self.begun = chunk.get("id"), True
+        if self._first:
+            choices = [{**each, "index": each.get("index", 0) + self._first} for each in chunk.get("choices") or []]
+            chunk = {**chunk, "choices": choices}
+        self._on_chunk(chunk)
+
+
+def _sum(one: Usage | None, other: Usage | None) -> Usage | None:
+    if one is None or other is None:
+        return None
+    prompt, completion = (getattr(one, name) + getattr(other, name) for name in ("prompt_tokens", "completion_tokens"))
+    return Usage(prompt_tokens=prompt, completion_tokens=completion, total_tokens=prompt + completion)

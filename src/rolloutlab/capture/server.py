@@ -1,0 +1,141 @@
+"""HTTP server of the gateway: OpenAI's chat completions and models on 127.0.0.1, for the keys of rollouts."""
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from aiohttp import web
+
+from rolloutlab.capture.answers import problem
+from rolloutlab.capture.gateway import ENDED, Gateway, OnChunk
+from rolloutlab.capture.requests import read_object
+from rolloutlab.capture.rollout import CapturedRollout
+from rolloutlab.errors import ConflictError, NotFoundError, RolloutlabError, ServiceError
+
+_HOST = "127.0.0.1"
+_MAX_BYTES = 64_000_000
+_BACKLOG = 1024
+_NOT_RETRIED = {"x-should-retry": "false"}
+"""Read by OpenAI's clients: what the service does with errors was done already."""
+_OFFERED = "the gateway offers chat completions, responses and models"
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Answer = Callable[[OnChunk], Awaitable[Any]]
+
+
+@asynccontextmanager
+async def served(gateway: Gateway) -> AsyncIterator[str]:
+    """Serve a gateway on a free port; gives its URL."""
+    runner = web.AppRunner(make_app(gateway), handler_cancellation=True, access_log=None, shutdown_timeout=1.0)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, _HOST, 0, backlog=_BACKLOG).start()
+        yield f"http://{_HOST}:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+def make_app(gateway: Gateway) -> web.Application:
+    """The application of a gateway."""
+    app = web.Application(middlewares=[_errors], client_max_size=_MAX_BYTES)
+    endpoints = Endpoints(gateway)
+    for prefix in ("/v1", "/rollouts/{id}/v1"):
+        app.router.add_post(f"{prefix}/chat/completions", endpoints.chat)
+        app.router.add_get(f"{prefix}/models", endpoints.models)
+        app.router.add_get(f"{prefix}/models/{{model:.+}}", endpoints.model)
+    return app
+
+
+class Endpoints:
+    """The handlers of requests."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+
+    async def chat(self, request: web.Request) -> web.StreamResponse:
+        """POST /v1/chat/completions."""
+        rollout, tries = self._rollout(request), _tries(request)
+        body = read_object(await request.read())
+        if not body.get("stream"):
+            completion = await self._gateway.chat(rollout, body, tries)
+            return web.Response(text=completion.to_json(), content_type="application/json")
+        return await streamed(request, lambda on_chunk: self._gateway.chat(rollout, body, tries, on_chunk))
+
+    async def models(self, request: web.Request) -> web.Response:
+        """GET /v1/models: the policy alone."""
+        return web.json_response({"object": "list", "data": [_card(self._rollout(request))]})
+
+    async def model(self, request: web.Request) -> web.Response:
+        """GET /v1/models/NAME: the policy, under any name, as for chat completions."""
+        return web.json_response({**_card(self._rollout(request)), "id": request.match_info["model"]})
+
+    def _rollout(self, request: web.Request) -> CapturedRollout:
+        """The rollout of the address, else that of the key; ConflictError for neither."""
+        name = request.match_info.get("id") or request.headers.get("Authorization", "").removeprefix("Bearer ").strip()
+        if rollout := self._gateway.rollout(name):
+            return rollout
+        raise ConflictError(ENDED if name else "an API key is required", hint="client.base_url and client.api_key")
+
+
+async def streamed(request: web.Request, answer: Answer) -> web.StreamResponse:
+    """Server-sent events of the chunks that an answer passes on; an error before the first is raised."""
+    chunks: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
+    task = asyncio.ensure_future(answer(chunks.put_nowait))
+    task.add_done_callback(lambda _: chunks.put_nowait(None))
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
+    try:
+        while (chunk := await chunks.get()) is not None:
+            if not response.prepared:
+                await response.prepare(request)
+            await response.write(event(chunk))
+        try:
+            task.result()
+        except (RolloutlabError, asyncio.CancelledError) as error:
+            if not response.prepared:
+                raise
+            broken = error if isinstance(error, RolloutlabError) else ConflictError(ENDED)
+            await response.write(event(problem(broken)[1]))
+        await response.write(b"data: [DONE]\n\n")
+    finally:
+        task.cancel()
+    return response
+
+
+def event(data: dict[str, Any]) -> bytes:
+    """A server-sent event."""
+    name = f"event: {data['type']}\n" if "sequence_number" in data else ""
+    return f"{name}data: {json.dumps(data, ensure_ascii=False)}\n\n".encode()
+
+
+@web.middleware
+async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Errors in OpenAI's form."""
+    try:
+        return await handler(request)
+    except RolloutlabError as error:
+        return _error(error)
+    except web.HTTPException as error:
+        if error.status in {404, 405}:
+            return _error(NotFoundError(f"there is no {request.method} {request.path}: {_OFFERED}"))
+        body = {"error": {"message": error.reason, "type": "invalid_request_error"}}
+        return web.json_response(body, status=error.status)
+    except Exception:
+        logging.getLogger(__name__).exception("a captured call failed")
+        return _error(ServiceError("the gateway failed; the log of the notebook has the details"))
+
+
+def _error(error: RolloutlabError) -> web.Response:
+    status, body = problem(error)
+    return web.json_response(body, status=status, headers=_NOT_RETRIED)
+
+
+def _tries(request: web.Request) -> int:
+    """How often a client of OpenAI's has sent this request before."""
+    count = request.headers.get("x-stainless-retry-count", "0")
+    return int(count) if count.isdecimal() else 0
+
+
+def _card(rollout: CapturedRollout) -> dict[str, Any]:
+    return {"id": rollout.model, "object": "model", "created": 0, "owned_by": "rolloutlab"}
