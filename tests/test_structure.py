@@ -22,7 +22,7 @@ WIRE = Path("api") / "wire"
 LONGEST = 400
 SESSION_LONGEST = 1200
 ESCAPERS = {"html", "markupsafe", "xml.sax.saxutils", "cgi", "jinja2", "tornado.escape"}
-MOST_ROOMS, MOST_ROOT_FILES = 16, 7
+MOST_ROOMS, MOST_ROOT_FILES = 18, 7
 DEVELOPING = {"dev", "test"}
 
 

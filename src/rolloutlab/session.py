@@ -34,6 +34,8 @@ from rolloutlab.sampling.plan import (
     sampled,
     sampled_again,
 )
+from rolloutlab.sampling.program_run import TIMEOUT, run_program
+from rolloutlab.sampling.programs import Program, Solve, program_of, programmed, programmed_again
 from rolloutlab.sampling.run import CONCURRENT, check_concurrency, sample
 from rolloutlab.sampling.split import split_rows
 from rolloutlab.sampling.template import Prompt
@@ -468,6 +470,61 @@ class Session:
         settings |= {"max_tokens": max_tokens, "stop": stop, "seed": seed, "max_turns": max_turns}
         work = continued(self.store, name, prompt, variables or {}, settings, self._mcp.resolve(tools))
         return self._sample(work, concurrency, budget, register=model is None)
+
+    def rollouts(
+        self,
+        name: str,
+        solve: Solve | Program,
+        *,
+        over: Any = None,
+        n: int = 1,
+        limit: int | None = None,
+        model: str | None = None,
+        temperature: float | None = None,
+        top_p: float | None = None,
+        max_tokens: int | None = None,
+        seed: int | None = None,
+        resume: bool = False,
+        concurrency: int = CONCURRENT,
+        timeout: float = TIMEOUT,
+        budget: Budget | float | None = None,
+    ) -> Collection:
+        """Call a program `n` times per row; its chats with the policy are the trajectories of the collection `name`.
+
+        solve: a function, plain or async, of a row and a client, which has `base_url`, `api_key`, `model` and
+        `chat.completions.create` of this one rollout; it returns a reward, a dict of components, or None. Each call has
+        a thread and an event loop of its own. Everything under the key of a rollout is recorded with tokens and
+        logprobs: calls of frameworks, subprocesses and concurrent sub-agents, streamed or not.
+        over, limit, model, seed, budget: as of `chat`. temperature, top_p, max_tokens: in the place of the program's
+        own. resume: play the rollouts that a generation lacks. concurrency: rollouts at a time. timeout: seconds of a
+        rollout.
+
+        An exception or a time-out ends its own rollout, which keeps what was sampled, without a reward. Rollouts are
+        stored as they end.
+
+        Raises:
+            InputError: not such a function, or a wrong setting. SamplingError: rollouts without any answer. And as
+            `chat`.
+        """
+        program = program_of(solve)
+        if resume:
+            run = programmed_again(self.store, name, program)
+        else:
+            settings: dict[str, Any] = {"model": model or self.selected, "n": n, "temperature": temperature}
+            settings |= {"top_p": top_p, "max_tokens": max_tokens, "seed": seed}
+            run = programmed(name, program, over, settings, limit)
+        meter = self._meter("sampling", budget)
+        register = model is None and not resume
+        prepare = partial(self._models.ensure_registered, run.plan.model) if register else lambda _: None
+        run = replace(run, plan=self._models.pinned(run.plan)) if register else run
+        with Progress(f"rollouts {run.name}") as shown:
+            tick = self._brokers.tick
+            parts = run, self.store, self._connector, shown, concurrency, timeout, tick, meter, prepare
+            try:
+                stored = run_program(*parts)
+            finally:
+                shown.keep("\n".join([*self._connector.refused.notes(), *meter.lines()]))
+        return self._collection(stored)
 
     split, environment = staticmethod(split_rows), staticmethod(source_of)
     sandbox, grader = sandbox, graders.of_session

@@ -54,6 +54,13 @@ CALLS = {
     "%%chat x --dry-run -n 4 --over rows\nuser: {{a}}": (
         'lab.preview("x", "user: {{a}}\\n", n=4, over=rows, variables=globals())'
     ),
+    "%%rollout x -n 2 --over rows --limit 1 -m lab/x --seed 1 --with upper": (
+        'lab.rollouts("x", upper, n=2, over=rows, limit=1, model="lab/x", seed=1)'
+    ),
+    "%%rollout x --with add --temperature 1 --top-p .5 --max-tokens 9 --concurrency 4 --timeout 9 --budget 2": (
+        'lab.rollouts("x", add, temperature=1.0, top_p=0.5, max_tokens=9, concurrency=4, timeout=9.0, budget=2.0)'
+    ),
+    "%%rollout x --with add --resume": 'lab.rollouts("x", add, resume=True)',
     "%%reward x\nreturn 0.5": 'lab.reward("x", Returns(0.5), {})',
     "%%reward x --with add,upper --weight add=2 --weight upper=.5 --overwrite": (
         'lab.reward("x", {"add": add, "upper": upper}, {"add": 2.0, "upper": 0.5}, overwrite=True)'
@@ -281,7 +288,7 @@ def test_every_option_of_a_magic_is_in_some_call_above(magic):
 
 @pytest.mark.parametrize("magic", MAGICS)
 def test_a_magic_has_the_name_of_its_call(magic):
-    name = magic.lstrip("%")
+    name = magic.lstrip("%").replace("rollout", "rollouts")  # the cell is one of them
     assert callable(getattr(Session, f"{name}_" if keyword.iskeyword(name) else name))
 
 

@@ -25,7 +25,7 @@ class CallSettings:
 
 
 @dataclass(frozen=True)
-class PendingCall:
+class UnansweredCall:
     """A call without an answer yet. sent: a digest of what its client has sent, `tries` times before this.
 
     retry: as of `Call`; 0 where no answer can have been lost.
@@ -55,13 +55,13 @@ class CapturedRollout:
         self._unanswered: dict[tuple[bytes, int], list[int]] = {}
         """By request and try, the `retry` of tries that got no answer."""
 
-    def begin(self, body: ChatRequest, tries: int = 0) -> PendingCall:
+    def begin(self, body: ChatRequest, tries: int = 0) -> UnansweredCall:
         """The call of a request as the service gets it. tries: how often its client has sent the request before."""
         number, sent = self._begun, sha256(body.to_json().encode()).digest()
         self._begun += 1
         before = self._unanswered.get((sent, tries - 1))
         retry = before.pop() if before else tries  # after a try without an answer there is none to replace
-        return PendingCall(self._request(body, number), number, sent, tries, retry)
+        return UnansweredCall(self._request(body, number), number, sent, tries, retry)
 
     def _request(self, body: ChatRequest, number: int) -> ChatRequest:
         fixed = dict(self._settings.fixed)
@@ -72,7 +72,7 @@ class CapturedRollout:
         own = {"model": self.model, "seed": seed, "logprobs": True, **fixed}
         return body.model_copy(update={**own, "messages": self._earlier.restored(body.messages)})
 
-    def answered(self, call: PendingCall, completion: ChatCompletion) -> None:
+    def answered(self, call: UnansweredCall, completion: ChatCompletion) -> None:
         """Record the answer to a call."""
         request = call.request
         tools = () if request.tool_choice == "none" else tuple(request.tools or ())
@@ -84,7 +84,7 @@ class CapturedRollout:
         self.completions.append(completion)
         self.failure = None
 
-    def failed(self, call: PendingCall, error: Exception | None = None) -> None:
+    def failed(self, call: UnansweredCall, error: Exception | None = None) -> None:
         """Record that a call has no answer, or that its client has not read it. error: of the service."""
         self._calls.pop(call.number, None)
         self._unanswered.setdefault((call.sent, call.tries), []).append(call.retry)

@@ -20,6 +20,7 @@ def register(shell: "InteractiveShell", session: "Session | None" = None) -> Non
     from rolloutlab.magics.files import ExchangeMagics
     from rolloutlab.magics.login import SignInMagics
     from rolloutlab.magics.reward import RewardMagics
+    from rolloutlab.magics.rollout import RolloutMagics
     from rolloutlab.magics.search import SearchMagics
     from rolloutlab.magics.tools import ToolMagics
     from rolloutlab.magics.train import JobMagics, TrainMagics
@@ -33,6 +34,7 @@ def register(shell: "InteractiveShell", session: "Session | None" = None) -> Non
         JobMagics,
         ModelMagics,
         RewardMagics,
+        RolloutMagics,
         SearchMagics,
         ServiceMagics,
         SignInMagics,

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_OURS = ("%%chat", "%%reward", "%%train")
+_OURS = ("%%chat", "%%reward", "%%rollout", "%%train")
 
 
 class argument(magic_arguments.argument):  # noqa: N801 - it takes the place of IPython's decorator

@@ -12,7 +12,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from rolloutlab.api.wire.chat import AssistantMessage, Choice, CompletionMessage, Message, TokenLogprob
+from rolloutlab.api.wire.chat import AssistantMessage, Choice, CompletionMessage, Message, MessageOrChoice, TokenLogprob
 from rolloutlab.api.wire.reasoning import CLOSING, OPENING, reasoning_of
 from rolloutlab.api.wire.trajectories import History
 from rolloutlab.errors import ContextError, RenderingError
@@ -162,7 +162,7 @@ class Renderer:
         Each turn is trained after the prompt that the sampler read: with the tokens of earlier calls in any form if its
         Choice is marked as sampled so (`continues`), else of those whose text the template renders. A turn whose prompt
         does not begin with the tokens read and sampled before it, such as after a template has dropped earlier
-        reasoning, begins a new sequence.
+        reasoning, begins a new sequence. Token ids of messages are read as those of sampled turns, and not trained.
 
         Raises:
             RenderingError: as for a prompt; or a sampled token is not in the vocabulary.
@@ -170,13 +170,14 @@ class Renderer:
         items, tools = history.messages_and_choices, history.tools
         tokens = {i: item.sampled_tokens() for i, item in enumerate(items) if isinstance(item, Choice)}
         numbers = {i: k for k, i in enumerate(tokens)}
-        sampled = {i: self._ids(entries, f"{_ITEMS}.{i}") for i, entries in tokens.items() if entries}
-        last = max(sampled, default=0)  # its message is no context of any sampled token
+        trained = {i: self._ids(entries, f"{_ITEMS}.{i}") for i, entries in tokens.items() if entries}
+        last = max(trained, default=0)  # its message is no context of any sampled token
+        sampled = trained | self._given_ids(items[:last], _ITEMS)
         whole = self._messages.plain(items[:last], _ITEMS, tools)
         changes = bool(self._messages.unread(items[:last], tools))  # what is dropped may depend on later messages
         texts, bodies, encode = self._turns(sampled).texts, dict[int, str | None](), cache(self._encode)
         sequences: list[TokenSequence] = []
-        for i, ids in sampled.items():
+        for i, ids in trained.items():
             plain = self._messages.plain(items[:i], _ITEMS, tools) if changes else whole[:i]
             earlier = {j: text for j, text in texts.items() if j < i}
             turns = Turns(earlier, _read_tokens(items[i]), {} if changes else bodies)
@@ -299,17 +300,19 @@ class Renderer:
         return stripped[same:], prompt[len(stripped) :]
 
     def _text_without_end(self, ids: Sequence[int]) -> str:
-        ids = ids[:-1] if ids and ids[-1] in self._end_ids else ids
-        return self._decode(ids)
+        return self._decode(ids[:-1] if ids and ids[-1] in self._end_ids else ids)
 
     def _plain(self, messages: Sequence[Message], tools: Tools) -> tuple[list[dict[str, Any]], dict[int, list[int]]]:
         """The messages for the template, and the token ids of those that have some, by their index."""
-        plain = self._messages.plain(messages, "messages", tools)
-        sampled = {i: m for i, m in enumerate(messages) if isinstance(m, AssistantMessage) and m.token_ids}
-        wrong = [f"messages.{i}.token_ids: {why}" for i, message in sampled.items() if (why := self._wrong(message))]
+        return self._messages.plain(messages, "messages", tools), self._given_ids(messages, "messages")
+
+    def _given_ids(self, items: Sequence[MessageOrChoice], path: str) -> dict[int, list[int]]:
+        """The `token_ids` of messages, by index; RenderingError where they are not those of their message."""
+        given = {i: m for i, m in enumerate(items) if isinstance(m, AssistantMessage) and m.token_ids}
+        wrong = [f"{path}.{i}.token_ids: {why}" for i, message in given.items() if (why := self._wrong(message))]
         if wrong:  # all of them, so that a client needs one more request and no more
             raise RenderingError("; ".join(wrong), hint="leave token_ids out")
-        return plain, {i: message.token_ids or [] for i, message in sampled.items()}
+        return {i: message.token_ids or [] for i, message in given.items()}
 
     def _wrong(self, message: AssistantMessage) -> str | None:
         """What is wrong with the `token_ids` of a message; what a stop string cut off may follow its text."""
@@ -359,8 +362,7 @@ class Renderer:
         """The ids of the sampled tokens of a Choice at a path."""
         ids = []
         for k, entry in enumerate(sampled):
-            token_id = self._id(entry)
-            if token_id is None or not 0 <= token_id < self._vocabulary:
+            if (token_id := self._id(entry)) is None or not 0 <= token_id < self._vocabulary:
                 raise RenderingError(f"{path}: the token {k}, {entry.token!r}, is not in the policy's vocabulary")
             ids.append(token_id)
         return ids

@@ -34,7 +34,8 @@ class SamplingConfig(BaseModel):
     prompt_column: the column that holds the prompt, in the place of the last message of the template. types: by column,
     the type that its values had and JSON has not. parts: by part of a split, the groups of its rows, as ranges. env:
     the environment that answers each turn; max_turns are then all answers of its episodes. env_timeout: seconds for
-    each of its calls.
+    each of its calls. program: the name of the program whose calls were captured. fixed: settings that replace the
+    program's own.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -57,6 +58,8 @@ class SamplingConfig(BaseModel):
     parts: dict[str, list[tuple[int, int]]] = {}
     env: str | None = None
     env_timeout: float = Field(default=CALL_TIMEOUT, gt=0, allow_inf_nan=False)
+    program: str | None = None
+    fixed: dict[str, float | int] = {}
 
     def request(
         self, messages: Sequence[Message], n: int, seed: int, further: Sequence[FunctionTool] = ()

@@ -2,21 +2,23 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Generic, TypeVar
 
 from rolloutlab.api.http.retries import Retries
 from rolloutlab.api.wire.chat import ChatCompletion, ChatRequest
 from rolloutlab.errors import BrokenOffError, ServiceError, SignInError, UnreachableError
 
 Complete = Callable[[ChatRequest], Awaitable[ChatCompletion]]
+R = TypeVar("R")
 
 
-class Outage:
+class Outage(Generic[R]):
     """Sends requests; when the service becomes unreachable, one of them is retried and the others wait.
 
     complete: sends one request. retries: for a service that has answered before; None for no retry.
     """
 
-    def __init__(self, complete: Complete, retries: Retries | None) -> None:
+    def __init__(self, complete: Callable[[R], Awaitable[ChatCompletion]], retries: Retries | None) -> None:
         self._complete = complete
         self._retries = retries
         self._reached = asyncio.Event()
@@ -30,7 +32,7 @@ class Outage:
         """Whether the service is unreachable now."""
         return not self._reached.is_set()
 
-    async def complete(self, request: ChatRequest) -> ChatCompletion:
+    async def complete(self, request: R) -> ChatCompletion:
         """The response to a request; an error of an outage is raised once all concurrent requests have ended."""
         while True:
             await self._reached.wait()
@@ -43,7 +45,7 @@ class Outage:
                     self._reached.clear()
                     return await self._sent_again(request, error)
 
-    async def _sent_again(self, request: ChatRequest, error: ServiceError) -> ChatCompletion:
+    async def _sent_again(self, request: R, error: ServiceError) -> ChatCompletion:
         while (pause := self._pause(error)) is not None:
             await asyncio.sleep(pause)
             try:
@@ -65,7 +67,7 @@ class Outage:
         """Seconds until the next try; none for a refused token, which will not be accepted later."""
         return self._retries.while_away() if self._retries and isinstance(error, UnreachableError) else None
 
-    async def _sent(self, request: ChatRequest) -> ChatCompletion:
+    async def _sent(self, request: R) -> ChatCompletion:
         self._under_way += 1
         try:
             completion = await self._complete(request)

@@ -12,6 +12,7 @@ from rolloutlab.objective.preflight import count
 from rolloutlab.sampling.config import SamplingConfig, make_plan, new_seed
 from rolloutlab.sampling.dataset import kinds_of, rows_of
 from rolloutlab.sampling.episodes import Episodes
+from rolloutlab.sampling.programs import check_no_program
 from rolloutlab.sampling.prompt import Row, as_messages, filled, turns_of
 from rolloutlab.sampling.rollout import Rollout, fresh, going_on, left, prompted, request_of
 from rolloutlab.sampling.split import ranges_of
@@ -166,6 +167,8 @@ def sampled_again(
     """
     summary = lab.collection(label)
     plan = SamplingConfig.model_validate(summary.plan) if summary.plan else None
+    if plan:
+        check_no_program(label, plan)
     if plan is None or plan.continues:
         hint = f"%compare {plan.continues}" if plan and plan.continues else f"%%chat {summary.name}"
         raise InputError(f"{label} was not sampled from prompts that could be sampled again", hint=hint)
@@ -226,6 +229,8 @@ def continued(
         NotFoundError: no such collection. InputError: it holds no trajectory, or had other tools; and as `sampled`.
     """
     summary = lab.collection(label)
+    if summary.plan:
+        check_no_program(label, SamplingConfig.model_validate(summary.plan))
     turns = turns_of(as_messages(prompt))
     old = lab.groups(summary)
     tools.check(label, _tools_of(summary, old))
@@ -250,6 +255,7 @@ def resumed(lab: Lab, label: str, tools: Tools, source: Source | None = None) ->
     if not summary.plan:
         raise InputError(f"{label} was not sampled here: nothing of it can be missing", hint=f"%%chat {summary.name}")
     plan = SamplingConfig.model_validate(summary.plan)
+    check_no_program(label, plan)
     groups = lab.groups(summary, unfinished=True)
     tools.check(label, _tools_of(summary, groups))
     check_environment(label, plan.env, source)

@@ -5,16 +5,14 @@ from contextlib import closing
 from functools import partial
 from typing import Any, Protocol
 
-from rolloutlab.api.http.client import MAX_CONNECTIONS, Tries
-from rolloutlab.api.inference import complete, stream
-from rolloutlab.api.wire.chat import ChatCompletion, ChatRequest
+from rolloutlab.api.http.client import MAX_CONNECTIONS
 from rolloutlab.connection import Connector
-from rolloutlab.errors import BudgetError, InputError, RefusedError, interrupted
+from rolloutlab.errors import BudgetError, InputError, interrupted
 from rolloutlab.sampling.earlier_tokens import EarlierTokens
 from rolloutlab.sampling.metering import Meter
-from rolloutlab.sampling.outage import Complete
 from rolloutlab.sampling.plan import SamplingRun
 from rolloutlab.sampling.rollout import RolloutRunner
+from rolloutlab.sampling.sending import sender
 from rolloutlab.sampling.writer import TrajectoryWriter
 from rolloutlab.settings import Address
 from rolloutlab.store.lab import Lab
@@ -78,8 +76,8 @@ def sample(
 
         # an embedded service that is gone comes back at another address
         again = connector.http.retries() if connector.settings.service else None
-        earlier = EarlierTokens(connector.http, address)
-        ask = partial(earlier.complete, send=_sender(connector, address, writer, meter))
+        send = partial(sender(connector, address, meter), on_text=writer.say if writer.total == 1 else None)
+        ask = partial(EarlierTokens(connector.http, address).complete, send=send)
         played = run.episodes()
         runner = RolloutRunner(run.plan, run.groups, ask, run.tools, writer.take, writer.fail, again, played)
         try:
@@ -98,24 +96,3 @@ def sample(
     writer.check()
     assert writer.collection, "without any answer the check has raised"
     return lab.by_id(writer.collection.id)
-
-
-def _sender(connector: Connector, address: Address, writer: TrajectoryWriter, meter: Meter) -> Complete:
-    """Sends one request: without what the service refuses, metered, and streamed where it is the only one."""
-
-    async def send(request: ChatRequest, tries: Tries | None = None) -> ChatCompletion:
-        if writer.total == 1:
-            try:
-                return await stream(connector.http, address, request, writer.say, tries)
-            except RefusedError as error:
-                if "stream" not in error.message:  # llama.cpp: "logprobs is not supported with tools + stream"
-                    raise
-        return await complete(connector.http, address, request, tries)
-
-    async def metered(request: ChatRequest) -> ChatCompletion:
-        return await meter.complete(request, partial(send, request))
-
-    async def answer(request: ChatRequest) -> ChatCompletion:
-        return await connector.refused.complete(address, request, metered)
-
-    return answer

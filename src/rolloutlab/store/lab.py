@@ -16,6 +16,7 @@ from rolloutlab.fsutil import Lock
 from rolloutlab.store import models
 from rolloutlab.store.changes import ChangeFeed
 from rolloutlab.store.deletion import CollectionLifecycle
+from rolloutlab.store.group_prompts import fit_prompt
 from rolloutlab.store.jobs import SubmittedJobs
 from rolloutlab.store.locks import lock_for_sampling
 from rolloutlab.store.migrations import MIGRATIONS
@@ -195,6 +196,15 @@ class Lab:
             return Group(row_id, name, tuple(new.prompt), dict(new.row), (), tuple(map(tuple, new.script)))
 
         return self._database.change(lambda connection: [add(connection, *each) for each in enumerate(groups)])
+
+    def fit_prompt(self, group: Group, beginning: Sequence[Message]) -> Group:
+        """The group with the longest prompt that its trajectories and one with this beginning share."""
+        return self._database.change(lambda connection: fit_prompt(connection, group, beginning))
+
+    def refs(self, group: Group) -> dict[int, models.Ref]:
+        """The trajectories of a group by their position."""
+        rows = self._database.read("SELECT id, position FROM trajectories WHERE group_id = ?", group.id)
+        return {row["position"]: models.Ref(row["id"], f"{group.name}/{row['position']}") for row in rows}
 
     def at_once(self, work: Callable[[], T]) -> T:
         """Call `work` in one transaction and return its result."""

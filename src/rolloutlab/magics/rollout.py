@@ -1,0 +1,89 @@
+"""`%%rollout`."""
+
+import ast
+import linecache
+from argparse import Namespace
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.magic import cell_magic, magics_class
+
+from rolloutlab.errors import InputError
+from rolloutlab.magics.base import LabMagics, argument, magic
+
+if TYPE_CHECKING:
+    from rolloutlab.sampling.programs import Program
+    from rolloutlab.trajectories.collection import Collection
+
+_FILENAME, _CELL = "<%%rollout>", "the cell"
+_BEGINNING = ("n", "over", "limit", "model", "temperature", "top_p", "max_tokens", "seed")
+
+
+@magics_class
+class RolloutMagics(LabMagics):
+    """Capture agent programs."""
+
+    @magic("%rollout", binds="the collection")
+    @argument("name", help="the collection of the rollouts")
+    @argument("-n", type=int, help="rollouts per row (default: 1)")
+    @argument("--over", metavar="ROWS", help="rows, such as rows[:16] or data.jsonl: one group per row")
+    @argument("--limit", type=int, metavar="N", help="no more than the first N rows")
+    @argument("--with", dest="function", metavar="FUNCTION", help="a function of row and client, instead of a cell")
+    @argument("-m", "--model", help="a model to sample; default: the newest checkpoint of the selected one")
+    @argument("--temperature", type=float, help="of every call, instead of the program's own")
+    @argument("--top-p", type=float, help="of every call, instead of the program's own")
+    @argument("--max-tokens", type=int, help="of every call, instead of the program's own")
+    @argument("--seed", type=int, help="makes the sampling repeatable, where the program is")
+    @argument("--concurrency", type=int, help="rollouts at a time (default: 64)")
+    @argument("--timeout", type=float, metavar="SECONDS", help="of one rollout (default: 600)")
+    @argument(
+        "--budget", type=float, metavar="DOLLARS", help="send no request that could cost more than is left of this"
+    )
+    @argument("--resume", action="store_true", help="play only the rollouts that NAME lacks")
+    @cell_magic
+    def rollout(self, options: Namespace, cell: str) -> "Collection":
+        """Run a program for each row; its chats with the policy are trajectories.
+
+        The cell is the body of an async function of `row` and `client`. The client has `base_url`, `api_key` and
+        `model` for any framework or process, and `await client.chat.completions.create(messages=...)`. What the cell
+        returns is the reward: a number, a dict of components, or None. For example:
+
+            %%rollout support -n 8 --over tasks
+            agent = SomeFramework(base_url=client.base_url, api_key=client.api_key, model=client.model)
+            result = await agent.run(row["task"])
+            return {"right": float(result == row["answer"])}
+
+            %%rollout support --resume
+        """
+        if options.function:
+            if cell.strip():
+                raise InputError("the program is in --with or in the cell, one of both", hint="an empty cell")
+            program = self.value(options.function)
+        else:
+            program = compile_program(cell, self.variables)
+        given = self.given(options, *_BEGINNING, "concurrency", "timeout", "budget")
+        if options.resume and (fixed := given.keys() & {*_BEGINNING}):
+            names = ", ".join(sorted(fixed))
+            raise InputError(f"--resume keeps the settings of the collection, also {names}", hint=f"without {names}")
+        if "over" in given:
+            given["over"] = self.rows(options.over)
+        return self.session.rollouts(options.name, program, resume=options.resume, **given)
+
+
+def compile_program(body: str, variables: dict[str, Any]) -> "Program":
+    """The program whose body is a cell; it sees the notebook's variables. InputError: it is empty, or not Python."""
+    from rolloutlab.sampling.programs import Program
+
+    if not body.strip():
+        hint = "answer = await client.chat.completions.create(messages=[...])"
+        raise InputError("the cell is empty: there is no program", hint=hint)
+    module = ast.parse("async def rollout(row, client): pass")
+    try:
+        module.body[0].body = ast.parse(body, _FILENAME).body  # type: ignore[attr-defined]  # its lines are the cell's
+        code = compile(module, _FILENAME, "exec")
+    except SyntaxError as error:
+        message = f"the program is not Python: {error.msg} (line {error.lineno})"
+        raise InputError(message, hint="%%rollout? shows an example") from None
+    linecache.cache[_FILENAME] = (len(body), None, body.splitlines(keepends=True), _FILENAME)
+    scope: dict[str, Any] = {}
+    exec(code, variables, scope)
+    return Program(_CELL, scope["rollout"])

@@ -1,0 +1,42 @@
+"""Calls in a thread and an event loop of their own, so that one that hangs or blocks harms no other."""
+
+import asyncio
+import contextvars
+import inspect
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any
+
+
+class OwnThread:
+    """A call of a plain or async function. outcome: its result; errors are results too, as (None, error)."""
+
+    def __init__(self, call: Callable[[], Any], name: str) -> None:
+        self.outcome: Future[tuple[Any, BaseException | None]] = Future()
+        self._call = call
+        self._awaited: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any] | None]] = []
+        context = contextvars.copy_context()
+        threading.Thread(target=context.run, args=(self._run,), name=name, daemon=True).start()
+
+    def leave(self) -> None:
+        """Cancel a coroutine; a plain function, and a coroutine that blocks its loop, are left behind."""
+        for loop, task in self._awaited:
+            with suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(task.cancel if task else int)
+
+    def _run(self) -> None:
+        try:
+            result = self._call()
+            if inspect.isawaitable(result):
+                asyncio.run(self._wait(result))  # which also ends what it has left running
+            else:
+                self.outcome.set_result((result, None))
+        except BaseException as error:  # noqa: BLE001 - a program may fail in any way, also by SystemExit
+            if not self.outcome.done():
+                self.outcome.set_result((None, error))
+
+    async def _wait(self, result: Awaitable[Any]) -> None:
+        self._awaited.append((asyncio.get_running_loop(), asyncio.current_task()))
+        self.outcome.set_result((await result, None))

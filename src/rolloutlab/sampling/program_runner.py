@@ -1,0 +1,198 @@
+"""Runner of captured rollouts: calls a program with a client for each, and passes on what was sampled."""
+
+import asyncio
+import copy
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rolloutlab.api.wire.trajectories import History
+from rolloutlab.capture.client import RolloutClient, Submit
+from rolloutlab.capture.gateway import Gateway
+from rolloutlab.capture.rollout import CallSettings, CapturedRollout
+from rolloutlab.errors import BudgetError, LabError, RewardError, RolloutlabError, SamplingError, ServiceError
+from rolloutlab.sampling import own_thread
+from rolloutlab.sampling.config import SamplingConfig
+from rolloutlab.sampling.outage import ends_all
+from rolloutlab.sampling.own_thread import OwnThread
+from rolloutlab.sampling.programs import ProgramRun
+from rolloutlab.store.rewards import finite
+
+_BELOW = own_thread.__file__, str(Path(asyncio.__file__).parent)
+_MAX_FAILURES = 8
+"""Rollouts without a call, before the first with one, after which the rest is not tried."""
+
+
+@dataclass(frozen=True)
+class ProgramEnd:
+    """How a rollout ended. reason: `done`, `error` or `timeout`."""
+
+    reason: str
+    logs: Sequence[str] = ()
+    reward: float | None = None
+    components: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class EndedRollout:
+    """A rollout that has sampled something. sampling, usage, step: as of `Placed`."""
+
+    place: int
+    position: int
+    histories: Sequence[History]
+    end: ProgramEnd
+    sampling: Mapping[str, float]
+    usage: tuple[int, int]
+    step: int | None
+
+
+class ProgramRunner:
+    """Plays rollouts concurrently. timeout: seconds for each. take: stores rollouts that have ended, in a thread.
+
+    failed: hears of rollouts that sampled nothing, with why.
+    """
+
+    def __init__(
+        self,
+        run: ProgramRun,
+        gateway: Gateway,
+        url: str,
+        submit: Submit,
+        timeout: float,
+        take: Callable[[Sequence[EndedRollout]], None],
+        failed: Callable[[RolloutlabError], None],
+    ) -> None:
+        self._run = run
+        self._gateway = gateway
+        self._url = url
+        self._submit = submit
+        self._timeout = timeout
+        self._take = take
+        self._failed = failed
+        self._plan = run.plan
+        self._ended: list[EndedRollout] = []
+        self._batch: asyncio.Future[None] | None = None
+        self._successes = self._failures = 0
+
+    async def play(self, concurrency: int) -> None:
+        """Play all to their end; what has ended is stored, also where this is cancelled.
+
+        Raises:
+            ServiceError: nothing answers, or nothing but errors comes. BudgetError: a call does not fit the budget.
+        """
+        seats = iter(self._run.seats)
+        workers = [asyncio.create_task(self._worker(seats)) for _ in range(concurrency)]
+        try:
+            await asyncio.gather(*workers)
+        finally:
+            for worker in workers:
+                worker.cancel()
+            await asyncio.gather(*workers, return_exceptions=True)
+            try:
+                await self._store()
+            except LabError:  # a disk may be locked or full for a moment only
+                await self._store()
+
+    async def _worker(self, seats: Iterator[tuple[int, int]]) -> None:
+        for place, position in seats:
+            await self._play(place, position)
+            await self._store()
+
+    async def _store(self) -> None:
+        """Store what has ended, in a thread; rollouts that end meanwhile are stored together after that."""
+        while self._batch:
+            await asyncio.wait([self._batch])
+        ended, self._ended = self._ended, []
+        if ended:
+            self._batch = asyncio.ensure_future(self._stored(ended))
+            await asyncio.shield(self._batch)
+
+    async def _stored(self, ended: list[EndedRollout]) -> None:
+        try:
+            await asyncio.to_thread(self._take, ended)
+        except BaseException:
+            self._ended[:0] = ended
+            raise
+        finally:
+            self._batch = None
+
+    async def _play(self, place: int, position: int) -> None:
+        captured = self._gateway.open(_settings(self._plan, place, position))
+        client = RolloutClient(self._gateway, captured, self._url, self._submit)
+        row = copy.deepcopy(dict(self._run.groups[place].row))
+        thread = OwnThread(partial(self._run.program.solve, row, client), f"rolloutlab-rollout-{place}-{position}")
+        try:
+            done, _ = await asyncio.wait([asyncio.wrap_future(thread.outcome)], timeout=self._timeout)
+        finally:
+            self._gateway.close(captured)
+            thread.leave()
+        end = self._end(*thread.outcome.result()) if done else self._timed_out()
+        if end.reason != "done":
+            self._check(captured.failure)
+        if not captured.completions:
+            self._count_failure(end)
+            return
+        self._successes += 1
+        self._ended.append(_ended(place, position, captured, end))
+        step = self._ended[-1].step
+        if self._plan.step is None and step is not None:  # a group compares rollouts of one checkpoint
+            self._plan = self._plan.model_copy(update={"step": step})
+
+    def _timed_out(self) -> ProgramEnd:
+        return ProgramEnd("timeout", (f"ended after {self._timeout:g} s, the time-out of a rollout",))
+
+    def _end(self, value: Any, error: BaseException | None) -> ProgramEnd:
+        """How a program ended, by what it returned or raised."""
+        if error:
+            return ProgramEnd("error", (f"ended by {_described(error)}",))
+        try:
+            return ProgramEnd("done", (), *_rewarded(value))
+        except RewardError as wrong:
+            return ProgramEnd("error", (wrong.message,))
+
+    def _check(self, failure: Exception | None) -> None:
+        """Raise an error of the service that every rollout would meet."""
+        if isinstance(failure, BudgetError) or (isinstance(failure, ServiceError) and ends_all(failure)):
+            raise failure
+
+    def _count_failure(self, end: ProgramEnd) -> None:
+        why = "; ".join(["no call of the program was answered", *end.logs])
+        failure = SamplingError(why, hint="client.base_url and client.api_key are what a program has to use")
+        self._failures += 1
+        self._failed(failure)
+        if not self._successes and self._failures >= _MAX_FAILURES:
+            raise failure
+
+
+def _settings(plan: SamplingConfig, place: int, position: int) -> CallSettings:
+    return CallSettings(plan.pinned_model(), plan.fixed, partial(plan.seed_of, place, position))
+
+
+def _ended(place: int, position: int, captured: CapturedRollout, end: ProgramEnd) -> EndedRollout:
+    """What a rollout has left."""
+    usages = [completion.usage for completion in captured.completions if completion.usage]
+    usage = sum(each.prompt_tokens for each in usages), sum(each.completion_tokens for each in usages)
+    choices = [choice for completion in captured.completions for choice in completion.choices]
+    versions = [(choice.model_extra or {}).get("policy_version") for choice in choices]
+    step = next((version for version in versions if isinstance(version, int)), None)
+    return EndedRollout(place, position, captured.histories(), end, captured.sampling, usage, step)
+
+
+def _rewarded(value: Any) -> tuple[float | None, dict[str, float]]:
+    """The reward and the components of what a program returned; RewardError for anything else."""
+    if value is None or value == {}:
+        return None, {}
+    if isinstance(value, Mapping):
+        parts = {str(name): finite(each, f"the component {name}") for name, each in value.items()}
+        return sum(parts.values()), parts
+    return finite(value, "the rollout"), {}
+
+
+def _described(error: BaseException) -> str:
+    """The type and text of an exception, and the line of the program that raised it."""
+    frames = [each for each in traceback.extract_tb(error.__traceback__) if not each.filename.startswith(_BELOW)]
+    where = f" (line {frames[0].lineno} of {frames[0].name})" if frames else ""
+    return f"{type(error).__name__}: {error}{where}"

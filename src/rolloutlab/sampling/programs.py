@@ -1,0 +1,98 @@
+"""Plan of captured rollouts: a program, the rows that it runs over, and the rollouts that are to be played."""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rolloutlab.capture.client import RolloutClient
+from rolloutlab.errors import InputError
+from rolloutlab.sampling.config import SamplingConfig, make_plan
+from rolloutlab.sampling.dataset import kinds_of, rows_of
+from rolloutlab.sampling.split import ranges_of
+from rolloutlab.store.lab import Lab
+from rolloutlab.store.models import CollectionSummary, Group, NewGroup
+
+Solve = Callable[[dict[str, Any], RolloutClient], Any]
+"""A program: a function of a row and a client, plain or async; it returns a reward, components, or None."""
+_FIXED = ("temperature", "top_p", "max_tokens")
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program under the name that its collections keep."""
+
+    name: str
+    solve: Solve
+
+
+@dataclass(frozen=True)
+class ProgramRun:
+    """Rollouts to be played. seats: of each its group and its position there. begun: as of `SamplingRun`."""
+
+    name: str
+    program: Program
+    plan: SamplingConfig
+    groups: Sequence[NewGroup | Group]
+    seats: Sequence[tuple[int, int]]
+    begun: CollectionSummary | None = None
+
+
+def program_of(solve: Any) -> Program:
+    """The program of a function; InputError for anything else."""
+    if isinstance(solve, Program):
+        return solve
+    hint = "async def solve(row, client): ..."
+    if not callable(solve):
+        raise InputError(f"a {type(solve).__name__} is not a function of row and client", hint=hint)
+    try:
+        inspect.signature(solve).bind({}, None)
+    except TypeError:
+        raise InputError("the function is called with a row and a client", hint=hint) from None
+    except ValueError:  # it has no signature to look at
+        pass
+    return Program(getattr(solve, "__name__", type(solve).__name__), solve)
+
+
+def programmed(
+    name: str, program: Program, over: Any, settings: Mapping[str, Any], limit: int | None = None
+) -> ProgramRun:
+    """Rollouts of a program for each row: a new collection. limit: of rows.
+
+    Raises:
+        InputError: a setting or the rows are wrong.
+    """
+    Lab.check_name(name)
+    rows = rows_of(over, limit)
+    fixed = {key: settings[key] for key in _FIXED if settings.get(key) is not None}
+    about = {"types": kinds_of(rows), "parts": ranges_of(rows), "program": program.name, "fixed": fixed}
+    plan = make_plan({**settings, **about})
+    plan = plan.model_copy(update={"total": plan.n * len(rows)})
+    seats = [(place, position) for place in range(len(rows)) for position in range(plan.n)]
+    return ProgramRun(name, program, plan, [NewGroup((), row) for row in rows], seats)
+
+
+def programmed_again(lab: Lab, label: str, program: Program) -> ProgramRun:
+    """What a generation lacks.
+
+    Raises:
+        NotFoundError: no such collection. InputError: it has no calls of a program, or of another one.
+    """
+    summary = lab.collection(label)
+    plan = SamplingConfig.model_validate(summary.plan) if summary.plan else None
+    if plan is None or plan.program is None:
+        raise InputError(f"{label} was not captured from a program", hint=f"%%chat {label} --resume")
+    if plan.program != program.name:
+        hint = f"lab.rollouts({label!r}, {plan.program}, resume=True)"
+        raise InputError(f"{label} was captured from {plan.program}, not {program.name}", hint=hint)
+    groups = lab.groups(summary)
+    there = {(place, int(t.name.rpartition("/")[2])) for place, group in enumerate(groups) for t in group.trajectories}
+    seats = [(place, i) for place in range(len(groups)) for i in range(plan.n) if (place, i) not in there]
+    return ProgramRun(summary.name, program, plan, groups, seats, summary)
+
+
+def check_no_program(label: str, plan: SamplingConfig) -> None:
+    """InputError for a collection that only its program can sample."""
+    if plan.program:
+        message = f"{label} was captured from the program {plan.program}: no prompt samples it"
+        raise InputError(message, hint=f"lab.rollouts({label!r}, {plan.program})")

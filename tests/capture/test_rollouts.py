@@ -1,0 +1,273 @@
+"""Rollouts of programs, from `lab.rollouts` to what the lab holds."""
+
+import asyncio
+import json
+import threading
+import time
+import urllib.request
+
+import pytest
+
+from rolloutlab.errors import InputError, SamplingError, UnreachableError
+
+ROWS = [{"task": "one"}, {"task": "two"}]
+
+
+async def asks(row, client):
+    answer = await client.chat.completions.create(messages=[{"role": "user", "content": row["task"]}], max_tokens=4)
+    return float(len(answer.choices[0].message.content or ""))
+
+
+def trajectories(collection):
+    return [trajectory for group in collection.groups for trajectory in group.trajectories]
+
+
+def test_a_rollout_of_each_row_is_a_trajectory_with_tokens_and_the_reward_that_was_returned(session):
+    made = session.rollouts("agent", asks, over=ROWS, n=3)
+    assert [len(group.trajectories) for group in made.groups] == [3, 3]
+    assert [group.prompt[0].content for group in made.groups] == ["one", "two"]
+    for trajectory in trajectories(made):
+        assert trajectory.reward == len(trajectory.choices[0].message.content or "")
+        assert trajectory.tokens == len(trajectory.choices[0].sampled_tokens()) > 0
+        assert trajectory.extra["metadata"] == {"episode_end": "done"}
+        assert (trajectory.source, trajectory.step) == ("function", 0)
+    assert len({trajectory.answer for trajectory in trajectories(made)}) > 2
+
+
+def test_components_are_summed_and_none_leaves_the_reward_open(session):
+    async def solve(row, client):
+        await asks(row, client)
+        return {"right": True, "brief": 0.5} if row["task"] == "one" else None
+
+    made = session.rollouts("agent", solve, over=ROWS)
+    one, two = trajectories(made)
+    assert (one.reward, one.components) == (1.5, {"right": 1.0, "brief": 0.5})
+    assert two.reward is None
+
+
+def test_a_plain_function_with_a_blocking_client_of_any_kind_is_captured(session):
+    def solve(row, client):
+        body = {"model": "any", "messages": [{"role": "user", "content": row["task"]}], "max_tokens": 3}
+        headers = {"Authorization": f"Bearer {client.api_key}", "Content-Type": "application/json"}
+        request = urllib.request.Request(f"{client.base_url}/chat/completions", json.dumps(body).encode(), headers)
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            assert "token_id" not in answer.read().decode()
+        return 1
+
+    made = session.rollouts("agent", solve, over=ROWS[:1], n=2)
+    assert all(trajectory.tokens > 0 for trajectory in trajectories(made))
+
+
+def test_conversations_continue_and_sub_agents_are_additional_histories(session):
+    async def solve(row, client):
+        messages = [{"role": "user", "content": "hello"}]
+        first = await client.chat.completions.create(messages=messages, max_tokens=3)
+        await asyncio.gather(*(asks({"task": name}, client) for name in ("left", "right")))
+        messages += [first.choices[0].message, {"role": "user", "content": "so?"}]
+        await client.chat.completions.create(messages=messages, max_tokens=3)
+
+    [trajectory] = trajectories(session.rollouts("agent", solve))
+    assert [getattr(item, "role", "sampled") for item in trajectory.items] == ["user", "sampled", "user", "sampled"]
+    assert sorted(each.messages_and_choices[0].content for each in trajectory.additional) == ["left", "right"]
+    assert trajectory.tokens == sum(trajectory.history_tokens) > 4
+
+
+def test_a_stream_is_captured(session):
+    async def solve(row, client):
+        messages = [{"role": "user", "content": "hello"}]
+        parts = [
+            chunk.choices[0].delta.content or ""
+            async for chunk in await client.chat.completions.create(messages=messages, max_tokens=5, stream=True)
+        ]
+        texts.append("".join(parts))
+
+    texts = []
+    [trajectory] = trajectories(session.rollouts("agent", solve))
+    assert trajectory.choices[0].message.content == texts[0]
+    assert trajectory.tokens > 0
+
+
+def test_prompts_that_differ_within_a_group_leave_it_what_they_share(session):
+    lock, seen = threading.Lock(), []
+
+    async def solve(row, client):
+        with lock:
+            seen.append(None)
+            text = f"number {len(seen)}"
+        messages = [{"role": "system", "content": "same"}, {"role": "user", "content": text}]
+        await client.chat.completions.create(messages=messages, max_tokens=3)
+
+    [group] = session.rollouts("agent", solve, n=3).groups
+    assert [message.content for message in group.prompt] == ["same"]
+    texts = [trajectory.items[1].content for trajectory in group.trajectories]
+    assert sorted(texts) == ["number 1", "number 2", "number 3"]
+    assert [len(trajectory.items) for trajectory in group.trajectories] == [3, 3, 3]
+
+
+def test_an_exception_ends_its_own_rollout_and_keeps_what_was_sampled(session):
+    async def solve(row, client):
+        await asks(row, client)
+        if row["task"] == "one":
+            raise ValueError("no such city")
+        return 1.0
+
+    one, two = trajectories(session.rollouts("agent", solve, over=ROWS))
+    assert (one.reward, one.extra["metadata"]["episode_end"]) == (None, "error")
+    [log] = one.extra["logs"]
+    assert log.startswith("ended by ValueError: no such city (line ")
+    assert two.reward == 1.0
+
+
+@pytest.mark.parametrize("returned", ["yes", float("nan"), {"right": None}, [1]])
+def test_what_is_no_reward_is_in_the_logs(session, returned):
+    async def solve(row, client):
+        await asks({"task": "x"}, client)
+        return returned
+
+    [trajectory] = trajectories(session.rollouts("agent", solve))
+    assert (trajectory.reward, trajectory.extra["metadata"]["episode_end"]) == (None, "error")
+    assert "no finite number" in trajectory.extra["logs"][0]
+
+
+@pytest.mark.parametrize("hang", [lambda: time.sleep(60), lambda: asyncio.sleep(60)])
+def test_a_rollout_that_hangs_or_blocks_is_ended_alone_and_its_key_with_it(session, hang):
+    clients = []
+
+    async def solve(row, client):
+        await asks(row, client)
+        if row["task"] == "one":
+            clients.append(client)
+            await (hang() or asyncio.sleep(0))
+        return 1.0
+
+    began = time.monotonic()
+    one, two = trajectories(session.rollouts("agent", solve, over=ROWS, timeout=3.0))
+    assert time.monotonic() - began < 20
+    assert (one.reward, one.extra["metadata"]["episode_end"]) == (None, "timeout")
+    assert two.reward == 1.0
+    with pytest.raises(Exception, match="has ended"):
+        asyncio.run(asks({"task": "late"}, clients[0]))
+
+
+def test_sys_exit_of_a_program_ends_its_rollout_alone(session):
+    def solve(row, client):
+        asyncio.run(asks(row, client))
+        raise SystemExit(3)
+
+    [trajectory] = trajectories(session.rollouts("agent", solve, over=ROWS[:1]))
+    assert trajectory.extra["logs"][0].startswith("ended by SystemExit: 3")
+
+
+def test_a_program_that_calls_nothing_is_an_error_that_says_what_to_use(session):
+    with pytest.raises(SamplingError, match="no call of the program was answered") as caught:
+        session.rollouts("agent", lambda row, client: 1.0)
+    assert "client.base_url" in caught.value.hint
+    assert session.collections().empty
+
+
+def test_rollouts_without_a_call_leave_the_others_and_resume_plays_them(session):
+    fails = True
+
+    async def solve(row, client):
+        if fails and row["task"] == "two":
+            raise RuntimeError("not today")
+        return await asks(row, client)
+
+    with pytest.raises(SamplingError, match=r"1 of 2 rollouts of agent:1 sampled nothing.*not today"):
+        session.rollouts("agent", solve, over=ROWS)
+    before = trajectories(session.collection("agent"))
+    fails = False
+    after = trajectories(session.rollouts("agent", solve, resume=True))
+    assert [trajectory.name for trajectory in after] == ["agent/0/0", "agent/1/0"]
+    assert after[0].items == before[0].items
+    with pytest.raises(InputError, match="captured from solve, not asks"):
+        session.rollouts("agent", asks, resume=True)
+
+
+def test_an_interrupt_keeps_what_had_ended_and_resume_plays_the_rest(session, monkeypatch):
+    stored, begun, played = threading.Event(), threading.Event(), []
+
+    async def solve(row, client):
+        await asks(row, client)
+        played.append(row["task"])
+        if row["task"] == "two" and not begun.is_set():
+            begun.set()
+            await asyncio.to_thread(stored.wait, 20)
+            await asyncio.sleep(60)
+        return 1.0
+
+    def tick(_progress, done, *_):
+        if done == 1 and begun.is_set() and not stored.is_set():
+            stored.set()
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("rolloutlab.widgets.progress.Progress.update", tick)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        session.rollouts("agent", solve, over=ROWS)
+    assert caught.value.__notes__[0] == "1 of 2 rollouts had ended and are kept"
+    assert len(trajectories(session.collection("agent"))) == 1
+    played.append("interrupted")
+    assert len(trajectories(session.rollouts("agent", solve, resume=True))) == 2
+    assert played == ["one", "two", "interrupted", "two"] or played == ["two", "one", "interrupted", "two"]
+
+
+def test_a_service_that_is_gone_ends_it_with_its_own_error(session, monkeypatch):
+    from rolloutlab.sampling import sending
+
+    async def away(*_):
+        raise UnreachableError("nothing answers at http://127.0.0.1")
+
+    monkeypatch.setattr(sending, "complete", away)
+    with pytest.raises(UnreachableError, match="nothing answers"):
+        session.rollouts("agent", asks, over=ROWS)
+    assert session.collections().empty
+
+
+def test_settings_replace_those_of_the_program_and_are_stored(session):
+    made = session.rollouts("agent", asks, over=ROWS, max_tokens=2, temperature=0.5, seed=7)
+    for trajectory in trajectories(made):
+        assert trajectory.tokens <= 2
+        assert trajectory.sampling == {"temperature": 0.5, "top_p": 1.0, "seed": 7}
+    again = session.rollouts("agent", asks, over=ROWS, max_tokens=2, temperature=0.5, seed=7)
+    assert [t.answer for t in trajectories(made)] == [t.answer for t in trajectories(again)]
+
+
+def test_a_seed_of_the_program_is_the_same_within_a_rollout_and_not_in_all_of_them(session):
+    async def solve(row, client):
+        for _ in range(2):
+            await client.chat.completions.create(messages=[{"role": "user", "content": "x"}], max_tokens=12, seed=3)
+
+    [group] = session.rollouts("agent", solve, n=4).groups
+    answers = [
+        [history.messages_and_choices[1].message.content for history in t.histories()] for t in group.trajectories
+    ]
+    assert all(len(set(each)) == 1 for each in answers)
+    assert len({each[0] for each in answers}) > 1
+
+
+@pytest.mark.parametrize("call", [
+    lambda session: session.resume("agent"),
+    lambda session: session.continue_chat("agent", "user: more"),
+])  # fmt: skip
+def test_what_samples_prompts_says_that_a_program_is_needed(session, call):
+    session.rollouts("agent", asks, over=ROWS)
+    with pytest.raises(InputError, match="captured from the program asks"):
+        call(session)
+
+
+@pytest.mark.parametrize("solve", [3, lambda: 1, lambda row: 1])
+def test_what_is_no_function_of_row_and_client_is_refused(session, solve):
+    with pytest.raises(InputError) as caught:
+        session.rollouts("agent", solve)
+    assert caught.value.hint == "async def solve(row, client): ..."
+
+
+def test_the_service_key_is_not_what_a_program_gets(session):
+    seen = []
+
+    async def solve(row, client):
+        seen.extend([client.api_key, client.base_url, repr(vars(client)), repr(client)])
+        return await asks({"task": "x"}, client)
+
+    session.rollouts("agent", solve)
+    assert session.settings.service.token not in " ".join(seen)
