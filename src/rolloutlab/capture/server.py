@@ -12,6 +12,8 @@ from aiohttp import web
 from rolloutlab.capture.answers import problem
 from rolloutlab.capture.gateway import ENDED, Gateway, OnChunk
 from rolloutlab.capture.requests import read_object
+from rolloutlab.capture.response_events import ResponseEvents
+from rolloutlab.capture.responses import chat_body, response
 from rolloutlab.capture.rollout import CapturedRollout
 from rolloutlab.errors import ConflictError, NotFoundError, RolloutlabError, ServiceError
 
@@ -43,6 +45,7 @@ def make_app(gateway: Gateway) -> web.Application:
     endpoints = Endpoints(gateway)
     for prefix in ("/v1", "/rollouts/{id}/v1"):
         app.router.add_post(f"{prefix}/chat/completions", endpoints.chat)
+        app.router.add_post(f"{prefix}/responses", endpoints.responses)
         app.router.add_get(f"{prefix}/models", endpoints.models)
         app.router.add_get(f"{prefix}/models/{{model:.+}}", endpoints.model)
     return app
@@ -62,6 +65,20 @@ class Endpoints:
             completion = await self._gateway.chat(rollout, body, tries)
             return web.Response(text=completion.to_json(), content_type="application/json")
         return await streamed(request, lambda on_chunk: self._gateway.chat(rollout, body, tries, on_chunk))
+
+    async def responses(self, request: web.Request) -> web.StreamResponse:
+        """POST /v1/responses, by a chat completion."""
+        rollout, tries = self._rollout(request), _tries(request)
+        body = read_object(await request.read())
+        chat = chat_body(body)
+        if not body.get("stream"):
+            return web.json_response(response(body, await self._gateway.chat(rollout, chat, tries)))
+
+        async def answer(emit: OnChunk) -> None:
+            events = ResponseEvents(body, emit)
+            events.end(await self._gateway.chat(rollout, chat, tries, events.chunk))
+
+        return await streamed(request, answer)
 
     async def models(self, request: web.Request) -> web.Response:
         """GET /v1/models: the policy alone."""

@@ -1,0 +1,202 @@
+"""OpenAI's Responses API as chat completions: requests of text and functions, and their responses."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rolloutlab.api.wire.chat import ChatCompletion, FunctionToolCall
+from rolloutlab.errors import InputError
+
+Item = dict[str, Any]
+
+_STATEFUL = {
+    "previous_response_id": "send the whole input; in openai-agents without auto_previous_response_id",
+    "conversation": "send the whole input",
+    "prompt": "send instructions and input",
+    "background": "background: false",
+}
+"""What needs a server that keeps responses, and what to type instead."""
+_SAME = ("temperature", "top_p", "top_logprobs", "seed", "n", "stop", "parallel_tool_calls", "stream", "model")
+_TEXTS = {"input_text", "output_text", "text", "summary_text", "reasoning_text"}
+
+
+def chat_body(body: Mapping[str, Any]) -> dict[str, Any]:
+    """The body of chat completions that samples what a body of the Responses API wants.
+
+    Raises:
+        InputError: it needs responses of before, tools other than functions, or input other than text.
+    """
+    for name, instead in _STATEFUL.items():
+        if body.get(name):
+            raise InputError(f"{name} is not offered: the gateway keeps no responses", hint=instead)
+    fields = {name: body[name] for name in _SAME if body.get(name) is not None}
+    fields["messages"] = [*_instructions(body.get("instructions")), *messages_of(body.get("input"))]
+    if body.get("max_output_tokens") is not None:
+        fields["max_tokens"] = body["max_output_tokens"]
+    if tools := [_tool(tool) for tool in body.get("tools") or ()]:
+        fields["tools"] = tools
+        fields |= _tool_choice(body.get("tool_choice"))
+    kind = _object(_object(body.get("text") or {}, "text").get("format") or {}, "text.format")
+    if kind.get("type") not in {None, "text"}:
+        fields["response_format"] = {"type": kind["type"]}
+    fields["logprobs"] = "message.output_text.logprobs" in (body.get("include") or ())
+    return fields
+
+
+def messages_of(given: Any) -> list[Item]:
+    """The chat messages of an input; what one response has given becomes one message again.
+
+    Raises:
+        InputError: it has other items than messages, calls of functions, their results, and reasoning.
+    """
+    if isinstance(given, str):
+        return [{"role": "user", "content": given}]
+    if not isinstance(given, list):
+        raise InputError("input must be a text or a list")
+    messages: list[Item] = []
+    for i, item in enumerate(given):
+        kind = _object(item, f"input.{i}").get("type") or "message"
+        if kind == "function_call_output":
+            content = _text(item.get("output"), f"input.{i}.output")
+            messages.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": content})
+        elif kind == "function_call":
+            turn = _turn(messages, "content", "tool_calls", "reasoning_content")
+            function = {"name": item.get("name"), "arguments": item.get("arguments") or "{}"}
+            call = {"id": item.get("call_id"), "type": "function", "function": function}
+            turn.setdefault("tool_calls", []).append(call)
+        elif kind == "reasoning":
+            parts = item.get("content") or item.get("summary") or []
+            messages.append({"role": "assistant", "reasoning_content": _text(parts, f"input.{i}")})
+        elif kind == "message" and item.get("role") == "assistant":
+            _turn(messages, "reasoning_content")["content"] = _text(item.get("content"), f"input.{i}.content")
+        elif kind == "message":
+            messages.append({"role": item.get("role"), "content": _text(item.get("content"), f"input.{i}.content")})
+        else:
+            message = f"input.{i} of type {kind!r} is not offered: the policy reads text and calls of functions"
+            raise InputError(message, hint="the whole conversation as messages, calls and results")
+    return messages
+
+
+def response(body: Mapping[str, Any], completion: ChatCompletion) -> Item:
+    """The response of a body for its completion."""
+    choice, usage = completion.choices[0], completion.usage
+    cut = choice.finish_reason == "length"
+    made = {
+        **begun(body, completion.id, completion.model, completion.created),
+        "status": "incomplete" if cut else "completed",
+        "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
+        "output": output(completion),
+    }
+    if usage:
+        made["usage"] = {
+            "input_tokens": usage.prompt_tokens,
+            "input_tokens_details": {"cached_tokens": 0},
+            "output_tokens": usage.completion_tokens,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": usage.total_tokens,
+        }
+    return made
+
+
+def begun(body: Mapping[str, Any], name: str, model: str, created: int) -> Item:
+    """A response that has no output yet. name: of the completion."""
+    kept = ("instructions", "max_output_tokens", "metadata", "temperature", "top_p", "tool_choice", "tools", "text")
+    defaults: Item = {"tool_choice": "auto", "tools": [], "metadata": {}}
+    return {
+        "id": f"resp_{name}",
+        "object": "response",
+        "created_at": created,
+        "status": "in_progress",
+        "error": None,
+        "incomplete_details": None,
+        "model": model,
+        "output": [],
+        "parallel_tool_calls": body.get("parallel_tool_calls") is not False,
+        "usage": None,
+        **{key: defaults.get(key) if body.get(key) is None else body[key] for key in kept},
+    }
+
+
+def output(completion: ChatCompletion) -> list[Item]:
+    """The items of a response: reasoning, message, calls."""
+    choice = completion.choices[0]
+    message, name = choice.message, completion.id
+    items = [reasoning_item(name, message.reasoning_content)] if message.reasoning_content else []
+    if message.content or not message.tool_calls:
+        status = "incomplete" if choice.finish_reason == "length" else "completed"
+        logprobs = [each.to_wire() for each in choice.sampled_tokens()]
+        items.append({**message_item(name, status), "content": [text_part(message.content or "", logprobs)]})
+    calls = [call for call in message.tool_calls or () if isinstance(call, FunctionToolCall)]
+    return items + [
+        {
+            "type": "function_call",
+            "id": f"fc_{name}_{i}",
+            "call_id": call.id,
+            "name": call.function.name,
+            "arguments": call.function.arguments,
+            "status": "completed",
+        }
+        for i, call in enumerate(calls)
+    ]
+
+
+def reasoning_item(name: str, text: str) -> Item:
+    return {"type": "reasoning", "id": f"rs_{name}", "summary": [{"type": "summary_text", "text": text}]}
+
+
+def message_item(name: str, status: str) -> Item:
+    return {"type": "message", "id": f"msg_{name}", "role": "assistant", "status": status, "content": []}
+
+
+def text_part(text: str, logprobs: Sequence[Item] = ()) -> Item:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": list(logprobs)}
+
+
+def _instructions(text: Any) -> Iterator[Item]:
+    if text:
+        yield {"role": "system", "content": text}
+
+
+def _turn(messages: list[Item], *may_have: str) -> Item:
+    """The last message, if it is of the assistant and has none but these fields; else a new one."""
+    if not (messages and messages[-1]["role"] == "assistant" and messages[-1].keys() <= {"role", *may_have}):
+        messages.append({"role": "assistant"})
+    return messages[-1]
+
+
+def _text(content: Any, where: str) -> str:
+    """The text of a content; InputError where it has other parts."""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise InputError(f"{where} must be a text or a list of parts")
+    texts = []
+    for i, part in enumerate(content):
+        kind = _object(part, f"{where}.{i}").get("type")
+        if kind == "refusal":
+            texts.append(str(part.get("refusal") or ""))
+        elif kind in _TEXTS:
+            texts.append(str(part.get("text") or ""))
+        else:
+            raise InputError(f"{where}.{i} of type {kind!r} is not offered: the policy reads text", hint="input_text")
+    return "".join(texts)
+
+
+def _object(value: Any, where: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise InputError(f"{where} must be an object")
+    return value
+
+
+def _tool(tool: Any) -> Item:
+    kind = _object(tool, "tools").get("type")
+    if kind != "function":
+        message = f"a tool of type {kind!r} is not offered: the policy calls functions"
+        raise InputError(message, hint="function tools, which the program runs itself")
+    named = ("name", "description", "parameters", "strict")
+    return {"type": "function", "function": {key: tool[key] for key in named if tool.get(key) is not None}}
+
+
+def _tool_choice(choice: Any) -> Item:
+    if isinstance(choice, Mapping):
+        return {"tool_choice": {"type": "function", "function": {"name": choice.get("name")}}}
+    return {"tool_choice": choice} if choice else {}

@@ -1,0 +1,129 @@
+"""The Responses API of the gateway, over HTTP."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.capture.conftest import Upstream, program
+from tests.capture.test_gateway import CALL, during
+
+TOOL = {"type": "function", "name": "add", "description": "Adds.", "parameters": {"type": "object"}, "strict": True}
+
+
+async def streamed(it: Any, **body: Any) -> list[dict[str, Any]]:
+    answer = await it.post("responses", stream=True, **body)
+    assert answer.status_code == 200, answer.text
+    events = [json.loads(event.partition("data: ")[2]) for event in answer.text.split("\n\n") if "type" in event]
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    return events
+
+
+@during
+async def test_a_text_is_answered_by_a_message_with_usage():
+    async with program(upstream := Upstream()) as it:
+        made = (await it.post("responses", input="hello", instructions="be brief", max_output_tokens=9)).json()
+        assert upstream.asked() == [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hello"}]
+        assert upstream.requests[0].max_tokens == 9
+        [item] = made["output"]
+        assert (item["type"], item["role"], item["content"][0]["text"]) == ("message", "assistant", "answer 0.0")
+        assert item["content"][0]["logprobs"] == []
+        assert (made["status"], made["usage"]["total_tokens"], made["object"]) == ("completed", 7, "response")
+        assert len(it.rollout.histories()) == 1
+
+
+@during
+async def test_calls_and_their_results_continue_a_conversation_with_the_sampled_tokens():
+    said = [{"content": "so", "reasoning_content": "hm", "tool_calls": [CALL, {**CALL, "id": "call_2"}]}]
+    async with program(upstream := Upstream(said)) as it:
+        first = (await it.post("responses", input="1 + 2?", tools=[TOOL], tool_choice="required")).json()
+        assert [item["type"] for item in first["output"]] == ["reasoning", "message", "function_call", "function_call"]
+        assert upstream.requests[0].tool_choice == "required"
+        results = [
+            {"type": "function_call_output", "call_id": name, "output": value}
+            for name, value in (("call_1", "3"), ("call_2", [{"type": "input_text", "text": "3"}]))
+        ]
+        whole = [{"role": "user", "content": "1 + 2?"}, *first["output"], *results]
+        await it.post("responses", input=whole, tools=[TOOL])
+        assert [message["role"] for message in upstream.asked()] == ["user", "assistant", "tool", "tool"]
+        assert upstream.asked()[1]["token_ids"] == [100, 7]
+        assert upstream.asked()[3] == {"role": "tool", "tool_call_id": "call_2", "content": "3"}
+        assert it.shape() == [["user", "sampled", "tool", "tool", "sampled"]]
+
+
+@during
+async def test_a_stream_has_the_items_of_its_last_event():
+    said = [{"content": "so", "reasoning_content": "hm", "tool_calls": [CALL]}]
+    async with program(Upstream(said)) as it:
+        events = await streamed(it, input="1 + 2?", tools=[TOOL])
+        whole = events[-1]["response"]
+        assert (events[0]["type"], events[-1]["type"]) == ("response.created", "response.completed")
+        assert whole["id"] == events[0]["response"]["id"]
+        done = [(event["output_index"], event["item"]) for event in events if event["type"].endswith("item.done")]
+        assert [item for _, item in sorted(done, key=lambda pair: pair[0])] == whole["output"]
+        added = [event["output_index"] for event in events if event["type"].endswith("item.added")]
+        assert added == [0, 1, 2]
+        text = "".join(event["delta"] for event in events if event["type"] == "response.output_text.delta")
+        arguments = "".join(event["delta"] for event in events if "arguments.delta" in event["type"])
+        assert (text, arguments) == ("so", CALL["function"]["arguments"])
+
+
+@pytest.mark.parametrize("said", [{"content": ""}, {"tool_calls": [CALL]}, {"content": "x"}])
+def test_a_stream_of_an_empty_answer_or_calls_alone_has_its_items(said):
+    @during
+    async def run():
+        async with program(Upstream([said])) as it:
+            events = await streamed(it, input="hello", tools=[TOOL])
+            [item] = events[-1]["response"]["output"]
+            assert item["type"] == ("function_call" if "tool_calls" in said else "message")
+            assert [event["item"] for event in events if event["type"].endswith("item.done")] == [item]
+
+    run()
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"input": "x", "previous_response_id": "resp_1"}, "without auto_previous_response_id"),
+        ({"input": "x", "tools": [{"type": "web_search"}]}, "'web_search' is not offered"),
+        ({"input": [{"type": "item_reference", "id": "a"}]}, "input.0 of type 'item_reference'"),
+        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input.0.content.0 of type"),
+        ({"input": 3}, "input must be a text or a list"),
+        ({}, "input must be a text or a list"),
+        ({"input": [], "instructions": "x", "text": {"format": {"type": "json_schema"}}}, "without output_type"),
+        ({"input": [{"role": "nobody", "content": "x"}]}, "role must be one of"),
+    ],
+)
+def test_what_is_refused_says_what_to_change(body, message):
+    @during
+    async def run():
+        async with program(upstream := Upstream()) as it:
+            answer = await it.post("responses", **body)
+            assert answer.status_code == 400
+            assert message in answer.json()["error"]["message"]
+            assert upstream.requests == []
+
+    run()
+
+
+@during
+async def test_a_response_may_be_json_and_its_logprobs_are_given_if_included():
+    async with program(upstream := Upstream()) as it:
+        include = ["message.output_text.logprobs"]
+        body = {"input": "x", "text": {"format": {"type": "json_object"}}, "include": include, "store": False}
+        made = (await it.post("responses", **body)).json()
+        assert made["output"][0]["content"][0]["logprobs"][0]["token_id"] == 100
+        assert "response_format" not in upstream.requests[0].to_wire()
+
+
+@during
+async def test_an_answer_that_was_cut_is_incomplete():
+    async def cut(request, on_chunk):
+        whole = await Upstream()(request, None)
+        choices = [choice.model_copy(update={"finish_reason": "length"}) for choice in whole.choices]
+        return whole.model_copy(update={"choices": choices})
+
+    async with program(cut) as it:
+        made = (await it.post("responses", input="x")).json()
+        assert (made["status"], made["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
+        assert (await streamed(it, input="x"))[-1]["type"] == "response.incomplete"
