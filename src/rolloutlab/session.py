@@ -474,7 +474,7 @@ class Session:
     def rollouts(
         self,
         name: str,
-        solve: Solve | Program,
+        solve: Solve | Program | Sequence[str],
         *,
         over: Any = None,
         n: int = 1,
@@ -495,6 +495,8 @@ class Session:
         `chat.completions.create` of this one rollout; it returns a reward, a dict of components, or None. Each call has
         a thread and an event loop of its own. Everything under the key of a rollout is recorded with tokens and
         logprobs: calls of frameworks, subprocesses and concurrent sub-agents, streamed or not.
+        Or a command, as a list of words: it gets the row as JSON on its standard input and the address and the key in
+        OPENAI_BASE_URL and OPENAI_API_KEY, and its last line of output is the reward as JSON.
         over, limit, model, seed, budget: as of `chat`. temperature, top_p, max_tokens: in the place of the program's
         own. resume: play the rollouts that a generation lacks. concurrency: rollouts at a time. timeout: seconds of a
         rollout.
@@ -506,7 +508,9 @@ class Session:
             InputError: not such a function, or a wrong setting. SamplingError: rollouts without any answer. And as
             `chat`.
         """
-        program = program_of(solve)
+        service = self.settings.service
+        token = service.token if service and isinstance(service.token, str) else None
+        program = program_of(solve, token)
         if resume:
             run = programmed_again(self.store, name, program)
         else:

@@ -1,4 +1,4 @@
-"""Commands of the command line: `rolloutlab serve`, `engine check`, `passcode`, `client-metadata`."""
+"""Commands of the command line: `rolloutlab serve`, `capture`, `engine check`, `passcode`, `client-metadata`."""
 
 import argparse
 import json
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
+from rolloutlab.cli.capture import add_capture, split_command
 from rolloutlab.cli.engine import add_check_options
 from rolloutlab.cli.engine import check as check_engine
 from rolloutlab.errors import InputError, LabError, PolicyError, RolloutlabError
@@ -27,7 +28,8 @@ _PREDECESSOR_TIMEOUT = 60.0
 def main(arguments: list[str] | None = None) -> int:
     """Run a command. Exit status: 0 for success, 1 for a failed check, 2 for an error of ours, 130 for an interrupt."""
     try:
-        options = _parser().parse_args(arguments)
+        own, program = split_command(sys.argv[1:] if arguments is None else arguments)
+        options = _parser().parse_args(own, argparse.Namespace(program=program))
         return options.command(options) or 0
     except RolloutlabError as error:
         print("\n".join(error._render_traceback_()), file=sys.stderr)
@@ -57,6 +59,7 @@ def _parser() -> argparse.ArgumentParser:
         help="set checkpoints aside where the database lists no model, instead of refusing to start",
     )
     serve.set_defaults(command=_serve)
+    add_capture(commands)
     engine = commands.add_parser("engine", help="what samples and trains below the service")
     what = "measure whether an engine computes what it should: logprobs, ratios, gradients, resuming, seeds, throughput"
     check = engine.add_subparsers(required=True, metavar="check").add_parser(

@@ -1,0 +1,90 @@
+"""`rolloutlab capture`: programs in processes of their own."""
+
+import json
+import os
+import sys
+
+import pytest
+
+from rolloutlab.cli.commands import main
+
+AGENT = """
+import json, os, sys, urllib.request
+row = json.loads(sys.stdin.readline())
+body = {"model": os.environ["OPENAI_MODEL"], "messages": [{"role": "user", "content": row["task"]}], "max_tokens": 4}
+headers = {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "Content-Type": "application/json"}
+url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
+answer = json.load(urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode(), headers), timeout=60))
+print("working")
+"""
+
+
+@pytest.fixture
+def rows(tmp_path):
+    path = tmp_path / "tasks.jsonl"
+    path.write_text("\n".join(json.dumps({"task": task}) for task in ("one", "two")))
+    return str(path)
+
+
+@pytest.fixture
+def capture(session, monkeypatch, capsys, rows):
+    """Runs the command with an agent that ends so; its status, what it printed, and the rewards."""
+    monkeypatch.setattr("rolloutlab.session.Session", lambda: session)
+
+    def run(end, *options):
+        status = main(["capture", "agent", "--over", rows, *options, "--", sys.executable, "-c", AGENT + end])
+        made = [] if session.collections().empty else session.collection("agent").groups
+        return status, capsys.readouterr(), [t for group in made for t in group.trajectories]
+
+    return run
+
+
+def test_a_command_runs_for_each_row_and_its_last_line_is_the_reward(capture):
+    status, printed, trajectories = capture('print(json.dumps({"right": 1, "brief": 0.5}))', "-n", "2")
+    assert (status, printed.out) == (0, "agent: 4 trajectories, mean reward 1.5\n")
+    assert [trajectory.prompt for trajectory in trajectories] == ["one", "one", "two", "two"]
+    assert all(trajectory.tokens > 0 for trajectory in trajectories)
+
+
+def test_a_last_line_that_is_no_json_leaves_the_reward_open(capture):
+    status, printed, trajectories = capture("print('done')")
+    assert (status, printed.out) == (0, "agent: 2 trajectories, not scored yet\n")
+    assert [trajectory.extra["metadata"]["episode_end"] for trajectory in trajectories] == ["done", "done"]
+
+
+def test_a_command_that_fails_ends_its_own_rollout_with_what_it_said(capture):
+    *_, trajectories = capture("sys.exit('no luck') if row['task'] == 'one' else print(2)")
+    assert [trajectory.reward for trajectory in trajectories] == [None, 2.0]
+    assert trajectories[0].extra["logs"][0].startswith("ended by SamplingError: ")
+    assert "ended with status 1: no luck" in trajectories[0].extra["logs"][0]
+
+
+def test_a_command_that_hangs_is_ended_with_all_that_it_started(capture, tmp_path):
+    end = f"""
+import subprocess
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+open({str(tmp_path)!r} + "/" + row["task"], "w").write(str(child.pid))
+child.wait()
+"""
+    *_, trajectories = capture(end, "--timeout", "8")
+    assert [trajectory.extra["metadata"]["episode_end"] for trajectory in trajectories] == ["timeout"] * 2
+    for task in ("one", "two"):
+        status = f"/proc/{(tmp_path / task).read_text()}/status"
+        assert not os.path.exists(status) or "zombie" in open(status).read()  # noqa: PTH110, PTH123, SIM115
+
+
+def test_the_environment_of_a_command_has_no_secret_of_the_lab(capture, session, monkeypatch):
+    token = session.settings.service.token
+    monkeypatch.setenv("ROLLOUTLAB_API_KEY", "x" * 20)
+    monkeypatch.setenv("MY_KEY", token)
+    end = f"""
+values = " ".join(f"{{k}}={{v}}" for k, v in os.environ.items())
+print(float({token!r} in values or "ROLLOUTLAB_" in values))
+"""
+    *_, trajectories = capture(end)
+    assert [trajectory.reward for trajectory in trajectories] == [0.0, 0.0]
+
+
+def test_without_a_command_it_says_what_to_type(capsys):
+    assert main(["capture", "agent"]) == 2
+    assert "rolloutlab capture agent -- python agent.py" in capsys.readouterr().err
