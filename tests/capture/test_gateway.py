@@ -189,7 +189,7 @@ async def test_a_key_grants_chat_and_the_list_of_its_one_model():
     async with program(Upstream()) as it:
         headers = {"Authorization": f"Bearer {it.rollout.key}"}
         models = (await it.http.get(f"{it.url}/v1/models", headers=headers)).json()
-        assert [card["id"] for card in models["data"]] == ["lab/practice"]
+        assert [card["id"] for card in models["data"]] == ["policy"]
         for path in ("embeddings", "preview/training-jobs", "completions"):
             answer = await it.post(path)
             assert answer.status_code == 404

@@ -10,7 +10,7 @@ from pydantic_core import to_jsonable_python
 
 from rolloutlab.api.wire.chat import ChatCompletion, ChatCompletionChunk
 from rolloutlab.capture.gateway import Chunk, Gateway
-from rolloutlab.capture.rollout import CapturedRollout
+from rolloutlab.capture.rollout import MODEL, CapturedRollout
 from rolloutlab.errors import InputError
 
 Submit = Callable[[Coroutine[Any, Any, ChatCompletion]], "Future[ChatCompletion]"]
@@ -26,7 +26,7 @@ class RolloutClient:
     def __init__(self, gateway: Gateway, rollout: CapturedRollout, url: str, submit: Submit) -> None:
         self.base_url = f"{url}/rollouts/{rollout.id}/v1"
         self.api_key = rollout.key
-        self.model = rollout.model
+        self.model = MODEL
         self.chat = Chat(gateway, rollout, submit)
 
     def __repr__(self) -> str:

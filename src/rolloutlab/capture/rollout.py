@@ -11,6 +11,9 @@ from rolloutlab.api.wire.trajectories import History
 from rolloutlab.capture.earlier_answers import EarlierAnswers
 from rolloutlab.capture.histories import Call, histories
 
+MODEL = "policy"
+"""The name of the policy for programs; frameworks read `lab/practice` as the model of a provider called lab."""
+
 
 @dataclass(frozen=True)
 class CallSettings:
@@ -47,7 +50,6 @@ class CapturedRollout:
         self.completions: list[ChatCompletion] = []
         self.sampling: dict[str, float] = {}
         """Temperature and top_p of its calls, where they are not 1; of the first that has another."""
-        self.model = settings.model
         self._settings = settings
         self._earlier = EarlierAnswers()
         self._calls: dict[int, Call] = {}
@@ -69,7 +71,7 @@ class CapturedRollout:
             fixed["max_completion_tokens"] = fixed.pop("max_tokens")
         # a program's own seed means the same in each rollout, and answers of a group have to differ
         seed = self._settings.seed_of(number if body.seed is None else -1 - body.seed)
-        own = {"model": self.model, "seed": seed, "logprobs": True, **fixed}
+        own = {"model": self._settings.model, "seed": seed, "logprobs": True, **fixed}
         return body.model_copy(update={**own, "messages": self._earlier.restored(body.messages)})
 
     def answered(self, call: UnansweredCall, completion: ChatCompletion) -> None:

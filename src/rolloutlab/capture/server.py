@@ -14,7 +14,7 @@ from rolloutlab.capture.gateway import ENDED, Gateway, OnChunk
 from rolloutlab.capture.requests import read_object
 from rolloutlab.capture.response_events import ResponseEvents
 from rolloutlab.capture.responses import chat_body, response
-from rolloutlab.capture.rollout import CapturedRollout
+from rolloutlab.capture.rollout import MODEL, CapturedRollout
 from rolloutlab.errors import ConflictError, NotFoundError, RolloutlabError, ServiceError
 
 _HOST = "127.0.0.1"
@@ -82,11 +82,13 @@ class Endpoints:
 
     async def models(self, request: web.Request) -> web.Response:
         """GET /v1/models: the policy alone."""
-        return web.json_response({"object": "list", "data": [_card(self._rollout(request))]})
+        self._rollout(request)
+        return web.json_response({"object": "list", "data": [_card(MODEL)]})
 
     async def model(self, request: web.Request) -> web.Response:
         """GET /v1/models/NAME: the policy, under any name, as for chat completions."""
-        return web.json_response({**_card(self._rollout(request)), "id": request.match_info["model"]})
+        self._rollout(request)
+        return web.json_response(_card(request.match_info["model"]))
 
     def _rollout(self, request: web.Request) -> CapturedRollout:
         """The rollout of the address, else that of the key; ConflictError for neither."""
@@ -154,5 +156,5 @@ def _tries(request: web.Request) -> int:
     return int(count) if count.isdecimal() else 0
 
 
-def _card(rollout: CapturedRollout) -> dict[str, Any]:
-    return {"id": rollout.model, "object": "model", "created": 0, "owned_by": "rolloutlab"}
+def _card(name: str) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "rolloutlab"}
