@@ -1,7 +1,7 @@
 """Capture: calls a second of a program through the gateway, next to the same program straight at the service.
 
-A program is a conversation of four turns by aiohttp alone, 512 of them at a time, each in a thread of its own. They talk
-to the service, or they are the rollouts of `lab.rollouts`: its gateway records every call with its tokens and puts
+A program is a conversation of four turns by aiohttp alone, 512 of them at a time, each in a thread of its own. They
+talk to the service, or they are the rollouts of `lab.rollouts`: its gateway records every call with its tokens and puts
 those of earlier turns into the requests, and the lab stores them. The service is the embedded one with the practice
 policy, in a process of its own.
 """

@@ -34,9 +34,10 @@ from rolloutlab.sampling.plan import (
     sampled,
     sampled_again,
 )
-from rolloutlab.sampling.program_run import TIMEOUT, run_program
-from rolloutlab.sampling.programs import Program, Solve, program_of, programmed, programmed_again
+from rolloutlab.sampling.program_run import LONG_TIMEOUT, TIMEOUT, run_program, run_sessions
+from rolloutlab.sampling.programs import Program, ProgramRun, Solve, program_of, programmed, programmed_again
 from rolloutlab.sampling.run import CONCURRENT, check_concurrency, sample
+from rolloutlab.sampling.sessions import join_results, read_results
 from rolloutlab.sampling.split import split_rows
 from rolloutlab.sampling.template import Prompt
 from rolloutlab.sampling.tools import Tools
@@ -508,24 +509,76 @@ class Session:
             InputError: not such a function, or a wrong setting. SamplingError: rollouts without any answer. And as
             `chat`.
         """
-        service = self.settings.service
-        token = service.token if service and isinstance(service.token, str) else None
-        program = program_of(solve, token)
+        program = program_of(solve, self._secret)
         if resume:
             run = programmed_again(self.store, name, program)
         else:
             settings: dict[str, Any] = {"model": model or self.selected, "n": n, "temperature": temperature}
             settings |= {"top_p": top_p, "max_tokens": max_tokens, "seed": seed}
             run = programmed(name, program, over, settings, limit)
+        play = partial(run_program, concurrency=concurrency, timeout=timeout)
+        return self._captured(run, play, budget, register=model is None and not resume)
+
+    def capture(
+        self,
+        name: str,
+        program: Solve | Sequence[str],
+        *,
+        results: str | None = None,
+        model: str | None = None,
+        temperature: float | None = None,
+        top_p: float | None = None,
+        max_tokens: int | None = None,
+        seed: int | None = None,
+        timeout: float = LONG_TIMEOUT,
+        budget: Budget | float | None = None,
+    ) -> Collection:
+        """Run a program once that runs many samples, such as an evaluator; each is a trajectory.
+
+        program: as of `rollouts`, with an empty row. Its calls name their sample in the header `X-Session-ID`; those
+        that begin alike are a group. results: files of JSON Lines with the rewards, which `join_results` reads.
+        Other arguments are those of `rollouts`.
+
+        Raises:
+            As `rollouts` and `join_results`; what was sampled is stored before there are results.
+        """
+        settings: dict[str, Any] = {"model": model or self.selected, "temperature": temperature}
+        settings |= {"top_p": top_p, "max_tokens": max_tokens, "seed": seed}
+        run = programmed(name, program_of(program, self._secret), None, settings)
+        collection = self._captured(run, partial(run_sessions, timeout=timeout), budget, register=model is None)
+        return self.join_results(collection.label, results) if results else collection
+
+    def join_results(self, name: str, results: str) -> Collection:
+        """Give captured sessions the rewards of the program that ran them.
+
+        results: files of JSON Lines, such as `outputs/**/traces.jsonl`: a line has the `id`, `trace_id` or `session_id`
+        of a session, its `reward`, and numbers by name as `rewards`, its components.
+
+        Raises:
+            NotFoundError: no such collection. InputError: no such file, or no line of it is of one of the sessions.
+        """
+        collection = self.store.find(name)
+        if not join_results(self.store, collection, read_results(results)):
+            message = f"no line of {results} has the id of a session of {name}"
+            raise InputError(message, hint="metadata.session of a trajectory is its id")
+        return self._collection(collection)
+
+    @property
+    def _secret(self) -> str | None:
+        """The key of the service, which is left out of the environment of commands."""
+        service = self.settings.service
+        return service.token if service and isinstance(service.token, str) else None
+
+    def _captured(
+        self, run: ProgramRun, play: Callable[..., StoredCollection], budget: Budget | float | None, *, register: bool
+    ) -> Collection:
         meter = self._meter("sampling", budget)
-        register = model is None and not resume
         prepare = partial(self._models.ensure_registered, run.plan.model) if register else lambda _: None
         run = replace(run, plan=self._models.pinned(run.plan)) if register else run
         with Progress(f"rollouts {run.name}") as shown:
-            tick = self._brokers.tick
-            parts = run, self.store, self._connector, shown, concurrency, timeout, tick, meter, prepare
+            parts = run, self.store, self._connector, shown
             try:
-                stored = run_program(*parts)
+                stored = play(*parts, tick=self._brokers.tick, meter=meter, prepare=prepare)
             finally:
                 shown.keep("\n".join([*self._connector.refused.notes(), *meter.lines()]))
         return self._collection(stored)

@@ -26,9 +26,9 @@ class Gateway:
         self._rollouts: dict[str, CapturedRollout] = {}
         self._under_way: dict[CapturedRollout, set[asyncio.Task[Any]]] = {}
 
-    def open(self, settings: CallSettings) -> CapturedRollout:
-        """Begin a rollout: its key and its address are valid until `close`."""
-        rollout = CapturedRollout(settings)
+    def open(self, settings: CallSettings, *, by_session: bool = False) -> CapturedRollout:
+        """Begin a rollout: its key and its address are valid until `close`. by_session: as of `CapturedRollout`."""
+        rollout = CapturedRollout(settings, by_session=by_session)
         self._rollouts |= {rollout.id: rollout, rollout.key: rollout}
         self._under_way[rollout] = set()
         return rollout
@@ -36,8 +36,23 @@ class Gateway:
     def close(self, rollout: CapturedRollout) -> None:
         """End a rollout: its key is no longer valid, and its calls under way are cancelled."""
         del self._rollouts[rollout.id], self._rollouts[rollout.key]
-        for task in self._under_way.pop(rollout):
-            task.cancel()
+        for each in (rollout, *rollout.sessions.values()):
+            for task in self._under_way.pop(each):
+                task.cancel()
+
+    def session(self, rollout: CapturedRollout, name: str) -> CapturedRollout:
+        """The session of a program that runs many; the rollout itself where its calls are one trajectory."""
+        if not rollout.by_session:
+            return rollout
+        if name not in rollout.sessions:
+            rollout.sessions[name] = rollout.another()
+            self._under_way[rollout.sessions[name]] = set()
+        return rollout.sessions[name]
+
+    @property
+    def sessions(self) -> int:
+        """The number of sessions of the rollouts under way."""
+        return sum(len(rollout.sessions) for rollout in self._under_way)
 
     def rollout(self, name: str) -> CapturedRollout | None:
         """The rollout under way with an id or a key."""

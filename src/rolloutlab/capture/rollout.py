@@ -2,7 +2,7 @@
 
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any
 
@@ -13,6 +13,9 @@ from rolloutlab.capture.histories import Call, histories
 
 MODEL = "policy"
 """The name of the policy for programs; frameworks read `lab/practice` as the model of a provider called lab."""
+
+_SEEDS = 2**32
+"""Calls whose seeds are those of one session."""
 
 
 @dataclass(frozen=True)
@@ -42,9 +45,14 @@ class UnansweredCall:
 
 
 class CapturedRollout:
-    """The calls of one rollout. id: in its address; key: its API key. failure: the last error of the service."""
+    """The calls of one rollout. id: in its address; key: its API key. failure: the last error of the service.
 
-    def __init__(self, settings: CallSettings) -> None:
+    by_session: its program runs many samples, and names the session of each call; they are `sessions`.
+    """
+
+    def __init__(self, settings: CallSettings, *, by_session: bool = False) -> None:
+        self.by_session = by_session
+        self.sessions: dict[str, CapturedRollout] = {}
         self.id, self.key = secrets.token_urlsafe(24), f"rollout-{secrets.token_urlsafe(32)}"
         self.failure: Exception | None = None
         self.completions: list[ChatCompletion] = []
@@ -56,6 +64,11 @@ class CapturedRollout:
         self._begun = 0
         self._unanswered: dict[tuple[bytes, int], list[int]] = {}
         """By request and try, the `retry` of tries that got no answer."""
+
+    def another(self) -> "CapturedRollout":
+        """A rollout of the same settings and with other seeds, for one more session."""
+        seed_of, first = self._settings.seed_of, _SEEDS * (1 + len(self.sessions))
+        return CapturedRollout(replace(self._settings, seed_of=lambda number: seed_of(first + number)))
 
     def begin(self, body: ChatRequest, tries: int = 0) -> UnansweredCall:
         """The call of a request as the service gets it. tries: how often its client has sent the request before."""

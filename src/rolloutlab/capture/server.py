@@ -20,6 +20,8 @@ from rolloutlab.errors import ConflictError, NotFoundError, RolloutlabError, Ser
 _HOST = "127.0.0.1"
 _MAX_BYTES = 64_000_000
 _BACKLOG = 1024
+_SESSION = "X-Session-ID"
+"""Names the sample that a call of an evaluator is of."""
 _NOT_RETRIED = {"x-should-retry": "false"}
 """Read by OpenAI's clients: what the service does with errors was done already."""
 _OFFERED = "the gateway offers chat completions, responses and models"
@@ -94,7 +96,7 @@ class Endpoints:
         """The rollout of the address, else that of the key; ConflictError for neither."""
         name = request.match_info.get("id") or request.headers.get("Authorization", "").removeprefix("Bearer ").strip()
         if rollout := self._gateway.rollout(name):
-            return rollout
+            return self._gateway.session(rollout, request.headers.get(_SESSION, ""))
         raise ConflictError(ENDED if name else "an API key is required", hint="client.base_url and client.api_key")
 
 

@@ -36,6 +36,12 @@ def add_capture(commands: Any) -> None:
     capture.add_argument("--timeout", type=float, metavar="SECONDS", help="of one rollout (600)")
     capture.add_argument("--budget", type=float, metavar="DOLLARS", help="what it may cost, by the settings' prices")
     capture.add_argument("--resume", action="store_true", help="play only the rollouts that NAME lacks")
+    capture.add_argument(
+        "--sessions", action="store_true", help="run COMMAND once: each X-Session-ID of its calls is a trajectory"
+    )
+    capture.add_argument(
+        "--results", metavar="FILES", help="with --sessions: its rewards, such as 'outputs/**/traces.jsonl'"
+    )
     capture.set_defaults(command=_capture)
 
 
@@ -51,11 +57,19 @@ def _capture(options: argparse.Namespace) -> None:
     if not options.program:
         raise InputError("there is no command to run", hint=f"rolloutlab capture {options.name} -- python agent.py")
     given = {name: value for name in _GIVEN if (value := getattr(options, name)) is not None}
+    rows = {"over", "n", "limit", "concurrency", "resume"}
+    if options.sessions and (wrong := [name for name in sorted(rows) if getattr(options, name)]):
+        message = f"--sessions runs the command once and cannot take {', '.join(wrong)}"
+        raise InputError(message, hint="without --sessions it runs for each row")
     session = Session()
     try:
         if options.service:
             session.connect(options.service)
-        _report(session.rollouts(options.name, options.program, over=options.over, resume=options.resume, **given))
+        if options.sessions:
+            made = session.capture(options.name, options.program, results=options.results, **given)
+        else:
+            made = session.rollouts(options.name, options.program, over=options.over, resume=options.resume, **given)
+        _report(made)
     except KeyboardInterrupt as error:
         print("\n".join(getattr(error, "__notes__", [])), file=sys.stderr)
         raise

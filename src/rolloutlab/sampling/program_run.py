@@ -9,21 +9,24 @@ from rolloutlab.api.wire.chat import ChatCompletion, ChatRequest
 from rolloutlab.capture.gateway import Gateway, OnChunk
 from rolloutlab.capture.server import served
 from rolloutlab.connection import Connector
-from rolloutlab.errors import BudgetError, InputError, interrupted
+from rolloutlab.errors import BudgetError, InputError, SamplingError, interrupted
 from rolloutlab.sampling.earlier_tokens import EarlierTokens
 from rolloutlab.sampling.metering import Meter
 from rolloutlab.sampling.outage import Outage
-from rolloutlab.sampling.program_runner import ProgramRunner
+from rolloutlab.sampling.program_runner import EndedRollout, ProgramEnd, ProgramRunner
 from rolloutlab.sampling.program_writer import ProgramWriter
 from rolloutlab.sampling.programs import ProgramRun
 from rolloutlab.sampling.run import ProgressBar, check_concurrency
 from rolloutlab.sampling.sending import Sender, sender
+from rolloutlab.sampling.sessions import play_sessions, store_sessions
 from rolloutlab.settings import Address
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import StoredCollection
 
 TIMEOUT = 600.0
 """Seconds of one rollout."""
+LONG_TIMEOUT = 86_400.0
+"""Seconds of a program that runs many samples."""
 
 
 def run_program(
@@ -43,17 +46,11 @@ def run_program(
         As `Session.rollouts`.
     """
     check_concurrency(concurrency)
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
-        raise InputError(f"timeout must be a number of seconds > 0, not {timeout!r}", hint="--timeout 600")
-    meter.check(run.plan.model, max_tokens=run.plan.max_tokens)
-    lab.check_writable()
+    _check(run, lab, timeout, meter)
     with closing(ProgramWriter(lab, run)) as writer:
         address = connector.address(partial(progress.update, 0, None))
         prepare(address)
-        send = partial(_send, EarlierTokens(connector.http, address), sender(connector, address, meter))
-        again = connector.http.retries() if connector.settings.service else None
-        outage = Outage[tuple[ChatRequest, OnChunk | None]](lambda both: send(*both), again)
-        gateway = Gateway(lambda request, on_chunk: outage.complete((request, on_chunk)))
+        gateway = _gateway(connector, address, meter)
 
         async def play() -> None:
             async with served(gateway) as url:
@@ -82,6 +79,62 @@ def run_program(
     writer.check()
     assert writer.collection, "without a rollout the check has raised"
     return lab.by_id(writer.collection.id)
+
+
+def run_sessions(
+    run: ProgramRun,
+    lab: Lab,
+    connector: Connector,
+    progress: ProgressBar,
+    timeout: float,
+    tick: Callable[[], None],
+    meter: Meter,
+    prepare: Callable[[Address], object] = lambda _: None,
+) -> StoredCollection:
+    """Run a program once, whose sessions are the trajectories of a new collection. Arguments are those of `sample`.
+
+    Raises:
+        SamplingError: no call was answered. Others as of `Session.capture`.
+    """
+    _check(run, lab, timeout, meter)
+    address = connector.address(partial(progress.update, 0, None))
+    prepare(address)
+    gateway, collection = _gateway(connector, address, meter), None
+
+    async def play() -> tuple[ProgramEnd, dict[str, EndedRollout]]:
+        async with served(gateway) as url:
+            return await play_sessions(run, gateway, url, connector.http.submit, timeout)
+
+    def show() -> None:
+        progress.update(gateway.sessions, None, "sessions")
+        tick()
+
+    try:
+        end, sessions = connector.http.run(play(), show)
+        if not sessions:
+            message = "; ".join(["no call of the program was answered", *end.logs])
+            raise SamplingError(message, hint="OPENAI_BASE_URL and OPENAI_API_KEY are what it has to use")
+        collection = store_sessions(lab, run, sessions)
+        progress.keep("\n".join(end.logs))
+    finally:
+        meter.close(collection)
+    return collection
+
+
+def _check(run: ProgramRun, lab: Lab, timeout: float, meter: Meter) -> None:
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
+        raise InputError(f"timeout must be a number of seconds > 0, not {timeout!r}", hint="--timeout 600")
+    meter.check(run.plan.model, max_tokens=run.plan.max_tokens)
+    lab.check_writable()
+
+
+def _gateway(connector: Connector, address: Address, meter: Meter) -> Gateway:
+    """A gateway before a service, which retries it while it is away."""
+    send = partial(_send, EarlierTokens(connector.http, address), sender(connector, address, meter))
+    # an embedded service that is gone comes back at another address
+    again = connector.http.retries() if connector.settings.service else None
+    outage = Outage[tuple[ChatRequest, OnChunk | None]](lambda both: send(*both), again)
+    return Gateway(lambda request, on_chunk: outage.complete((request, on_chunk)))
 
 
 async def _send(

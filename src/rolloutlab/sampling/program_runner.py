@@ -120,43 +120,26 @@ class ProgramRunner:
             self._batch = None
 
     async def _play(self, place: int, position: int) -> None:
-        captured = self._gateway.open(_settings(self._plan, place, position))
+        captured = self._gateway.open(settings_of(self._plan, place, position))
         client = RolloutClient(self._gateway, captured, self._url, self._submit)
         row = copy.deepcopy(dict(self._run.groups[place].row))
         thread = OwnThread(partial(self._run.program.solve, row, client), f"rolloutlab-rollout-{place}-{position}")
         try:
-            done, _ = await asyncio.wait([asyncio.wrap_future(thread.outcome)], timeout=self._timeout)
+            await asyncio.wait([asyncio.wrap_future(thread.outcome)], timeout=self._timeout)
         finally:
             self._gateway.close(captured)
             thread.leave()
-        end = self._end(*thread.outcome.result()) if done else self._timed_out()
+        end = program_end(thread, self._timeout)
         if end.reason != "done":
-            self._check(captured.failure)
+            check_service(captured.failure)
         if not captured.completions:
             self._count_failure(end)
             return
         self._successes += 1
-        self._ended.append(_ended(place, position, captured, end))
+        self._ended.append(ended_rollout(place, position, captured, end))
         step = self._ended[-1].step
         if self._plan.step is None and step is not None:  # a group compares rollouts of one checkpoint
             self._plan = self._plan.model_copy(update={"step": step})
-
-    def _timed_out(self) -> ProgramEnd:
-        return ProgramEnd("timeout", (f"ended after {self._timeout:g} s, the time-out of a rollout",))
-
-    def _end(self, value: Any, error: BaseException | None) -> ProgramEnd:
-        """How a program ended, by what it returned or raised."""
-        if error:
-            return ProgramEnd("error", (f"ended by {_described(error)}",))
-        try:
-            return ProgramEnd("done", (), *_rewarded(value))
-        except RewardError as wrong:
-            return ProgramEnd("error", (wrong.message,))
-
-    def _check(self, failure: Exception | None) -> None:
-        """Raise an error of the service that every rollout would meet."""
-        if isinstance(failure, BudgetError) or (isinstance(failure, ServiceError) and ends_all(failure)):
-            raise failure
 
     def _count_failure(self, end: ProgramEnd) -> None:
         why = "; ".join(["no call of the program was answered", *end.logs])
@@ -167,11 +150,31 @@ class ProgramRunner:
             raise failure
 
 
-def _settings(plan: SamplingConfig, place: int, position: int) -> CallSettings:
+def program_end(thread: OwnThread, timeout: float) -> ProgramEnd:
+    """How a program ended, by what it returned or raised, if it did within the time-out."""
+    if not thread.outcome.done():
+        return ProgramEnd("timeout", (f"ended after {timeout:g} s, the time-out of a rollout",))
+    value, error = thread.outcome.result()
+    if error:
+        return ProgramEnd("error", (f"ended by {_described(error)}",))
+    try:
+        return ProgramEnd("done", (), *_rewarded(value))
+    except RewardError as wrong:
+        return ProgramEnd("error", (wrong.message,))
+
+
+def check_service(failure: Exception | None) -> None:
+    """Raise an error of the service that every rollout would meet."""
+    if isinstance(failure, BudgetError) or (isinstance(failure, ServiceError) and ends_all(failure)):
+        raise failure
+
+
+def settings_of(plan: SamplingConfig, place: int, position: int) -> CallSettings:
+    """The settings of the calls of one rollout."""
     return CallSettings(plan.pinned_model(), plan.fixed, partial(plan.seed_of, place, position))
 
 
-def _ended(place: int, position: int, captured: CapturedRollout, end: ProgramEnd) -> EndedRollout:
+def ended_rollout(place: int, position: int, captured: CapturedRollout, end: ProgramEnd) -> EndedRollout:
     """What a rollout has left."""
     usages = [completion.usage for completion in captured.completions if completion.usage]
     usage = sum(each.prompt_tokens for each in usages), sum(each.completion_tokens for each in usages)

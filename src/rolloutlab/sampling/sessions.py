@@ -1,0 +1,154 @@
+"""Sessions of one program that runs many samples, such as an evaluator: trajectories told apart by a header."""
+
+import asyncio
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from glob import glob
+from itertools import takewhile
+from typing import Any
+
+from rolloutlab.api.wire.chat import Choice
+from rolloutlab.api.wire.turns import as_message
+from rolloutlab.capture.client import RolloutClient, Submit
+from rolloutlab.capture.gateway import Gateway
+from rolloutlab.errors import InputError, RewardError
+from rolloutlab.sampling.own_thread import OwnThread
+from rolloutlab.sampling.program_runner import (
+    EndedRollout,
+    ProgramEnd,
+    check_service,
+    ended_rollout,
+    program_end,
+    settings_of,
+)
+from rolloutlab.sampling.programs import ProgramRun
+from rolloutlab.store.lab import Lab
+from rolloutlab.store.models import Recorded, Score, StoredCollection, dumped
+from rolloutlab.store.rewards import finite
+
+_IDS = ("id", "trace_id", "session_id")
+
+
+@dataclass(frozen=True)
+class SessionResult:
+    """What a results file has for a session."""
+
+    reward: float | None
+    components: Mapping[str, float] = field(default_factory=dict)
+
+
+def read_results(pattern: str) -> dict[str, SessionResult]:
+    """The rewards in files of JSON Lines, by the id of their session. pattern: may have `*` and `**`.
+
+    A line has its `id`, `trace_id` or `session_id`, a number `reward`, and an object of numbers `rewards`, which are
+    the components; a reward that is not there is their sum.
+
+    Raises:
+        InputError: there is no such file, or a line is not like that.
+    """
+    if not (paths := sorted(glob(pattern, recursive=True))):  # noqa: PTH207 - of absolute patterns, too
+        raise InputError(f"there is no file {pattern}", hint="--results 'outputs/**/traces.jsonl'")
+    results: dict[str, SessionResult] = {}
+    for path in paths:
+        for place, line in _lines(path):
+            name = next((str(line[key]) for key in _IDS if line.get(key)), None)
+            if name is None:
+                raise InputError(f"{place} has no id of a session", hint=", ".join(_IDS))
+            results[name] = _result(place, line)
+    return results
+
+
+async def play_sessions(
+    run: ProgramRun, gateway: Gateway, url: str, submit: Submit, timeout: float
+) -> tuple[ProgramEnd, dict[str, EndedRollout]]:
+    """Run a program once: how it ended, and what its sessions have sampled.
+
+    Raises:
+        ServiceError, BudgetError: the program ended with it before any answer.
+    """
+    captured = gateway.open(settings_of(run.plan, 0, 0), by_session=True)
+    client = RolloutClient(gateway, captured, url, submit)
+    thread = OwnThread(partial(run.program.solve, {}, client), "rolloutlab-program")
+    try:
+        await asyncio.wait([asyncio.wrap_future(thread.outcome)], timeout=timeout)
+    finally:
+        gateway.close(captured)
+        thread.leave()
+    end, sessions = program_end(thread, timeout), captured.sessions
+    sampled = {name: session for name, session in sessions.items() if session.completions}
+    if not sampled:
+        for session in sessions.values():
+            check_service(session.failure)
+    return end, {name: ended_rollout(0, 0, each, end) for name, each in sampled.items()}
+
+
+def store_sessions(lab: Lab, run: ProgramRun, sessions: Mapping[str, EndedRollout]) -> StoredCollection:
+    """Store the sessions of a run as a new generation, at once; those that begin alike are a group."""
+    prompt_tokens = completion_tokens = 0
+    with lab.draft() as draft:
+        for name, each in sessions.items():
+            draft.add([_recorded(run, name, each)])
+            prompt_tokens, completion_tokens = prompt_tokens + each.usage[0], completion_tokens + each.usage[1]
+        [label] = draft.publish()
+    collection = lab.find(label)
+    lab.spend(collection, prompt_tokens, completion_tokens)
+    return collection
+
+
+def join_results(lab: Lab, collection: StoredCollection, results: Mapping[str, SessionResult]) -> int:
+    """Give the sessions of a collection their rewards; for how many of them there are results."""
+    scores, found = list[Score](), 0
+    for group in lab.each_group(collection):
+        for trajectory in group.trajectories:
+            result = results.get((trajectory.extra.get("metadata") or {}).get("session", ""))
+            found += result is not None
+            if result and result.reward is not None:
+                scores.append(Score(trajectory, result.reward, result.components))
+    if scores:
+        lab.rewards.give(scores, "tool", keep_hand=True)
+    return found
+
+
+def _recorded(run: ProgramRun, name: str, ended: EndedRollout) -> Recorded:
+    main, *further = ended.histories
+    items = main.messages_and_choices
+    prompt = [as_message(item) for item in takewhile(lambda item: not isinstance(item, Choice), items)]
+    extra: dict[str, Any] = {"metadata": {"session": name, "episode_end": ended.end.reason}}
+    extra |= {"tools": [tool.to_wire() for tool in main.tools]} if main.tools else {}
+    extra |= {"additional_histories": [history.to_wire() for history in further]} if further else {}
+    return Recorded(
+        f"session {name}",
+        run.name,
+        dumped(prompt),
+        prompt,
+        items[len(prompt) :],
+        model=run.plan.model,
+        step=ended.step,
+        sampling={**run.plan.sampling(), **ended.sampling},
+        extra=extra,
+    )
+
+
+def _lines(path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    with open(path, encoding="utf-8") as file:  # noqa: PTH123 - of a text
+        for number, text in enumerate(file, 1):
+            if text.strip():
+                try:
+                    line = json.loads(text)
+                except ValueError:
+                    raise InputError(f"{path}, line {number} is not JSON") from None
+                if not isinstance(line, dict):
+                    raise InputError(f"{path}, line {number} is not an object")
+                yield f"{path}, line {number}", line
+
+
+def _result(place: str, line: Mapping[str, Any]) -> SessionResult:
+    parts = line.get("rewards")
+    try:
+        components = {name: finite(value, name) for name, value in parts.items()} if isinstance(parts, dict) else {}
+        reward = None if line.get("reward") is None else finite(line["reward"], place)
+    except RewardError as error:
+        raise InputError(f"{place}: {error.message}") from None
+    return SessionResult(sum(components.values()) if reward is None and components else reward, components)

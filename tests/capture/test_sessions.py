@@ -1,0 +1,108 @@
+"""Programs that run many samples: each session is a trajectory, and their results are its reward."""
+
+import json
+import sys
+
+import httpx
+import pytest
+
+from rolloutlab.cli.commands import main
+from rolloutlab.errors import InputError, SamplingError
+
+
+def evaluator(names, fail=False):
+    """An evaluator of two prompts, which asks two questions in each session."""
+
+    def run(row, client):
+        assert row == {}
+        for name in names:
+            messages = [{"role": "user", "content": f"question {name[0]}"}]
+            for _ in range(2):
+                answer = httpx.post(
+                    f"{client.base_url}/chat/completions",
+                    json={"messages": messages, "max_tokens": 4},
+                    headers={"X-Session-ID": name},
+                    timeout=60,
+                ).json()
+                messages += [answer["choices"][0]["message"], {"role": "user", "content": "sure?"}]
+        if fail:
+            raise RuntimeError("out of luck")
+
+    return run
+
+
+def sessions(collection):
+    return {t.extra["metadata"]["session"]: t for group in collection.groups for t in group.trajectories}
+
+
+def test_each_session_is_a_trajectory_and_those_that_begin_alike_are_a_group(session):
+    made = session.capture("eval", evaluator(["a1", "b1", "a2"]))
+    assert [group.prompt[0].content for group in made.groups] == ["question a", "question b"]
+    assert [len(group.trajectories) for group in made.groups] == [2, 1]
+    for trajectory in sessions(made).values():
+        assert [getattr(item, "role", "sampled") for item in trajectory.items] == ["user", "sampled"] * 2
+        assert (trajectory.step, trajectory.reward) == (0, None)
+    assert sessions(made)["a1"].answer != sessions(made)["a2"].answer
+
+
+def test_results_are_joined_by_the_id_of_the_session(session, tmp_path):
+    folder = tmp_path / "outputs" / "run"
+    folder.mkdir(parents=True)
+    lines = [
+        {"id": "a1", "reward": 1, "rewards": {"right": 1.0}},
+        {"trace_id": "a2", "rewards": {"right": 0, "brief": 0.5}},
+        {"session_id": "b1", "reward": None},
+        {"id": "of another run", "reward": 3.0},
+    ]
+    (folder / "traces.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    results = str(tmp_path / "**" / "traces.jsonl")
+    found = sessions(session.capture("eval", evaluator(["a1", "b1", "a2"]), results=results))
+    assert (found["a1"].reward, found["a2"].reward, found["b1"].reward) == (1.0, 0.5, None)
+    assert (found["a2"].components, found["a2"].source) == ({"right": 0.0, "brief": 0.5}, "tool")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "line 1 is not JSON"),
+        ("[]", "line 1 is not an object"),
+        ('{"reward": 1}', "line 1 has no id"),
+        ('{"id": "a1", "reward": "x"}', "which is no finite number"),
+        ('{"id": "zz", "reward": 1}', "has the id of a session of eval"),
+        (None, "there is no file"),
+    ],
+)
+def test_results_that_fit_nothing_say_so_and_what_was_sampled_is_there(session, tmp_path, text, message):
+    path = tmp_path / "traces.jsonl"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(InputError, match=message):
+        session.capture("eval", evaluator(["a1"]), results=str(path))
+    path.write_text('{"id": "a1", "reward": 1}')
+    assert sessions(session.join_results("eval", str(path)))["a1"].reward == 1.0
+
+
+def test_a_program_that_fails_leaves_what_was_sampled(session):
+    made = session.capture("eval", evaluator(["a1"], fail=True))
+    assert sessions(made)["a1"].extra["metadata"]["episode_end"] == "error"
+    with pytest.raises(SamplingError, match="no call of the program was answered; ended by RuntimeError"):
+        session.capture("eval", evaluator([], fail=True))
+
+
+def test_a_command_is_captured_by_session(session, monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr("rolloutlab.session.Session", lambda: session)
+    results = tmp_path / "traces.jsonl"
+    code = f"""
+import json, os, urllib.request
+for name in ("a", "b"):
+    body = {{"messages": [{{"role": "user", "content": "x"}}], "max_tokens": 2}}
+    headers = {{"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "X-Session-ID": name}}
+    url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
+    urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode(), headers)).read()
+    print(json.dumps({{"id": name, "reward": 0.5}}), file=open({str(results)!r}, "a"))
+"""
+    command = ["--sessions", "--results", str(results), "--", sys.executable, "-c", code]
+    assert main(["capture", "eval", *command]) == 0
+    assert capsys.readouterr().out == "eval: 2 trajectories, mean reward 0.5\n"
+    assert main(["capture", "eval", "-n", "2", *command]) == 2
+    assert "cannot take n" in capsys.readouterr().err
