@@ -161,6 +161,21 @@ def test_what_trains_is_the_sampled_ids_and_not_a_tokenisation_of_their_text(ren
     assert trained(sequence_of(renderer, history(user(), choice([*letters, end], "the")))) == [*letters, end]
 
 
+def test_token_ids_of_a_message_are_read_as_they_were_sampled_and_not_trained(renderer, policy, encode, end, say):
+    letters = [policy.tokenizer.convert_tokens_to_ids(letter) for letter in "the"]
+    turn = {"role": "assistant", "content": "the", "token_ids": [*letters, end]}
+    sequence = sequence_of(renderer, history(user("a"), turn, user("b"), say([50, end])))
+    assert list(sequence.ids) == [*encode("<s>[ask]user a[tell]"), *letters, end, *encode("[ask]user b[tell]"), 50, end]
+    assert trained(sequence) == [50, end]
+
+
+@pytest.mark.parametrize("ids", [[40], [10**6]])
+def test_token_ids_of_another_message_or_policy_are_read_as_the_text(renderer, encode, end, say, ids):
+    turn = {"role": "assistant", "content": "the", "token_ids": [*ids, end]}
+    sequence = sequence_of(renderer, history(user("a"), turn, user("b"), say([50, end])))
+    assert list(sequence.ids) == [*encode("<s>[ask]user a[tell]the</s>[ask]user b[tell]"), 50, end]
+
+
 def test_earlier_turns_train_too_and_an_end_of_turn_is_not_doubled(renderer, encode, end, say):
     sequence = sequence_of(renderer, history(user("a"), say([40, end]), user("b"), say([50, 51, end])))
     first, second = encode("<s>[ask]user a[tell]"), encode("[ask]user b[tell]")

@@ -56,7 +56,7 @@ _KINDS = {
         engine=EngineStatus(name="wandb", unsupported=_UNSUPPORTED),
     ),
 }
-_OWN_OF_CHOICES = {"policy_version", "continues"}  # what this package adds to the choices of a service
+_OWN = {"policy_version", "continues", "token_ids"}  # what this package adds to choices and messages
 _OF_TRAJECTORIES: dict[str, Any] = {
     "messages_and_choices": [], "tools": None, "additional_histories": [], "reward": 0.0,
     "initial_policy_version": None, "final_policy_version": None, "metrics": {}, "metadata": {}, "logs": [],
@@ -124,7 +124,7 @@ def config_of(address: Address, job: CreateTrainingJob) -> CreateTrainingJob:
 
 
 def trajectory_of(trajectory: Mapping[str, Any]) -> dict[str, Any]:
-    """A trajectory with the fields that the client of wandb sends, and its choices without what this package added."""
+    """A trajectory with the fields that the client of wandb sends, and its items without what this package added."""
     sent = {name: trajectory.get(name, default) for name, default in _OF_TRAJECTORIES.items()}
     sent["messages_and_choices"] = [_item(item) for item in sent["messages_and_choices"]]
     sent["additional_histories"] = [
@@ -135,4 +135,4 @@ def trajectory_of(trajectory: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _item(item: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in item.items() if name not in _OWN_OF_CHOICES}
+    return {name: value for name, value in item.items() if name not in _OWN}

@@ -69,7 +69,8 @@ def _kept_of(message: Message) -> Hashable:
         else (call.custom.name, call.custom.input)
         for call in message.tool_calls or ()
     )
-    return message.role, reasoning_of(message.to_wire(), text)[1].strip(), calls
+    fields = {**(message.model_extra or {}), "reasoning_content": message.reasoning_content}
+    return message.role, reasoning_of(fields, text)[1].strip(), calls
 
 
 def _text(content: Any) -> str:

@@ -45,53 +45,62 @@ def histories(calls: Sequence[Call]) -> list[History]:
     """
     roots: dict[bytes, list[_Turn]] = {}
     ends: dict[bytes, list[_Turn]] = {}
-    for call in _without_lost(calls):
-        turns = [_Turn(call, choice) for choice in call.choices]
-        prefixes = _prefixes(call)
-        found = next((ends[prefix] for prefix in reversed(prefixes) if prefix in ends), None)
+    for call in _without_lost(_digested(calls)):
+        turns = [_Turn(call.call, choice) for choice in call.call.choices]
+        found = next((ends[prefix] for prefix in reversed(call.prefixes) if prefix in ends), None)
         if found:
             parent = next((turn for turn in found if not turn.next), found[0])
             parent.next += turns
         else:
-            roots.setdefault(prefixes[-1], []).extend(turns)
-        for turn, end in zip(turns, _ends(call, prefixes), strict=True):
+            roots.setdefault(call.prefixes[-1], []).extend(turns)
+        for turn, end in zip(turns, call.ends, strict=True):
             ends.setdefault(end, []).append(turn)
     return [_history(path) for turns in roots.values() for path in _paths(turns)]
 
 
-def _without_lost(calls: Sequence[Call]) -> list[Call]:
+@dataclass(frozen=True)
+class _Digested:
+    """A call with digests of its tools and messages up to each message, and of all of them with each answer."""
+
+    call: Call
+    prefixes: Sequence[bytes]
+    ends: Sequence[bytes]
+
+
+def _digested(calls: Sequence[Call]) -> list[_Digested]:
+    texts: dict[int, bytes] = {}  # of messages, which later calls have again
+
+    def following(digest: bytes, message: Message) -> bytes:
+        if id(message) not in texts:
+            texts[id(message)] = json.dumps(message.to_wire(), sort_keys=True).encode()
+        return sha256(digest + texts[id(message)]).digest()
+
+    digested = []
+    for call in calls:
+        tools = sha256(json.dumps([tool.to_wire() for tool in call.tools], sort_keys=True).encode()).digest()
+        prefixes = list(accumulate(call.messages, following, initial=tools))[1:]
+        answers = [as_message(choice) for choice in call.choices]
+        ends = [sha256(prefixes[-1] + json.dumps(each.to_wire(), sort_keys=True).encode()).digest() for each in answers]
+        digested.append(_Digested(call, prefixes, ends))
+    return digested
+
+
+def _without_lost(calls: Sequence[_Digested]) -> list[_Digested]:
     """The calls without those whose answer a retry of the same request replaced, as no later call continues it."""
-    prefixes = [_prefixes(call) for call in calls]
-    read = {prefix for each in prefixes for prefix in each}
-    ends = [set(_ends(call, each)) for call, each in zip(calls, prefixes, strict=True)]
+    read = {prefix for each in calls for prefix in each.prefixes}
     lost: set[int] = set()
     for i, call in enumerate(calls):
         same = [
             j
-            for j in range(i if call.retry else 0)
+            for j in range(i if call.call.retry else 0)
             if j not in lost
-            and calls[j].retry < call.retry
-            and prefixes[j][-1] == prefixes[i][-1]
-            and not (ends[j] - ends[i]) & read
+            and calls[j].call.retry < call.call.retry
+            and calls[j].prefixes[-1] == call.prefixes[-1]
+            and not {*calls[j].ends}.difference(call.ends) & read
         ]
         if same:
-            lost.add(max(same, key=lambda j: (calls[j].retry, j)))
+            lost.add(max(same, key=lambda j: (calls[j].call.retry, j)))
     return [call for i, call in enumerate(calls) if i not in lost]
-
-
-def _prefixes(call: Call) -> list[bytes]:
-    """A digest of the tools with the messages up to each of them."""
-    digest = sha256(json.dumps([tool.to_wire() for tool in call.tools], sort_keys=True).encode()).digest()
-    return list(accumulate(call.messages, _with, initial=digest))[1:]
-
-
-def _ends(call: Call, prefixes: Sequence[bytes]) -> list[bytes]:
-    """Of each choice, a digest as of `_prefixes` that ends with its message."""
-    return [_with(prefixes[-1], as_message(choice)) for choice in call.choices]
-
-
-def _with(digest: bytes, message: Message) -> bytes:
-    return sha256(digest + json.dumps(message.to_wire(), sort_keys=True).encode()).digest()
 
 
 def _paths(turns: Sequence[_Turn]) -> Iterator[list[_Turn]]:

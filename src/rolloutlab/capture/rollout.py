@@ -32,14 +32,14 @@ class CallSettings:
 
 @dataclass(frozen=True)
 class UnansweredCall:
-    """A call without an answer yet. sent: a digest of what its client has sent, `tries` times before this.
+    """A call without an answer yet. sent: what its client has sent, `tries` times before this.
 
     retry: as of `Call`; 0 where no answer can have been lost.
     """
 
     request: ChatRequest
     number: int
-    sent: bytes
+    sent: ChatRequest
     tries: int
     retry: int
 
@@ -72,11 +72,11 @@ class CapturedRollout:
 
     def begin(self, body: ChatRequest, tries: int = 0) -> UnansweredCall:
         """The call of a request as the service gets it. tries: how often its client has sent the request before."""
-        number, sent = self._begun, sha256(body.to_json().encode()).digest()
+        number = self._begun
         self._begun += 1
-        before = self._unanswered.get((sent, tries - 1))
+        before = self._unanswered.get((_digest(body), tries - 1)) if tries else None
         retry = before.pop() if before else tries  # after a try without an answer there is none to replace
-        return UnansweredCall(self._request(body, number), number, sent, tries, retry)
+        return UnansweredCall(self._request(body, number), number, body, tries, retry)
 
     def _request(self, body: ChatRequest, number: int) -> ChatRequest:
         fixed = dict(self._settings.fixed)
@@ -102,9 +102,13 @@ class CapturedRollout:
     def failed(self, call: UnansweredCall, error: Exception | None = None) -> None:
         """Record that a call has no answer, or that its client has not read it. error: of the service."""
         self._calls.pop(call.number, None)
-        self._unanswered.setdefault((call.sent, call.tries), []).append(call.retry)
+        self._unanswered.setdefault((_digest(call.sent), call.tries), []).append(call.retry)
         self.failure = error or self.failure
 
     def histories(self) -> list[History]:
         """What was sampled, as of `histories`."""
         return histories([call for _, call in sorted(self._calls.items())])
+
+
+def _digest(request: ChatRequest) -> bytes:
+    return sha256(request.to_json().encode()).digest()

@@ -12,7 +12,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from rolloutlab.api.wire.chat import AssistantMessage, Choice, CompletionMessage, Message, MessageOrChoice, TokenLogprob
+from rolloutlab.api.wire.chat import AssistantMessage, Choice, CompletionMessage, Message, TokenLogprob
 from rolloutlab.api.wire.reasoning import CLOSING, OPENING, reasoning_of
 from rolloutlab.api.wire.trajectories import History
 from rolloutlab.errors import ContextError, RenderingError
@@ -172,7 +172,8 @@ class Renderer:
         numbers = {i: k for k, i in enumerate(tokens)}
         trained = {i: self._ids(entries, f"{_ITEMS}.{i}") for i, entries in tokens.items() if entries}
         last = max(trained, default=0)  # its message is no context of any sampled token
-        sampled = trained | self._given_ids(items[:last], _ITEMS)
+        given = {i: m for i, m in enumerate(items[:last]) if isinstance(m, AssistantMessage) and m.token_ids}
+        sampled = trained | {i: m.token_ids or [] for i, m in given.items() if not self._wrong(m)}  # else their text
         whole = self._messages.plain(items[:last], _ITEMS, tools)
         changes = bool(self._messages.unread(items[:last], tools))  # what is dropped may depend on later messages
         texts, bodies, encode = self._turns(sampled).texts, dict[int, str | None](), cache(self._encode)
@@ -304,15 +305,12 @@ class Renderer:
 
     def _plain(self, messages: Sequence[Message], tools: Tools) -> tuple[list[dict[str, Any]], dict[int, list[int]]]:
         """The messages for the template, and the token ids of those that have some, by their index."""
-        return self._messages.plain(messages, "messages", tools), self._given_ids(messages, "messages")
-
-    def _given_ids(self, items: Sequence[MessageOrChoice], path: str) -> dict[int, list[int]]:
-        """The `token_ids` of messages, by index; RenderingError where they are not those of their message."""
-        given = {i: m for i, m in enumerate(items) if isinstance(m, AssistantMessage) and m.token_ids}
-        wrong = [f"{path}.{i}.token_ids: {why}" for i, message in given.items() if (why := self._wrong(message))]
+        plain = self._messages.plain(messages, "messages", tools)
+        sampled = {i: m for i, m in enumerate(messages) if isinstance(m, AssistantMessage) and m.token_ids}
+        wrong = [f"messages.{i}.token_ids: {why}" for i, message in sampled.items() if (why := self._wrong(message))]
         if wrong:  # all of them, so that a client needs one more request and no more
             raise RenderingError("; ".join(wrong), hint="leave token_ids out")
-        return {i: message.token_ids or [] for i, message in given.items()}
+        return plain, {i: message.token_ids or [] for i, message in sampled.items()}
 
     def _wrong(self, message: AssistantMessage) -> str | None:
         """What is wrong with the `token_ids` of a message; what a stop string cut off may follow its text."""

@@ -5,7 +5,7 @@ import copy
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -38,15 +38,19 @@ class ProgramEnd:
 
 @dataclass(frozen=True)
 class EndedRollout:
-    """A rollout that has sampled something. sampling, usage, step: as of `Placed`."""
+    """A rollout that has sampled something. usage, step: as of `Placed`."""
 
     place: int
     position: int
-    histories: Sequence[History]
+    captured: CapturedRollout
     end: ProgramEnd
-    sampling: Mapping[str, float]
     usage: tuple[int, int]
     step: int | None
+
+    @cached_property
+    def histories(self) -> list[History]:
+        """What was sampled: the main history, then the additional ones."""
+        return self.captured.histories()
 
 
 class ProgramRunner:
@@ -181,7 +185,7 @@ def ended_rollout(place: int, position: int, captured: CapturedRollout, end: Pro
     choices = [choice for completion in captured.completions for choice in completion.choices]
     versions = [(choice.model_extra or {}).get("policy_version") for choice in choices]
     step = next((version for version in versions if isinstance(version, int)), None)
-    return EndedRollout(place, position, captured.histories(), end, captured.sampling, usage, step)
+    return EndedRollout(place, position, captured, end, usage, step)
 
 
 def _rewarded(value: Any) -> tuple[float | None, dict[str, float]]:

@@ -6,6 +6,7 @@ from itertools import takewhile
 from typing import Any
 
 from rolloutlab.api.wire.chat import Choice
+from rolloutlab.api.wire.trajectories import History
 from rolloutlab.api.wire.turns import as_message
 from rolloutlab.errors import ConflictError, RolloutlabError, SamplingError
 from rolloutlab.objective.preflight import count
@@ -46,9 +47,9 @@ class ProgramWriter:
 
     def take(self, ended: Sequence[EndedRollout]) -> None:
         """Store rollouts with their rewards, at once; a generation is created with its first ones."""
-        groups = self._groups
+        groups, histories = self._groups, [each.histories for each in ended]  # merged before the lab is locked
         try:
-            self._lab.at_once(lambda: self._put(ended))
+            self._lab.at_once(lambda: self._put(ended, histories))
         except BaseException:
             if not groups:  # nothing of the generation was stored
                 self.close()
@@ -95,13 +96,12 @@ class ProgramWriter:
     def _stored(self) -> str:
         return f"{self.done:,} of {count(self.total, 'rollout')} had ended"
 
-    def _put(self, ended: Sequence[EndedRollout]) -> None:
+    def _put(self, ended: Sequence[EndedRollout], histories: Sequence[Sequence[History]]) -> None:
         if not self._groups:
             self._begin(ended)
         scores = []
-        for each in ended:
+        for each, (main, *further) in zip(ended, histories, strict=True):
             group = self._groups[each.place]
-            main, *further = each.histories
             beginning = takewhile(lambda item: not isinstance(item, Choice), main.messages_and_choices)
             fitted = self._lab.fit_prompt(group, [as_message(item) for item in beginning])
             extra: dict[str, Any] = {"metadata": {"episode_end": each.end.reason}}
@@ -110,7 +110,7 @@ class ProgramWriter:
             extra |= {"logs": list(each.end.logs)} if each.end.logs else {}
             items = main.messages_and_choices[len(fitted.prompt) :]
             plan = self._run.plan
-            sampling = {**plan.sampling(), **each.sampling}
+            sampling = {**plan.sampling(), **each.captured.sampling}
             arrival = Arrival(each.position, items, 0, extra)
             self._lab.put_all([Placed(fitted, [arrival], plan.model, each.step, sampling, each.usage)])
             if each.end.reward is not None:

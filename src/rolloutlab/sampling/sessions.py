@@ -126,7 +126,7 @@ def _recorded(run: ProgramRun, name: str, ended: EndedRollout) -> Recorded:
         items[len(prompt) :],
         model=run.plan.model,
         step=ended.step,
-        sampling={**run.plan.sampling(), **ended.sampling},
+        sampling={**run.plan.sampling(), **ended.captured.sampling},
         extra=extra,
     )
 
