@@ -35,7 +35,15 @@ from rolloutlab.sampling.plan import (
     sampled_again,
 )
 from rolloutlab.sampling.program_run import LONG_TIMEOUT, TIMEOUT, run_program, run_sessions
-from rolloutlab.sampling.programs import Program, ProgramRun, Solve, program_of, programmed, programmed_again
+from rolloutlab.sampling.programs import (
+    Program,
+    ProgramRun,
+    Solve,
+    program_of,
+    programmed,
+    programmed_again,
+    programmed_as,
+)
 from rolloutlab.sampling.run import CONCURRENT, check_concurrency, sample
 from rolloutlab.sampling.sessions import join_results, read_results
 from rolloutlab.sampling.split import split_rows
@@ -110,6 +118,7 @@ class Session:
         self._scorers, self._reward_loop = Scorers(), RewardLoop()
         self._scoring: Meter | None = None
         self._jobs = LabJobs(lambda: self.store, self._connector, self._scorers)
+        self._programs: dict[tuple[str, str], Program] = {}
         self._search = SearchPlaces(lambda: self.store, lambda: self.settings, lambda: self._connector.http)
         self.seen = self._models.seen
         """Names of models that a service listed; tab completion offers them."""
@@ -510,6 +519,7 @@ class Session:
             `chat`.
         """
         program = program_of(solve, self._secret)
+        self._programs[name.partition(":")[0], program.name] = program
         if resume:
             run = programmed_again(self.store, name, program)
         else:
@@ -562,6 +572,14 @@ class Session:
             message = f"no line of {results} has the id of a session of {name}"
             raise InputError(message, hint="metadata.session of a trajectory is its id")
         return self._collection(collection)
+
+    def _program_of(self, summary: StoredCollection) -> Program | None:
+        """The program that a collection was captured from; InputError where this notebook does not have it."""
+        name = summary.plan.get("program")
+        if name and (summary.name, name) not in self._programs:
+            message = f"{summary.label} was captured from {name}, which this notebook has not run"
+            raise InputError(message, hint=f"lab.rollouts({summary.name!r}, {name}, resume=True)")
+        return self._programs[summary.name, name] if name else None
 
     @property
     def _secret(self) -> str | None:
@@ -1021,7 +1039,8 @@ class Session:
         prompts that a job of this lab trained on in between get no verdict. prompt: for `over`, if the collection's was
         a function. anytime: an interval that stays valid when it is read repeatedly while rows are added, and is wider.
         bounds: the smallest and largest possible reward, if not 0 and 1; without bounds the interval assumes roughly
-        normal differences. n: completions per prompt, by default as before. tools, env: those it was sampled with.
+        normal differences. n: completions per prompt, by default as before. tools, env: those it was sampled with. What
+        was captured from a program of this notebook is played again, with the rewards that the program returns.
 
         The samples stay in the lab, as the collections `compare.NAME.step0` and so on.
 
@@ -1032,7 +1051,7 @@ class Session:
         from rolloutlab.trajectories.comparison import Comparison, pairs_of  # and numpy
 
         summary = self.store.collection(name)
-        source = given_source(env)
+        source, program = given_source(env), self._program_of(summary)
         check_environment(name, summary.plan.get("env"), source)
         functions, weights = self._scorers.scorer_for(summary, reward, name, gives_reward=source is not None)
         selected = self._models.existing(model or self.selected)
@@ -1041,8 +1060,13 @@ class Session:
         sides = []
         for step in steps:
             label, target = f"compare.{summary.name}.step{step}", f"{selected.name}@{step}"
-            again = label, target, over, variables or {}, n, Tools(tools), prompt, source
-            side = self._sample(sampled_again(self.store, name, *again), concurrency)
+            if program:
+                run = programmed_as(self.store, name, label, target, program, over, n)
+                play = partial(run_program, concurrency=concurrency, timeout=TIMEOUT)
+                side = self._captured(run, play, None, register=False)
+            else:
+                again = label, target, over, variables or {}, n, Tools(tools), prompt, source
+                side = self._sample(sampled_again(self.store, name, *again), concurrency)
             sides.append((target, self.reward(side.label, functions, weights) if functions else side))
         (old, was), (new, became) = sides
         trained, notes = self._jobs.trained_between(selected, steps)

@@ -56,3 +56,26 @@ def test_the_first_ratio_is_one_on_every_turn_branch_and_sub_agent(practice_serv
     assert report["trainable_trajectories"] == len(trajectories)
     ratios = [step[name] for step in steps for name in ("ratio_mean", "ratio_max")]
     assert ratios == pytest.approx([1] * len(ratios), abs=1e-3)
+
+
+async def answers(row, client):
+    answer = await client.chat.completions.create(messages=[user(f"Say {row['word']}")], max_tokens=8)
+    return float(row["word"] in (answer.choices[0].message.content or ""))
+
+
+def test_two_checkpoints_are_compared_by_playing_the_program_again(practice_service, tmp_path):
+    with closing(Session(Settings(home=tmp_path, service=practice_service.address), http=practice_service.http)) as lab:
+        rows = [{"word": word} for word in ("yes", "no", "maybe", "hello")]
+        lab.model("lab/compared")
+        made = lab.rollouts("says", answers, over=rows, n=2, seed=1, max_tokens=6)
+        values = iter(range(8))
+        lab.reward("says", lambda answer: float(next(values) % 2), cache=False, overwrite=True)
+        lab.train("says", say=lambda _: None).wait()
+        comparison = lab.compare("says", over=rows[2:], n=3)
+        for step in (0, 1):
+            side = lab.collection(f"compare.says.step{step}")
+            assert [len(group.trajectories) for group in side.groups] == [3, 3]
+            assert {t.step for group in side.groups for t in group.trajectories} == {step}
+            assert all(t.tokens <= 6 and t.reward is not None for group in side.groups for t in group.trajectories)
+        assert len(comparison.pairs) == 2
+        assert made.groups[0].trajectories[0].step == 0

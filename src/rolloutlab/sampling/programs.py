@@ -97,6 +97,16 @@ def programmed_again(lab: Lab, label: str, program: Program) -> ProgramRun:
     return ProgramRun(summary.name, program, plan, groups, seats, summary)
 
 
+def programmed_as(
+    lab: Lab, label: str, name: str, model: str, program: Program, over: Any, n: int | None
+) -> ProgramRun:
+    """A collection called `name` of another one's rows, seeds and settings, from another model. over: other rows."""
+    plan = SamplingConfig.model_validate(lab.collection(label).plan)
+    rows = [group.row for group in lab.groups(lab.find(label))] if over is None else over
+    settings = {"model": model, "n": n or plan.n, "seed": plan.seed, **plan.fixed}
+    return programmed(name, program, rows, settings)
+
+
 def check_no_program(label: str, plan: SamplingConfig) -> None:
     """InputError for a collection that only its program can sample."""
     if plan.program:
