@@ -1,8 +1,8 @@
 """`rolloutlab capture`: programs in processes of their own."""
 
 import json
-import os
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -41,14 +41,14 @@ def capture(session, monkeypatch, capsys, rows):
 
 def test_a_command_runs_for_each_row_and_its_last_line_is_the_reward(capture):
     status, printed, trajectories = capture('print(json.dumps({"right": 1, "brief": 0.5}))', "-n", "2")
-    assert (status, printed.out) == (0, "agent: 4 trajectories, mean reward 1.5\n")
+    assert (status, printed.out) == (0, "agent:1 has 4 trajectories, mean reward 1.5\n")
     assert [trajectory.prompt for trajectory in trajectories] == ["one", "one", "two", "two"]
     assert all(trajectory.tokens > 0 for trajectory in trajectories)
 
 
 def test_a_last_line_that_is_no_json_leaves_the_reward_open(capture):
     status, printed, trajectories = capture("print('done')")
-    assert (status, printed.out) == (0, "agent: 2 trajectories, not scored yet\n")
+    assert (status, printed.out) == (0, "agent:1 has 2 trajectories, not scored yet\n")
     assert [trajectory.extra["metadata"]["episode_end"] for trajectory in trajectories] == ["done", "done"]
 
 
@@ -63,14 +63,15 @@ def test_a_command_that_hangs_is_ended_with_all_that_it_started(capture, tmp_pat
     end = f"""
 import subprocess
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-open({str(tmp_path)!r} + "/" + row["task"], "w").write(str(child.pid))
+import pathlib
+pathlib.Path({str(tmp_path)!r}, row["task"]).write_text(str(child.pid))
 child.wait()
 """
     *_, trajectories = capture(end, "--timeout", "8")
     assert [trajectory.extra["metadata"]["episode_end"] for trajectory in trajectories] == ["timeout"] * 2
     for task in ("one", "two"):
-        status = f"/proc/{(tmp_path / task).read_text()}/status"
-        assert not os.path.exists(status) or "zombie" in open(status).read()  # noqa: PTH110, PTH123, SIM115
+        status = Path("/proc", (tmp_path / task).read_text(), "status")
+        assert not status.exists() or "zombie" in status.read_text()
 
 
 def test_the_environment_of_a_command_has_no_secret_of_the_lab(capture, session, monkeypatch):

@@ -103,6 +103,6 @@ for name in ("a", "b"):
 """
     command = ["--sessions", "--results", str(results), "--", sys.executable, "-c", code]
     assert main(["capture", "eval", *command]) == 0
-    assert capsys.readouterr().out == "eval: 2 trajectories, mean reward 0.5\n"
+    assert capsys.readouterr().out == "eval:1 has 2 trajectories, mean reward 0.5\n"
     assert main(["capture", "eval", "-n", "2", *command]) == 2
     assert "cannot take n" in capsys.readouterr().err

@@ -5,6 +5,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from rolloutlab.errors import InputError
+from rolloutlab.objective.preflight import count
 
 if TYPE_CHECKING:
     from rolloutlab.trajectories.collection import Collection
@@ -81,4 +82,4 @@ def _report(collection: "Collection") -> None:
     trajectories = [trajectory for group in collection.groups for trajectory in group.trajectories]
     rewards = [trajectory.reward for trajectory in trajectories if trajectory.reward is not None]
     mean = f", mean reward {sum(rewards) / len(rewards):.3g}" if rewards else ", not scored yet"
-    print(f"{collection.label}: {len(trajectories):,} trajectories{mean}")
+    print(f"{collection.label} has {count(len(trajectories), 'trajectory')}{mean}")

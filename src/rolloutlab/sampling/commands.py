@@ -13,6 +13,8 @@ from typing import Any
 from rolloutlab.capture.client import RolloutClient
 from rolloutlab.errors import SamplingError
 
+_END = 2.0
+"""Seconds within which a killed command has ended."""
 _SHOWN = 400
 """Characters of the end of standard error that an error shows."""
 
@@ -40,11 +42,14 @@ async def _run(command: Sequence[str], secret: str | None, row: Mapping[str, Any
         env=_environment(client, secret),
         start_new_session=True,
     )
+    ending = asyncio.ensure_future(process.communicate(json.dumps(row).encode()))
     try:
-        printed, errors = await process.communicate(json.dumps(row).encode())
+        await asyncio.wait([ending])
     finally:
         with suppress(ProcessLookupError):  # it has ended, with all that it had started
             os.killpg(process.pid, signal.SIGKILL)
+        await asyncio.wait([ending], timeout=_END)
+    printed, errors = ending.result()
     if process.returncode:
         end = errors.decode(errors="replace").strip()[-_SHOWN:]
         raise SamplingError(f"{command[0]} ended with status {process.returncode}: {end}")

@@ -175,7 +175,7 @@ def check_service(failure: Exception | None) -> None:
 
 def settings_of(plan: SamplingConfig, place: int, position: int) -> CallSettings:
     """The settings of the calls of one rollout."""
-    return CallSettings(plan.pinned_model(), plan.fixed, partial(plan.seed_of, place, position))
+    return CallSettings(plan.pinned_model, plan.fixed, partial(plan.seed_of, place, position))
 
 
 def ended_rollout(place: int, position: int, captured: CapturedRollout, end: ProgramEnd) -> EndedRollout:
