@@ -2,6 +2,7 @@
 
 import json
 import sys
+import threading
 
 import httpx
 import pytest
@@ -106,3 +107,22 @@ for name in ("a", "b"):
     assert capsys.readouterr().out == "eval:1 has 2 trajectories, mean reward 0.5\n"
     assert main(["capture", "eval", "-n", "2", *command]) == 2
     assert "cannot take n" in capsys.readouterr().err
+
+
+def test_an_interrupt_keeps_the_sessions_that_had_answers(session, monkeypatch):
+    begun = threading.Event()
+
+    def run(row, client):
+        evaluator(["a1"])(row, client)
+        begun.set()
+        threading.Event().wait(20)
+
+    def tick(*_):
+        if begun.is_set():
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("rolloutlab.widgets.progress.Progress.update", tick)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        session.capture("eval", run)
+    assert caught.value.__notes__[0] == "1 session had begun and are kept"
+    assert list(sessions(session.collection("eval"))) == ["a1"]

@@ -9,6 +9,9 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any
 
+_GRACE = 3.0
+"""Seconds that a cancelled coroutine has to clean up."""
+
 
 class OwnThread:
     """A call of a plain or async function. outcome: its result; errors are results too, as (None, error)."""
@@ -16,15 +19,18 @@ class OwnThread:
     def __init__(self, call: Callable[[], Any], name: str) -> None:
         self.outcome: Future[tuple[Any, BaseException | None]] = Future()
         self._call = call
-        self._awaited: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any] | None]] = []
+        self._awaited: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = []
         context = contextvars.copy_context()
         threading.Thread(target=context.run, args=(self._run,), name=name, daemon=True).start()
 
-    def leave(self) -> None:
-        """Cancel a coroutine; a plain function, and a coroutine that blocks its loop, are left behind."""
+    async def end(self) -> None:
+        """Cancel a coroutine, and give it some seconds; one that blocks, or a plain function, is left behind."""
+        if self.outcome.done():
+            return
         for loop, task in self._awaited:
             with suppress(RuntimeError):  # the loop has ended
-                loop.call_soon_threadsafe(task.cancel if task else int)
+                loop.call_soon_threadsafe(task.cancel)
+        await asyncio.wait([asyncio.wrap_future(self.outcome)], timeout=_GRACE)
 
     def _run(self) -> None:
         try:
@@ -38,5 +44,7 @@ class OwnThread:
                 self.outcome.set_result((None, error))
 
     async def _wait(self, result: Awaitable[Any]) -> None:
-        self._awaited.append((asyncio.get_running_loop(), asyncio.current_task()))
+        task = asyncio.current_task()
+        assert task, "this is a coroutine"
+        self._awaited.append((asyncio.get_running_loop(), task))
         self.outcome.set_result((await result, None))

@@ -1,7 +1,7 @@
 """Run of a program over rows: a gateway before the service, rollouts, storage, interrupts."""
 
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 
 from rolloutlab.api.http.client import MAX_CONNECTIONS
@@ -9,16 +9,17 @@ from rolloutlab.api.wire.chat import ChatCompletion, ChatRequest
 from rolloutlab.capture.gateway import Gateway, OnChunk
 from rolloutlab.capture.server import served
 from rolloutlab.connection import Connector
-from rolloutlab.errors import BudgetError, InputError, SamplingError, interrupted
+from rolloutlab.errors import BudgetError, InputError, SamplingError, ServiceError, interrupted
+from rolloutlab.objective.preflight import count
 from rolloutlab.sampling.earlier_tokens import EarlierTokens
 from rolloutlab.sampling.metering import Meter
 from rolloutlab.sampling.outage import Outage
-from rolloutlab.sampling.program_runner import EndedRollout, ProgramEnd, ProgramRunner
+from rolloutlab.sampling.program_runner import ProgramEnd, ProgramRunner, settings_of
 from rolloutlab.sampling.program_writer import ProgramWriter
 from rolloutlab.sampling.programs import ProgramRun
 from rolloutlab.sampling.run import ProgressBar, check_concurrency
 from rolloutlab.sampling.sending import Sender, sender
-from rolloutlab.sampling.sessions import play_sessions, store_sessions
+from rolloutlab.sampling.sessions import ended_sessions, play_sessions, store_sessions
 from rolloutlab.settings import Address
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import StoredCollection
@@ -100,22 +101,28 @@ def run_sessions(
     address = connector.address(partial(progress.update, 0, None))
     prepare(address)
     gateway, collection = _gateway(connector, address, meter), None
+    captured = gateway.open(settings_of(run.plan, 0, 0), by_session=True)
 
-    async def play() -> tuple[ProgramEnd, dict[str, EndedRollout]]:
+    async def play() -> ProgramEnd:
         async with served(gateway) as url:
-            return await play_sessions(run, gateway, url, connector.http.submit, timeout)
+            return await play_sessions(run, gateway, captured, url, connector.http.submit, timeout)
 
     def show() -> None:
         progress.update(gateway.sessions, None, "sessions")
         tick()
 
     try:
-        end, sessions = connector.http.run(play(), show)
-        if not sessions:
-            message = "; ".join(["no call of the program was answered", *end.logs])
-            raise SamplingError(message, hint="OPENAI_BASE_URL and OPENAI_API_KEY are what it has to use")
-        collection = store_sessions(lab, run, sessions)
+        end = connector.http.run(play(), show, to_its_end=True)
+        collection = store_sessions(lab, run, ended_sessions(captured, end))
         progress.keep("\n".join(end.logs))
+    except KeyboardInterrupt as error:
+        with suppress(SamplingError, ServiceError):  # nothing was sampled
+            sessions = ended_sessions(captured, ProgramEnd("error", ("interrupted",)))
+            collection = store_sessions(lab, run, sessions)
+            interrupted(
+                error, f"{count(len(sessions), 'session')} had begun and are kept", f"%group {collection.label}/0"
+            )
+        raise
     finally:
         meter.close(collection)
     return collection

@@ -130,10 +130,10 @@ class ProgramRunner:
         thread = OwnThread(partial(self._run.program.solve, row, client), f"rolloutlab-rollout-{place}-{position}")
         try:
             await asyncio.wait([asyncio.wrap_future(thread.outcome)], timeout=self._timeout)
+            end = program_end(thread, self._timeout)
         finally:
             self._gateway.close(captured)
-            thread.leave()
-        end = program_end(thread, self._timeout)
+            await thread.end()
         if end.reason != "done":
             check_service(captured.failure)
         if not captured.completions:

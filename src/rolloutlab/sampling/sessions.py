@@ -13,7 +13,8 @@ from rolloutlab.api.wire.chat import Choice
 from rolloutlab.api.wire.turns import as_message
 from rolloutlab.capture.client import RolloutClient, Submit
 from rolloutlab.capture.gateway import Gateway
-from rolloutlab.errors import InputError, RewardError
+from rolloutlab.capture.rollout import CapturedRollout
+from rolloutlab.errors import InputError, RewardError, SamplingError
 from rolloutlab.sampling.own_thread import OwnThread
 from rolloutlab.sampling.program_runner import (
     EndedRollout,
@@ -21,7 +22,6 @@ from rolloutlab.sampling.program_runner import (
     check_service,
     ended_rollout,
     program_end,
-    settings_of,
 )
 from rolloutlab.sampling.programs import ProgramRun
 from rolloutlab.store.lab import Lab
@@ -61,27 +61,32 @@ def read_results(pattern: str) -> dict[str, SessionResult]:
 
 
 async def play_sessions(
-    run: ProgramRun, gateway: Gateway, url: str, submit: Submit, timeout: float
-) -> tuple[ProgramEnd, dict[str, EndedRollout]]:
-    """Run a program once: how it ended, and what its sessions have sampled.
-
-    Raises:
-        ServiceError, BudgetError: the program ended with it before any answer.
-    """
-    captured = gateway.open(settings_of(run.plan, 0, 0), by_session=True)
+    run: ProgramRun, gateway: Gateway, captured: CapturedRollout, url: str, submit: Submit, timeout: float
+) -> ProgramEnd:
+    """Run a program once, whose sessions are in `captured` then: how it ended."""
     client = RolloutClient(gateway, captured, url, submit)
     thread = OwnThread(partial(run.program.solve, {}, client), "rolloutlab-program")
     try:
         await asyncio.wait([asyncio.wrap_future(thread.outcome)], timeout=timeout)
+        return program_end(thread, timeout)
     finally:
         gateway.close(captured)
-        thread.leave()
-    end, sessions = program_end(thread, timeout), captured.sessions
-    sampled = {name: session for name, session in sessions.items() if session.completions}
+        await thread.end()
+
+
+def ended_sessions(captured: CapturedRollout, end: ProgramEnd) -> dict[str, EndedRollout]:
+    """What the sessions of a program have sampled, by their names.
+
+    Raises:
+        SamplingError, ServiceError, BudgetError: nothing, and why.
+    """
+    sampled = {name: each for name, each in captured.sessions.items() if each.completions}
     if not sampled:
-        for session in sessions.values():
+        for session in captured.sessions.values():
             check_service(session.failure)
-    return end, {name: ended_rollout(0, 0, each, end) for name, each in sampled.items()}
+        message = "; ".join(["no call of the program was answered", *end.logs])
+        raise SamplingError(message, hint="OPENAI_BASE_URL and OPENAI_API_KEY are what it has to use")
+    return {name: ended_rollout(0, 0, each, end) for name, each in sampled.items()}
 
 
 def store_sessions(lab: Lab, run: ProgramRun, sessions: Mapping[str, EndedRollout]) -> StoredCollection:
