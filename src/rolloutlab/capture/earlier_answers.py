@@ -1,4 +1,4 @@
-"""Earlier answers in what a program sends back: found by their text, and replaced by what was sampled."""
+"""Earlier answers in what a program sends back: matched by their text, and replaced by what was sampled."""
 
 import json
 from collections.abc import Hashable, Sequence
@@ -39,20 +39,20 @@ class EarlierAnswers:
 
     def restored(self, messages: Sequence[Message]) -> list[Message]:
         """The messages with what was sent and sampled in the place of the longest beginning that is known."""
-        place, found, answers = self, 0, list[_Answer]()
+        place, length, answers = self, 0, list[_Answer]()
         for i, message in enumerate(messages, 1):
             following = place._next.get(_kept_of(message))
             if following is None:
                 break
             place = following
             if place._answers:
-                found, answers = i, place._answers
+                length, answers = i, place._answers
         if not answers:
             return list(messages)
         answer = next((each for each in answers if not each.continued), answers[0])
         answer.continued = True
-        names = _new_names(messages[:found], answer.messages)
-        return [*answer.messages, *(_renamed(message, names) for message in messages[found:])]
+        names = _new_names(messages[:length], answer.messages)
+        return [*answer.messages, *(_renamed(message, names) for message in messages[length:])]
 
     def _after(self, message: Message) -> "EarlierAnswers":
         return self._next.setdefault(_kept_of(message), EarlierAnswers())

@@ -47,9 +47,9 @@ def histories(calls: Sequence[Call]) -> list[History]:
     ends: dict[bytes, list[_Turn]] = {}
     for call in _without_lost(_digested(calls)):
         turns = [_Turn(call.call, choice) for choice in call.call.choices]
-        found = next((ends[prefix] for prefix in reversed(call.prefixes) if prefix in ends), None)
-        if found:
-            parent = next((turn for turn in found if not turn.next), found[0])
+        continued = next((ends[prefix] for prefix in reversed(call.prefixes) if prefix in ends), None)
+        if continued:
+            parent = next((turn for turn in continued if not turn.next), continued[0])
             parent.next += turns
         else:
             roots.setdefault(call.prefixes[-1], []).extend(turns)

@@ -1,4 +1,4 @@
-"""Sessions of one program that runs many samples, such as an evaluator: trajectories told apart by a header."""
+"""Sessions of one program that runs many samples, such as an evaluator: trajectories distinguished by a header."""
 
 import asyncio
 import json
@@ -104,16 +104,16 @@ def store_sessions(lab: Lab, run: ProgramRun, sessions: Mapping[str, EndedRollou
 
 def join_results(lab: Lab, collection: StoredCollection, results: Mapping[str, SessionResult]) -> int:
     """Give the sessions of a collection their rewards; for how many of them there are results."""
-    scores, found = list[Score](), 0
+    scores, joined = list[Score](), 0
     for group in lab.each_group(collection):
         for trajectory in group.trajectories:
             result = results.get((trajectory.extra.get("metadata") or {}).get("session", ""))
-            found += result is not None
+            joined += result is not None
             if result and result.reward is not None:
                 scores.append(Score(trajectory, result.reward, result.components))
     if scores:
         lab.rewards.give(scores, "tool", keep_hand=True)
-    return found
+    return joined
 
 
 def _recorded(run: ProgramRun, name: str, ended: EndedRollout) -> Recorded:
