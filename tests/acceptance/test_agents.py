@@ -38,16 +38,17 @@ def capture(served: Any, tmp_path: Path) -> Any:
     return run
 
 
-SYSTEM = ["system", "user", "sampled", "user", "sampled"]
+TWO_TURNS = ["user", "sampled", "user", "sampled"]
+SYSTEM = ["system", *TWO_TURNS]
 
 
 @pytest.mark.parametrize(
     ("program", "histories"),
     [
-        ("openai_loop", [[*SYSTEM, "user", "sampled"], ["system", "user", "sampled"]]),
+        ("openai_loop", [[*SYSTEM, "user", "sampled"], ["system", "user", "sampled"], TWO_TURNS]),
         ("langgraph_loop", [SYSTEM]),
-        ("litellm_loop", [["user", "sampled", "user", "sampled", "user", "sampled"]]),
-        ("inspect_loop", [["user", "sampled", "user", "sampled"]] * 2),
+        ("litellm_loop", [[*TWO_TURNS, "user", "sampled"]]),
+        ("inspect_loop", [TWO_TURNS, TWO_TURNS]),
     ],
 )
 def test_each_turn_of_a_program_is_in_its_history_and_trains_as_it_was_sampled(capture, program, histories):
