@@ -126,3 +126,12 @@ def test_an_interrupt_keeps_the_sessions_that_had_answers(session, monkeypatch):
         session.capture("eval", run)
     assert caught.value.__notes__[0] == "1 session had begun and are kept"
     assert list(sessions(session.collection("eval"))) == ["a1"]
+
+
+def test_calls_that_name_no_session_are_one(session):
+    async def run(row, client):
+        for text in ("x", "y"):
+            await client.chat.completions.create(messages=[{"role": "user", "content": text}], max_tokens=2)
+
+    made = session.capture("eval", run)
+    assert [len(trajectory.additional) for trajectory in sessions(made).values()] == [1]

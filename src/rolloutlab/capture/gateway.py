@@ -70,6 +70,7 @@ class Gateway:
         """
         if rollout not in self._under_way:
             raise ConflictError(ENDED)
+        rollout = self.session(rollout, "")  # of a call that names none
         request, options = chat_request(body)
         call = rollout.begin(request, tries)
         task = asyncio.current_task()

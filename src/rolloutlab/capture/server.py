@@ -127,7 +127,7 @@ async def streamed(request: web.Request, answer: Answer) -> web.StreamResponse:
 def event(data: dict[str, Any]) -> bytes:
     """A server-sent event."""
     name = f"event: {data['type']}\n" if "sequence_number" in data else ""
-    return f"{name}data: {json.dumps(data, ensure_ascii=False)}\n\n".encode()
+    return f"{name}data: {json.dumps(data)}\n\n".encode()
 
 
 @web.middleware
