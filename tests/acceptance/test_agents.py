@@ -48,7 +48,7 @@ SYSTEM = ["system", *TWO_TURNS]
         ("openai_loop", [[*SYSTEM, "user", "sampled"], ["system", "user", "sampled"], TWO_TURNS]),
         ("langgraph_loop", [SYSTEM]),
         ("litellm_loop", [[*TWO_TURNS, "user", "sampled"]]),
-        ("inspect_loop", [TWO_TURNS, TWO_TURNS]),
+        ("inspect_loop", [TWO_TURNS, ["user", "sampled"], TWO_TURNS]),  # it asks the model for a "hello" in between
     ],
 )
 def test_each_turn_of_a_program_is_in_its_history_and_trains_as_it_was_sampled(capture, program, histories):
@@ -61,6 +61,8 @@ def test_each_turn_of_a_program_is_in_its_history_and_trains_as_it_was_sampled(c
 
 def test_agents_of_openai_have_a_history_each_and_their_calls_and_results_in_it(capture):
     found = capture("agents_sdk")
+    assert found["logs"] == []
+    assert any("tool" in shapes[0] for shapes in found["shapes"])
     for shapes in found["shapes"]:
         main, *others = shapes
         assert main[:3] == ["system", "user", "sampled"]
