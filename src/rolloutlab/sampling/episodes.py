@@ -16,7 +16,8 @@ from rolloutlab.errors import InputError, RefusedError
 from rolloutlab.sampling.config import SamplingConfig
 from rolloutlab.sampling.rollout import Rollout
 from rolloutlab.sampling.tools import Tools, as_text, call_name, failure_text
-from rolloutlab.store.models import Group, NewGroup, plain_text
+from rolloutlab.store.models import Group, NewGroup
+from rolloutlab.store.texts import plain_text
 
 _MAX_FAILED_STARTS = 8
 """Episodes that cannot begin before any answer has come, after which the rest is not tried."""

@@ -13,7 +13,7 @@ from rolloutlab.sampling.conversation import are_messages, read_json
 from rolloutlab.sampling.dataset import rows_of
 from rolloutlab.sampling.near import near_duplicates
 from rolloutlab.sampling.prompt import Row
-from rolloutlab.store.models import plain_text
+from rolloutlab.store.texts import plain_text
 
 _ANSWERS = frozenset({"assistant", "gpt", "chatgpt", "model"})
 TRAIN, HELD_OUT = "train", "held_out"

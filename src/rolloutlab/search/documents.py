@@ -12,7 +12,7 @@ from rolloutlab.objective.advantages import group_advantages
 from rolloutlab.search.engine.records import PARAGRAPH, Record, Span
 from rolloutlab.search.where import REASONING, REASONING_TEXT, All, AnyOf, Contains, Matches, Where
 from rolloutlab.store.changes import Entry, RewardChange
-from rolloutlab.store.models import plain_text
+from rolloutlab.store.texts import plain_text
 
 FIELDS = {
     "collection": "the collection's name",

@@ -1,7 +1,7 @@
 """Value types of the lab."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
@@ -13,6 +13,7 @@ from rolloutlab.api.wire.base import Wire
 from rolloutlab.api.wire.chat import AssistantMessage, Choice, Message, MessageOrChoice
 from rolloutlab.api.wire.reasoning import reasoning_of
 from rolloutlab.errors import InputError
+from rolloutlab.store.texts import last_user_text, plain_text
 
 
 @dataclass(frozen=True)
@@ -362,24 +363,6 @@ class SubmittedJob:
 
 def _choices(items: Sequence[MessageOrChoice]) -> list[Choice]:
     return [item for item in items if isinstance(item, Choice)]
-
-
-def plain_text(content: Any) -> str:
-    """The text of a message's content, a string or a list of parts."""
-    if isinstance(content, list):
-        return "".join(_text_of(part) for part in content)
-    return str(content or "")
-
-
-def last_user_text(messages: Iterable[Mapping[str, Any]]) -> str:
-    """The text of the last user message, if any."""
-    users = [message for message in messages if message["role"] == "user"]
-    return plain_text(users[-1].get("content")) if users else ""
-
-
-def _text_of(part: Any) -> str:
-    text = part.get("text") if isinstance(part, Mapping) else getattr(part, "text", None)
-    return str(text or "")
 
 
 _LABEL = re.compile(r"([\w.-]+)(?::(\d{1,18}))?")

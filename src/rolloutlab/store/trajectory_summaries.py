@@ -10,8 +10,9 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from rolloutlab.api.wire.chat import MessageOrChoice
-from rolloutlab.store.models import StoredCollection, StoredTrajectory, TrajectorySummary, last_user_text
+from rolloutlab.store.models import StoredCollection, StoredTrajectory, TrajectorySummary
 from rolloutlab.store.sqlite import Database, Row
+from rolloutlab.store.texts import last_user_text
 
 Items = Sequence[MessageOrChoice]
 PREVIEW = 200

@@ -25,8 +25,9 @@ from rolloutlab.sampling.metering import Meter
 from rolloutlab.sampling.prompt import fill_text
 from rolloutlab.sampling.run import ProgressBar
 from rolloutlab.store.lab import Lab
-from rolloutlab.store.models import Group, Score, StoredTrajectory, plain_text
+from rolloutlab.store.models import Group, Score, StoredTrajectory
 from rolloutlab.store.scorings import NewScoring
+from rolloutlab.store.texts import plain_text
 from rolloutlab.trajectories.collection import Collection
 from rolloutlab.trajectories.json_objects import json_objects
 from rolloutlab.trajectories.scoring.functions import say_kept

@@ -15,7 +15,8 @@ from rolloutlab.objective.advantages import Reason, TokenWeight
 from rolloutlab.objective.preflight import Preflight, count
 from rolloutlab.objective.splits import split_note
 from rolloutlab.sanitize import escape_to_one_line
-from rolloutlab.store.models import Group, StoredTrajectory, plain_text
+from rolloutlab.store.models import Group, StoredTrajectory
+from rolloutlab.store.texts import plain_text
 from rolloutlab.widgets.html import Cell, Html, Words, code, escape, html_table, paragraphs, title
 from rolloutlab.widgets.text import more, number, text_table
 
