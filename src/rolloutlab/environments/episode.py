@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from rolloutlab.api.wire.chat import Message
-from rolloutlab.environments.observations import BadStepError, Turn, messages_of, reward_of, turn_of
+from rolloutlab.environments.observations import BadStepError, EnvironmentTurn, messages_of, reward_of, turn_of
 from rolloutlab.environments.protocol import Source
 from rolloutlab.environments.record import End
 from rolloutlab.environments.thread import CallTimeoutError, EnvironmentThread, RaisedError
@@ -77,7 +77,7 @@ class Episode:
         observation = await self.call("reset", lambda: self._environment.reset(self._seed))
         return self._checked("reset", messages_of, observation)
 
-    async def step(self, answer: str) -> Turn:
+    async def step(self, answer: str) -> EnvironmentTurn:
         """What comes of an answer."""
         return self._checked("step", turn_of, await self.call("step", lambda: self._environment.step(answer)))
 

@@ -21,7 +21,7 @@ _MAX_NUMBER = 2**53
 Scalar = str | int | float | bool
 
 
-class Turn(NamedTuple):
+class EnvironmentTurn(NamedTuple):
     """What came of an answer: the messages that the policy reads next, and the rest of a `Step`."""
 
     messages: tuple[Message, ...]
@@ -34,7 +34,7 @@ class BadStepError(Exception):
     """A value that an environment may not return; the message says what it may."""
 
 
-def turn_of(value: Any) -> Turn:
+def turn_of(value: Any) -> EnvironmentTurn:
     """The turn of a `Step`, or of a tuple `(observation, reward, done)` with or without an `info`.
 
     Raises:
@@ -45,7 +45,7 @@ def turn_of(value: Any) -> Turn:
     messages = messages_of(step.observation)
     if not messages and not step.done:
         raise BadStepError("an episode that goes on needs an observation -> Step(None, reward, done=True) ends it")
-    return Turn(messages, step.reward, step.done, step.info)
+    return EnvironmentTurn(messages, step.reward, step.done, step.info)
 
 
 def step_of(value: Any) -> Step:

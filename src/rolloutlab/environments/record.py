@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
 
 from rolloutlab.api.wire.chat import FunctionTool
-from rolloutlab.environments.observations import Scalar, Turn
+from rolloutlab.environments.observations import EnvironmentTurn, Scalar
 
 End = Literal["done", "max_turns", "length", "context", "timeout", "error"]
 """How an episode ended. length: its last answer was cut off by max_tokens. context: the policy's context has no room
@@ -33,7 +33,7 @@ class EpisodeRecord:
     tools: tuple[FunctionTool, ...] = ()
     end: End | None = None
 
-    def after(self, turn: Turn) -> Self:
+    def after(self, turn: EnvironmentTurn) -> Self:
         """With one more turn."""
         return replace(self, turn_rewards=(*self.turn_rewards, turn.reward), info={**self.info, **turn.info})
 

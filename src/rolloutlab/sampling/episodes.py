@@ -9,7 +9,7 @@ from math import isfinite
 from rolloutlab.api.wire.chat import Choice, MessageOrChoice, ToolCall, ToolMessage
 from rolloutlab.api.wire.reasoning import reasoning_of
 from rolloutlab.environments.episode import Episode, EpisodeError
-from rolloutlab.environments.observations import BadStepError, Scalar, Turn, step_of
+from rolloutlab.environments.observations import BadStepError, EnvironmentTurn, Scalar, step_of
 from rolloutlab.environments.protocol import Source, Step
 from rolloutlab.environments.record import End, EpisodeRecord
 from rolloutlab.errors import InputError, RefusedError
@@ -145,7 +145,7 @@ class Episodes:
         elif played.episode.takes_answers:
             turn = await played.episode.step(_answer(choice))
         else:
-            turn = Turn((), done=True)
+            turn = EnvironmentTurn((), done=True)
         record = rollout.episode.after(turn)
         after = replace(rollout, items=(*rollout.items, *turn.messages), episode=record, logs=(*rollout.logs, *logs))
         if turn.done:
@@ -195,7 +195,7 @@ class _Played:
             raise EpisodeError(f"the environment and --tools both have {min(twice)!r}", hint="leave --tools out")
         self.has_tools = bool(self.own.schemas or shared.schemas)
 
-    async def called(self, calls: Sequence[ToolCall], shared: Tools, logs: list[str]) -> Turn:
+    async def called(self, calls: Sequence[ToolCall], shared: Tools, logs: list[str]) -> EnvironmentTurn:
         """What comes of the calls of an answer, one after the other: they may change the state of the environment."""
         messages: list[ToolMessage] = []
         reward, done = 0.0, False
@@ -211,7 +211,7 @@ class _Played:
                 text, step = await self._called(call, logs)
                 reward, done, info = reward + step.reward, step.done, {**info, **step.info}
                 messages.append(ToolMessage(role="tool", tool_call_id=call.id, content=text))
-        return Turn(tuple(messages), reward, done, info)
+        return EnvironmentTurn(tuple(messages), reward, done, info)
 
     async def _called(self, call: ToolCall, logs: list[str]) -> tuple[str, Step]:
         """The text of a result and, where the tool returned one, its step. Exceptions are for the policy to read."""
