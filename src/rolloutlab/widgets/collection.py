@@ -46,8 +46,8 @@ FLAGS = {
     "function_call": "ended on a function call",
     "max_turns": "ended after max_turns answers",
     "context": "ended where the context was full",
-    "timeout": "its environment took too long",
-    "error": "its environment failed",
+    "timeout": "ended by a time-out",
+    "error": "ended by an error",
 }
 """Reasons why a conversation ended that a reader should not overlook."""
 
