@@ -19,11 +19,11 @@ HEAD = """\
 
 Each room is a layer, and imports point down: `pyproject.toml` has the layers and `make lint` enforces them.
 
-- Notebook side: `magics` > `session.py` > `training` > `trajectories` > `widgets` | `sampling` > `connection.py` >
-  `auth`.
+- Notebook side: `magics` > `session.py` > `training` > `trajectories` > `widgets` | `sampling` > `capture` | `environments` >
+  `connection.py` > `auth`.
 - Shared: `search` > `store` > `objective` > `api` > `settings` > `fsutil.py` > `errors.py` > `sanitize.py`.
 - Service side: `cli` > `service` > `engines` > `policy`, on top of the shared rooms. The two sides
-  never import each other.
+  never import each other, except that `cli/capture.py` calls the session.
 
 This page is generated from the first line of each module by `python docs/architecture.py`.
 
