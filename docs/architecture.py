@@ -19,8 +19,8 @@ HEAD = """\
 
 Each room is a layer, and imports point down: `pyproject.toml` has the layers and `make lint` enforces them.
 
-- Notebook side: `magics` > `session.py` > `training` > `trajectories` > `widgets` | `sampling` > `capture` | `environments`
-  > `connection.py` > `auth`.
+- Notebook side: `magics` > `session.py` > `training` > `trajectories` > `widgets` | `sampling` >
+  `capture` | `environments` > `connection.py` > `auth`.
 - Shared: `search` > `store` > `objective` > `api` > `settings` > `fsutil.py` > `errors.py` > `sanitize.py`.
 - Service side: `cli` > `service` > `engines` > `policy`, on top of the shared rooms. The two sides
   never import each other, except that `cli/capture.py` calls the session.
