@@ -7,7 +7,7 @@ LANES ?= 3
 # Each of the hundred processes of the tests would compile the package anew, and each worker the tests.
 export PYTHONDONTWRITEBYTECODE :=
 BENCHMARKS := start sampling sharing rollouts capture lab rewards_view search training job_memory half_billion
-CLIENTS := openai art schemathesis search conformance rewards environments
+CLIENTS := openai art schemathesis search conformance rewards
 COMPAT := colab lowest
 # Colab is older in IPython, ipywidgets and pandas, which these meet not at all or in nothing but a long sign-in.
 WITHOUT_colab := api auth objective search store sampling/mcp kernel/test_canaries.py kernel/test_shared_grant.py
@@ -15,7 +15,7 @@ LONG_NOTEBOOKS := notebooks/08_sign_in_and_tools.ipynb notebooks/09_reasoning_an
 NBVAL := --nbval --nbval-current-env --nbval-sanitize-with tests/nbval.cfg
 MODULES := $(wildcard src/rolloutlab/widgets/js/*.* src/rolloutlab/widgets/js/*/*.*)
 
-.PHONY: demo test test-units test-deep practice test-processes test-notebooks lab lint acceptance compat bench bench-save faults faults-full lock clean $(CLIENTS:%=acceptance-%) acceptance-browser acceptance-notebooks acceptance-templates acceptance-engines acceptance-skyrl acceptance-ray acceptance-agents acceptance-sign_in environments $(COMPAT:%=compat-%)
+.PHONY: demo test test-units test-deep practice test-processes test-notebooks lab lint acceptance compat bench bench-save faults faults-full lock clean $(CLIENTS:%=acceptance-%) acceptance-browser acceptance-notebooks acceptance-templates acceptance-engines acceptance-skyrl acceptance-ray acceptance-environments acceptance-agents acceptance-sign_in environments $(COMPAT:%=compat-%)
 .DEFAULT_GOAL := demo
 
 demo: $(READY)
@@ -79,6 +79,10 @@ acceptance-engines:
 # A Tinker server on JAX that trains the practice policy; its environment has 2.2 GB.
 acceptance-skyrl: $(READY) .venvs/skyrl/.ready
 	$(PYTEST) -vv --durations=0 --durations-min=1 -c pyproject.toml tests/acceptance/test_skyrl.py
+
+# Environments of public packages, each played from one cell; some are imported for the first time for seconds.
+acceptance-environments: $(READY) .venvs/environments/.ready
+	.venvs/environments/bin/python -m pytest -c tests/acceptance/pytest.ini tests/acceptance/test_environments.py
 
 # Programs of agent frameworks, captured and trained on.
 acceptance-agents: $(READY) .venvs/agents/.ready

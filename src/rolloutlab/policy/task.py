@@ -13,6 +13,8 @@ from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
 
+import torch
+
 from rolloutlab.api.wire.base import Wire
 from rolloutlab.api.wire.training import ExperimentalTrainingConfig
 from rolloutlab.errors import Cancelled
@@ -73,7 +75,8 @@ class Task:
         digest = hashlib.sha256(repr(parts).encode())
         for each in chain.from_iterable(self.rows):
             tokens = each.tokens
-            digest.update(repr((len(tokens), each.advantage, each.weight, each.at_one)).encode())
+            advantage = torch.as_tensor(each.advantage, dtype=torch.double).tolist()  # one, or of each token
+            digest.update(repr((len(tokens), advantage, each.weight, each.at_one)).encode())
             for values in (tokens.ids, tokens.trained, tokens.logprobs):
                 digest.update(values)
         return digest.hexdigest()
