@@ -190,7 +190,7 @@ def test_another_refusal_is_an_error_without_a_reward(guessing, policy):  # noqa
 
 def test_episodes_whose_requests_fail_are_closed_and_played_at_a_resume(guessing, policy):  # noqa: F811
     guessing.run("closed = []\nGuessNumber.close = lambda self: closed.append(self.target)")
-    policy.refusal = lambda body: (400, openai_error("no such thing")) if body.get("seed", 0) % 2 else None
+    policy.refusal = lambda body: (402, openai_error("no such thing")) if body.get("seed", 0) % 2 else None
     error = guessing.error(CHAT)
     assert "failed, the others are kept" in error
     assert error.endswith("-> %%chat guess:1 --resume --env GuessNumber")

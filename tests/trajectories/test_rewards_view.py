@@ -389,7 +389,7 @@ def test_a_browser_that_loads_the_page_gets_the_first_rows_with_what_it_can_choo
     assert [r["name"] for r in state["page"]["rows"]] == NAMES
     assert (state["title"], state["components"]) == ("capitals", ["right"])
     assert {"stop", "length", "none"} <= set(state["finish_reasons"])
-    assert state["sources"] == ["function", "hand", "judge", "tool", "none"]
+    assert state["sources"] == ["function", "hand", "judge", "tool", "environment", "none"]
     assert {"unscored", "equal_rewards"} <= set(state["reasons"])
     assert json.loads(json.dumps(state)) == state
 
