@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rolloutlab.api.budget import Budget
 from rolloutlab.api.embedded import Embedded
@@ -36,6 +36,7 @@ from rolloutlab.sampling.plan import (
 )
 from rolloutlab.sampling.program_run import LONG_TIMEOUT, TIMEOUT, run_program, run_sessions
 from rolloutlab.sampling.programs import (
+    KnownPrograms,
     Program,
     ProgramRun,
     Solve,
@@ -101,6 +102,7 @@ if TYPE_CHECKING:
 Options = Mapping[str, Any]
 Say = Callable[[str], None]
 Weights = Mapping[str, float] | None
+Run = TypeVar("Run", SamplingRun, ProgramRun)
 
 
 class Session:
@@ -118,7 +120,7 @@ class Session:
         self._scorers, self._reward_loop = Scorers(), RewardLoop()
         self._scoring: Meter | None = None
         self._jobs = LabJobs(lambda: self.store, self._connector, self._scorers)
-        self._programs: dict[tuple[str, str], Program] = {}
+        self._programs = KnownPrograms()
         self._search = SearchPlaces(lambda: self.store, lambda: self.settings, lambda: self._connector.http)
         self.seen = self._models.seen
         """Names of models that a service listed; tab completion offers them."""
@@ -385,7 +387,7 @@ class Session:
         settings |= {"env_timeout": env_timeout}
         known, source = self._mcp.resolve(tools), given_source(env)
         work = sampled(name, prompt, over, system, variables or {}, settings, known, limit, prompt_column, source)
-        return self._sample(work, concurrency, budget, register=model is None)
+        return self._play(work, partial(sample, concurrency=concurrency), budget, register=model is None)
 
     def preview(
         self,
@@ -452,7 +454,7 @@ class Session:
             NotFoundError: no such collection. InputError: not sampled in this lab, or with other tools; and as `chat`.
         """
         work = resumed(self.store, name, self._mcp.resolve(tools), given_source(env))
-        return self._sample(work, concurrency, budget)
+        return self._play(work, partial(sample, concurrency=concurrency), budget)
 
     def continue_chat(
         self,
@@ -479,7 +481,7 @@ class Session:
         settings: dict[str, Any] = {"model": model or self.selected, "temperature": temperature, "top_p": top_p}
         settings |= {"max_tokens": max_tokens, "stop": stop, "seed": seed, "max_turns": max_turns}
         work = continued(self.store, name, prompt, variables or {}, settings, self._mcp.resolve(tools))
-        return self._sample(work, concurrency, budget, register=model is None)
+        return self._play(work, partial(sample, concurrency=concurrency), budget, register=model is None)
 
     def rollouts(
         self,
@@ -518,8 +520,7 @@ class Session:
             InputError: not such a function, or a wrong setting. SamplingError: rollouts without any answer. And as
             `chat`.
         """
-        program = program_of(solve, self._secret)
-        self._programs[name.partition(":")[0], program.name] = program
+        program = self._programs.known(name, program_of(solve, self._secret))
         if resume:
             run = programmed_again(self.store, name, program)
         else:
@@ -527,7 +528,7 @@ class Session:
             settings |= {"top_p": top_p, "max_tokens": max_tokens, "seed": seed}
             run = programmed(name, program, over, settings, limit)
         play = partial(run_program, concurrency=concurrency, timeout=timeout)
-        return self._captured(run, play, budget, register=model is None and not resume)
+        return self._play(run, play, budget, register=model is None and not resume)
 
     def capture(
         self,
@@ -555,7 +556,7 @@ class Session:
         settings: dict[str, Any] = {"model": model or self.selected, "temperature": temperature}
         settings |= {"top_p": top_p, "max_tokens": max_tokens, "seed": seed}
         run = programmed(name, program_of(program, self._secret), None, settings)
-        collection = self._captured(run, partial(run_sessions, timeout=timeout), budget, register=model is None)
+        collection = self._play(run, partial(run_sessions, timeout=timeout), budget, register=model is None)
         return self.join_results(collection.label, results) if results else collection
 
     def join_results(self, name: str, results: str) -> Collection:
@@ -573,33 +574,11 @@ class Session:
             raise InputError(message, hint="metadata.session of a trajectory is its id")
         return self._collection(collection)
 
-    def _program_of(self, summary: StoredCollection) -> Program | None:
-        """The program that a collection was captured from; InputError where this notebook does not have it."""
-        name = summary.plan.get("program")
-        if name and (summary.name, name) not in self._programs:
-            message = f"{summary.label} was captured from {name}, which this notebook has not run"
-            raise InputError(message, hint=f"lab.rollouts({summary.name!r}, {name}, resume=True)")
-        return self._programs[summary.name, name] if name else None
-
     @property
     def _secret(self) -> str | None:
         """The key of the service, which is left out of the environment of commands."""
         service = self.settings.service
         return service.token if service and isinstance(service.token, str) else None
-
-    def _captured(
-        self, run: ProgramRun, play: Callable[..., StoredCollection], budget: Budget | float | None, *, register: bool
-    ) -> Collection:
-        meter = self._meter("sampling", budget)
-        prepare = partial(self._models.ensure_registered, run.plan.model) if register else lambda _: None
-        run = replace(run, plan=self._models.pinned(run.plan)) if register else run
-        with Progress(f"rollouts {run.name}") as shown:
-            parts = run, self.store, self._connector, shown
-            try:
-                stored = play(*parts, tick=self._brokers.tick, meter=meter, prepare=prepare)
-            finally:
-                shown.keep("\n".join([*self._connector.refused.notes(), *meter.lines()]))
-        return self._collection(stored)
 
     split, environment = staticmethod(split_rows), staticmethod(source_of)
     sandbox, grader = sandbox, graders.of_session
@@ -1051,7 +1030,7 @@ class Session:
         from rolloutlab.trajectories.comparison import Comparison, pairs_of  # and numpy
 
         summary = self.store.collection(name)
-        source, program = given_source(env), self._program_of(summary)
+        source, program = given_source(env), self._programs.of(summary)
         check_environment(name, summary.plan.get("env"), source)
         functions, weights = self._scorers.scorer_for(summary, reward, name, gives_reward=source is not None)
         selected = self._models.existing(model or self.selected)
@@ -1062,11 +1041,11 @@ class Session:
             label, target = f"compare.{summary.name}.step{step}", f"{selected.name}@{step}"
             if program:
                 run = programmed_as(self.store, name, label, target, program, over, n)
-                play = partial(run_program, concurrency=concurrency, timeout=TIMEOUT)
-                side = self._captured(run, play, None, register=False)
+                side = self._play(run, partial(run_program, concurrency=concurrency, timeout=TIMEOUT))
             else:
                 again = label, target, over, variables or {}, n, Tools(tools), prompt, source
-                side = self._sample(sampled_again(self.store, name, *again), concurrency)
+                work = sampled_again(self.store, name, *again)
+                side = self._play(work, partial(sample, concurrency=concurrency))
             sides.append((target, self.reward(side.label, functions, weights) if functions else side))
         (old, was), (new, became) = sides
         trained, notes = self._jobs.trained_between(selected, steps)
@@ -1172,18 +1151,24 @@ class Session:
     def _meter(self, purpose: str, budget: Budget | float | None) -> Meter:
         return Meter(self._terms, lambda: self.store.spending, purpose, budget)
 
-    def _sample(
-        self, work: SamplingRun, concurrency: int, budget: Budget | float | None = None, *, register: bool = False
+    def _play(
+        self,
+        run: Run,
+        play: Callable[..., StoredCollection],
+        budget: Budget | float | None = None,
+        *,
+        register: bool = False,
     ) -> Collection:
-        meter = self._meter(SAMPLING, budget)
-        prepare = partial(self._models.ensure_registered, work.plan.model) if register else lambda _: None
-        work = replace(work, plan=self._models.pinned(work.plan)) if register else work
-        with Progress(f"sampling {work.name}") as shown:
+        """The collection of a run. register: its model is the selected one, which the service may not know yet."""
+        meter: Meter = self._meter(SAMPLING, budget)
+        prepare = partial(self._models.ensure_registered, run.plan.model) if register else lambda _: None
+        run = replace(run, plan=self._models.pinned(run.plan)) if register else run
+        with Progress(f"sampling {run.name}") as shown:
             tick = self._brokers.tick
             notes: Sequence[str] = ()
             try:
-                stored = sample(work, self.store, self._connector, shown, concurrency, tick, meter, prepare)
-                notes = work.notes
+                stored = play(run, self.store, self._connector, shown, tick=tick, meter=meter, prepare=prepare)
+                notes = run.notes
             finally:
                 shown.keep("\n".join([*notes, *self._connector.refused.notes(), *meter.lines()]))
         return self._collection(stored)

@@ -7,6 +7,7 @@ from typing import Any, Literal, Self
 
 from rolloutlab.api.wire.chat import FunctionTool
 from rolloutlab.environments.observations import EnvironmentTurn, Scalar
+from rolloutlab.objective.credit import TURN_REWARD
 
 End = Literal["done", "max_turns", "length", "context", "timeout", "error"]
 """How an episode ended. length: its last answer was cut off by max_tokens. context: the policy's context has no room
@@ -15,8 +16,6 @@ END = "episode_end"
 """The property of a trajectory's metadata that holds it."""
 PART = "env"
 """The component of the reward that an environment gives, and the metric with the same number, which scoring keeps."""
-TURN_REWARD = "turn_reward/"
-"""The metrics with the reward of each answer: `turn_reward/0` and so on."""
 
 
 @dataclass(frozen=True)

@@ -3,15 +3,18 @@
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rolloutlab.objective.advantages import Turn
 
-_TURN_REWARD = re.compile(r"turn_reward/(0|[1-9][0-9]{0,8})")
+TURN_REWARD = "turn_reward/"
+"""The metrics with the rewards of single answers: `turn_reward/0` and so on."""
+_TURN_REWARD = re.compile(TURN_REWARD + r"(0|[1-9][0-9]{0,8})")
 _LARGEST = sys.float_info.max
 
 
-def turn_rewards(metrics: Mapping[str, float]) -> dict[int, float]:
-    """The rewards of single turns by their index, from the metrics `turn_reward/0`, `turn_reward/1` and so on."""
+def turn_rewards(metrics: Mapping[str, Any]) -> dict[int, float]:
+    """The rewards of single turns by their index, from the metrics of a trajectory."""
     matches = ((_TURN_REWARD.fullmatch(name), value) for name, value in metrics.items())
     return {int(match[1]): float(value) for match, value in matches if match}
 

@@ -14,10 +14,14 @@ _GRACE = 3.0
 
 
 class OwnThread:
-    """A call of a plain or async function. outcome: its result; errors are results too, as (None, error)."""
+    """A call of a plain or async function.
+
+    outcome: its result and None, or None and what it raised: a future cannot carry StopIteration.
+    """
 
     def __init__(self, call: Callable[[], Any], name: str) -> None:
         self.outcome: Future[tuple[Any, BaseException | None]] = Future()
+        self.outcome.set_running_or_notify_cancel()  # what waits for it may be cancelled, and the call goes on
         self._call = call
         self._awaited: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = []
         context = contextvars.copy_context()

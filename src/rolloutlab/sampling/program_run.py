@@ -131,7 +131,7 @@ def run_sessions(
 def _check(run: ProgramRun, lab: Lab, timeout: float, meter: Meter) -> None:
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
         raise InputError(f"timeout must be a number of seconds > 0, not {timeout!r}", hint="--timeout 600")
-    meter.check(run.plan.model, max_tokens=run.plan.max_tokens)
+    meter.check(run.plan.pinned_model, max_tokens=run.plan.max_tokens)
     lab.check_writable()
 
 

@@ -12,7 +12,7 @@ from rolloutlab.sampling.config import SamplingConfig, make_plan
 from rolloutlab.sampling.dataset import kinds_of, rows_of
 from rolloutlab.sampling.split import ranges_of
 from rolloutlab.store.lab import Lab
-from rolloutlab.store.models import CollectionSummary, Group, NewGroup
+from rolloutlab.store.models import CollectionSummary, Group, NewGroup, StoredCollection
 
 Solve = Callable[[dict[str, Any], RolloutClient], Any]
 """A program: a function of a row and a client, plain or async; it returns a reward, components, or None."""
@@ -29,7 +29,7 @@ class Program:
 
 @dataclass(frozen=True)
 class ProgramRun:
-    """Rollouts to be played. seats: of each its group and its position there. begun: as of `SamplingRun`."""
+    """Rollouts to be played. seats: of each its group and its position there. begun, notes: as of `SamplingRun`."""
 
     name: str
     program: Program
@@ -37,6 +37,27 @@ class ProgramRun:
     groups: Sequence[NewGroup | Group]
     seats: Sequence[tuple[int, int]]
     begun: CollectionSummary | None = None
+    notes: Sequence[str] = ()
+
+
+class KnownPrograms:
+    """The programs that this notebook has run, by collection: none is stored, and `compare` plays them again."""
+
+    def __init__(self) -> None:
+        self._programs: dict[tuple[str, str], Program] = {}
+
+    def known(self, label: str, program: Program) -> Program:
+        """Remember the program of a collection."""
+        self._programs[label.partition(":")[0], program.name] = program
+        return program
+
+    def of(self, summary: StoredCollection) -> Program | None:
+        """The program that a collection was captured from; InputError where this notebook does not have it."""
+        name = summary.plan.get("program")
+        if name and (summary.name, name) not in self._programs:
+            hint = f"lab.rollouts({summary.name!r}, {name}, resume=True)"
+            raise InputError(f"{summary.label} was captured from {name}, which this notebook has not run", hint=hint)
+        return self._programs[summary.name, name] if name else None
 
 
 def program_of(solve: Any, secret: str | None = None) -> Program:

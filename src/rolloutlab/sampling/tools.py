@@ -4,9 +4,7 @@ import asyncio
 import inspect
 import json
 import re
-import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -16,6 +14,7 @@ from pydantic_core import to_json
 from rolloutlab.api.wire.chat import FunctionTool, ToolCall, ToolMessage
 from rolloutlab.errors import InputError, RefusedError, RolloutlabError, SignInError
 from rolloutlab.sampling.mcp.tools import ContextTool
+from rolloutlab.sampling.own_thread import OwnThread
 
 _PARAMETER = re.compile(r"^\s*(?::param )?\*{0,2}(?P<name>\w+)(?: \([^)]*\))?:[ \t]+(?P<text>.+)$", re.MULTILINE)
 
@@ -85,15 +84,15 @@ class Tools:
         if call.type == "function" and (elsewhere := self._elsewhere.get(name)):
             result, error = await _remote_call(elsewhere, call.function.arguments or "{}")
         else:
-            result, error = await _in_thread(lambda: self._called(call))
+            result, error = await asyncio.wrap_future(OwnThread(lambda: self._called(call), "rolloutlab-tool").outcome)
         if error is None:
             return result, None
         what = failure_text(error)
         return f"error: {what}", f"{name} failed: {what}"
 
-    def _called(self, call: ToolCall) -> str:
+    def _called(self, call: ToolCall) -> str | Awaitable[str]:
         result = self.call(call)
-        return as_text(asyncio.run(_awaited(result)) if inspect.isawaitable(result) else result)
+        return _text_of(result) if inspect.isawaitable(result) else as_text(result)
 
 
 def call_name(call: ToolCall) -> str:
@@ -121,24 +120,8 @@ async def _remote_call(tool: ContextTool, arguments: str) -> tuple[str, BaseExce
     return (_encodable(result), None) if not is_error else ("", RefusedError(result))
 
 
-async def _awaited(result: Awaitable[Any]) -> Any:
-    return await result
-
-
-async def _in_thread(work: Callable[[], str]) -> tuple[str, BaseException | None]:
-    """The result or the exception, as a value, since a future cannot carry StopIteration."""
-    # a thread of its own instead of a pool: a tool that hangs blocks neither other calls nor the exit
-    outcome: Future[tuple[str, BaseException | None]] = Future()
-
-    def run() -> None:
-        try:
-            outcome.set_result((work(), None))
-        except BaseException as error:  # noqa: BLE001 - a tool may fail in any way
-            outcome.set_result(("", error))
-
-    outcome.set_running_or_notify_cancel()
-    threading.Thread(target=run, name="rolloutlab-tool", daemon=True).start()
-    return await asyncio.wrap_future(outcome)
+async def _text_of(result: Awaitable[Any]) -> str:
+    return as_text(await result)
 
 
 def _name(tool: Callable[..., Any] | ContextTool) -> str:

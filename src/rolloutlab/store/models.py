@@ -13,6 +13,7 @@ from rolloutlab.api.wire.base import Wire
 from rolloutlab.api.wire.chat import AssistantMessage, Choice, Message, MessageOrChoice
 from rolloutlab.api.wire.reasoning import reasoning_of
 from rolloutlab.errors import InputError
+from rolloutlab.objective.credit import turn_rewards
 from rolloutlab.store.texts import last_user_text, plain_text
 
 
@@ -85,8 +86,8 @@ class StoredTrajectory:
     @property
     def turn_rewards(self) -> list[float | None]:
         """The reward that its environment gave for each completion, where it gave one."""
-        metrics = self.extra.get("metrics") or {}
-        return [metrics.get(f"turn_reward/{turn}") for turn in range(len(self.choices))]
+        rewards = turn_rewards(self.extra.get("metrics") or {})
+        return [rewards.get(turn) for turn in range(len(self.choices))]
 
     @property
     def episode_end(self) -> str | None:
