@@ -394,7 +394,7 @@ def test_a_failure_is_explained_once_and_progress_takes_one_line_of_a_terminal(t
     assert max(map(len, out.splitlines())) <= 80
     assert "\r\x1b[K1 of 17: logprobs: scored as sampled" in err
     assert err.endswith("\r\x1b[K")
-    assert "\n1 of 28" not in err
+    assert "\n" not in err
 
 
 @pytest.mark.parametrize(
