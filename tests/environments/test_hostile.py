@@ -3,12 +3,15 @@
 import asyncio
 import os
 import signal
+import threading
 
 import pytest
 
 GAME = '''
 import asyncio, threading, time
 closed, made = [], []
+class Odd(dict):
+    def items(self): raise RuntimeError("odd")
 class Game:
     """Two turns; `row["item"]` 1 is the one that does something wrong."""
     def __init__(self, row):
@@ -57,6 +60,18 @@ def ends(collection):
         ("return None", "Game.step: a NoneType is no Step (return Step(observation, reward, done))"),
         ("return 3", "Game.step: a int is no Step"),
         ("return 'text'", "Game.step: a str is no Step"),
+        ("return {'observation': 'a', 'reward': 1}", "Game.step: a dict is no Step"),
+        (
+            "return ('a', 1, False, False, {})",
+            "Game.step: a tuple of 5 is no Step (return Step(observation, reward, terminated or truncated, info))",
+        ),
+        ("return ('a', 1, False, False)", "Game.step: info is a bool, and has to be a dict"),
+        ("import numpy; return Step('a', 1, numpy.array([True, False]))", "that cannot be read: ValueError"),
+        ("import numpy; return Step('a', numpy.zeros(2))", "the reward is array([0., 0.]), which is no finite number"),
+        ("return Step('a', 10**5000)", "the reward is a int, which is no finite number"),
+        ("return Step('a', 1, False, Odd())", "a Step that cannot be read: RuntimeError"),
+        ("def deeper(): return deeper()\n    return deeper()", "Game.step raised RecursionError: maximum recursion"),
+        ("raise ValueError('\x1b[2J\u202e')", "Game.step raised ValueError: ␛[2J⟨202e⟩ (line 3)"),
         ("return ('a', 1)", "Game.step: a tuple of 2 is no Step"),
         ("return Step('a', float('nan'))", "Game.step: the reward is nan, which is no finite number"),
         ("return Step('a', None)", "Game.step: the reward is None"),
@@ -129,6 +144,93 @@ def test_a_call_that_hangs_is_left_behind(playing, place):
     if place != "close":
         (log,) = collection.trajectories[1].extra["logs"]
         assert log == f"ended: Game.{place} took longer than 1 s (--env-timeout SECONDS)"
+
+
+def test_a_loop_that_never_ends_is_ended_with_its_thread(playing):
+    playing.run("class Game(Game):\n  def wrong(self):\n    while True: pass")
+    assert ends(playing.run(HANGS)) == ["done", "timeout", "done"]
+    assert sorted(playing["closed"]) == [False, False, True]
+    assert_ended()
+
+
+def test_a_loop_that_never_ends_in_a_coroutine_is_ended_with_its_thread(playing):
+    playing.run("""
+class Game:
+    def __init__(self, row): self.bad = row["item"] == 1
+    async def reset(self, seed): return "begin"
+    async def step(self, answer):
+        while self.bad: pass
+        return Step(None, 1, True)
+    async def close(self): closed.append(self.bad)
+""")
+    assert ends(playing.run(HANGS)) == ["done", "timeout", "done"]
+    assert sorted(playing["closed"]) == [False, False, True]
+    assert_ended()
+
+
+def assert_ended():
+    """No thread of an environment lives on."""
+    left = [thread for thread in threading.enumerate() if thread.name == "rolloutlab-environment"]
+    for thread in left:
+        thread.join(timeout=60)
+    assert not any(thread.is_alive() for thread in left)
+
+
+def test_a_coroutine_that_will_not_be_cancelled_is_closed_beside_and_says_nothing_more(playing, capfd):
+    playing.run("""
+class Game:
+    def __init__(self, row): self.bad = row["item"] == 1
+    async def reset(self, seed): return "begin"
+    async def step(self, answer):
+        while self.bad:
+            try: await asyncio.sleep(60)
+            except asyncio.CancelledError: pass
+        return Step(None, 1, True)
+    async def close(self): closed.append(self.bad)
+""")
+    assert ends(playing.run(HANGS)) == ["done", "timeout", "done"]
+    assert sorted(playing["closed"]) == [False, False, True]
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_an_instance_that_is_made_too_late_is_closed_then(playing):
+    playing.run("""
+released, late = threading.Event(), threading.Event()
+class Game(Game):
+    def at(self, place):
+        if place == "__init__": released.wait()
+    def close(self):
+        super().close()
+        if self.bad: late.set()
+""")
+    assert ends(playing.run(HANGS)) == ["done", "timeout", "done"]
+    playing["released"].set()
+    assert playing["late"].wait(60)
+
+
+def test_properties_that_hang_or_fail_are_calls_as_others(playing):
+    playing.run("""
+released = threading.Event()
+class Game(Game):
+    @property
+    def tools(self):
+        if self.bad: released.wait()
+        return []
+""")
+    assert ends(playing.run(HANGS)) == ["done", "timeout", "done"]
+    playing["released"].set()
+    playing.run("class Game(Game):\n  @property\n  def get_reward(self):\n    if self.bad: raise OSError('gone')")
+    collection = playing.run(CHAT)
+    assert ends(collection) == ["done", "error", "done"]
+    assert "Game.__init__ raised OSError: gone" in collection.trajectories[1].extra["logs"][-1]
+
+
+def test_each_instance_has_a_row_of_its_own(playing):
+    playing.run("class Game(Game):\n  def __init__(self, row): super().__init__({'item': row['deep'].pop()})")
+    playing.run("rows = [{'deep': [0]}]")
+    collection = playing.run("%%chat games -n 4 --over rows --env Game\n")
+    assert ends(collection) == ["done"] * 4
+    assert [t.row for t in collection.trajectories] == [{"deep": [0]}] * 4
 
 
 def test_a_hung_step_is_closed_while_it_hangs(playing):

@@ -1,6 +1,7 @@
 """Episode: one instance of an environment with its life bounded: made, reset, stepped, scored and closed."""
 
 import asyncio
+import copy
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from rolloutlab.api.wire.chat import Message
+from rolloutlab.environments.foreign import advice
 from rolloutlab.environments.observations import BadStepError, EnvironmentTurn, messages_of, reward_of, turn_of
 from rolloutlab.environments.protocol import Source
 from rolloutlab.environments.record import End
@@ -18,6 +20,14 @@ from rolloutlab.errors import RolloutlabError
 T = TypeVar("T")
 CALL_TIMEOUT = 60.0
 """Seconds for one call of an environment."""
+_HERE = str(Path(__file__).parent)
+_SIGNATURES = {
+    "__init__": "def __init__(self, row)",
+    "reset": "def reset(self, seed)",
+    "step": "def step(self, answer)",
+    "tools": "self.tools = [self.look, self.move]",
+    "get_reward": "def get_reward(self)",
+}
 _GRACE = 2.0
 """Seconds that a call under way gets at an interrupt, before `close` is called beside it."""
 
@@ -36,56 +46,59 @@ class EpisodeError(RolloutlabError):
 class Episode:
     """One instance for one rollout, in a thread of its own.
 
-    row: of the group. seed: handed to `reset`. timeout: seconds for each call. logs: what there is to say of it.
+    row: of the group, of which it gets a copy. seed: handed to `reset`. timeout: seconds for each call. logs: what
+    there is to say of it. tools: what the policy may call, once it has begun.
 
     Every method raises EpisodeError; the episode is over then, and only `close` may follow.
     """
 
     def __init__(self, source: Source, row: Mapping[str, Any], seed: int, timeout: float = CALL_TIMEOUT) -> None:
         self._source = source
-        self._row = row
+        self._row = copy.deepcopy(row)
         self._seed = seed
         self._timeout = timeout
         self.logs: tuple[str, ...] = ()
+        self.tools: Sequence[Callable[..., Any]] = ()
         self._environment: Any = None
+        self._methods: frozenset[str] = frozenset()
         self._thread: EnvironmentThread | None = None
         self._hangs = False
         self._closing: asyncio.Task[None] | None = None
 
     @property
-    def tools(self) -> Sequence[Callable[..., Any]]:
-        """What the policy may call, once the episode has begun."""
-        return list(getattr(self._environment, "tools", None) or ())
-
-    @property
     def takes_answers(self) -> bool:
         """Whether it has a `step`; without one, an answer without a tool call ends the episode."""
-        return callable(getattr(self._environment, "step", None))
+        return "step" in self._methods
 
     async def begin(self) -> tuple[Message, ...]:
         """Make the instance and reset it; the first messages."""
         self._thread = EnvironmentThread(on_loop=getattr(self._source, "is_async", False))
-        await self.call("__init__", self._make)
-        if not callable(getattr(self._environment, "reset", None)):
+        self._environment = await self.call("__init__", self._make)
+        self._methods = await self.call("__init__", self._having)
+        if "reset" not in self._methods:
             name = type(self._environment).__name__
-            raise EpisodeError(f"{self._source.name} made a {name}, which has no reset", hint="def reset(self, seed)")
-        if not self.takes_answers and not hasattr(self._environment, "tools"):
-            raise EpisodeError(f"{self._source.name} has neither step nor tools", hint="def step(self, answer)")
-        if callable(getattr(self._environment, "open", None)):
+            hint = advice(self._environment) or "def reset(self, seed)"
+            raise EpisodeError(f"{self._source.name} made a {name}, which has no reset", hint=hint)
+        if "open" in self._methods:
             waited = await self.call("open", lambda: self._environment.open(), waits=True)
             self.logs = (waited,) if isinstance(waited, str) else ()
         observation = await self.call("reset", lambda: self._environment.reset(self._seed))
-        return self._checked("reset", messages_of, observation)
+        tools = await self.call("tools", self._having_tools)
+        if tools is None and not self.takes_answers:
+            raise EpisodeError(f"{self._source.name} has neither step nor tools", hint="def step(self, answer)")
+        self.tools = tools or ()
+        return self.read("reset", messages_of, observation)
 
     async def step(self, answer: str) -> EnvironmentTurn:
         """What comes of an answer."""
-        return self._checked("step", turn_of, await self.call("step", lambda: self._environment.step(answer)))
+        return self.read("step", turn_of, await self.call("step", lambda: self._environment.step(answer)))
 
     async def final_reward(self) -> float:
         """The reward of the whole episode, beside those of its turns."""
-        if not callable(getattr(self._environment, "get_reward", None)):
+        if "get_reward" not in self._methods:
             return 0.0
-        return self._checked("get_reward", reward_of, await self.call("get_reward", self._environment.get_reward))
+        reward = await self.call("get_reward", lambda: self._environment.get_reward())
+        return self.read("get_reward", reward_of, reward)
 
     async def call(self, name: str, work: Callable[[], Any], *, waits: bool = False) -> Any:
         """Any call of the instance, in its thread, within the time-out; name: for the error. waits: without one."""
@@ -100,7 +113,20 @@ class Episode:
         except RaisedError as failed:
             if isinstance(failed.error, EpisodeError):
                 raise failed.error from None
-            raise EpisodeError(f"{what} raised {_described(failed.error)}") from failed.error
+            if isinstance(failed.error, RolloutlabError):
+                raise EpisodeError(f"{what}: {failed.error.message}", hint=failed.error.hint) from failed.error
+            hint = _SIGNATURES.get(name) if _is_of_the_call(failed.error) else None
+            raise EpisodeError(f"{what} raised {_described(failed.error)}", hint=hint) from failed.error
+
+    def read(self, name: str, read: Callable[[Any], T], value: Any) -> T:
+        """What a call returned, by a function that may find that it is wrong; name: of the call, for the error."""
+        try:
+            return read(value)
+        except BadStepError as error:
+            what, _, hint = str(error).partition(" -> ")
+        except Exception as error:  # noqa: BLE001 - of the value's own methods, such as an array of two flags
+            what, hint = f"a {type(value).__name__} that cannot be read: {type(error).__name__}", ""
+        raise EpisodeError(f"{self._source.name}.{name}: {what}", hint=hint or None)
 
     async def close(self) -> None:
         """Call `close` of the instance, once, if it has one, and let its thread end. It raises nothing.
@@ -114,36 +140,56 @@ class Episode:
         thread = self._thread
         if thread is None:
             return
+        # a coroutine that took too long ends when it is cancelled, and its loop is free again
+        is_free = await thread.is_free(0.1 if self._hangs else _GRACE)
+        if not is_free and self._environment is None:  # it may have begun what only `close` ends
+            thread.call_last(self._close)
+            thread.end()
+            return
         try:
-            # a coroutine that took too long ends when it is cancelled, and its loop is free again
-            beside = not await thread.is_free(0.1 if self._hangs else _GRACE) and self._environment is not None
             with suppress(CallTimeoutError, RaisedError):
-                await (thread.call_beside if beside else thread.call)(self._close, self._timeout)
+                await (thread.call if is_free else thread.call_beside)(self._close, self._timeout)
+            await thread.stop()
         finally:
             thread.end()
 
-    def _make(self) -> None:
+    def _make(self) -> Any:
+        """An instance, or what makes one when it is awaited; kept at once, so that an interrupt closes it too."""
         self._environment = self._source.environment(self._row)
+        return self._environment
+
+    def _having(self) -> frozenset[str]:
+        """The methods of the protocol that it has. In its thread: what looks like one may be a property that hangs."""
+        names = ("reset", "step", "open", "get_reward")
+        return frozenset(name for name in names if callable(getattr(self._environment, name, None)))
+
+    def _having_tools(self) -> list[Callable[..., Any]] | None:
+        return list(self._environment.tools or ()) if hasattr(self._environment, "tools") else None
 
     def _close(self) -> Any:
         close = getattr(self._environment, "close", None)
         return close() if callable(close) else None
 
-    def _checked(self, name: str, read: Callable[[Any], T], value: Any) -> T:
-        try:
-            return read(value)
-        except BadStepError as error:
-            what, _, hint = str(error).partition(" -> ")
-            raise EpisodeError(f"{self._source.name}.{name}: {what}", hint=hint or None) from None
+
+def _own_lines(error: BaseException) -> list[int | None]:
+    """The lines of the environment's own code that an exception came through."""
+    elsewhere = (_HERE, sys.prefix, sys.base_prefix)
+    frames = traceback.extract_tb(error.__traceback__)
+    return [frame.lineno for frame in frames if not frame.filename.startswith(elsewhere)]
+
+
+def _is_of_the_call(error: BaseException) -> bool:
+    """Whether an exception says that a function takes other arguments, before any line of it ran."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return isinstance(error, TypeError) and all(frame.filename.startswith(_HERE) for frame in frames)
 
 
 def _described(error: BaseException) -> str:
     """Type and message of an exception, and the line of the environment's own code where that is known."""
-    elsewhere = (str(Path(__file__).parent), sys.prefix, sys.base_prefix)
-    own = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(elsewhere)]
+    own = _own_lines(error)
     try:
         text = str(error).encode("utf-8", "replace").decode()[:1000]
     except Exception:  # noqa: BLE001 - of its own method
         text = ""
     name = type(error).__name__
-    return (f"{name}: {text}" if text else name) + (f" (line {own[-1].lineno})" if own else "")
+    return (f"{name}: {text}" if text else name) + (f" (line {own[-1]})" if own else "")

@@ -15,6 +15,7 @@ MAX_CHARS = 1_000_000
 """Of one observation; no policy reads more, and each would be stored in every request."""
 _MESSAGES: TypeAdapter[tuple[Message, ...]] = TypeAdapter(tuple[Message, ...])
 _EXPECTED = "return Step(observation, reward, done)"
+_OF_GYMNASIUM = "return Step(observation, reward, terminated or truncated, info)"
 _MAX_INFO, _MAX_NAME, _MAX_TEXT = 64, 100, 1000
 """Of an `info`: entries, and characters of a name and of a text."""
 _MAX_NUMBER = 2**53
@@ -52,7 +53,8 @@ def step_of(value: Any) -> Step:
     """The same with its observation as it was: of a tool it becomes the text of a tool message."""
     if not isinstance(value, tuple) or not 3 <= len(value) <= 4:
         size = f" of {len(value)}" if isinstance(value, tuple) else ""
-        raise BadStepError(f"a {type(value).__name__}{size} is no Step -> {_EXPECTED}")
+        expected = _OF_GYMNASIUM if size == " of 5" else _EXPECTED
+        raise BadStepError(f"a {type(value).__name__}{size} is no Step -> {expected}")
     observation, reward, done, info = (*value, {}) if len(value) == 3 else value
     return Step(observation, reward_of(reward), _flag(done), _scalars(info))
 
@@ -69,7 +71,8 @@ def messages_of(observation: Any) -> tuple[Message, ...]:
         observation = [{"role": "user", "content": str.__str__(observation)}]
     if not isinstance(observation, list | tuple) or not all(isinstance(each, Mapping) for each in observation):
         what = f"an observation is a text or a list of messages, not a {type(observation).__name__}"
-        raise BadStepError(f"{what} -> str(observation), or [{{'role': 'user', 'content': '...'}}]")
+        first = "the first of its values" if _is_with_info(observation) else "str(observation)"
+        raise BadStepError(f"{what} -> {first}, or [{{'role': 'user', 'content': '...'}}]")
     try:
         text = _encodable(json.dumps([dict(each) for each in observation], ensure_ascii=False)).encode()
     except (TypeError, ValueError, RecursionError) as error:
@@ -91,6 +94,11 @@ def reward_of(value: Any) -> float:
     if not math.isfinite(reward):
         raise BadStepError(f"the reward is {_shown(value)}, which is no finite number -> {_EXPECTED}")
     return reward
+
+
+def _is_with_info(value: Any) -> bool:
+    """Whether it is as `reset` of Gymnasium returns it: an observation and an info."""
+    return isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], Mapping)
 
 
 def _flag(value: Any) -> bool:

@@ -5,6 +5,7 @@ from inspect import Parameter, signature
 from typing import Any
 
 from rolloutlab.environments.protocol import Step
+from rolloutlab.errors import InputError
 
 _POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -22,7 +23,10 @@ class GeneratorEnvironment:
 
     def reset(self, seed: int) -> Any:
         self._generator = self._function(*_arguments(self._function, self._row, seed))
-        return _first(next(self._generator))
+        try:
+            return _first(next(self._generator))
+        except StopIteration:
+            raise _no_observation(self._function) from None
 
     def step(self, answer: str) -> Any:
         assert self._generator, "reset comes first"
@@ -46,7 +50,10 @@ class AsyncGeneratorEnvironment:
 
     async def reset(self, seed: int) -> Any:
         self._generator = self._function(*_arguments(self._function, self._row, seed))
-        return _first(await anext(self._generator))
+        try:
+            return _first(await anext(self._generator))
+        except StopAsyncIteration:
+            raise _no_observation(self._function) from None
 
     async def step(self, answer: str) -> Any:
         assert self._generator, "reset comes first"
@@ -63,6 +70,11 @@ class AsyncGeneratorEnvironment:
 def _arguments(function: Callable[..., Any], row: Mapping[str, Any], seed: int) -> tuple[Any, ...]:
     positional = [each for each in signature(function).parameters.values() if each.kind in _POSITIONAL]
     return (row, seed) if len(positional) > 1 else (row,)
+
+
+def _no_observation(function: Callable[..., Any]) -> InputError:
+    name = getattr(function, "__name__", "the generator")
+    return InputError(f"{name} ended before its first observation", hint="answer = yield 'the first observation'")
 
 
 def _first(value: Any) -> Any:

@@ -6,6 +6,7 @@ from inspect import isasyncgenfunction, isclass, iscoroutinefunction, isgenerato
 from typing import Any
 
 from rolloutlab.environments.adapters import adapted
+from rolloutlab.environments.foreign import advice
 from rolloutlab.environments.protocol import Source
 from rolloutlab.environments.short_form import AsyncGeneratorEnvironment, GeneratorEnvironment
 from rolloutlab.environments.trl import TrlSource, is_trl_factory
@@ -35,10 +36,9 @@ def source_of(env: Any, /, **options: Any) -> Source:
         return TrlSource(env) if is_trl_factory(env) else FactorySource(env)
     if callable(getattr(env, "reset", None)):
         name = type(env).__name__
-        raise InputError(f"this is one {name}, and each rollout needs its own", hint=f"--env {name}")
-    raise InputError(
-        f"a {type(env).__name__} is not an environment", hint="--env CLASS, with reset(seed), step(answer)"
-    )
+        raise InputError(f"this is one {name}, and each rollout needs its own", hint=advice(env) or f"--env {name}")
+    hint = advice(env) or "--env CLASS, with reset(seed), step(answer)"
+    raise InputError(f"a {type(env).__name__} is not an environment", hint=hint)
 
 
 def given_source(env: Any) -> Source | None:
@@ -60,13 +60,14 @@ class FactorySource:
         self.name = getattr(function, "__name__", type(function).__name__)
         self._short_form: Any = None
         methods = (getattr(function, name, None) for name in ("reset", "step"))
-        self.is_async = isasyncgenfunction(function) or any(map(iscoroutinefunction, methods))
+        self.is_async = isasyncgenfunction(function) or any(map(iscoroutinefunction, (function, *methods)))
         if isgeneratorfunction(function):
             self._short_form = GeneratorEnvironment
         elif isasyncgenfunction(function):
             self._short_form = AsyncGeneratorEnvironment
         elif isclass(function) and not hasattr(function, "reset"):
-            raise InputError(f"{self.name} has no reset", hint="def reset(self, seed): return 'first observation'")
+            hint = advice(function) or "def reset(self, seed): return 'first observation'"
+            raise InputError(f"{self.name} has no reset", hint=hint)
 
     def environment(self, row: Mapping[str, Any]) -> Any:
         return self._short_form(self._factory, row) if self._short_form else self._factory(row)

@@ -1,6 +1,7 @@
 """Thread of an environment: its calls one after the other, its coroutines on one event loop, each with a time-out."""
 
 import asyncio
+import ctypes
 import inspect
 import queue
 import threading
@@ -15,7 +16,7 @@ _NAME = "rolloutlab-environment"
 
 
 class EnvironmentThread:
-    """Runs the calls of one environment, in order. A call that hangs is left behind with its thread.
+    """Runs the calls of one environment, in order. A call that waits for ever is left behind with its thread.
 
     on_loop: run all of them on an event loop that also runs in between, as clients that answer pings need; else a
     result that can be awaited is awaited on a loop that only runs for it.
@@ -24,8 +25,9 @@ class EnvironmentThread:
     def __init__(self, *, on_loop: bool) -> None:
         self._loop = asyncio.new_event_loop() if on_loop else None
         self._calls: queue.SimpleQueue[tuple[Callable[[], Any], Future[Outcome]] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run_loop if on_loop else self._run, name=_NAME, daemon=True)
+        self._thread = threading.Thread(target=self._run_quietly, name=_NAME, daemon=True)
         self._under_way: Future[Outcome] | None = None
+        self._last: Callable[[], Any] | None = None
         self._thread.start()
 
     async def is_free(self, patience: float) -> bool:
@@ -41,13 +43,8 @@ class EnvironmentThread:
             RaisedError: it raised something. CallTimeoutError: it took longer than so many seconds; a coroutine is
             cancelled then.
         """
-        self._under_way = done = Future[Outcome]()
-        scheduled: Future[Any] = done
-        if self._loop:
-            done.set_running_or_notify_cancel()
-            scheduled = asyncio.run_coroutine_threadsafe(_into(done, work), self._loop)
-        else:
-            self._calls.put((work, done))
+        done, scheduled = self._put(work)
+        self._under_way = done
         try:
             async with asyncio.timeout(timeout):  # in Python 3.11, wait_for may lose a cancellation
                 result, error = await asyncio.wrap_future(done)
@@ -61,13 +58,17 @@ class EnvironmentThread:
             raise RaisedError(error)
         return result
 
+    def call_last(self, work: Callable[[], Any]) -> None:
+        """Call it before the thread ends, once what is under way has come back; nothing waits for it."""
+        self._last = work
+
     async def call_beside(self, work: Callable[[], Any], timeout: float) -> Any:
         """As `call`, in a thread of its own: for an environment whose thread is busy."""
         beside = EnvironmentThread(on_loop=False)
         try:
             return await beside.call(work, timeout)
         finally:
-            beside.end()
+            await beside.stop()
 
     def end(self) -> None:
         """Let the thread end after what is under way."""
@@ -76,6 +77,26 @@ class EnvironmentThread:
             with suppress(RuntimeError):  # it has ended
                 self._loop.call_soon_threadsafe(self._loop.stop)
 
+    async def stop(self) -> None:
+        """The same, and end what is under way: a loop in Python ends at once, a wait in C when it is over."""
+        self.end()
+        if not await self.is_free(0.1) and self._thread.ident is not None:
+            ident, raised = ctypes.c_ulong(self._thread.ident), ctypes.py_object(_EndedError)
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, raised)
+
+    def _put(self, work: Callable[[], Any]) -> tuple[Future[Outcome], Future[Any]]:
+        """The future of an outcome, and what cancels the call."""
+        done = Future[Outcome]()
+        if self._loop is None:
+            self._calls.put((work, done))
+            return done, done
+        done.set_running_or_notify_cancel()
+        return done, asyncio.run_coroutine_threadsafe(_into(done, work), self._loop)
+
+    def _run_quietly(self) -> None:
+        with suppress(_EndedError):  # which comes to a loop whose coroutines will not be cancelled
+            (self._run_loop if self._loop else self._run)()
+
     def _run(self) -> None:
         runner = asyncio.Runner()  # which has no loop, and no descriptors, before the first coroutine
         try:
@@ -83,6 +104,8 @@ class EnvironmentThread:
                 work, done = call
                 if done.set_running_or_notify_cancel():
                     done.set_result(_outcome(work, runner))
+            if self._last:
+                _outcome(self._last, runner)
         finally:
             runner.close()
 
@@ -91,6 +114,8 @@ class EnvironmentThread:
         asyncio.set_event_loop(self._loop)
         try:
             self._loop.run_forever()
+            if self._last:
+                self._loop.run_until_complete(_into(Future(), self._last))
             tasks = asyncio.all_tasks(self._loop)
             for task in tasks:
                 task.cancel()
@@ -98,6 +123,10 @@ class EnvironmentThread:
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
         finally:
             self._loop.close()
+
+
+class _EndedError(BaseException):
+    """Raised in the thread of a call that is to end."""
 
 
 class RaisedError(Exception):

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 from rolloutlab.environments.protocol import Observation
+from rolloutlab.errors import InputError
 
 
 def is_trl_factory(factory: Callable[..., Any]) -> bool:
@@ -20,9 +21,12 @@ def is_trl_factory(factory: Callable[..., Any]) -> bool:
     if not _takes(signature) or _takes(signature, {}):
         return False
     reset = getattr(made, "reset", None)
-    parameters = inspect.signature(reset).parameters if reset else {}
-    takes_keywords = any(each.kind is each.VAR_KEYWORD for each in parameters.values()) or len(parameters) == 1
-    return reset is None or (takes_keywords and "seed" not in parameters)
+    if reset is None:
+        return not inspect.isclass(made)
+    parameters = inspect.signature(reset).parameters
+    if any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
+        return "seed" not in parameters
+    return len(parameters) == 1 and not hasattr(made, "step")  # with a step it is meant as one of ours
 
 
 def _takes(signature: inspect.Signature, *arguments: Any) -> bool:
@@ -47,6 +51,8 @@ class TrlSource:
 
     def environment(self, row: Mapping[str, Any]) -> Any:
         environment = self._factory()
+        if not hasattr(environment, "reset"):
+            return environment
         takes_seed = "seed" in inspect.signature(environment.reset).parameters  # one of ours, of a function
         return environment if takes_seed else TrlEnvironment(environment, row)
 
@@ -68,6 +74,10 @@ class TrlEnvironment:
             self.get_reward = environment.get_reward
 
     def reset(self, seed: int) -> Any:  # noqa: ARG002 - TRL has none
+        try:
+            inspect.signature(self._environment.reset).bind(**self._row)
+        except TypeError as error:
+            raise InputError(f"it does not take the row: {error}", hint="def reset(self, **row)") from None
         observation = self._environment.reset(**self._row)
         return self._begun_async(observation) if inspect.isawaitable(observation) else self._begun(observation)
 

@@ -5,11 +5,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from math import isfinite
+from typing import Any
 
 from rolloutlab.api.wire.chat import Choice, MessageOrChoice, ToolCall, ToolMessage
 from rolloutlab.api.wire.reasoning import reasoning_of
 from rolloutlab.environments.episode import Episode, EpisodeError
-from rolloutlab.environments.observations import BadStepError, EnvironmentTurn, Scalar, step_of
+from rolloutlab.environments.observations import MAX_CHARS, BadStepError, EnvironmentTurn, Scalar, step_of
 from rolloutlab.environments.protocol import Source, Step
 from rolloutlab.environments.record import End, EpisodeRecord
 from rolloutlab.errors import InputError, RefusedError
@@ -225,12 +226,17 @@ class _Played:
             logs.append(f"{name} failed: {text}")
             return f"error: {text}", Step(None)
         if not isinstance(result, Step):
-            return as_text(result), Step(None)
-        try:
-            step = step_of(result)
-        except BadStepError as error:
-            raise EpisodeError(f"{name}: {error}") from None
-        return "" if step.observation is None else as_text(step.observation), step
+            return self.episode.read(name, _bounded_text, result), Step(None)
+        step = self.episode.read(name, step_of, result)
+        return "" if step.observation is None else self.episode.read(name, _bounded_text, step.observation), step
+
+
+def _bounded_text(result: Any) -> str:
+    """The text of a tool's result; BadStepError where it is longer than any policy reads."""
+    text = as_text(result)
+    if len(text) > MAX_CHARS:
+        raise BadStepError(f"a result of {len(text):,} characters is longer than {MAX_CHARS:,} -> cut it short")
+    return text
 
 
 def _answer(choice: Choice) -> str:
