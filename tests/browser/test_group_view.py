@@ -178,6 +178,31 @@ def test_turns_tools_and_unusual_ends_are_told_in_words(notebook, put):
     expect(shown.get_by_role("region", name="prompt")).to_contain_text("Be brief.")
 
 
+def test_branches_are_folded_where_they_leave_and_open_one_by_one(notebook, lab):
+    prompt, ask = UserMessage(role="user", content="Capital?"), lambda text: {"role": "user", "content": text}
+    before = [prompt.to_wire(), {"role": "assistant", "content": "Paris"}]
+    right = [*before, ask("right"), said(HOSTILE).to_wire()]
+    again = [*before, ask("right"), {"role": "assistant", "content": HOSTILE}, ask("again"), said("Nice").to_wire()]
+    extra = {"additional_histories": [{"messages_and_choices": each} for each in (right, again, [ask("a task")])]}
+    items = [said("Paris"), UserMessage(role="user", content="left"), said("Lyon")]
+    prompts = [NewGroup([prompt], {})]
+    lab_with(lab.store, [items], name="branches", prompts=prompts, make=said, extra=extra)
+    card = show(notebook, "branches/0").get_by_role("article")
+    expect(card).to_contain_text("Parishistory 1, a branch after answer 1 of the main history: 1 answer")
+    expect(card).not_to_contain_text("history 2")
+    card.get_by_text("history 1, a branch").click()
+    expect(card).to_contain_text("⟨202e⟩abc")
+    card.get_by_text("history 2, a branch after answer 2 of history 1").click()
+    expect(card).to_contain_text("Nice")
+    card.get_by_text("history 3, on its own").click()
+    expect(card).to_contain_text("a task")
+    assert notebook.page.evaluate("window.harmed") is None
+    card.focus()
+    notebook.page.keyboard.press("t")
+    expect(card.locator(".rl-tokens .rl-token")).not_to_have_count(0)
+    expect(card.get_by_text("history 1, a branch")).to_be_visible()
+
+
 def test_hostile_text_is_only_seen(notebook, put):
     call = {"id": "1", "type": "function", "function": {"name": HOSTILE, "arguments": HOSTILE}}
     told = [said(HOSTILE, tool_calls=[call]), ToolMessage(role="tool", content=HOSTILE, tool_call_id="1")]

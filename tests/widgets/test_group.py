@@ -85,7 +85,7 @@ def test_further_conversations_and_logs_are_there() -> None:
     shown = conversation(
         trajectory(choice("a", "a"), extra={"additional_histories": [further], "logs": ["late"]}), ConversationTexts()
     )
-    assert shown["further"][0][0]["content"]["text"] == "more"
+    assert shown["branches"][0]["turns"][0]["content"]["text"] == "more"
     assert shown["logs"][0]["text"] == "late"
 
 

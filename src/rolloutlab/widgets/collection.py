@@ -5,7 +5,7 @@ The HTML reads well without scripts and style sheets too, as on GitHub.
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,12 +17,13 @@ from rolloutlab.objective.splits import split_note
 from rolloutlab.sanitize import escape_to_one_line
 from rolloutlab.store.models import Group, StoredTrajectory
 from rolloutlab.store.texts import plain_text
+from rolloutlab.widgets.branches import Branch, branches, is_answer, leaving
 from rolloutlab.widgets.html import Cell, Html, Words, code, escape, html_table, paragraphs, title
 from rolloutlab.widgets.text import more, number, text_table
 
 MAX_GROUPS = 8
 _HEAD = ("reward", "advantage", "tokens", "finish", Words("completion"))
-_MAX_MESSAGES = 20
+_MAX_MESSAGES = _MAX_BRANCHES = 20
 _MAX_WIDTH = 100
 MAX_CHARS = 4_000
 """Characters of a text in the HTML."""
@@ -73,7 +74,10 @@ def text(name: str, groups: Sequence[Group], check: Preflight, counts: Counts) -
         lines += ["", f"{group.name}  {_short(question(group))}"]
         if counts.groups == 1 and len(group.prompt) > 1:  # the heading shows one message
             lines += [f"  {_short(_line(message))}" for message in group.prompt[:_MAX_MESSAGES]]
-        rows = [(number(t.reward), _effect(shares.get(t.name)), _short(_completion(t))) for t in group.trajectories]
+        rows = []
+        for t in group.trajectories:
+            rows.append((number(t.reward), _effect(shares.get(t.name)), _short(_completion(t))))
+            rows += [("", "", line) for line in _tree(t) if counts.groups == 1]
         lines += text_table((), rows, ">7 >6")
     rest = _rest(counts)
     return "\n".join([*lines, *([""] if rest else []), *rest])
@@ -155,6 +159,31 @@ def with_rewards(
         yield item, "" if reward is None else f" ({number(reward)})"
 
 
+def _tree(trajectory: StoredTrajectory) -> list[str]:
+    """A line for each additional history, below that which it leaves."""
+    made = branches(trajectory)
+    shown = made[:_MAX_BRANCHES]
+    waiting = [(each, 0) for each in [*_below(shown, 0), *leaving(shown, None, 0)][::-1]]
+    lines: list[str] = []
+    while waiting:
+        each, depth = waiting.pop()
+        own = escape_to_one_line(" ".join(map(_line, each.items)), _MAX_WIDTH // 2)
+        lines.append(f"{'   ' * depth}└─ {each.title}: {own}")
+        waiting += [(below, depth + 1) for below in _below(shown, each.number)[::-1]]
+    return [*lines, *_more_branches(trajectory, made)]
+
+
+def _below(shown: Sequence[Branch], parent: int) -> list[Branch]:
+    """The branches of a history, in the order in which they leave it."""
+    return sorted((each for each in shown if each.parent == parent), key=lambda each: each.place)
+
+
+def _more_branches(trajectory: StoredTrajectory, made: Sequence[Branch]) -> list[str]:
+    group, _, position = trajectory.name.rpartition("/")
+    hint = f"lab.group({group!r}).trajectories[{position}].additional"
+    return [escape_to_one_line(line) for line in more(len(made) - _MAX_BRANCHES, hint, "history")]
+
+
 def _effect(share: TokenWeight | None) -> str:
     """The advantage that every token would train with, or why none would; nothing where there is no reward."""
     if share is None:
@@ -205,12 +234,37 @@ def _row(trajectory: StoredTrajectory, reward: str, effect: str) -> list[Cell]:
     flag = Html(f"<b>{escape(FLAGS[finish])}</b>") if finish in FLAGS else finish
     logs = "".join(f"<br>[{_cut(note)}]" for note in _notes(trajectory))
     items = trajectory.items[trajectory.given or 0 :]
-    turns = (
-        f"<b>{escape(_role(item))}</b> {_message(item)}<i>{escape(earned)}</i>"
-        for item, earned in with_rewards(trajectory, items)
+    made = branches(trajectory)
+    shown = made[:_MAX_BRANCHES]
+    if len(items) == 1:
+        conversation = _message(items[0]) + _folded(leaving(shown, 0, 1), shown)
+    else:
+        conversation = _turns(with_rewards(trajectory, items), 0, shown)
+    conversation += _folded(leaving(shown, None, 0), shown)
+    further = "".join(f"<p>{escape(line)}</p>" for line in _more_branches(trajectory, made))
+    return [reward, effect, f"{trajectory.tokens:,}", flag, Words(Html(conversation + further + logs))]
+
+
+def _turns(items: Iterable[tuple[MessageOrChoice, str]], number: int, shown: Sequence[Branch]) -> str:
+    """The messages of a history, each with what follows it in italics, and its branches folded where they leave it."""
+    answers, html = 0, _folded(leaving(shown, number, 0), shown)
+    for item, earned in items:
+        # a fold is a block of its own: no line break after it
+        html += "<br>" if html and not html.endswith("</details>") else ""
+        html += f"<b>{escape(_role(item))}</b> {_message(item)}<i>{escape(earned)}</i>"
+        if is_answer(item):
+            answers += 1
+            html += _folded(leaving(shown, number, answers), shown)
+    return html
+
+
+def _folded(some: Iterable[Branch], shown: Sequence[Branch]) -> str:
+    """Branches, folded; those that leave them are inside. shown: all of the trajectory."""
+    return "".join(
+        f"<details><summary>{escape(each.title)}</summary>"
+        f"{_turns(((item, '') for item in each.items), each.number, shown)}</details>"
+        for each in some
     )
-    conversation = _message(items[0]) if len(items) == 1 else "<br>".join(turns)
-    return [reward, effect, f"{trajectory.tokens:,}", flag, Words(Html(conversation + logs))]
 
 
 def _message(item: MessageOrChoice) -> Html:

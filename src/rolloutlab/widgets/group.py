@@ -16,6 +16,7 @@ from rolloutlab.objective.preflight import WHY
 from rolloutlab.objective.splits import split_note
 from rolloutlab.sanitize import escape_control_chars
 from rolloutlab.store.models import Group, StoredTrajectory, TrajectorySummary
+from rolloutlab.widgets.branches import branches
 from rolloutlab.widgets.collection import FLAGS, WHY_NOT
 
 TEXT_CHARS = 20_000
@@ -70,7 +71,11 @@ def prompt_of(group: Group, texts: ConversationTexts) -> dict[str, Any]:
 
 
 def conversation(trajectory: StoredTrajectory, texts: ConversationTexts) -> dict[str, Any]:
-    """What never changes of a trajectory: its turns after the prompt, model, tokens and finish reason."""
+    """What never changes of a trajectory: its turns after the prompt, model, tokens and finish reason.
+
+    `branches` are its additional histories, numbered from 1: which history each leaves (0: the main one; null: none),
+    after how many of its answers that are shown, and the turns that the other has not.
+    """
     finish = trajectory.episode_end or trajectory.finish_reason
     return {
         "seat": seat_of(trajectory),
@@ -81,7 +86,10 @@ def conversation(trajectory: StoredTrajectory, texts: ConversationTexts) -> dict
         "split": split_note(trajectory.histories()) or None,
         "model": escape_control_chars(trajectory.model + ("" if trajectory.step is None else f"@{trajectory.step}")),
         "turns": turns(trajectory.items[trajectory.given or 0 :], texts, trajectory.turn_rewards),
-        "further": [turns(each.messages_and_choices, texts) for each in trajectory.additional],
+        "branches": [
+            {"title": each.title, "parent": each.parent, "place": each.place, "turns": turns(each.items, texts)}
+            for each in branches(trajectory)
+        ],
         "logs": [texts.shown(str(log)) for log in trajectory.extra.get("logs") or ()],
     }
 

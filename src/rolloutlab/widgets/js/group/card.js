@@ -1,6 +1,7 @@
 // One completion: its reward and advantage, and its text while it is visible.
 
 import { h, number } from "../kit/dom.js";
+import { branchesAt, leaving } from "./branches.js";
 import { markDifferences } from "./differences.js";
 import { calls, folded, longText, parts, turn } from "./text.js";
 import { tokenSpans } from "./tokens.js";
@@ -131,10 +132,10 @@ export class Card {
       this.body.scrollTop = this.at;
     } else if (!this.drawn) {
       this.drawn = true;
-      const { turns, further, logs } = this.member;
+      const { turns, logs } = this.member;
       this.body.append(
         ...(this.view.mode.tokens ? this.tokens() : this.texts()),
-        ...further.map((conversation, i) => folded(`further conversation ${i + 1}`, () => h("div", {}, conversation.map((each) => turn(this.view, this.member.seat, each))))),
+        ...branchesAt(this.view, this.member, null, 0),
         ...(logs.length ? [folded(`logs (${logs.length})`, () => h("div", {}, logs.map((log) => longText(this.view, this.member.seat, log))))] : []),
       );
       if (!turns.length) this.body.append(h("div", { class: "rl-dim" }, "nothing was sampled"));
@@ -146,9 +147,10 @@ export class Card {
     const { view, member } = this;
     const reference = view.referenceSeat();
     const other = reference === member.seat ? null : view.group.members.find(({ seat }) => seat === reference);
+    const after = leaving(view, member, 0);
     return [
       reference === member.seat && h("div", { class: "rl-note" }, "the others are compared with this one"),
-      ...member.turns.map((message, i) => {
+      ...member.turns.flatMap((message, i) => {
         const body = parts(view, member.seat, message, () => {
           const element = longText(view, member.seat, message.content);
           const against = other && opposite(member.turns, i, other.turns);
@@ -156,7 +158,7 @@ export class Card {
           if (against) markDifferences(words, message.content, against);
           return element;
         }).filter(Boolean);
-        return this.turn(message, body);
+        return [this.turn(message, body), ...after(message)];
       }),
     ].filter(Boolean);
   }
@@ -171,11 +173,12 @@ export class Card {
   tokens() {
     const { view, member } = this;
     const places = [];
-    const elements = member.turns.map((message) => {
-      if (!message.sampled) return turn(view, member.seat, message);
+    const after = leaving(view, member, 0);
+    const elements = member.turns.flatMap((message) => {
+      if (!message.sampled) return [turn(view, member.seat, message), ...after(message)];
       const tokens = h("div", { class: "rl-text rl-tokens", role: "group", "aria-label": "tokens" }, h("span", { class: "rl-dim" }, "…"));
       places.push(tokens);
-      return this.turn(message, [tokens, ...calls(view, member.seat, message)]);
+      return [this.turn(message, [tokens, ...calls(view, member.seat, message)]), ...after(message)];
     });
     if (!places.length) return [...elements, h("div", { class: "rl-note" }, "no token of it has a logprob")];
     const more = h("div");
