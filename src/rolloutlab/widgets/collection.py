@@ -17,7 +17,7 @@ from rolloutlab.objective.splits import split_note
 from rolloutlab.sanitize import escape_to_one_line
 from rolloutlab.store.models import Group, StoredTrajectory
 from rolloutlab.store.texts import plain_text
-from rolloutlab.widgets.branches import Branch, branches, is_answer, leaving
+from rolloutlab.widgets.history_tree import HistoryBranch, history_tree, is_answer, leaving
 from rolloutlab.widgets.html import Cell, Html, Words, code, escape, html_table, paragraphs, title
 from rolloutlab.widgets.text import more, number, text_table
 
@@ -161,7 +161,7 @@ def with_rewards(
 
 def _tree(trajectory: StoredTrajectory) -> list[str]:
     """A line for each additional history, below that which it leaves."""
-    made = branches(trajectory)
+    made = history_tree(trajectory)
     shown = made[:_MAX_BRANCHES]
     waiting = [(each, 0) for each in [*_below(shown, 0), *leaving(shown, None, 0)][::-1]]
     lines: list[str] = []
@@ -173,12 +173,12 @@ def _tree(trajectory: StoredTrajectory) -> list[str]:
     return [*lines, *_more_branches(trajectory, made)]
 
 
-def _below(shown: Sequence[Branch], parent: int) -> list[Branch]:
+def _below(shown: Sequence[HistoryBranch], parent: int) -> list[HistoryBranch]:
     """The branches of a history, in the order in which they leave it."""
     return sorted((each for each in shown if each.parent == parent), key=lambda each: each.place)
 
 
-def _more_branches(trajectory: StoredTrajectory, made: Sequence[Branch]) -> list[str]:
+def _more_branches(trajectory: StoredTrajectory, made: Sequence[HistoryBranch]) -> list[str]:
     group, _, position = trajectory.name.rpartition("/")
     hint = f"lab.group({group!r}).trajectories[{position}].additional"
     return [escape_to_one_line(line) for line in more(len(made) - _MAX_BRANCHES, hint, "history")]
@@ -234,7 +234,7 @@ def _row(trajectory: StoredTrajectory, reward: str, effect: str) -> list[Cell]:
     flag = Html(f"<b>{escape(FLAGS[finish])}</b>") if finish in FLAGS else finish
     logs = "".join(f"<br>[{_cut(note)}]" for note in _notes(trajectory))
     items = trajectory.items[trajectory.given or 0 :]
-    made = branches(trajectory)
+    made = history_tree(trajectory)
     shown = made[:_MAX_BRANCHES]
     if len(items) == 1:
         conversation = _message(items[0]) + _folded(leaving(shown, 0, 1), shown)
@@ -245,7 +245,7 @@ def _row(trajectory: StoredTrajectory, reward: str, effect: str) -> list[Cell]:
     return [reward, effect, f"{trajectory.tokens:,}", flag, Words(Html(conversation + further + logs))]
 
 
-def _turns(items: Iterable[tuple[MessageOrChoice, str]], number: int, shown: Sequence[Branch]) -> str:
+def _turns(items: Iterable[tuple[MessageOrChoice, str]], number: int, shown: Sequence[HistoryBranch]) -> str:
     """The messages of a history, each with what follows it in italics, and its branches folded where they leave it."""
     answers, html = 0, _folded(leaving(shown, number, 0), shown)
     for item, earned in items:
@@ -258,7 +258,7 @@ def _turns(items: Iterable[tuple[MessageOrChoice, str]], number: int, shown: Seq
     return html
 
 
-def _folded(some: Iterable[Branch], shown: Sequence[Branch]) -> str:
+def _folded(some: Iterable[HistoryBranch], shown: Sequence[HistoryBranch]) -> str:
     """Branches, folded; those that leave them are inside. shown: all of the trajectory."""
     return "".join(
         f"<details><summary>{escape(each.title)}</summary>"

@@ -16,8 +16,8 @@ from rolloutlab.objective.preflight import WHY
 from rolloutlab.objective.splits import split_note
 from rolloutlab.sanitize import escape_control_chars
 from rolloutlab.store.models import Group, StoredTrajectory, TrajectorySummary
-from rolloutlab.widgets.branches import branches
 from rolloutlab.widgets.collection import FLAGS, WHY_NOT
+from rolloutlab.widgets.history_tree import history_tree
 
 TEXT_CHARS = 20_000
 """Of a text, shown at first."""
@@ -88,7 +88,7 @@ def conversation(trajectory: StoredTrajectory, texts: ConversationTexts) -> dict
         "turns": turns(trajectory.items[trajectory.given or 0 :], texts, trajectory.turn_rewards),
         "branches": [
             {"title": each.title, "parent": each.parent, "place": each.place, "turns": turns(each.items, texts)}
-            for each in branches(trajectory)
+            for each in history_tree(trajectory)
         ],
         "logs": [texts.shown(str(log)) for log in trajectory.extra.get("logs") or ()],
     }

@@ -12,7 +12,7 @@ from rolloutlab.store.texts import plain_text
 
 
 @dataclass(frozen=True)
-class Branch:
+class HistoryBranch:
     """An additional history, by its number from 1; the main history is 0.
 
     parent: the history that it leaves, None where it shares no answer with another. after: how many answers they share.
@@ -48,16 +48,19 @@ class _Node:
     next: "dict[Hashable, _Node]" = field(default_factory=dict)
 
 
-def branches(trajectory: StoredTrajectory) -> list[Branch]:
+def history_tree(trajectory: StoredTrajectory) -> list[HistoryBranch]:
     """The additional histories of a trajectory, in their order; a branch comes after the history that it leaves.
 
     Messages are the same where their texts and calls are, as programs send earlier answers back; an answer with sampled
     tokens is its history's own. Answers are counted after the prompt.
     """
-    root, made = _Node(0), list[Branch]()
+    root, made = _Node(0), list[HistoryBranch]()
+    if not trajectory.additional:
+        return made
     _add(root, 0, trajectory.items, trajectory.given or 0)
-    for number, history in enumerate(trajectory.additional, 1):
-        items, tokens = history.messages_and_choices, trajectory.history_tokens[number]
+    histories = zip(trajectory.additional, trajectory.history_tokens[1:], strict=True)
+    for number, (history, tokens) in enumerate(histories, 1):
+        items = history.messages_and_choices
         shared = _shared(root, items)
         after, following = sum(node.answer for node in shared), items[len(shared) : len(shared) + 1]
         siblings = shared[-1].next.values() if shared else ()
@@ -65,14 +68,14 @@ def branches(trajectory: StoredTrajectory) -> list[Branch]:
         if after or instead:
             parent = shared[-1].history
             place = after + instead - (made[parent - 1].after if parent else 0)
-            made.append(Branch(number, parent, after, instead, place, items[len(shared) :], tokens))
+            made.append(HistoryBranch(number, parent, after, instead, place, items[len(shared) :], tokens))
         else:
-            made.append(Branch(number, None, 0, False, 0, items, tokens))
+            made.append(HistoryBranch(number, None, 0, False, 0, items, tokens))
         _add(root, number, items)
     return made
 
 
-def leaving(made: Sequence[Branch], parent: int | None, place: int) -> list[Branch]:
+def leaving(made: Sequence[HistoryBranch], parent: int | None, place: int) -> list[HistoryBranch]:
     """The branches that leave a history after so many of its own answers; None: those on their own."""
     return [each for each in made if (each.parent, each.place) == (parent, place)]
 

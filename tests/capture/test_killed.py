@@ -1,0 +1,178 @@
+"""Rollouts whose process was killed: what had ended is there, and the rest is played once."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import httpx
+import pytest
+
+from rolloutlab.settings import Settings
+from rolloutlab.store.lab import Lab
+from tests.sampling_services import SamplingService
+
+pytestmark = pytest.mark.process
+ROWS, N, CONCURRENT = [{"i": i} for i in range(16)], 4, 8
+TURNS = 2
+PLAYER = """
+import sys
+from rolloutlab import Session
+
+async def solve(row, client):
+    messages = []
+    for text in (f"task {row['i']}", "sure?"):
+        messages.append({"role": "user", "content": text})
+        answer = await client.chat.completions.create(messages=messages)
+        messages.append(answer.choices[0].message)
+    return {"number": row["i"]}
+
+lab = Session()
+if sys.argv[1:] == ["resume"]:
+    lab.rollouts("agent", solve, resume=True, concurrency=8)
+else:
+    rows = [{"i": i} for i in range(16)]
+    lab.rollouts("agent", solve, over=rows, n=4, model="tester/policy", concurrency=8)
+lab.close()
+"""
+AGENT = """
+import http.client, json, os, sys
+row, messages = json.loads(sys.stdin.readline()), []
+host, _, path = os.environ["OPENAI_BASE_URL"].removeprefix("http://").partition("/")
+for text in (f"task {row['i']}", "sure?"):
+    messages.append({"role": "user", "content": text})
+    connection = http.client.HTTPConnection(host, timeout=60)
+    headers = {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"]}
+    connection.request("POST", f"/{path}/chat/completions", json.dumps({"messages": messages}), headers)
+    messages.append(json.load(connection.getresponse())["choices"][0]["message"])
+print(json.dumps({"number": row["i"]}))
+"""
+
+
+class Policy(SamplingService):
+    """Each answer is another one."""
+
+    models = ("tester/policy",)
+
+    def _choice(self, body, i):
+        token = {"token": "a", "logprob": -0.5, "bytes": [97], "top_logprobs": []}
+        message = {"role": "assistant", "content": f"answer {len(self.taken)}"}
+        return {"index": i, "message": message, "finish_reason": "stop", "logprobs": {"content": [token]}}
+
+
+class Service(ThreadingHTTPServer):
+    """A service that holds every chat after the first `most`. turns: of each task, how often each turn was answered."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Answers)
+        self.most, self.full, self.freed = sys.maxsize, threading.Event(), threading.Event()
+        self.turns: Counter[tuple[str, int]] = Counter()
+        self._policy, self._lock, self._chats = Policy(), threading.Lock(), 0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+    def answer(self, method: str, path: str, body: bytes) -> httpx.Response:
+        chat = path.endswith("/completions")
+        with self._lock:
+            self._chats += chat
+            held = chat and self._chats > self.most
+            if chat and not held:
+                messages = json.loads(body)["messages"]
+                self.turns[messages[0]["content"], len(messages) // 2] += 1
+                return self._policy(httpx.Request(method, self.url + path, content=body))
+        if held:
+            self.full.set()
+            self.freed.wait(60)
+        return self._policy(httpx.Request(method, self.url + path, content=body))
+
+    def handle_error(self, request, client_address) -> None:
+        """A client that was killed reads no answer."""
+
+
+class Answers(BaseHTTPRequestHandler):
+    server: Service
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        self._answer(b"")
+
+    def do_POST(self) -> None:
+        self._answer(self.rfile.read(int(self.headers["Content-Length"])))
+
+    def _answer(self, body: bytes) -> None:
+        answer = self.server.answer(self.command, self.path, body)
+        self.send_response(answer.status_code)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(answer.content)))
+        self.end_headers()
+        self.wfile.write(answer.content)
+
+    def log_message(self, *_) -> None:
+        """Nothing."""
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    with Service() as service:
+        thread = threading.Thread(target=service.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        yield service
+        service.freed.set()
+        service.shutdown()
+        thread.join()
+
+
+def in_a_notebook(url: str, folder: Path, *, resume: bool) -> list[str]:
+    return [sys.executable, "-c", PLAYER, *(["resume"] if resume else [])]
+
+
+def as_a_command(url: str, folder: Path, *, resume: bool) -> list[str]:
+    rows = folder / "rows.jsonl"
+    rows.write_text("\n".join(map(json.dumps, ROWS)))
+    plan = ["--resume"] if resume else ["--over", str(rows), "-n", str(N), "--model", "tester/policy"]
+    command = [sys.executable, "-m", "rolloutlab", "capture", "agent", *plan, "--concurrency", str(CONCURRENT)]
+    return [*command, "--", sys.executable, "-I", "-S", "-c", AGENT]
+
+
+@pytest.mark.parametrize(("command", "answers"), [(in_a_notebook, 20), (in_a_notebook, 120), (as_a_command, 75)])
+def test_a_kill_among_64_rollouts_loses_none_that_had_ended_and_plays_none_twice(service, tmp_path, command, answers):
+    settings = Settings(home=tmp_path / "lab")
+    environment = {**os.environ, "ROLLOUTLAB_HOME": str(settings.home), "ROLLOUTLAB_URL": service.url}
+    service.most = answers
+    with subprocess.Popen(command(service.url, tmp_path, resume=False), env=environment) as player:
+        assert service.full.wait(120)
+        player.kill()
+    ended = sum(times for (_, turn), times in service.turns.items() if turn == TURNS - 1)
+    before = stored(settings)
+    assert max(1, ended - CONCURRENT) <= len(before) <= ended
+    service.most = sys.maxsize
+    service.freed.set()
+    service.turns.clear()
+    subprocess.run(command(service.url, tmp_path, resume=True), env=environment, check=True, timeout=120)
+    after = stored(settings)
+    assert {name: after[name] for name in before} == before
+    assert len(after) == len(ROWS) * N
+    assert len({t.answer for t in after.values()}) == len(ROWS) * N
+    for t in after.values():
+        assert (len(t.choices), t.pending, t.extra) == (TURNS, 0, {"metadata": {"episode_end": "done"}})
+        assert (t.reward, t.components) == (t.row["i"], {"number": t.row["i"]})
+    left = Counter(f"task {t.row['i']}" for name, t in after.items() if name not in before)
+    assert service.turns == {(task, turn): times for task, times in left.items() for turn in range(TURNS)}
+
+
+def stored(settings):
+    """The trajectories of the lab, each complete, by name."""
+    lab = Lab(settings.database)
+    try:
+        return {t.name: t for group in lab.groups(lab.find("agent"), unfinished=True) for t in group.trajectories}
+    finally:
+        lab.close()
