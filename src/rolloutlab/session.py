@@ -40,6 +40,7 @@ from rolloutlab.sampling.programs import (
     Program,
     ProgramRun,
     Solve,
+    check_newest_program,
     program_of,
     programmed,
     programmed_again,
@@ -70,7 +71,8 @@ from rolloutlab.training.form import TrainingForm
 from rolloutlab.training.job import Job
 from rolloutlab.training.jobs import LabJobs
 from rolloutlab.training.lag import with_prediction
-from rolloutlab.training.loop import Loop, LoopSteps, run_loop
+from rolloutlab.training.loop import Loop, run_loop
+from rolloutlab.training.loop_steps import LoopSteps
 from rolloutlab.training.models import LostCheckpointTable, Models, RecoveredCheckpointTable, SelectedModel
 from rolloutlab.training.refusals import check_honoured
 from rolloutlab.training.submission import gather_for, prepare, submit
@@ -952,6 +954,7 @@ class Session:
         prompt: Prompt = "",
         reward: Functions | Judge | None = None,
         *,
+        solve: Solve | Program | Sequence[str] | None = None,
         over: Any = None,
         jobs: int = 10,
         n: int = 8,
@@ -967,29 +970,33 @@ class Session:
         """Sample, score and train `jobs` times; round N is the generation `name:N`, and the same call goes on later.
 
         reward: functions, or a `Judge`; a judge's scores compare completions of one group only, so there is no `best`
-        and no held-out score. With `env`, its rewards are enough. over: rows, as in `chat`, or a function from the
+        and no held-out score. With `env` or `solve`, their rewards are enough. solve: a program, as of `rollouts`, that
+        samples instead of a prompt. over: rows, as in `chat`, or a function from the
         number of a round to its rows; by default those that the source of environments brings, new ones each round.
         held_out: rows that are sampled before every `every` rounds and after the last, and never trained on; at the end
         the best checkpoint is measured on them again, with other seeds. patience: the loop ends after so many
         consecutive rounds in which nothing trained. seed: of the first round; later seeds follow from it. budget:
-        dollars that this call may cost in all: sampling, judging and training. sampling: further settings of `chat`.
+        dollars that this call may cost in all: sampling, judging and training. sampling: further settings of `chat`, or
+        of `rollouts`.
         say: gets a line per round where no chart can be shown.
 
         An interrupt or an error loses nothing that was sampled or trained; `jobs=0` only shows the rounds so far.
 
         Raises:
             InputError: an invalid argument; nothing was sampled.
-            RewardError, ServiceError, JobFailedError, BudgetError: as `chat`, `reward` and `train` do.
+            RewardError, ServiceError, JobFailedError, BudgetError: as `chat`, `rollouts`, `reward` and `train` do.
         """
         shared = budget if isinstance(budget, Budget | None) else Budget(budget)
         self._models.check_trains()
         self._meter("training", shared).check_training(self.selected)
         source = given_source(sampling.get("env"))
+        program = None if solve is None else program_of(solve, self._secret)
         if jobs:
             check_newest_environment(self.store, name, source)
+            check_newest_program(self.store, name, program)
         if over is None and source:
             over = partial(rows_of_round, source, sampling.get("limit"), new_seed() if seed is None else seed)
-        steps = LoopSteps(self, name, prompt, reward, n, seed, options, held_out, sampling, shared)
+        steps = LoopSteps(self, name, prompt, reward, n, seed, options, held_out, sampling, shared, program)
         return run_loop(steps, self.store, over, Live(say), jobs=jobs, every=every, patience=patience)
 
     def compare(

@@ -17,6 +17,8 @@ from rolloutlab.store.models import CollectionSummary, Group, NewGroup, StoredCo
 Solve = Callable[[dict[str, Any], RolloutClient], Any]
 """A program: a function of a row and a client, plain or async; it returns a reward, components, or None."""
 _FIXED = ("temperature", "top_p", "max_tokens")
+PLANNED = ("model", "n", "seed", *_FIXED)
+"""Settings of a plan."""
 
 
 @dataclass(frozen=True)
@@ -133,3 +135,12 @@ def check_no_program(label: str, plan: SamplingConfig) -> None:
     if plan.program:
         message = f"{label} was captured from the program {plan.program}: no prompt samples it"
         raise InputError(message, hint=f"lab.rollouts({label!r}, {plan.program})")
+
+
+def check_newest_program(lab: Lab, name: str, program: Program | None) -> None:
+    """InputError unless the newest generation of a collection, if there is one, is of this program, or of none."""
+    for newest in [each for each in lab.collections() if each.name == name][:1]:
+        used = newest.plan.get("program")
+        if used != (program.name if program else None):
+            how = f"captured from the program {used}" if used else "not captured from a program"
+            raise InputError(f"{newest.label} was {how}", hint=f"solve={used}" if used else "leave solve= out")

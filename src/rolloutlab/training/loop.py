@@ -1,26 +1,22 @@
 """Sample-score-train loop: each round is a generation of one collection."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from difflib import get_close_matches
-from inspect import signature
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from rolloutlab.api.budget import Budget
-from rolloutlab.errors import InputError, NothingTrainsError, interrupted
+from rolloutlab.errors import InputError, interrupted
 from rolloutlab.objective.options import Options, settle
 from rolloutlab.objective.preflight import count, preflight
 from rolloutlab.sampling.dataset import rows_of
 from rolloutlab.sampling.prompt import Row
 from rolloutlab.sampling.split import HELD_OUT, TRAIN
-from rolloutlab.sampling.template import Prompt
 from rolloutlab.store.lab import Lab
+from rolloutlab.training.loop_steps import LoopSteps, again_name, held_out_name
 from rolloutlab.training.submission import checked_config
 from rolloutlab.trajectories.collection import Collection, members_of
-from rolloutlab.trajectories.judge import Judge, dialogs_of
-from rolloutlab.trajectories.scoring.functions import Functions, check_functions
+from rolloutlab.trajectories.judge import Judge
 from rolloutlab.trajectories.tables import data_frame
 from rolloutlab.widgets import loop as render
 from rolloutlab.widgets.html import for_notebook
@@ -30,9 +26,6 @@ from rolloutlab.widgets.progress import Live, ShownLive
 
 if TYPE_CHECKING:
     import pandas as pd
-
-SEEDS_PER_ROUND = 1_000_000
-"""A row of a round has a seed of its own; rounds of so many rows do not share any."""
 
 _COLUMNS = ("step", "reward", "spread", "trained", "held_out", "seconds", "tokens")
 
@@ -115,116 +108,6 @@ def check_counts(**counts: Any) -> None:
             raise InputError(f"{name} must be an integer ≥ {least}, not {value!r}", hint=f"{name}={least or 5}")
 
 
-def check_sampling(given: Mapping[str, Any], known: Iterable[str]) -> None:
-    """InputError unless the further settings of `chat` are some that a loop leaves open."""
-    if "model" in given:
-        raise InputError("a loop samples the model that it trains: the selected one", hint=f"%model {given['model']}")
-    for name in given.keys() - set(known):
-        close = get_close_matches(name, list(known), n=1)
-        raise InputError(f"there is no setting {name!r}", hint=f"{close[0]}=..." if close else "lab.chat?")
-
-
-def check_reward(reward: Functions | Judge | None, held_out: Any, *, given: bool) -> None:
-    """InputError or RewardError unless these can score what a loop samples; none is called.
-
-    given: environments give the rewards, so that no more is needed.
-    """
-    if reward is None:
-        if not given:
-            hint = "lab.loop(name, prompt, reward), or env=GuessNumber, which gives them"
-            raise InputError("the loop needs a reward function", hint=hint)
-        return
-    if not isinstance(reward, Judge):
-        check_functions(reward)
-        return
-    dialogs_of((), "", {}, model=reward.model, samples=reward.samples, seed=reward.seed)
-    if held_out is not None:
-        message = "a judge compares completions of one group: its mean over held-out rows does not compare checkpoints"
-        raise InputError(message, hint="held_out=None, or a reward function")
-
-
-class LoopCalls(Protocol):
-    """The calls of a session that a loop makes, and the name of the model that is sampled and trained."""
-
-    @property
-    def selected(self) -> str: ...
-    @property
-    def preview(self) -> Callable[..., object]: ...
-    @property
-    def chat(self) -> Callable[..., Collection]: ...
-    @property
-    def reward(self) -> Callable[..., Collection]: ...
-    @property
-    def judge(self) -> Callable[..., Collection]: ...
-    @property
-    def train(self) -> Callable[..., Any]: ...
-
-
-@dataclass(frozen=True)
-class LoopSteps:
-    """The steps of a round as calls of a session; the fields are the arguments of `Session.loop`."""
-
-    calls: LoopCalls
-    name: str
-    prompt: Prompt
-    reward: Functions | Judge | None
-    n: int
-    seed: int | None
-    options: Mapping[str, Any] | None
-    held_out: Any
-    sampling: Mapping[str, Any]
-    budget: Budget | None = None
-
-    def check(self, *rows: Any) -> None:
-        """Raise what the calls would raise for these rows, before anything is sampled; None are no rows."""
-        check_sampling(self.sampling, signature(self.calls.chat).parameters)
-        check_reward(self.reward, self.held_out, given=self.sampling.get("env") is not None)
-        for each in rows:
-            if each is not None:
-                self.calls.preview(self.name, self.prompt, over=each, n=self.n, seed=self.seed, **self.sampling)
-
-    def sample(self, rows: Any, number: int) -> Collection:
-        """Sample and score the rows of a round."""
-        seed = None if self.seed is None else self.seed + SEEDS_PER_ROUND * number
-        return self._scored(self.name, rows, seed)
-
-    def measure(self) -> Collection:
-        """Sample and score the held-out rows, with the same seeds each time."""
-        return self._scored(_held_out(self.name), self.held_out, self.seed or 0)
-
-    def measure_again(self, step: int) -> Collection:
-        """Sample and score the held-out rows under a checkpoint, with seeds of no round."""
-        seed = (self.seed or 0) - SEEDS_PER_ROUND
-        return self._scored(_again(self.name), self.held_out, seed, model=f"{self.calls.selected}@{step}")
-
-    def train(self, label: str) -> str:
-        """Train on a round until its job has ended; why nothing of it trained, or an empty text."""
-        try:
-            self.calls.train(label, self.options, wait=False, say=_quiet, **self._paid).wait(progress=False)
-        except NothingTrainsError as error:
-            return error.message.partition(": ")[2] or error.message
-        return ""
-
-    def _scored(self, name: str, rows: Any, seed: int | None, **model: str) -> Collection:
-        settings = {**model, **self.sampling, **self._paid}
-        sampled = self.calls.chat(name, self.prompt, n=self.n, over=rows, seed=seed, **settings)
-        label, judge = sampled.label, self.reward
-        if judge is None:
-            return sampled
-        if not isinstance(judge, Judge):
-            return self.calls.reward(label, judge, say=_quiet, **self._paid)
-        given = {each.name: getattr(judge, each.name) for each in fields(judge) if each.name != "rubric"}
-        return self.calls.judge(label, judge.rubric, **given, say=_quiet, **self._paid)
-
-    @property
-    def _paid(self) -> dict[str, Any]:
-        return {} if self.budget is None else {"budget": self.budget}
-
-
-def _quiet(_line: str) -> None:
-    """In place of the reports of single calls: the loop reports its rounds."""
-
-
 @dataclass(frozen=True)
 class LoopPlan:
     """What a loop repeats. rows: those of a round. every: rounds between two measures. patience: idle rounds in a row
@@ -296,7 +179,7 @@ def so_far(lab: Lab, name: str, model: str, options: Options, *, judged: bool) -
 
     held_out, again = (
         {one.step: one for one in rounds(of) if one.step is not None and one.reward is not None}
-        for of in (_held_out(name), _again(name))
+        for of in (held_out_name(name), again_name(name))
     )
     measured, anew = (
         {step: one.reward for step, one in by.items() if one.reward is not None} for by in (held_out, again)
@@ -384,12 +267,3 @@ def _round(number: int, collection: Collection, options: Options) -> Round:
         tokens=sum(t.tokens for t in trajectories),
         unscored=len(trajectories) - len(rewards) if rewards else 0,
     )
-
-
-def _held_out(name: str) -> str:
-    return f"held_out.{name}"
-
-
-def _again(name: str) -> str:
-    """The collection of the held-out rows under the best checkpoint, with other seeds."""
-    return f"best.{name}"

@@ -1,0 +1,157 @@
+"""Steps of a loop, as calls of a session: sample by a prompt or a program, score, train, measure."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from functools import partial
+from inspect import signature
+from typing import Any, Protocol
+
+from rolloutlab.api.budget import Budget
+from rolloutlab.errors import InputError, NothingTrainsError
+from rolloutlab.sampling.programs import PLANNED, Program, programmed
+from rolloutlab.sampling.template import Prompt
+from rolloutlab.trajectories.collection import Collection
+from rolloutlab.trajectories.judge import Judge, dialogs_of
+from rolloutlab.trajectories.scoring.functions import Functions, check_functions
+
+SEEDS_PER_ROUND = 1_000_000
+"""A row of a round has a seed of its own; rounds of so many rows do not share any."""
+
+
+def check_sampling(given: Mapping[str, Any], known: Iterable[str]) -> None:
+    """InputError unless the further settings of `chat` are some that a loop leaves open."""
+    if "model" in given:
+        raise InputError("a loop samples the model that it trains: the selected one", hint=f"%model {given['model']}")
+    for name in given.keys() - set(known):
+        close = get_close_matches(name, list(known), n=1)
+        raise InputError(f"there is no setting {name!r}", hint=f"{close[0]}=..." if close else "lab.chat?")
+
+
+def check_reward(reward: Functions | Judge | None, held_out: Any, *, given: bool) -> None:
+    """InputError or RewardError unless these can score what a loop samples; none is called.
+
+    given: environments or a program give the rewards, so that no more is needed.
+    """
+    if reward is None:
+        if not given:
+            hint = "lab.loop(name, prompt, reward), or env=GuessNumber or solve=my_agent, which give them"
+            raise InputError("the loop needs a reward function", hint=hint)
+        return
+    if not isinstance(reward, Judge):
+        check_functions(reward)
+        return
+    dialogs_of((), "", {}, model=reward.model, samples=reward.samples, seed=reward.seed)
+    if held_out is not None:
+        message = "a judge compares completions of one group: its mean over held-out rows does not compare checkpoints"
+        raise InputError(message, hint="held_out=None, or a reward function")
+
+
+class LoopCalls(Protocol):
+    """The calls of a session that a loop makes, and the name of the model that is sampled and trained."""
+
+    @property
+    def selected(self) -> str: ...
+    @property
+    def preview(self) -> Callable[..., object]: ...
+    @property
+    def chat(self) -> Callable[..., Collection]: ...
+    @property
+    def rollouts(self) -> Callable[..., Collection]: ...
+    @property
+    def reward(self) -> Callable[..., Collection]: ...
+    @property
+    def judge(self) -> Callable[..., Collection]: ...
+    @property
+    def train(self) -> Callable[..., Any]: ...
+
+
+@dataclass(frozen=True)
+class LoopSteps:
+    """The steps of a round as calls of a session; the fields are the arguments of `Session.loop`."""
+
+    calls: LoopCalls
+    name: str
+    prompt: Prompt
+    reward: Functions | Judge | None
+    n: int
+    seed: int | None
+    options: Mapping[str, Any] | None
+    held_out: Any
+    sampling: Mapping[str, Any]
+    budget: Budget | None = None
+    program: Program | None = None
+
+    def check(self, *rows: Any) -> None:
+        """Raise what the calls would raise for these rows, before anything is sampled; None are no rows."""
+        call = self.calls.rollouts if self.program else self.calls.chat
+        check_sampling(self.sampling, signature(call).parameters.keys() - {"solve", "resume"})
+        check_reward(self.reward, self.held_out, given=bool(self.program) or self.sampling.get("env") is not None)
+        if self.program and self.prompt:
+            raise InputError("a loop samples by a prompt or by a program", hint="solve= without a prompt")
+        for each in rows:
+            if each is not None:
+                self._preview(each)
+
+    def _preview(self, rows: Any) -> None:
+        if self.program:
+            settings = {"model": self.calls.selected, "n": self.n, "seed": self.seed, **self.sampling}
+            programmed(self.name, self.program, rows, {k: v for k, v in settings.items() if k in PLANNED})
+        else:
+            self.calls.preview(self.name, self.prompt, over=rows, n=self.n, seed=self.seed, **self.sampling)
+
+    def sample(self, rows: Any, number: int) -> Collection:
+        """Sample and score the rows of a round."""
+        seed = None if self.seed is None else self.seed + SEEDS_PER_ROUND * number
+        return self._scored(self.name, rows, seed)
+
+    def measure(self) -> Collection:
+        """Sample and score the held-out rows, with the same seeds each time."""
+        return self._scored(held_out_name(self.name), self.held_out, self.seed or 0)
+
+    def measure_again(self, step: int) -> Collection:
+        """Sample and score the held-out rows under a checkpoint, with seeds of no round."""
+        seed = (self.seed or 0) - SEEDS_PER_ROUND
+        return self._scored(again_name(self.name), self.held_out, seed, model=f"{self.calls.selected}@{step}")
+
+    def train(self, label: str) -> str:
+        """Train on a round until its job has ended; why nothing of it trained, or an empty text."""
+        try:
+            self.calls.train(label, self.options, wait=False, say=_quiet, **self._paid).wait(progress=False)
+        except NothingTrainsError as error:
+            return error.message.partition(": ")[2] or error.message
+        return ""
+
+    def _scored(self, name: str, rows: Any, seed: int | None, **model: str) -> Collection:
+        settings = {**model, **self.sampling, **self._paid}
+        sample = (
+            partial(self.calls.rollouts, name, self.program)
+            if self.program
+            else partial(self.calls.chat, name, self.prompt)
+        )
+        sampled = sample(n=self.n, over=rows, seed=seed, **settings)
+        label, judge = sampled.label, self.reward
+        if judge is None:
+            return sampled
+        if not isinstance(judge, Judge):
+            return self.calls.reward(label, judge, say=_quiet, **self._paid)
+        given = {each.name: getattr(judge, each.name) for each in fields(judge) if each.name != "rubric"}
+        return self.calls.judge(label, judge.rubric, **given, say=_quiet, **self._paid)
+
+    @property
+    def _paid(self) -> dict[str, Any]:
+        return {} if self.budget is None else {"budget": self.budget}
+
+
+def _quiet(_line: str) -> None:
+    """In place of the reports of single calls: the loop reports its rounds."""
+
+
+def held_out_name(name: str) -> str:
+    """The collection of the held-out rows."""
+    return f"held_out.{name}"
+
+
+def again_name(name: str) -> str:
+    """The collection of the held-out rows under the best checkpoint, with other seeds."""
+    return f"best.{name}"
