@@ -2,15 +2,15 @@
 
     kills.py [--kills 60] [--seed 0] [--home DIR]
 
-The client samples, scores, trains, fine-tunes, trains with a loss of its own and searches in a loop on the embedded
-service of one lab folder, and journals what each call returned. SIGKILL ends the client, the service or both, in the
-middle of a start as well as later; what was killed is started again. After each kill both databases must be whole, free
-of a transaction, and hold what the journal says, and uploaded data and losses must be whole. At the end every job that
-was accepted must end (one killed while its own loss ran, as failed), and no draft may be left.
+The client samples, captures a program, scores, trains, fine-tunes, trains with a loss of its own and searches in a loop
+on the embedded service of one lab folder, and journals what each call returned. SIGKILL ends the client, the service or
+both, in the middle of a start as well as later; what was killed is started again. After each kill both databases must
+be whole, free of a transaction, and hold what the journal says, and uploaded data and losses must be whole. At the end
+every job that was accepted must end (one killed while its own loss ran, as failed), and no draft may be left.
 
 Service and client are forked from one process that has imported everything, so that a start takes a second. The client
-finds the service as any kernel does; only where it would start one itself does it wait for the one of this script.
-Exit status 0 when nothing was lost and no call ended in anything but a deliberate error.
+finds the service as any kernel does; only where it would start one itself does it wait for the one of this script. Exit
+status 0 when nothing was lost and no call ended in anything but a deliberate error.
 """
 
 import argparse
@@ -49,6 +49,19 @@ def loss(new: Any, old: Any, advantage: Any, weight: Any, history: Any) -> Any:
     return -(weight * advantage * (new - old).exp()).sum() / len(new)
 
 
+async def solve(row: dict[str, Any], client: Any) -> float:
+    """Two turns, and a sub-agent."""
+    create = partial(client.chat.completions.create, max_tokens=4)
+    messages, again = (
+        [{"role": "user", "content": f"Sort the letters: {row['i']}"}],
+        {"role": "user", "content": "Again"},
+    )
+    first = await create(messages=messages)
+    await create(messages=[*messages, first.choices[0].message, again])
+    await create(messages=[again])
+    return float(row["i"])
+
+
 class Client:
     """One life of a client: a loop of small calls, each journalled once it has returned."""
 
@@ -62,7 +75,7 @@ class Client:
 
     def run(self) -> None:
         calls = [self._sample, self._sample, self._score, self._train, self._search, self._resume]
-        calls += [self._fine_tune, self._own_loss]
+        calls += [self._fine_tune, self._own_loss, self._capture, self._play_on]
         self._label = ""
         while True:
             call = self._random.choice(calls) if self._label else self._sample
@@ -83,9 +96,26 @@ class Client:
         self._journal.trajectories(found.label, found.trajectories)
 
     def _resume(self) -> None:
-        newest = self._lab.store.collections()[0].label
-        collection = self._lab.resume(newest)
+        """The newest collection that was sampled by prompts, which a kill may have cut short."""
+        newest = next(each for each in self._lab.store.collections() if not each.plan.get("program"))
+        collection = self._lab.resume(newest.label)
         self._journal.trajectories(collection.label, collection.trajectories)
+
+    def _capture(self) -> None:
+        made = self._lab.rollouts("agent", solve, over=[{"i": i} for i in range(4)], n=4, concurrency=4)
+        self._captured(made)
+
+    def _play_on(self) -> None:
+        """The rollouts that the newest capture lacks; each of its rewards is that of its row."""
+        if [each for each in self._lab.store.collections() if each.name == "agent"]:
+            self._captured(self._lab.rollouts("agent", solve, resume=True, concurrency=4))
+
+    def _captured(self, made: Any) -> None:
+        members = made.trajectories
+        done = [t for t in members if t.episode_end == "done"]
+        assert len(members) == 16, f"{len(members)} of 16 rollouts"
+        assert all((t.reward, len(t.choices), len(t.additional)) == (t.row["i"], 2, 1) for t in done)
+        self._journal.trajectories(made.label, members)
 
     def _score(self) -> None:
         """All of a collection in one change, with the number of the round before the point."""

@@ -2,18 +2,19 @@
 
     writes.py [--sample N] [--only PATTERN] [--seed 0] [--side client|service] [--verbose] [--keep DIR]
 
-The loop registers a model, samples within a budget, scores, resumes, undoes, trains, fine-tunes on trajectories and a
-file, trains with a loss of its own, opens a copy of the lab, compares, ranks, labels, searches, exports, imports,
-renames, deletes and restores. Beside the service's database lie a body and a checkpoint that it does not list, which a
-start moves aside as they are. The loop runs once to count the calls of each side (see `inject`), and then once more for
-every call, or for a sample of them, with an OSError in the place of that call. A step may end in a deliberate error
-then. After that the client opens its lab anew and does the step again, which must succeed, as must all the rest; at the
-end everything is there as it was reported before and after.
+The loop registers a model, samples within a budget, captures a program in two parts, scores, resumes, undoes, trains,
+fine-tunes on trajectories and a file, trains with a loss of its own, opens a copy of the lab, compares, ranks, labels,
+searches, exports, imports, renames, deletes and restores. Beside the service's database lie a body and a checkpoint
+that it does not list, which a start moves aside as they are. The loop runs once to count the calls of each side (see
+`inject`), and then once more for every call, or for a sample of them, with an OSError in the place of that call. A step
+may end in a deliberate error then. After that the client opens its lab anew and does the step again, which must
+succeed, as must all the rest; at the end everything is there as it was reported before and after.
 
 Exit status 0 when nothing was lost, no step failed twice, and no error was one of Python's own.
 """
 
 import argparse
+import asyncio
 import contextlib
 import importlib
 import json
@@ -37,7 +38,7 @@ from inject import Faults, Point
 from journal import Journal, digest, halves, learned, read, stored
 from processes import end, fork, gone, published, serve, strays, until, wait_for_services
 
-from rolloutlab.errors import RolloutlabError
+from rolloutlab.errors import RolloutlabError, SamplingError
 from rolloutlab.policy.checkpoints import read_checkpoint
 from rolloutlab.session import Session
 from rolloutlab.settings import Price, Settings
@@ -76,6 +77,7 @@ class Loop:
         self._home = home
         self._journal = Journal(home / "journal")
         self._name = f"lab/{home.name}"
+        self._without_letters = False
         self._open()
 
     def _open(self) -> None:
@@ -86,6 +88,7 @@ class Loop:
         names = [
             "model",
             "sample",
+            "capture",
             "score",
             "resume",
             "train",
@@ -134,6 +137,28 @@ class Loop:
     def _sample(self) -> None:
         found = self._lab.chat("letters", "user: Sort {{letters}}", n=3, over=ROWS, max_tokens=4, seed=1, budget=1)
         self._journal.trajectories(found.label, found.trajectories)
+
+    def _capture(self) -> None:
+        """Rollouts of a program, some of which fail before they sample, and then those."""
+        self._without_letters = True
+        with contextlib.suppress(SamplingError):
+            self._lab.rollouts("agent", self._agent, over=ROWS, n=2, seed=1)
+        self._without_letters = False
+        made = self._lab.rollouts("agent", self._agent, resume=True)
+        rewards = {t.id: len(t.row["letters"]) for t in made.trajectories}
+        self._journal.trajectories(made.label, made.trajectories)
+        self._journal.write("rewards", label=made.label, rewards=rewards)
+
+    async def _agent(self, row: dict[str, Any], client: Any) -> float:
+        """Two turns, and a sub-agent at the same time as the second."""
+        if self._without_letters and row == ROWS[1]:
+            raise ValueError("no letters")
+        messages = [{"role": "user", "content": row["letters"]}]
+        first = await client.chat.completions.create(messages=messages, max_tokens=4)
+        again = [*messages, first.choices[0].message, {"role": "user", "content": "Again"}]
+        calls = [client.chat.completions.create(messages=each, max_tokens=4) for each in (again, again[-1:])]
+        await asyncio.gather(*calls)
+        return float(len(row["letters"]))
 
     def _score(self) -> None:
         found = self._lab.reward("letters", reward)
