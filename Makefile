@@ -15,7 +15,7 @@ LONG_NOTEBOOKS := notebooks/08_sign_in_and_tools.ipynb notebooks/09_reasoning_an
 NBVAL := --nbval --nbval-current-env --nbval-sanitize-with tests/nbval.cfg
 MODULES := $(wildcard src/rolloutlab/widgets/js/*.* src/rolloutlab/widgets/js/*/*.*)
 
-.PHONY: demo test test-units test-deep practice test-processes test-notebooks lab lint acceptance compat bench bench-save faults faults-full lock clean $(CLIENTS:%=acceptance-%) acceptance-browser acceptance-notebooks acceptance-templates acceptance-engines acceptance-skyrl acceptance-ray acceptance-environments acceptance-agents acceptance-sign_in environments $(COMPAT:%=compat-%)
+.PHONY: demo test test-units test-deep practice test-processes test-notebooks lab lint acceptance compat bench bench-save faults faults-full lock clean $(CLIENTS:%=acceptance-%) acceptance-browser acceptance-notebooks acceptance-templates acceptance-engines acceptance-skyrl acceptance-ray acceptance-environments acceptance-agents acceptance-verifiers acceptance-sign_in environments $(COMPAT:%=compat-%)
 .DEFAULT_GOAL := demo
 
 demo: $(READY)
@@ -87,6 +87,10 @@ acceptance-environments: $(READY) .venvs/environments/.ready
 # Programs of agent frameworks, captured and trained on.
 acceptance-agents: $(READY) .venvs/agents/.ready
 	.venvs/agents/bin/python -m pytest -c tests/acceptance/pytest.ini tests/acceptance/test_agents.py
+
+# verifiers' own evaluation command, captured by session, with its rewards joined.
+acceptance-verifiers: $(READY) .venvs/verifiers/.ready
+	.venvs/verifiers/bin/python -m pytest -c tests/acceptance/pytest.ini tests/acceptance/test_verifiers.py
 
 # The engine on Ray, on nodes of this machine that are killed, in namespaces of their own.
 acceptance-ray: .venvs/ray/.ready

@@ -23,6 +23,8 @@ def main(name: str) -> None:
     ratios = [step[which] for step in steps for which in ("ratio_mean", "ratio_max")]
     logs = [log for t in trajectories for log in t.extra.get("logs", ())]
     before = {"lengths": [t.components.get("length") for t in trajectories], "logs": logs}
+    before |= {"rewards": [t.reward for t in trajectories], "components": [dict(t.components) for t in trajectories]}
+    before["sessions"] = [t.extra["metadata"].get("session") for t in trajectories]
     print(json.dumps({"shapes": shapes, "ratios": ratios, "tokens": [t.tokens for t in trajectories], **before}))
     lab.close()
 

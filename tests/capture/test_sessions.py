@@ -62,11 +62,22 @@ def test_results_are_joined_by_the_id_of_the_session(session, tmp_path):
     assert (found["a2"].components, found["a2"].source) == ({"right": 0.0, "brief": 0.5}, "tool")
 
 
+def test_the_lines_of_verifiers_have_traces_with_scores_and_weights(session, tmp_path):
+    scored = {"right": {"score": 1.0, "weight": 2.0}, "brief": {"score": 0.5}}
+    traces = [{"id": "a1", "rewards": scored}, {"id": "b1", "rewards": {"right": None, "brief": {"score": 1.0}}}]
+    (tmp_path / "traces.jsonl").write_text(json.dumps({"id": "an episode", "traces": traces}))
+    found = sessions(session.capture("eval", evaluator(["a1", "b1"]), results=str(tmp_path / "traces.jsonl")))
+    assert (found["a1"].reward, found["a1"].components) == (2.5, {"right": 2.0, "brief": 0.5})
+    assert found["b1"].reward is None
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("{", "line 1 is not JSON"),
         ("[]", "line 1 is not an object"),
+        ('{"traces": [7]}', "line 1 is not an object"),
+        ('{"traces": [{"id": "a1", "rewards": {"right": {"weight": 1}}}]}', "the reward of right is None"),
         ('{"reward": 1}', "line 1 has no id"),
         ('{"id": "a1", "reward": "x"}', "which is no finite number"),
         ('{"id": "zz", "reward": 1}', "has the id of a session of eval"),

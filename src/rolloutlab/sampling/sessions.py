@@ -43,7 +43,8 @@ def read_results(pattern: str) -> dict[str, SessionResult]:
     """The rewards in files of JSON Lines, by the id of their session. pattern: may have `*` and `**`.
 
     A line has its `id`, `trace_id` or `session_id`, a number `reward`, and an object of numbers `rewards`, which are
-    the components; a reward that is not there is their sum.
+    the components; a reward that is not there is their sum. Or it has a list `traces` of such objects, whose components
+    are `{score, weight}`, or null where nothing was scored, as verifiers writes them.
 
     Raises:
         InputError: there is no such file, or a line is not like that.
@@ -144,16 +145,26 @@ def _lines(path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
                     line = json.loads(text)
                 except ValueError:
                     raise InputError(f"{path}, line {number} is not JSON") from None
-                if not isinstance(line, dict):
-                    raise InputError(f"{path}, line {number} is not an object")
-                yield f"{path}, line {number}", line
+                traces = line.get("traces") if isinstance(line, dict) else None
+                for each in traces if isinstance(traces, list) else [line]:
+                    if not isinstance(each, dict):
+                        raise InputError(f"{path}, line {number} is not an object")
+                    yield f"{path}, line {number}", each
 
 
 def _result(place: str, line: Mapping[str, Any]) -> SessionResult:
     parts = line.get("rewards")
+    parts = parts if isinstance(parts, dict) and None not in parts.values() else {}
     try:
-        components = {name: finite(value, name) for name, value in parts.items()} if isinstance(parts, dict) else {}
+        components = {name: _component(name, value) for name, value in parts.items()}
         reward = None if line.get("reward") is None else finite(line["reward"], place)
     except RewardError as error:
         raise InputError(f"{place}: {error.message}") from None
     return SessionResult(sum(components.values()) if reward is None and components else reward, components)
+
+
+def _component(name: str, value: Any) -> float:
+    """A number, or the product of `score` and `weight`."""
+    if not isinstance(value, dict):
+        return finite(value, name)
+    return finite(value.get("score"), name) * finite(value.get("weight", 1), name)
