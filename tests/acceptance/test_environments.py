@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,8 @@ NAMES = [
     "openenv:adder", "openenv:sums",
 ]  # fmt: skip
 """The last two stand for the addresses of servers."""
-REWARD = "%%reward {}\nreturn {{'reward': 2.0 ** int(trajectory.name.rpartition('/')[2])}}"  # none is the mean
+REWARD = "%%reward {} --weight env=0\nreturn {{'reward': 2.0 ** int(trajectory.name.rpartition('/')[2])}}"
+"""None of a group of four has the mean."""
 TRAIN = "%%train {}\nlearning_rate: 1e-9\nmask_prob_ratio: true\nepsilon: 0.001\nepsilon_high: 0.001"
 OFFLINE = [
     name
@@ -172,7 +174,7 @@ def test_games_at_the_same_time_are_as_one_after_the_other_and_leave_the_generat
     mixed: list[list[Any]] = [[] for _ in together]
     for _ in range(10):
         for place, each in enumerate(together):
-            mixed[place] += [step for step, _ in zip(each, range(1), strict=False)]
+            mixed[place] += islice(each, 1)
     assert mixed[:4] == alone
     assert mixed[4] == mixed[0]
     assert (random.getstate(), np.random.get_state()[1].tolist()) == before
