@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import threading
+import time
 
 import pytest
 
@@ -204,6 +205,28 @@ class Game(Game):
         if self.bad: late.set()
 """)
     assert ends(playing.run(HANGS)) == ["done", "timeout", "done"]
+    playing["released"].set()
+    assert playing["late"].wait(60)
+
+
+def test_an_interrupt_does_not_wait_for_instances_that_are_being_made(playing):
+    playing.run("""
+import os, signal
+released, late = threading.Event(), threading.Event()
+class Game(Game):
+    def at(self, place):
+        if place == "__init__":
+            os.kill(os.getpid(), signal.SIGINT)
+            released.wait()
+    def close(self):
+        super().close()
+        if self.bad: late.set()
+""")
+    began = time.monotonic()
+    error = playing.shell.run_cell(CHAT, store_history=False).error_in_exec
+    assert isinstance(error, KeyboardInterrupt)
+    assert time.monotonic() - began < 30, "it waited for a time-out of 60 s"
+    assert playing["closed"].count(False) == playing["made"].count(0) + playing["made"].count(2)
     playing["released"].set()
     assert playing["late"].wait(60)
 
