@@ -29,6 +29,7 @@ _NARROW = f"""
     {_IN} AND g.position BETWEEN ? AND ? ORDER BY g.position, t.position LIMIT ?
 """
 _GIVEN = "(SELECT value FROM json_each(?))"
+_MAY_HAVE_ENDED = """instr(extra, '"episode_end"')"""
 _MAY_REASON = """(instr(t.items, 'think>') OR instr(t.items, '"reasoning'))"""
 
 
@@ -84,6 +85,12 @@ class TrajectorySummaries:
         rows = self._by_id(f"SELECT t.id, t.items FROM trajectories t WHERE {_MAY_REASON} AND t.id IN", ids)
         whole = {row["id"]: _alone(_ITEMS.validate_json(row["items"])) for row in rows}
         return {row_id: trajectory.reasoning for row_id, trajectory in whole.items() if trajectory.reasoning}
+
+    def ends(self, ids: Iterable[int]) -> dict[int, str]:
+        """How episodes with an environment or a program ended, of those trajectories that are of one."""
+        rows = self._by_id(f"SELECT id, extra FROM trajectories WHERE {_MAY_HAVE_ENDED} AND id IN", ids)
+        ends = {row["id"]: _alone((), json.loads(row["extra"])).episode_end for row in rows}
+        return {row_id: end for row_id, end in ends.items() if end}
 
     def may_reason(self, collection: StoredCollection) -> bool:
         """Whether any conversation has what may be reasoning."""

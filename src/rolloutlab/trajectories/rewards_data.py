@@ -5,8 +5,9 @@ import math
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
+from rolloutlab.environments.record import End
 from rolloutlab.objective.advantages import Reason, TokenWeight
 from rolloutlab.objective.preflight import WHY
 from rolloutlab.sanitize import escape_control_chars
@@ -15,7 +16,7 @@ from rolloutlab.store.models import StoredCollection
 from rolloutlab.store.trajectory_summaries import PREVIEW
 from rolloutlab.trajectories.rewards_rows import CollectionRows, RewardsRows
 from rolloutlab.trajectories.table_query import NONE, Filter, Sort, TableColumn, arranged
-from rolloutlab.trajectories.tables import REASONING, trajectory_frame
+from rolloutlab.trajectories.tables import EPISODE_END, REASONING, trajectory_frame
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 TRAINS = "trains"
 """The choice of the column `reason` for rows that would train."""
 SOURCES = ("function", "hand", "judge", "tool", "environment", NONE)
+ENDS = (*get_args(End), NONE)
 
 
 class RewardsData:
@@ -105,6 +107,10 @@ class RewardsData:
         previews = self._lab.outlines.previews(self.rows.index)
         return [previews[row.id][0] for row in self.rows.outlines]
 
+    def _every_end(self) -> list[str | None]:
+        ends = self._lab.outlines.ends(self.rows.index)
+        return [ends.get(row.id) for row in self.rows.outlines]
+
     def _every_prompt(self) -> list[str]:
         prompts = self._prompts_of(range(len(self.rows.groups)))
         return [prompts[g] for g in self.rows.group_of]
@@ -147,6 +153,7 @@ class RewardsData:
             ),
             "tokens": TableColumn("number", lambda: [sum(row.tokens_H) for row in outlines]),
             "finish_reason": TableColumn("choice", lambda: [row.finish_reason for row in outlines]),
+            EPISODE_END: TableColumn("choice", self._every_end, choices=ENDS),
         }
         parts = {name: TableColumn("number", partial(self._component, name)) for name in rows.components}
         return {**parts, **own, **{f"component:{escape_control_chars(name)}": column for name, column in parts.items()}}
@@ -154,7 +161,8 @@ class RewardsData:
     def page(self, shown: Sequence[int]) -> list[dict[str, Any]]:
         """Rows as JSON for a browser."""
         rows = self.rows
-        previews = self._lab.outlines.previews([rows.outlines[i].id for i in shown])
+        ids = [rows.outlines[i].id for i in shown]
+        previews, ends = self._lab.outlines.previews(ids), self._lab.outlines.ends(ids)
         prompts = self._prompts_of({rows.group_of[i] for i in shown})
         page = []
         for i, rewards in zip(shown, self.rewards_of(shown), strict=True):
@@ -169,6 +177,7 @@ class RewardsData:
                     "completion": escape_control_chars(completion) + (" ..." if goes_on else ""),
                     "tokens": sum(row.tokens_H),
                     "finish_reason": row.finish_reason,
+                    **({EPISODE_END: escape_control_chars(ends[row.id])} if row.id in ends else {}),
                 }
             )
         return page
@@ -205,6 +214,7 @@ class RewardsData:
         rows, shares, prompts = [self.rows.outlines[i] for i in shown], self.rows.all_shares(), self._every_prompt()
         answers = self._lab.outlines.answers(row.id for row in rows)
         reasonings = self._lab.outlines.reasonings(row.id for row in rows)
+        ends = self._lab.outlines.ends(row.id for row in rows)
         errors = self._lab.scorings.errors(row.id for row in rows if row.reward is None)
         origins = {key: of for stored in self.stored for key, of in self._lab.outlines.origins(stored).items()}
         cells = [
@@ -219,6 +229,7 @@ class RewardsData:
                 "tokens": sum(row.tokens_H),
                 "answer": answers[row.id],
                 REASONING: reasonings.get(row.id),
+                EPISODE_END: ends.get(row.id),
                 "reason": _reason(shares[i]),
                 "reward_error": errors[row.id].summary if row.id in errors else None,
             }

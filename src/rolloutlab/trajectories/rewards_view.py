@@ -13,7 +13,7 @@ from rolloutlab.objective.preflight import WHY, count
 from rolloutlab.sanitize import escape_control_chars
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import Edit, Score, StoredCollection
-from rolloutlab.trajectories.rewards_data import AT_ONCE, SOURCES, TRAINS, RewardsData, first_page, title
+from rolloutlab.trajectories.rewards_data import AT_ONCE, ENDS, SOURCES, TRAINS, RewardsData, first_page, title
 from rolloutlab.trajectories.rewards_rows import RewardsRows
 from rolloutlab.trajectories.scoring.functions import reward_of
 from rolloutlab.trajectories.table_query import NONE, Filter, Sort
@@ -60,7 +60,7 @@ class RewardsView(NotebookView):
         sort: a column, or several; `-` before it is descending. Ties stay as they were, what has no value is last.
         filter: a condition for each of some columns: `{"reward": "> 0.5", "completion": "paris", "source": ["hand"]}`.
         Numbers take `> 0.5`, `<= 1`, `= 0`, `0..1`, `empty` and `not empty`; texts what they contain, in whatever case
-        and the completion as a whole; source, finish_reason, reason and group one value or several.
+        and the completion as a whole; source, finish_reason, episode_end, reason and group one value or several.
 
         Raises:
             InputError: there is no such column, or a condition is not one that it takes.
@@ -164,6 +164,7 @@ class RewardsView(NotebookView):
                 "reasons": [str(reason) for reason in WHY],
                 "sources": list(SOURCES),
                 "finish_reasons": [*get_args(FinishReason), NONE],
+                "episode_ends": list(ENDS),
             }
 
     def calls(self) -> Mapping[str, Callable[..., Any]]:
@@ -225,7 +226,7 @@ class RewardsView(NotebookView):
             return self._again(shown or {}, render.undone(self.undo()))
 
     def _conversation(self, name: str | int) -> dict[str, Any]:
-        """The turns of a trajectory, why a reward function failed on it, and each change of its reward in a line."""
+        """The turns of a trajectory, why a reward function failed on it, its logs, and each change of its reward."""
         with self._current():
             i = self._rows.find(name)
             outline, group = self._rows.outlines[i], self._rows.groups[self._rows.group_of[i]]
@@ -234,7 +235,8 @@ class RewardsView(NotebookView):
             failure = self._lab.scorings.errors([trajectory.id]).get(trajectory.id, ())
             failed = [escape_control_chars(part) for part in failure if part]
             history = list(map(render.line, self.history(name)))
-            return {"turns": render.turns(trajectory), "failed": failed, "history": history}
+            logs = [escape_control_chars(str(log)) for log in trajectory.extra.get("logs") or ()]
+            return {"turns": render.turns(trajectory), "failed": failed, "logs": logs, "history": history}
 
     def _named(self, names: str | Sequence[str]) -> list[int]:
         """The rows of names, each once."""

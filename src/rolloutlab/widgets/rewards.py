@@ -5,6 +5,7 @@ from itertools import accumulate, islice
 from typing import Any
 from unicodedata import east_asian_width
 
+from rolloutlab.api.wire.chat import Choice
 from rolloutlab.objective.advantages import Reason
 from rolloutlab.objective.preflight import count
 from rolloutlab.sanitize import escape_control_chars, escape_to_one_line
@@ -27,17 +28,20 @@ _WHY_NOT = {str(reason): words for reason, words in {**WHY_NOT, Reason.UNSCORED:
 
 def text(name: str, summary: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], fitting: int) -> str:
     """The first rows as plain text, no line of it wider than 80 columns. fitting: how many rows there are in all."""
+    ended = _has_ends(rows)
     cells = [
         (
             _shortened(row["name"], _MAX_NAME),
             number(row["reward"]),
             _effect(row),
+            *((_end(row),) if ended else ()),
             row["source"] or "-",
             " ".join(row["completion"].split()),
         )
         for row in rows
     ]
-    table = text_table(("trajectory", "reward", "advantage", "source", "completion"), cells, "<0 >7 >13 <8")
+    head = ("trajectory", "reward", "advantage", *(("ended",) if ended else ()), "source", "completion")
+    table = text_table(head, cells, f"<0 >7 >13 {'<5 ' if ended else ''}<8")
     rest = more(fitting - len(rows), _REST)
     lines = [*_heading(name, summary), *([""] if rows else []), *table, *_failures(rows)]
     return "\n".join([*(_fitted(line, _WIDTH).rstrip() for line in lines), *([""] if rest else []), *rest])
@@ -48,10 +52,12 @@ def html(
 ) -> str:
     """The first rows as HTML."""
     figures = ("reward", "advantage", *components)
-    head: list[Cell] = [Words("trajectory"), *figures, *map(Words, ("source", "prompt", "completion"))]
+    ended = ("ended",) if _has_ends(rows) else ()
+    head: list[Cell] = [Words("trajectory"), *figures, *map(Words, (*ended, "source", "prompt", "completion"))]
     first, *others = _heading(name, summary)
     rest = paragraphs([*others, *more(fitting - len(rows), _REST)])
-    return f"{title(first)}{html_table(head, [_row(row, components) for row in rows])}{rest}"
+    table = html_table(head, [_row(row, components, ended=bool(ended)) for row in rows])
+    return f"{title(first)}{table}{rest}"
 
 
 def given(edits: Sequence[Edit]) -> str:
@@ -80,12 +86,15 @@ def line(edit: Edit) -> str:
     return f"{edit.at[:16].replace('T', ' ')} {who}, {by}: {number(edit.old)} -> {number(edit.new)}{note}"
 
 
-def turns(trajectory: StoredTrajectory) -> list[dict[str, str]]:
-    """The conversation turn by turn: `role`, `text` with tool calls, and `reasoning` where there is some."""
+def turns(trajectory: StoredTrajectory) -> list[dict[str, Any]]:
+    """The conversation turn by turn: `role`, `text` with tool calls, and `reasoning` and `reward` where it has them."""
     turns = []
+    rewards = iter(trajectory.turn_rewards)
     for item in trajectory.items:
         role, content, calls = spoken(item)
-        turn = {"role": role, "text": escape_control_chars("\n".join(filter(None, [content, *calls])))}
+        turn: dict[str, Any] = {"role": role, "text": escape_control_chars("\n".join(filter(None, [content, *calls])))}
+        reward = next(rewards, None) if isinstance(item, Choice) else None
+        turn |= {} if reward is None else {"reward": reward}
         folded = reasoning(item)
         turns.append({**turn, **({"reasoning": escape_control_chars(folded)} if folded else {})})
     return turns
@@ -134,12 +143,22 @@ def _failed(row: Mapping[str, Any]) -> Cell:
     return Words(Html(f'<span title="{escape(whole)}">failed: {escape(first)}</span>'))
 
 
-def _row(row: Mapping[str, Any], components: Sequence[str]) -> list[Cell]:
+def _has_ends(rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether any was an episode with an environment or a program."""
+    return any("episode_end" in row for row in rows)
+
+
+def _end(row: Mapping[str, Any]) -> str:
+    return escape_to_one_line(row.get("episode_end") or "-", _MAX_EFFECT)
+
+
+def _row(row: Mapping[str, Any], components: Sequence[str], *, ended: bool) -> list[Cell]:
     effect = _failed(row) if row.get("error") else _effect(row)
     figures = [number(row["reward"]), effect, *(number(row.get(f"component:{name}")) for name in components)]
     source = row["source"] or "-"
     by = source if row["was"] is None else f"{source}, was {number(row['was'])}"
-    return [Words(code(row["name"])), *figures, *map(Words, (by, row["prompt"], row["completion"]))]
+    words = (*((_end(row),) if ended else ()), by, row["prompt"], row["completion"])
+    return [Words(code(row["name"])), *figures, *map(Words, words)]
 
 
 def _shortened(name: str, longest: int) -> str:

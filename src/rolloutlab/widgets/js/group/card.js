@@ -9,6 +9,7 @@ import { tokenSpans } from "./tokens.js";
 export class Card {
   constructor(view, member, index) {
     Object.assign(this, { view, member, near: false, kept: null });
+    this.answers = member.turns.filter(({ sampled }) => sampled).length;
     this.reward = h("button", { class: "rl-reward", onclick: () => this.edit() });
     this.place = h("span", { class: "rl-place", "aria-live": "polite" });
     this.effect = h("div", { class: "rl-effect" });
@@ -55,6 +56,7 @@ export class Card {
       source && source !== "hand" && `by ${source}`,
       ...Object.entries(components).map(([name, value]) => `${name} ${number(value)}`),
       `${this.member.tokens.toLocaleString("en")} token${this.member.tokens === 1 ? "" : "s"}`,
+      this.answers > 1 && `${this.answers} answers`,
       this.member.finish,
     ].filter(Boolean);
     this.meta.replaceChildren(...meta.map((each) => h("span", {}, each)));

@@ -1,6 +1,6 @@
 // Texts of any length: a beginning, the rest on demand and in pieces, and what is folded.
 
-import { h, number } from "../kit/dom.js";
+import { earned, h } from "../kit/dom.js";
 
 const BLOCK = 20_000;
 
@@ -62,7 +62,7 @@ export function turn(view, seat, message, body) {
   return h(
     "div",
     { class: message.sampled ? "rl-turn rl-sampled" : "rl-turn rl-context" },
-    h("div", { class: "rl-role" }, message.role, message.reward != null && h("div", { class: "rl-earned", title: "reward of this turn" }, number(message.reward))),
+    h("div", { class: "rl-role" }, message.role, earned(message.reward)),
     h("div", { class: "rl-what" }, body ?? parts(view, seat, message)),
   );
 }

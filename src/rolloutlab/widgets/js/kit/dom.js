@@ -24,6 +24,14 @@ export function number(value, digits = 4) {
   return value == null ? "" : String(Number(Number(value).toPrecision(digits)));
 }
 
+/** The reward of one turn, with its sign; nothing where it has none. */
+export function earned(reward) {
+  if (reward == null) return null;
+  const sign = reward > 0 ? "+" : reward < 0 ? "−" : "";
+  const side = reward > 0 ? " rl-gained" : reward < 0 ? " rl-lost" : "";
+  return h("span", { class: `rl-earned${side}`, title: "reward of this turn" }, `${sign}${number(Math.abs(reward))}`);
+}
+
 /** A polite live region; say(text) shows a message, complain(error) an error with its hint. */
 export function statusLine() {
   const element = h("div", { class: "rl-status", role: "status", "aria-live": "polite" });

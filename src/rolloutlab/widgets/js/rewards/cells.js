@@ -53,6 +53,16 @@ export const source = {
   },
 };
 
+/** How an episode ended; all but `done` is highlighted. */
+export const end = {
+  key: (row) => row.episode_end,
+  draw({ episode_end: reason }) {
+    if (!reason || reason === "done") return document.createTextNode(reason ?? "");
+    const words = reason === "length" ? "cut off" : reason.replaceAll("_", " ");
+    return h("span", { class: "rl-line rl-cut", title: words }, words);
+  },
+};
+
 export const finish = {
   key: (row) => row.finish_reason,
   draw({ finish_reason: reason }) {

@@ -1,7 +1,7 @@
 // The columns of the rewards view: how they are filtered. Their cells are in cells.js.
 
 import { h } from "../kit/dom.js";
-import { advantage, component, figure, finish, name, plainText, source } from "./cells.js";
+import { advantage, component, end, figure, finish, name, plainText, source } from "./cells.js";
 
 const RIGHT = { hozAlign: "right", headerHozAlign: "right", cssClass: "rl-number" };
 
@@ -11,17 +11,19 @@ const RIGHT = { hozAlign: "right", headerHozAlign: "right", cssClass: "rl-number
  * state.components: names of the parts of the reward; largest(): the largest |advantage|.
  */
 export function columns(state, largest) {
+  const episodes = state.page.rows.some(({ episode_end }) => episode_end);
   const failed = state.page.rows.some(({ error }) => error); // with the message of an error in place of the advantage
   return [
     column("name", "trajectory", { width: 120, frozen: true }, name, TEXT),
     column("reward", "reward", { ...RIGHT, width: 84, cssClass: "rl-number rl-editable" }, figure("reward"), NUMBER),
     column("advantage", "advantage", { width: failed ? 240 : 140 }, advantage(largest), oneOf(["trains", ...state.reasons])),
+    ...(episodes ? [column("episode_end", "ended", { width: 96 }, end, oneOf(state.episode_ends))] : []),
     column("completion", "completion", { minWidth: 160, widthGrow: 3 }, plainText("completion"), TEXT),
     column("prompt", "prompt", { minWidth: 110, widthGrow: 2 }, plainText("prompt"), TEXT),
     ...state.components.map(part),
     column("source", "source", { width: 124 }, source, oneOf(state.sources)),
     column("tokens", "tokens", { ...RIGHT, width: 92 }, figure("tokens"), NUMBER),
-    column("finish_reason", "finish", { width: 84 }, finish, oneOf(state.finish_reasons)),
+    ...(episodes ? [] : [column("finish_reason", "finish", { width: 84 }, finish, oneOf(state.finish_reasons))]),
   ];
 }
 

@@ -1,6 +1,6 @@
 // The conversation of a trajectory, below the grid.
 
-import { h } from "../kit/dom.js";
+import { earned, h } from "../kit/dom.js";
 
 export class Opened {
   constructor(kernel, status) {
@@ -24,11 +24,11 @@ export class Opened {
     }
     this.element.replaceChildren(
       h("h4", {}, h("code", {}, name)),
-      ...read.turns.map(({ role, text, reasoning }) =>
+      ...read.turns.map(({ role, text, reasoning, reward }) =>
         h(
           "div",
           { class: "rl-turn" },
-          h("b", {}, role),
+          h("div", {}, h("b", {}, role), earned(reward)),
           h(
             "div",
             {},
@@ -38,6 +38,7 @@ export class Opened {
         ),
       ),
       ...(read.failed.length ? [h("h5", {}, "a reward function failed on it"), ...read.failed.map((text) => h("div", { class: "rl-text", dir: "auto" }, text))] : []),
+      ...(read.logs.length ? [h("h5", {}, "logs"), ...read.logs.map((text) => h("div", { class: "rl-text", dir: "auto" }, text))] : []),
       h("h5", {}, "its reward"),
       h("ol", {}, ...read.history.map((line) => h("li", {}, line))),
     );
