@@ -72,7 +72,6 @@ def test_the_reward_of_each_answer_is_beside_it_and_the_end_of_the_episode_above
     card = shown.get_by_role("article").first
     expect(card.locator(".rl-flag")).to_have_text("ended by an error")
     expect(card).to_contain_text("would not train")
-    card.get_by_text("logs (1)").click()
     expect(card.locator("details")).to_contain_text("ended: Climb.step raised ValueError: the rope is torn")
     notebook.screenshot("episodes-error", shown)
 

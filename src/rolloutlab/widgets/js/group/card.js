@@ -138,7 +138,7 @@ export class Card {
       this.body.append(
         ...(this.view.mode.tokens ? this.tokens() : this.texts()),
         ...branchesAt(this.view, this.member, null, 0),
-        ...(logs.length ? [folded(`logs (${logs.length})`, () => h("div", {}, logs.map((log) => longText(this.view, this.member.seat, log))))] : []),
+        ...(logs.length ? [folded(`logs (${logs.length})`, () => h("div", {}, logs.map((log) => longText(this.view, this.member.seat, log))), { class: "rl-fold", open: ["error", "timeout"].includes(this.member.finish) })] : []),
       );
       if (!turns.length) this.body.append(h("div", { class: "rl-dim" }, "nothing was sampled"));
     }
