@@ -89,6 +89,16 @@ def test_calls_go_to_the_tools_of_the_environment_in_order(robbing, policy):
     assert [t["function"]["name"] for t in found.extra["tools"]] == ["turn", "look"]
 
 
+def test_a_continued_episode_keeps_the_tools_of_its_environment_in_the_prompt(robbing, policy):
+    script = [call("turn", digit=1), call("turn", digit=2)]
+    policy.answer = lambda messages: script[n] if (n := sum(m["role"] == "assistant" for m in messages)) < 2 else "bye"
+    robbing.run(CHAT)
+    (found,) = robbing.run("%%chat safe --continue\nuser: Say bye.").trajectories
+    assert found.answer == "bye"
+    for tools in (policy.taken[-1]["tools"], found.extra["tools"]):
+        assert [tool["function"]["name"] for tool in tools] == ["turn", "look"]
+
+
 def test_an_answer_without_a_call_ends_an_episode_that_has_only_tools(robbing, policy):
     policy.answer = lambda messages: "I give up"
     (found,) = robbing.run(CHAT).trajectories

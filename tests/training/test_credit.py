@@ -131,3 +131,29 @@ def test_a_service_that_takes_one_reward_per_trajectory_refuses_it_by_name_in_th
         "-> leave it out"
     ) in refused.report()
     assert not any("no job" in line for line in refused.under({"credit": "trajectory"}).report())
+
+
+@pytest.mark.parametrize(
+    ("parts", "refused"),
+    [
+        ({}, True),  # typed
+        ({"env": 0.0, "brief": 4.0}, False),  # there is nothing to leave out
+        ({"env": 3.0, "brief": 4.0}, True),  # --weight env=0
+        ({"env": 3.0, "brief": 1.0}, False),
+        ({"env": 4.0}, False),
+    ],
+)
+def test_a_reward_that_leaves_the_rewards_of_turns_out_is_refused(lab, play, parts, refused):
+    played = play([(4.0, [1.0, 2.0], [2, 3]), (1.0, [0.0, 1.0], [4, 1])])
+    environment = {"metrics": {"turn_reward/0": 1.0, "turn_reward/1": 2.0, "env": parts.get("env", 3.0)}}
+    group = played.groups[0]
+    arrival = Arrival(2, group.trajectories[0].items[1:], extra=environment)
+    lab.store.put(group, [arrival], model="lab/practice", step=0, sampling={})
+    added = lab.collection("guess").trajectories[2]
+    lab.store.rewards.give([Score(added, 4.0, parts)], "function")
+    if refused:
+        with pytest.raises(InputError, match="1 trajectory of guess with a reward that leaves out"):
+            lab.check("guess", TURN)
+    else:
+        assert lab.check("guess", TURN)
+    assert lab.check("guess", {"credit": "trajectory"})

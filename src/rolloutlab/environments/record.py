@@ -5,31 +5,27 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
 
-from rolloutlab.api.wire.chat import FunctionTool
 from rolloutlab.environments.observations import EnvironmentTurn, Scalar
-from rolloutlab.objective.credit import TURN_REWARD
+from rolloutlab.objective.credit import ENVIRONMENT, TURN_REWARD
 
 End = Literal["done", "max_turns", "length", "context", "timeout", "error"]
 """How an episode ended. length: its last answer was cut off by max_tokens. context: the policy's context has no room
 for another answer. timeout, error: of a call of its environment; such an episode has no reward."""
 END = "episode_end"
 """The property of a trajectory's metadata that holds it."""
-PART = "env"
-"""The component of the reward that an environment gives, and the metric with the same number, which scoring keeps."""
 
 
 @dataclass(frozen=True)
 class EpisodeRecord:
     """The environment's name, the reward of each answer, and of the whole; how it ended, once it has.
 
-    info: numbers and texts of its steps, the latest of each name. tools: what the policy was offered.
+    info: numbers and texts of its steps, the latest of each name.
     """
 
     environment: str
     turn_rewards: tuple[float, ...] = ()
     final_reward: float = 0.0
     info: Mapping[str, Scalar] = field(default_factory=dict)
-    tools: tuple[FunctionTool, ...] = ()
     end: End | None = None
 
     def after(self, turn: EnvironmentTurn) -> Self:
@@ -49,11 +45,13 @@ class EpisodeRecord:
         """The component of the reward of an episode that has ended without a failure of its environment."""
         if self.end in {None, "timeout", "error"}:
             return {}
-        return {PART: self.total}
+        return {ENVIRONMENT: self.total}
 
     def extra(self) -> dict[str, Any]:
         """Properties of the trajectory on the wire."""
-        own = {name: value for name, value in self.info.items() if name != PART and not name.startswith(TURN_REWARD)}
+        own = {
+            name: value for name, value in self.info.items() if name != ENVIRONMENT and not name.startswith(TURN_REWARD)
+        }
         numbers = {name: value for name, value in own.items() if not isinstance(value, str)}
         texts = {name: value for name, value in own.items() if isinstance(value, str)}
         rewards = {f"{TURN_REWARD}{turn}": reward for turn, reward in enumerate(self.turn_rewards)}

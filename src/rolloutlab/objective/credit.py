@@ -1,5 +1,6 @@
 """Rewards to go: what each turn of a trajectory has brought and was followed by (`credit: turn`, docs/training.md)."""
 
+import math
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -7,6 +8,8 @@ from typing import Any
 
 from rolloutlab.objective.advantages import Turn
 
+ENVIRONMENT = "env"
+"""The component of the reward that an environment gives, and the metric with the same number, which scoring keeps."""
 TURN_REWARD = "turn_reward/"
 """The metrics with the rewards of single answers: `turn_reward/0` and so on."""
 _TURN_REWARD = re.compile(TURN_REWARD + r"(0|[1-9][0-9]{0,8})")
@@ -17,6 +20,20 @@ def turn_rewards(metrics: Mapping[str, Any]) -> dict[int, float]:
     """The rewards of single turns by their index, from the metrics of a trajectory."""
     matches = ((_TURN_REWARD.fullmatch(name), value) for name, value in metrics.items())
     return {int(match[1]): float(value) for match, value in matches if match}
+
+
+def leaves_out_turns(reward: float, metrics: Mapping[str, Any], components: Mapping[str, float]) -> bool:
+    """Whether a reward certainly has no part of what its environment gave for the turns, the component `env`.
+
+    It was typed, or is the sum of the other components. metrics: of the sampling, with the same name. Other weights
+    than 0 and 1 cannot be seen.
+    """
+    if ENVIRONMENT not in metrics or not turn_rewards(metrics):
+        return False
+    if ENVIRONMENT not in components:
+        return True
+    others = math.fsum(value for name, value in components.items() if name != ENVIRONMENT)
+    return components[ENVIRONMENT] != 0 and math.isclose(reward, others, rel_tol=1e-12)
 
 
 def turns(reward: float, metrics: Mapping[str, float], tokens_K: Sequence[int]) -> tuple[Turn, ...]:

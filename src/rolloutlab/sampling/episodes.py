@@ -118,8 +118,8 @@ class Episodes:
         if not first and not any(message.role == "user" for message in group.prompt):
             raise EpisodeError(f"{self._source.name}.reset gave no observation", hint="return 'the first one'")
         played.offer(self._tools)
-        record = EpisodeRecord(self._source.name, tools=tuple(played.own.schemas))
-        return replace(rollout, items=first, episode=record, logs=(*rollout.logs, *episode.logs))
+        record, tools = EpisodeRecord(self._source.name), tuple(played.own.schemas)
+        return replace(rollout, items=first, episode=record, tools=tools, logs=(*rollout.logs, *episode.logs))
 
     async def _replayed(self, begun: Rollout, items: tuple[MessageOrChoice, ...]) -> Rollout | None:
         """The rollout up to its last stored answer; None where the environment does not do the same again."""

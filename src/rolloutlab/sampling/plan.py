@@ -235,7 +235,7 @@ def continued(
     old = lab.groups(summary)
     tools.check(label, _tools_of(summary, old))
     groups = [NewGroup(g.prompt, g.row, [filled(turn, g.row, variables) for turn in turns]) for g in old]
-    rollouts = [r for i, group in enumerate(old) for r in going_on(i, group, len(turns))]
+    rollouts = [r for i, group in enumerate(old) for r in going_on(i, group, len(turns), tools.schemas)]
     if not rollouts:
         raise InputError(f"{label} holds no conversation to go on with", hint=f"%%chat {label} --resume")
     stored = {name: summary.plan[name] for name in _KEPT if name in summary.plan}

@@ -13,6 +13,7 @@ from rolloutlab.api.wire.chat import (
     ChatCompletion,
     ChatRequest,
     Choice,
+    FunctionTool,
     Message,
     MessageOrChoice,
     ToolMessage,
@@ -48,7 +49,7 @@ class Rollout:
     """A conversation in progress. place: of its group. items: after the prompt. pending: turns to come.
 
     Before the first completion the conversations of a group are one, with several positions; with an environment, each
-    is its own. episode: what came of it there.
+    is its own. episode: what came of it there. tools: what this conversation alone is offered, besides those of all.
     """
 
     place: int
@@ -57,6 +58,7 @@ class Rollout:
     items: tuple[MessageOrChoice, ...] = ()
     logs: tuple[str, ...] = ()
     episode: EpisodeRecord | None = None
+    tools: tuple[FunctionTool, ...] = ()
 
 
 def fresh(place: int, positions: Sequence[int], turns: int, plan: SamplingConfig) -> list[Rollout]:
@@ -69,23 +71,30 @@ def fresh(place: int, positions: Sequence[int], turns: int, plan: SamplingConfig
 def left(place: int, group: Group, plan: SamplingConfig) -> list[Rollout]:
     """What is missing of a stored group: unfinished conversations, and those that have not begun."""
     stored = {_position(t): t for t in group.trajectories}
-    begun = [
-        Rollout(place, (position,), t.pending, t.items[len(group.prompt) :], tuple(t.extra.get("logs", ())))
-        for position, t in stored.items()
-        if t.pending
-    ]
+    begun = [_begun(place, group, t, t.pending, plan.tools) for t in stored.values() if t.pending]
     missing = [] if plan.continues else [i for i in range(plan.n) if i not in stored]
     return begun + fresh(place, missing, len(group.script), plan)
 
 
-def going_on(place: int, group: Group, turns: int) -> list[Rollout]:
-    """Each conversation of a stored group, to be continued; open tool calls are closed."""
-    return [
-        Rollout(
-            place, (_position(t),), turns, (*t.items[len(group.prompt) :], *_closed(t)), tuple(t.extra.get("logs", ()))
-        )
-        for t in group.trajectories
-    ]
+def going_on(place: int, group: Group, turns: int, tools: Sequence[FunctionTool]) -> list[Rollout]:
+    """Each conversation of a stored group, to be continued; open tool calls are closed. tools: of the plan."""
+    return [_begun(place, group, t, turns, tools, _closed(t)) for t in group.trajectories]
+
+
+def _begun(
+    place: int,
+    group: Group,
+    trajectory: StoredTrajectory,
+    pending: int,
+    tools: Sequence[FunctionTool],
+    closed: Sequence[ToolMessage] = (),
+) -> Rollout:
+    """A stored conversation. What it was offered besides `tools`, by its environment, stays in its prompt."""
+    items, logs = (*trajectory.items[len(group.prompt) :], *closed), tuple(trajectory.extra.get("logs", ()))
+    known = {tool.function.name for tool in tools}
+    offered = map(FunctionTool.model_validate, trajectory.extra.get("tools") or ())
+    own = tuple(tool for tool in offered if tool.function.name not in known)
+    return Rollout(place, (_position(trajectory),), pending, items, logs, tools=own)
 
 
 def prompted(rollout: Rollout, group: Group | NewGroup) -> Rollout:
@@ -97,8 +106,7 @@ def request_of(rollout: Rollout, group: Group | NewGroup, plan: SamplingConfig) 
     """The request for the next answer of a rollout."""
     turn = sum(isinstance(item, Choice) for item in rollout.items)
     seed = plan.seed_of(rollout.place, rollout.positions[0], turn)
-    further = rollout.episode.tools if rollout.episode else ()
-    return plan.request(messages_of(rollout, group), len(rollout.positions), seed, further)
+    return plan.request(messages_of(rollout, group), len(rollout.positions), seed, rollout.tools)
 
 
 def messages_of(rollout: Rollout, group: Group | NewGroup) -> list[Message]:

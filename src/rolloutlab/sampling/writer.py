@@ -182,7 +182,7 @@ class TrajectoryWriter:
 
     def _arrival(self, rollout: Rollout) -> Arrival:
         episode = rollout.episode
-        offered = [*self._work.plan.tools, *(episode.tools if episode else ())]
+        offered = [*self._work.plan.tools, *rollout.tools]
         extra = {
             **({"tools": [tool.to_wire() for tool in offered]} if offered else {}),
             **({"logs": rollout.logs} if rollout.logs else {}),

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
-from rolloutlab.environments.record import PART
 from rolloutlab.errors import InputError, NotFoundError, RewardError
+from rolloutlab.objective.credit import ENVIRONMENT
 from rolloutlab.objective.preflight import count
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import Edit, Score, StoredCollection, StoredTrajectory, TrajectoryKey
@@ -206,8 +206,8 @@ def environment_part(trajectory: StoredTrajectory) -> dict[str, Outcome]:
     """What the environment of a trajectory gave, as a component beside those of functions; nothing without one."""
     if not (trajectory.extra.get("metadata") or {}).get("environment"):
         return {}
-    reward = (trajectory.extra.get("metrics") or {}).get(PART)
-    return {} if reward is None else {PART: float(reward)}
+    reward = (trajectory.extra.get("metrics") or {}).get(ENVIRONMENT)
+    return {} if reward is None else {ENVIRONMENT: float(reward)}
 
 
 def counted_names(outcomes: Mapping[str, Outcome]) -> list[str]:
