@@ -79,3 +79,20 @@ def test_two_checkpoints_are_compared_by_playing_the_program_again(practice_serv
             assert all(t.tokens <= 6 and t.reward is not None for group in side.groups for t in group.trajectories)
         assert len(comparison.pairs) == 2
         assert made.groups[0].trajectories[0].step == 0
+
+
+def test_rows_tell_the_prompts_of_a_program_apart_whatever_its_first_message_is(practice_service, tmp_path):
+    async def begins(row, client):
+        messages = [user("Begin."), {"role": "assistant", "content": "What?"}, user(row["word"])]
+        await client.chat.completions.create(messages=messages, max_tokens=3)
+        return float(row["word"] < "n")
+
+    with closing(Session(Settings(home=tmp_path, service=practice_service.address), http=practice_service.http)) as lab:
+        rows = [{"word": word} for word in ("yes", "no", "maybe", "hello")]
+        lab.model("lab/apart")
+        lab.rollouts("begins", begins, over=rows[:2], n=2, seed=1)
+        values = iter(range(4))
+        lab.reward("begins", lambda answer: float(next(values) % 2), cache=False, overwrite=True)
+        lab.train("begins", say=lambda _: None).wait()
+        pairs = lab.compare("begins", over=rows).pairs
+    assert [pair.trained for pair in pairs] == [True, True, False, False]

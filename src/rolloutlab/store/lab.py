@@ -299,7 +299,7 @@ class Lab:
 
 def _prompt_key(row: Row) -> str:
     plan = json.loads(row["plan"])
-    return prompt_key(row["prompt"], json.loads(row["row"]) if plan.get("env") else {}, row["position"], plan)
+    return prompt_key(row["prompt"], json.loads(row["row"]), row["position"], plan)
 
 
 def _rows(placed: Placed) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
