@@ -488,7 +488,7 @@ class Session:
     def rollouts(
         self,
         name: str,
-        solve: Solve | Program | Sequence[str],
+        solve: Solve | Program | Sequence[str] | None,
         *,
         over: Any = None,
         n: int = 1,
@@ -512,7 +512,8 @@ class Session:
         Or a command, as a list of words: it gets the row as JSON on its standard input and the address and the key in
         OPENAI_BASE_URL and OPENAI_API_KEY, and its last line of output is the reward as JSON.
         over, limit, model, seed, budget: as of `chat`. temperature, top_p, max_tokens: in the place of the program's
-        own. resume: play the rollouts that a generation lacks. concurrency: rollouts at a time. timeout: seconds of a
+        own. resume: play the rollouts that a generation lacks; `solve` may be None then, for the program that it was
+        captured from in this notebook. concurrency: rollouts at a time. timeout: seconds of a
         rollout.
 
         An exception or a time-out ends its own rollout, which keeps what was sampled, without a reward. Rollouts are
@@ -522,6 +523,8 @@ class Session:
             InputError: not such a function, or a wrong setting. SamplingError: rollouts without any answer. And as
             `chat`.
         """
+        if solve is None and resume and (program := self._programs.of(self.store.collection(name))):
+            solve = program
         program = self._programs.known(name, program_of(solve, self._secret))
         if resume:
             run = programmed_again(self.store, name, program)

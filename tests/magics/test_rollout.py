@@ -21,7 +21,18 @@ def test_resume_takes_a_function_or_the_same_cell(notebook):
     assert len(notebook.run(f"%%rollout agent --resume\n{cell}").groups[0].trajectories) == 1
     assert "--resume keeps the settings" in notebook.error(f"%%rollout agent --resume -n 2\n{cell}")
     notebook.run("def solve(row, client): pass")
-    assert "captured from the cell, not solve" in notebook.error("%%rollout agent --resume --with solve")
+    assert "captured from the cell" in notebook.error("%%rollout agent --resume --with solve")
+
+
+def test_resume_without_a_body_plays_the_program_of_the_collection_and_no_other(notebook):
+    notebook.run("played = []")
+    cell = "await client.chat.completions.create(messages=[{'role': 'user', 'content': 'x'}], max_tokens=2)"
+    stops = "if played: raise SystemExit\nplayed.append(1)"
+    assert "sampled nothing" in notebook.error(f"%%rollout agent -n 2 --concurrency 1\n{stops}\n{cell}")
+    notebook.run("played.clear()")
+    assert len(notebook.run("%%rollout agent --resume\n").groups[0].trajectories) == 2
+    assert "captured from the cell" in notebook.error(f"%%rollout agent --resume\n{cell}")
+    assert "the cell is empty" in notebook.error("%%rollout agent\n")
 
 
 def test_a_cell_that_is_empty_or_not_python_says_so(notebook):

@@ -3,6 +3,7 @@
 import ast
 import linecache
 from argparse import Namespace
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.magic import cell_magic, magics_class
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from rolloutlab.sampling.programs import Program
     from rolloutlab.trajectories.collection import Collection
 
-_FILENAME, _CELL = "<%%rollout>", "the cell"
+_FILENAME = "<%%rollout>"
 _BEGINNING = ("n", "over", "limit", "model", "temperature", "top_p", "max_tokens", "seed")
 
 
@@ -58,6 +59,8 @@ class RolloutMagics(LabMagics):
             if cell.strip():
                 raise InputError("the program is in --with or in the cell, one of both", hint="an empty cell")
             program = self.value(options.function)
+        elif options.resume and not cell.strip():
+            program = None  # that of the collection
         else:
             program = compile_program(cell, self.variables)
         given = self.given(options, *_BEGINNING, "concurrency", "timeout", "budget")
@@ -86,4 +89,5 @@ def compile_program(body: str, variables: dict[str, Any]) -> "Program":
     linecache.cache[_FILENAME] = (len(body), None, body.splitlines(keepends=True), _FILENAME)
     scope: dict[str, Any] = {}
     exec(code, variables, scope)
-    return Program(_CELL, scope["rollout"])
+    digest = sha256(body.strip().encode()).hexdigest()[:8]  # a collection is of one program: `--resume` compares names
+    return Program(f"the cell {digest}", scope["rollout"])
