@@ -45,6 +45,16 @@ def counting(notebook, policy):  # noqa: F811
     return notebook
 
 
+def test_a_prompt_of_content_parts_gets_one_more_and_close_is_no_tool(counting, policy):  # noqa: F811
+    counting.run("closed = []\nCounter.close = lambda self: closed.append(1)")
+    counting.run("rows[0]['prompt'][1]['content'] = [{'type': 'text', 'text': 'Go.'}]")
+    counting.run("%%chat counted --over rows --env Counter\n")
+    part = {"type": "text", "text": " It begins at 5."}
+    assert policy.taken[0]["messages"][1]["content"] == [{"type": "text", "text": "Go."}, part]
+    assert [tool["function"]["name"] for tool in policy.taken[0]["tools"]] == ["add"]
+    assert counting["closed"] == [1]
+
+
 def test_rows_are_its_keywords_and_its_text_follows_the_prompt(counting, policy):  # noqa: F811
     played = counting.run("%%chat counted --over rows --env Counter\n").trajectories[0]
     assert [message.get("content") for message in played.messages] == [

@@ -165,6 +165,8 @@ def _code(answer: Any) -> str | None:
 
 def _text(observation: Any) -> str:
     """An observation as text: its only field, or a line for each; what is empty, and its metadata, left out."""
+    if observation is None:
+        return ""
     if not isinstance(observation, Mapping):
         return observation if isinstance(observation, str) else json.dumps(observation, ensure_ascii=False)
     fields = {name: value for name, value in observation.items() if name != "metadata" and value not in (None, "")}

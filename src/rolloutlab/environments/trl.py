@@ -60,18 +60,19 @@ class TrlSource:
 class TrlEnvironment:
     """One instance. `reset` gets the row as keywords; what it returns is appended to the last message of the prompt.
 
-    Its public methods are tools, and `get_reward`, if it has one, gives the reward. An answer without a call ends the
-    episode.
+    Its public methods are tools, but for `get_reward`, which gives the reward, and `close`. An answer without a call
+    ends the episode.
     """
 
     def __init__(self, environment: Any, row: Mapping[str, Any]) -> None:
         self._environment = environment
         self._row = row
         names = [name for name, _ in inspect.getmembers(type(environment), predicate=inspect.isfunction)]
-        own = {"reset", "get_reward"}
+        own = {"reset", "get_reward", "close"}
         self.tools = [getattr(environment, name) for name in names if name not in own and not name.startswith("_")]
-        if hasattr(environment, "get_reward"):
-            self.get_reward = environment.get_reward
+        for name in ("get_reward", "close"):
+            if hasattr(environment, name):
+                setattr(self, name, getattr(environment, name))
 
     def reset(self, seed: int) -> Any:  # noqa: ARG002 - TRL has none
         try:
@@ -88,4 +89,8 @@ class TrlEnvironment:
         prompt = self._row.get("prompt")
         if not isinstance(prompt, list) or not prompt:
             return observation
-        return [*prompt[:-1], {**prompt[-1], "content": f"{prompt[-1]['content']}{observation or ''}"}]
+        if not observation:
+            return prompt
+        content, part = prompt[-1]["content"], {"type": "text", "text": observation}
+        after = [*content, part] if isinstance(content, list) else f"{content}{observation}"
+        return [*prompt[:-1], {**prompt[-1], "content": after}]
