@@ -6,8 +6,9 @@ import sqlite3
 import sys
 import threading
 from collections.abc import Callable, Container
-from functools import partial
-from types import FrameType, SimpleNamespace
+from functools import cache, partial
+from itertools import pairwise
+from types import CodeType, FrameType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -34,11 +35,13 @@ def anywhere(_: FrameType) -> bool:
 
 def after_a_call(frame: FrameType) -> bool:
     """Where Python looks for signals, besides the end of a loop's body: as a function begins, and after a call."""
-    if frame.f_lasti < 0:
-        return False
-    code = [i for i in dis.get_instructions(frame.f_code) if i.opname != "CACHE"]
-    at = next((number for number, i in enumerate(code) if i.offset == frame.f_lasti), 0)
-    return at > 0 and code[at - 1].opname.startswith(("CALL", "RESUME"))
+    return frame.f_lasti in offsets_after_a_call(frame.f_code)
+
+
+@cache  # disassembling a function anew at each of its instructions took most of the time
+def offsets_after_a_call(code: CodeType) -> set[int]:
+    instructions = [i for i in dis.get_instructions(code) if i.opname != "CACHE"]
+    return {after.offset for i, after in pairwise(instructions) if i.opname.startswith(("CALL", "RESUME"))}
 
 
 def interrupted_at(
