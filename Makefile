@@ -3,6 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 PYTEST := $(BIN)/python -m pytest -q -p no:cacheprovider
+# The plugin for notebooks imports for two seconds, in each worker.
+WITHOUT_NBVAL := -p no:nbval
 LANES ?= 3
 # Each of the hundred processes of the tests would compile the package anew, and each worker the tests.
 export PYTHONDONTWRITEBYTECODE :=
@@ -26,10 +28,10 @@ test: $(READY)
 	$(MAKE) --no-print-directory --keep-going --jobs=$(LANES) --output-sync=target lint test-processes test-units test-notebooks
 
 test-units: $(READY)
-	$(PYTEST) --numprocesses=4 --dist=loadfile -m "not process" tests
+	$(PYTEST) $(WITHOUT_NBVAL) --numprocesses=4 --dist=loadfile -m "not process" tests
 
 test-processes: $(READY)
-	$(PYTEST) --numprocesses=2 --dist=loadfile -m process --ignore=tests/browser --ignore=tests/kernel/test_canaries.py tests
+	$(PYTEST) $(WITHOUT_NBVAL) --numprocesses=2 --dist=loadfile -m process --ignore=tests/browser --ignore=tests/kernel/test_canaries.py tests
 
 test-notebooks: $(READY)
 	$(PYTEST) --numprocesses=2 --dist=loadfile $(NBVAL) $(LONG_NOTEBOOKS:%=--ignore=%) notebooks

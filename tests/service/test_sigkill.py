@@ -19,7 +19,6 @@ from rolloutlab.api.http.client import HttpClient
 from rolloutlab.api.wire.training import ENDINGS, RegisterModel
 from rolloutlab.cli.commands import main
 from rolloutlab.errors import RolloutlabError
-from rolloutlab.policy.checkpoints import read_checkpoint
 from rolloutlab.settings import Address, Settings
 from tests.forked import forkserver
 
@@ -117,6 +116,8 @@ def live_and_die(lives: Lives, chance: random.Random) -> list[str]:
 
 
 def test_whenever_the_service_is_killed_every_accepted_job_ends_once_with_its_checkpoint(lives, body, trajectory):
+    from rolloutlab.policy.checkpoints import read_checkpoint  # with torch, which no other worker needs
+
     chance = random.Random(20)
     lives.begin()
     wanted = RegisterModel(project="lab", name="first", return_existing=True)

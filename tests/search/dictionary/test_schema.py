@@ -14,7 +14,6 @@ from rolloutlab.errors import InputError
 from rolloutlab.search.dictionary import parse
 from rolloutlab.search.dictionary.schema import json_schema
 
-jsonschema = pytest.importorskip("jsonschema")
 BEYOND_A_SCHEMA = {"unequal lengths of a sparse vector", "an expression that is none"}
 JUNK = st.sampled_from([
     None, True, False, 0, -1, 1, 1.5, 16.0, 10**30, 1e300, "", " ", "a", "#score", "#id", "#nothing", "$eq",
@@ -25,6 +24,7 @@ JUNK = st.sampled_from([
 
 @pytest.fixture(scope="module")
 def validator() -> Any:
+    jsonschema = pytest.importorskip("jsonschema")  # its import takes two seconds, of each worker if it stood above
     jsonschema.Draft202012Validator.check_schema(json_schema())
     return jsonschema.Draft202012Validator(json_schema())
 

@@ -5,7 +5,6 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import jsonschema
 import pytest
 
 from rolloutlab.api.wire.chat import AssistantMessage, UserMessage
@@ -234,10 +233,14 @@ def test_a_reward_is_a_number(call, reward):
 
 @pytest.mark.parametrize("name", sorted(TOOLS))
 def test_the_schemas_are_schemas(name):
+    import jsonschema  # for two seconds, of each worker if it stood above
+
     jsonschema.Draft202012Validator.check_schema(dict(TOOLS[name].schema))
 
 
 def test_the_examples_of_the_search_tool_fit_its_schema():
+    import jsonschema
+
     tool = TOOLS["search_trajectories"]
     decoder, rest, found = json.JSONDecoder(), tool.description.partition("Examples: ")[2], []
     while rest.startswith("{"):
