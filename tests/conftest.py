@@ -233,7 +233,7 @@ def start(policy: "Policy", tmp_path: Path) -> Iterator[Callable[..., Service]]:
         for service in running:
             service.stop()
         running.clear()
-        running.append(_service(with_policy, tmp_path / "service", **options))
+        running.append(make_service(with_policy, tmp_path / "service", **options))
         return running[0]
 
     yield begin
@@ -241,7 +241,7 @@ def start(policy: "Policy", tmp_path: Path) -> Iterator[Callable[..., Service]]:
         service.stop()
 
 
-def _service(policy: "Policy", folder: Path, **options: Any) -> Service:
+def make_service(policy: "Policy", folder: Path, **options: Any) -> Service:
     from rolloutlab.engines.local import LocalEngine
     from rolloutlab.service.app import make_app
     from rolloutlab.service.database import open_service_database
@@ -271,7 +271,7 @@ def _service(policy: "Policy", folder: Path, **options: Any) -> Service:
 @pytest.fixture(scope="module")
 def service(policy: "Policy", tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """The service of the tiny policy, one for the tests of a module; `start` makes one of a test's own."""
-    service = _service(policy, tmp_path_factory.mktemp("lab") / "service")
+    service = make_service(policy, tmp_path_factory.mktemp("lab") / "service")
     yield service
     service.stop()
 
@@ -279,7 +279,7 @@ def service(policy: "Policy", tmp_path_factory: pytest.TempPathFactory) -> Itera
 @pytest.fixture(scope="module")
 def practice_service(practice_policy: "Policy", tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """The service of the practice policy, one for the tests of a module."""
-    service = _service(practice_policy, tmp_path_factory.mktemp("lab") / "service")
+    service = make_service(practice_policy, tmp_path_factory.mktemp("lab") / "service")
     yield service
     service.stop()
 

@@ -150,10 +150,10 @@ def player(family, tmp_path_factory):
     template = packages / family.path
     if not template.is_file():
         pytest.skip(f"{family.path} is not installed: make .venvs/templates/.ready")
-    from tests.conftest import _service
+    from tests.conftest import make_service
 
     policy = policy_with(template.read_text(), tmp_path_factory.mktemp("policies") / "tiny", family.ends)
-    service = _service(policy, tmp_path_factory.mktemp("lab") / "service")
+    service = make_service(policy, tmp_path_factory.mktemp("lab") / "service")
     yield Player(service, policy)
     service.stop()
 

@@ -12,7 +12,7 @@ from rolloutlab.api.wire.trajectories import History
 from rolloutlab.errors import RefusedError, RenderingError
 from rolloutlab.policy.harmony import parse
 from rolloutlab.policy.parsing import HarmonyStream
-from tests.conftest import TOKEN, _service
+from tests.conftest import TOKEN, make_service
 from tests.long_talks import LONG, learned_alike
 from tests.playing import CALL, TOOL, Player, Sampled, Written
 from tests.policies import policy_with
@@ -157,7 +157,7 @@ def player_of(tmp_path_factory):
         if (name, special) not in players:
             template, ends = TEMPLATES[name]
             policy = policy_with(template, tmp_path_factory.mktemp("policies") / "tiny", ends, special)
-            players[name, special] = Player(_service(policy, tmp_path_factory.mktemp("lab") / "service"), policy)
+            players[name, special] = Player(make_service(policy, tmp_path_factory.mktemp("lab") / "service"), policy)
         return players[name, special]
 
     yield make

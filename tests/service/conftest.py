@@ -4,12 +4,14 @@ import base64
 import hashlib
 import html
 import re
+import shutil
 import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +22,7 @@ import pytest
 
 from rolloutlab.session import Session
 from rolloutlab.settings import Embedding, Settings
+from tests.conftest import make_service
 
 if TYPE_CHECKING:
     from rolloutlab.policy.model import Policy
@@ -303,18 +306,35 @@ def visitor(visit: Callable[..., Visitor]) -> Visitor:
     return visit()
 
 
+@pytest.fixture(scope="module")
+def trained_once(
+    policy: "Policy", body: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[int], tuple[Path, str, Any]]:
+    """The folder of a service that has stopped after so many jobs of one model, the model's id, and what it sampled."""
+
+    @cache
+    def make(jobs: int) -> tuple[Path, str, Any]:
+        service = make_service(policy, tmp_path_factory.mktemp("trained") / "service")
+        try:
+            model = service.register()
+            for _ in range(jobs):
+                service.ended(service.call("POST", "/v1/preview/training-jobs", json=body(model.id))["id"])
+            answer = service.chat(model="lab/first", seed=1).choices[0].logprobs
+        finally:
+            service.stop()
+        return service.folder, str(model.id), answer
+
+    return make
+
+
 @pytest.fixture
-def trained(start: Callable[..., Any], body: Callable[..., Any]) -> Callable[..., tuple[Path, Path, Any]]:
-    """A service that has stopped after so many jobs of one model; its folder, the model's, and what it sampled."""
+def trained(trained_once: Callable[[int], tuple[Path, str, Any]], tmp_path: Path) -> Callable[..., Any]:
+    """A copy of it for one test, where `start` begins; its folder, the model's, and what it sampled."""
 
     def make(jobs: int = 2) -> tuple[Path, Path, Any]:
-        service = start()
-        model = service.register()
-        for _ in range(jobs):
-            service.ended(service.call("POST", "/v1/preview/training-jobs", json=body(model.id))["id"])
-        answer = service.chat(model="lab/first", seed=1).choices[0].logprobs
-        service.stop()
-        return service.folder, service.folder / "models" / str(model.id), answer
+        made, model, answer = trained_once(jobs)
+        folder = shutil.copytree(made, tmp_path / "service")
+        return folder, folder / "models" / model, answer
 
     return make
 
