@@ -30,7 +30,7 @@ its traceback. Both may quote a server, a file or a policy, so control character
 from collections.abc import Mapping
 from typing import Any
 
-from rolloutlab.sanitize import escape_control_chars
+from rolloutlab.sanitize import escape_control_chars, replace_surrogates
 
 
 class RolloutlabError(Exception):
@@ -167,6 +167,16 @@ def interrupted(error: KeyboardInterrupt, message: str, hint: str) -> None:
     lines = [message, f"  -> {hint}"]
     error.__dict__["_render_traceback_"] = lambda: [f"{type(error).__name__}: {message}", *lines[1:]]
     error.__dict__["__notes__"] = lines
+
+
+def described(error: BaseException, limit: int | None = 1000) -> str:
+    """Type and text of any exception, to be stored. limit: of characters of its text."""
+    try:
+        text = replace_surrogates(str(error), limit)
+    except Exception:  # noqa: BLE001 - of its own method
+        text = ""
+    name = replace_surrogates(type(error).__name__, limit)
+    return f"{name}: {text}" if text else name
 
 
 class Cancelled(Exception):  # noqa: N818 - a request to stop, not an error

@@ -1,4 +1,4 @@
-"""Escape control, bidi and invisible characters in untrusted text before display."""
+"""Escape or replace characters in untrusted text before it is displayed or stored."""
 
 import re
 
@@ -16,6 +16,11 @@ def escape_to_one_line(text: str, limit: int | None = None) -> str:
     """As `escape_control_chars`, on one line of at most `limit` characters."""
     line = " ".join(escape_control_chars(text).split())
     return line if limit is None or len(line) <= limit else f"{line[: limit - 3]}..."
+
+
+def replace_surrogates(text: str, limit: int | None = None) -> str:
+    """The first `limit` characters of a text, with `?` for each lone surrogate, which UTF-8 cannot encode."""
+    return text[:limit].encode("utf-8", "replace").decode()
 
 
 def _escape(match: re.Match[str]) -> str:

@@ -129,6 +129,58 @@ def test_what_is_no_reward_is_in_the_logs(session, returned):
     assert "no finite number" in trajectory.extra["logs"][0]
 
 
+@pytest.mark.parametrize("returned", [{"a": 1e308, "b": 1e308}, {"a": -1e308, "b": -1e308}])
+def test_components_whose_sum_is_no_number_are_no_reward(session, returned):
+    async def solve(row, client):
+        await asks({"task": "x"}, client)
+        return returned
+
+    [trajectory] = trajectories(session.rollouts("agent", solve))
+    assert (trajectory.reward, trajectory.components) == (None, {})
+    assert "too large" in trajectory.extra["logs"][0]
+
+
+class UnreadableError(Exception):
+    def __str__(self):
+        raise ValueError("no text")
+
+
+class UnreadableMapping(dict):
+    def items(self):
+        raise UnreadableError
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_an_exception_without_a_text_ends_its_own_rollout(session, fails):
+    async def solve(row, client):
+        await asks(row, client)
+        if row["task"] == "one" and fails:
+            raise UnreadableError
+        return UnreadableMapping(a=1) if row["task"] == "one" else 1.0
+
+    one, two = trajectories(session.rollouts("agent", solve, over=ROWS))
+    assert (one.reward, one.extra["metadata"]["episode_end"]) == (None, "error")
+    assert "UnreadableError" in one.extra["logs"][0]
+    assert two.reward == 1.0
+
+
+def test_what_a_program_writes_can_be_stored_and_exported(session, tmp_path):
+    async def solve(row, client):
+        await asks(row, client)
+        if row["task"] == "one":
+            raise ValueError("half \ud83d" + "x" * 5000)
+        return {"half \ud83d": 1, "long" * 100: 1}
+
+    made = session.rollouts("agent", solve, over=ROWS)
+    one, two = trajectories(made)
+    assert one.extra["logs"][0].startswith("ended by ValueError: half ?xx")
+    assert len(one.extra["logs"][0]) < 1200
+    assert [len(name) for name in two.components] == [6, 100]
+    session.export("agent", tmp_path / "agent.jsonl")
+    session.export("agent", tmp_path / "agent.parquet")
+    made.to_frame().to_json(tmp_path / "frame.json")
+
+
 @pytest.mark.parametrize("hang", [lambda: time.sleep(60), lambda: asyncio.sleep(60)])
 def test_a_rollout_that_hangs_or_blocks_is_ended_alone_and_its_key_with_it(session, hang):
     clients = []

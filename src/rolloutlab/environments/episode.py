@@ -15,7 +15,7 @@ from rolloutlab.environments.observations import BadStepError, EnvironmentTurn, 
 from rolloutlab.environments.protocol import Source
 from rolloutlab.environments.record import End
 from rolloutlab.environments.thread import CallTimeoutError, EnvironmentThread, RaisedError
-from rolloutlab.errors import RolloutlabError
+from rolloutlab.errors import RolloutlabError, described
 
 T = TypeVar("T")
 CALL_TIMEOUT = 60.0
@@ -187,9 +187,4 @@ def _is_of_the_call(error: BaseException) -> bool:
 def _described(error: BaseException) -> str:
     """Type and message of an exception, and the line of the environment's own code where that is known."""
     own = _own_lines(error)
-    try:
-        text = str(error).encode("utf-8", "replace").decode()[:1000]
-    except Exception:  # noqa: BLE001 - of its own method
-        text = ""
-    name = type(error).__name__
-    return (f"{name}: {text}" if text else name) + (f" (line {own[-1]})" if own else "")
+    return described(error) + (f" (line {own[-1]})" if own else "")

@@ -10,6 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from rolloutlab.api.wire.chat import Message
 from rolloutlab.environments.protocol import Step
+from rolloutlab.sanitize import replace_surrogates
 
 MAX_CHARS = 1_000_000
 """Of one observation; no policy reads more, and each would be stored in every request."""
@@ -74,7 +75,7 @@ def messages_of(observation: Any) -> tuple[Message, ...]:
         first = "the first of its values" if _is_with_info(observation) else "str(observation)"
         raise BadStepError(f"{what} -> {first}, or [{{'role': 'user', 'content': '...'}}]")
     try:
-        text = _encodable(json.dumps([dict(each) for each in observation], ensure_ascii=False)).encode()
+        text = replace_surrogates(json.dumps([dict(each) for each in observation], ensure_ascii=False)).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise BadStepError(f"an observation is no JSON: {error}") from None
     if len(text) > MAX_CHARS:
@@ -114,18 +115,13 @@ def _scalars(info: Any) -> dict[str, Scalar]:
         raise BadStepError(f"info is a {type(info).__name__}, and has to be a dict -> {_EXPECTED}")
     kept: dict[str, Scalar] = {}
     for key, value in islice(info.items(), _MAX_INFO):
-        name = _encodable(str(key))[:_MAX_NAME]
+        name = replace_surrogates(str(key), _MAX_NAME)
         plain = value.item() if getattr(value, "shape", None) == () else value
         if isinstance(plain, str):
-            kept[name] = _encodable(plain)[:_MAX_TEXT]
+            kept[name] = replace_surrogates(plain, _MAX_TEXT)
         elif isinstance(plain, bool | int | float) and abs(plain) < _MAX_NUMBER:  # not NaN
             kept[name] = plain
     return kept
-
-
-def _encodable(text: str) -> str:
-    """The text with `?` for each lone surrogate."""
-    return text.encode("utf-8", "replace").decode()
 
 
 def _shown(value: Any) -> str:

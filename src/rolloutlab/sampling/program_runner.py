@@ -6,22 +6,37 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+from rolloutlab.api.wire.chat import Choice, Message
 from rolloutlab.api.wire.trajectories import History
+from rolloutlab.api.wire.turns import as_message
 from rolloutlab.capture.client import RolloutClient, Submit
 from rolloutlab.capture.gateway import Gateway
 from rolloutlab.capture.rollout import CallSettings, CapturedRollout
-from rolloutlab.errors import BudgetError, LabError, RewardError, RolloutlabError, SamplingError, ServiceError
-from rolloutlab.sampling import own_thread
+from rolloutlab.errors import (
+    BudgetError,
+    LabError,
+    RewardError,
+    RolloutlabError,
+    SamplingError,
+    ServiceError,
+    described,
+)
+from rolloutlab.sampling import commands, own_thread
 from rolloutlab.sampling.config import SamplingConfig
 from rolloutlab.sampling.outage import ends_all
 from rolloutlab.sampling.own_thread import OwnThread
 from rolloutlab.sampling.programs import ProgramRun
-from rolloutlab.store.rewards import finite
+from rolloutlab.sanitize import replace_surrogates
+from rolloutlab.store.rewards import finite, total
 
-_BELOW = own_thread.__file__, str(Path(asyncio.__file__).parent)
+_BELOW = own_thread.__file__, commands.__file__, str(Path(asyncio.__file__).parent)
+_MAX_NAME = 100
+_MAX_LOG = 1000
+"""Characters of the name of a component, and of what the program returned, in a log."""
 _MAX_FAILURES = 8
 """Rollouts without a call, before the first with one, after which the rest is not tried."""
 
@@ -51,6 +66,20 @@ class EndedRollout:
     def histories(self) -> list[History]:
         """What was sampled: the main history, then the additional ones."""
         return self.captured.histories()
+
+    @property
+    def prompt(self) -> list[Message]:
+        """The messages before its first answer."""
+        items = self.histories[0].messages_and_choices
+        return [as_message(item) for item in takewhile(lambda item: not isinstance(item, Choice), items)]
+
+    def extra(self, **metadata: str) -> dict[str, Any]:
+        """Properties of its trajectory on the wire."""
+        main, *further = self.histories
+        extra: dict[str, Any] = {"metadata": {**metadata, "episode_end": self.end.reason}}
+        extra |= {"tools": [tool.to_wire() for tool in main.tools]} if main.tools else {}
+        extra |= {"additional_histories": [history.to_wire() for history in further]} if further else {}
+        return extra | ({"logs": list(self.end.logs)} if self.end.logs else {})
 
 
 class ProgramRunner:
@@ -164,7 +193,9 @@ def program_end(thread: OwnThread, timeout: float) -> ProgramEnd:
     try:
         return ProgramEnd("done", (), *_rewarded(value))
     except RewardError as wrong:
-        return ProgramEnd("error", (wrong.message,))
+        return ProgramEnd("error", (wrong.message[:_MAX_LOG],))
+    except Exception as wrong:  # noqa: BLE001 - of a mapping of its own
+        return ProgramEnd("error", (f"what the program returned cannot be read: {described(wrong)}",))
 
 
 def check_service(failure: Exception | None) -> None:
@@ -188,13 +219,19 @@ def ended_rollout(place: int, position: int, captured: CapturedRollout, end: Pro
     return EndedRollout(place, position, captured, end, usage, step)
 
 
+def components_of(value: Mapping[Any, Any]) -> dict[str, float]:
+    """Components of a reward under names that can be stored; RewardError where one is no finite number."""
+    named = {replace_surrogates(str(name), _MAX_NAME): each for name, each in value.items()}
+    return {name: finite(each, f"the component {name}") for name, each in named.items()}
+
+
 def _rewarded(value: Any) -> tuple[float | None, dict[str, float]]:
     """The reward and the components of what a program returned; RewardError for anything else."""
     if value is None or value == {}:
         return None, {}
     if isinstance(value, Mapping):
-        parts = {str(name): finite(each, f"the component {name}") for name, each in value.items()}
-        return sum(parts.values()), parts
+        parts = components_of(value)
+        return total(parts.values(), "the rollout"), parts
     return finite(value, "the rollout"), {}
 
 
@@ -202,4 +239,4 @@ def _described(error: BaseException) -> str:
     """The type and text of an exception, and the line of the program that raised it."""
     frames = [each for each in traceback.extract_tb(error.__traceback__) if not each.filename.startswith(_BELOW)]
     where = f" (line {frames[0].lineno} of {frames[0].name})" if frames else ""
-    return f"{type(error).__name__}: {error}{where}"
+    return described(error) + where

@@ -12,9 +12,10 @@ from pydantic.errors import PydanticUserError
 from pydantic_core import to_json
 
 from rolloutlab.api.wire.chat import FunctionTool, ToolCall, ToolMessage
-from rolloutlab.errors import InputError, RefusedError, RolloutlabError, SignInError
+from rolloutlab.errors import InputError, RefusedError, RolloutlabError, SignInError, described
 from rolloutlab.sampling.mcp.tools import ContextTool
 from rolloutlab.sampling.own_thread import OwnThread
+from rolloutlab.sanitize import replace_surrogates
 
 _PARAMETER = re.compile(r"^\s*(?::param )?\*{0,2}(?P<name>\w+)(?: \([^)]*\))?:[ \t]+(?P<text>.+)$", re.MULTILINE)
 
@@ -102,11 +103,10 @@ def call_name(call: ToolCall) -> str:
 
 def failure_text(error: BaseException) -> str:
     """An error of a tool, for the policy to read."""
-    what = f"{type(error).__name__}: {error}"
     if isinstance(error, ValidationError):
         first = error.errors()[0]
-        what = f"{'.'.join(map(str, first['loc'])) or 'arguments'}: {first['msg']}"
-    return _encodable(what)
+        return replace_surrogates(f"{'.'.join(map(str, first['loc'])) or 'arguments'}: {first['msg']}")
+    return described(error, None)
 
 
 async def _remote_call(tool: ContextTool, arguments: str) -> tuple[str, BaseException | None]:
@@ -117,7 +117,7 @@ async def _remote_call(tool: ContextTool, arguments: str) -> tuple[str, BaseExce
         raise
     except (RolloutlabError, ValidationError) as error:
         return "", error
-    return (_encodable(result), None) if not is_error else ("", RefusedError(result))
+    return (replace_surrogates(result), None) if not is_error else ("", RefusedError(result))
 
 
 async def _text_of(result: Awaitable[Any]) -> str:
@@ -155,13 +155,8 @@ def _schema(name: str, description: str, parameters: Mapping[str, Any]) -> Funct
 def as_text(result: Any) -> str:
     """A result as the text of a tool message: a str unchanged, else JSON."""
     if isinstance(result, str):
-        return _encodable(result)
+        return replace_surrogates(result)
     try:
         return to_json(result, fallback=str).decode()
     except ValueError:  # a lone surrogate somewhere in it
         return json.dumps(result, default=str)
-
-
-def _encodable(text: str) -> str:
-    """The text with `?` for each lone surrogate, which UTF-8 cannot encode."""
-    return text.encode("utf-8", "replace").decode()

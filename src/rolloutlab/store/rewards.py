@@ -201,6 +201,15 @@ def finite(value: Any, name: str) -> float:
     raise RewardError(f"the reward of {name} is {_shown(value)}, which is no finite number", hint="return a number")
 
 
+def total(components: Iterable[float], name: str) -> float:
+    """The sum of components, or RewardError naming the trajectory."""
+    try:
+        return finite(math.fsum(components), name)
+    except OverflowError:
+        message = f"the components of the reward of {name} have a sum too large for a float"
+        raise RewardError(message, hint="return smaller numbers") from None
+
+
 def _shown(value: Any) -> str:
     """The repr of a value, or its type where that fails."""
     try:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from rolloutlab.errors import InputError, LabError
+from rolloutlab.sanitize import replace_surrogates
 from rolloutlab.search.engine.backend import Snapshot
 from rolloutlab.search.engine.in_memory import PARAGRAPH, REBUILD, Table
 from rolloutlab.search.engine.patterns import TimedSearch
@@ -285,7 +286,7 @@ def text(value: str, what: str) -> str:
     """A string as valid UTF-8; lone surrogates, which models do write, become question marks."""
     if not isinstance(value, str):
         raise InputError(f"{what} {value!r} must be a string", hint=_HINT)
-    return value if value.isascii() else value.encode("utf-8", "replace").decode("utf-8")
+    return value if value.isascii() else replace_surrogates(value)
 
 
 def metadata_json(id_: str, metadata: Mapping[str, Any]) -> str:
