@@ -27,6 +27,8 @@ from rolloutlab.settings import EMBEDDED, VENDORS, Address, Served, Settings, pr
 from rolloutlab.settings.connected import connected
 from rolloutlab.widgets.html import for_notebook, html_table, paragraphs
 
+_SHORTEST_KEY = 8
+"""Characters of a key that is recognized in the values of other variables."""
 _NO_LIST = "it does not list its models: %model NAME_OR_UUID selects one"
 _WANDB = "%model PROJECT/NAME --base BASE selects one"
 
@@ -222,6 +224,18 @@ class Connector:
         with suppress(UnreachableError):
             return self.with_token(service) if service else self.embedded.running()
         return None
+
+    def environment(self) -> dict[str, str]:
+        """The variables of this process for programs: without those of rolloutlab, and without any key of a service."""
+        known = [address for address in (self.settings.service, *self.former) if address]
+        names = self.settings.key_variables | {address.key_env for address in known if address.key_env}
+        keys = [*map(os.environ.get, names), *(address.token for address in known)]
+        secrets = [key for key in keys if isinstance(key, str) and len(key) >= _SHORTEST_KEY]
+        return {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith("ROLLOUTLAB_") and name not in names and not any(key in value for key in secrets)
+        }
 
     def engine(self, address: Address, *, again: bool = False) -> EngineStatus | None:
         """What computes below a service, which is asked once unless `again`; None where it is not known."""

@@ -525,7 +525,7 @@ class Session:
         """
         if solve is None and resume and (program := self._programs.of(self.store.collection(name))):
             solve = program
-        program = self._programs.known(name, program_of(solve, self._secret))
+        program = self._programs.known(name, program_of(solve, self._connector.environment))
         if resume:
             run = programmed_again(self.store, name, program)
         else:
@@ -560,7 +560,7 @@ class Session:
         """
         settings: dict[str, Any] = {"model": model or self.selected, "temperature": temperature}
         settings |= {"top_p": top_p, "max_tokens": max_tokens, "seed": seed}
-        run = programmed(name, program_of(program, self._secret), None, settings)
+        run = programmed(name, program_of(program, self._connector.environment), None, settings)
         collection = self._play(run, partial(run_sessions, timeout=timeout), budget, register=model is None)
         return self.join_results(collection.label, results) if results else collection
 
@@ -578,12 +578,6 @@ class Session:
             message = f"no line of {results} has the id of a session of {name}"
             raise InputError(message, hint="metadata.session of a trajectory is its id")
         return self._collection(collection)
-
-    @property
-    def _secret(self) -> str | None:
-        """The key of the service, which is left out of the environment of commands."""
-        service = self.settings.service
-        return service.token if service and isinstance(service.token, str) else None
 
     split, environment = staticmethod(split_rows), staticmethod(source_of)
     sandbox, grader = sandbox, graders.of_session
@@ -993,7 +987,7 @@ class Session:
         self._models.check_trains()
         self._meter("training", shared).check_training(self.selected)
         source = given_source(sampling.get("env"))
-        program = None if solve is None else program_of(solve, self._secret)
+        program = None if solve is None else program_of(solve, self._connector.environment)
         if jobs:
             check_newest_environment(self.store, name, source)
             check_newest_program(self.store, name, program)

@@ -2,11 +2,13 @@
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from rolloutlab.cli.commands import main
+from rolloutlab.settings import Profile, Served
 
 AGENT = """
 import json, os, sys, urllib.request
@@ -17,6 +19,11 @@ url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
 answer = json.load(urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode(), headers), timeout=60))
 print("working")
 """
+
+
+def has_ended(pid):
+    status = Path("/proc", pid, "status")
+    return not status.exists() or "zombie" in status.read_text()
 
 
 @pytest.fixture
@@ -56,7 +63,25 @@ def test_a_command_that_fails_ends_its_own_rollout_with_what_it_said(capture):
     *_, trajectories = capture("sys.exit('no luck') if row['task'] == 'one' else print(2)")
     assert [trajectory.reward for trajectory in trajectories] == [None, 2.0]
     assert trajectories[0].extra["logs"][0].startswith("ended by SamplingError: ")
-    assert "ended with status 1: no luck" in trajectories[0].extra["logs"][0]
+    assert trajectories[0].extra["logs"][0].endswith("ended with status 1: no luck")
+
+
+def test_a_command_that_has_ended_is_over_though_a_child_holds_its_output(capture, tmp_path):
+    end = f"""
+import pathlib, subprocess
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+pathlib.Path({str(tmp_path)!r}, row["task"]).write_text(str(child.pid))
+print(1.0)
+"""
+    *_, trajectories = capture(end, "--timeout", "60")
+    assert [(t.reward, t.extra["metadata"]["episode_end"]) for t in trajectories] == [(1.0, "done")] * 2
+    assert all(has_ended((tmp_path / task).read_text()) for task in ("one", "two"))
+
+
+def test_a_command_may_print_more_than_a_pipe_holds_and_leave_its_input_unread(session, tmp_path):
+    code = AGENT.replace("json.loads(sys.stdin.readline())", "{'task': 'x'}") + "print('x' * 3_000_000); print(2.0)"
+    made = session.rollouts("agent", [sys.executable, "-c", code], over=[{"long": "y" * 300_000}])
+    assert made.groups[0].trajectories[0].reward == 2.0
 
 
 def test_a_command_that_hangs_is_ended_with_all_that_it_started(capture, tmp_path):
@@ -70,8 +95,7 @@ child.wait()
     *_, trajectories = capture(end, "--timeout", "8")
     assert [trajectory.extra["metadata"]["episode_end"] for trajectory in trajectories] == ["timeout"] * 2
     for task in ("one", "two"):
-        status = Path("/proc", (tmp_path / task).read_text(), "status")
-        assert not status.exists() or "zombie" in status.read_text()
+        assert has_ended((tmp_path / task).read_text())
 
 
 def test_the_environment_of_a_command_has_no_secret_of_the_lab(capture, session, monkeypatch):
@@ -84,6 +108,20 @@ print(float({token!r} in values or "ROLLOUTLAB_" in values))
 """
     *_, trajectories = capture(end)
     assert [trajectory.reward for trajectory in trajectories] == [0.0, 0.0]
+
+
+def test_a_command_that_is_played_again_has_no_key_of_what_is_connected_then(session, monkeypatch):
+    names = ("MY_KEY", "SEARCH_KEY", "TINKER_API_KEY", "VLLM_API_KEY", "A_COPY")
+    end = f"print(float(sum(name in os.environ for name in {names})))"
+    session.rollouts("agent", [sys.executable, "-c", AGENT + end], over=[{"task": "x"}])
+    for name in names:
+        monkeypatch.setenv(name, "a key of eight or more" if name in {"MY_KEY", "A_COPY"} else "short")
+    profiles = {"other": Profile("http://127.0.0.1:1", api_key_env="MY_KEY")}
+    search = Served("http://127.0.0.1:1", "SEARCH_KEY")
+    session.settings = replace(session.settings, profiles=profiles, search=search)
+    session.compare("agent", before=0, after=0)
+    [played] = session.collection("compare.agent.step0").groups[0].trajectories
+    assert played.reward == 0.0
 
 
 def test_without_a_command_it_says_what_to_type(capsys):

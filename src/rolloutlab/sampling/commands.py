@@ -5,68 +5,92 @@ import json
 import os
 import shlex
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from rolloutlab.capture.client import RolloutClient
 from rolloutlab.errors import SamplingError
+from rolloutlab.sanitize import replace_surrogates
 
+Environment = Callable[[], Mapping[str, str]]
+"""Gives the environment of a command, without its address and key."""
 _END = 2.0
 """Seconds within which a killed command has ended."""
+_KEPT = 1_000_000
+"""Bytes of the end of an output that are kept: its last line is the reward."""
 _SHOWN = 400
 """Characters of the end of standard error that an error shows."""
 
 
 def command_name(command: Sequence[str]) -> str:
     """The name that the collections of a command keep."""
-    return shlex.join(command)
+    return replace_surrogates(shlex.join(command))
 
 
-def command_program(command: Sequence[str], secret: str | None = None) -> Any:
-    """A function of row and client that runs a command. secret: is left out of its environment.
+def command_program(command: Sequence[str], environment: Environment) -> Any:
+    """A function of row and client that runs a command. environment: read when it starts.
 
     The command gets OPENAI_BASE_URL, OPENAI_API_KEY and OPENAI_MODEL, and one row as JSON. If the last line of what it
     prints is JSON, that is its reward: a number, an object of components, or null.
     """
-    return partial(_run, tuple(command), secret)
+    return partial(_run, tuple(command), environment)
 
 
-async def _run(command: Sequence[str], secret: str | None, row: Mapping[str, Any], client: RolloutClient) -> Any:
-    process = await asyncio.create_subprocess_exec(
-        *command,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env=_environment(client, secret),
-        start_new_session=True,
-    )
-    ending = asyncio.ensure_future(process.communicate(json.dumps(row).encode()))
+class _Process(asyncio.SubprocessProtocol):
+    """What a process prints. exited: set when it has ended; closed: when all that held its output has, too."""
+
+    def __init__(self) -> None:
+        self._printed = {1: bytearray(), 2: bytearray()}
+        self.exited, self.closed = asyncio.Event(), asyncio.Event()
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        self._printed[fd] += data
+        del self._printed[fd][:-_KEPT]
+
+    def process_exited(self) -> None:
+        self.exited.set()
+
+    def connection_lost(self, _: Exception | None) -> None:
+        self.closed.set()
+
+    def printed(self, fd: int) -> str:
+        """The end of what it has printed."""
+        return self._printed[fd].decode(errors="replace").strip()
+
+
+async def _run(command: Sequence[str], environment: Environment, row: Mapping[str, Any], client: RolloutClient) -> Any:
+    variables = {**environment(), **_address(client)}
+    loop = asyncio.get_running_loop()
+    transport, process = await loop.subprocess_exec(_Process, *command, env=variables, start_new_session=True)
     try:
-        await asyncio.wait([ending])
+        if stdin := cast("asyncio.WriteTransport | None", transport.get_pipe_transport(0)):
+            stdin.write(json.dumps(row).encode())
+            stdin.close()
+        await process.exited.wait()  # what it has started may go on, and hold its output
     finally:
-        with suppress(ProcessLookupError):  # it has ended, with all that it had started
-            os.killpg(process.pid, signal.SIGKILL)
-        await asyncio.wait([ending], timeout=_END)
-    printed, errors = ending.result()
-    if process.returncode:
-        end = errors.decode(errors="replace").strip()[-_SHOWN:]
-        raise SamplingError(f"{command[0]} ended with status {process.returncode}: {end}")
-    return _reward(printed.decode(errors="replace"))
+        with suppress(ProcessLookupError):  # all of it has ended
+            os.killpg(transport.get_pid(), signal.SIGKILL)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(process.closed.wait(), _END)
+        transport.close()
+    if status := transport.get_returncode():
+        message = f"{command[0]} ended with status {status}: {process.printed(2)[-_SHOWN:]}"
+        raise SamplingError(message)
+    return _reward(process.printed(1))
 
 
-def _environment(client: RolloutClient, secret: str | None) -> dict[str, str]:
-    """The environment of this process with the rollout's address and key, without the lab's."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith("ROLLOUTLAB_") and (not secret or secret not in v)}
+def _address(client: RolloutClient) -> dict[str, str]:
+    """The variables with the address and the key of a rollout."""
     address = {"OPENAI_BASE_URL": client.base_url, "OPENAI_API_BASE": client.base_url}
-    return {**kept, **address, "OPENAI_API_KEY": client.api_key, "OPENAI_MODEL": client.model}
+    return {**address, "OPENAI_API_KEY": client.api_key, "OPENAI_MODEL": client.model}
 
 
 def _reward(printed: str) -> Any:
     """The value of the last line, where it is JSON that can be a reward; else None."""
     try:
-        value = json.loads(printed.strip().splitlines()[-1])
+        value = json.loads(printed.splitlines()[-1])
     except (ValueError, IndexError):
         return None
     return value if isinstance(value, int | float | dict) else None

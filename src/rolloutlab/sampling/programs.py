@@ -7,7 +7,7 @@ from typing import Any
 
 from rolloutlab.capture.client import RolloutClient
 from rolloutlab.errors import InputError
-from rolloutlab.sampling.commands import command_name, command_program
+from rolloutlab.sampling.commands import Environment, command_name, command_program
 from rolloutlab.sampling.config import SamplingConfig, make_plan
 from rolloutlab.sampling.dataset import kinds_of, rows_of
 from rolloutlab.sampling.split import ranges_of
@@ -62,15 +62,15 @@ class KnownPrograms:
         return self._programs[summary.name, name] if name else None
 
 
-def program_of(solve: Any, secret: str | None = None) -> Program:
+def program_of(solve: Any, environment: Environment) -> Program:
     """The program of a function, or of a command as a list of words; InputError for anything else.
 
-    secret: is left out of the environment of commands.
+    environment: of commands, read whenever one starts.
     """
     if isinstance(solve, Program):
         return solve
     if isinstance(solve, list | tuple) and solve and all(isinstance(word, str) for word in solve):
-        return Program(command_name(solve), command_program(solve, secret))
+        return Program(command_name(solve), command_program(solve, environment))
     hint = "async def solve(row, client): ..."
     if not callable(solve):
         raise InputError(f"a {type(solve).__name__} is not a function of row and client", hint=hint)

@@ -154,6 +154,13 @@ class Settings:
         return self.home / "lab.db"
 
     @property
+    def key_variables(self) -> set[str]:
+        """The environment variables that hold keys of services, of search and of engines."""
+        named = [each.key_env for each in (self.service, self.embedding, self.search) if each]
+        named += [profile.api_key_env for profile in self.profiles.values()]
+        return {*filter(None, named), TINKER["api_key_env"], "VLLM_API_KEY"}
+
+    @property
     def search_database(self) -> Path:
         return self.home / "search.db"
 
