@@ -197,6 +197,22 @@ async def test_a_key_grants_chat_and_the_list_of_its_one_model():
 
 
 @during
+async def test_the_scheme_of_a_key_may_be_in_any_case():
+    async with program(Upstream()) as it:
+        for scheme in ("bearer ", "BEARER  ", "Bearer "):
+            answer = await it.post(messages=[user("x")], headers={"Authorization": scheme + it.rollout.key})
+            assert answer.status_code == 200
+
+
+@during
+async def test_a_number_of_tries_that_is_none_is_ignored():
+    async with program(Upstream()) as it:
+        for count in ("9" * 5000, "many", "-1", "\u0663".encode()):
+            answer = await it.post(messages=[user("x")], headers={"x-stainless-retry-count": count})
+            assert answer.status_code == 200
+
+
+@during
 async def test_the_address_of_a_rollout_is_enough_whatever_the_key():
     async with program(Upstream()) as it:
         url = f"{it.url}/rollouts/{it.rollout.id}/v1"
@@ -292,6 +308,7 @@ async def test_integers_may_be_floats_and_json_is_no_grammar():
 @pytest.mark.parametrize(
     ("body", "message"),
     [
+        ({"messages": [user("x")], "response_format": {"type": []}}, "response_format [] is not offered"),
         ({"messages": [user("x")], "response_format": {"type": "json_schema"}}, "openai-agents an Agent without"),
         ({"messages": []}, "messages: List should have at least 1 item"),
         ({"messages": [user("x")], "max_tokens": 2.5}, "max_tokens: "),

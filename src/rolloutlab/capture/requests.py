@@ -47,7 +47,7 @@ def chat_request(body: Mapping[str, Any]) -> tuple[ChatRequest, ClientOptions]:
     """
     fields = {name: _integer(value) if name in _INTEGERS else value for name, value in body.items()}
     kind = fields.pop("response_format", None) or {}
-    if isinstance(kind, Mapping) and kind.get("type") not in {None, "text", "json_object"}:
+    if isinstance(kind, Mapping) and kind.get("type") not in (None, "text", "json_object"):
         raise InputError(f"response_format {kind['type']} is not offered: {_UNCONSTRAINED}", hint=_TEXT)
     stream, wants = fields.pop("stream", None), fields.pop("stream_options", None) or {}
     usage = isinstance(wants, Mapping) and bool(wants.get("include_usage"))

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -16,12 +17,14 @@ from rolloutlab.capture.response_events import ResponseEvents
 from rolloutlab.capture.responses import chat_body, response
 from rolloutlab.capture.rollout import MODEL, CapturedRollout
 from rolloutlab.errors import ConflictError, NotFoundError, RolloutlabError, ServiceError
+from rolloutlab.sanitize import replace_surrogates
 
 _HOST = "127.0.0.1"
 _MAX_BYTES = 64_000_000
 _BACKLOG = 1024
 _SESSION = "X-Session-ID"
 """Names the sample that a call of an evaluator is of."""
+_BEARER = re.compile(r"bearer\s+", re.IGNORECASE)
 _NOT_RETRIED = {"x-should-retry": "false"}
 """Read by OpenAI's clients: what the service does with errors was done already."""
 _OFFERED = "the gateway offers chat completions, responses and models"
@@ -94,9 +97,9 @@ class Endpoints:
 
     def _rollout(self, request: web.Request) -> CapturedRollout:
         """The rollout of the address, else that of the key; ConflictError for neither."""
-        name = request.match_info.get("id") or request.headers.get("Authorization", "").removeprefix("Bearer ").strip()
+        name = request.match_info.get("id") or _BEARER.sub("", request.headers.get("Authorization", "")).strip()
         if rollout := self._gateway.rollout(name):
-            return self._gateway.session(rollout, request.headers.get(_SESSION, ""))
+            return self._gateway.session(rollout, replace_surrogates(request.headers.get(_SESSION, "")))
         raise ConflictError(ENDED if name else "an API key is required", hint="client.base_url and client.api_key")
 
 
@@ -155,7 +158,7 @@ def _error(error: RolloutlabError) -> web.Response:
 def _tries(request: web.Request) -> int:
     """How often a client of OpenAI's has sent this request before."""
     count = request.headers.get("x-stainless-retry-count", "0")
-    return int(count) if count.isdecimal() else 0
+    return int(count) if re.fullmatch("[0-9]{1,4}", count) else 0
 
 
 def _card(name: str) -> dict[str, Any]:
