@@ -1,14 +1,23 @@
 """Programs that run many samples: each session is a trajectory, and their results are its reward."""
 
+import asyncio
 import json
 import sys
 import threading
+from functools import partial
 
 import httpx
 import pytest
 
 from rolloutlab.cli.commands import main
-from rolloutlab.errors import InputError, SamplingError
+from rolloutlab.errors import InputError, LabError, SamplingError
+from rolloutlab.sampling import sending
+
+
+def ask_once(client, session, text):
+    body = {"messages": [{"role": "user", "content": text}], "max_tokens": 4}
+    url, headers = f"{client.base_url}/chat/completions", {"X-Session-ID": session}
+    return httpx.post(url, json=body, headers=headers, timeout=60)
 
 
 def evaluator(names, fail=False):
@@ -94,11 +103,62 @@ def test_results_that_fit_nothing_say_so_and_what_was_sampled_is_there(session, 
     assert sessions(session.join_results("eval", str(path)))["a1"].reward == 1.0
 
 
-def test_a_program_that_fails_leaves_what_was_sampled(session):
+def test_a_program_that_fails_leaves_what_was_sampled_and_says_why(session, capsys):
     made = session.capture("eval", evaluator(["a1"], fail=True))
-    assert sessions(made)["a1"].extra["metadata"]["episode_end"] == "error"
+    assert sessions(made)["a1"].extra["metadata"]["episode_end"] == "done"
+    assert "logs" not in sessions(made)["a1"].extra
+    said = capsys.readouterr().out
+    assert "ended by RuntimeError: out of luck" in said
+    assert "1 session with answers are kept" in said
     with pytest.raises(SamplingError, match="no call of the program was answered; ended by RuntimeError"):
         session.capture("eval", evaluator([], fail=True))
+
+
+def test_a_session_whose_last_call_failed_or_was_left_has_failed_itself(session, monkeypatch):
+    begun = threading.Event()
+
+    async def waits(*_):
+        begun.set()
+        await asyncio.sleep(60)
+
+    async def run(row, client):
+        evaluator(["a1", "b1"])(row, client)
+        assert ask_once(client, "b1", "x" * 10_000).status_code == 400
+        ask = partial(client.chat.completions.create, messages=[{"role": "user", "content": "x"}], max_tokens=4)
+        await ask()
+        monkeypatch.setattr(sending, "complete", waits)
+        left = asyncio.create_task(ask())
+        await asyncio.to_thread(begun.wait, 20)
+        raise RuntimeError(f"out of luck, with {left.done()} done")
+
+    made = sessions(session.capture("eval", run))
+    ends = {name: (t.extra["metadata"]["episode_end"], t.extra.get("logs")) for name, t in made.items()}
+    assert ends["a1"] == ("done", None)
+    assert [ends[name][0] for name in ("b1", "")] == ["error", "error"]
+    assert ends["b1"][1][0].startswith("its last call failed: ")
+    assert ends[""][1][0] == "its last call got no answer"
+
+
+def test_what_the_disk_refuses_once_is_stored_by_a_second_try(session, monkeypatch):
+    draft, tries = session.store.draft, []
+
+    def refuses(times):
+        def fails():
+            tries.append(None)
+            if len(tries) <= times:
+                raise LabError("database is locked")
+            return draft()
+
+        tries.clear()
+        monkeypatch.setattr(session.store, "draft", fails)
+
+    refuses(1)
+    assert list(sessions(session.capture("eval", evaluator(["a1"])))) == ["a1"]
+    refuses(2)
+    with pytest.raises(LabError, match="1 session of eval could not be stored") as caught:
+        session.capture("eval", evaluator(["a1"]))
+    assert caught.value.hint == "end what holds the file, and run it again"
+    assert len(session.collections()) == 1
 
 
 def test_a_command_is_captured_by_session(session, monkeypatch, capsys, tmp_path):

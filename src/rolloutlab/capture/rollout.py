@@ -45,8 +45,9 @@ class UnansweredCall:
 
 
 class CapturedRollout:
-    """The calls of one rollout. id: in its address; key: its API key. failure: the last error of the service.
+    """The calls of one rollout. id: in its address; key: its API key.
 
+    cut_off: whether its last call got no answer; failure: what the service answered instead, if anything.
     by_session: its program runs many samples, and names the session of each call; they are `sessions`.
     """
 
@@ -55,6 +56,7 @@ class CapturedRollout:
         self.sessions: dict[str, CapturedRollout] = {}
         self.id, self.key = secrets.token_urlsafe(24), f"rollout-{secrets.token_urlsafe(32)}"
         self.failure: Exception | None = None
+        self.cut_off = False
         self.completions: list[ChatCompletion] = []
         self.sampling: dict[str, float] = {}
         """Temperature and top_p of its calls, where they are not 1; of the first that has another."""
@@ -97,13 +99,13 @@ class CapturedRollout:
             if getattr(request, name) != 1:
                 self.sampling.setdefault(name, getattr(request, name))
         self.completions.append(completion)
-        self.failure = None
+        self.failure, self.cut_off = None, False
 
     def failed(self, call: UnansweredCall, error: Exception | None = None) -> None:
         """Record that a call has no answer, or that its client has not read it. error: of the service."""
         self._calls.pop(call.number, None)
         self._unanswered.setdefault((_digest(call.sent), call.tries), []).append(call.retry)
-        self.failure = error or self.failure
+        self.failure, self.cut_off = error or self.failure, True
 
     def histories(self) -> list[History]:
         """What was sampled, as of `histories`."""

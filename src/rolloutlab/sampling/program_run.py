@@ -113,8 +113,10 @@ def run_sessions(
 
     try:
         end = connector.http.run(play(), show, to_its_end=True)
-        collection = store_sessions(lab, run, ended_sessions(captured, end))
-        progress.keep("\n".join(end.logs))
+        sessions = ended_sessions(captured, end)
+        collection = store_sessions(lab, run, sessions)
+        if end.logs:
+            progress.keep(f"{'; '.join(end.logs)}; {count(len(sessions), 'session')} with answers are kept")
     except KeyboardInterrupt as error:
         with suppress(SamplingError, ServiceError):  # nothing was sampled
             sessions = ended_sessions(captured, ProgramEnd("error", ("interrupted",)))

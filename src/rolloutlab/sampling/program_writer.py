@@ -2,12 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from itertools import takewhile
-from typing import Any
 
-from rolloutlab.api.wire.chat import Choice
-from rolloutlab.api.wire.trajectories import History
-from rolloutlab.api.wire.turns import as_message
 from rolloutlab.errors import ConflictError, RolloutlabError, SamplingError
 from rolloutlab.objective.preflight import count
 from rolloutlab.sampling.program_runner import EndedRollout
@@ -47,9 +42,11 @@ class ProgramWriter:
 
     def take(self, ended: Sequence[EndedRollout]) -> None:
         """Store rollouts with their rewards, at once; a generation is created with its first ones."""
-        groups, histories = self._groups, [each.histories for each in ended]  # merged before the lab is locked
+        groups = self._groups
+        for each in ended:
+            _ = each.histories  # merged before the lab is locked
         try:
-            self._lab.at_once(lambda: self._put(ended, histories))
+            self._lab.at_once(lambda: self._put(ended))
         except BaseException:
             if not groups:  # nothing of the generation was stored
                 self.close()
@@ -96,22 +93,17 @@ class ProgramWriter:
     def _stored(self) -> str:
         return f"{self.done:,} of {count(self.total, 'rollout')} had ended"
 
-    def _put(self, ended: Sequence[EndedRollout], histories: Sequence[Sequence[History]]) -> None:
+    def _put(self, ended: Sequence[EndedRollout]) -> None:
         if not self._groups:
             self._begin(ended)
         scores = []
-        for each, (main, *further) in zip(ended, histories, strict=True):
+        for each in ended:
             group = self._groups[each.place]
-            beginning = takewhile(lambda item: not isinstance(item, Choice), main.messages_and_choices)
-            fitted = self._lab.fit_prompt(group, [as_message(item) for item in beginning])
-            extra: dict[str, Any] = {"metadata": {"episode_end": each.end.reason}}
-            extra |= {"tools": [tool.to_wire() for tool in main.tools]} if main.tools else {}
-            extra |= {"additional_histories": [history.to_wire() for history in further]} if further else {}
-            extra |= {"logs": list(each.end.logs)} if each.end.logs else {}
-            items = main.messages_and_choices[len(fitted.prompt) :]
+            fitted = self._lab.fit_prompt(group, each.prompt)
+            items = each.histories[0].messages_and_choices[len(fitted.prompt) :]
             plan = self._run.plan
             sampling = {**plan.sampling(), **each.captured.sampling}
-            arrival = Arrival(each.position, items, 0, extra)
+            arrival = Arrival(each.position, items, 0, each.extra())
             self._lab.put_all([Placed(fitted, [arrival], plan.model, each.step, sampling, each.usage)])
             if each.end.reward is not None:
                 ref = self._lab.refs(group)[each.position]

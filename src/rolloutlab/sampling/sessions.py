@@ -6,27 +6,26 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from glob import glob
-from itertools import takewhile
 from typing import Any
 
-from rolloutlab.api.wire.chat import Choice
-from rolloutlab.api.wire.turns import as_message
 from rolloutlab.capture.client import RolloutClient, Submit
 from rolloutlab.capture.gateway import Gateway
 from rolloutlab.capture.rollout import CapturedRollout
-from rolloutlab.errors import InputError, RewardError, SamplingError
+from rolloutlab.errors import InputError, LabError, RewardError, SamplingError, described
+from rolloutlab.objective.preflight import count
 from rolloutlab.sampling.own_thread import OwnThread
 from rolloutlab.sampling.program_runner import (
     EndedRollout,
     ProgramEnd,
     check_service,
+    components_of,
     ended_rollout,
     program_end,
 )
 from rolloutlab.sampling.programs import ProgramRun
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import Recorded, Score, StoredCollection, dumped
-from rolloutlab.store.rewards import finite
+from rolloutlab.store.rewards import finite, total
 
 _IDS = ("id", "trace_id", "session_id")
 
@@ -76,7 +75,7 @@ async def play_sessions(
 
 
 def ended_sessions(captured: CapturedRollout, end: ProgramEnd) -> dict[str, EndedRollout]:
-    """What the sessions of a program have sampled, by their names.
+    """What the sessions of a program have sampled, by their names. end: of the program.
 
     Raises:
         SamplingError, ServiceError, BudgetError: nothing, and why.
@@ -87,20 +86,35 @@ def ended_sessions(captured: CapturedRollout, end: ProgramEnd) -> dict[str, Ende
             check_service(session.failure)
         message = "; ".join(["no call of the program was answered", *end.logs])
         raise SamplingError(message, hint="OPENAI_BASE_URL and OPENAI_API_KEY are what it has to use")
-    return {name: ended_rollout(0, 0, each, end) for name, each in sampled.items()}
+    return {name: ended_rollout(0, 0, each, _session_end(each, end)) for name, each in sampled.items()}
 
 
 def store_sessions(lab: Lab, run: ProgramRun, sessions: Mapping[str, EndedRollout]) -> StoredCollection:
-    """Store the sessions of a run as a new generation, at once; those that begin alike are a group."""
-    prompt_tokens = completion_tokens = 0
+    """Store the sessions of a run as a new generation, at once; those that begin alike are a group.
+
+    Raises:
+        LabError: they could not be stored, in two tries.
+    """
+    try:
+        try:
+            label = _published(lab, run, sessions)
+        except LabError:  # a disk may be locked or full for a moment only
+            label = _published(lab, run, sessions)
+    except LabError as error:
+        message = f"{error.message}; {count(len(sessions), 'session')} of {run.name} could not be stored"
+        raise LabError(message, hint=f"{error.hint or 'end what holds the file'}, and run it again") from error
+    collection = lab.find(label)
+    usages = [each.usage for each in sessions.values()]
+    lab.spend(collection, sum(prompt for prompt, _ in usages), sum(completion for _, completion in usages))
+    return collection
+
+
+def _published(lab: Lab, run: ProgramRun, sessions: Mapping[str, EndedRollout]) -> str:
     with lab.draft() as draft:
         for name, each in sessions.items():
             draft.add([_recorded(run, name, each)])
-            prompt_tokens, completion_tokens = prompt_tokens + each.usage[0], completion_tokens + each.usage[1]
         [label] = draft.publish()
-    collection = lab.find(label)
-    lab.spend(collection, prompt_tokens, completion_tokens)
-    return collection
+    return label
 
 
 def join_results(lab: Lab, collection: StoredCollection, results: Mapping[str, SessionResult]) -> int:
@@ -117,23 +131,27 @@ def join_results(lab: Lab, collection: StoredCollection, results: Mapping[str, S
     return joined
 
 
+def _session_end(captured: CapturedRollout, end: ProgramEnd) -> ProgramEnd:
+    """How a session ended: what became of its program afterwards is no failure of its own."""
+    if not captured.cut_off:
+        return ProgramEnd("done")
+    if captured.failure:
+        return ProgramEnd("error", (f"its last call failed: {described(captured.failure)}",))
+    return ProgramEnd("timeout" if end.reason == "timeout" else "error", ("its last call got no answer", *end.logs))
+
+
 def _recorded(run: ProgramRun, name: str, ended: EndedRollout) -> Recorded:
-    main, *further = ended.histories
-    items = main.messages_and_choices
-    prompt = [as_message(item) for item in takewhile(lambda item: not isinstance(item, Choice), items)]
-    extra: dict[str, Any] = {"metadata": {"session": name, "episode_end": ended.end.reason}}
-    extra |= {"tools": [tool.to_wire() for tool in main.tools]} if main.tools else {}
-    extra |= {"additional_histories": [history.to_wire() for history in further]} if further else {}
+    prompt = ended.prompt
     return Recorded(
         f"session {name}",
         run.name,
         dumped(prompt),
         prompt,
-        items[len(prompt) :],
+        ended.histories[0].messages_and_choices[len(prompt) :],
         model=run.plan.model,
         step=ended.step,
         sampling={**run.plan.sampling(), **ended.captured.sampling},
-        extra=extra,
+        extra=ended.extra(session=name),
     )
 
 
@@ -156,11 +174,12 @@ def _result(place: str, line: Mapping[str, Any]) -> SessionResult:
     parts = line.get("rewards")
     parts = parts if isinstance(parts, dict) and None not in parts.values() else {}
     try:
-        components = {name: _component(name, value) for name, value in parts.items()}
-        reward = None if line.get("reward") is None else finite(line["reward"], place)
+        components = components_of({name: _component(name, value) for name, value in parts.items()})
+        if line.get("reward") is not None:
+            return SessionResult(finite(line["reward"], place), components)
+        return SessionResult(total(components.values(), place) if components else None, components)
     except RewardError as error:
         raise InputError(f"{place}: {error.message}") from None
-    return SessionResult(sum(components.values()) if reward is None and components else reward, components)
 
 
 def _component(name: str, value: Any) -> float:
