@@ -8,9 +8,8 @@ policy, in a process of its own.
 
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -51,25 +50,15 @@ def rows(count: int) -> list[dict[str, int]]:
 
 def straight(client: Any, count: int) -> float:
     """Calls a second."""
-    waiting: Iterator[dict[str, int]] = iter(rows(count))
-    lock = threading.Lock()
 
-    def work() -> None:
-        while True:
-            with lock:
-                row = next(waiting, None)
-            if row is None:
-                return
-            _, error = OwnThread(partial(converse, row, client), "straight").outcome.result()
-            if error:
-                raise error
+    def play(row: dict[str, int]) -> None:
+        _, error = OwnThread(partial(converse, row, client), "straight").outcome.result()
+        if error:
+            raise error
 
-    workers = [threading.Thread(target=work) for _ in range(min(count, CONCURRENT))]
     begun = time.perf_counter()
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
+    with ThreadPoolExecutor(min(count, CONCURRENT)) as pool:
+        list(pool.map(play, rows(count)))
     return count * TURNS / (time.perf_counter() - begun)
 
 
@@ -87,7 +76,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as home:
         lab = Session(Settings(home=Path(home)))
         address = lab.embedded.address()
-        client = SimpleNamespace(base_url=address.inference_base_url, api_key=address.token, model="practice")
+        token = (Path(home) / "service" / "token").read_text()
+        client = SimpleNamespace(base_url=address.inference_base_url, api_key=token, model="practice")
         straight(client, 64), captured(lab, 64)  # imports and connections
         ratios = []
         for _ in range(ROUNDS):
