@@ -11,7 +11,7 @@ from rolloutlab.policy.model import load_policy
 TOOL = {"type": "function", "function": {"name": "fox", "parameters": {"type": "object", "properties": {}}}}
 
 
-@pytest.fixture(params=["tiny_policy", "worded_policy", "practice", "practice-reasoning"])
+@pytest.fixture(params=["tiny_policy", "worded_policy", "practice", "practice-reasoning", "practice-games"])
 def any_service(request, start):
     name = request.param if request.param.startswith("practice") else str(request.getfixturevalue(request.param))
     return start(load_policy(name))

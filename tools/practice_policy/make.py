@@ -118,7 +118,9 @@ def make(folder: Path, *, seed: int = 0, recipe: Recipe | None = None, report_ev
     rng = Random(f"batches {seed}")
     train(model, batches(tokenizer, recipe, training_exchanges(rng), rng), recipe, report_every)
     save(folder, model, tokenizer)
-    save(folder, half_forget(folder, tokenizer, recipe, seed), tokenizer)
+    rng = Random(f"batches {seed + 1}")
+    spoilt = batches(tokenizer, recipe, training_exchanges(rng, spoilt=True), rng)
+    save(folder, half_forget(folder, spoilt, recipe), tokenizer)
 
 
 def make_tokenizer(recipe: Recipe, seed: int) -> PreTrainedTokenizerFast:
@@ -269,16 +271,14 @@ def train(
             print(f"step {step}/{recipe.steps}  loss {loss.item():.3f}  {time.monotonic() - started:.0f} s", flush=True)
 
 
-def half_forget(folder: Path, tokenizer: PreTrainedTokenizerFast, recipe: Recipe, seed: int) -> LlamaForCausalLM:
-    """Train the saved model a little on chats whose letters are mostly not sorted.
+def half_forget(folder: Path, spoilt: Iterator[dict[str, torch.Tensor]], recipe: Recipe) -> LlamaForCausalLM:
+    """Train the saved model a little on chats whose answers are mostly spoilt, such as letters that are not sorted.
 
-    It still can sort, but most often does not: a habit that a reward can turn in a few steps.
+    It still can do better, but most often does not: a habit that a reward can turn in a few steps.
     """
     model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
     optimizer = torch.optim.AdamW(model.parameters(), lr=recipe.forget_learning_rate, weight_decay=0.0)
-    rng = Random(f"batches {seed + 1}")
-    exchanges = training_exchanges(rng, spoilt=True)
-    for batch in islice(batches(tokenizer, recipe, exchanges, rng), recipe.forget_steps):
+    for batch in islice(spoilt, recipe.forget_steps):
         model(**batch).loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()

@@ -143,7 +143,7 @@ class Policy:
 
 
 def load_policy(name: str, settings: ModelSettings | None = None) -> Policy:
-    """Load `practice`, `practice-reasoning`, a folder, or a name of the Hugging Face hub.
+    """Load a policy that comes with the package, such as `practice`, a folder, or a name of the Hugging Face hub.
 
     Raises:
         PolicyError: the name is none of them, or what is there cannot be loaded, has no chat template, cannot be

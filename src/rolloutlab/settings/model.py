@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 ServiceKind = Literal["rolloutlab", "wandb", "openai"]
 EMBEDDED = "embedded"  # the service whose address changes with every start
-PACKAGED = {"practice": "weights", "practice-reasoning": "reasoning"}  # policies: folders in rolloutlab.policy.practice
+PACKAGED = {"practice": "weights", "practice-reasoning": "reasoning", "practice-games": "games"}
+"""Policies that come with the package: folders in rolloutlab.policy.practice."""
 
 
 @dataclass(frozen=True)

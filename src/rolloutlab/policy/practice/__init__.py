@@ -1,6 +1,6 @@
 """The practice policies: small language models that ship with rolloutlab, to try the loop without a download.
 
-`tools/practice_policy` trains them from a seed and evaluates them; the results are in `weights/` and `reasoning/`.
+`tools/practice_policy` makes and evaluates them; `weights/`, `reasoning/` and `games/` are the results.
 Importing this package imports neither torch nor transformers.
 """
 
@@ -11,7 +11,7 @@ from rolloutlab.settings import PACKAGED
 FOLDERS = {name: Path(__file__).parent / folder for name, folder in PACKAGED.items()}
 """Weights, tokenizer and chat template, as `transformers` loads them, by the name of the policy."""
 FOLDER = FOLDERS["practice"]
-"""The other one, `practice-reasoning`, writes its reasoning before an answer."""
+"""Of the others, `practice-reasoning` writes its reasoning before an answer, and `practice-games` plays."""
 
 
 def source_of(policy: str) -> str:
