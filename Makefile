@@ -13,7 +13,7 @@ CLIENTS := openai art schemathesis search conformance rewards
 COMPAT := colab lowest
 # Colab is older in IPython, ipywidgets and pandas, which these meet not at all or in nothing but a long sign-in.
 WITHOUT_colab := api auth objective search store sampling/mcp kernel/test_canaries.py kernel/test_shared_grant.py
-LONG_NOTEBOOKS := notebooks/08_sign_in_and_tools.ipynb notebooks/09_reasoning_and_sft.ipynb
+LONG_NOTEBOOKS := notebooks/08_sign_in_and_tools.ipynb notebooks/09_reasoning_and_sft.ipynb notebooks/11_environments.ipynb
 NBVAL := --nbval --nbval-current-env --nbval-sanitize-with tests/nbval.cfg
 MODULES := $(wildcard src/rolloutlab/widgets/js/*.* src/rolloutlab/widgets/js/*/*.*)
 
