@@ -227,7 +227,7 @@ def visits() -> Iterator[Callable[..., Visitor]]:
     browsers: list[httpx.Client] = []
 
     def begin(url: str, home: Path, clock: Clock | None = None, **options: Any) -> Visitor:
-        browsers.append(httpx.Client(timeout=240, **options))
+        browsers.append(httpx.Client(timeout=240, **{"verify": httpx.create_ssl_context()} | options))
         return Visitor(url, clock or Clock(), home, browsers[-1])
 
     yield begin
