@@ -491,7 +491,7 @@ class Session:
         solve: Solve | Program | Sequence[str] | None,
         *,
         over: Any = None,
-        n: int = 1,
+        n: int | None = None,
         limit: int | None = None,
         model: str | None = None,
         temperature: float | None = None,
@@ -511,10 +511,10 @@ class Session:
         logprobs: calls of frameworks, subprocesses and concurrent sub-agents, streamed or not.
         Or a command, as a list of words: it gets the row as JSON on its standard input and the address and the key in
         OPENAI_BASE_URL and OPENAI_API_KEY, and its last line of output is the reward as JSON.
-        over, limit, model, seed, budget: as of `chat`. temperature, top_p, max_tokens: in the place of the program's
-        own. resume: play the rollouts that a generation lacks; `solve` may be None then, for the program that it was
-        captured from in this notebook. concurrency: rollouts at a time. timeout: seconds of a
-        rollout.
+        n: None is 1. over, limit, model, seed, budget: as of `chat`. temperature, top_p, max_tokens: in the place of
+        the program's own. resume: play the rollouts that a generation lacks, with its settings; `solve` may be None
+        then, for the program that it was captured from in this notebook. concurrency: rollouts at a time. timeout:
+        seconds of a rollout.
 
         An exception or a time-out ends its own rollout, which keeps what was sampled, without a reward. Rollouts are
         stored as they end.
@@ -526,11 +526,13 @@ class Session:
         if solve is None and resume and (program := self._programs.of(self.store.collection(name))):
             solve = program
         program = self._programs.known(name, program_of(solve, self._connector.environment))
+        settings: dict[str, Any] = {"n": n, "temperature": temperature, "top_p": top_p}
+        settings |= {"max_tokens": max_tokens, "seed": seed}
         if resume:
-            run = programmed_again(self.store, name, program)
+            given = {**settings, "model": model, "over": over, "limit": limit}
+            run = programmed_again(self.store, name, program, given)
         else:
-            settings: dict[str, Any] = {"model": model or self.selected, "n": n, "temperature": temperature}
-            settings |= {"top_p": top_p, "max_tokens": max_tokens, "seed": seed}
+            settings |= {"model": model or self.selected, "n": 1 if n is None else n}
             run = programmed(name, program, over, settings, limit)
         play = partial(run_program, concurrency=concurrency, timeout=timeout)
         return self._play(run, play, budget, register=model is None and not resume)
@@ -616,6 +618,7 @@ class Session:
         self.store.check_name(new)
         self.store.lifecycle.rename(old, new)
         self._scorers.rename(old, new)
+        self._programs.rename(old, new)
         say(f"renamed {old} to {new}; undo: %collections --rename {new} {old}")
 
     def export(

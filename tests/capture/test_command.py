@@ -124,6 +124,20 @@ def test_a_command_that_is_played_again_has_no_key_of_what_is_connected_then(ses
     assert played.reward == 0.0
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--resume", "-n", "7", "--temperature", "0.5"], "keeps the settings of the collection, also n, over, temp"),
+        (["--results", "traces.jsonl"], "--sessions --results FILES"),
+    ],
+)
+def test_options_that_would_have_no_effect_are_refused(capture, options, message):
+    capture("print(1)")
+    status, printed, trajectories = capture("print(1)", *options)
+    assert (status, len(trajectories)) == (2, 2)
+    assert message in printed.err
+
+
 def test_without_a_command_it_says_what_to_type(capsys):
     assert main(["capture", "agent"]) == 2
     assert "rolloutlab capture agent -- python agent.py" in capsys.readouterr().err

@@ -2,13 +2,16 @@
 
 import asyncio
 import json
+import sys
 import threading
 import time
 import urllib.request
+from contextlib import closing
 
 import pytest
 
 from rolloutlab.errors import InputError, SamplingError, UnreachableError
+from rolloutlab.session import Session
 
 ROWS = [{"task": "one"}, {"task": "two"}]
 
@@ -234,6 +237,34 @@ def test_rollouts_without_a_call_leave_the_others_and_resume_plays_them(session)
     assert after[0].items == before[0].items
     with pytest.raises(InputError, match="captured from solve, not asks"):
         session.rollouts("agent", asks, resume=True)
+
+
+def test_what_is_left_is_played_with_the_settings_of_the_collection(session):
+    session.rollouts("agent", asks, over=ROWS[:1])
+    with pytest.raises(InputError, match="keeps the settings of the collection, also n, over, temperature"):
+        session.rollouts("agent", asks, resume=True, n=7, temperature=0.5, over=ROWS)
+    assert len(trajectories(session.rollouts("agent", asks, resume=True))) == 1
+
+
+def test_a_renamed_collection_keeps_its_program(session):
+    session.rollouts("agent", asks, over=ROWS[:1])
+    session.rename("agent", "renamed", say=lambda _: None)
+    session.compare("renamed", before=0, after=0)
+    assert len(trajectories(session.collection("compare.renamed.step0"))) == 1
+
+
+@pytest.mark.parametrize("command", [True, False])
+def test_a_program_that_a_notebook_has_not_run_is_typed_in_python(session, service, command):
+    code = "import os, urllib.request; urllib.request.urlopen(urllib.request.Request(os.environ['OPENAI_BASE_URL'] + "
+    code += """'/chat/completions', b'{"messages": [{"role": "user", "content": "x"}], "max_tokens": 2}')); print(1)"""
+    program = [sys.executable, "-c", code] if command else asks
+    made = session.rollouts("agent", program, over=ROWS[:1])
+    with closing(Session(session.settings, http=service.http)) as lab:
+        with pytest.raises(InputError, match="which this notebook has not run") as caught:
+            lab.compare("agent", before=0, after=0)
+        again = eval(caught.value.hint)
+        assert again.label == made.label
+        lab.compare("agent", before=0, after=0)
 
 
 def test_an_interrupt_keeps_what_had_ended_and_resume_plays_the_rest(session, monkeypatch):

@@ -49,3 +49,9 @@ def test_an_exception_names_its_line_of_the_cell(notebook):
     assert made.groups[0].trajectories[0].extra["logs"] == [
         "ended by ZeroDivisionError: division by zero (line 2 of rollout)"
     ]
+
+
+def test_what_a_cell_has_left_is_played_by_that_cell(notebook):
+    notebook.run("%%rollout agent\nawait client.chat.completions.create(messages=[{'role': 'user', 'content': 'x'}])")
+    notebook.run("def solve(row, client): pass")
+    assert "%%rollout agent --resume, with its cell" in notebook.error("%%rollout agent --resume --with solve")

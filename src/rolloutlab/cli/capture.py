@@ -62,6 +62,8 @@ def _capture(options: argparse.Namespace) -> None:
     if options.sessions and (wrong := [name for name in sorted(rows) if getattr(options, name)]):
         message = f"--sessions runs the command once and cannot take {', '.join(wrong)}"
         raise InputError(message, hint="without --sessions it runs for each row")
+    if options.results and not options.sessions:
+        raise InputError("--results has the rewards of sessions", hint="--sessions --results FILES")
     session = Session()
     try:
         if options.service:

@@ -64,9 +64,6 @@ class RolloutMagics(LabMagics):
         else:
             program = compile_program(cell, self.variables)
         given = self.given(options, *_BEGINNING, "concurrency", "timeout", "budget")
-        if options.resume and (fixed := given.keys() & {*_BEGINNING}):
-            names = ", ".join(sorted(fixed))
-            raise InputError(f"--resume keeps the settings of the collection, also {names}", hint=f"without {names}")
         if "over" in given:
             given["over"] = self.rows(options.over)
         return self.session.rollouts(options.name, program, resume=options.resume, **given)

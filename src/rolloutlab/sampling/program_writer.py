@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from rolloutlab.errors import ConflictError, RolloutlabError, SamplingError
 from rolloutlab.objective.preflight import count
 from rolloutlab.sampling.program_runner import EndedRollout
-from rolloutlab.sampling.programs import ProgramRun
+from rolloutlab.sampling.programs import ProgramRun, to_resume
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.locks import let_go
 from rolloutlab.store.models import Arrival, Group, Placed, Score, StoredCollection
@@ -72,7 +72,7 @@ class ProgramWriter:
 
     def rest(self) -> str:
         """What plays the rest."""
-        return f"%%rollout {self.label} --resume, with the same cell; or lab.rollouts(..., resume=True)"
+        return to_resume(self.label, self._run.program.name)
 
     def so_far(self) -> str:
         """What is stored after an error, and what to type; empty for nothing."""

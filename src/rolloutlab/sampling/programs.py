@@ -1,6 +1,7 @@
 """Plan of captured rollouts: a program, the rows that it runs over, and the rollouts that are to be played."""
 
 import inspect
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,8 @@ Solve = Callable[[dict[str, Any], RolloutClient], Any]
 _FIXED = ("temperature", "top_p", "max_tokens")
 PLANNED = ("model", "n", "seed", *_FIXED)
 """Settings of a plan."""
+CELL = "the cell"
+"""What the name of a program begins with that is the body of a cell."""
 
 
 @dataclass(frozen=True)
@@ -53,12 +56,16 @@ class KnownPrograms:
         self._programs[label.partition(":")[0], program.name] = program
         return program
 
+    def rename(self, old: str, new: str) -> None:
+        """Follow a renamed collection."""
+        self._programs = {(new if name == old else name, by): each for (name, by), each in self._programs.items()}
+
     def of(self, summary: StoredCollection) -> Program | None:
         """The program that a collection was captured from; InputError where this notebook does not have it."""
         name = summary.plan.get("program")
         if name and (summary.name, name) not in self._programs:
-            hint = f"lab.rollouts({summary.name!r}, {name}, resume=True)"
-            raise InputError(f"{summary.label} was captured from {name}, which this notebook has not run", hint=hint)
+            message = f"{summary.label} was captured from {name}, which this notebook has not run"
+            raise InputError(message, hint=to_resume(summary.name, name))
         return self._programs[summary.name, name] if name else None
 
 
@@ -83,6 +90,22 @@ def program_of(solve: Any, environment: Environment) -> Program:
     return Program(getattr(solve, "__name__", type(solve).__name__), solve)
 
 
+def as_python(name: str) -> str:
+    """The name of a program as it is typed in Python: of a function, or the words of a command."""
+    return name if name.isidentifier() else "solve" if _is_anonymous(name) else str(shlex.split(name))
+
+
+def to_resume(label: str, name: str) -> str:
+    """What to type to play what a collection of the program `name` lacks."""
+    if name.startswith(CELL):
+        return f"%%rollout {label} --resume, with its cell"
+    return f"lab.rollouts({label!r}, {as_python(name)}, resume=True)"
+
+
+def _is_anonymous(name: str) -> bool:
+    return name.startswith((CELL, "<"))
+
+
 def programmed(
     name: str, program: Program, over: Any, settings: Mapping[str, Any], limit: int | None = None
 ) -> ProgramRun:
@@ -101,19 +124,21 @@ def programmed(
     return ProgramRun(name, program, plan, [NewGroup((), row) for row in rows], seats)
 
 
-def programmed_again(lab: Lab, label: str, program: Program) -> ProgramRun:
-    """What a generation lacks.
+def programmed_again(lab: Lab, label: str, program: Program, given: Mapping[str, Any]) -> ProgramRun:
+    """What a generation lacks. given: settings of `programmed`, of which none may be given here.
 
     Raises:
         NotFoundError: no such collection. InputError: it has no calls of a program, or of another one.
     """
+    if names := ", ".join(sorted(name for name, value in given.items() if value is not None)):
+        raise InputError(f"--resume keeps the settings of the collection, also {names}", hint=f"without {names}")
     summary = lab.collection(label)
     plan = SamplingConfig.model_validate(summary.plan) if summary.plan else None
     if plan is None or plan.program is None:
         raise InputError(f"{label} was not captured from a program", hint=f"%%chat {label} --resume")
     if plan.program != program.name:
-        hint = f"lab.rollouts({label!r}, {plan.program}, resume=True)"
-        raise InputError(f"{label} was captured from {plan.program}, not {program.name}", hint=hint)
+        message = f"{label} was captured from {plan.program}, not {program.name}"
+        raise InputError(message, hint=to_resume(label, plan.program))
     groups = lab.groups(summary)
     there = {(place, int(t.name.rpartition("/")[2])) for place, group in enumerate(groups) for t in group.trajectories}
     seats = [(place, i) for place in range(len(groups)) for i in range(plan.n) if (place, i) not in there]
@@ -134,7 +159,7 @@ def check_no_program(label: str, plan: SamplingConfig) -> None:
     """InputError for a collection that only its program can sample."""
     if plan.program:
         message = f"{label} was captured from the program {plan.program}: no prompt samples it"
-        raise InputError(message, hint=f"lab.rollouts({label!r}, {plan.program})")
+        raise InputError(message, hint=to_resume(label, plan.program))
 
 
 def check_newest_program(lab: Lab, name: str, program: Program | None) -> None:
@@ -143,4 +168,5 @@ def check_newest_program(lab: Lab, name: str, program: Program | None) -> None:
         used = newest.plan.get("program")
         if used != (program.name if program else None):
             how = f"captured from the program {used}" if used else "not captured from a program"
-            raise InputError(f"{newest.label} was {how}", hint=f"solve={used}" if used else "leave solve= out")
+            hint = f"solve={as_python(used)}" if used else "leave solve= out"
+            raise InputError(f"{newest.label} was {how}", hint=hint)
