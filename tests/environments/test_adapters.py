@@ -53,7 +53,8 @@ def test_prefixes_are_completed_without_importing_a_package(notebook):  # noqa: 
     line = "%%chat x --env "
     with completer.provisionalcompleter():
         found = [each.text for each in notebook.shell.Completer.completions(line, len(line))]
-    assert sorted(found) == ["Guess", "gymnasium:", "openenv:", "reasoning-gym:", "textarena:"]
+    assert "Guess" in found  # IPython 7 adds Python's keywords
+    assert sorted(each for each in found if ":" in each) == ["gymnasium:", "openenv:", "reasoning-gym:", "textarena:"]
     assert "textarena" not in sys.modules
 
 

@@ -113,6 +113,8 @@ policy.answer = lambda messages: f"answer {next(given)}"
 
 async def gate(messages):
     if len(policy.taken) == int(sys.argv[2]):
+        while not lab.store.collections():  # a slow disk has stored nothing yet, and there would be nothing to resume
+            await asyncio.sleep(0.01)
         print("in the middle", flush=True)
         await asyncio.Event().wait()
 
