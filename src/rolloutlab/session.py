@@ -18,7 +18,7 @@ from rolloutlab.connection import Connection, Connector
 from rolloutlab.environments.episode import CALL_TIMEOUT
 from rolloutlab.environments.source import given_source, rows_of_round, source_of
 from rolloutlab.errors import InputError
-from rolloutlab.sampling.config import new_seed
+from rolloutlab.sampling.config import ROLLOUT_TIMEOUT, new_seed
 from rolloutlab.sampling.cost import cost_line
 from rolloutlab.sampling.dataset import check_repeatable, rows_of
 from rolloutlab.sampling.mcp.registry import McpRegistry, Tool
@@ -34,8 +34,7 @@ from rolloutlab.sampling.plan import (
     sampled,
     sampled_again,
 )
-from rolloutlab.sampling.program_run import LONG_TIMEOUT, TIMEOUT, run_program, run_sessions
-from rolloutlab.sampling.programs import (
+from rolloutlab.sampling.programs.plan import (
     KnownPrograms,
     Program,
     ProgramRun,
@@ -46,8 +45,10 @@ from rolloutlab.sampling.programs import (
     programmed_again,
     programmed_as,
 )
+from rolloutlab.sampling.programs.results import join_results, read_results
+from rolloutlab.sampling.programs.run import run_program
+from rolloutlab.sampling.programs.sessions import SESSIONS_TIMEOUT, run_sessions
 from rolloutlab.sampling.run import CONCURRENT, check_concurrency, sample
-from rolloutlab.sampling.sessions import join_results, read_results
 from rolloutlab.sampling.split import split_rows
 from rolloutlab.sampling.template import Prompt
 from rolloutlab.sampling.tools import Tools
@@ -488,19 +489,18 @@ class Session:
     def rollouts(
         self,
         name: str,
-        solve: Solve | Program | Sequence[str] | None,
+        solve: Solve | Program | Sequence[str],
         *,
         over: Any = None,
-        n: int | None = None,
+        n: int = 1,
         limit: int | None = None,
         model: str | None = None,
         temperature: float | None = None,
         top_p: float | None = None,
         max_tokens: int | None = None,
         seed: int | None = None,
-        resume: bool = False,
         concurrency: int = CONCURRENT,
-        timeout: float = TIMEOUT,
+        timeout: float = ROLLOUT_TIMEOUT,
         budget: Budget | float | None = None,
     ) -> Collection:
         """Call a program `n` times per row; its chats with the policy are the trajectories of the collection `name`.
@@ -511,31 +511,42 @@ class Session:
         logprobs: calls of frameworks, subprocesses and concurrent sub-agents, streamed or not.
         Or a command, as a list of words: it gets the row as JSON on its standard input and the address and the key in
         OPENAI_BASE_URL and OPENAI_API_KEY, and its last line of output is the reward as JSON.
-        n: None is 1. over, limit, model, seed, budget: as of `chat`. temperature, top_p, max_tokens: in the place of
-        the program's own. resume: play the rollouts that a generation lacks, with its settings; `solve` may be None
-        then, for the program that it was captured from in this notebook. concurrency: rollouts at a time. timeout:
-        seconds of a rollout.
+        over, limit, model, seed, budget: as of `chat`. temperature, top_p, max_tokens: in the place of the program's
+        own. concurrency: rollouts at a time. timeout: seconds of a rollout.
 
         An exception or a time-out ends its own rollout, which keeps what was sampled, without a reward. Rollouts are
-        stored as they end.
+        stored as they end, and `resume_rollouts` plays the rest of an interrupted call.
 
         Raises:
             InputError: not such a function, or a wrong setting. SamplingError: rollouts without any answer. And as
             `chat`.
         """
-        if solve is None and resume and (program := self._programs.of(self.store.collection(name))):
-            solve = program
         program = self._programs.known(name, program_of(solve, self._connector.environment))
-        settings: dict[str, Any] = {"n": n, "temperature": temperature, "top_p": top_p}
-        settings |= {"max_tokens": max_tokens, "seed": seed}
-        if resume:
-            given = {**settings, "model": model, "over": over, "limit": limit}
-            run = programmed_again(self.store, name, program, given)
-        else:
-            settings |= {"model": model or self.selected, "n": 1 if n is None else n}
-            run = programmed(name, program, over, settings, limit)
-        play = partial(run_program, concurrency=concurrency, timeout=timeout)
-        return self._play(run, play, budget, register=model is None and not resume)
+        settings: dict[str, Any] = {"model": model or self.selected, "n": n, "temperature": temperature, "top_p": top_p}
+        settings |= {"max_tokens": max_tokens, "seed": seed, "timeout": timeout}
+        run = programmed(name, program, over, settings, limit)
+        return self._play(run, partial(run_program, concurrency=concurrency), budget, register=model is None)
+
+    def resume_rollouts(
+        self,
+        name: str,
+        solve: Solve | Program | Sequence[str] | None = None,
+        *,
+        concurrency: int = CONCURRENT,
+        timeout: float | None = None,
+        budget: Budget | float | None = None,
+    ) -> Collection:
+        """Play the rollouts that a collection of a program lacks, with its settings; none is played twice.
+
+        solve: its program; None for the one that it was captured from in this notebook. timeout: None is that of the
+        collection. Other arguments are those of `rollouts`.
+
+        Raises:
+            NotFoundError: no such collection. InputError: it is of no program, or of another one. And as `rollouts`.
+        """
+        program = self._programs.again(self.store.collection(name), solve, self._connector.environment)
+        run = programmed_again(self.store, name, program, timeout)
+        return self._play(run, partial(run_program, concurrency=concurrency), budget)
 
     def capture(
         self,
@@ -548,7 +559,7 @@ class Session:
         top_p: float | None = None,
         max_tokens: int | None = None,
         seed: int | None = None,
-        timeout: float = LONG_TIMEOUT,
+        timeout: float = SESSIONS_TIMEOUT,
         budget: Budget | float | None = None,
     ) -> Collection:
         """Run a program once that runs many samples, such as an evaluator; each is a trajectory.
@@ -561,9 +572,9 @@ class Session:
             As `rollouts` and `join_results`; what was sampled is stored before there are results.
         """
         settings: dict[str, Any] = {"model": model or self.selected, "temperature": temperature}
-        settings |= {"top_p": top_p, "max_tokens": max_tokens, "seed": seed}
+        settings |= {"top_p": top_p, "max_tokens": max_tokens, "seed": seed, "timeout": timeout}
         run = programmed(name, program_of(program, self._connector.environment), None, settings)
-        collection = self._play(run, partial(run_sessions, timeout=timeout), budget, register=model is None)
+        collection = self._play(run, run_sessions, budget, register=model is None)
         return self.join_results(collection.label, results) if results else collection
 
     def join_results(self, name: str, results: str) -> Collection:
@@ -971,14 +982,13 @@ class Session:
 
         reward: functions, or a `Judge`; a judge's scores compare completions of one group only, so there is no `best`
         and no held-out score. With `env` or `solve`, their rewards are enough. solve: a program, as of `rollouts`, that
-        samples instead of a prompt. over: rows, as in `chat`, or a function from the
-        number of a round to its rows; by default those that the source of environments brings, new ones each round.
-        held_out: rows that are sampled before every `every` rounds and after the last, and never trained on; at the end
-        the best checkpoint is measured on them again, with other seeds. patience: the loop ends after so many
-        consecutive rounds in which nothing trained. seed: of the first round; later seeds follow from it. budget:
-        dollars that this call may cost in all: sampling, judging and training. sampling: further settings of `chat`, or
-        of `rollouts`.
-        say: gets a line per round where no chart can be shown.
+        samples instead of a prompt. over: rows, as in `chat`, or a function from the number of a round to its rows; by
+        default those that the source of environments brings, new ones each round. held_out: rows that are sampled
+        before every `every` rounds and after the last, and never trained on; at the end the best checkpoint is measured
+        on them again, with other seeds. patience: the loop ends after so many consecutive rounds in which nothing
+        trained. seed: of the first round; later seeds follow from it. budget: dollars that this call may cost in all:
+        sampling, judging and training. sampling: further settings of `chat`, or of `rollouts`. say: gets a line per
+        round where no chart can be shown.
 
         An interrupt or an error loses nothing that was sampled or trained; `jobs=0` only shows the rounds so far.
 
@@ -1020,13 +1030,13 @@ class Session:
         """Sample the prompts of a collection again, with the same seeds, from two checkpoints, and score both.
 
         reward: reward functions; by default those that last scored the collection in this notebook, or the rewards of
-        its environment. before, after:
-        steps of checkpoints; None is the newest. over: other rows for the collection's prompt, such as held-out ones;
-        prompts that a job of this lab trained on in between get no verdict. prompt: for `over`, if the collection's was
-        a function. anytime: an interval that stays valid when it is read repeatedly while rows are added, and is wider.
-        bounds: the smallest and largest possible reward, if not 0 and 1; without bounds the interval assumes roughly
-        normal differences. n: completions per prompt, by default as before. tools, env: those it was sampled with. What
-        was captured from a program of this notebook is played again, with the rewards that the program returns.
+        its environment. before, after: steps of checkpoints; None is the newest. over: other rows for the collection's
+        prompt, such as held-out ones; prompts that a job of this lab trained on in between get no verdict. prompt: for
+        `over`, if the collection's was a function. anytime: an interval that stays valid when it is read repeatedly
+        while rows are added, and is wider. bounds: the smallest and largest possible reward, if not 0 and 1; without
+        bounds the interval assumes roughly normal differences. n: completions per prompt, by default as before. tools,
+        env: those it was sampled with. What was captured from a program of this notebook is played again, with the
+        rewards that the program returns.
 
         The samples stay in the lab, as the collections `compare.NAME.step0` and so on.
 
@@ -1048,7 +1058,7 @@ class Session:
             label, target = f"compare.{summary.name}.step{step}", f"{selected.name}@{step}"
             if program:
                 run = programmed_as(self.store, name, label, target, program, over, n)
-                side = self._play(run, partial(run_program, concurrency=concurrency, timeout=TIMEOUT))
+                side = self._play(run, partial(run_program, concurrency=concurrency))
             else:
                 again = label, target, over, variables or {}, n, Tools(tools), prompt, source
                 work = sampled_again(self.store, name, *again)

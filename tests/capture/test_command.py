@@ -127,7 +127,10 @@ def test_a_command_that_is_played_again_has_no_key_of_what_is_connected_then(ses
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--resume", "-n", "7", "--temperature", "0.5"], "keeps the settings of the collection, also n, over, temp"),
+        (
+            ["--resume", "-n", "7", "--temperature", "0.5"],
+            "--resume keeps the settings of the collection and cannot take n, ov",
+        ),
         (["--results", "traces.jsonl"], "--sessions --results FILES"),
     ],
 )

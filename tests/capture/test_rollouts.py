@@ -232,18 +232,41 @@ def test_rollouts_without_a_call_leave_the_others_and_resume_plays_them(session)
         session.rollouts("agent", solve, over=ROWS)
     before = trajectories(session.collection("agent"))
     fails = False
-    after = trajectories(session.rollouts("agent", solve, resume=True))
+    after = trajectories(session.resume_rollouts("agent", solve))
     assert [trajectory.name for trajectory in after] == ["agent/0/0", "agent/1/0"]
     assert after[0].items == before[0].items
     with pytest.raises(InputError, match="captured from solve, not asks"):
-        session.rollouts("agent", asks, resume=True)
+        session.resume_rollouts("agent", asks)
 
 
-def test_what_is_left_is_played_with_the_settings_of_the_collection(session):
+def test_nothing_is_left_of_a_whole_collection_and_of_a_chat_no_program_can_be_resumed(session):
     session.rollouts("agent", asks, over=ROWS[:1])
-    with pytest.raises(InputError, match="keeps the settings of the collection, also n, over, temperature"):
-        session.rollouts("agent", asks, resume=True, n=7, temperature=0.5, over=ROWS)
-    assert len(trajectories(session.rollouts("agent", asks, resume=True))) == 1
+    assert len(trajectories(session.resume_rollouts("agent"))) == 1
+    session.chat("talk", "Hi", max_tokens=2)
+    with pytest.raises(InputError, match="talk was not captured from a program") as caught:
+        session.resume_rollouts("talk")
+    assert caught.value.hint == "%%chat talk --resume"
+
+
+def test_the_time_out_of_a_collection_is_that_of_its_comparison_and_of_what_is_resumed(session):
+    waits = False
+
+    async def solve(row, client):
+        if row["task"] == "two" and not waits:
+            raise RuntimeError("not today")
+        await asks(row, client)
+        if row["task"] == "two":
+            await asyncio.sleep(60)
+        return 1.0
+
+    with pytest.raises(SamplingError):
+        session.rollouts("agent", solve, over=ROWS, timeout=2)
+    waits = True
+    resumed = trajectories(session.resume_rollouts("agent"))
+    assert [trajectory.extra["metadata"]["episode_end"] for trajectory in resumed] == ["done", "timeout"]
+    session.compare("agent", before=0, after=0)
+    _, played = trajectories(session.collection("compare.agent.step0"))
+    assert played.extra["logs"] == ["ended after 2 s, the time-out of a rollout"]
 
 
 def test_a_renamed_collection_keeps_its_program(session):
@@ -290,7 +313,7 @@ def test_an_interrupt_keeps_what_had_ended_and_resume_plays_the_rest(session, mo
     assert caught.value.__notes__[0] == "1 of 2 rollouts had ended and are kept"
     assert len(trajectories(session.collection("agent"))) == 1
     played.append("interrupted")
-    assert len(trajectories(session.rollouts("agent", solve, resume=True))) == 2
+    assert len(trajectories(session.resume_rollouts("agent", solve))) == 2
     assert played == ["one", "two", "interrupted", "two"] or played == ["two", "one", "interrupted", "two"]
 
 

@@ -144,7 +144,7 @@ class Loop:
         with contextlib.suppress(SamplingError):
             self._lab.rollouts("agent", self._agent, over=ROWS, n=2, seed=1)
         self._without_letters = False
-        made = self._lab.rollouts("agent", self._agent, resume=True)
+        made = self._lab.resume_rollouts("agent", self._agent)
         rewards = {t.id: len(t.row["letters"]) for t in made.trajectories}
         self._journal.trajectories(made.label, made.trajectories)
         self._journal.write("rewards", label=made.label, rewards=rewards)

@@ -60,7 +60,7 @@ CALLS = {
     "%%rollout x --with add --temperature 1 --top-p .5 --max-tokens 9 --concurrency 4 --timeout 9 --budget 2": (
         'lab.rollouts("x", add, temperature=1.0, top_p=0.5, max_tokens=9, concurrency=4, timeout=9.0, budget=2.0)'
     ),
-    "%%rollout x --with add --resume": 'lab.rollouts("x", add, resume=True)',
+    "%%rollout x --with add --resume": 'lab.resume_rollouts("x", add)',
     "%%reward x\nreturn 0.5": 'lab.reward("x", Returns(0.5), {})',
     "%%reward x --with add,upper --weight add=2 --weight upper=.5 --overwrite": (
         'lab.reward("x", {"add": add, "upper": upper}, {"add": 2.0, "upper": 0.5}, overwrite=True)'

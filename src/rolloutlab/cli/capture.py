@@ -10,7 +10,8 @@ from rolloutlab.objective.preflight import count
 if TYPE_CHECKING:
     from rolloutlab.trajectories.collection import Collection
 
-_GIVEN = ("n", "limit", "model", "temperature", "top_p", "max_tokens", "seed", "concurrency", "timeout", "budget")
+_BEGINNING = ("over", "n", "limit", "model", "temperature", "top_p", "max_tokens", "seed")
+_AGAIN = ("concurrency", "timeout", "budget")
 
 
 def add_capture(commands: Any) -> None:
@@ -57,7 +58,11 @@ def _capture(options: argparse.Namespace) -> None:
 
     if not options.program:
         raise InputError("there is no command to run", hint=f"rolloutlab capture {options.name} -- python agent.py")
-    given = {name: value for name in _GIVEN if (value := getattr(options, name)) is not None}
+    beginning = {name: value for name in _BEGINNING if (value := getattr(options, name)) is not None}
+    again = {name: value for name in _AGAIN if (value := getattr(options, name)) is not None}
+    if options.resume and beginning:
+        message = f"--resume keeps the settings of the collection and cannot take {', '.join(sorted(beginning))}"
+        raise InputError(message, hint=f"rolloutlab capture {options.name} --resume -- COMMAND")
     rows = {"over", "n", "limit", "concurrency", "resume"}
     if options.sessions and (wrong := [name for name in sorted(rows) if getattr(options, name)]):
         message = f"--sessions runs the command once and cannot take {', '.join(wrong)}"
@@ -69,9 +74,11 @@ def _capture(options: argparse.Namespace) -> None:
         if options.service:
             session.connect(options.service)
         if options.sessions:
-            made = session.capture(options.name, options.program, results=options.results, **given)
+            made = session.capture(options.name, options.program, results=options.results, **beginning, **again)
+        elif options.resume:
+            made = session.resume_rollouts(options.name, options.program, **again)
         else:
-            made = session.rollouts(options.name, options.program, over=options.over, resume=options.resume, **given)
+            made = session.rollouts(options.name, options.program, **beginning, **again)
         _report(made)
     except KeyboardInterrupt as error:
         print("\n".join(getattr(error, "__notes__", [])), file=sys.stderr)

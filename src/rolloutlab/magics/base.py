@@ -159,6 +159,18 @@ class LabMagics(Magics):
         """Those of the named options that were given; the others are left to the defaults of the call."""
         return {name: value for name in names if (value := getattr(options, name)) is not None}
 
+    def check_fixed(self, options: Namespace, mode: str, *names: str, cell: str = "") -> None:
+        """InputError where an option or a text is given that the collection has fixed when it was begun.
+
+        mode: the option that goes on with the collection, such as `--resume`, with its magic: `%%chat --resume`.
+        """
+        fixed = ["-n" if name == "n" else f"--{name.replace('_', '-')}" for name in self.given(options, *names)]
+        fixed += ["a text"] if cell.strip() else []
+        if fixed:
+            what, (magic, option) = " and ".join(fixed), mode.split()
+            hint = f"{magic} {options.name} {option}, without {what}"
+            raise InputError(f"{option} keeps the settings of the collection and cannot take {what}", hint=hint)
+
 
 def _closest(message: str, parser: ArgumentParser) -> str | None:
     """The option or choice closest to the one that a parser's error names."""

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 
 from IPython.core.magic import cell_magic, magics_class
 
-from rolloutlab.errors import InputError
 from rolloutlab.magics.base import LabMagics, argument, literal, magic
 
 if TYPE_CHECKING:
@@ -78,13 +77,13 @@ class ChatMagics(LabMagics):
             given["env"] = self.environment(options.env)
         names = ("model", "temperature", "top_p", "max_tokens", "stop", "seed", "max_turns")
         if options.resume:
-            self._check_fixed(options, "--resume", *names, *_BEGINNING, "env_timeout", cell=cell)
+            self.check_fixed(options, "%%chat --resume", *names, *_BEGINNING, "env_timeout", cell=cell)
             if options.preview:
                 return self.session.preview(options.name, resume=True, **given)
             return self.session.resume(options.name, **given)
         given |= self.given(options, *names) | {"variables": self.variables}
         if options.continue_chat:
-            self._check_fixed(options, "--continue", *_BEGINNING, "env", "env_timeout")
+            self.check_fixed(options, "%%chat --continue", *_BEGINNING, "env", "env_timeout")
             if options.preview:
                 return self.session.preview(options.name, cell, continue_chat=True, **given)
             return self.session.continue_chat(options.name, cell, **given)
@@ -92,12 +91,3 @@ class ChatMagics(LabMagics):
         given |= {"over": self.rows(options.over)} if options.over else {}
         sample = self.session.preview if options.preview else self.session.chat
         return sample(options.name, cell, **given)
-
-    def _check_fixed(self, options: Namespace, mode: str, *names: str, cell: str = "") -> None:
-        """InputError where an option or a text is given that the collection has fixed when it was begun."""
-        fixed = ["-n" if name == "n" else f"--{name.replace('_', '-')}" for name in self.given(options, *names)]
-        fixed += ["a text"] if cell.strip() else []
-        if fixed:
-            what = " and ".join(fixed)
-            hint = f"%%chat {options.name} {mode}, without {what}"
-            raise InputError(f"{mode} keeps the settings of the collection and cannot take {what}", hint=hint)

@@ -12,7 +12,7 @@ from rolloutlab.errors import InputError
 from rolloutlab.magics.base import LabMagics, argument, magic
 
 if TYPE_CHECKING:
-    from rolloutlab.sampling.programs import Program
+    from rolloutlab.sampling.programs.plan import Program
     from rolloutlab.trajectories.collection import Collection
 
 _FILENAME = "<%%rollout>"
@@ -63,15 +63,20 @@ class RolloutMagics(LabMagics):
             program = None  # that of the collection
         else:
             program = compile_program(cell, self.variables)
-        given = self.given(options, *_BEGINNING, "concurrency", "timeout", "budget")
+        given = self.given(options, "concurrency", "timeout", "budget")
+        if options.resume:
+            self.check_fixed(options, "%%rollout --resume", *_BEGINNING)
+            return self.session.resume_rollouts(options.name, program, **given)
+        assert program, "only what is resumed can do without"
+        given |= self.given(options, *_BEGINNING)
         if "over" in given:
             given["over"] = self.rows(options.over)
-        return self.session.rollouts(options.name, program, resume=options.resume, **given)
+        return self.session.rollouts(options.name, program, **given)
 
 
 def compile_program(body: str, variables: dict[str, Any]) -> "Program":
     """The program whose body is a cell; it sees the notebook's variables. InputError: it is empty, or not Python."""
-    from rolloutlab.sampling.programs import Program
+    from rolloutlab.sampling.programs.plan import Program
 
     if not body.strip():
         hint = "answer = await client.chat.completions.create(messages=[...])"

@@ -12,6 +12,8 @@ from rolloutlab.api.wire.chat import ChatRequest, FunctionTool, Message, Stop
 from rolloutlab.environments.episode import CALL_TIMEOUT
 from rolloutlab.errors import InputError
 
+ROLLOUT_TIMEOUT = 600.0
+"""Seconds of one rollout of a program."""
 _SEEDS = 2**31
 
 
@@ -34,8 +36,8 @@ class SamplingConfig(BaseModel):
     prompt_column: the column that holds the prompt, in the place of the last message of the template. types: by column,
     the type that its values had and JSON has not. parts: by part of a split, the groups of its rows, as ranges. env:
     the environment that answers each turn; max_turns are then all answers of its episodes. env_timeout: seconds for
-    each of its calls. program: the name of the program whose calls were captured. fixed: settings that replace the
-    program's own.
+    each of its calls. program: the name of the program whose calls were captured. timeout: seconds for each of its
+    rollouts. fixed: settings that replace the program's own.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -59,6 +61,7 @@ class SamplingConfig(BaseModel):
     env: str | None = None
     env_timeout: float = Field(default=CALL_TIMEOUT, gt=0, allow_inf_nan=False)
     program: str | None = None
+    timeout: float = Field(default=ROLLOUT_TIMEOUT, gt=0, allow_inf_nan=False)
     fixed: dict[str, float | int] = {}
 
     def request(

@@ -12,7 +12,7 @@ from rolloutlab.objective.preflight import count
 from rolloutlab.sampling.config import SamplingConfig, make_plan, new_seed
 from rolloutlab.sampling.dataset import kinds_of, rows_of
 from rolloutlab.sampling.episodes import Episodes
-from rolloutlab.sampling.programs import check_no_program
+from rolloutlab.sampling.programs.plan import check_no_program
 from rolloutlab.sampling.prompt import Row, as_messages, filled, turns_of
 from rolloutlab.sampling.rollout import Rollout, fresh, going_on, left, prompted, request_of
 from rolloutlab.sampling.split import ranges_of

@@ -20,8 +20,9 @@ from rolloutlab.api.wire.chat import (
 )
 from rolloutlab.api.wire.turns import as_message
 from rolloutlab.environments.record import EpisodeRecord
-from rolloutlab.errors import LabError, RefusedError, ServiceError
+from rolloutlab.errors import RefusedError, ServiceError
 from rolloutlab.objective.preflight import count
+from rolloutlab.sampling.batches import Batches
 from rolloutlab.sampling.config import SamplingConfig
 from rolloutlab.sampling.outage import Complete, Outage, ends_all
 from rolloutlab.sampling.tools import Tools
@@ -138,13 +139,11 @@ class RolloutRunner:
         self._groups = groups
         self._outage = Outage(complete, retries)
         self._tools = tools
-        self._taken = taken
         self._failed = failed
-        self._answered: list[Answered] = []
+        self._answered = Batches[Answered](taken)
         self._came = asyncio.Event()
         self._room = asyncio.Event()
         self._room.set()
-        self._batch: asyncio.Task[None] | None = None
         self._successes = 0
         self._failures = 0
 
@@ -176,14 +175,12 @@ class RolloutRunner:
             await _through_cancellations(self._end(tasks))
 
     async def _end(self, tasks: Sequence[asyncio.Task[Any]]) -> None:
-        """Cancel what is under way, and pass on all that had arrived; LabError when that fails twice."""
+        """Cancel what is under way, and pass on all that had arrived; LabError when that fails."""
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         try:
-            await self._keep()
-        except LabError:
-            await self._keep()
+            await self._answered.flush_at_end()
         finally:
             if self._episodes:
                 await self._episodes.close_all()
@@ -193,33 +190,11 @@ class RolloutRunner:
         while True:
             await self._came.wait()
             self._came.clear()
-            await self._keep()
-
-    async def _keep(self) -> None:
-        """Pass on what was answered, in a thread; what comes meanwhile is passed on together after that.
-
-        A batch goes on where its caller is cancelled, and the next one waits for it. One that fails is passed on once
-        more in the end, with what came since: a disk may be locked or full for a moment only.
-        """
-        while self._batch:
-            await asyncio.gather(asyncio.shield(self._batch), return_exceptions=True)
-        answered, self._answered = self._answered, []
-        self._room.set()
-        if answered:
-            self._batch = asyncio.create_task(self._pass_on(answered))
-            await asyncio.shield(self._batch)
-
-    async def _pass_on(self, answered: list[Answered]) -> None:
-        try:
-            await asyncio.to_thread(self._taken, answered)
-        except BaseException:
-            self._answered[:0] = answered
-            raise
-        finally:
-            self._batch = None
+            self._room.set()
+            await self._answered.flush()
 
     def _has_come(self, rollouts: Sequence[Rollout], completion: ChatCompletion | None) -> None:
-        self._answered.append((rollouts, completion))
+        self._answered.add((rollouts, completion))
         self._came.set()
         if len(self._answered) >= _MAX_UNSTORED:
             self._room.clear()

@@ -1,7 +1,7 @@
 """Run of a sampling plan: send its rollouts to the service, store completions as they arrive, stop on interrupts."""
 
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from functools import partial
 from typing import Any, Protocol
 
@@ -36,6 +36,34 @@ def check_concurrency(concurrency: Any) -> None:
     """InputError unless it is an integer ≥ 1."""
     if not isinstance(concurrency, int) or concurrency < 1:
         raise InputError(f"concurrency must be an integer ≥ 1, not {concurrency!r}", hint="--concurrency 64")
+
+
+class Writer(Protocol):
+    """What stores a run, and says what it has stored."""
+
+    @property
+    def collection(self) -> StoredCollection | None: ...
+    def interrupted(self) -> tuple[str, str]: ...
+    def unfinished(self) -> tuple[str, str | None]: ...
+    def kept(self) -> str: ...
+
+
+@contextmanager
+def early_end(writer: Writer, meter: Meter, progress: ProgressBar) -> Iterator[None]:
+    """A context in which a run is played: where it ends early, its error tells what is kept and how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        interrupted(error, *writer.interrupted())
+        raise
+    except BudgetError as error:
+        kept, rest = writer.unfinished()
+        raise BudgetError(f"{error.message}; {kept}", hint=meter.more(rest)) from None
+    except BaseException:
+        progress.keep(writer.kept())
+        raise
+    finally:
+        meter.close(writer.collection)
 
 
 def sample(
@@ -80,19 +108,8 @@ def sample(
         ask = partial(EarlierTokens(connector.http, address).complete, send=send)
         played = run.episodes()
         runner = RolloutRunner(run.plan, run.groups, ask, run.tools, writer.take, writer.fail, again, played)
-        try:
+        with early_end(writer, meter, progress):
             connector.http.run(play(), show, to_its_end=True)
-        except KeyboardInterrupt as error:
-            interrupted(error, *writer.interrupted())
-            raise
-        except BudgetError as error:
-            kept, rest = writer.unfinished()
-            raise BudgetError(f"{error.message}; {kept}", hint=meter.more(rest)) from None
-        except BaseException:
-            progress.keep(writer.kept())
-            raise
-        finally:
-            meter.close(writer.collection)
     writer.check()
     assert writer.collection, "without any answer the check has raised"
     return lab.by_id(writer.collection.id)

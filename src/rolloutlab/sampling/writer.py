@@ -3,15 +3,16 @@
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 from rolloutlab.api.wire.chat import ChatCompletion
-from rolloutlab.errors import ConflictError, SamplingError, ServiceError
+from rolloutlab.errors import SamplingError, ServiceError
 from rolloutlab.objective.preflight import count
+from rolloutlab.sampling.generation import Generation
 from rolloutlab.sampling.plan import SamplingRun
 from rolloutlab.sampling.rollout import Answered, Rollout
 from rolloutlab.store.lab import Lab
-from rolloutlab.store.locks import let_go
-from rolloutlab.store.models import Arrival, CollectionSummary, Group, NewGroup, Placed, StoredCollection
+from rolloutlab.store.models import Arrival, Group, Placed, StoredCollection
 
 
 class TrajectoryWriter:
@@ -24,8 +25,7 @@ class TrajectoryWriter:
     def __init__(self, lab: Lab, work: SamplingRun) -> None:
         self._lab = lab
         self._work = work
-        self._groups = [group for group in work.groups if isinstance(group, Group)]  # those that are stored already
-        self.collection: StoredCollection | None = work.begun
+        self._generation = Generation(lab, work.name, work.plan, work.groups, work.begun, "completions")
         self.total = sum(len(rollout.positions) for rollout in work.rollouts)
         self.done = 0
         self.begun = 0
@@ -34,10 +34,12 @@ class TrajectoryWriter:
         self.text = ""
         self._first_error: ServiceError | None = None
         self._since = time.monotonic()
-        self._held = lab.lock_for_sampling(work.begun) if work.begun else None
         self._under_way = False
-        if work.begun:
-            self._check_unchanged(work.begun)
+
+    @property
+    def collection(self) -> StoredCollection | None:
+        """The generation, once it is stored."""
+        return self._generation.collection
 
     @contextmanager
     def under_way(self) -> Iterator[None]:
@@ -52,26 +54,15 @@ class TrajectoryWriter:
     def close(self) -> None:
         """Unlock the collection; inside `under_way` that is left to its end."""
         if not self._under_way:
-            self._unlock()
-
-    def _unlock(self) -> None:
-        held, self._held = self._held, None
-        if held:
-            let_go(held)
-
-    def _check_unchanged(self, begun: CollectionSummary) -> None:
-        """ConflictError when another kernel has stored completions since the missing ones were counted."""
-        label = f"{begun.name}:{begun.generation}"
-        if self._lab.collection(label).trajectories != begun.trajectories:
-            self.close()
-            raise ConflictError(f"another kernel has just stored completions of {label}", hint="run the cell again")
+            self._generation.close()
 
     def take(self, answers: Sequence[Answered]) -> None:
         """Store conversations, then count them; a generation is created with its first completions."""
-        if self._groups:
-            self._put(self._groups, answers)
-        else:
-            self._begin(answers)
+        begins = not self._generation.groups
+        step = next((_step(completion) for _, completion in answers if completion), None)
+        self._generation.store(partial(self._put, answers, self._work.copies if begins else ()), step)
+        if begins:
+            self.close()  # unless it is under way: its end may have come while this waited for the disk
         self.tokens += sum(_usage(completion)[1] for _, completion in answers)
         self.begun += sum(len(rollouts) for rollouts, _ in answers)
         self.done += sum(not rollout.pending for rollouts, _ in answers for rollout in rollouts)
@@ -114,24 +105,16 @@ class TrajectoryWriter:
         """SamplingError when some requests failed; their service's own error when all did."""
         if self._first_error is None:
             return
-        if not self._groups:
+        if not self._generation.groups:
             raise self._first_error
-        raise SamplingError(
-            f"{self.failed:,} of {count(self.total, 'completion')} of {self.label} failed, the others are kept: "
-            f"{self._first_error.message}",
-            hint=self._rest(),
-        ) from self._first_error
-
-    @property
-    def label(self) -> str:
-        """The collection's name at the beginning, with its generation."""
-        begun = self.collection
-        return f"{begun.name}:{begun.generation}" if begun else self._work.name
+        failed = f"{self.failed:,} of {count(self.total, 'completion')} of {self._generation.label} failed"
+        message = f"{failed}, the others are kept: {self._first_error.message}"
+        raise SamplingError(message, hint=self._rest()) from self._first_error
 
     def _rest(self) -> str:
         names, env = [tool.function.name for tool in self._work.plan.tools], self._work.plan.env
         options = [*([f"--tools {','.join(names)}"] if names else []), *([f"--env {env}"] if env else [])]
-        return " ".join([f"%%chat {self.label} --resume", *options])
+        return " ".join([f"%%chat {self._generation.label} --resume", *options])
 
     def note(self, waits: bool = False) -> str:
         """Failures, speed and remaining time; waits: the service is unreachable."""
@@ -144,29 +127,10 @@ class TrajectoryWriter:
             parts += [f"{self.tokens / seconds:,.0f} tokens/s", f"{_duration(seconds / self.done * left)} left"]
         return ", ".join(parts)
 
-    def _begin(self, answers: Sequence[Answered]) -> None:
-        step = next((_step(completion) for _, completion in answers if completion), None)
-        plan = self._work.plan.model_copy(update={"step": step}).model_dump(mode="json", exclude_defaults=True)
-
-        def begin() -> tuple[StoredCollection, list[Group]]:
-            collection = self._lab.open_collection(self._work.name, plan)
-            self._held = self._lab.lock_for_sampling(collection)  # before any other process can see it
-            groups = self._lab.add_groups(collection, [_new(group) for group in self._work.groups])
-            self._lab.put_all([self._placed(groups, [copy], None, (0, 0)) for copy in self._work.copies])
-            self._put(groups, answers)
-            return collection, groups
-
-        try:
-            self.collection, self._groups = self._lab.at_once(begin)
-        except BaseException:
-            self._unlock()
-            raise
-        self.close()  # unless it is under way: its end may have come while this waited for the disk
-
-    def _put(self, groups: Sequence[Group], answers: Sequence[Answered]) -> None:
-        self._lab.put_all(
-            [self._placed(groups, rollouts, _step(completion), _usage(completion)) for rollouts, completion in answers]
-        )
+    def _put(self, answers: Sequence[Answered], copies: Sequence[Rollout], groups: Sequence[Group]) -> None:
+        placed = [self._placed(groups, [copy], None, (0, 0)) for copy in copies]
+        placed += [self._placed(groups, each, _step(completion), _usage(completion)) for each, completion in answers]
+        self._lab.put_all(placed)
 
     def _placed(
         self, groups: Sequence[Group], rollouts: Sequence[Rollout], step: int | None, usage: tuple[int, int]
@@ -190,10 +154,6 @@ class TrajectoryWriter:
         }
         components = episode.components if episode else {}
         return Arrival(rollout.positions[0], rollout.items, rollout.pending, extra, components)
-
-
-def _new(group: NewGroup | Group) -> NewGroup:
-    return NewGroup(group.prompt, group.row, group.script)
 
 
 def _step(completion: ChatCompletion | None) -> int | None:

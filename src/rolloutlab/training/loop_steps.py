@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from rolloutlab.api.budget import Budget
 from rolloutlab.errors import InputError, NothingTrainsError
-from rolloutlab.sampling.programs import PLANNED, Program, programmed
+from rolloutlab.sampling.programs.plan import PLANNED, Program, programmed
 from rolloutlab.sampling.template import Prompt
 from rolloutlab.trajectories.collection import Collection
 from rolloutlab.trajectories.judge import Judge, dialogs_of
@@ -85,7 +85,7 @@ class LoopSteps:
     def check(self, *rows: Any) -> None:
         """Raise what the calls would raise for these rows, before anything is sampled; None are no rows."""
         call = self.calls.rollouts if self.program else self.calls.chat
-        check_sampling(self.sampling, signature(call).parameters.keys() - {"solve", "resume"})
+        check_sampling(self.sampling, signature(call).parameters.keys() - {"solve"})
         check_reward(self.reward, self.held_out, given=bool(self.program) or self.sampling.get("env") is not None)
         if self.program and self.prompt:
             raise InputError("a loop samples by a prompt or by a program", hint="solve= without a prompt")

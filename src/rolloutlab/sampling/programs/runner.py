@@ -18,18 +18,19 @@ from rolloutlab.capture.gateway import Gateway
 from rolloutlab.capture.rollout import CallSettings, CapturedRollout
 from rolloutlab.errors import (
     BudgetError,
-    LabError,
     RewardError,
     RolloutlabError,
     SamplingError,
     ServiceError,
     described,
 )
-from rolloutlab.sampling import commands, own_thread
+from rolloutlab.sampling import own_thread
+from rolloutlab.sampling.batches import Batches
 from rolloutlab.sampling.config import SamplingConfig
 from rolloutlab.sampling.outage import ends_all
 from rolloutlab.sampling.own_thread import OwnThread
-from rolloutlab.sampling.programs import ProgramRun
+from rolloutlab.sampling.programs import commands
+from rolloutlab.sampling.programs.plan import ProgramRun
 from rolloutlab.sanitize import replace_surrogates
 from rolloutlab.store.rewards import finite, total
 
@@ -83,7 +84,7 @@ class EndedRollout:
 
 
 class ProgramRunner:
-    """Plays rollouts concurrently. timeout: seconds for each. take: stores rollouts that have ended, in a thread.
+    """Plays rollouts concurrently. take: stores rollouts that have ended, in a thread.
 
     failed: hears of rollouts that sampled nothing, with why.
     """
@@ -94,7 +95,6 @@ class ProgramRunner:
         gateway: Gateway,
         url: str,
         submit: Submit,
-        timeout: float,
         take: Callable[[Sequence[EndedRollout]], None],
         failed: Callable[[RolloutlabError], None],
     ) -> None:
@@ -102,12 +102,9 @@ class ProgramRunner:
         self._gateway = gateway
         self._url = url
         self._submit = submit
-        self._timeout = timeout
-        self._take = take
         self._failed = failed
         self._plan = run.plan
-        self._ended: list[EndedRollout] = []
-        self._batch: asyncio.Future[None] | None = None
+        self._ended = Batches(take)
         self._successes = self._failures = 0
 
     async def play(self, concurrency: int) -> None:
@@ -124,33 +121,12 @@ class ProgramRunner:
             for worker in workers:
                 worker.cancel()
             await asyncio.gather(*workers, return_exceptions=True)
-            try:
-                await self._store()
-            except LabError:  # a disk may be locked or full for a moment only
-                await self._store()
+            await self._ended.flush_at_end()
 
     async def _worker(self, seats: Iterator[tuple[int, int]]) -> None:
         for place, position in seats:
             await self._play(place, position)
-            await self._store()
-
-    async def _store(self) -> None:
-        """Store what has ended, in a thread; rollouts that end meanwhile are stored together after that."""
-        while self._batch:
-            await asyncio.wait([self._batch])
-        ended, self._ended = self._ended, []
-        if ended:
-            self._batch = asyncio.ensure_future(self._stored(ended))
-            await asyncio.shield(self._batch)
-
-    async def _stored(self, ended: list[EndedRollout]) -> None:
-        try:
-            await asyncio.to_thread(self._take, ended)
-        except BaseException:
-            self._ended[:0] = ended
-            raise
-        finally:
-            self._batch = None
+            await self._ended.flush()
 
     async def _play(self, place: int, position: int) -> None:
         captured = self._gateway.open(settings_of(self._plan, place, position))
@@ -158,8 +134,8 @@ class ProgramRunner:
         row = copy.deepcopy(dict(self._run.groups[place].row))
         thread = OwnThread(partial(self._run.program.solve, row, client), f"rolloutlab-rollout-{place}-{position}")
         try:
-            await asyncio.wait([asyncio.wrap_future(thread.outcome)], timeout=self._timeout)
-            end = program_end(thread, self._timeout)
+            await asyncio.wait([asyncio.wrap_future(thread.outcome)], timeout=self._plan.timeout)
+            end = program_end(thread, self._plan.timeout)
         finally:
             self._gateway.close(captured)
             await thread.end()
@@ -169,10 +145,10 @@ class ProgramRunner:
             self._count_failure(end)
             return
         self._successes += 1
-        self._ended.append(ended_rollout(place, position, captured, end))
-        step = self._ended[-1].step
-        if self._plan.step is None and step is not None:  # a group compares rollouts of one checkpoint
-            self._plan = self._plan.model_copy(update={"step": step})
+        ended = ended_rollout(place, position, captured, end)
+        self._ended.add(ended)
+        if self._plan.step is None and ended.step is not None:  # a group compares rollouts of one checkpoint
+            self._plan = self._plan.model_copy(update={"step": ended.step})
 
     def _count_failure(self, end: ProgramEnd) -> None:
         why = "; ".join(["no call of the program was answered", *end.logs])

@@ -8,9 +8,9 @@ from typing import Any
 
 from rolloutlab.capture.client import RolloutClient
 from rolloutlab.errors import InputError
-from rolloutlab.sampling.commands import Environment, command_name, command_program
 from rolloutlab.sampling.config import SamplingConfig, make_plan
 from rolloutlab.sampling.dataset import kinds_of, rows_of
+from rolloutlab.sampling.programs.commands import Environment, command_name, command_program
 from rolloutlab.sampling.split import ranges_of
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import CollectionSummary, Group, NewGroup, StoredCollection
@@ -18,7 +18,7 @@ from rolloutlab.store.models import CollectionSummary, Group, NewGroup, StoredCo
 Solve = Callable[[dict[str, Any], RolloutClient], Any]
 """A program: a function of a row and a client, plain or async; it returns a reward, components, or None."""
 _FIXED = ("temperature", "top_p", "max_tokens")
-PLANNED = ("model", "n", "seed", *_FIXED)
+PLANNED = ("model", "n", "seed", "timeout", *_FIXED)
 """Settings of a plan."""
 CELL = "the cell"
 """What the name of a program begins with that is the body of a cell."""
@@ -55,6 +55,13 @@ class KnownPrograms:
         """Remember the program of a collection."""
         self._programs[label.partition(":")[0], program.name] = program
         return program
+
+    def again(self, summary: StoredCollection, solve: Any, environment: Environment) -> Program:
+        """The program that plays what a collection lacks; None is that of the collection. Errors are of both."""
+        check_captured(summary)
+        known = self.of(summary) if solve is None else program_of(solve, environment)
+        assert known, "it was captured"
+        return self.known(summary.name, known)
 
     def rename(self, old: str, new: str) -> None:
         """Follow a renamed collection."""
@@ -99,7 +106,7 @@ def to_resume(label: str, name: str) -> str:
     """What to type to play what a collection of the program `name` lacks."""
     if name.startswith(CELL):
         return f"%%rollout {label} --resume, with its cell"
-    return f"lab.rollouts({label!r}, {as_python(name)}, resume=True)"
+    return f"lab.resume_rollouts({label!r}, {as_python(name)})"
 
 
 def _is_anonymous(name: str) -> bool:
@@ -124,21 +131,20 @@ def programmed(
     return ProgramRun(name, program, plan, [NewGroup((), row) for row in rows], seats)
 
 
-def programmed_again(lab: Lab, label: str, program: Program, given: Mapping[str, Any]) -> ProgramRun:
-    """What a generation lacks. given: settings of `programmed`, of which none may be given here.
+def programmed_again(lab: Lab, label: str, program: Program, timeout: float | None) -> ProgramRun:
+    """What a generation lacks. timeout: of these rollouts; None is that of the others.
 
     Raises:
         NotFoundError: no such collection. InputError: it has no calls of a program, or of another one.
     """
-    if names := ", ".join(sorted(name for name, value in given.items() if value is not None)):
-        raise InputError(f"--resume keeps the settings of the collection, also {names}", hint=f"without {names}")
     summary = lab.collection(label)
-    plan = SamplingConfig.model_validate(summary.plan) if summary.plan else None
-    if plan is None or plan.program is None:
-        raise InputError(f"{label} was not captured from a program", hint=f"%%chat {label} --resume")
+    check_captured(summary)
+    plan = SamplingConfig.model_validate(summary.plan)
     if plan.program != program.name:
         message = f"{label} was captured from {plan.program}, not {program.name}"
-        raise InputError(message, hint=to_resume(label, plan.program))
+        raise InputError(message, hint=to_resume(label, str(plan.program)))
+    if timeout is not None:
+        plan = make_plan({**summary.plan, "timeout": timeout})
     groups = lab.groups(summary)
     there = {(place, int(t.name.rpartition("/")[2])) for place, group in enumerate(groups) for t in group.trajectories}
     seats = [(place, i) for place in range(len(groups)) for i in range(plan.n) if (place, i) not in there]
@@ -151,8 +157,15 @@ def programmed_as(
     """A collection called `name` of another one's rows, seeds and settings, from another model. over: other rows."""
     plan = SamplingConfig.model_validate(lab.collection(label).plan)
     rows = [group.row for group in lab.groups(lab.find(label))] if over is None else over
-    settings = {"model": model, "n": n or plan.n, "seed": plan.seed, **plan.fixed}
+    settings = {"model": model, "n": n or plan.n, "seed": plan.seed, "timeout": plan.timeout, **plan.fixed}
     return programmed(name, program, rows, settings)
+
+
+def check_captured(summary: StoredCollection) -> None:
+    """InputError for a collection that no program has sampled."""
+    if not summary.plan.get("program"):
+        label = summary.label
+        raise InputError(f"{label} was not captured from a program", hint=f"%%chat {label} --resume")
 
 
 def check_no_program(label: str, plan: SamplingConfig) -> None:

@@ -1,0 +1,54 @@
+"""Batches of what a run has sampled, stored in a thread while sampling goes on."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
+
+from rolloutlab.errors import LabError
+
+T = TypeVar("T")
+
+
+class Batches(Generic[T]):
+    """What has come, passed on to `take` in a thread; what comes meanwhile is passed on together after that.
+
+    A batch goes on where its caller is cancelled, and the next one waits for it. One that fails is kept, and passed on
+    again with what came since.
+    """
+
+    def __init__(self, take: Callable[[Sequence[T]], None]) -> None:
+        self._take = take
+        self._items: list[T] = []
+        self._batch: asyncio.Task[None] | None = None
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def add(self, item: T) -> None:
+        """Pass this on with the next batch."""
+        self._items.append(item)
+
+    async def flush(self) -> None:
+        """Pass on what has come; errors are those of `take`."""
+        while self._batch:
+            await asyncio.gather(asyncio.shield(self._batch), return_exceptions=True)
+        items, self._items = self._items, []
+        if items:
+            self._batch = asyncio.create_task(self._pass_on(items))
+            await asyncio.shield(self._batch)
+
+    async def flush_at_end(self) -> None:
+        """The same, with a second try: a disk may be locked or full for a moment only. LabError when both fail."""
+        try:
+            await self.flush()
+        except LabError:
+            await self.flush()
+
+    async def _pass_on(self, items: list[T]) -> None:
+        try:
+            await asyncio.to_thread(self._take, items)
+        except BaseException:
+            self._items[:0] = items
+            raise
+        finally:
+            self._batch = None

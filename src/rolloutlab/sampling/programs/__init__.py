@@ -1,0 +1,1 @@
+"""Rollouts of programs: calls of agents that speak the API, captured through a gateway."""
