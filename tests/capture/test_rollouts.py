@@ -231,6 +231,7 @@ def test_rollouts_without_a_call_leave_the_others_and_resume_plays_them(session)
     with pytest.raises(SamplingError, match=r"1 of 2 rollouts of agent:1 sampled nothing.*not today"):
         session.rollouts("agent", solve, over=ROWS)
     before = trajectories(session.collection("agent"))
+    assert "1 trajectory of agent not sampled yet -> %%rollout agent --resume" in repr(session.check("agent"))
     fails = False
     after = trajectories(session.resume_rollouts("agent", solve))
     assert [trajectory.name for trajectory in after] == ["agent/0/0", "agent/1/0"]

@@ -263,7 +263,7 @@ def test_equal_rewards_are_named_as_the_reason_that_nothing_trains(notebook, ses
     assert notebook.error("%%train capitals") == (
         "NothingTrainsError: nothing in capitals would train: 4 left out: all rewards of the group are equal, "
         f"so nothing in it is better or worse ({SOME})\n"
-        "  -> %%reward capitals with a finer score, or %%chat with a larger -n or --temperature 1"
+        "  -> %%reward capitals with a finer score, or sample it with a larger -n or --temperature 1"
     )
     assert session.jobs().empty
 

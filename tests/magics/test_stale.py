@@ -12,7 +12,7 @@ from rolloutlab.training import lag
 
 CHAT = "%%chat capitals -n 6 --over countries --max-tokens 12 --seed 1\nuser: Capital of {{country}}?"
 REWARD = "%%reward capitals\nreturn float(sum(map(ord, answer)) % 7)"
-REMEDY = "%%chat capitals samples anew"
+REMEDY = "sample capitals anew"
 FRESH = {"kl": pytest.approx(0, abs=1e-4), "old_new_correlation": pytest.approx(1, abs=1e-3)}
 
 

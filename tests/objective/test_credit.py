@@ -258,7 +258,7 @@ def test_a_trajectory_none_of_whose_turns_differs_says_so():
     [line] = [line for line in preflight([group], TURN).words("guess") if "left out" in line]
     assert line == (
         "1 left out: no turn has more or less reward to go than the same turn of others in the group (m) "
-        "-> %%chat guess with a larger -n, or credit: trajectory"
+        "-> sample guess with a larger -n, or credit: trajectory"
     )
 
 

@@ -121,9 +121,9 @@ def test_groups_that_failed_and_groups_that_passed_are_two_reasons_with_differen
     mixed = [Member("d", 0.0, (2,)), Member("e", 1.0, (2,))]
     failed, passed, equal = preflight([*groups, mixed], Options()).words("sums")[1:]
     assert failed.startswith("2 left out: all rewards of the group are the lowest of this job")
-    assert "(a0, a1) -> %%chat sums with a larger -n, or over easier rows" in failed
+    assert "(a0, a1) -> sample sums with a larger -n, or over easier rows" in failed
     assert passed.startswith("2 left out: all rewards of the group are the highest of this job")
-    assert "(b0, b1) -> %%chat sums over harder rows" in passed
+    assert "(b0, b1) -> sample sums over harder rows" in passed
     assert equal.startswith(
         "2 left out: all rewards of the group are equal, so nothing in it is better or worse (c0, c1)"
     )
@@ -221,7 +221,7 @@ def test_sampling_at_another_temperature_or_top_p_gives_one_warning_per_setting(
     ],
 )
 def test_the_lag_is_that_of_the_oldest_completions(sampled, said):
-    assert lag_warnings(sampled, 13, "caps") == [f"{said} -> %%chat caps samples anew"]
+    assert lag_warnings(sampled, 13, "caps") == [f"{said} -> sample caps anew"]
 
 
 @pytest.mark.parametrize("sampled", [{}, {13: 4}, {14: 1}])

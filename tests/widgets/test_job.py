@@ -188,7 +188,7 @@ def test_html_has_the_course_as_a_picture_that_needs_no_script():
 def test_the_head_says_why_what_did_not_train_and_what_to_type_about_it():
     response = head(MODEL, WHOLE, ["capitals"])
     assert [(note["kind"], note["fix"]) for note in response["notes"]] == [
-        ("left out", "%%reward capitals with a finer score, or %%chat with a larger -n or --temperature 1"),
+        ("left out", "%%reward capitals with a finer score, or sample it with a larger -n or --temperature 1"),
         ("left out", "%%reward capitals"),
         ("warning", ""),
     ]

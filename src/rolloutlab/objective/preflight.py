@@ -30,14 +30,14 @@ _TURNS = 8
 _UNTRAINED = "this service samples only and trains nothing -> %connect embedded, or another service that trains"
 _FIX = {
     Reason.UNSCORED: "%%reward {collection}",
-    Reason.EQUAL_REWARDS: "%%reward {collection} with a finer score, or %%chat with a larger -n or --temperature 1",
-    Reason.ALL_FAILED: "%%chat {collection} with a larger -n, or over easier rows",
-    Reason.ALL_PASSED: "%%chat {collection} over harder rows, or %%reward {collection} with a finer score",
+    Reason.EQUAL_REWARDS: "%%reward {collection} with a finer score, or sample it with a larger -n or --temperature 1",
+    Reason.ALL_FAILED: "sample {collection} with a larger -n, or over easier rows",
+    Reason.ALL_PASSED: "sample {collection} over harder rows, or %%reward {collection} with a finer score",
     Reason.MEAN_REWARD: "nothing: this is expected",
     Reason.NO_LOGPROBS: "%logprobs {collection} adds them",
-    Reason.TOO_LONG: "%%chat {collection} with a smaller --max-tokens or a shorter prompt",
+    Reason.TOO_LONG: "sample {collection} with a smaller --max-tokens or a shorter prompt",
     Reason.UNREADABLE: "%group {collection} shows it",
-    Reason.NO_TURN_ADVANTAGE: "%%chat {collection} with a larger -n, or credit: trajectory",
+    Reason.NO_TURN_ADVANTAGE: "sample {collection} with a larger -n, or credit: trajectory",
     Reason.BALANCED_AWAY: "advantage_balance: 0",
     Reason.NO_ANSWER: "%group {collection} shows it",
 }
@@ -239,7 +239,7 @@ def lag_warnings(sampled: Mapping[int, int], begins: int, collection: str, *, re
     steps = f"step {first}" if first == last else f"steps {first} to {last}"
     lines = [
         f"{count(number, 'trajectory')} sampled at {steps}, {'trains' if number == 1 else 'train'} from step {begins}: "
-        f"{lag_of(older, begins)} -> %%chat {collection} samples anew"
+        f"{lag_of(older, begins)} -> sample {collection} anew"
     ]
     if recomputes:
         removed = "precalculate_logprobs removes the correction for this lag: every ratio begins at 1"

@@ -90,7 +90,7 @@ class FineTuning:
         """About prompts that are kept to compare on."""
         return [
             f"{count(held, 'prompt')} of {c.name} held out by a split, to compare on"
-            f" -> %%chat {c.name} --over split.train"
+            f" -> sample {c.name} --over split.train"
             for c in self.collections
             if (held := len(c.part(HELD_OUT)))
         ]

@@ -301,12 +301,13 @@ def gather(
             read.add(collection, group, model, text_only=text_only)
     warnings = setting_warnings(read.settings)
     warnings += [
-        f"{count(missing, 'trajectory')} of {c.name} not sampled yet -> %%chat {c.name} --resume"
+        f"{count(missing, 'trajectory')} of {c.name} not sampled yet"
+        f" -> {'%%rollout' if c.captured else '%%chat'} {c.name} --resume"
         for c in collections
         if (missing := c.missing)
     ]
     warnings += [
-        f"{count(held, 'prompt')} of {c.name} held out by a split, to compare on -> %%chat {c.name} --over split.train"
+        f"{count(held, 'prompt')} of {c.name} held out by a split, to compare on -> sample {c.name} --over split.train"
         for c in collections
         if (held := len(c.part(HELD_OUT)))
     ]

@@ -64,6 +64,11 @@ class Collection:
         """How many trajectories of its plan are not sampled yet."""
         return self._lab.collection(self.label).missing
 
+    @property
+    def captured(self) -> bool:
+        """Whether a program has sampled it, and no prompt."""
+        return bool(self.stored.plan.get("program"))
+
     def part(self, name: str) -> set[int]:
         """Positions of its groups whose rows are of a part of a split: `train` or `held_out`."""
         return positions_in(self.stored.plan, name)
