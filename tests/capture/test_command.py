@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from rolloutlab.cli.commands import main
+from rolloutlab.errors import SamplingError
 from rolloutlab.settings import Profile, Served
 
 AGENT = """
@@ -64,6 +65,11 @@ def test_a_command_that_fails_ends_its_own_rollout_with_what_it_said(capture):
     assert [trajectory.reward for trajectory in trajectories] == [None, 2.0]
     assert trajectories[0].extra["logs"][0].startswith("ended by SamplingError: ")
     assert trajectories[0].extra["logs"][0].endswith("ended with status 1: no luck")
+
+
+def test_a_command_that_is_not_there_cannot_be_started(session):
+    with pytest.raises(SamplingError, match="no-such-command cannot be started: No such file"):
+        session.rollouts("agent", ["no-such-command"])
 
 
 def test_a_command_that_has_ended_is_over_though_a_child_holds_its_output(capture, tmp_path):

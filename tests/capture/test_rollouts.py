@@ -143,6 +143,17 @@ def test_components_whose_sum_is_no_number_are_no_reward(session, returned):
     assert "too large" in trajectory.extra["logs"][0]
 
 
+@pytest.mark.parametrize("returned", [{"x" * 100 + "a": 1, "x" * 100 + "b": 2}, {chr(0xD800): 1, chr(0xD801): 2}])
+def test_components_that_cannot_be_stored_under_names_of_their_own_are_no_reward(session, returned):
+    async def solve(row, client):
+        await asks({"task": "x"}, client)
+        return returned
+
+    [trajectory] = trajectories(session.rollouts("agent", solve))
+    assert trajectory.reward is None
+    assert "two components have the same name" in trajectory.extra["logs"][0]
+
+
 class UnreadableError(Exception):
     def __str__(self):
         raise ValueError("no text")

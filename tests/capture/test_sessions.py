@@ -71,6 +71,13 @@ def test_results_are_joined_by_the_id_of_the_session(session, tmp_path):
     assert (found["a2"].components, found["a2"].source) == ({"right": 0.0, "brief": 0.5}, "tool")
 
 
+def test_a_line_with_ids_of_its_own_is_joined_by_that_of_the_session(session, tmp_path):
+    lines = [{"id": 0, "session_id": "a1", "reward": 0.25}, {"id": "a1", "session_id": "b1", "reward": 0.75}]
+    (tmp_path / "traces.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    found = sessions(session.capture("eval", evaluator(["a1", "b1"]), results=str(tmp_path / "traces.jsonl")))
+    assert (found["a1"].reward, found["b1"].reward) == (0.25, 0.75)
+
+
 def test_the_lines_of_verifiers_have_traces_with_scores_and_weights(session, tmp_path):
     scored = {"right": {"score": 1.0, "weight": 2.0}, "brief": {"score": 0.5}}
     traces = [{"id": "a1", "rewards": scored}, {"id": "b1", "rewards": {"right": None, "brief": {"score": 1.0}}}]

@@ -63,7 +63,10 @@ class _Process(asyncio.SubprocessProtocol):
 async def _run(command: Sequence[str], environment: Environment, row: Mapping[str, Any], client: RolloutClient) -> Any:
     variables = {**environment(), **_address(client)}
     loop = asyncio.get_running_loop()
-    transport, process = await loop.subprocess_exec(_Process, *command, env=variables, start_new_session=True)
+    try:
+        transport, process = await loop.subprocess_exec(_Process, *command, env=variables, start_new_session=True)
+    except OSError as error:
+        raise SamplingError(f"{command[0]} cannot be started: {error.strerror}") from error
     try:
         if stdin := cast("asyncio.WriteTransport | None", transport.get_pipe_transport(0)):
             stdin.write(json.dumps(row).encode())

@@ -157,7 +157,8 @@ def programmed_as(
     """A collection called `name` of another one's rows, seeds and settings, from another model. over: other rows."""
     plan = SamplingConfig.model_validate(lab.collection(label).plan)
     rows = [group.row for group in lab.groups(lab.find(label))] if over is None else over
-    settings = {"model": model, "n": n or plan.n, "seed": plan.seed, "timeout": plan.timeout, **plan.fixed}
+    n = plan.n if n is None else n
+    settings = {"model": model, "n": n, "seed": plan.seed, "timeout": plan.timeout, **plan.fixed}
     return programmed(name, program, rows, settings)
 
 

@@ -12,7 +12,7 @@ from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import Score, StoredCollection
 from rolloutlab.store.rewards import finite, total
 
-_IDS = ("id", "trace_id", "session_id")
+_IDS = ("session_id", "trace_id", "id")
 
 
 @dataclass(frozen=True)
@@ -26,23 +26,26 @@ class SessionResult:
 def read_results(pattern: str) -> dict[str, SessionResult]:
     """The rewards in files of JSON Lines, by the id of their session. pattern: may have `*` and `**`.
 
-    A line has its `id`, `trace_id` or `session_id`, a number `reward`, and an object of numbers `rewards`, which are
-    the components; a reward that is not there is their sum. Or it has a list `traces` of such objects, whose components
-    are `{score, weight}`, or null where nothing was scored, as verifiers writes them.
+    A line has its `session_id`, `trace_id` or `id`, a number `reward`, and an object of numbers `rewards`, which are
+    the components; a reward that is not there is their sum. Of several ids, any may be that of the session. Or it has
+    a list `traces` of such objects, whose components are `{score, weight}`, or null where nothing was scored, as
+    verifiers writes them.
 
     Raises:
         InputError: there is no such file, or a line is not like that.
     """
     if not (paths := sorted(glob(pattern, recursive=True))):  # noqa: PTH207 - of absolute patterns, too
         raise InputError(f"there is no file {pattern}", hint="--results 'outputs/**/traces.jsonl'")
-    results: dict[str, SessionResult] = {}
+    by_id: dict[str, dict[str, SessionResult]] = {key: {} for key in _IDS}
     for path in paths:
         for place, line in _lines(path):
-            name = next((str(line[key]) for key in _IDS if line.get(key)), None)
-            if name is None:
+            ids = {key: str(line[key]) for key in _IDS if line.get(key) not in (None, "")}
+            if not ids:
                 raise InputError(f"{place} has no id of a session", hint=", ".join(_IDS))
-            results[name] = _result(place, line)
-    return results
+            result = _result(place, line)
+            for key, value in ids.items():
+                by_id[key][value] = result
+    return {name: result for key in reversed(_IDS) for name, result in by_id[key].items()}
 
 
 def join_results(lab: Lab, collection: StoredCollection, results: Mapping[str, SessionResult]) -> int:

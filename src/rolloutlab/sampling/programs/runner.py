@@ -196,8 +196,14 @@ def ended_rollout(place: int, position: int, captured: CapturedRollout, end: Pro
 
 
 def components_of(value: Mapping[Any, Any]) -> dict[str, float]:
-    """Components of a reward under names that can be stored; RewardError where one is no finite number."""
+    """Components of a reward under names that can be stored: cut after 100 characters, lone surrogates replaced.
+
+    Raises:
+        RewardError: one is no finite number, or two have the same name then.
+    """
     named = {replace_surrogates(str(name), _MAX_NAME): each for name, each in value.items()}
+    if len(named) < len(value):
+        raise RewardError(f"two components have the same name in its first {_MAX_NAME} characters")
     return {name: finite(each, f"the component {name}") for name, each in named.items()}
 
 
