@@ -44,6 +44,19 @@ def play(lab):
     return make
 
 
+@pytest.fixture
+def episodes(lab, play):
+    """Two episodes of an environment with two turns each, of which one has a reward of 2."""
+    group = play([]).groups[0]
+    question = UserMessage(role="user", content="Guess.")
+    for i, first in enumerate((2.0, 0.0)):
+        metrics = {"turn_reward/0": first, "turn_reward/1": 0.0, "env": first}
+        items = [completion("5", "aa"), question, completion("6", "aaa")]
+        arrival = Arrival(i, items, extra={"metrics": metrics, "metadata": {"environment": "Guess"}})
+        lab.store.put(group, [arrival], model="lab/practice", step=0, sampling={})
+    return lab.collection("guess")
+
+
 def test_a_dry_run_has_the_advantages_of_each_turn(lab, play):
     play(EPISODES)
     lines = repr(lab.check("guess", TURN)).splitlines()
@@ -157,3 +170,29 @@ def test_a_reward_that_leaves_the_rewards_of_turns_out_is_refused(lab, play, par
     else:
         assert lab.check("guess", TURN)
     assert lab.check("guess", {"credit": "trajectory"})
+
+
+@pytest.mark.parametrize("weight", [0.5, 2.0, -1.0])
+def test_a_reward_with_another_weight_of_the_environment_than_1_is_refused(lab, episodes, weight):
+    lab.reward("guess", {"brief": lambda trajectory: 0.0}, {"env": weight})
+    with pytest.raises(InputError, match="1 trajectory of guess with a reward that leaves out or weights") as refused:
+        lab.check("guess", TURN)
+    assert refused.value.hint == "credit: trajectory, or %rewards --undo, or %%reward without --weight env"
+    assert lab.check("guess", {"credit": "trajectory"}).preflight.trainable_trajectories == 2
+
+
+def test_weights_of_other_components_are_no_reason_to_refuse(lab, episodes):
+    # the reward 2 + 0.5 * 4 is the sum of the other components too
+    lab.reward("guess", {"brief": lambda trajectory: 4.0}, {"brief": 0.5})
+    frame = lab.check("guess", TURN).to_frame()
+    assert frame["reward_to_go"].tolist() == [4, 2, 2, 2]
+
+
+def test_only_the_weights_of_the_present_rewards_count(lab, episodes):
+    brief = {"brief": lambda trajectory: 0.0}
+    lab.reward("guess", brief, {"env": 0.5})
+    lab.reward("guess", brief)
+    assert lab.check("guess", TURN)
+    lab.undo_rewards("guess", say=lambda _: None)
+    with pytest.raises(InputError, match="leaves out or weights"):
+        lab.check("guess", TURN)

@@ -22,14 +22,18 @@ def turn_rewards(metrics: Mapping[str, Any]) -> dict[int, float]:
     return {int(match[1]): float(value) for match, value in matches if match}
 
 
-def leaves_out_turns(reward: float, metrics: Mapping[str, Any], components: Mapping[str, float]) -> bool:
-    """Whether a reward certainly has no part of what its environment gave for the turns, the component `env`.
+def misses_turns(
+    reward: float, metrics: Mapping[str, Any], components: Mapping[str, float], weight: float | None = None
+) -> bool:
+    """Whether a reward does not count what its environment gave for the turns, the component `env`, just once.
 
-    It was typed, or is the sum of the other components. metrics: of the sampling, with the same name. Other weights
-    than 0 and 1 cannot be seen.
+    metrics: of the sampling, with the same name. weight: of the component in the reward; where it is not known, only
+    rewards count that were typed, or are the sum of the other components.
     """
-    if ENVIRONMENT not in metrics or not turn_rewards(metrics):
+    if ENVIRONMENT not in metrics or not any(turn_rewards(metrics).values()):
         return False
+    if weight is not None:
+        return weight != 1
     if ENVIRONMENT not in components:
         return True
     others = math.fsum(value for name, value in components.items() if name != ENVIRONMENT)

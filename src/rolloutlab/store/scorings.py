@@ -204,6 +204,17 @@ class Scorings:
         )
         return int(self._database.read(sql, collection.id, last.first)[0][0])
 
+    def weights_of(self, component: str, collection: StoredCollection) -> dict[int, float]:
+        """The weight of a component in each reward that functions gave, by the id of the trajectory."""
+        if not any(scoring.source == "function" for scoring in self.history(collection)):
+            return {}
+        weight = "SELECT value FROM json_each(s.options, '$.weights') WHERE key = ?2"
+        sql = (
+            f"SELECT t.id, coalesce(({weight}), 1.0) FROM {_OF} CROSS JOIN scorings s ON s.change = ({STATE_CHANGE})"
+            " WHERE g.collection_id = ?1 AND s.source = 'function'"
+        )
+        return {row[0]: row[1] for row in self._database.read(sql, collection.id, component)}
+
     def columns(self, collection: StoredCollection) -> list[str]:
         """The columns of the rows of a collection."""
         sql = "SELECT DISTINCT j.key FROM groups g, json_each(g.row) j WHERE g.collection_id = ?"

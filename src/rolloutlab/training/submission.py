@@ -14,7 +14,7 @@ from rolloutlab.api.wire.trajectories import TrajectoryGroup
 from rolloutlab.connection import Connector
 from rolloutlab.errors import InputError, NothingTrainsError, RolloutlabError
 from rolloutlab.objective.advantages import Member
-from rolloutlab.objective.credit import leaves_out_turns, turn_rewards
+from rolloutlab.objective.credit import ENVIRONMENT, misses_turns, turn_rewards
 from rolloutlab.objective.option_docs import beyond_specification, contradictions, problems
 from rolloutlab.objective.options import settle
 from rolloutlab.objective.preflight import (
@@ -36,7 +36,7 @@ from rolloutlab.training.models import Models, Start
 from rolloutlab.training.refusals import check_honoured, refusal_lines
 from rolloutlab.trajectories.collection import Collection, members_of, unscored_names
 
-_INCLUDED = "credit: trajectory, or %rewards --undo, or %%reward without --weight env=0"
+_INCLUDED = "credit: trajectory, or %rewards --undo, or %%reward without --weight env"
 
 
 class Origin(NamedTuple):
@@ -56,9 +56,9 @@ class Submission:
     their scored trajectories. warnings: about how they were sampled. sources: how many are of each model, and whether
     of its checkpoint 0 alone. sampled: how many scored trajectories of this model have their oldest answer from each of
     its checkpoints; origins: where each of these is, by its name. turn_rewards: how many of `members` have some;
-    turns_left_out: how many have a reward that leaves them out. begins: the checkpoint that the job would start from,
-    if known. embedded: whether the embedded service is in use. trains: whether the service in use does, as far as is
-    known.
+    turns_missed: how many have a reward that does not count them once. begins: the checkpoint that the job would start
+    from, if known. embedded: whether the embedded service is in use. trains: whether the service in use does, as far as
+    is known.
     """
 
     model: str
@@ -74,7 +74,7 @@ class Submission:
     check: Preflight
     origins: Mapping[str, Origin]
     turn_rewards: int
-    turns_left_out: int
+    turns_missed: int
     begins: Start | None = None
     embedded: bool = False
     engine: EngineStatus | None = None
@@ -106,7 +106,7 @@ class Submission:
         settled = settle(config)
         warnings = [*_source_warnings(self.sources, self.model, begins), *self.warnings]
         warnings += [*honoured(config, embedded=self.embedded), *refusal_lines(config, self.engine)]
-        warnings += _turn_warnings(config, self.members, self.turn_rewards, self.turns_left_out, self.names[0])
+        warnings += _turn_warnings(config, self.members, self.turn_rewards, self.turns_missed, self.names[0])
         if begins is not None:
             recomputes = settled.precalculate_logprobs and not settled.truncated_importance_sampling
             warnings += lag_warnings(self.sampled, begins.step, self.names[0], recomputes=recomputes)
@@ -173,9 +173,12 @@ class _Read:
     odd: list[str] = field(default_factory=list)
     origins: dict[str, Origin] = field(default_factory=dict)
     turn_rewards: int = 0
-    turns_left_out: int = 0
+    turns_missed: int = 0
 
-    def add(self, collection: Collection, group: Group, model: str, *, text_only: bool) -> None:
+    def add(
+        self, collection: Collection, group: Group, weights: Mapping[int, float], model: str, *, text_only: bool
+    ) -> None:
+        """Add a group. weights: of what the environment gave, by the id of a trajectory, where they are known."""
         self.seats.append([_seat(t) for t in group.trajectories])
         self.members += members_of([group], text_only)
         self.unscored += unscored_names([group])
@@ -187,7 +190,8 @@ class _Read:
             if t.reward is not None:
                 self.rewards[t.id] = t.reward, t.components
                 self.turn_rewards += bool(turn_rewards(t.metrics))
-                self.turns_left_out += leaves_out_turns(t.reward, t.extra.get("metrics") or {}, t.components)
+                given, weight = t.extra.get("metrics") or {}, weights.get(t.id)
+                self.turns_missed += misses_turns(t.reward, given, t.components, weight)
                 self.settings.update(odd_settings(t.to_wire()))
                 if source == model and (steps := t.steps):
                     self.sampled.update([min(steps)])
@@ -207,7 +211,7 @@ def _source_warnings(sources: Mapping[tuple[str, bool], int], model: str, begins
 
 
 def _turn_warnings(
-    config: ExperimentalTrainingConfig, members: Sequence[Sequence[Member]], turn_rewards: int, left_out: int, name: str
+    config: ExperimentalTrainingConfig, members: Sequence[Sequence[Member]], turn_rewards: int, missed: int, name: str
 ) -> list[str]:
     """How many scored trajectories lack what `credit: turn` needs.
 
@@ -216,8 +220,8 @@ def _turn_warnings(
     """
     if config.credit != "turn":
         return []
-    if left_out:
-        what = f"{count(left_out, 'trajectory')} of {name} with a reward that leaves out the rewards of the turns"
+    if missed:
+        what = f"{count(missed, 'trajectory')} of {name} with a reward that leaves out or weights those of the turns"
         raise InputError(f"credit: turn cannot divide what the environment did not give: {what}", hint=_INCLUDED)
     lacking = sum(map(len, members)) - turn_rewards
     if not lacking:
@@ -297,8 +301,9 @@ def gather(
         raise NothingTrainsError("no collection is given: nothing would train", hint="%%train NAME")
     read = _Read()
     for collection in collections:
+        weights = collection.weights_of(ENVIRONMENT)
         for group in collection.each_group():
-            read.add(collection, group, model, text_only=text_only)
+            read.add(collection, group, weights, model, text_only=text_only)
     warnings = setting_warnings(read.settings)
     warnings += [
         f"{count(missing, 'trajectory')} of {c.name} not sampled yet"
@@ -318,7 +323,7 @@ def gather(
         warnings.append(f"{what}: a policy that reads text alone leaves it out")
     names, labels = tuple(c.name for c in collections), tuple(c.label for c in collections)
     warned = [*_source_warnings(read.sources, model, None), *warnings, *honoured(config, embedded=text_only)]
-    warned += _turn_warnings(config, read.members, read.turn_rewards, read.turns_left_out, names[0])
+    warned += _turn_warnings(config, read.members, read.turn_rewards, read.turns_missed, names[0])
     check = preflight(read.members, settle(config), read.unscored, warned)
     groups = ScoredTrajectories(collections, read.rewards)
     gathered = (
@@ -331,7 +336,7 @@ def gather(
         check,
         read.origins,
         read.turn_rewards,
-        read.turns_left_out,
+        read.turns_missed,
     )
     return Submission(model, names, labels, config, *gathered, embedded=text_only)
 

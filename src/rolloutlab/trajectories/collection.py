@@ -113,6 +113,10 @@ class Collection:
         )
         return [*lines, *([older_line] if older else [])]
 
+    def weights_of(self, component: str) -> dict[int, float]:
+        """The weight of a component in each reward that functions gave, by the id of the trajectory."""
+        return self._lab.scorings.weights_of(component, self.stored)
+
     def preflight(self, options: Options | None = None) -> Preflight:
         """What of it would train, computed by the trainer's own code."""
         return _checked(self.groups, options)
