@@ -174,6 +174,8 @@ class Connector:
         self._engines: dict[str, EngineStatus | None] = {}
         self.model_ids: dict[tuple[str, str], str] = {}
         """Ids of models by service and name, once this session has registered them."""
+        self.key_variables: set[str] = set()
+        """Variables that were named for a key in this session, besides those of the present settings."""
         self._prompt = prompt
         self._can_ask = can_ask
 
@@ -226,9 +228,13 @@ class Connector:
         return None
 
     def environment(self) -> dict[str, str]:
-        """The variables of this process for programs: without those of rolloutlab, and without any key of a service."""
+        """The variables of this process for programs: without those of rolloutlab, and without any key.
+
+        Keys are those of the settings and of what was connected or named in this session, also if it no longer is.
+        """
         known = [address for address in (self.settings.service, *self.former) if address]
-        names = self.settings.key_variables | {address.key_env for address in known if address.key_env}
+        named = {address.key_env for address in known if address.key_env}
+        names = self.settings.key_variables | self.key_variables | named
         keys = [*map(os.environ.get, names), *(address.token for address in known)]
         secrets = [key for key in keys if isinstance(key, str) and len(key) >= _SHORTEST_KEY]
         return {
@@ -319,6 +325,7 @@ class Connector:
 
     def search_at(self, served: Served | None) -> Connection:
         """Set what `search` queries from now on; None is the lab."""
+        self.key_variables |= self.settings.key_variables
         self.settings = replace(self.settings, search=served)
         return described(self.http, self.embedded, self._with_token(self.settings))
 
@@ -332,6 +339,7 @@ class Connector:
         if service is None and not any(options.values()) and not insecure_http:
             return described(self.http, self.embedded, self._with_token(self.settings))
         target = replace(connected(self._configured, self.settings, service, options), search=self.settings.search)
+        self.key_variables |= self.settings.key_variables | target.key_variables
         self._check_encrypted(target.service, insecure_http=insecure_http)
         target, typed = self._with_key(target)
         same = (target.policy, target.model) == (self.settings.policy, self.settings.model)

@@ -117,14 +117,14 @@ class Session:
 
     def __init__(self, settings: Settings | None = None, *, http: HttpClient | None = None) -> None:
         self._brokers = Brokers(new_broker)
-        self._connector = Connector(settings, http or HttpClient(), self._brokers, can_ask)
+        connector = self._connector = Connector(settings, http or HttpClient(), self._brokers, can_ask)
         self._models = Models(self._connector)
         self._mcp = McpRegistry(self._connector, self._brokers.tick)
         self._scorers, self._reward_loop = Scorers(), RewardLoop()
         self._scoring: Meter | None = None
         self._jobs = LabJobs(lambda: self.store, self._connector, self._scorers)
         self._programs = KnownPrograms()
-        self._search = SearchPlaces(lambda: self.store, lambda: self.settings, lambda: self._connector.http)
+        self._search = SearchPlaces(lambda: self.store, lambda: self.settings, connector.http, connector.key_variables)
         self.seen = self._models.seen
         """Names of models that a service listed; tab completion offers them."""
 
@@ -244,6 +244,8 @@ class Session:
         """
         url, document = self._connector.sign_in_url(server), self.settings.client_metadata_url
         options = sign_in_options(issuer, client_id, secret_env, document, redirect_port, dangerously_without_pkce)
+        if secret_env:
+            self._connector.key_variables.add(secret_env)
         status = sign_in(self._connector.http, self.accesses.at(url), self._brokers.of(paste=paste), options, keep=keep)
         return SignInTable([status])
 
@@ -1138,9 +1140,7 @@ class Session:
             InputError: not an embedding model, no vectors, or a key that would be sent unencrypted; and what the model
                 itself raises.
         """
-        if insecure_http and isinstance(model, str):
-            self._connector.http.unencrypted.allow(model)
-        self._search.embed_with(model, name, key_env)
+        self._search.embed_with(model, name, key_env, insecure_http=insecure_http)
         return self.index.status()
 
     def index_status(self) -> "IndexStatus":

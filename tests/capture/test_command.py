@@ -2,13 +2,14 @@
 
 import json
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from rolloutlab.cli.commands import main
-from rolloutlab.errors import SamplingError
+from rolloutlab.errors import RolloutlabError, SamplingError
 from rolloutlab.settings import Profile, Served
 
 AGENT = """
@@ -150,3 +151,17 @@ def test_options_that_would_have_no_effect_are_refused(capture, options, message
 def test_without_a_command_it_says_what_to_type(capsys):
     assert main(["capture", "agent"]) == 2
     assert "rolloutlab capture agent -- python agent.py" in capsys.readouterr().err
+
+
+def test_a_command_has_no_key_that_was_named_for_searching(session, monkeypatch):
+    monkeypatch.setenv("EMBEDDING_KEY", "a key of eight or more")
+    monkeypatch.setenv("A_COPY", "a key of eight or more")
+    monkeypatch.setenv("SEARCH_KEY", "short")
+    session.settings = replace(session.settings, search=Served("http://127.0.0.1:1", "SEARCH_KEY"))
+    session.connect(search="lab")
+    with suppress(RolloutlabError):  # nothing listens there
+        session.embed_with("http://127.0.0.1:1/v1", "model", "EMBEDDING_KEY")
+    names = ("EMBEDDING_KEY", "A_COPY", "SEARCH_KEY")
+    end = f"print(float(sum(name in os.environ for name in {names})))"
+    made = session.rollouts("agent", [sys.executable, "-c", AGENT + end], over=[{"task": "x"}])
+    assert made.groups[0].trajectories[0].reward == 0.0

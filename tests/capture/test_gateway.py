@@ -336,6 +336,119 @@ async def test_what_is_no_json_is_refused():
             assert answer.status_code == 400
 
 
+def test_a_body_that_is_not_compressed_as_it_says_is_refused_without_a_traceback(caplog):
+    @during
+    async def run():
+        async with program(Upstream()) as it:
+            for encoding in ("gzip", "deflate"):
+                headers = {"Authorization": f"Bearer {it.rollout.key}", "Content-Encoding": encoding}
+                url = f"{it.url}/v1/chat/completions"
+                answer = await it.http.post(url, content=b'{"messages": []}', headers=headers)
+                assert answer.status_code == 400
+                assert f"the body cannot be read: Can not decode content-encoding: {encoding}" in answer.text
+
+    run()
+    assert caplog.records == []
+
+
+@during
+async def test_arguments_of_any_depth_are_sent_as_they_are():
+    deep = {**CALL, "function": {"name": "add", "arguments": "[" * 100_000}}
+    async with program(upstream := Upstream()) as it:
+        await it.chat("x", {"role": "assistant", "tool_calls": [deep]}, "y")
+        assert upstream.asked()[1]["tool_calls"] == [deep]
+
+
+ODD = [7, -1.5, True, "x", "", None, [], {}, [7], ["x"], [None], [[]], [{}], {"x": 1}, {"type": 7}, {"type": []}]
+ODD += [{"type": "function"}, [{"type": "function"}], [{"type": []}], [{"type": "function", "function": 7}]]
+ODD += [{"format": 7}, {"format": {"type": 7}}, [{"role": []}], [{"type": "message"}], [{"type": "function_call"}]]
+ODD += [[{"type": "reasoning", "content": 7}], [{"type": "function_call_output", "call_id": 7, "output": {}}]]
+OF_BOTH = (
+    "model n max_tokens top_logprobs temperature top_p stop seed stream tools tool_choice parallel_tool_calls metadata "
+)
+OF_CHAT = "messages max_completion_tokens logprobs stream_options response_format user logit_bias store"
+OF_RESPONSES = "input instructions max_output_tokens text include reasoning previous_response_id conversation prompt"
+TOOL = {"type": "function", "name": "add", "parameters": {"type": "object"}}
+PATHS = {
+    "chat/completions": ({"messages": [user("x")]}, OF_BOTH + OF_CHAT),
+    "responses": ({"input": "x", "tools": [TOOL]}, OF_BOTH + OF_RESPONSES),
+}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", PATHS)
+def test_a_field_of_any_type_is_answered_or_refused(path, stream, caplog):
+    @during
+    async def run():
+        body, fields = PATHS[path]
+        async with program(Upstream()) as it:
+            for field in fields.split():
+                for odd in ODD:
+                    answer = await it.post(path, **{**body, "stream": stream, field: odd})
+                    assert answer.status_code in {200, 400}, (field, odd, answer.text)
+
+    run()
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize(("swapped", "is_known"), [(("call_2", "call_1"), False), (("call_1", "call_2"), True)])
+def test_results_are_known_only_if_they_are_of_the_same_calls(swapped, is_known):
+    @during
+    async def run():
+        said = [{"tool_calls": [CALL, {**CALL, "id": "call_2"}]}, "both"]
+        async with program(upstream := Upstream(said)) as it:
+            first = await it.chat("1 + 2?", tools=[ADD])
+            begun = [user("1 + 2?"), first["choices"][0]["message"]]
+            await it.chat(*begun, *results("call_1", "call_2"), tools=[ADD])
+            await it.chat(*begun, *results(*swapped), assistant("both"), "sure?", tools=[ADD])
+            sent = upstream.asked()
+            assert [message["tool_call_id"] for message in sent[2:4]] == list(swapped)
+            assert [message["content"] for message in sent[2:4]] == ["one", "two"]
+            assert ("token_ids" in sent[4]) is is_known
+            assert sent[1]["token_ids"] == [100, 7]
+
+    run()
+
+
+@pytest.mark.parametrize(
+    ("of_calls", "of_results"),
+    [
+        (("x", "y"), ("x", "y")),
+        (("call_2", "call_1"), ("call_2", "call_1")),
+        (("call_1", "call_2"), ("x", "y")),
+        (("x", "y"), ("call_1", "call_2")),
+        (("", ""), ("", "")),
+        (("x", "x"), ("x", "x")),
+    ],
+)
+def test_results_in_the_order_of_their_calls_are_known_whatever_the_ids_are(of_calls, of_results):
+    @during
+    async def run():
+        said = [{"tool_calls": [CALL, {**CALL, "id": "call_2"}]}, "both"]
+        async with program(upstream := Upstream(said)) as it:
+            await it.chat("1 + 2?", tools=[ADD])
+            called = {"role": "assistant", "tool_calls": [{**CALL, "id": name} for name in of_calls]}
+            begun = [user("1 + 2?"), called, *results(*of_results)]
+            await it.chat(*begun, tools=[ADD])
+            if of_calls == of_results:
+                assert [message["tool_call_id"] for message in upstream.asked()[2:4]] == ["call_1", "call_2"]
+            await it.chat(*begun, assistant("both"), "sure?", tools=[ADD])
+            assert it.shape() == [["user", "sampled", "tool", "tool", "sampled", "user", "sampled"]]
+
+    run()
+
+
+def results(*names):
+    return [
+        {"role": "tool", "tool_call_id": name, "content": text}
+        for name, text in zip(names, ("one", "two"), strict=True)
+    ]
+
+
+def assistant(text):
+    return {"role": "assistant", "content": text}
+
+
 @during
 async def test_settings_of_the_collection_replace_those_of_the_program():
     async with program(upstream := Upstream(), temperature=1.5, max_tokens=9) as it:

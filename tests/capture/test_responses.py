@@ -88,6 +88,8 @@ def test_a_stream_of_an_empty_answer_or_calls_alone_has_its_items(said):
         ({"input": "x", "tools": [{"type": "web_search"}]}, "'web_search' is not offered"),
         ({"input": [{"type": "item_reference", "id": "a"}]}, "input.0 of type 'item_reference'"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input.0.content.0 of type"),
+        ({"input": "x", "include": 5}, "include must be a list"),
+        ({"input": "x", "tools": {"type": "function"}}, "tools must be a list"),
         ({"input": 3}, "input must be a text or a list"),
         ({}, "input must be a text or a list"),
         ({"input": [], "instructions": "x", "text": {"format": {"type": "json_schema"}}}, "without output_type"),

@@ -2,6 +2,7 @@
 
 import pytest
 
+from rolloutlab.errors import RewardError
 from rolloutlab.magics.completion import Matcher
 from tests.environments.conftest import notebook, policy  # noqa: F401  # fixtures
 from tests.magics.conftest import bare  # noqa: F401
@@ -95,6 +96,23 @@ def test_a_reward_function_adds_components_to_what_the_environment_gave(guessing
     guessing.run("%rewards guess --undo")
     guessing.run("%rewards guess --undo")
     assert guessing.run("%group guess/0").trajectories[0].reward == 0.8
+
+
+def test_a_reward_function_with_the_name_of_that_component_is_refused_before_a_call(guessing):
+    guessing.run(CHAT)
+    called = []
+
+    def function(trajectory):
+        called.append(trajectory)
+        return 5.0
+
+    for dry_run in (True, False):
+        with pytest.raises(RewardError, match="'env' is the component of what the environment GuessNumber") as refused:
+            guessing.lab.reward("guess", {"env": function}, dry_run=dry_run)
+        assert refused.value.hint == "my_env: ..."
+    assert called == []
+    scored = guessing.lab.reward("guess", {"my_env": function}, say=lambda _: None)
+    assert scored.groups[0].trajectories[0].components["my_env"] == 5.0
 
 
 def test_an_export_keeps_the_rewards_of_turns_and_the_end(guessing, tmp_path):

@@ -6,10 +6,11 @@ from concurrent.futures import Future
 from functools import cached_property
 from typing import Any
 
-from pydantic_core import to_jsonable_python
+from pydantic_core import to_json
 
 from rolloutlab.api.wire.chat import ChatCompletion, ChatCompletionChunk
 from rolloutlab.capture.gateway import Chunk, Gateway
+from rolloutlab.capture.requests import read_object
 from rolloutlab.capture.rollout import MODEL, CapturedRollout
 from rolloutlab.errors import InputError
 
@@ -70,7 +71,10 @@ class ChatCompletions:
         Raises:
             InputError, ServiceError: as the service answers.
         """
-        plain = to_jsonable_python(body, exclude_none=True)
+        try:
+            plain = read_object(to_json(body, exclude_none=True))
+        except ValueError as error:
+            raise InputError(f"the body is not JSON: {error}") from None
         if body.get("stream"):
             return self._chunks(plain)
         return await asyncio.wrap_future(self._submit(self._gateway.chat(self._rollout, plain)))

@@ -1,7 +1,7 @@
 """Earlier answers in what a program sends back: matched by their text, and replaced by what was sampled."""
 
 import json
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,17 +31,17 @@ class EarlierAnswers:
     def add(self, messages: Sequence[Message], choices: Sequence[Choice]) -> None:
         """Add the answers to messages as they were sent to the service."""
         place = self
-        for message in messages:
-            place = place._after(message)
+        for kept in _kept(messages):
+            place = place._after(kept)
         for choice in choices:
             answer = as_message(choice)
-            place._after(answer)._answers.append(_Answer([*messages, answer]))
+            place._after(_kept_of(answer))._answers.append(_Answer([*messages, answer]))
 
     def restored(self, messages: Sequence[Message]) -> list[Message]:
         """The messages with what was sent and sampled in the place of the longest beginning that is known."""
         place, length, answers = self, 0, list[_Answer]()
-        for i, message in enumerate(messages, 1):
-            following = place._next.get(_kept_of(message))
+        for i, kept in enumerate(_kept(messages), 1):
+            following = place._next.get(kept)
             if following is None:
                 break
             place = following
@@ -54,8 +54,26 @@ class EarlierAnswers:
         names = _new_names(messages[:length], answer.messages)
         return [*answer.messages, *(_renamed(message, names) for message in messages[length:])]
 
-    def _after(self, message: Message) -> "EarlierAnswers":
-        return self._next.setdefault(_kept_of(message), EarlierAnswers())
+    def _after(self, kept: Hashable) -> "EarlierAnswers":
+        return self._next.setdefault(kept, EarlierAnswers())
+
+
+def _kept(messages: Sequence[Message]) -> Iterator[Hashable]:
+    """What frameworks keep of each message: of a result not the id, but which call it is of.
+
+    A result whose id no call has, or several have, is of the call in its place.
+    """
+    ids: list[str] = []
+    results = 0
+    for message in messages:
+        if isinstance(message, AssistantMessage):
+            ids, results = [call.id for call in message.tool_calls or ()], 0
+        if isinstance(message, ToolMessage):
+            name = message.tool_call_id
+            yield _kept_of(message), ids.index(name) if ids.count(name) == 1 else results
+            results += 1
+        else:
+            yield _kept_of(message)
 
 
 def _kept_of(message: Message) -> Hashable:
@@ -85,22 +103,24 @@ def _text(content: Any) -> str:
 def _same_json(arguments: str) -> str:
     try:
         return json.dumps(json.loads(arguments), sort_keys=True)
-    except ValueError:
+    except (ValueError, RecursionError):
         return arguments
 
 
-def _new_names(sent: Sequence[Message], known: Sequence[Message]) -> dict[str, str]:
-    """The ids of calls that were sampled, by those that the program has given them."""
-    pairs = [
-        (a.id, b.id)
-        for one, other in zip(sent, known, strict=True)
-        if isinstance(one, AssistantMessage) and isinstance(other, AssistantMessage)
-        for a, b in zip(one.tool_calls or (), other.tool_calls or (), strict=True)
-    ]
-    return {a: b for a, b in pairs if a != b}
+def _new_names(sent: Sequence[Message], known: Sequence[Message]) -> dict[str, list[str]]:
+    """The ids of calls that were sampled, by the one that the program has given them, or to several of an answer."""
+    names: dict[str, list[str]] = {}
+    for one, other in zip(sent, known, strict=True):
+        if isinstance(one, AssistantMessage) and isinstance(other, AssistantMessage):
+            names |= {call.id: [] for call in one.tool_calls or ()}
+            for a, b in zip(one.tool_calls or (), other.tool_calls or (), strict=True):
+                names[a.id].append(b.id)
+    return names
 
 
-def _renamed(message: Message, names: dict[str, str]) -> Message:
-    if isinstance(message, ToolMessage) and message.tool_call_id in names:
-        return message.model_copy(update={"tool_call_id": names[message.tool_call_id]})
-    return message
+def _renamed(message: Message, names: dict[str, list[str]]) -> Message:
+    """A result with the id of the sampled call; those of calls with the same id are in the order of the calls."""
+    if not isinstance(message, ToolMessage) or message.tool_call_id not in names:
+        return message
+    of_calls = names[message.tool_call_id]
+    return message.model_copy(update={"tool_call_id": of_calls.pop(0) if len(of_calls) > 1 else of_calls[0]})

@@ -32,13 +32,13 @@ def chat_body(body: Mapping[str, Any]) -> dict[str, Any]:
     fields["messages"] = [*_instructions(body.get("instructions")), *messages_of(body.get("input"))]
     if body.get("max_output_tokens") is not None:
         fields["max_tokens"] = body["max_output_tokens"]
-    if tools := [_tool(tool) for tool in body.get("tools") or ()]:
+    if tools := [_tool(tool) for tool in _list(body, "tools")]:
         fields["tools"] = tools
         fields |= _tool_choice(body.get("tool_choice"))
     kind = _object(_object(body.get("text") or {}, "text").get("format") or {}, "text.format")
     if kind.get("type") not in {None, "text"}:
         fields["response_format"] = {"type": kind["type"]}
-    fields["logprobs"] = "message.output_text.logprobs" in (body.get("include") or ())
+    fields["logprobs"] = "message.output_text.logprobs" in _list(body, "include")
     return fields
 
 
@@ -184,6 +184,13 @@ def _text(content: Any, where: str) -> str:
 def _object(value: Any, where: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
         raise InputError(f"{where} must be an object")
+    return value
+
+
+def _list(body: Mapping[str, Any], field: str) -> list[Any]:
+    value = body.get(field) or []
+    if not isinstance(value, list):
+        raise InputError(f"{field} must be a list")
     return value
 
 

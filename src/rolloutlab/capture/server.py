@@ -16,7 +16,7 @@ from rolloutlab.capture.requests import read_object
 from rolloutlab.capture.response_events import ResponseEvents
 from rolloutlab.capture.responses import chat_body, response
 from rolloutlab.capture.rollout import MODEL, CapturedRollout
-from rolloutlab.errors import ConflictError, NotFoundError, RolloutlabError, ServiceError
+from rolloutlab.errors import ConflictError, InputError, NotFoundError, RolloutlabError, ServiceError
 from rolloutlab.sanitize import replace_surrogates
 
 _HOST = "127.0.0.1"
@@ -28,6 +28,8 @@ _BEARER = re.compile(r"bearer\s+", re.IGNORECASE)
 _NOT_RETRIED = {"x-should-retry": "false"}
 """Read by OpenAI's clients: what the service does with errors was done already."""
 _OFFERED = "the gateway offers chat completions, responses and models"
+_HTTP_LOG = logging.getLogger(f"{__name__}.http")
+_HTTP_LOG.setLevel(logging.CRITICAL)  # else aiohttp shows a traceback of what a program sends wrong; the answer says it
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Answer = Callable[[OnChunk], Awaitable[Any]]
 
@@ -35,7 +37,8 @@ Answer = Callable[[OnChunk], Awaitable[Any]]
 @asynccontextmanager
 async def served(gateway: Gateway) -> AsyncIterator[str]:
     """Serve a gateway on a free port; gives its URL."""
-    runner = web.AppRunner(make_app(gateway), handler_cancellation=True, access_log=None, shutdown_timeout=1.0)
+    app = make_app(gateway)
+    runner = web.AppRunner(app, handler_cancellation=True, access_log=None, logger=_HTTP_LOG, shutdown_timeout=1.0)
     await runner.setup()
     try:
         await web.TCPSite(runner, _HOST, 0, backlog=_BACKLOG).start()
@@ -140,6 +143,9 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
         return await handler(request)
     except RolloutlabError as error:
         return _error(error)
+    except web.RequestPayloadError as error:
+        reason = " ".join(str(error).split()).removeprefix("400, message: ")
+        return _error(InputError(f"the body cannot be read: {reason}"))
     except web.HTTPException as error:
         if error.status in {404, 405}:
             return _error(NotFoundError(f"there is no {request.method} {request.path}: {_OFFERED}"))

@@ -6,6 +6,7 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -98,7 +99,7 @@ class Episode:
         if "get_reward" not in self._methods:
             return 0.0
         reward = await self.call("get_reward", lambda: self._environment.get_reward())
-        return self.read("get_reward", reward_of, reward)
+        return self.read("get_reward", partial(reward_of, hint="return a number such as 0.5"), reward)
 
     async def call(self, name: str, work: Callable[[], Any], *, waits: bool = False) -> Any:
         """Any call of the instance, in its thread, within the time-out; name: for the error. waits: without one."""

@@ -57,7 +57,7 @@ def step_of(value: Any) -> Step:
         expected = _OF_GYMNASIUM if size == " of 5" else _EXPECTED
         raise BadStepError(f"a {type(value).__name__}{size} is no Step -> {expected}")
     observation, reward, done, info = (*value, {}) if len(value) == 3 else value
-    return Step(observation, reward_of(reward), _flag(done), _scalars(info))
+    return Step(observation, reward_of(reward, _EXPECTED), _flag(done), _scalars(info))
 
 
 def messages_of(observation: Any) -> tuple[Message, ...]:
@@ -86,14 +86,14 @@ def messages_of(observation: Any) -> tuple[Message, ...]:
         raise BadStepError(f"an observation is no list of messages: {error.errors()[0]['msg']}") from None
 
 
-def reward_of(value: Any) -> float:
-    """A reward as a float; BadStepError where it is no finite number."""
+def reward_of(value: Any, hint: str) -> float:
+    """A reward as a float; BadStepError with the hint where it is no finite number."""
     try:
         reward = float(value.item() if hasattr(value, "item") else value) if not isinstance(value, str) else math.nan
     except Exception:  # noqa: BLE001 - of its own methods
         reward = math.nan
     if not math.isfinite(reward):
-        raise BadStepError(f"the reward is {_shown(value)}, which is no finite number -> {_EXPECTED}")
+        raise BadStepError(f"the reward is {_shown(value)}, which is no finite number -> {hint}")
     return reward
 
 

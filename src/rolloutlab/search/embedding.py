@@ -5,7 +5,7 @@ import math
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -28,10 +28,11 @@ _PROBE = "rolloutlab"
 
 
 class Embedder:
-    """A named embedding model, loaded when the first text is embedded."""
+    """A named embedding model, loaded when the first text is embedded. key_env: the variable with its key, if any."""
 
-    def __init__(self, name: str, embed: Embed) -> None:
+    def __init__(self, name: str, embed: Embed, key_env: str | None = None) -> None:
         self.name = name
+        self.key_env = key_env
         self._embed = embed
         self._lock = threading.Lock()
         """User functions and tokenizers need not be thread-safe."""
@@ -107,7 +108,8 @@ def embedder(
             raise InputError(f"the embedding service at {model} needs the name of a model", hint=hint)
         variable = key_env or (_OPENAI_KEY_ENV if urlsplit(model).hostname == _OPENAI else None)
         token = environment.get(variable) if variable else None
-        return Embedder(f"{name} at {model}", lambda texts: _request_embeddings(http, model, name, token, texts))
+        ask = partial(_request_embeddings, http, model, name, token)
+        return Embedder(f"{name} at {model}", ask, variable)
     folder = Path(model).expanduser()
     known, source = (folder.name, str(folder)) if folder.is_dir() else (model, model)
     return Embedder(name or known, _local(source))

@@ -29,24 +29,24 @@ Progress = Callable[[str, int, int], None]
 class SearchPlaces:
     """The index of the lab, opened lazily, and the Chroma collection that replaces it.
 
-    lab, settings, http: return the current ones, which change with the service.
+    lab, settings: return the current ones, which change with the service. key_variables: gets the names of the
+    environment variables with the keys that are used here.
     """
 
     def __init__(
-        self, lab: Callable[[], Lab], settings: Callable[[], Settings], http: Callable[[], HttpClient]
+        self, lab: Callable[[], Lab], settings: Callable[[], Settings], http: HttpClient, key_variables: set[str]
     ) -> None:
         self._lab = lab
         self._settings = settings
         self._http = http
+        self._key_variables = key_variables
 
     @cached_property
     def index(self) -> "Index":
         """The index, with the embedding model of the settings, if they name one."""
-        from rolloutlab.search.embedding import embedder
-
         settings = self._settings()
         model = settings.embedding
-        embed = embedder(self._http(), model.model, model.name, model.key_env) if model else None
+        embed = self._embedder(model.model, model.name, model.key_env) if model else None
         return open_index(self._lab(), settings.search_database, embed)
 
     @cached_property
@@ -61,16 +61,18 @@ class SearchPlaces:
         key_env, insecure_http: as of `Session.connect`. Raises as `connect_search`.
         """
         if insecure_http:
-            self._http().unencrypted.allow(url)
+            self._http.unencrypted.allow(url)
         served = None if url == "lab" else Served(url, key_env)
         self.chroma = self._open(served) if served else None
         return served
 
-    def embed_with(self, model: "str | Embed | None", name: str | None, key_env: str | None) -> None:
+    def embed_with(
+        self, model: "str | Embed | None", name: str | None, key_env: str | None, *, insecure_http: bool
+    ) -> None:
         """Use this embedding model from now on for both. Raises as `Session.embed_with`."""
-        from rolloutlab.search.embedding import embedder
-
-        made = embedder(self._http(), model, name, key_env) if model is not None else None
+        if insecure_http and isinstance(model, str):
+            self._http.unencrypted.allow(model)
+        made = self._embedder(model, name, key_env) if model is not None else None
         self.index.use(made)
         if self.chroma:
             self.chroma.use(made)
@@ -94,12 +96,22 @@ class SearchPlaces:
         if "index" in self.__dict__:
             self.__dict__.pop("index").close()
 
+    def _embedder(self, model: "str | Embed", name: str | None, key_env: str | None) -> "Embedder":
+        from rolloutlab.search.embedding import embedder
+
+        made = embedder(self._http, model, name, key_env)
+        if made.key_env:
+            self._key_variables.add(made.key_env)
+        return made
+
     def _open(self, served: Served) -> "ChromaCollection":
         from rolloutlab.search.chroma import connect_search
         from rolloutlab.search.chroma.collection import ChromaCollection
 
         key = os.environ.get(served.key_env) if served.key_env else None
-        return ChromaCollection(served.url, connect_search(self._http(), served.url, key), self.index.embedder)
+        if served.key_env:
+            self._key_variables.add(served.key_env)
+        return ChromaCollection(served.url, connect_search(self._http, served.url, key), self.index.embedder)
 
 
 def open_index(lab: Lab, path: Path, model: "Embedder | None") -> "Index":

@@ -3,7 +3,7 @@
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
@@ -202,9 +202,21 @@ def score_of(trajectory: TrajectoryKey, outcomes: Mapping[str, Outcome], weights
     return Score(trajectory, finite(total, trajectory.name), parts)
 
 
+def check_environment_part(names: Sequence[str], trajectories: Iterable[StoredTrajectory]) -> None:
+    """RewardError for a function with the name of the component that an environment has given."""
+    if ENVIRONMENT in names and (played := next(filter(_environment, trajectories), None)):
+        message = f"{ENVIRONMENT!r} is the component of what the environment {_environment(played)} gave"
+        raise RewardError(f"{message}, so no reward function can have this name", hint=f"my_{ENVIRONMENT}: ...")
+
+
+def _environment(trajectory: StoredTrajectory) -> Any:
+    """The name of a trajectory's environment, if it has one."""
+    return (trajectory.extra.get("metadata") or {}).get("environment")
+
+
 def environment_part(trajectory: StoredTrajectory) -> dict[str, Outcome]:
     """What the environment of a trajectory gave, as a component beside those of functions; nothing without one."""
-    if not (trajectory.extra.get("metadata") or {}).get("environment"):
+    if not _environment(trajectory):
         return {}
     reward = (trajectory.extra.get("metrics") or {}).get(ENVIRONMENT)
     return {} if reward is None else {ENVIRONMENT: float(reward)}

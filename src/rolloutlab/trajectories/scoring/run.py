@@ -19,6 +19,7 @@ from rolloutlab.trajectories.scoring.event_loop import RewardLoop
 from rolloutlab.trajectories.scoring.functions import (
     NotApplicableError,
     Outcome,
+    check_environment_part,
     check_known,
     counted_names,
     environment_part,
@@ -182,6 +183,7 @@ class ScoringRun:
             }
             for group in some:
                 wanted = [t for t in group.trajectories if self._wanted(t)]
+                check_environment_part([call.name for call in self._calls], wanted)
                 yield from self._jobs_of(group, wanted, known) if wanted else ()
             yield None
 
