@@ -131,6 +131,24 @@ def test_a_command_that_is_played_again_has_no_key_of_what_is_connected_then(ses
     assert played.reward == 0.0
 
 
+def test_a_command_has_no_key_of_a_search_or_a_sign_in_that_failed(session, monkeypatch):
+    names = ("SEARCH_KEY", "CLIENT_SECRET")
+    for name in names:
+        monkeypatch.setenv(name, f"the secret of {name}")
+        monkeypatch.setenv(f"COPY_OF_{name}", f"Bearer the secret of {name}")
+    nowhere = "http://127.0.0.1:1"
+    calls = [
+        lambda: session.connect(search=f"{nowhere}/other", key_env="SEARCH_KEY"),
+        lambda: session.login(nowhere, client_id="me", secret_env="CLIENT_SECRET"),
+    ]
+    for call in calls:
+        with pytest.raises(RolloutlabError):
+            call()
+    code = AGENT + f"print(float(sum(any(name in each for name in {names}) for each in os.environ)))"
+    made = session.rollouts("agent", [sys.executable, "-c", code], over=[{"task": "x"}])
+    assert made.groups[0].trajectories[0].reward == 0.0
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

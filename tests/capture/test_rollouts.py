@@ -48,6 +48,17 @@ def test_components_are_summed_and_none_leaves_the_reward_open(session):
     assert two.reward is None
 
 
+@pytest.mark.parametrize("odd", ["\ud800", object(), b"\xff"])
+def test_a_request_that_is_no_json_is_an_error_of_its_own(session, odd):
+    async def solve(row, client):
+        with pytest.raises(InputError, match="the body is not JSON"):
+            await client.chat.completions.create(messages=[{"role": "user", "content": odd}])
+        return await asks(row, client)
+
+    (played,) = trajectories(session.rollouts("agent", solve, over=ROWS[:1]))
+    assert played.extra["metadata"] == {"episode_end": "done"}
+
+
 def test_a_plain_function_with_a_blocking_client_of_any_kind_is_captured(session):
     def solve(row, client):
         body = {"model": "any", "messages": [{"role": "user", "content": row["task"]}], "max_tokens": 3}

@@ -133,6 +133,14 @@ def test_an_exception_anywhere_else_harms_its_rollout_alone(playing, place):
     assert playing["closed"].count(True) == (0 if place == "__init__" else 1)
 
 
+def test_an_infinite_reward_at_the_end_says_where_it_is_from(playing):
+    playing.run("class Game(Game):\n  def get_reward(self): return float('inf') if self.bad else 1")
+    collection = playing.run(CHAT)
+    assert ends(collection) == ["done", "error", "done"]
+    wrong = "Game.get_reward: the reward is inf, which is no finite number (return a number such as 0.5)"
+    assert collection.trajectories[1].extra["logs"] == [f"ended: {wrong}"]
+
+
 @pytest.mark.parametrize("place", ["__init__", "reset", "get_reward", "close"])
 def test_a_call_that_hangs_is_left_behind(playing, place):
     playing.run(
