@@ -124,7 +124,9 @@ class Session:
         self._scoring: Meter | None = None
         self._jobs = LabJobs(lambda: self.store, self._connector, self._scorers)
         self._programs = KnownPrograms()
-        self._search = SearchPlaces(lambda: self.store, lambda: self.settings, connector.http, connector.key_variables)
+        self._search = SearchPlaces(
+            lambda: self.store, lambda: self.settings, lambda: connector.http, connector.key_variables
+        )
         self.seen = self._models.seen
         """Names of models that a service listed; tab completion offers them."""
 
@@ -244,8 +246,7 @@ class Session:
         """
         url, document = self._connector.sign_in_url(server), self.settings.client_metadata_url
         options = sign_in_options(issuer, client_id, secret_env, document, redirect_port, dangerously_without_pkce)
-        if secret_env:
-            self._connector.key_variables.add(secret_env)
+        self._connector.key_variables |= {secret_env} if secret_env else set()
         status = sign_in(self._connector.http, self.accesses.at(url), self._brokers.of(paste=paste), options, keep=keep)
         return SignInTable([status])
 
@@ -1137,8 +1138,7 @@ class Session:
         needs them.
 
         Raises:
-            InputError: not an embedding model, no vectors, or a key that would be sent unencrypted; and what the model
-                itself raises.
+            InputError: not an embedding model, no vectors, or a key that would be sent unencrypted. And its own.
         """
         self._search.embed_with(model, name, key_env, insecure_http=insecure_http)
         return self.index.status()

@@ -5,7 +5,7 @@ import math
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -108,8 +108,9 @@ def embedder(
             raise InputError(f"the embedding service at {model} needs the name of a model", hint=hint)
         variable = key_env or (_OPENAI_KEY_ENV if urlsplit(model).hostname == _OPENAI else None)
         token = environment.get(variable) if variable else None
-        ask = partial(_request_embeddings, http, model, name, token)
-        return Embedder(f"{name} at {model}", ask, variable)
+        return Embedder(
+            f"{name} at {model}", lambda texts: _request_embeddings(http, model, name, token, texts), variable
+        )
     folder = Path(model).expanduser()
     known, source = (folder.name, str(folder)) if folder.is_dir() else (model, model)
     return Embedder(name or known, _local(source))

@@ -29,12 +29,16 @@ Progress = Callable[[str, int, int], None]
 class SearchPlaces:
     """The index of the lab, opened lazily, and the Chroma collection that replaces it.
 
-    lab, settings: return the current ones, which change with the service. key_variables: gets the names of the
+    lab, settings, http: return the current ones, which change with the service. key_variables: gets the names of the
     environment variables with the keys that are used here.
     """
 
     def __init__(
-        self, lab: Callable[[], Lab], settings: Callable[[], Settings], http: HttpClient, key_variables: set[str]
+        self,
+        lab: Callable[[], Lab],
+        settings: Callable[[], Settings],
+        http: Callable[[], HttpClient],
+        key_variables: set[str],
     ) -> None:
         self._lab = lab
         self._settings = settings
@@ -61,7 +65,7 @@ class SearchPlaces:
         key_env, insecure_http: as of `Session.connect`. Raises as `connect_search`.
         """
         if insecure_http:
-            self._http.unencrypted.allow(url)
+            self._http().unencrypted.allow(url)
         served = None if url == "lab" else Served(url, key_env)
         self.chroma = self._open(served) if served else None
         return served
@@ -71,7 +75,7 @@ class SearchPlaces:
     ) -> None:
         """Use this embedding model from now on for both. Raises as `Session.embed_with`."""
         if insecure_http and isinstance(model, str):
-            self._http.unencrypted.allow(model)
+            self._http().unencrypted.allow(model)
         made = self._embedder(model, name, key_env) if model is not None else None
         self.index.use(made)
         if self.chroma:
@@ -99,7 +103,7 @@ class SearchPlaces:
     def _embedder(self, model: "str | Embed", name: str | None, key_env: str | None) -> "Embedder":
         from rolloutlab.search.embedding import embedder
 
-        made = embedder(self._http, model, name, key_env)
+        made = embedder(self._http(), model, name, key_env)
         if made.key_env:
             self._key_variables.add(made.key_env)
         return made
@@ -111,7 +115,7 @@ class SearchPlaces:
         key = os.environ.get(served.key_env) if served.key_env else None
         if served.key_env:
             self._key_variables.add(served.key_env)
-        return ChromaCollection(served.url, connect_search(self._http, served.url, key), self.index.embedder)
+        return ChromaCollection(served.url, connect_search(self._http(), served.url, key), self.index.embedder)
 
 
 def open_index(lab: Lab, path: Path, model: "Embedder | None") -> "Index":
