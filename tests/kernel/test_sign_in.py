@@ -11,6 +11,8 @@ import pytest
 from jupyter_client.blocking import BlockingKernelClient
 from jupyter_client.manager import start_new_kernel
 
+from tests.kernel.terminals import end
+
 pytestmark = pytest.mark.process
 
 LONGEST = 240
@@ -39,7 +41,7 @@ def terminal(tmp_path) -> Iterator["pexpect.spawn[str]"]:
     process = pexpect.spawn(sys.executable, command, env=environment, encoding="utf-8", timeout=LONGEST)
     process.expect(r"redirect=(http://127\.0\.0\.1:\d+/[\w-]+)")
     yield process
-    process.close(force=True)
+    end(process)
 
 
 def test_in_a_terminal_the_answer_comes_back_to_the_listener(terminal):
@@ -164,4 +166,4 @@ def test_in_a_console_with_a_kernel_the_link_is_printed_and_the_answer_comes_to_
         console.expect_exact(CAME)
         console.expect(pexpect.EOF)
     finally:
-        console.close(force=True)
+        end(console)

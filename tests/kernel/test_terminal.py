@@ -7,6 +7,8 @@ from collections.abc import Iterator
 import pexpect
 import pytest
 
+from tests.kernel.terminals import end
+
 pytestmark = pytest.mark.process
 
 LONGEST = 300
@@ -43,7 +45,7 @@ def terminal(tmp_path) -> Iterator[Terminal]:
         sys.executable, COMMAND, env=environment, encoding="utf-8", timeout=LONGEST, dimensions=(50, 80)
     )
     yield Terminal(process)
-    process.close(force=True)
+    end(process)
 
 
 def test_the_cells_of_the_readme_work_when_they_are_typed_and_80_columns_show_what_matters(terminal, readme_cells):
