@@ -1038,8 +1038,8 @@ class Session:
         `over`, if the collection's was a function. anytime: an interval that stays valid when it is read repeatedly
         while rows are added, and is wider. bounds: the smallest and largest possible reward, if not 0 and 1; without
         bounds the interval assumes roughly normal differences. n: completions per prompt, by default as before. tools,
-        env: those it was sampled with. What was captured from a program of this notebook is played again, with the
-        rewards that the program returns.
+        env: those it was sampled with. What was captured from a program of this notebook is played again; without
+        functions the rewards are those that the program returns.
 
         The samples stay in the lab, as the collections `compare.NAME.step0` and so on.
 
@@ -1052,7 +1052,7 @@ class Session:
         summary = self.store.collection(name)
         source, program = given_source(env), self._programs.of(summary)
         check_environment(name, summary.plan.get("env"), source)
-        functions, weights = self._scorers.scorer_for(summary, reward, name, gives_reward=source is not None)
+        functions, weights = self._scorers.scorer_for(summary, reward, name, gives_reward=bool(source or program))
         selected = self._models.existing(model or self.selected)
         steps = selected.two_steps(before, after, hint=f"%%train {name}")
         over = over if over is None else rows_of(over)  # once, for both
@@ -1060,7 +1060,7 @@ class Session:
         for step in steps:
             label, target = f"compare.{summary.name}.step{step}", f"{selected.name}@{step}"
             if program:
-                run = programmed_as(self.store, name, label, target, program, over, n)
+                run = programmed_as(self.store, name, label, target, program, over, n, prompt=prompt, tools=tools)
                 side = self._play(run, partial(run_program, concurrency=concurrency))
             else:
                 again = label, target, over, variables or {}, n, Tools(tools), prompt, source

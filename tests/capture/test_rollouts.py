@@ -292,6 +292,24 @@ def test_the_time_out_of_a_collection_is_that_of_its_comparison_and_of_what_is_r
     assert played.extra["logs"] == ["ended after 2 s, the time-out of a rollout"]
 
 
+def test_what_scored_a_collection_of_a_program_scores_its_comparison(session):
+    async def without_reward(row, client):
+        await asks(row, client)
+
+    session.rollouts("agent", without_reward, over=ROWS[:1])
+    session.reward("agent", lambda answer: 0.25)
+    session.compare("agent", before=0, after=0)
+    assert [played.reward for played in trajectories(session.collection("compare.agent.step0"))] == [0.25]
+
+
+@pytest.mark.parametrize("given", [{"prompt": "Say {task}"}, {"tools": [print]}])
+def test_a_program_is_not_compared_over_another_prompt_or_with_tools(session, given):
+    session.rollouts("agent", asks, over=ROWS[:1])
+    with pytest.raises(InputError, match=f"takes no {next(iter(given))}"):
+        session.compare("agent", before=0, after=0, **given)
+    assert [each.name for each in session.store.collections()] == ["agent"]
+
+
 def test_a_renamed_collection_keeps_its_program(session):
     session.rollouts("agent", asks, over=ROWS[:1])
     session.rename("agent", "renamed", say=lambda _: None)

@@ -1,6 +1,7 @@
 """What was captured trains as it was sampled: the importance ratio of the first step is 1 on every turn."""
 
 import asyncio
+import itertools
 import random
 from contextlib import closing
 
@@ -68,7 +69,7 @@ def test_two_checkpoints_are_compared_by_playing_the_program_again(practice_serv
         rows = [{"word": word} for word in ("yes", "no", "maybe", "hello")]
         lab.model("lab/compared")
         made = lab.rollouts("says", answers, over=rows, n=2, seed=1, max_tokens=6)
-        values = iter(range(8))
+        values = itertools.count()
         lab.reward("says", lambda answer: float(next(values) % 2), cache=False, overwrite=True)
         lab.train("says", say=lambda _: None).wait()
         comparison = lab.compare("says", over=rows[2:], n=3)
@@ -91,7 +92,7 @@ def test_rows_tell_the_prompts_of_a_program_apart_whatever_its_first_message_is(
         rows = [{"word": word} for word in ("yes", "no", "maybe", "hello")]
         lab.model("lab/apart")
         lab.rollouts("begins", begins, over=rows[:2], n=2, seed=1)
-        values = iter(range(4))
+        values = itertools.count()
         lab.reward("begins", lambda answer: float(next(values) % 2), cache=False, overwrite=True)
         lab.train("begins", say=lambda _: None).wait()
         pairs = lab.compare("begins", over=rows).pairs

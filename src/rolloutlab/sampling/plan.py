@@ -170,7 +170,7 @@ def sampled_again(
     if plan:
         check_no_program(label, plan)
     if plan is None or plan.continues:
-        hint = f"%compare {plan.continues}" if plan and plan.continues else f"%%chat {summary.name}"
+        hint = f"%compare {plan.continues}" if plan and plan.continues else "%%chat NAME or lab.rollouts, then %compare"
         raise InputError(f"{label} was not sampled from prompts that could be sampled again", hint=hint)
     old = lab.groups(summary)
     tools.check(label, _tools_of(summary, old))

@@ -152,9 +152,16 @@ def programmed_again(lab: Lab, label: str, program: Program, timeout: float | No
 
 
 def programmed_as(
-    lab: Lab, label: str, name: str, model: str, program: Program, over: Any, n: int | None
+    lab: Lab, label: str, name: str, model: str, program: Program, over: Any, n: int | None, **unused: Any
 ) -> ProgramRun:
-    """A collection called `name` of another one's rows, seeds and settings, from another model. over: other rows."""
+    """A collection called `name` of another one's rows, seeds and settings, from another model. over: other rows.
+
+    Raises:
+        InputError: `unused` are set: arguments that only collections of prompts have. And as `programmed`.
+    """
+    if wrong := [key for key, value in unused.items() if value]:
+        message = f"{label} was captured from the program {program.name}, which takes no {' and no '.join(wrong)}"
+        raise InputError(message, hint=f"lab.compare({label!r}, over=rows)")
     plan = SamplingConfig.model_validate(lab.collection(label).plan)
     rows = [group.row for group in lab.groups(lab.find(label))] if over is None else over
     n = plan.n if n is None else n

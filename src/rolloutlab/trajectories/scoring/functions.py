@@ -93,11 +93,8 @@ class Scorers:
     ) -> Scorer | tuple[None, None]:
         """These functions, else what last scored the collection, called `name` in messages; InputError without any.
 
-        gives_reward: its environment gives a reward, so that none is needed. What was captured from a program has the
-        rewards that the program returns, unless functions are given.
+        gives_reward: its environment or its program may give the reward, so that no function is needed.
         """
-        if not functions and collection.plan.get("program"):
-            return None, None
         scorer = (functions, None) if functions else self.of(collection)
         if scorer is None and gives_reward:
             return None, None
