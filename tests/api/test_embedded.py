@@ -340,6 +340,23 @@ def test_every_start_draws_a_token_and_a_request_under_way_reads_it_again_once(a
         models(client, stale)
 
 
+def test_a_service_that_has_just_locked_the_folder_may_still_remove_the_file_of_a_killed_one(settings, take):
+    class RemovedAtTheSecondLook(list):
+        def append(self, request):
+            super().append(request)
+            if len(self) == 2:
+                (settings.service_folder / "service.json").unlink()
+
+    taker = take(instance="ours")
+    taker.heard = RemovedAtTheSecondLook()
+    publish(settings, taker.url, "ours")
+    http = HttpClient()
+    with FileLock(settings.service_folder / "lock"):
+        assert Embedded(settings, http).running() is None
+    http.close()
+    assert len(taker.heard) == 2
+
+
 def test_a_service_that_proves_nothing_but_holds_the_folder_is_told_with_what_to_type(settings, take):
     taker = take(instance="ours", version="0.0.1")
     publish(settings, taker.url, "ours")

@@ -65,7 +65,7 @@ class UnloadBody(_Strict):
 class VllmServer:
     """max_lora_rank, updating: of the options it was started with. hold: completions wait for it.
 
-    begun, left: a completion was asked for, and its client left before the answer.
+    begun, left: a completion was asked for, and its client left before the answer. unloaded: an adapter was removed.
     """
 
     engine: LocalEngine
@@ -79,6 +79,7 @@ class VllmServer:
     bodies: list[CompletionBody] = field(default_factory=list)
     begun: threading.Event = field(default_factory=threading.Event)
     left: threading.Event = field(default_factory=threading.Event)
+    unloaded: threading.Event = field(default_factory=threading.Event)
     hold: asyncio.Event | None = None
     url: str = ""
 
@@ -155,6 +156,7 @@ def _add_adapters(app: FastAPI, server: VllmServer) -> None:
         if body.lora_name not in server.loaded:
             return _error(404, "NotFoundError", f"The lora adapter '{body.lora_name}' cannot be found.")
         del server.loaded[body.lora_name]
+        server.unloaded.set()
         return PlainTextResponse(f"Success: LoRA adapter '{body.lora_name}' removed successfully.")
 
 

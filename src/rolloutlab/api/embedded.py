@@ -112,6 +112,7 @@ class FolderToken:
 _START_TIMEOUT = 120.0
 _STOP_TIMEOUT = 30.0
 _POLL = 0.05
+_HANDOVER = 1.0  # seconds in which a starting service removes the published file of a killed one
 _ATTACH_TIMEOUT = 1.0  # seconds to wait for a service that tests a client's lock; a suspended service holds it longer
 _ACTIONS = ("status", "stop", "log", "check")  # actions of `%service`; `check` is handled by the session
 _UNPROVED = (
@@ -182,7 +183,9 @@ class Embedded:
         published = read_published(self._folder)
         if published is None:
             return None
-        # a service that is being stopped breaks the connection and ends soon after; one with too many clients sends 503
+        # a service that is being stopped breaks the connection and ends soon after, one with too many clients sends
+        # 503, and one that has just locked the folder removes the file of a killed one a moment later
+        deadline = time.monotonic() + min(_HANDOVER, self._timeout / 2)
         for _ in _until(self._timeout):
             try:
                 proved = self._http.run(published.answers(self._http, self._timeout), every=_POLL)
@@ -196,7 +199,7 @@ class Embedded:
             if proved:
                 token = FolderToken(self._folder, published.base_url, published.token, self._http)
                 return Address(published.base_url, published.inference_base_url, token)
-            if proved is False:
+            if proved is False and time.monotonic() > deadline:
                 raise UnreachableError(f"what answers at {published.base_url} {_UNPROVED}", hint="%service stop")
         hangs = f"the embedded service (process {published.pid}) does not answer: it is suspended or overloaded"
         raise UnreachableError(hangs, hint="%service stop")
