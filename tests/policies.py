@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 
 WORDS = "the quick brown fox jumps over the lazy dog; 12 + 30 is 42, she answers: because it is"
 BAR = "[|\N{FULLWIDTH VERTICAL LINE}]"
-SPECIAL = re.compile(rf"<{BAR}[^|<>'\"]+?{BAR}>|</?[a-z]+_of_[a-z]+>|\[/?[A-Z_]+\]|</?think>|</?tool_call>")
+SPECIAL = re.compile(
+    rf"<{BAR}[^|<>'\"]+?{BAR}>|</?[a-z]+_of_[a-z]+>|\[/?[A-Z_]+\]|</?think>|</?tool_call>|<\|\w+>|<\w+\|>"
+)
 
 
 def byte_tokenizer(text: Sequence[str], size: int, special: Sequence[str] = ()) -> "Tokenizer":

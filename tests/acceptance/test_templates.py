@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from rolloutlab.api.wire.chat import ChatRequest
 from rolloutlab.errors import RolloutlabError
 from tests.long_talks import learned_alike
 from tests.playing import CALL, TOOL, Player, Sampled, Written
@@ -139,20 +140,55 @@ UNREAD = {"Llama 3.1", "Llama 3.2", "Mistral v3", "gpt-oss", "DeepSeek-V3"}
 """Families whose template drops text beside a call, so that it is read only as it was sampled."""
 
 
+TURN_ENDS = {
+    "trl/qwen2_5": ("<|im_end|>", "<|im_end|>"),
+    "trl/qwen3": ("<|im_end|>", "<|im_end|>"),
+    "trl/qwen3_5_think": ("<|im_end|>", "<|im_end|>"),
+    "trl/qwen3_6": ("<|im_end|>", "<|im_end|>"),
+    "trl/llama3": ("<|eot_id|>", None),
+    "trl/llama3_1": ("<|eot_id|>", "<|eot_id|>"),
+    "axolotl/llama4": ("<|eot|>", "<|eot|>"),
+    "trl/gemma": ("<end_of_turn>", None),
+    "trl/gemma3": ("<end_of_turn>", None),
+    "trl/gemma4_v5": ("<turn|>", "<|tool_response>"),
+    "axolotl/mistral_v1": ("<|base|>", None),
+    "axolotl/mistral_v2v3": ("<|base|>", "<|base|>"),
+    "trl/gptoss": ("<|return|>", "<|call|>"),
+    "trl/deepseekv3": (DEEPSEEK[0], DEEPSEEK[0]),
+    "trl/deepseek_r1_distill": (DEEPSEEK[0], None),
+    "trl/phi3": ("<|end|>", None),
+    "trl/phi3_5": ("<|end|>", None),
+    "axolotl/phi_4": ("<|im_end|>", None),
+    "axolotl/chatml": ("<|im_end|>", None),
+    "axolotl/alpaca": ("<|base|>", None),
+    "axolotl/cohere": ("<|END_OF_TURN_TOKEN|>", None),
+    "trl/glm4moe": ("<|user|>", "<|observation|>"),
+    "trl/lfm2_v2": ("<|im_end|>", "<|im_end|>"),
+    "trl/nemotron_3_nano": ("<|im_end|>", "<|im_end|>"),
+    "axolotl/jamba": ("<|eom|>", "<|eom|>"),
+}
+"""The tokens that end an answer and a turn with calls, by template; None where it has no calls."""
+
+
 @pytest.fixture(scope="module", params=FAMILIES, ids=lambda family: family.name)
 def family(request):
     return request.param
 
 
+def published(path):
+    """The text of a template."""
+    [packages] = (ROOT / ".venvs" / "templates" / "lib").glob("python3*/site-packages") or [Path()]
+    if not (packages / path).is_file():
+        pytest.skip(f"{path} is not installed: make .venvs/templates/.ready")
+    return (packages / path).read_text()
+
+
 @pytest.fixture(scope="module")
 def player(family, tmp_path_factory):
-    [packages] = (ROOT / ".venvs" / "templates" / "lib").glob("python3*/site-packages") or [Path()]
-    template = packages / family.path
-    if not template.is_file():
-        pytest.skip(f"{family.path} is not installed: make .venvs/templates/.ready")
+    template = published(family.path)
     from tests.conftest import make_service
 
-    policy = policy_with(template.read_text(), tmp_path_factory.mktemp("policies") / "tiny", family.ends)
+    policy = policy_with(template, tmp_path_factory.mktemp("policies") / "tiny", family.ends)
     service = make_service(policy, tmp_path_factory.mktemp("lab") / "service")
     yield Player(service, policy)
     service.stop()
@@ -220,3 +256,20 @@ def test_text_beside_a_sampled_call_is_kept_and_read_by_the_next_turn(player, fa
     assert history[1]["message"]["content"].strip() == "markbeside"
     assert [each["function"]["name"] for each in history[1]["message"]["tool_calls"]] == ["add"]
     assert history[3]["continues"]
+
+
+@pytest.mark.parametrize("name", TURN_ENDS)
+def test_turns_of_a_base_model_are_learned_and_sampled_to_the_end_that_the_template_has(name, tmp_path):
+    from rolloutlab.policy.model import base_of
+
+    package, _, template = name.partition("/")
+    policy = policy_with(published(f"{TRL if package == 'trl' else AXOLOTL}/{template}.jinja"), tmp_path, ("<|base|>",))
+    turns = {"content": "jumps"}, {"content": "", "tool_calls": [CALL]}
+    for turn, end in zip(turns, TURN_ENDS[name], strict=True):
+        messages = [user("what"), {"role": "assistant", **turn}]
+        request = ChatRequest.model_validate({"model": "m", "messages": messages, "tools": [TOOL]})
+        if end is not None:
+            ids = base_of(policy).renderer().answer(request.messages, request.tools if "tool_calls" in turn else None)
+            learned = policy.tokenizer.decode(ids, skip_special_tokens=False)
+            assert learned.endswith(f"jumps{end}" if "jumps" in learned else end)
+            assert policy.end_ids.intersection(ids) == {ids[-1]}

@@ -33,6 +33,7 @@ from rolloutlab.policy import practice
 from rolloutlab.policy.base import Base
 from rolloutlab.policy.capabilities import Probe
 from rolloutlab.policy.decode import CompletionRequest, Decoder
+from rolloutlab.policy.rendering import Renderer
 from rolloutlab.policy.template_date import DATE, prints_date
 from rolloutlab.settings import ModelSettings
 
@@ -226,7 +227,7 @@ def _facts(
         "name": name if name in practice.FOLDERS or not Path(name).exists() else Path(name).resolve().name,
         "tokenizer": tokenizer,
         "context": context,
-        "end_ids": _end_ids(base, tokenizer),
+        "end_ids": _end_ids(name, base, tokenizer, day or DATE),
         "learning_rate": 2e-3 if small else 5e-6,
         "row_tokens": budget // context * context or budget,
         "bound_options": _bound_options(lora, small, _targets(settings), dtype, day or DATE),
@@ -339,10 +340,23 @@ def _parameters(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def _end_ids(base: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
+def _end_ids(name: str, base: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, day: date) -> frozenset[int]:
+    """The ends of a turn by the configuration, and those of the chat template.
+
+    Raises:
+        PolicyError: the chat template ends answers with no token, so that they could not be learned with an end.
+    """
     ends = base.generation_config.eos_token_id if base.generation_config else None
     generation = [ends] if isinstance(ends, int) else ends or []
-    return frozenset([*generation, tokenizer.eos_token_id]) - {None}
+    known = frozenset([*generation, tokenizer.eos_token_id]) - {None}
+    answer, calls = Renderer(tokenizer, known, day=day).turn_ends
+    if answer and answer.token_id is None:
+        why = f"{answer.text!r} has none" if answer.text else "there is nothing after it"
+        raise PolicyError(
+            f"no token ends an assistant's turn in the chat template of {name!r}: {why}",
+            hint="end the assistant's messages with {{ eos_token }} in its chat_template",
+        )
+    return known | {end.token_id for end in (answer, calls) if end and end.token_id is not None}
 
 
 def _first_line(error: Exception) -> str:

@@ -25,6 +25,7 @@ from rolloutlab.policy.splicing import Splicer, Turns, words
 from rolloutlab.policy.template_date import DATE, with_date
 from rolloutlab.policy.token_sequence import TokenSequence
 from rolloutlab.policy.tool_calls import CallExample, ToolCallFormat, call_example
+from rolloutlab.policy.turn_ends import TurnEnd, end_of_answers, end_of_calls
 
 _UNCHECKED_CHARS = 100_000
 """Texts up to this length are tokenized without a check whether they can fit."""
@@ -94,16 +95,24 @@ class Renderer:
         """Token ids of the last message, an assistant's, with its end-of-turn token.
 
         Raises:
-            RenderingError: as for a prompt, or the template does not render an answer after its prompt.
+            RenderingError: as for a prompt, or the template does not render an answer after its prompt, or without an
+                end that is a token.
         """
         plain = self._messages.plain(messages, "messages", tools, whole=True)
         prompt, whole = self._template(plain[:-1], tools), self._check_length(self._template(plain, tools, begin=False))
         answer = after_prompt(prompt, whole, reasoning_of(messages[-1].to_wire(), "")[0])
         if answer is None:
             raise RenderingError("the chat template does not render an answer after its prompt")
-        ids = self._encode(answer)
-        ends = [i + 1 for i, token_id in enumerate(ids) if token_id in self._end_ids]
-        return ids[: ends[0]] if ends else ids
+        ids = self._to_end(self._encode(answer))
+        end = self.turn_ends[bool(plain[-1].get("tool_calls"))]
+        if not ids and end:  # the template writes it only before the next message
+            ids = self._to_end(self._encode(end.close(answer)))
+        if not ids:
+            raise RenderingError(
+                "no token ends this answer in the chat template",
+                hint="end the assistant's messages with {{ eos_token }} in the policy's chat_template",
+            )
+        return ids
 
     def ends_within(self, text: str) -> bool:
         """Whether a text has a token that ends a turn, after which nothing of an answer would be rendered."""
@@ -131,7 +140,8 @@ class Renderer:
             position += len(before)
             content = plain[i]["content"]
             text = next((t for t in (content, content.strip()) if whole.startswith(t + after, position)), "")
-            ids = self._encode(text + self._splicer.to_end(after))
+            end = self.turn_ends[0]
+            ids = self._encode(end.close(text) if end and not after else text + self._splicer.to_end(after))
             written = words(self._decode(ids[:-1])) == words(text)
             ended = ids[-1:] and ids[-1] in self._end_ids and not self._end_ids.intersection(ids[:-1])
             if not in_place or not text or not written or not ended:
@@ -275,12 +285,38 @@ class Renderer:
                 ids += sampled[int(part)]
                 continue
             context = (encode or self._encode)(self._before_sampled(part) if i + 1 < len(parts) else part)
-            # without the template's end of a turn, if that was sampled
-            ids += context[1:] if ids and context[:1] == ids[-1:] and ids[-1] in self._end_ids else context
+            ids += self._without_sampled_end(ids, context)
         return ids
+
+    def _without_sampled_end(self, ids: Sequence[int], context: list[int]) -> list[int]:
+        """What follows in a rendered conversation, without the template's end of a turn if that was sampled."""
+        if ids and ids[-1] in self._end_ids and ids[-1] in context:
+            end = context.index(ids[-1])
+            if not self._decode(context[:end]).strip():  # a mark of the next role may be on a line of its own
+                return context[end + 1 :]
+        return context
 
     def _turns(self, sampled: Mapping[int, list[int]], **more: Any) -> Turns:
         return Turns({i: self._text_without_end(ids) for i, ids in sampled.items()}, **more)
+
+    def _to_end(self, ids: list[int]) -> list[int]:
+        """Token ids up to the first that ends a turn; none if there is none."""
+        return ids[: next((i + 1 for i, token_id in enumerate(ids) if token_id in self._end_ids), 0)]
+
+    @cached_property
+    def turn_ends(self) -> tuple[TurnEnd | None, TurnEnd | None]:
+        """How the chat template ends an answer, and a turn with calls; None where it does not render one."""
+        marks = {*self._tokenizer.added_tokens_decoder, *self._tokenizer.all_special_ids}
+
+        def render(messages: Sequence[Message]) -> str:
+            return self._template(self._messages.plain(messages, "messages"), None, begin=False)
+
+        def tokenize(text: str) -> list[tuple[int, str]]:
+            return [(i, self._decode([i]) if i in marks else "") for i in self._encode(text)]
+
+        answer = end_of_answers(render, tokenize, self._end_ids)
+        known = self._end_ids | ({answer.token_id} if answer and answer.token_id is not None else set())
+        return answer, end_of_calls(render, tokenize, known)
 
     def _before_sampled(self, text: str) -> str:
         """The text before a sampled turn with the white space of the generation prompt, after which it was sampled."""
@@ -346,7 +382,7 @@ class Renderer:
     def call_form(self) -> ToolCallFormat | MarkedCalls | None:
         """The form of calls that the chat template writes; None if that is not known."""
         example = self.call_example
-        return infer_call_form(example, str(self._tokenizer.eos_token or "")) if example else None
+        return infer_call_form(example, self._splicer.end_in(example.text)) if example else None
 
     @cached_property
     def call_example(self) -> CallExample | None:

@@ -63,6 +63,10 @@ class Splicer:
         ends = [at + len(end) for end in self._ends if end and (at := text.find(end)) >= 0]
         return text[: min(ends, default=len(text))]
 
+    def end_in(self, text: str) -> str:
+        """The text of the first token in a text that ends a turn; nothing where there is none."""
+        return min((end for end in self._ends if end and end in text), key=text.index, default="")
+
     def has_end(self, text: str) -> bool:
         """Whether a text has the text of a token that ends a turn."""
         return any(end in text for end in self._ends if end)

@@ -1,0 +1,121 @@
+"""End of an assistant's turn: the token after which a chat template ends it.
+
+It is often not among the ends that a model's configuration names: a base model with a ChatML template ends its turns
+with `<|im_end|>` and names `<|endoftext|>`, and those of GLM-4.5 end with the mark of the role that speaks next. Read
+from the template by conversations of markers, since names of models would be out of date with every new one.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+from rolloutlab.api.wire.chat import AssistantMessage, FunctionCall, FunctionToolCall, Message, ToolMessage, UserMessage
+from rolloutlab.errors import RenderingError
+
+Render = Callable[[Sequence[Message]], str]
+"""The text of a conversation without a generation prompt; raises RenderingError where the template refuses it."""
+Tokenize = Callable[[str], list[tuple[int, str]]]
+"""The tokens of a text with their texts, which are empty for those that are ordinary text."""
+_ASKED, _TOLD, _NEXT = "rolloutlabasked", "rolloutlabtold", "rolloutlabnext"
+
+
+@dataclass(frozen=True)
+class TurnEnd:
+    """The end of a turn. token_id: None where no token ends it, but what is in `text`.
+
+    space, closing: the white space with which a conversation ends after such a turn, and what would follow instead
+    before the next message, up to the end; both are empty where a conversation's last turn has the end, too.
+    """
+
+    token_id: int | None
+    text: str
+    space: str = ""
+    closing: str = ""
+
+    def close(self, text: str) -> str:
+        """A conversation's last turn as rendered, with its end."""
+        return text.removesuffix(self.space) + self.closing
+
+
+def end_of_answers(render: Render, tokenize: Tokenize, known: Collection[int]) -> TurnEnd | None:
+    """How the template ends an answer; known: other tokens that end a turn. None where it does not render one."""
+    talk: list[Message] = [UserMessage(role="user", content=_ASKED), AssistantMessage(role="assistant", content=_TOLD)]
+    last = _after(_TOLD, render, talk)
+    if last is None:
+        return None
+    before_next = _before(_NEXT, _after(_TOLD, render, [*talk, UserMessage(role="user", content=_NEXT)]))
+    own, whole = tokenize(last), tokenize(before_next)
+    for token_id, _ in whole:
+        if token_id in known:
+            return _closed(token_id, last, before_next, own, whole)
+    first = next(((token_id, text) for token_id, text in own if text), None)
+    if first:  # what ends a whole conversation, such as `<|endoftext|>`, comes after it
+        return TurnEnd(*first)
+    following = next((token_id for token_id, text in whole if text), None)
+    return _closed(following, last, before_next, own, whole)
+
+
+def end_of_calls(render: Render, tokenize: Tokenize, known: Collection[int]) -> TurnEnd | None:
+    """How the template ends a turn with calls; None where it does not render one."""
+    asked = UserMessage(role="user", content=_ASKED)
+    last = _after(_TOLD, render, [asked, _calling(1)])
+    if last is None:
+        return None
+    result = ToolMessage(role="tool", tool_call_id="call00000", content=_NEXT)
+    before_next = _before(_NEXT, _after(_TOLD, render, [asked, _calling(1), result]))
+    own, whole = tokenize(last), tokenize(before_next)
+    for token_id, text in own:
+        if token_id in known:
+            return TurnEnd(token_id, text)
+    for token_id, _ in whole:
+        if token_id in known:
+            return _closed(token_id, last, before_next, own, whole)
+    for token_id, text in own:
+        if text and not _ends_each_call(text, render, asked):
+            return TurnEnd(token_id, text)
+    following = next((token_id for token_id, text in whole[len(own) :] if text), None)
+    return _closed(following, last, before_next, own, whole)
+
+
+def _ends_each_call(text: str, render: Render, asked: UserMessage) -> bool:
+    """Whether a mark at the end of a call is that of a call, such as `</tool_call>`, and not of the turn."""
+    try:
+        return render([asked, _calling(2)]).count(text) > render([asked, _calling(1)]).count(text)
+    except RenderingError:
+        return False
+
+
+def _calling(number: int) -> AssistantMessage:
+    function = FunctionCall(name="rolloutlabcall", arguments=f'{{"a": "{_TOLD}"}}')
+    calls = [FunctionToolCall(id=f"call{i:05}", type="function", function=function) for i in range(number)]
+    return AssistantMessage(role="assistant", tool_calls=calls)
+
+
+def _closed(
+    token_id: int | None, last: str, before_next: str, own: list[tuple[int, str]], whole: list[tuple[int, str]]
+) -> TurnEnd:
+    """The end by a token that may be written only before the next message."""
+    text = next((text for each, text in whole if each == token_id), "")
+    if token_id is None or not text:
+        return TurnEnd(None, before_next or last)
+    if token_id in {each for each, _ in own}:
+        return TurnEnd(token_id, text)
+    stripped = last.rstrip()
+    if not before_next.startswith(stripped):
+        return TurnEnd(token_id, text)
+    before, mark, _ = before_next.removeprefix(stripped).partition(text)
+    return TurnEnd(token_id, text, last[len(stripped) :], before + mark)
+
+
+def _after(marker: str, render: Render, messages: Sequence[Message]) -> str | None:
+    """What follows the last marker in a conversation; None where it has none, or is refused."""
+    try:
+        _, mark, after = render(messages).rpartition(marker)
+    except RenderingError:
+        return None
+    return after if mark else None
+
+
+def _before(marker: str, text: str | None) -> str:
+    """A text before a marker; nothing where it has none."""
+    before, mark, _ = (text or "").partition(marker)
+    return before if mark else ""
