@@ -110,7 +110,9 @@ class FolderToken:
 
 
 _START_TIMEOUT = 120.0
-_STOP_TIMEOUT = 30.0
+_STOP_TIMEOUT = 20.0  # longer than the service gives itself, so that it can close its files
+_KILL_TIMEOUT = 10.0
+_KILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # Windows: SIGTERM kills there
 _POLL = 0.05
 _HANDOVER = 1.0  # seconds in which a starting service removes the published file of a killed one
 _ATTACH_TIMEOUT = 1.0  # seconds to wait for a service that tests a client's lock; a suspended service holds it longer
@@ -209,7 +211,9 @@ class Embedded:
         return self._published().pid
 
     def stop(self) -> bool:
-        """End the running service, also one that hangs; False when none runs. A running job restarts with the next.
+        """End the running service; False when none runs. One that does not end by itself within seconds is killed.
+
+        Nothing is lost by that: a running job goes on with the next service from the rows that it has kept.
 
         Raises:
             UnreachableError: it does not end. LabError: the lab is read-only, so that its service is not this user's.
@@ -223,7 +227,12 @@ class Embedded:
         os.kill(published.pid, signal.SIGTERM)
         with suppress(AttributeError, OSError):  # a suspended process handles SIGTERM only when it is continued
             os.kill(published.pid, signal.SIGCONT)
-        if not self._ended_within(_STOP_TIMEOUT):
+        if not self._ended_within(_STOP_TIMEOUT) and read_published(self._folder) == published:
+            with suppress(ProcessLookupError):
+                os.kill(
+                    published.pid, _KILL
+                )  # it may be in code that lets no other code run, such as a regular expression
+        if not self._ended_within(_KILL_TIMEOUT):
             raise UnreachableError("the embedded service does not end", hint=f"!kill -9 {published.pid}")
         return True
 

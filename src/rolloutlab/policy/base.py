@@ -1,5 +1,6 @@
 """What is known of a base model without its weights."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date
 
@@ -31,6 +32,6 @@ class Base:
     bound_options: tuple[str, ...] = ()
     template_date: date = DATE
 
-    def renderer(self, context: int | None = None) -> Renderer:
-        """A renderer of conversations for this base; context: see `Renderer`."""
-        return Renderer(self.tokenizer, self.end_ids, self.vocabulary, context, self.template_date)
+    def renderer(self, context: int | None = None, check: Callable[[], None] = lambda: None) -> Renderer:
+        """A renderer of conversations for this base; context, check: see `Renderer`."""
+        return Renderer(self.tokenizer, self.end_ids, self.vocabulary, context, self.template_date, check)

@@ -82,10 +82,16 @@ class ReadConversations:
 
 
 def read_conversations(
-    conversations: Iterable[tuple[str, Conversation]], base: Base, progress: Callable[[int], None] = lambda _: None
+    conversations: Iterable[tuple[str, Conversation]],
+    base: Base,
+    progress: Callable[[int], None] = lambda _: None,
+    check: Callable[[], None] = lambda: None,
 ) -> ReadConversations:
-    """Read named conversations once, in order; `progress` is called after each with their number so far."""
-    renderer = base.renderer(base.context)
+    """Read named conversations once, in order.
+
+    progress: called after each with their number so far. check: called also inside of each; may raise, to end the work.
+    """
+    renderer = base.renderer(base.context, check)
     digest, number = hashlib.sha256(), 0
     read = ReadConversations([], 0, {}, {}, [], b"")
     foreign: dict[str, None] = {}
@@ -225,7 +231,7 @@ def read_fine_tuning(
         TrainingError: there are fewer learning rates than rows. Cancelled: as of `read_task`.
     """
     config, report = config or SFTTrainingConfig(), callbacks.report
-    read = read_conversations(conversations, base, callbacks.beat)
+    read = read_conversations(conversations, base, callbacks.beat, callbacks.raise_if_cancelled)
     rows = read.rows(base, config.batch_size)
     rates = _rates(config, base, len(rows))
     report("training_started", {"num_sequences": len(rows), "learning_rate": rates[0] if rates else 0.0, "step": step})

@@ -31,6 +31,8 @@ _UNCHECKED_CHARS = 100_000
 """Texts up to this length are tokenized without a check whether they can fit."""
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 _MAX_ID_DIGITS = 18
+_CACHED_CHARS = 4096
+"""Texts up to this length are tokenized once for all turns of a history; longer ones would fill the memory."""
 _CACHED_TOKENS = 16_384
 """Texts of tokens that are kept: a large answer repeats a few, and other requests wait while it is written."""
 _NOT_OF_MESSAGE = "these are not the tokens of the message"
@@ -43,6 +45,7 @@ class Renderer:
 
     vocabulary: size of the policy's, often more than its tokenizer's. context: refuse texts that cannot fit without
     tokenizing them, which takes minutes and gigabytes for a text of megabytes. day: what the template prints as today.
+    check: called before each piece of work, of which one conversation needs many; what it raises ends the work.
     """
 
     def __init__(
@@ -52,7 +55,9 @@ class Renderer:
         vocabulary: int | None = None,
         context: int | None = None,
         day: date = DATE,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
+        self._check = check
         self._context = context
         self._day = day
         self._tokenizer = tokenizer
@@ -186,7 +191,7 @@ class Renderer:
         sampled = trained | {i: m.token_ids or [] for i, m in given.items() if not self._wrong(m)}  # else their text
         whole = self._messages.plain(items[:last], _ITEMS, tools)
         changes = bool(self._messages.unread(items[:last], tools))  # what is dropped may depend on later messages
-        texts, bodies, encode = self._turns(sampled).texts, dict[int, str | None](), cache(self._encode)
+        texts, bodies, encode = self._turns(sampled).texts, dict[int, str | None](), self._encode_once()
         sequences: list[TokenSequence] = []
         for i, ids in trained.items():
             plain = self._messages.plain(items[:i], _ITEMS, tools) if changes else whole[:i]
@@ -231,6 +236,7 @@ class Renderer:
 
     def _template(self, messages: list[dict[str, Any]], tools: Tools, begin: bool = True) -> str:
         """The text of a conversation; begin: with the generation prompt."""
+        self._check()
         definitions: Any = [tool.to_wire() for tool in tools] if tools else None
         try:
             text = self._tokenizer.apply_chat_template(
@@ -254,7 +260,13 @@ class Renderer:
         return frozenset(i for i, token in added if token.special and token.content not in {OPENING, CLOSING})
 
     def _encode(self, text: str) -> list[int]:
+        self._check()
         return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def _encode_once(self) -> Encode:
+        """Tokenizes, and keeps the tokens of short texts, which the prompts of later turns have too."""
+        kept = cache(self._encode)
+        return lambda text: kept(text) if len(text) <= _CACHED_CHARS else self._encode(text)
 
     def _check_length(self, text: str) -> str:
         """The text, or ContextError if it is too long even with the longest tokens."""

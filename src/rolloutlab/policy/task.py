@@ -103,13 +103,13 @@ def read_task(
     loss_source: of `custom_loss`, checked by finite differences first.
 
     Raises:
-        TrainingError: a custom loss is wrong. Cancelled: checked after each trajectory, and in a custom loss.
+        TrainingError: a custom loss is wrong. Cancelled: checked also inside of each trajectory and in a custom loss.
     """
     options = _in_fp32(settle(config))
     if loss_source is not None:
         checked_loss(loss_source, callbacks.cancelled, callbacks.in_user_code)
     learning_rate = base.learning_rate if options.learning_rate is None else options.learning_rate
-    renderer = base.renderer()
+    renderer = base.renderer(check=callbacks.raise_if_cancelled)
     job = read_job(groups, renderer, base.context, callbacks.beat)
     check = preflight(job.members, options, warnings=job.warnings)
     rows = list(pack(_training_sequences(check, job), base.row_tokens))

@@ -5,7 +5,7 @@ import logging
 import threading
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -36,6 +36,11 @@ _CRASHED = (
     "the service's process ended while the loss of this job ran: either the loss ended it (os._exit, a crash in a"
     " library), or it was killed from outside (correct the loss; after a kill, train again)"
 )
+_MAX_ENDS = 5
+_ENDS_SERVICE = (
+    f"the service's process ended {_MAX_ENDS} times while it read this job or took its first gradient step, the last"
+    " time without an error: perhaps the machine has too little memory for it (fewer or shorter trajectories in a job)"
+)
 _BY_KEY = "SELECT id, digest FROM jobs WHERE idempotency_key = ? OR id = ?"
 
 
@@ -55,7 +60,8 @@ class Jobs:
     """Accepts jobs, and trains them in a thread of its own.
 
     A job that was running when the service was killed is queued again, and goes on from the last rows that its
-    engine kept; one whose own loss ran at that moment has failed, since it might end the service each time.
+    engine kept. It has failed if its own loss ran at that moment, since that might end the service each time, or if
+    the service was killed several times in a row before its first step.
     pause: seconds between retries of failed disk writes.
     """
 
@@ -69,6 +75,7 @@ class Jobs:
         self._changed = threading.Condition()
         self._closed = False
         self._waiting: set[str] = set()  # ids of queued jobs of another engine or base than this service's
+        self._ending: set[str] = set()  # ids of jobs that are to end: asked for in each piece of work, so not on disk
         self.streaming = True
         """False once the service stops: event streams end then."""
         self._listeners: set[Callable[[], None]] = set()
@@ -192,7 +199,7 @@ class Jobs:
         self._notify()
 
     def cancel(self, job_id: str) -> TrainingJob:
-        """Cancel a job: a queued one at once, a running one at its next row or in a custom loss; no checkpoint."""
+        """Cancel a job: a queued one at once, a running one at its next row, or while it is read; no checkpoint."""
         self.job(job_id)
         with self._database.write() as connection:
             connection.execute("UPDATE jobs SET cancel_wanted = 1 WHERE id = ?", (job_id,))
@@ -203,6 +210,8 @@ class Jobs:
         if was_queued:
             self._notify()
             self.bodies.remove(job_id)
+        else:
+            self._ending.add(job_id)
         return self.job(job_id)
 
     def delete_model(self, model_id: str) -> None:
@@ -214,6 +223,7 @@ class Jobs:
         jobs = self._database.read("SELECT id FROM jobs WHERE model_id = ?", model_id)
         self._registry.delete(model_id)
         for row in jobs:
+            self._ending.add(row["id"])
             self.bodies.remove(row["id"])
         self._notify()
 
@@ -226,7 +236,7 @@ class Jobs:
             return True
 
     def close(self) -> None:
-        """Stop at the next row or in a custom loss; the running job goes on at the next start of the service."""
+        """Stop at the next row or piece of work; the running job goes on at the next start of the service."""
         self._stop()
         self._thread.join()
 
@@ -267,7 +277,11 @@ class Jobs:
         try:
             return self._train(row)
         except Cancelled:
-            return None if self._closed else _Outcome("cancelled", "training_cancelled", {})
+            if not self._closed:
+                return _Outcome("cancelled", "training_cancelled", {})
+            with suppress(LabError):  # the next start does it then
+                self._requeue(row["id"], ends=0)
+            return None
         except RolloutlabError as error:
             message = error.with_hint
         except BaseException as error:  # noqa: BLE001 - the thread must go on, and the error is the job's outcome
@@ -282,6 +296,8 @@ class Jobs:
             started = connection.execute(sql, (now(), step, job_id))
         if not started.rowcount:  # it was cancelled since `_next`
             return None
+        if row["cancel_wanted"]:  # of a service that was killed before it had ended the job
+            raise Cancelled
         self._raise_if_stopped(job_id)
         last: dict[str, object] = {}
 
@@ -320,8 +336,7 @@ class Jobs:
         return read_task(base, groups, config, step, callbacks, reference, source)
 
     def _should_stop(self, job_id: str) -> bool:
-        rows = self._database.read("SELECT cancel_wanted FROM jobs WHERE id = ?", job_id)
-        return self._closed or not rows or bool(rows[0][0])
+        return self._closed or job_id in self._ending
 
     def _raise_if_stopped(self, job_id: str) -> None:
         if self._should_stop(job_id):
@@ -344,20 +359,39 @@ class Jobs:
             self._registry.discard(model_id)
         self._registry.remove_draft(model_id, job_id)
         self.bodies.remove(job_id)
+        self._ending.discard(job_id)
 
     def _requeue_running(self) -> None:
-        """Queue the jobs again that a stopped service was training, unless the loss of one ended it."""
+        """Queue the jobs again that a killed service was training, unless one may be why it ended."""
         sql = "SELECT * FROM jobs WHERE id = ? AND status = 'running' AND NOT cancel_wanted"
         for row in self._database.read(sql, self._losses.marked_job()):
             self._record(row, _failed(_CRASHED))
+        running = self._database.read("SELECT * FROM jobs WHERE status = 'running'")
+        ends = {row["id"]: self._ends_before_step(row["id"]) for row in running}
+        for row in running:
+            if ends[row["id"]] >= _MAX_ENDS and not row["cancel_wanted"]:
+                self._record(row, _failed(_ENDS_SERVICE))
         jobs = self._database.read("SELECT id FROM jobs WHERE status IN ('queued', 'running')")
         self._registry.remove_drafts([row["id"] for row in jobs])
-        with self._database.write() as connection:
-            for row in connection.execute("SELECT id FROM jobs WHERE status = 'running'").fetchall():
-                connection.execute("UPDATE jobs SET status = 'queued' WHERE id = ?", (row["id"],))
-                connection.execute("DELETE FROM events WHERE job_id = ?", (row["id"],))
-                _add_event(connection, row["id"], "restarted", {"reason": "the service stopped while it trained"})
+        for row in self._database.read("SELECT id FROM jobs WHERE status = 'running'"):
+            self._requeue(row["id"], ends[row["id"]])
         self._losses.remove_mark()
+
+    def _ends_before_step(self, job_id: str) -> int:
+        """How often in a row the service has been killed while it worked on a job, and before a gradient step of it."""
+        events = self._database.read("SELECT type, data FROM events WHERE job_id = ? ORDER BY id", job_id)
+        if any(event["type"] == "gradient_step" for event in events):
+            return 0
+        before = [json.loads(event["data"]) for event in events if event["type"] == "restarted"]
+        return 1 + (before[-1].get("ends", 0) if before else 0)
+
+    def _requeue(self, job_id: str, ends: int) -> None:
+        """Queue a job again that was running. ends: see `_ends_before_step`."""
+        data = {"reason": "the service stopped while it trained", "ends": ends}
+        with self._database.write() as connection:
+            connection.execute("UPDATE jobs SET status = 'queued' WHERE id = ? AND status = 'running'", (job_id,))
+            connection.execute("DELETE FROM events WHERE job_id = ?", (job_id,))
+            _add_event(connection, job_id, "restarted", data)
 
     def _find_waiting(self) -> None:
         """Leave jobs of another engine or base queued, for a start with which they go on; `create` refuses new ones."""

@@ -1,9 +1,11 @@
 """Run the service: its parts, its socket, its shutdown."""
 
 import asyncio
+import os
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
@@ -28,6 +30,8 @@ from rolloutlab.settings import ModelSettings, named_policy, read_settings
 from rolloutlab.store.sqlite import Database
 
 _BACKLOG = 2048
+_STOP_SECONDS = 12.0
+"""After which the process ends at the latest, whatever its threads do: less than `%service stop` waits."""
 _IDLE_SECONDS = 15
 """Longer than clients keep an unused connection (httpx: 5 s), so that no request meets one that is being closed."""
 
@@ -86,6 +90,7 @@ def serve(
     app = make_app(registry, engine, jobs, Ledger(database), folder.draw_token(), identity, authority, lab)
 
     def end_streams() -> None:
+        end_process_within(_STOP_SECONDS)
         jobs.end_streams()
         engine.close()
 
@@ -112,6 +117,22 @@ def serve(
         engine.close()
         lab.close()
         database.close()
+
+
+def end_process_within(seconds: float) -> None:
+    """End this process after so many seconds, if it has not ended by itself.
+
+    A thread in the middle of a long piece of work, such as a step of a large model or the rendering of a request, holds
+    up the end of the process. To be killed there loses nothing: the next start goes on from what is on disk.
+    """
+
+    def end() -> None:
+        print(f"the service has been stopping for {seconds:g} seconds, and ends in the middle of its work", flush=True)
+        os._exit(128 + signal.SIGTERM)
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
 
 
 def _open(folder: Folder, engine: Engine, *, start_empty: bool) -> tuple[Database, Registry, Jobs]:

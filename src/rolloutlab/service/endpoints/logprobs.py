@@ -1,6 +1,7 @@
 """POST /v1/preview/logprobs: logprobs of existing conversations under a checkpoint."""
 
 import asyncio
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from itertools import chain
@@ -14,7 +15,7 @@ from rolloutlab.api.wire.chat import AssistantMessage, Choice, ChoiceLogprobs, M
 from rolloutlab.api.wire.reasoning import FIELDS
 from rolloutlab.api.wire.trajectories import History, LogprobsRequest, ScoredHistories, ScoredHistory, ScoredTurn
 from rolloutlab.engines.engine import Engine
-from rolloutlab.errors import RenderingError
+from rolloutlab.errors import Cancelled, RenderingError
 from rolloutlab.policy.rendering import Renderer
 from rolloutlab.policy.token_sequence import TokenSequence
 from rolloutlab.service.endpoints.body import describe, reads
@@ -33,7 +34,6 @@ def router(registry: Registry, engine: Engine) -> APIRouter:
     """
     routes = APIRouter(prefix="/v1/preview", tags=["logprobs"])
     base, limiter = engine.base, CapacityLimiter(1)  # requests queue here, without holding a shared thread
-    renderer = base.renderer(base.context)
 
     extra = describe(LogprobsRequest)
 
@@ -41,11 +41,20 @@ def router(registry: Registry, engine: Engine) -> APIRouter:
     async def create_logprobs(
         body: Annotated[LogprobsRequest, Depends(reads(LogprobsRequest))], request: Request
     ) -> ScoredHistories:
-        scores = to_thread.run_sync(score, body, limiter=limiter, abandon_on_cancel=True)
-        return await while_connected(asyncio.ensure_future(scores), request.receive)
+        gone = threading.Event()
+        scores = to_thread.run_sync(score, body, gone, limiter=limiter, abandon_on_cancel=True)
+        try:
+            return await while_connected(asyncio.ensure_future(scores), request.receive)
+        finally:
+            gone.set()  # else the thread would go on for a client that does not wait any more
 
-    def score(body: LogprobsRequest) -> ScoredHistories:
+    def score(body: LogprobsRequest, gone: threading.Event) -> ScoredHistories:
+        def check() -> None:
+            if gone.is_set():
+                raise Cancelled
+
         model, step = registry.resolve(body.model)
+        renderer = base.renderer(base.context, check)
         named = {f"histories.{i}": history for i, history in enumerate(body.histories)}
         histories = [_Tokenized(history, name, renderer, base.context) for name, history in named.items()]
         sequences = [sequence for each in histories for sequence in each.sequences]
