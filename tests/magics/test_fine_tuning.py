@@ -1,6 +1,7 @@
 """`%%train --sft`: cells that learn chosen trajectories and fine-tuning files."""
 
 import json
+from datetime import datetime
 
 import pytest
 
@@ -9,6 +10,7 @@ from rolloutlab.errors import InputError
 from rolloutlab.search.field_notation import F
 from rolloutlab.service.endpoints import sft_upload
 from rolloutlab.training import fine_tuning
+from rolloutlab.training.fine_tuning import FineTuning
 from rolloutlab.training.fine_tuning_lines import as_line
 
 LINE = {"messages": [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "fox"}]}
@@ -150,6 +152,71 @@ def test_lines_of_other_tools_are_read_as_messages(notebook, file, line, sent):
     file.write_text(json.dumps({"messages": sent, **({"tools": [TOOL]} if "tools" in line else {})}))
     assert report == notebook.run(f"%%train {file} --sft --dry-run").report()
     assert ("1 conversation, " in report[0]) == ("tools" not in line)  # the policy of these tests has no calls
+
+
+def _called(name, arguments):
+    call = {"id": "1", "type": "function", "function": {"name": name, "arguments": arguments}}
+    return [ASK, {"role": "assistant", "content": "", "tool_calls": [call]}, {**SAY, "tool_call_id": None}]
+
+
+def _described(name, **properties):
+    parameters = {"type": "object", "properties": properties}
+    return {"type": "function", "function": {"name": name, "description": name, "parameters": parameters}}
+
+
+INTEGER = {"type": "integer"}
+DESCRIBED = [_described("weather", city={"type": "string"}), _described("add", a=INTEGER, b={"enum": [1, 2]})]
+STRUCTS = [
+    {"messages": _called("weather", {"city": "Paris"}), "tools": DESCRIBED},
+    {"messages": _called("add", {"a": 1, "b": 2}), "tools": DESCRIBED},
+]
+
+
+@pytest.mark.parametrize("shape", ["messages", "conversations", "completion"])
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+def test_neither_calls_nor_schemas_have_what_only_other_rows_have(tmp_path, shape, suffix):
+    """Arrow gives each struct all names of its column; files of JSON are written of it, too."""
+    pyarrow = pytest.importorskip("pyarrow")
+    rows = STRUCTS
+    if shape == "conversations":
+        rows = [{**row, "conversations": row["messages"]} for row in STRUCTS]
+    if shape == "completion":
+        rows = [{**row, "prompt": row["messages"][:1], "completion": row["messages"][1:]} for row in STRUCTS]
+    rows = [{name: value for name, value in row.items() if name == shape or name != "messages"} for row in rows]
+    table = pyarrow.Table.from_pylist([{**row, "made": datetime(2026, 1, 31), "image": b"\xff"} for row in rows])
+    path = tmp_path / f"structs.{suffix}"
+    if suffix == "parquet":
+        pytest.importorskip("pyarrow.parquet").write_table(table, path)
+    else:
+        path.write_text("\n".join(map(json.dumps, table.drop_columns(["made", "image"]).to_pylist())))
+    lines = [json.loads(line) for line in FineTuning("lab/a", (), (path,), None, wire.SFTTrainingConfig(), {})]
+    for line, row in zip(lines, STRUCTS, strict=True):
+        assert line["tools"] == DESCRIBED
+        (call,) = line["messages"][1]["tool_calls"]
+        wanted = row["messages"][1]["tool_calls"][0]["function"]
+        assert {**call["function"], "arguments": json.loads(call["function"]["arguments"])} == wanted
+
+
+def test_a_null_in_plain_lines_is_learned(file):
+    line = {"messages": _called("weather", {"city": "Paris", "unit": None})[:2], "tools": DESCRIBED}
+    file.write_text(json.dumps(line))
+    (sent,) = map(json.loads, FineTuning("lab/a", (), (file,), None, wire.SFTTrainingConfig(), {}))
+    (call,) = sent["messages"][1]["tool_calls"]
+    assert json.loads(call["function"]["arguments"]) == {"city": "Paris", "unit": None}
+
+
+def test_a_parquet_file_is_learned_and_imported(notebook, tmp_path, capsys):
+    pyarrow = pytest.importorskip("pyarrow")
+    table = pyarrow.Table.from_pylist([LINE, {"messages": [{**ASK, "name": "ada"}, SAY]}])
+    pytest.importorskip("pyarrow.parquet").write_table(table, tmp_path / "facts.parquet")
+    dry = notebook.run(f"%%train {tmp_path / 'facts.parquet'} --sft --dry-run")
+    assert dry.report()[0].startswith("2 conversations, ")
+    pytest.importorskip("pyarrow.parquet").write_table(pyarrow.Table.from_pylist(STRUCTS), tmp_path / "calls.parquet")
+    notebook.run(f"%import {tmp_path / 'calls.parquet'} calls")
+    first, second = notebook.lab.collection("calls").trajectories
+    assert first.extra["tools"] == second.extra["tools"] == DESCRIBED
+    calls = [t.items[1].to_wire()["tool_calls"][0]["function"]["arguments"] for t in (first, second)]
+    assert list(map(json.loads, calls)) == [{"city": "Paris"}, {"a": 1, "b": 2}]
 
 
 @pytest.mark.parametrize("line", [{"instruction": "a", "output": "b"}, {"prompt": "a", "chosen": "b"}, {"prompt": 3}])

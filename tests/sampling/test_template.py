@@ -21,6 +21,7 @@ from rolloutlab.errors import InputError
 from rolloutlab.sampling.plan import Preview, SamplingRun, sampled
 from rolloutlab.sampling.prompt import fill_text
 from rolloutlab.sampling.rollout import prompted, request_of
+from rolloutlab.sampling.split import split_rows
 from rolloutlab.sampling.tools import Tools
 
 
@@ -82,6 +83,118 @@ def test_conversations_of_parquet_are_messages_again(tmp_path):
     assert isinstance(arrays["prompt"][0], np.ndarray)
     for over in (arrays, tmp_path / "a.parquet", str(tmp_path / "a.parquet")):
         assert requests(work_of(over=over)) == list(frame["prompt"])
+
+
+def called(name: str, arguments: Any) -> list[dict[str, Any]]:
+    call = {"id": "1", "type": "function", "function": {"name": name, "arguments": arguments}}
+    return [user(f"{name}?"), assistant("", tool_calls=[call]), {"role": "tool", "tool_call_id": "1", "content": "1"}]
+
+
+def tool(name: str, **properties: Any) -> dict[str, Any]:
+    parameters = {"type": "object", "properties": properties, "required": list(properties)[:1]}
+    return {"type": "function", "function": {"name": name, "description": name, "parameters": parameters}}
+
+
+TOOLS = [
+    tool("weather", city={"type": "string"}, near={"type": "object", "properties": {"lat": {"type": "number"}}}),
+    tool("add", a={"type": ["integer", "null"]}, b={"type": "integer"}),
+    tool("now"),
+]
+CALLED = [
+    called("weather", {"city": "Paris"}),
+    called("weather", {"city": "Oslo", "near": {"lat": 1.5}}),
+    called("weather", {"city": "Rome", "near": {"lon": 2.5, "places": [{"name": "x"}, {"id": 7}]}}),
+    called("add", {"a": 1, "b": 2}),
+    called("now", {}),
+]
+
+
+def of_arrow(wrote: str, rows: list[dict[str, Any]], folder: Path) -> Any:
+    """Rows as a library hands them on that keeps nested values as structs."""
+    pyarrow = pytest.importorskip("pyarrow")
+    table = pyarrow.Table.from_pylist(rows)
+    path = folder / "a.parquet"
+    pytest.importorskip("pyarrow.parquet").write_table(table, path)
+    if wrote == "parquet":
+        return path
+    if wrote in {"pandas", "pandas lists"}:
+        frame = pd.read_parquet(path)
+        return frame if wrote == "pandas" else frame.map(lambda x: x.tolist() if isinstance(x, np.ndarray) else x)
+    if wrote == "pandas of Arrow":
+        return pd.read_parquet(path, dtype_backend="pyarrow")
+    if wrote == "json":
+        (folder / "a.jsonl").write_text("\n".join(map(json.dumps, table.to_pylist())))
+        return folder / "a.jsonl"
+    if wrote == "polars":
+        return pytest.importorskip("polars").read_parquet(path)
+    if wrote == "polars lazy":
+        return pytest.importorskip("polars").scan_parquet(path)
+    if wrote in {"datasets", "stream", "rows of datasets"}:
+        data = pytest.importorskip("datasets").Dataset(table)
+        return {"datasets": data, "stream": data.to_iterable_dataset()}.get(wrote) or list(data)
+    return {"table": table, "rows": table.to_pylist(), "iterator": iter(table.to_pylist())}[wrote]
+
+
+SOURCES = "parquet", "table", "rows", "iterator", "json", "pandas", "pandas of Arrow", "pandas lists"
+OTHERS = "polars", "polars lazy", "datasets", "stream", "rows of datasets"
+
+
+@pytest.mark.parametrize("wrote", [*SOURCES, *OTHERS])
+@pytest.mark.parametrize("beside", [{}, {"tools": TOOLS}, {"tools": json.dumps(TOOLS)}])
+@pytest.mark.parametrize("function", [False, True])
+def test_calls_have_no_argument_that_only_calls_in_other_rows_have(wrote, beside, function, tmp_path):
+    rows = [{"prompt": conversation, **beside} for conversation in CALLED]
+    over = of_arrow(wrote, rows, tmp_path)
+    sent = requests(work_of((lambda row: row["prompt"]) if function else "{{prompt}}", over))
+    assert [json.loads(m[1]["tool_calls"][0]["function"]["arguments"]) for m in sent] == [
+        json.loads(json.dumps(m[1]["tool_calls"][0]["function"]["arguments"])) for m in CALLED
+    ]
+    for messages in sent:
+        assert [set(message) for message in messages] == [
+            {"role", "content"},
+            {"role", "content", "tool_calls"},
+            {"role", "content", "tool_call_id"},
+        ]
+
+
+def test_a_null_stays_where_a_schema_requires_it_or_the_arguments_are_json(tmp_path):
+    required = called("add", {"a": None, "b": 2})
+    text = called("add", '{"a": null}')
+    rows = [{"prompt": each, "tools": TOOLS} for each in (required, called("weather", {"city": "Paris"}))]
+    for over in (of_arrow("table", rows, tmp_path), of_arrow("json", rows, tmp_path)):
+        first, second = requests(work_of(over=over))
+        assert json.loads(first[1]["tool_calls"][0]["function"]["arguments"]) == {"a": None, "b": 2}
+        assert json.loads(second[1]["tool_calls"][0]["function"]["arguments"]) == {"city": "Paris"}
+    (sent,) = requests(work_of(over=of_arrow("table", [{"prompt": text}], tmp_path)))
+    assert sent == text
+
+
+@pytest.mark.parametrize("suffix", ["json", "jsonl", "csv", ""])
+def test_a_null_in_plain_json_stays(suffix, tmp_path):
+    conversations = [called("weather", {"city": "Paris", "unit": None}), called("add", {"unit": 1})]
+    rows: Any = [{"prompt": each, "tools": TOOLS} for each in conversations]
+    path = tmp_path / f"a.{suffix}"
+    if suffix == "csv":
+        pd.DataFrame({"prompt": list(map(json.dumps, conversations))}).to_csv(path)
+    elif suffix:
+        path.write_text(json.dumps(rows) if suffix == "json" else "\n".join(map(json.dumps, rows)))
+    for over in [path] if suffix else [rows, pd.DataFrame(rows)]:
+        first, _ = requests(work_of(over=over))
+        assert json.loads(first[1]["tool_calls"][0]["function"]["arguments"]) == {"city": "Paris", "unit": None}
+
+
+def test_parts_of_contents_have_no_property_that_only_other_parts_have(tmp_path):
+    parts = [{"type": "text", "text": "what?"}, {"type": "image_url", "image_url": {"url": "https://example.com/a"}}]
+    for wrote in SOURCES:
+        over = of_arrow(wrote, [{"prompt": [user(parts)]}, {"prompt": [user(parts[:1], name="ada")]}], tmp_path)
+        assert requests(work_of(over=over)) == [[user(parts)], [user(parts[:1], name="ada")]]
+
+
+def test_a_split_of_structs_is_sampled_without_their_nulls(tmp_path):
+    rows = [{"prompt": called(*each), "n": i} for i, each in enumerate([("f", {"a": 1}), ("g", {"b": 2})] * 9)]
+    parts = split_rows(of_arrow("table", rows, tmp_path), held_out=0.5, say=lambda _: None)
+    sent = [m[1]["tool_calls"][0]["function"]["arguments"] for part in parts for m in requests(work_of(over=part))]
+    assert set(sent) == {'{"a": 1}', '{"b": 2}'}
 
 
 def test_messages_of_sharegpt_and_arguments_that_are_objects_become_those_of_the_wire():

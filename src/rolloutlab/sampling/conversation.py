@@ -12,22 +12,78 @@ _SHAREGPT = {"human": "user", "gpt": "assistant", "chatgpt": "assistant"}
 _CONTENTS = ("content", "tool_calls", "function_call", "refusal")
 
 
-def conversation(value: Any, name: str, place: str) -> list[dict[str, Any]]:
+def conversation(
+    value: Any, name: str, place: str, tools: Any = None, *, structs: bool = False
+) -> list[dict[str, Any]]:
     """The messages of a value: a list of them, or JSON of one, or a scalar, whose text is a user message.
+
+    tools, structs: as in `messages_of`, but that the JSON of a text is plain in any source.
 
     Raises:
         InputError: the value is none of that.
     """
     messages = listed(value)
     if messages is None:
-        messages = read_json(value)
+        messages, structs = read_json(value), False
     if messages is None:
         return [{"role": "user", "content": text_of(value, name, place)}]
     for message in messages:
         if not isinstance(message, Mapping):
             what = f"{place}{{{{{name}}}}} is a list of {type(message).__name__}, not of messages"
             raise InputError(what, hint="[{'role': 'user', 'content': '...'}], or a text")
-    return [as_message(message) for message in messages]
+    return messages_of(messages, tools, structs=structs)
+
+
+def messages_of(
+    messages: Sequence[Mapping[str, Any]], tools: Any = None, *, structs: bool = False
+) -> list[dict[str, Any]]:
+    """Messages as the wire has them, each as `as_message`, without the nulls that Arrow has put into their tool calls.
+
+    tools: those that the messages call, if known. structs: whether the messages are of a source whose structs all have
+    the same names; messages of other sources may have gone through one, as `are_structs` tells.
+    """
+    schemas = _schemas(tools) if structs or are_structs(messages, tools) else None
+    return [as_message(message, schemas) for message in messages]
+
+
+def are_structs(messages: Sequence[Any], tools: Any = None) -> bool:
+    """Whether messages have gone through Arrow, Parquet or polars, which give a struct the names of all others there.
+
+    Nobody writes `tool_calls: null` into a message of the user and the same names into each message, or null in the
+    place of a parameter's schema.
+    """
+    mappings = [message for message in messages if isinstance(message, Mapping)]
+    alike = len(mappings) > 1 and all(message.keys() == mappings[0].keys() for message in mappings)
+    empty = (message for message in mappings if message.get("role") != "assistant" and "tool_calls" in message)
+    return (alike and any(message["tool_calls"] is None for message in empty)) or any(
+        None in (schema.get("properties") or {}).values() for schema in _schemas(tools).values()
+    )
+
+
+def tools_of(tools: Any, *, structs: bool = False) -> Any:
+    """Descriptions of tools without the nulls of structs. Null as the schema of a property is none in any source."""
+    return _without_nulls(tools, but="") if structs else _without_null_schemas(tools)
+
+
+def _without_null_schemas(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {
+            name: _without_null_schemas(
+                {key: schema for key, schema in each.items() if schema is not None}
+                if name == "properties" and isinstance(each, Mapping)
+                else each
+            )
+            for name, each in value.items()
+        }
+    items = listed(value)
+    return value if items is None else [_without_null_schemas(each) for each in items]
+
+
+def _schemas(tools: Any) -> dict[str, Mapping[str, Any]]:
+    """The schemas of the parameters of tools, by name."""
+    functions = (tool.get("function", tool) for tool in listed(tools) or () if isinstance(tool, Mapping))
+    known = ((f.get("name"), f.get("parameters")) for f in functions if isinstance(f, Mapping))
+    return {name: schema for name, schema in known if isinstance(name, str) and isinstance(schema, Mapping)}
 
 
 def listed(value: Any) -> list[Any] | None:
@@ -59,11 +115,12 @@ def _is_message(value: Any) -> bool:
     return own or {"from", "value"} <= value.keys()
 
 
-def as_message(message: Mapping[str, Any]) -> dict[str, Any]:
+def as_message(message: Mapping[str, Any], schemas: Mapping[str, Mapping[str, Any]] | None = None) -> dict[str, Any]:
     """A message as the wire has it.
 
     Parquet and Arrow give each message all properties of any message, most of them null; ShareGPT calls role and
-    content `from` and `value`; arguments of tool calls may be objects, which the wire has as JSON.
+    content `from` and `value`; arguments of tool calls may be objects, which the wire has as JSON. schemas: of the
+    known tools' parameters by name, where the message was a struct.
     """
     known = dict(_without_nulls(message))
     if "role" not in known and {"from", "value"} <= known.keys():
@@ -71,20 +128,40 @@ def as_message(message: Mapping[str, Any]) -> dict[str, Any]:
         known = {"role": _SHAREGPT.get(role, role), "content": known.pop("value"), **known}
     if not known.get("tool_calls", True):
         del known["tool_calls"]
-    for call in known.get("tool_calls") or ():
-        function = call.get("function") if isinstance(call, dict) else None
-        if isinstance(function, dict) and isinstance(function.get("arguments"), dict):
-            function["arguments"] = json.dumps(function["arguments"], ensure_ascii=False)
+    calls = [call.get("function") for call in known.get("tool_calls") or () if isinstance(call, dict)]
+    for function in (*calls, known.get("function_call")):
+        if isinstance(function, dict) and isinstance(function.get("arguments"), Mapping):
+            arguments = function["arguments"]
+            if schemas is not None:
+                arguments = _written(arguments, schemas.get(str(function.get("name"))))
+            function["arguments"] = json.dumps(arguments, ensure_ascii=False)
     return known
 
 
-def _without_nulls(value: Any) -> Any:
+def _written(value: Any, schema: Any) -> Any:
+    """A value of a struct as it was written: without its nulls, but those that its JSON schema requires.
+
+    A struct has null for what only other rows have, and for null itself; which of both it was is not kept.
+    """
+    known = schema if isinstance(schema, Mapping) else {}
+    if isinstance(value, Mapping):
+        properties = known.get("properties")
+        of = properties if isinstance(properties, Mapping) else {}
+        required = listed(known.get("required")) or ()
+        return {
+            name: _written(each, of.get(name)) for name, each in value.items() if each is not None or name in required
+        }
+    items = listed(value)
+    return value if items is None else [_written(each, known.get("items")) for each in items]
+
+
+def _without_nulls(value: Any, but: str = "arguments") -> Any:
     """A copy without the properties that are null, at any depth but in arguments, where null is a value."""
     if isinstance(value, Mapping):
         known = {name: each for name, each in value.items() if each is not None}
-        return {name: each if name == "arguments" else _without_nulls(each) for name, each in known.items()}
+        return {name: each if name == but else _without_nulls(each, but) for name, each in known.items()}
     items = listed(value)
-    return value if items is None else [_without_nulls(each) for each in items]
+    return value if items is None else [_without_nulls(each, but) for each in items]
 
 
 def ends_with_answer(messages: Sequence[Any] | None) -> bool:

@@ -45,6 +45,11 @@ def is_data_file(name: str) -> bool:
     return _ending(name) in _READERS
 
 
+def is_parquet(name: str) -> bool:
+    """Whether a text is the name of a Parquet file, which may be compressed."""
+    return _ending(name) == "parquet"
+
+
 def records(path: Path) -> Iterator[Record]:
     """The rows of a file with their places, one after the other; the format is by the file's name.
 

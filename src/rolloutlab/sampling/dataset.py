@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rolloutlab.errors import InputError
-from rolloutlab.sampling.data_files import Record, records, table_of
+from rolloutlab.sampling.data_files import Record, is_parquet, records, table_of
 from rolloutlab.sampling.prompt import Row
 
 _PLAIN: Mapping[str, Callable[[Any], Any]] = {"b": bool, "i": int, "u": int, "f": float, "U": str, "M": str}
@@ -37,7 +37,8 @@ def rows_of(over: Any, limit: int | None = None) -> list[Row]:
         raise InputError(f"limit must be an integer ≥ 1, not {limit!r}", hint="--limit 1000")
     if over is None:
         return [Row()]
-    rows = [_plain_row(place, row) for place, row in islice(_records(over, limit), limit)]
+    structs = _has_structs(over)
+    rows = [_plain_row(place, row, structs=structs) for place, row in islice(_records(over, limit), limit)]
     if not rows:
         raise InputError("there are no rows to sample over", hint="--over a DataFrame with at least one row")
     columns = frozenset(column for row in rows for column in row)
@@ -94,7 +95,24 @@ def _items(over: Any, limit: int | None) -> Iterable[Any]:
     return iter(over)
 
 
-def _plain_row(place: str, row: Any) -> Row:
+def _has_structs(over: Any) -> bool:
+    """Whether the objects in a source are structs of Arrow: of Parquet, pyarrow, polars and `datasets`."""
+    if isinstance(over, str | PathLike):
+        return is_parquet(Path(over).name)
+    room = type(over).__module__.partition(".")[0]
+    if room == "datasets" or hasattr(over, "to_pylist") or hasattr(over, "collect_schema"):
+        return True
+    dtypes = over.dtypes if hasattr(over, "dtypes") and hasattr(over, "columns") else ()
+    return any(hasattr(dtype, "pyarrow_dtype") for dtype in dtypes)  # of pandas
+
+
+def _is_struct_array(value: Any) -> bool:
+    """What pandas makes of a list of structs: an array of dicts."""
+    is_array = getattr(value, "ndim", 0) == 1 and getattr(value, "dtype", None) is not None
+    return is_array and value.dtype.kind == "O" and any(isinstance(each, Mapping) for each in value)
+
+
+def _plain_row(place: str, row: Any, *, structs: bool) -> Row:
     mapping = row if isinstance(row, Mapping) else {"item": row}
     known: Row = mapping if isinstance(mapping, Row) else Row(place=place)  # of a split, or read before
     _check_names(mapping, known.place)
@@ -108,6 +126,7 @@ def _plain_row(place: str, row: Any) -> Row:
         kinds={column: kind for column, kind in kinds.items() if kind and isinstance(values[column], str)},
         part=known.part,
         within=known.within,
+        structs=structs or known.structs or any(map(_is_struct_array, mapping.values())),
     )
 
 

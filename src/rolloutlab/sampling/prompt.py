@@ -46,7 +46,8 @@ class Row(dict[str, Any]):
     """A row. place: where it is from, such as `data.jsonl, line 7`. number: its index. columns: those of all rows.
 
     kinds: types of its values that JSON has as text. part: the part of a split that it belongs to, if any. within: the
-    parts that this one was split from, the largest first.
+    parts that this one was split from, the largest first. structs: whether its objects are structs of Arrow, which have
+    all names that any row has, and null for those that they lack.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class Row(dict[str, Any]):
         kinds: Mapping[str, str] | None = None,
         part: str = "",
         within: Sequence[str] = (),
+        structs: bool = False,
     ) -> None:
         super().__init__(values or {})
         self.number = number
@@ -67,6 +69,7 @@ class Row(dict[str, Any]):
         self.kinds = dict(kinds or {})
         self.part = part
         self.within = tuple(within)
+        self.structs = structs
 
 
 def parse_chat(text: str) -> list[dict[str, Any]]:

@@ -22,7 +22,7 @@ from rolloutlab.api.wire.fine_tuning import (
 from rolloutlab.connection import Connector
 from rolloutlab.errors import InputError, NothingTrainsError
 from rolloutlab.objective.preflight import count
-from rolloutlab.sampling.data_files import is_data_file
+from rolloutlab.sampling.data_files import is_data_file, is_parquet
 from rolloutlab.sampling.split import HELD_OUT
 from rolloutlab.search.build import build_search
 from rolloutlab.search.field_notation import F
@@ -34,7 +34,7 @@ from rolloutlab.store.models import SubmittedJob, dumped, now
 from rolloutlab.training.fine_tuning_lines import as_line
 from rolloutlab.training.submission import recorded
 from rolloutlab.trajectories.collection import Collection, select
-from rolloutlab.trajectories.files import file_path
+from rolloutlab.trajectories.files import file_path, parquet
 from rolloutlab.trajectories.files.columns import checked
 from rolloutlab.trajectories.files.jsonl import documents
 
@@ -82,8 +82,10 @@ class FineTuning:
                         items = f'{{"messages_and_choices":{dumped(history.messages_and_choices)},'
                         yield _line(items + json.dumps(rest)[1:], trajectory.name)
         for path in self.files:
-            for place, value in documents(path):
-                conversation = checked(Conversation, as_line(value, place), place).model_copy(update={"name": place})
+            structs = is_parquet(path.name)
+            for place, value in parquet.documents(path) if structs else documents(path):
+                line = as_line(value, place, structs=structs)
+                conversation = checked(Conversation, line, place).model_copy(update={"name": place})
                 yield _line(conversation.to_json(), place)
 
     def warnings(self) -> list[str]:

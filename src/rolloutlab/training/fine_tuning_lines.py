@@ -6,15 +6,18 @@ from typing import Any
 from pydantic_core import from_json
 
 from rolloutlab.errors import InputError
-from rolloutlab.sampling.conversation import as_message
+from rolloutlab.sampling.conversation import are_structs, messages_of, tools_of
 
 _SHOWN = 6
+_KNOWN = {"messages", "messages_and_choices", "tools", "functions"}
+"""What of a row of Parquet is uploaded; its other columns may hold anything, such as dates and images."""
 
 
-def as_line(value: Any, place: str) -> Any:
+def as_line(value: Any, place: str, *, structs: bool = False) -> Any:
     """A line of messages: as it is, or from ShareGPT's `conversations`, or TRL's `prompt` and `completion`.
 
-    Calls without an id get one, as in TRL's data; `tools` may be JSON text. An answer in a prompt is context.
+    Calls without an id get one, as in TRL's data; `tools` may be JSON text. An answer in a prompt is context. structs:
+    whether the line is of Parquet, whose nulls `messages_of` and `tools_of` leave out.
 
     Raises:
         InputError: it has another shape.
@@ -26,9 +29,14 @@ def as_line(value: Any, place: str) -> Any:
         line["tools"] = _parsed(tools)
     if line.get("messages") is None and line.get("messages_and_choices") is None:
         line["messages"] = _messages(line, place)
-    if _are_mappings(line.get("messages")) and not any("message" in each for each in line["messages"]):
-        line["messages"] = _with_ids([as_message(each) for each in line["messages"]])
-    return line
+    messages: Any = line.get("messages")
+    tools = line.get("tools")
+    if _are_mappings(messages) and not any("message" in each for each in messages):
+        structs = structs or are_structs(messages, tools)
+        line["messages"] = _with_ids(messages_of(messages, tools, structs=structs))
+    described = {name: tools_of(line[name], structs=structs) for name in ("tools", "functions") if line.get(name)}
+    known = {name: each for name, each in line.items() if name in _KNOWN} if structs else line
+    return {**known, **described}
 
 
 def _messages(line: dict[str, Any], place: str) -> list[Any]:

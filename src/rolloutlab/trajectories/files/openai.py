@@ -14,6 +14,7 @@ from rolloutlab.api.wire.base import Number, Wire
 from rolloutlab.api.wire.chat import AssistantMessage, Choice, FunctionTool, Message, MessageOrChoice
 from rolloutlab.api.wire.fine_tuning import is_context
 from rolloutlab.api.wire.reasoning import FIELDS
+from rolloutlab.sampling.conversation import tools_of
 from rolloutlab.store.models import Group, Recorded, StoredCollection, StoredTrajectory
 from rolloutlab.trajectories.files.columns import checked, needed, prompt_length, shared_by
 from rolloutlab.trajectories.files.jsonl import Document, dumped, write_lines
@@ -43,7 +44,7 @@ def read(documents: Iterable[Document], name: str | None) -> Iterator[Recorded]:
         prompt = prompt_length(items, _is_sampled)
         row = dict(example.model_extra or {})
         metadata = {key: value for key, value in row.items() if isinstance(value, str | int | float | bool | None)}
-        tools = {"tools": value["tools"]} if example.tools else {}
+        tools = {"tools": tools_of(value["tools"])} if example.tools else {}
         yield Recorded(
             place,
             name or needed(place),

@@ -11,6 +11,7 @@ from typing import Any
 from pydantic_core import from_json
 
 from rolloutlab.errors import InputError
+from rolloutlab.sampling.conversation import messages_of, tools_of
 from rolloutlab.store.models import Group, StoredCollection
 from rolloutlab.trajectories.files.columns import FURTHER, to_columns
 from rolloutlab.trajectories.files.jsonl import Document, dumped
@@ -72,7 +73,13 @@ def _kinds() -> dict[str, str]:
 
 def _columns(place: str, row: Mapping[str, Any]) -> dict[str, Any]:
     present = {name: value for name, value in row.items() if value is not None}
-    return {name: _parsed(place, name, value) if name in _JSON else value for name, value in present.items()}
+    values = {name: _parsed(place, name, value) if name in _JSON else value for name, value in present.items()}
+    messages = values.get("messages")
+    if isinstance(messages, list) and messages and all(isinstance(each, dict) for each in messages):
+        tools = values.get("tools")
+        values["messages"] = messages_of(messages, tools, structs=True)
+        values |= {"tools": tools_of(tools, structs=True)} if tools else {}
+    return values
 
 
 def _parsed(place: str, column: str, text: Any) -> Any:
