@@ -52,11 +52,12 @@ def lab(tmp_path):
 def scored(lab):
     """The rewards and components of one group by a function, rubric or grader."""
 
-    def score(reward: Any, answers: list[str] = ANSWERS, tokens: int = 4, **row: Any):
-        def choice(text: str) -> Choice:
+    def score(reward: Any, answers: list[Any] = ANSWERS, tokens: int = 4, **row: Any):
+        def choice(given: Any) -> Choice:
             logprobs = [{"token": "a", "token_id": i, "logprob": -0.5, "top_logprobs": []} for i in range(tokens)]
-            message = {"role": "assistant", "content": text}
-            raw = {"finish_reason": "stop", "index": 0, "message": message, "logprobs": {"content": logprobs}}
+            message = {"role": "assistant", **(given if isinstance(given, dict) else {"content": given})}
+            finish = "stop" if message["content"] else "length"
+            raw = {"finish_reason": finish, "index": 0, "message": message, "logprobs": {"content": logprobs}}
             return Choice.model_validate(raw)
 
         collection = lab.store.open_collection("c")
@@ -107,6 +108,32 @@ def test_repetition_penalty_and_cosine_scaled_reward_together(scored):
     assert parts[0].keys() == {"repetition_penalty_reward", "cosine_scaled_reward"}
 
 
+# A service that splits reasoning from the answer, as vLLM does and ours: the third was cut off while it thought.
+THOUGHTS = [
+    {"reasoning_content": r"Perhaps \boxed{2}?", "content": r"It is $\boxed{\frac{1}{2}}$."},
+    {"reasoning": r"Surely $\boxed{\frac{1}{2}}$?", "content": r"It is $\boxed{\frac{1}{3}}$."},
+    {"reasoning_content": r"It is $\boxed{\frac{1}{2}}$, or", "content": ""},
+]
+
+
+@pytest.mark.parametrize("row", [{}, {"prompt": [{"role": "user", "content": "What is 2/4?"}]}])
+def test_rewards_of_thoughts_are_those_of_the_decoded_completions(scored, row):
+    """The right values are those of the functions themselves on the texts that a tokenizer decodes."""
+    decoded = [
+        "<think>Perhaps \\boxed{2}?</think>It is $\\boxed{\\frac{1}{2}}$.",
+        "<think>Surely $\\boxed{\\frac{1}{2}}$?</think>It is $\\boxed{\\frac{1}{3}}$.",
+        "<think>It is $\\boxed{\\frac{1}{2}}$, or",
+    ]
+    completions = [[{"role": "assistant", "content": text}] for text in decoded]
+    solution = r"$\frac{1}{2}$"
+    assert think_format_reward(completions) == [1.0, 1.0, 0.0]
+    assert scored(think_format_reward, THOUGHTS, **row)[0] == [1.0, 1.0, 0.0]
+    assert reasoning_accuracy_reward(completions, [solution] * 3) == [1.0, 0.0, 0.0]
+    assert scored(reasoning_accuracy_reward, THOUGHTS, solution=solution, **row)[0] == [1.0, 0.0, 0.0]
+    right = accuracy_reward(completions, [solution] * 3)
+    assert scored(accuracy_reward, THOUGHTS, solution=solution, **row)[0] == right
+
+
 # verifiers
 
 
@@ -144,6 +171,26 @@ def test_the_rubric_of_a_think_parser(scored):
     rewards, _ = scored(rubric, ["<think>2 + 2</think>4", "4 <think></think> 5"], answer="4")
     assert rewards[0] == 1.5
     assert rewards[1] < 1.0
+
+
+@pytest.mark.parametrize("parser", [vf.ThinkParser(), vf.XMLParser(["think", "answer"])])
+def test_parsers_of_thoughts_read_those_that_a_service_split_off(scored, parser):
+    said = "<answer>4</answer>" if isinstance(parser, vf.XMLParser) else "4"
+    rubric = vf.Rubric(funcs=[has_parsed, parser.get_format_reward_func()], weights=[1.0, 0.5], parser=parser)
+    answers = [{"reasoning_content": "2 + 2", "content": said}, {"reasoning_content": "2 + 2", "content": "5"}]
+    rewards, _ = scored(rubric, answers, answer="4")
+    assert rewards[0] == 1.5
+    assert rewards[1] <= 0.5
+
+
+def test_other_rubrics_get_the_answer_with_the_thought_beside_it_as_from_the_service(scored):
+    async def both(completion, answer) -> float:
+        return float(completion[-1]["content"] == answer and completion[-1].reasoning_content == "2 + 2")
+
+    answers = [{"reasoning": "2 + 2", "content": "4"}, {"reasoning": "2 + 2 is 4", "content": "5"}]
+    assert scored(vf.Rubric(funcs=[both]), answers, answer="4")[0] == [1.0, 0.0]
+    boxed = [{**each, "content": rf"\boxed{{{each['content']}}}"} for each in answers]
+    assert scored(vf.MathRubric(), boxed, answer="4")[0] == [1.0, 0.0]
 
 
 def has_parsed(parser, completion, answer) -> float:

@@ -4,9 +4,7 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rolloutlab.api.wire.chat import Choice
 from rolloutlab.errors import InputError, RewardError
-from rolloutlab.store.models import StoredTrajectory
 from rolloutlab.store.rewards import finite
 from rolloutlab.trajectories.scoring.calls import bound_names
 from rolloutlab.trajectories.tables import AFTER, BEFORE
@@ -36,13 +34,6 @@ def check_known(function: Any, known: Sequence[str], hints: Mapping[str, str]) -
             listed = ", ".join(dict.fromkeys(known))
             message = f"the reward function has a parameter {name!r}, which {what}; there are {listed}"
             raise InputError(message, hint=hints.get(name, f"{name}=None in its parameters"))
-
-
-def completion_of(trajectory: StoredTrajectory) -> list[dict[str, Any]]:
-    """The messages from the first completion on."""
-    until = len(trajectory.items) if trajectory.given is None else trajectory.given
-    first = next((i for i, item in enumerate(trajectory.items) if isinstance(item, Choice)), until)
-    return trajectory.messages[first:]
 
 
 def with_parts(value: Any, parts: Mapping[str, Any]) -> Any:

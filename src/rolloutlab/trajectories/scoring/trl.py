@@ -11,9 +11,9 @@ from typing import Any
 from rolloutlab.errors import RewardError
 from rolloutlab.store.models import Group, StoredTrajectory
 from rolloutlab.trajectories.scoring.calls import Arguments, RewardCall, bound_names
+from rolloutlab.trajectories.scoring.decoded import decoded_conversation, decoded_messages, parsed_messages
 from rolloutlab.trajectories.scoring.signatures import (
     check_known,
-    completion_of,
     is_asynchronous,
     wanted,
     with_parts,
@@ -35,12 +35,13 @@ def trl_call(function: Any, conversational: bool | None, name: str, columns: Seq
         texts = not (_is_conversational(group) if form is None else form)
         given = {
             "prompts": [_text_prompt(t) if texts else [m.to_wire() for m in group.prompt] for t in members],
-            "completions": [t.answer if texts else completion_of(t) for t in members],
+            "completions": [decoded_conversation(t) if texts else _messages(t) for t in members],
             **{column: [t.row.get(column) for t in members] for column in {**dict.fromkeys(columns), **group.row}},
         }
-        given.pop("prompt", None)
-        if "completion_ids" in named:
-            given |= _completion_ids(members, named["completion_ids"])
+        for own in ("prompt", "completion", "completion_ids"):  # TRL does not pass these columns on
+            given.pop(own, None)
+        if "completion_ids" in named or all_columns:
+            given |= _completion_ids(members, named.get("completion_ids"))
         for name in bound_names(function) & given.keys():
             del given[name]
         return Arguments((), given if all_columns else {n: v for n, v in given.items() if n in named})
@@ -94,6 +95,13 @@ def _trl_values(outcome: Any, extra: Mapping[str, Sequence[Any]]) -> list[Any]:
     return [with_parts(v, {name: column[i] for name, column in columns.items()}) for i, v in enumerate(values)]
 
 
+def _messages(trajectory: StoredTrajectory) -> list[dict[str, Any]]:
+    """The completion as messages. TRL parses it only where there are tools; without any, `content` is all that was
+    sampled, the reasoning with its marks included.
+    """
+    return parsed_messages(trajectory) if trajectory.extra.get("tools") else decoded_messages(trajectory)
+
+
 def _annotated_form(parameter: inspect.Parameter | None) -> bool | None:
     """Whether `completions` is annotated as lists of messages; None without a clear annotation."""
     annotation = parameter.annotation if parameter else inspect.Parameter.empty
@@ -107,6 +115,8 @@ def _annotated_form(parameter: inspect.Parameter | None) -> bool | None:
 
 
 def _is_conversational(group: Group) -> bool:
+    if any(trajectory.extra.get("tools") for trajectory in group.trajectories):
+        return True  # TRL calls tools from messages alone
     prompt = group.row.get("prompt")
     if isinstance(prompt, str | list):
         return isinstance(prompt, list)
@@ -121,12 +131,12 @@ def _text_prompt(trajectory: StoredTrajectory) -> str:
     return prompt if isinstance(prompt, str) else trajectory.prompt
 
 
-def _completion_ids(members: Sequence[StoredTrajectory], parameter: inspect.Parameter) -> dict[str, Any]:
-    """Token ids of each completion; where the service gave none, a default of the function is used."""
+def _completion_ids(members: Sequence[StoredTrajectory], parameter: inspect.Parameter | None) -> dict[str, Any]:
+    """Token ids of each completion; where the service gave none, only a function that requires them fails."""
     ids = [[token.token_id for choice in t.choices for token in choice.sampled_tokens()] for t in members]
     for trajectory, own in zip(members, ids, strict=True):
         if not own or None in own:
-            if parameter.default is not inspect.Parameter.empty:
+            if parameter is None or parameter.default is not inspect.Parameter.empty:
                 return {}
             message = f"the service gave no token ids for {trajectory.name}, which completion_ids would be"
             raise RewardError(message, hint=f"%logprobs {trajectory.name.partition('/')[0]}")

@@ -3,7 +3,9 @@
 import functools
 import inspect
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from types import CodeType
 from typing import Any, Literal, NamedTuple
 
 from rolloutlab.errors import InputError, RewardError
@@ -11,10 +13,10 @@ from rolloutlab.objective.preflight import count
 from rolloutlab.store.models import Group, StoredTrajectory
 from rolloutlab.store.rewards import finite
 from rolloutlab.trajectories.scoring.calls import Arguments, RewardCall, bound_names
+from rolloutlab.trajectories.scoring.decoded import decoded_messages, split_messages
 from rolloutlab.trajectories.scoring.event_loop import in_thread
 from rolloutlab.trajectories.scoring.signatures import (
     check_known,
-    completion_of,
     is_asynchronous,
     wanted,
     with_parts,
@@ -81,15 +83,18 @@ def verifiers_call(
         known = [n for n in names if n not in {"answer", "answers"} or answer in columns]
         check_known(part.function, [*known, *part.objects, *columns], _HINTS)
 
+    marked = any(_reads_marks(p) for p in parts)
+    note = "reasoning is in content, as <think>...</think>, which it reads" if marked else ""
+
     def arguments(members: Sequence[StoredTrajectory], _group: Group) -> Arguments:
-        return Arguments(([_state(t, answer) for t in members],), {})
+        return Arguments(([_state(t, answer, marked) for t in members],), {})
 
     async def score(states: Sequence[dict[str, Any]]) -> Any:
         values = await _scores(parts, states)
         return values if per == "group" else values[0]
 
     named = type(function) if is_rubric(function) else function
-    return RewardCall(name, functools.wraps(named, updated=())(score), per, "verifiers", True, arguments)
+    return RewardCall(name, functools.wraps(named, updated=())(score), per, "verifiers", True, arguments, note=note)
 
 
 async def _scores(parts: Sequence[_RubricPart], states: Sequence[dict[str, Any]]) -> list[Any]:
@@ -135,10 +140,47 @@ async def _awaited(function: Any, objects: Mapping[str, Any]) -> Any:
     return await in_thread(function, **arguments)
 
 
-def _state(trajectory: StoredTrajectory, answer: str) -> dict[str, Any]:
+def _reads_marks(part: _RubricPart) -> bool:
+    """Whether a function or a parser of its rubric expects `<think>` marks in the content of a message.
+
+    verifiers passes messages as the service gave them, with the reasoning in a field of its own where it was parsed;
+    `ThinkParser`, and `XMLParser` with a field `think`, are for services that do not parse it.
+    """
+    for value in part.objects.values():
+        if any(c.__name__ == "ThinkParser" for c in type(value).__mro__):
+            return True
+        if any("think" in tags for _, tags in getattr(value, "_fields", ())):
+            return True
+    return "think>" in " ".join(_texts_of(part.function))
+
+
+def _texts_of(function: Any) -> Iterator[str]:
+    """The texts in a function's code, in what it closes over, and in the globals that it names."""
+    function = inspect.unwrap(getattr(function, "func", function))
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return
+    known = inspect.getclosurevars(function) if inspect.isfunction(function) else None
+    named = [*known.nonlocals.values(), *known.globals.values()] if known else []
+    for value in (*named, *_constants(code)):
+        if isinstance(value, re.Pattern):
+            yield str(value.pattern)
+        elif isinstance(value, str):
+            yield value
+        elif inspect.isfunction(value) and value is not function:
+            yield from (text for text in _constants(value.__code__) if isinstance(text, str))
+
+
+def _constants(code: CodeType) -> Iterator[Any]:
+    for constant in code.co_consts:
+        yield from _constants(constant) if isinstance(constant, CodeType) else [constant]
+
+
+def _state(trajectory: StoredTrajectory, answer: str, marked: bool) -> dict[str, Any]:
     """What a `State` of verifiers has of a finished rollout, and the columns of the row."""
     row, info = trajectory.row, trajectory.row.get("info") or {}
-    completion = [_MessageDict(message) for message in completion_of(trajectory)]
+    messages = decoded_messages(trajectory) if marked else split_messages(trajectory)
+    completion = [_MessageDict(message) for message in messages]
     prompt = [_MessageDict(m) for m in trajectory.messages[: len(trajectory.items) - len(completion)]]
     return {
         **row,

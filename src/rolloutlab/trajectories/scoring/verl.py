@@ -1,4 +1,4 @@
-"""Call of a reward function of verl: the answer as `solution_str`, and the columns of its data files.
+"""Call of a reward function of verl: all that was sampled as `solution_str`, and the columns of its data files.
 
 https://verl.readthedocs.io/en/latest/preparation/reward_function.html
 """
@@ -10,6 +10,7 @@ from typing import Any
 from rolloutlab.errors import RewardError
 from rolloutlab.store.models import Group, StoredTrajectory
 from rolloutlab.trajectories.scoring.calls import Arguments, RewardCall, bound_names
+from rolloutlab.trajectories.scoring.decoded import completion_items, decoded_conversation
 from rolloutlab.trajectories.scoring.signatures import check_known, is_asynchronous, wanted, with_parts
 
 OWN = {"solution_str", "ground_truth"}
@@ -25,8 +26,11 @@ def verl_call(function: Any, name: str, columns: Sequence[str]) -> RewardCall:
     def arguments(members: Sequence[StoredTrajectory], _group: Group) -> Arguments:
         (trajectory,) = members
         row = trajectory.row
-        extra = {"data_source": row.get("data_source"), "extra_info": row.get("extra_info")}
-        given = {**row, **extra, "solution_str": trajectory.answer}
+        info = row.get("extra_info")
+        if info is None or isinstance(info, Mapping):  # verl adds these to it
+            info = {**(info or {}), "num_turns": 1 + len(completion_items(trajectory)), "rollout_reward_scores": {}}
+        extra = {"data_source": row.get("data_source"), "extra_info": info}
+        given = {**row, **extra, "solution_str": decoded_conversation(trajectory)}
         if "ground_truth" not in row:
             given["ground_truth"] = _right_answer(row)
         return Arguments((), {n: v for n, v in given.items() if n in named and n not in bound_names(function)})
