@@ -4,6 +4,8 @@ from functools import partial
 
 import pytest
 
+from rolloutlab.errors import InputError
+from rolloutlab.session import Session
 from tests.environments.conftest import notebook, policy  # noqa: F401  # fixtures
 from tests.magics.conftest import bare  # noqa: F401
 
@@ -93,3 +95,134 @@ def test_a_function_without_a_row_may_make_environments_of_our_own(counting):
     counting.run(OWN)
     counting.run("def made(): return Own({})")
     assert counting.run("%%chat own --env made\n").trajectories[0].reward == 1.0
+
+
+# As TRL's guide to OpenEnv has them: the reward is an attribute, which a reward function reads
+
+
+ECHO = """
+class Echo:
+    def __init__(self):
+        self.reward = 0.0
+    def reset(self, **kwargs) -> str | None:
+        self.reward = 0.0
+        return "Echo something."
+    def echo(self, message: str) -> str:
+        '''Echo the message back.
+
+        Args:
+            message: the message to echo
+        '''
+        self.reward += 0.1 * len(message)
+        return message
+
+def reward_func(environments, **kwargs):
+    return [environment.reward for environment in environments]
+"""
+
+
+def echo(message):
+    function = {"name": "echo", "arguments": f'{{"message": "{message}"}}'}
+    return {"role": "assistant", "content": None, "tool_calls": [{"id": "c", "type": "function", "function": function}]}
+
+
+@pytest.fixture
+def echoing(notebook, policy):  # noqa: F811
+    policy.answer = lambda messages: "done" if any(m["role"] == "tool" for m in messages) else echo("hello")
+    notebook.run(ECHO)
+    notebook.shell.user_ns["lab"] = Session  # lab.environment needs no lab
+    notebook.run("echoes = [{'prompt': [{'role': 'user', 'content': 'Go.'}], 'weight': 2.0}]")
+    return notebook
+
+
+def test_an_environment_without_a_reward_leaves_it_empty_and_says_what_to_write(echoing, capsys):
+    played = echoing.run("%%chat echoed --over echoes --env Echo\n").trajectories[0]
+    assert played.reward is None
+    assert played.components == {}
+    assert not [name for name in played.metrics if "reward" in name or name == "env"]
+    assert played.episode_end == "done"
+    assert "1 episode of Echo ended without a reward" in capsys.readouterr().out
+
+
+def test_its_reward_functions_are_called_with_the_environment_at_the_end(echoing, capsys):
+    echoing.run("env = lab.environment(Echo, reward_funcs=reward_func)")
+    played = echoing.run("%%chat echoed --over echoes --env env\n").trajectories[0]
+    assert played.reward == pytest.approx(0.5)
+    assert played.metrics["env"] == pytest.approx(0.5)
+    assert "without a reward" not in capsys.readouterr().out
+    assert len(echoing.run("%%chat echoed --resume --env env\n").trajectories) == 1
+
+
+FUNCTIONS = """
+seen = []
+
+async def last(prompts, completions, environments, weight, log_extra, trainer_state=None, **others):
+    seen.append((prompts, completions, weight))
+    return [w * float(c[-1]["content"] == "done") for c, w in zip(completions, weight)]
+
+def none(completions):
+    return [None]
+"""
+
+
+def test_reward_functions_get_prompts_completions_and_columns_and_add_up(echoing):
+    echoing.run(FUNCTIONS)
+    echoing.run("env = lab.environment(Echo, reward_funcs=[reward_func, last, none])")
+    played = echoing.run("%%chat echoed --over echoes --env env\n").trajectories[0]
+    assert played.reward == pytest.approx(2.5)
+    ((prompts, completions, weight),) = echoing["seen"]
+    assert prompts == [[{"role": "user", "content": "Go.Echo something."}]]
+    called, result, done = completions[0]
+    assert called["tool_calls"][0]["function"] == {"name": "echo", "arguments": {"message": "hello"}}
+    assert (called["content"], result["content"], done["content"], weight) == ("", "hello", "done", [2.0])
+
+
+def test_a_reward_of_the_environment_and_of_functions_add_up(counting):
+    counting.shell.user_ns["lab"] = Session
+    counting.run("def value(environments, **kwargs): return [10.0 * env.value for env in environments]")
+    counting.run("env = lab.environment(Counter, reward_funcs=[value])")
+    assert counting.run("%%chat counted --over rows --env env\n").trajectories[0].reward == 77.0
+
+
+def test_where_no_reward_function_applies_there_is_no_reward(echoing):
+    echoing.run(FUNCTIONS)
+    echoing.run("env = lab.environment(Echo, reward_funcs=[none])")
+    assert echoing.run("%%chat echoed --over echoes --env env\n").trajectories[0].reward is None
+
+
+@pytest.mark.parametrize("function", ["lambda environments: [1.0, 2.0]", "lambda environments: 1 / 0", "lambda: ['x']"])
+def test_a_reward_function_that_fails_ends_its_episode_without_a_reward(echoing, function):
+    echoing.run(f"env = lab.environment(Echo, reward_funcs={function})")
+    played = echoing.run("%%chat echoed --over echoes --env env\n").trajectories[0]
+    assert (played.reward, played.episode_end) == (None, "error")
+    assert "reward_funcs" in played.extra["logs"][-1]
+
+
+def test_a_model_as_a_reward_function_is_refused(echoing):
+    with pytest.raises(InputError, match="'org/reward-model' is not a reward function"):
+        echoing.run("env = lab.environment(Echo, reward_funcs='org/reward-model')")
+
+
+TOOLS_ALONE = """
+class Alone:
+    def __init__(self, row): self.tools = [self.look]
+    def reset(self, seed): return "go"
+    def look(self) -> str:
+        "Look around."
+        return GIVEN
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "reward"), [("'a wall'", None), ("Step('a wall', 0.5)", 0.5), ("Step('a wall')", 0.0)]
+)
+def test_tools_alone_give_a_reward_only_with_a_step(notebook, policy, given, reward):  # noqa: F811
+    function = {"name": "look", "arguments": "{}"}
+    looks = {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"id": "c", "type": "function", "function": function}],
+    }
+    policy.answer = lambda messages: "done" if any(m["role"] == "tool" for m in messages) else looks
+    notebook.run(TOOLS_ALONE.replace("GIVEN", given))
+    assert notebook.run("%%chat alone --env Alone\n").trajectories[0].reward == reward

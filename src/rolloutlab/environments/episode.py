@@ -19,6 +19,8 @@ from rolloutlab.environments.thread import CallTimeoutError, EnvironmentThread, 
 from rolloutlab.errors import RolloutlabError, described
 
 T = TypeVar("T")
+Conversation = tuple[list[dict[str, Any]], list[dict[str, Any]]]
+"""The messages before the first completion, and from it on."""
 CALL_TIMEOUT = 60.0
 """Seconds for one call of an environment."""
 _HERE = str(Path(__file__).parent)
@@ -94,10 +96,16 @@ class Episode:
         """What comes of an answer."""
         return self.read("step", turn_of, await self.call("step", lambda: self._environment.step(answer)))
 
-    async def final_reward(self) -> float:
-        """The reward of the whole episode, beside those of its turns."""
+    async def final_reward(self, conversation: Conversation) -> float | None:
+        """The reward of the whole episode, beside those of its turns; None where it gives none.
+
+        conversation: prompt and completion as messages, for reward functions of TRL.
+        """
+        if "score" in self._methods:
+            reward = await self.call("reward_funcs", lambda: self._environment.score(conversation))
+            return None if reward is None else self.read("reward_funcs", partial(reward_of, hint="0.5"), reward)
         if "get_reward" not in self._methods:
-            return 0.0
+            return 0.0 if self.takes_answers else None
         reward = await self.call("get_reward", lambda: self._environment.get_reward())
         return self.read("get_reward", partial(reward_of, hint="return a number such as 0.5"), reward)
 
@@ -162,7 +170,8 @@ class Episode:
     def _having(self) -> frozenset[str]:
         """The methods of the protocol that it has. In its thread: what looks like one may be a property that hangs."""
         names = ("reset", "step", "open", "get_reward")
-        return frozenset(name for name in names if callable(getattr(self._environment, name, None)))
+        own = {"score"} if getattr(self._environment, "has_reward_functions", False) is True else set()
+        return frozenset({name for name in names if callable(getattr(self._environment, name, None))} | own)
 
     def _having_tools(self) -> list[Callable[..., Any]] | None:
         return list(self._environment.tools or ()) if hasattr(self._environment, "tools") else None

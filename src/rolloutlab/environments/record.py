@@ -19,12 +19,14 @@ END = "episode_end"
 class EpisodeRecord:
     """The environment's name, the reward of each answer, and of the whole; how it ended, once it has.
 
+    final_reward: None where nothing of the environment gives a reward; 0 would be a score.
+
     info: numbers and texts of its steps, the latest of each name.
     """
 
     environment: str
     turn_rewards: tuple[float, ...] = ()
-    final_reward: float = 0.0
+    final_reward: float | None = 0.0
     info: Mapping[str, Scalar] = field(default_factory=dict)
     end: End | None = None
 
@@ -36,14 +38,14 @@ class EpisodeRecord:
     def total(self) -> float:
         """The sum of its rewards; not finite where that is too large for a float."""
         try:
-            return math.fsum([*self.turn_rewards, self.final_reward])
+            return math.fsum([*self.turn_rewards, self.final_reward or 0.0])
         except OverflowError:
             return math.inf
 
     @property
     def components(self) -> dict[str, float]:
         """The component of the reward of an episode that has ended without a failure of its environment."""
-        if self.end in {None, "timeout", "error"}:
+        if self.end in {None, "timeout", "error"} or self.final_reward is None:
             return {}
         return {ENVIRONMENT: self.total}
 
@@ -54,7 +56,8 @@ class EpisodeRecord:
         }
         numbers = {name: value for name, value in own.items() if not isinstance(value, str)}
         texts = {name: value for name, value in own.items() if isinstance(value, str)}
-        rewards = {f"{TURN_REWARD}{turn}": reward for turn, reward in enumerate(self.turn_rewards)}
+        given = self.turn_rewards if self.final_reward is not None else ()
+        rewards = {f"{TURN_REWARD}{turn}": reward for turn, reward in enumerate(given)}
         ended = {END: self.end} if self.end else {}
         return {
             "metrics": {**numbers, **rewards, **self.components},

@@ -19,7 +19,8 @@ def source_of(env: Any, /, **options: Any) -> Source:
     """The source of environments that an argument `env` stands for.
 
     env: a class, a factory, a generator function, a source, or a name: `gymnasium:ID`, `openenv:URL`,
-    `reasoning-gym:DATASET` or `textarena:ID`. options: of the package, for a name, such as `is_slippery=False`.
+    `reasoning-gym:DATASET` or `textarena:ID`. options: of the package, for a name, such as `is_slippery=False`; for a
+    factory of TRL's, `reward_funcs`, which are called with its environments at the end of an episode.
 
     Raises:
         InputError: it is none of these; a package that is not installed, or a name that it does not have; an instance,
@@ -27,6 +28,8 @@ def source_of(env: Any, /, **options: Any) -> Source:
     """
     if isinstance(env, str):
         return adapted(env, options)
+    if callable(env) and options.keys() == {"reward_funcs"} and is_trl_factory(env):
+        return TrlSource(env, options["reward_funcs"])
     if options:
         raise InputError("options are for names such as gymnasium:FrozenLake-v1", hint="functools.partial(CLASS, ...)")
     if callable(getattr(env, "environment", None)) and callable(getattr(env, "rows", None)):

@@ -1,10 +1,12 @@
 """Adapter of TRL's environments: what its `environment_factory` takes, as a source."""
 
 import inspect
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from rolloutlab.environments.adapters import name_with
 from rolloutlab.environments.protocol import Observation
 from rolloutlab.errors import InputError
 
@@ -29,6 +31,23 @@ def is_trl_factory(factory: Callable[..., Any]) -> bool:
     return len(parameters) == 1 and not hasattr(made, "step")  # with a step it is meant as one of ours
 
 
+def _functions(given: Any) -> list[Callable[..., Any]]:
+    functions = list(given) if isinstance(given, list | tuple) else [given]
+    for function in functions:
+        if not callable(function):
+            what = f"{function!r} is not a reward function; models that score are not supported"
+            raise InputError(what, hint="reward_funcs=[reward_func], def reward_func(environments, **kwargs)")
+    return functions
+
+
+async def _called(function: Callable[..., Any], given: Mapping[str, Any]) -> Any:
+    """What a function returns for those arguments that it takes."""
+    parameters = inspect.signature(function).parameters
+    everything = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+    outcome = function(**{name: value for name, value in given.items() if everything or name in parameters})
+    return await outcome if inspect.isawaitable(outcome) else outcome
+
+
 def _takes(signature: inspect.Signature, *arguments: Any) -> bool:
     try:
         signature.bind(*arguments)
@@ -38,13 +57,23 @@ def _takes(signature: inspect.Signature, *arguments: Any) -> bool:
 
 
 class TrlSource:
-    """Environments of a factory of TRL's; the rows are those of its data set, with a `prompt` or without."""
+    """Environments of a factory of TRL's; the rows are those of its data set, with a `prompt` or without.
 
-    def __init__(self, factory: Callable[[], Any]) -> None:
+    reward_funcs: functions as `GRPOTrainer` takes them, called with the environment of an episode at its end.
+    """
+
+    def __init__(self, factory: Callable[[], Any], reward_funcs: Any = ()) -> None:
         self._factory = factory
+        self._functions = _functions(reward_funcs)
         made = factory.func if isinstance(factory, partial) else factory
-        self.name = getattr(made, "__name__", type(made).__name__)
-        self.is_async = any(inspect.iscoroutinefunction(each) for _, each in inspect.getmembers(made))
+        self.name = name_with(
+            getattr(made, "__name__", type(made).__name__),
+            {"reward_funcs": [getattr(each, "__name__", type(each).__name__) for each in self._functions]}
+            if self._functions
+            else {},
+        )
+        own = [each for _, each in inspect.getmembers(made)]
+        self.is_async = any(map(inspect.iscoroutinefunction, (*own, *self._functions)))
 
     def rows(self, limit: int | None, seed: int) -> None:
         """None: the rows are those of `over`, or one empty row."""
@@ -54,19 +83,22 @@ class TrlSource:
         if not hasattr(environment, "reset"):
             return environment
         takes_seed = "seed" in inspect.signature(environment.reset).parameters  # one of ours, of a function
-        return environment if takes_seed else TrlEnvironment(environment, row)
+        return environment if takes_seed else TrlEnvironment(environment, row, self._functions)
 
 
 class TrlEnvironment:
     """One instance. `reset` gets the row as keywords; what it returns is appended to the last message of the prompt.
 
     Its public methods are tools, but for `get_reward`, which gives the reward, and `close`. An answer without a call
-    ends the episode.
+    ends the episode. The reward is that of `get_reward` and of the reward functions together; without any there is
+    none, as nothing but a function knows in which of its attributes an environment keeps one.
     """
 
-    def __init__(self, environment: Any, row: Mapping[str, Any]) -> None:
+    def __init__(self, environment: Any, row: Mapping[str, Any], functions: Sequence[Callable[..., Any]] = ()) -> None:
         self._environment = environment
         self._row = row
+        self._functions = functions
+        self.has_reward_functions = bool(functions)
         names = [name for name, _ in inspect.getmembers(type(environment), predicate=inspect.isfunction)]
         own = {"reset", "get_reward", "close"}
         self.tools = [getattr(environment, name) for name in names if name not in own and not name.startswith("_")]
@@ -81,6 +113,23 @@ class TrlEnvironment:
             raise InputError(f"it does not take the row: {error}", hint="def reset(self, **row)") from None
         observation = self._environment.reset(**self._row)
         return self._begun_async(observation) if inspect.isawaitable(observation) else self._begun(observation)
+
+    async def score(self, conversation: tuple[list[Any], list[Any]]) -> float | None:
+        """The sum of what the reward functions return, of `get_reward` too; None where none of them applies."""
+        prompt, completion = conversation
+        columns = {name: [value] for name, value in self._row.items() if name not in {"prompt", "completion"}}
+        given = {"prompts": [prompt], "completions": [completion], **columns, "environments": [self._environment]}
+        logs = {"log_extra": lambda *_: None, "log_metric": lambda *_: None}
+        rewards = []
+        for function in self._functions:
+            values = list(await _called(function, {**given, **logs, "trainer_state": None}))
+            if len(values) != 1:
+                message = f"a reward function returned {len(values)} rewards for one environment"
+                raise InputError(message, hint="return [env.reward for env in environments]")
+            rewards += [value for value in values if value is not None and value == value]
+        if hasattr(self, "get_reward"):
+            rewards.append(await _called(self.get_reward, {}))
+        return math.fsum(rewards) if rewards else None
 
     async def _begun_async(self, observation: Any) -> Observation:
         return self._begun(await observation)

@@ -9,7 +9,7 @@ from typing import Any
 
 from rolloutlab.api.wire.chat import Choice, MessageOrChoice, ToolCall, ToolMessage
 from rolloutlab.api.wire.reasoning import reasoning_of
-from rolloutlab.environments.episode import Episode, EpisodeError
+from rolloutlab.environments.episode import Conversation, Episode, EpisodeError
 from rolloutlab.environments.observations import MAX_CHARS, BadStepError, EnvironmentTurn, Scalar, step_of
 from rolloutlab.environments.protocol import Source, Step
 from rolloutlab.environments.record import End, EpisodeRecord
@@ -17,6 +17,7 @@ from rolloutlab.errors import InputError, RefusedError
 from rolloutlab.sampling.config import SamplingConfig
 from rolloutlab.sampling.rollout import Rollout
 from rolloutlab.sampling.tools import Tools, as_text, call_name, failure_text
+from rolloutlab.store.decoded import parsed_message
 from rolloutlab.store.models import Group, NewGroup
 from rolloutlab.store.texts import plain_text
 
@@ -161,15 +162,23 @@ class Episodes:
         played = self._open[self._key(rollout)]
         assert rollout.episode
         try:
-            final = await played.episode.final_reward()
+            final = await played.episode.final_reward(self._conversation(rollout))
         except EpisodeError as error:
             return await self._failed(rollout, error)
+        if final is None and played.gave_steps:
+            final = 0.0
         record = replace(rollout.episode, final_reward=final, end=end)
         if not isfinite(record.total):
             too_large = EpisodeError("the sum of its rewards is no finite number", hint="smaller rewards")
             return await self._failed(rollout, too_large)
         await self.close(rollout)
         return replace(rollout, pending=0, episode=record)
+
+    def _conversation(self, rollout: Rollout) -> Conversation:
+        """The messages of an episode as TRL gives them to reward functions."""
+        items = (*self._groups[rollout.place].prompt, *rollout.items)
+        first = next((i for i, item in enumerate(items) if isinstance(item, Choice)), len(items))
+        return [item.to_wire() for item in items[:first]], [parsed_message(item) for item in items[first:]]
 
     async def _failed(self, rollout: Rollout, error: EpisodeError) -> Rollout:
         await self.close(rollout)
@@ -184,6 +193,8 @@ class _Played:
         self.episode = episode
         self.own = Tools()
         self.has_tools = False
+        self.gave_steps = False
+        """Whether a tool returned a `Step`, and with it a reward."""
 
     def offer(self, shared: Tools) -> None:
         """Describe its tools; EpisodeError where one cannot be."""
@@ -227,6 +238,7 @@ class _Played:
             return f"error: {text}", Step(None)
         if not isinstance(result, Step):
             return self.episode.read(name, _bounded_text, result), Step(None)
+        self.gave_steps = True
         step = self.episode.read(name, step_of, result)
         return "" if step.observation is None else self.episode.read(name, _bounded_text, step.observation), step
 

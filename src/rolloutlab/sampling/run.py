@@ -110,6 +110,7 @@ def sample(
         runner = RolloutRunner(run.plan, run.groups, ask, run.tools, writer.take, writer.fail, again, played)
         with early_end(writer, meter, progress):
             connector.http.run(play(), show, to_its_end=True)
+    progress.keep(writer.unscored())
     writer.check()
     assert writer.collection, "without any answer the check has raised"
     return lab.by_id(writer.collection.id)

@@ -30,6 +30,7 @@ class TrajectoryWriter:
         self.done = 0
         self.begun = 0
         self.failed = 0
+        self._unscored = 0
         self.tokens = 0
         self.text = ""
         self._first_error: ServiceError | None = None
@@ -65,7 +66,17 @@ class TrajectoryWriter:
             self.close()  # unless it is under way: its end may have come while this waited for the disk
         self.tokens += sum(_usage(completion)[1] for _, completion in answers)
         self.begun += sum(len(rollouts) for rollouts, _ in answers)
-        self.done += sum(not rollout.pending for rollouts, _ in answers for rollout in rollouts)
+        ended = [rollout for rollouts, _ in answers for rollout in rollouts if not rollout.pending]
+        self.done += len(ended)
+        self._unscored += sum(r.episode is not None and r.episode.final_reward is None for r in ended)
+
+    def unscored(self) -> str:
+        """That episodes ended without a reward, as nothing of their environment gives one; else empty."""
+        if not self._unscored:
+            return ""
+        what = f"{count(self._unscored, 'episode')} of {self._work.plan.env} ended without a reward"
+        hint = "def get_reward(self): return self.reward, or lab.environment(CLASS, reward_funcs=f)"
+        return f"{what}, as nothing gave one -> {hint}"
 
     def fail(self, rollout: Rollout, error: ServiceError) -> None:
         """Count conversations whose request failed."""

@@ -172,12 +172,18 @@ def test_without_token_ids_the_error_says_what_to_type(said):
     assert raised.value.hint == "%logprobs capitals"
 
 
-@pytest.mark.parametrize("name", ["trainer_state", "environments"])
-def test_what_only_a_trainer_has_is_refused_before_any_call(said, name):
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("trainer_state", "trainer_state=None in its parameters"),
+        ("environments", "env = lab.environment(CLASS, reward_funcs=f), then %%chat NAME --env env"),
+    ],
+)
+def test_what_only_a_trainer_has_is_refused_before_any_call(said, name, hint):
     function = eval(f"lambda completions, {name}: 1 / 0")
     with pytest.raises(InputError, match="only a trainer has") as raised:
         said(function)
-    assert raised.value.hint == f"{name}=None in its parameters"
+    assert raised.value.hint == hint
 
 
 def test_an_optional_trainer_state_keeps_its_default(said):

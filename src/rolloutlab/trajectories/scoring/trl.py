@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from rolloutlab.errors import RewardError
+from rolloutlab.store.decoded import decoded_conversation, decoded_messages, parsed_messages
 from rolloutlab.store.models import Group, StoredTrajectory
 from rolloutlab.trajectories.scoring.calls import Arguments, RewardCall, bound_names
-from rolloutlab.trajectories.scoring.decoded import decoded_conversation, decoded_messages, parsed_messages
 from rolloutlab.trajectories.scoring.signatures import (
     check_known,
     is_asynchronous,
@@ -21,13 +21,17 @@ from rolloutlab.trajectories.scoring.signatures import (
 
 BATCH = ("prompts", "completions", "completion_ids")
 """What a function gets, besides columns."""
+_HINTS = {
+    "trainer_state": "trainer_state=None in its parameters",
+    "environments": "env = lab.environment(CLASS, reward_funcs=f), then %%chat NAME --env env",
+}
 _LOGS = ("log_extra", "log_metric")
 
 
 def trl_call(function: Any, conversational: bool | None, name: str, columns: Sequence[str]) -> RewardCall:
     """The call; InputError for a parameter that is neither of TRL nor a column."""
     known = [*BATCH, *_LOGS, *columns]
-    check_known(function, known, {"trainer_state": "trainer_state=None in its parameters"})
+    check_known(function, known, _HINTS)
     named, all_columns = wanted(function)
     form = _annotated_form(named.get("completions")) if conversational is None else conversational
 

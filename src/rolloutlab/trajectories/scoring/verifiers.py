@@ -10,10 +10,10 @@ from typing import Any, Literal, NamedTuple
 
 from rolloutlab.errors import InputError, RewardError
 from rolloutlab.objective.preflight import count
+from rolloutlab.store.decoded import decoded_messages, split_messages
 from rolloutlab.store.models import Group, StoredTrajectory
 from rolloutlab.store.rewards import finite
 from rolloutlab.trajectories.scoring.calls import Arguments, RewardCall, bound_names
-from rolloutlab.trajectories.scoring.decoded import decoded_messages, split_messages
 from rolloutlab.trajectories.scoring.event_loop import in_thread
 from rolloutlab.trajectories.scoring.signatures import (
     check_known,

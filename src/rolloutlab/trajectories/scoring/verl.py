@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rolloutlab.errors import RewardError
+from rolloutlab.store.decoded import completion_items, decoded_conversation
 from rolloutlab.store.models import Group, StoredTrajectory
 from rolloutlab.trajectories.scoring.calls import Arguments, RewardCall, bound_names
-from rolloutlab.trajectories.scoring.decoded import completion_items, decoded_conversation
 from rolloutlab.trajectories.scoring.signatures import check_known, is_asynchronous, wanted, with_parts
 
 OWN = {"solution_str", "ground_truth"}

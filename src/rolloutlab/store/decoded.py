@@ -77,7 +77,7 @@ def split_messages(trajectory: StoredTrajectory) -> list[dict[str, Any]]:
 
 def parsed_messages(trajectory: StoredTrajectory) -> list[dict[str, Any]]:
     """The messages from the first completion on as `transformers` parses them: reasoning apart, arguments as values."""
-    return [_parsed_message(item) for item in completion_items(trajectory)]
+    return [parsed_message(item) for item in completion_items(trajectory)]
 
 
 def _decoded_message(item: MessageOrChoice) -> dict[str, Any]:
@@ -91,7 +91,8 @@ def _split_message(item: MessageOrChoice) -> dict[str, Any]:
     return {**own, "reasoning_content": thought} if thought else message
 
 
-def _parsed_message(item: MessageOrChoice) -> dict[str, Any]:
+def parsed_message(item: MessageOrChoice) -> dict[str, Any]:
+    """A message as `transformers` parses it: reasoning apart, arguments of calls as values, content a text."""
     message, own = _message(item)
     if message["role"] != "assistant":
         return message

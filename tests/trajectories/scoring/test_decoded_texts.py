@@ -70,7 +70,7 @@ def test_the_reasoning_that_a_service_split_off_is_put_before_the_answer_again(g
         (
             ["be", "cause\n", "</think>", "\n\n42", "<\uff5cend\u2581of\u2581sentence\uff5c>"],
             "because\n</think>\n\n42",
-        ),  # R1: begun
+        ),
         (["<think>because</think>", "42\n", "</s>"], "<think>because</think>42"),
         (["42"], BECAUSE),  # a service with logprobs of the answer alone
         (["x", "y"], BECAUSE),
