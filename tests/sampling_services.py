@@ -97,7 +97,7 @@ class SamplingService:
     def _stream(self, body: Mapping[str, Any]) -> bytes:
         choice = self._choice(body, 0)
         head = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": body["model"]}
-        part = {"index": 0, "delta": choice["message"], "logprobs": choice["logprobs"], "finish_reason": "stop"}
+        part = {**choice, "delta": choice.pop("message")}
         return f"data: {json.dumps({**head, 'choices': [part]})}\n\ndata: [DONE]\n\n".encode()
 
 

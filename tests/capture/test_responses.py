@@ -120,12 +120,15 @@ async def test_a_response_may_be_json_and_its_logprobs_are_given_if_included():
 
 @during
 async def test_an_answer_that_was_cut_is_incomplete():
+    reason = ""
+
     async def cut(request, on_chunk):
         whole = await Upstream()(request, None)
-        choices = [choice.model_copy(update={"finish_reason": "length"}) for choice in whole.choices]
+        choices = [choice.model_copy(update={"finish_reason": reason}) for choice in whole.choices]
         return whole.model_copy(update={"choices": choices})
 
-    async with program(cut) as it:
-        made = (await it.post("responses", input="x")).json()
-        assert (made["status"], made["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
-        assert (await streamed(it, input="x"))[-1]["type"] == "response.incomplete"
+    for reason, told in [("length", "max_output_tokens"), ("content_filter", "content_filter")]:  # noqa: B007 - of `cut`
+        async with program(cut) as it:
+            made = (await it.post("responses", input="x")).json()
+            assert (made["status"], made["incomplete_details"]) == ("incomplete", {"reason": told})
+            assert (await streamed(it, input="x"))[-1]["type"] == "response.incomplete"

@@ -11,7 +11,7 @@ from rolloutlab.engines.check import Conformance
 from rolloutlab.engines.local import LocalEngine
 from rolloutlab.engines.open import open_engine
 from rolloutlab.engines.vllm import VllmSampled
-from rolloutlab.errors import InputError, ServiceError, SignInError, UnreachableError
+from rolloutlab.errors import BrokenOffError, InputError, ServiceError, SignInError, UnreachableError
 from rolloutlab.policy.checkpoints import drafted, seal
 from rolloutlab.policy.decode import CompletionRequest
 from rolloutlab.policy.state import State, write_state
@@ -166,6 +166,15 @@ def test_the_most_likely_tokens_are_those_of_the_engine(engine_of, server, local
     for there, here in zip(row.top, ours.top, strict=True):
         assert [token for token, _ in there] == [token for token, _ in here]
         assert [p for _, p in there] == pytest.approx([p for _, p in here], abs=1e-4)
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+@pytest.mark.parametrize("reason", ["abort", "error", "repetition"])
+def test_a_completion_that_the_server_breaks_off_is_no_completion(engine_of, server, reason, streamed):
+    server.breaks_off = reason
+    hear = (lambda row: None) if streamed else None
+    with pytest.raises(BrokenOffError, match=f"broke off the completion: {reason}"):
+        sampled(engine_of(server), None, CompletionRequest(PROMPT, 40, seed=3), on_token=hear)
 
 
 def test_a_cancelled_chat_is_abandoned_by_the_server(engine_of, server):

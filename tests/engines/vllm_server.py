@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +63,8 @@ class UnloadBody(_Strict):
 
 @dataclass
 class VllmServer:
-    """max_lora_rank, updating: of the options it was started with. hold: completions wait for it.
+    """max_lora_rank, updating: of the options it was started with. hold: completions wait for it. breaks_off: the
+    reason that completions give for ending after two tokens.
 
     begun, left: a completion was asked for, and its client left before the answer. unloaded: an adapter was removed.
     """
@@ -81,6 +82,7 @@ class VllmServer:
     left: threading.Event = field(default_factory=threading.Event)
     unloaded: threading.Event = field(default_factory=threading.Event)
     hold: asyncio.Event | None = None
+    breaks_off: str | None = None
     url: str = ""
 
 
@@ -174,7 +176,12 @@ async def _sampled(server: VllmServer, body: CompletionBody, request: Request) -
             server.left.set()
             return None
         await asyncio.wait([work], timeout=0.01)
-    return (await work)[0][0]
+    row = (await work)[0][0]
+    return (
+        replace(row, tokens=row.tokens[:2], logprobs=row.logprobs[:2], finish=server.breaks_off)
+        if server.breaks_off
+        else row
+    )
 
 
 def _part(row: Completion, start: int, end: int) -> dict[str, Any]:

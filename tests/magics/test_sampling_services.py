@@ -4,6 +4,7 @@ import httpx
 import pytest
 
 from rolloutlab.api.http.client import HttpClient
+from rolloutlab.errors import ServiceError
 from rolloutlab.magics import register
 from rolloutlab.session import Session
 from rolloutlab.settings import Address, Settings
@@ -46,6 +47,70 @@ def test_each_completion_is_sampled_once_whatever_is_refused(at, kind):
     assert sum(body.get("n", 1) if service.gives_n else 1 for body in sampled) == 12
     assert len(service.taken) - len(sampled) <= 2
     assert collection.missing == 0
+
+
+class Ending(services.SamplingService):
+    """Its answers end with these reasons, in turn; for the last one for ever."""
+
+    def __init__(self, *reasons, **message):
+        super().__init__()
+        self.reasons, self.message = list(reasons), message
+
+    def _choice(self, body, i):
+        reason = self.reasons.pop(0) if len(self.reasons) > 1 else self.reasons[0]
+        choice = super()._choice(body, i)
+        return {**choice, "finish_reason": reason, "message": {**choice["message"], **self.message}}
+
+
+TALK = "%%chat answers -n 2\nuser: a\nassistant:\nuser: b"
+
+
+def test_an_answer_that_the_service_broke_off_is_cut_off_and_ends_its_conversation(at):
+    notebook = at(Ending("abort", "stop"))
+    collection = notebook.run(TALK)
+    broken, whole = collection.trajectories
+    assert (broken.finish_reason, len(broken.choices), len(whole.choices)) == ("length", 1, 2)
+    why = "ended with an answer that is not whole, 1 turn early"
+    assert broken.extra["logs"] == ["the service broke off this answer (abort)", why]
+    assert "logs" not in whole.extra
+    assert "[the service broke off this answer (abort)]" in repr(collection)
+    assert "broken off by the service" in collection._repr_html_()
+
+
+def test_an_answer_that_a_content_filter_ended_is_called_that(at):
+    notebook = at(Ending("SAFETY", "stop", content=None))
+    filtered, whole = notebook.run(TALK).trajectories
+    assert (filtered.finish_reason, len(filtered.choices), len(whole.choices)) == ("content_filter", 1, 2)
+    assert filtered.extra["logs"][0] == "the service's content filter ended this answer (SAFETY)"
+
+
+@pytest.mark.parametrize("reason", ["error", "network_error"])
+def test_an_answer_that_ended_in_an_error_is_a_failed_request_and_sampled_again(at, reason):
+    service = Ending("stop", reason, "stop")
+    notebook = at(service)
+    collection = notebook.run("%%chat answers -n 2\nx")
+    assert [t.finish_reason for t in collection.trajectories] == ["stop", "stop"]
+    assert [body.get("n", 1) for body in service.taken] == [2, 1]
+    service.reasons = [reason]
+    with pytest.raises(ServiceError, match=f"the service broke off the answer: it gives '{reason}' as its reason"):
+        notebook.run("%%chat others -n 2\nx")
+
+
+@pytest.mark.parametrize("content", [None, ""])
+def test_an_answer_that_was_broken_off_before_its_first_token_is_a_failed_request(at, content):
+    notebook = at(Ending("abort", content=content, reasoning_content=None))
+    with pytest.raises(ServiceError, match="it gives 'abort' as its reason, and no text"):
+        notebook.run("%%chat answers -n 2\nx")
+
+
+def test_the_error_that_openrouter_puts_into_a_choice_is_shown(at):
+    class OpenRouter(Ending):
+        def _choice(self, body, i):
+            return {**super()._choice(body, i), "error": {"code": 502, "message": "upstream went away"}}
+
+    notebook = at(OpenRouter("error"))
+    with pytest.raises(ServiceError, match="the service broke off the answer: upstream went away"):
+        notebook.run("%%chat answers\nx")
 
 
 @pytest.mark.parametrize("kind", services.EVERY, ids=lambda kind: kind.__name__)

@@ -301,11 +301,13 @@ def test_a_completion_cannot_end_its_own_block_or_begin_another(lab):
 def test_the_judge_sees_whole_completions_and_whether_they_were_cut_off(lab):
     session, judge = lab(lambda completions: {label: {"score": 0.5} for label in completions})
     long = "word " * 20_000 + "end"
-    sample(session, {"France": ["Paris", said(long, finish_reason="length")]})
+    broken = said("Par", finish_reason="length", reported_finish_reason="abort")
+    sample(session, {"France": ["Paris", said(long, finish_reason="length"), broken]})
     session.judge("capitals", model="judge")
     material = judge.requests[0]["messages"][1]["content"]
     assert long in material
     assert material.count("cut off by the token limit]]") == 1
+    assert material.count("the service broke off this answer (abort)]]") == 1
 
 
 def test_the_judge_sees_tool_calls_and_later_turns(lab):

@@ -8,6 +8,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from rolloutlab.api.wire.endings import ending_of
+
 
 def tidied(body: Any) -> Any:
     """The body of a chat completion in the form of the specification; what has no clear meaning stays as it is."""
@@ -19,6 +21,24 @@ def tidied(body: Any) -> Any:
     head |= {"object": "chat.completion", "created": seconds}
     tidy = {**body, **head, "choices": list(map(_choice, choices)) if isinstance(choices, list) else choices}
     return {**tidy, "usage": _whole_counts(body["usage"])} if "usage" in body else tidy
+
+
+def failure_of(choice: Any) -> str | None:
+    """Why there is no answer in a choice: its service reports an error, or broke it off before there was anything.
+
+    None where there is one.
+    """
+    if not isinstance(choice, Mapping):
+        return None
+    reported, message = choice.get("finish_reason"), choice.get("message")
+    ending = ending_of(reported)
+    made = ("content", "refusal", "tool_calls", "function_call", "audio", "reasoning_content", "reasoning")
+    empty = not (isinstance(message, Mapping) and any(message.get(name) for name in made))
+    if ending.reason is None:
+        error = choice.get("error")  # OpenRouter
+        why = error.get("message") if isinstance(error, Mapping) else error
+        return str(why or f"it gives {reported!r} as its reason")
+    return f"it gives {reported!r} as its reason, and no text" if ending.broken_off and empty else None
 
 
 def text_of(content: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from rolloutlab.api.answers import arguments_of, text_of, tidied
+from rolloutlab.api.answers import arguments_of, failure_of, text_of, tidied
 from rolloutlab.api.http.client import HttpClient, Tries
 from rolloutlab.api.kinds import chat_name, kind_of, with_step
 from rolloutlab.api.model_list import model_cards
@@ -129,10 +129,12 @@ async def complete(
 ) -> ChatCompletion:
     """POST {inference_base_url}/chat/completions. Retried when the connection breaks, as it has no side effect.
 
+    Choices that the service reports as failed are left out, so there may be fewer than were requested.
+
     tries: hears of each try.
 
     Raises:
-        ServiceError: the response is not a chat completion; and as `HttpClient.request`.
+        ServiceError: the response is not a chat completion, or no choice is whole; and as `HttpClient.request`.
     """
     with _explained(address, request):
         made = _checked(await http.request("POST", retry=True, tries=tries, **_options(address, request)))
@@ -154,12 +156,20 @@ async def stream(
         async for data in http.events(tries=tries, **_options(address, streaming)):
             if streamed.add(data):
                 on_text(streamed.text)
-        made = _checked(streamed.whole())
+        made = _checked(streamed.whole(), every=True)  # of one that failed, parts were passed on
     return with_step(address, request.model, made)
 
 
-def _checked(body: Any) -> ChatCompletion:
-    completion = ChatCompletion.model_validate(tidied(body))
+def _checked(body: Any, *, every: bool = False) -> ChatCompletion:
+    """The completion, without the choices that failed. every: none may have failed."""
+    tidy = tidied(body)
+    choices = tidy.get("choices") if isinstance(tidy, Mapping) else None
+    if isinstance(choices, list) and (failed := [each for each in choices if failure_of(each) is not None]):
+        whole = [each for each in choices if failure_of(each) is None]
+        if every or not whole:
+            raise ServiceError(f"the service broke off the answer: {failure_of(failed[0])}")
+        tidy = {**tidy, "choices": whole}
+    completion = ChatCompletion.model_validate(tidy)
     if not completion.choices:
         raise ServiceError("the response has no choices", hint=_OTHER)
     return completion

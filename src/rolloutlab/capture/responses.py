@@ -16,6 +16,7 @@ _STATEFUL = {
 }
 """What needs a server that keeps responses, and what to type instead."""
 _SAME = ("temperature", "top_p", "top_logprobs", "seed", "n", "stop", "parallel_tool_calls", "stream", "model")
+_INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 _TEXTS = {"input_text", "output_text", "text", "summary_text", "reasoning_text"}
 
 
@@ -79,11 +80,11 @@ def messages_of(given: Any) -> list[Item]:
 def response(body: Mapping[str, Any], completion: ChatCompletion) -> Item:
     """The response of a body for its completion."""
     choice, usage = completion.choices[0], completion.usage
-    cut = choice.finish_reason == "length"
+    reason = _INCOMPLETE.get(choice.finish_reason)
     made = {
         **begun(body, completion.id, completion.model, completion.created),
-        "status": "incomplete" if cut else "completed",
-        "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
+        "status": "incomplete" if reason else "completed",
+        "incomplete_details": {"reason": reason} if reason else None,
         "output": output(completion),
     }
     if usage:
@@ -122,7 +123,7 @@ def output(completion: ChatCompletion) -> list[Item]:
     message, name = choice.message, completion.id
     items = [reasoning_item(name, message.reasoning_content)] if message.reasoning_content else []
     if message.content or not message.tool_calls:
-        status = "incomplete" if choice.finish_reason == "length" else "completed"
+        status = "incomplete" if choice.finish_reason in _INCOMPLETE else "completed"
         logprobs = [each.to_wire() for each in choice.sampled_tokens()]
         items.append({**message_item(name, status), "content": [text_part(message.content or "", logprobs)]})
     calls = [call for call in message.tool_calls or () if isinstance(call, FunctionToolCall)]

@@ -167,7 +167,10 @@ class VllmSampled:
                     return received.row
         if not reason or not received.row.tokens:
             raise BrokenOffError(f"the answer of {self._url} ended before the completion did")
-        received.row.finish = "stop"  # at a token that its generation config names besides the end of a turn
+        if reason not in {"stop", "length"}:  # such as `abort`, of a server that was paused for new weights
+            raise BrokenOffError(f"{self._url} broke off the completion: {reason}")
+        # stop: at a token that its generation config names besides the end of a turn
+        received.row.finish = "stop" if reason == "stop" else "length"
         return received.row
 
     async def _choices(self, body: dict[str, Any], *, stream: bool) -> AsyncGenerator[_Choice, None]:

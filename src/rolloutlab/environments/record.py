@@ -8,9 +8,10 @@ from typing import Any, Literal, Self
 from rolloutlab.environments.observations import EnvironmentTurn, Scalar
 from rolloutlab.objective.credit import ENVIRONMENT, TURN_REWARD
 
-End = Literal["done", "max_turns", "length", "context", "timeout", "error"]
-"""How an episode ended. length: its last answer was cut off by max_tokens. context: the policy's context has no room
-for another answer. timeout, error: of a call of its environment; such an episode has no reward."""
+End = Literal["done", "max_turns", "length", "content_filter", "context", "timeout", "error"]
+"""How an episode ended. length: its last answer was cut off, by max_tokens or the service. content_filter: by that of
+the service. context: the policy's context has no room for another answer. timeout, error: of a call of its environment;
+such an episode has no reward."""
 END = "episode_end"
 """The property of a trajectory's metadata that holds it."""
 

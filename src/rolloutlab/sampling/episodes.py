@@ -152,8 +152,8 @@ class Episodes:
         after = replace(rollout, items=(*rollout.items, *turn.messages), episode=record, logs=(*rollout.logs, *logs))
         if turn.done:
             return await self._ended(after, "done")
-        if choice.finish_reason == "length":
-            return await self._ended(after, "length")
+        if choice.finish_reason in {"length", "content_filter"}:
+            return await self._ended(after, choice.finish_reason)
         if len(record.turn_rewards) >= self._plan.max_turns:
             return await self._ended(after, "max_turns")
         return after

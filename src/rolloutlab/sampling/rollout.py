@@ -250,17 +250,18 @@ class RolloutRunner:
 
     def _after(self, rollout: Rollout, position: int, choice: Choice) -> Rollout:
         """The rollout of one conversation after its answer."""
-        after = replace(rollout, positions=(position,), items=(*rollout.items, choice))
+        note = choice.ending_note
+        logs = (*rollout.logs, note) if note else rollout.logs
+        after = replace(rollout, positions=(position,), items=(*rollout.items, choice), logs=logs)
         if self._episodes:  # whether it goes on is known once its environment has the answer
             return after
         if choice.message.tool_calls and self._tools.schemas:
             if _calls_in_a_row(after.items) < self._plan.max_turns:
                 return after
             return _ended(after, f"ended after {self._plan.max_turns} answers in a row that called tools")
-        if choice.finish_reason == "length" and rollout.pending > 1:
-            return _ended(
-                after, f"ended with an answer that max_tokens cut off, {count(rollout.pending - 1, 'turn')} early"
-            )
+        if choice.finish_reason in {"length", "content_filter"} and rollout.pending > 1:
+            by = "is not whole" if note else "max_tokens cut off"
+            return _ended(after, f"ended with an answer that {by}, {count(rollout.pending - 1, 'turn')} early")
         return replace(after, pending=rollout.pending - 1)
 
 

@@ -25,14 +25,14 @@ FIELDS = {
     "reward_error": "type and message of the error that a reward function failed with; absent with a reward",
     "advantage_sign": "1 where its reward is above the group's mean, -1 below, 0 at it; absent without a reward",
     "job": "the newest training job that its collection was submitted with",
-    "finish_reason": "why the last completion ended: stop, length or tool_calls",
+    "finish_reason": "why the last completion ended: stop, length, tool_calls or content_filter",
     "turns": "how many times the policy answered",
     "tokens": "how many tokens were sampled",
     REASONING: "how many characters of reasoning; `in` and `regex` search its text, as with reasoning_text",
     REASONING_TEXT: "the reasoning of all turns, a blank line between two; in the document after `assistant reasons:`",
     "tools": "names of the tools that were called, a list",
     "environment": "the environment that answered each turn",
-    "episode_end": "how its episode ended: done, max_turns, length, context, timeout or error",
+    "episode_end": "how its episode ended: done, max_turns, length, content_filter, context, timeout or error",
     "time": "when it was sampled, seconds since 1970",
 }
 """Fields of every trajectory that has them. Besides: the parts of a reward as `reward.PART`, a row as `row.COLUMN`, and

@@ -91,7 +91,7 @@ class StoredTrajectory:
 
     @property
     def episode_end(self) -> str | None:
-        """How its episode with an environment ended: done, max_turns, length, context, timeout or error."""
+        """How its episode with an environment ended, as `environments.record.End`."""
         return str((self.extra.get("metadata") or {}).get("episode_end") or "") or None
 
     @property

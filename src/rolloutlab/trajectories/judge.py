@@ -340,7 +340,8 @@ def _material(group: Group, labels: Mapping[str, StoredTrajectory], rubric: str)
         mark = _digest(mark)
     lines = [f"[[{mark} the conversation]]", *_lines(prompt, mark), f"[[{mark} end of the conversation]]"]
     for label, trajectory in labels.items():
-        cut = ", cut off by the token limit" if trajectory.finish_reason == "length" else ""
+        note = trajectory.choices[-1].ending_note if trajectory.choices else None
+        cut = f", {note}" if note else ", cut off by the token limit" if trajectory.finish_reason == "length" else ""
         lines += [
             "",
             f"[[{mark} completion {label}]]",

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
-from rolloutlab.api.wire.chat import FinishReason
+from rolloutlab.api.wire.endings import FinishReason
 from rolloutlab.errors import InputError, NotFoundError
 from rolloutlab.objective.advantages import Reason
 from rolloutlab.objective.preflight import WHY, count

@@ -229,9 +229,17 @@ def _prompt(group: Group) -> Html:
     return Html(f"{html_table((), rows, labelled=True)}{offered}")
 
 
-def _row(trajectory: StoredTrajectory, reward: str, effect: str) -> list[Cell]:
+def flag_of(trajectory: StoredTrajectory) -> str | None:
+    """How a conversation ended, where a reader should not overlook it."""
     finish = trajectory.episode_end or trajectory.finish_reason or ""
-    flag = Html(f"<b>{escape(FLAGS[finish])}</b>") if finish in FLAGS else finish
+    if finish == "length" and trajectory.choices and trajectory.choices[-1].ending_note:
+        return "broken off by the service"
+    return FLAGS.get(finish)
+
+
+def _row(trajectory: StoredTrajectory, reward: str, effect: str) -> list[Cell]:
+    unusual = flag_of(trajectory)
+    flag = Html(f"<b>{escape(unusual)}</b>") if unusual else trajectory.episode_end or trajectory.finish_reason or ""
     logs = "".join(f"<br>[{_cut(note)}]" for note in _notes(trajectory))
     items = trajectory.items[trajectory.given or 0 :]
     made = history_tree(trajectory)

@@ -16,7 +16,7 @@ from rolloutlab.objective.preflight import WHY
 from rolloutlab.objective.splits import split_note
 from rolloutlab.sanitize import escape_control_chars
 from rolloutlab.store.models import Group, StoredTrajectory, TrajectorySummary
-from rolloutlab.widgets.collection import FLAGS, WHY_NOT
+from rolloutlab.widgets.collection import WHY_NOT, flag_of
 from rolloutlab.widgets.history_tree import history_tree
 
 TEXT_CHARS = 20_000
@@ -82,7 +82,7 @@ def conversation(trajectory: StoredTrajectory, texts: ConversationTexts) -> dict
         "name": escape_control_chars(trajectory.name),
         "tokens": trajectory.tokens,
         "finish": finish or "nothing was sampled",
-        "flag": FLAGS.get(finish or "") if finish else None,
+        "flag": flag_of(trajectory),
         "split": split_note(trajectory.histories()) or None,
         "model": escape_control_chars(trajectory.model + ("" if trajectory.step is None else f"@{trajectory.step}")),
         "turns": turns(trajectory.items[trajectory.given or 0 :], texts, trajectory.turn_rewards),

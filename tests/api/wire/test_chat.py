@@ -132,15 +132,33 @@ def test_a_message_may_have_further_properties_of_those_names():
     assert chat.kind({"index": 0, **both}) == "choice"
 
 
-@pytest.mark.parametrize(
-    ("reported", "read"),
-    [("eos", "stop"), ("end_turn", "stop"), ("model_length", "length"), ("max_tokens", "length"), ("", "stop")],
-)
-def test_any_string_is_a_finish_reason_of_an_answer_and_is_kept_beside_the_nearest_of_a_job(changed, reported, read):
+WHOLE, CUT, CALLS, FILTERED = "stop", "length", "tool_calls", "content_filter"
+ENDINGS = [
+    *[(word, WHOLE, None) for word in ("STOP", "eos", "eos_token", "end_turn", "stop_sequence", "COMPLETE")],
+    *[(word, CUT, None) for word in ("max_tokens", "MAX_TOKENS", "model_length", "maxTokens", "ERROR_LIMIT")],
+    *[(word, CUT, None) for word in ("model_context_window_exceeded", "FinishReason.MAX_TOKENS", {"type": "length"})],
+    *[(word, CALLS, None) for word in ("tool_use", "TOOL_CALL")],
+    *[(word, CUT, f"broke off this answer ({word})") for word in ("abort", "cancelled", "timeout", "repetition")],
+    *[(word, CUT, f"broke off this answer ({word})") for word in ("insufficient_system_resource", "OTHER")],
+    *[(word, CUT, "broke off") for word in ("function_call_filter: MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL")],
+    *[(word, FILTERED, f"filter ended this answer ({word})") for word in ("SAFETY", "RECITATION", "SPII", "refusal")],
+    *[(word, FILTERED, "filter") for word in ("guardrail_intervened", "sensitive", "ERROR_TOXIC")],
+    *[(word, FILTERED, "filter") for word in ("content_filter: SAFETY", "content_filtered")],
+    *[(word, WHOLE, f"{word!r}, whose meaning is not known") for word in ("because", "FINISH_REASON_UNSPECIFIED")],
+    *[(word, WHOLE, "does not say why") for word in (None, "")],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("reported", "read", "note"), ENDINGS)
+def test_any_finish_reason_of_an_answer_is_kept_beside_the_nearest_of_a_job_and_what_is_odd_is_said(
+    changed, reported, read, note
+):
     answered = chat.ChatCompletion.model_validate(changed(completion(), "choices.0.finish_reason", reported))
     [sent] = answered.to_wire()["choices"]
     assert (sent["finish_reason"], sent["reported_finish_reason"]) == (read, reported)
-    assert chat.Choice.model_validate(sent).to_wire() == sent
+    stored = chat.Choice.model_validate(sent)
+    assert stored.to_wire() == sent
+    assert stored.ending_note is None if note is None else note in str(stored.ending_note)
 
 
 @pytest.mark.parametrize("known", ["stop", "length", "tool_calls", "content_filter", "function_call"])

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from rolloutlab.api.wire.base import Boolean, Integer, Number, Wire
+from rolloutlab.api.wire.endings import FinishReason, ending_of
 
 
 class TextPart(Wire):
@@ -218,7 +219,8 @@ class CompletionMessage(Wire):
     tool_calls: list[ToolCall] | None = None
 
 
-FinishReason = Literal["stop", "length", "tool_calls", "content_filter", "function_call"]
+REPORTED = "reported_finish_reason"
+"""The property of a Choice with the reason that its service gave, where that is none of the specification."""
 
 
 class Choice(Wire):
@@ -235,10 +237,17 @@ class Choice(Wire):
             return []
         return self.logprobs.content or self.logprobs.refusal or []
 
+    @property
+    def ending_note(self) -> str | None:
+        """What has to be said of how it ended, beside its `finish_reason`; None for most."""
+        return ending_of((self.model_extra or {}).get(REPORTED, self.finish_reason)).note
+
     def trained_tokens(self) -> list[TokenLogprob]:
         """Those that train: the sampled tokens without the forced ones, at which the policy decided nothing."""
         return [token for token in self.sampled_tokens() if not token.forced]
 
+
+_REASONS = list(get_args(FinishReason))
 
 ROLES = ("developer", "system", "user", "assistant", "tool", "function")
 
@@ -336,7 +345,7 @@ class Usage(Wire):
 
 
 class AnsweredChoice(Choice):
-    """A Choice of a response, whose `finish_reason` may be any string, or absent, which is `stop`.
+    """A Choice of a response, whose `finish_reason` may be any word, or absent.
 
     One that jobs do not accept is kept as `reported_finish_reason`, beside the nearest that they do.
     """
@@ -344,14 +353,11 @@ class AnsweredChoice(Choice):
     @model_validator(mode="before")
     @classmethod
     def _known_reason(cls, sent: Any) -> Any:
-        if not isinstance(sent, Mapping):
+        if not isinstance(sent, Mapping) or sent.get("finish_reason") in _REASONS:
             return sent
-        if (reason := sent.get("finish_reason")) is None:
-            return {**sent, "finish_reason": "stop"}
-        if not isinstance(reason, str) or reason in get_args(FinishReason):
+        if (reported := sent.get("finish_reason")) is not None and not isinstance(reported, str | Mapping):
             return sent
-        cut = any(word in reason.lower() for word in ("length", "limit", "max_"))
-        return {**sent, "finish_reason": "length" if cut else "stop", "reported_finish_reason": reason}
+        return {**sent, "finish_reason": ending_of(reported).reason, REPORTED: reported}
 
 
 class ChatCompletion(Wire):

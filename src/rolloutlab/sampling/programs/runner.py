@@ -80,7 +80,10 @@ class EndedRollout:
         extra: dict[str, Any] = {"metadata": {**metadata, "episode_end": self.end.reason}}
         extra |= {"tools": [tool.to_wire() for tool in main.tools]} if main.tools else {}
         extra |= {"additional_histories": [history.to_wire() for history in further]} if further else {}
-        return extra | ({"logs": list(self.end.logs)} if self.end.logs else {})
+        sampled = (each for history in self.histories for each in history.messages_and_choices)
+        notes = dict.fromkeys(each.ending_note for each in sampled if isinstance(each, Choice))
+        logs = [*filter(None, notes), *self.end.logs]
+        return extra | ({"logs": logs} if logs else {})
 
 
 class ProgramRunner:

@@ -192,7 +192,7 @@ def _state(trajectory: StoredTrajectory, answer: str, marked: bool) -> dict[str,
         "input": dict(row),
         "model": trajectory.model,
         "is_completed": True,
-        "is_truncated": trajectory.finish_reason == "length",
+        "is_truncated": trajectory.finish_reason in {"length", "content_filter"},
     }
 
 

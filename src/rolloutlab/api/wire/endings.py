@@ -1,0 +1,95 @@
+"""Why an answer ended: the words of each server, and which finish reason of the specification is meant."""
+
+import re
+from dataclasses import dataclass
+from typing import Any, Literal
+
+FinishReason = Literal["stop", "length", "tool_calls", "content_filter", "function_call"]
+
+_WORDS: dict[str, str] = {
+    **dict.fromkeys(
+        # the words of OpenAI and most, text-generation-inference, Anthropic and Cohere
+        ("stop", "stopped", "eos", "eos_token", "end", "end_turn", "end_of_turn", "end_of_text", "stop_sequence",
+         "stop_token", "stop_str", "complete", "completed", "finish", "finished", "done"),
+        "stop",
+    ),
+    **dict.fromkeys(("tool_calls", "tool_call", "tool_use", "tools", "function_call"), "tool_calls"),
+    "error_limit": "length",  # Cohere: at the end of the model's context
+    "error_toxic": "content_filter",  # Cohere
+}  # fmt: skip
+"""Whole words that the patterns below would miss, or read otherwise."""
+
+_PATTERNS = (
+    # OpenRouter's `error`, Zhipu's `network_error`; vLLM turns its own into a 500
+    ("failed", r"error|fail|exception|overload|unavailable|rate_limit|quota"),
+    # Gemini's SAFETY, RECITATION, BLOCKLIST, PROHIBITED_CONTENT and SPII, Bedrock's guardrail_intervened, Anthropic's
+    # refusal, Zhipu's sensitive
+    (
+        "content_filter",
+        r"content_filter|safety|block|guardrail|moderat|prohibit|policy|refus|recitation|toxic|sensitive|spii|jailbreak"
+        r"|armor|censor",
+    ),
+    # vLLM's abort and repetition, SGLang's abort, TensorRT-LLM's timeout and cancelled, DeepSeek's
+    # insufficient_system_resource, Anthropic's pause_turn, Gemini's MALFORMED_FUNCTION_CALL, LANGUAGE and OTHER
+    (
+        "broken_off",
+        r"abort|cancel|time|interrupt|malformed|unexpected|too_many|pause|repetition|insufficient|preempt|shutdown"
+        r"|disconnect|incomplete|language|^other$",
+    ),
+    # Anthropic's max_tokens and model_context_window_exceeded, Mistral's model_length
+    ("length", r"length|limit|max_|token|context"),
+    ("tool_calls", r"tool|function"),
+)
+"""In this order: Gemini's `function_call_filter: MALFORMED_FUNCTION_CALL` is no call, `time_limit` none of tokens."""
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How an answer ended. reason: the finish reason of the specification that is nearest; None: the request failed.
+
+    note: what has to be said beside that; None where the reason says all. broken_off: by the service, not by a limit.
+    """
+
+    reason: FinishReason | None
+    note: str | None = None
+    broken_off: bool = False
+
+
+def ending_of(reported: Any) -> Ending:
+    """The ending that a server reports, whose word may be any; None or "" where it says nothing."""
+    word = _word(reported)
+    if not word:
+        return Ending("stop", "the service does not say why this answer ended; it counts as whole")
+    if word == "function_call":
+        return Ending("function_call")
+    match _WORDS.get(word) or next((kind for kind, pattern in _PATTERNS if re.search(pattern, word)), None):
+        case "stop":
+            return Ending("stop")
+        case "tool_calls":
+            return Ending("tool_calls")
+        case "length":
+            return Ending("length")
+        case "content_filter":
+            return Ending("content_filter", f"the service's content filter ended this answer{_named(reported, word)}")
+        case "broken_off":
+            return Ending("length", f"the service broke off this answer{_named(reported, word)}", broken_off=True)
+        case "failed":
+            return Ending(None)
+    note = f"the service ended this answer with {_text(reported)!r}, whose meaning is not known; it counts as whole"
+    return Ending("stop", note)
+
+
+def _word(reported: Any) -> str:
+    """The reason in lower case, its parts joined by `_`: of `FinishReason.MAX_TOKENS` and `maxTokens` `max_tokens`."""
+    parts = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", _text(reported)).lower()
+    return re.sub(r"[^a-z0-9]+", "_", parts).strip("_").removeprefix("finish_reason_")
+
+
+def _text(reported: Any) -> str:
+    if isinstance(reported, dict) and isinstance(reported.get("type"), str):  # SGLang's own API
+        reported = reported["type"]
+    return "" if reported is None else str(reported)[:100]
+
+
+def _named(reported: Any, word: str) -> str:
+    return "" if word == "content_filter" else f" ({_text(reported)})"
