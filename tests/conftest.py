@@ -5,6 +5,7 @@ import gc
 import os
 import re
 import signal
+import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -165,7 +166,7 @@ class Service:
         return self.http.run(training.register_model(self.http, self.address, wanted))
 
     def train(self, job: CreateTrainingJob, key: str = "") -> str:
-        return self.http.run(training.create_job(self.http, self.address, job, key or str(id(job))))
+        return self.http.run(training.create_job(self.http, self.address, job, key or uuid.uuid4().hex))
 
     def ended(self, job_id: str) -> list[Event]:
         """The events of a job once it has ended and been cleaned up; asking again and again is how a client waits."""
