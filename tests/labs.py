@@ -38,6 +38,7 @@ def lab_with(
     arrival: further fields of every `Arrival`.
     """
     collection = lab.open_collection(name)
+    lab.keep_name(name, collection.id)  # as sampling does
     if prompts is None:
         prompts = [NewGroup([UserMessage(role="user", content=f"Question {i}?")], {}) for i in range(len(groups))]
     for group, answers in zip(lab.add_groups(collection, prompts), groups, strict=True):

@@ -55,6 +55,7 @@ from rolloutlab.sampling.tools import Tools
 from rolloutlab.search.open import SearchPlaces
 from rolloutlab.search.query import Search
 from rolloutlab.settings import Settings
+from rolloutlab.store.bare_names import BareNames
 from rolloutlab.store.damage import check_lab
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import Edit, StoredCollection
@@ -120,6 +121,7 @@ class Session:
         connector = self._connector = Connector(settings, http or HttpClient(), self._brokers, can_ask)
         self._models = Models(self._connector)
         self._mcp = McpRegistry(self._connector, self._brokers.tick)
+        self._names = BareNames()
         self._scorers, self._reward_loop = Scorers(), RewardLoop()
         self._scoring: Meter | None = None
         self._jobs = LabJobs(lambda: self.store, self._connector, self._scorers)
@@ -147,7 +149,7 @@ class Session:
     @cached_property
     def store(self) -> Lab:
         """The store of the lab: one SQLite file."""
-        return Lab(self.settings.database)
+        return Lab(self.settings.database, self._names)
 
     @property
     def index(self) -> "Index":
@@ -547,8 +549,9 @@ class Session:
         Raises:
             NotFoundError: no such collection. InputError: it is of no program, or of another one. And as `rollouts`.
         """
-        program = self._programs.again(self.store.collection(name), solve, self._connector.environment)
-        run = programmed_again(self.store, name, program, timeout)
+        summary = self.store.collection(name)
+        program = self._programs.again(summary, solve, self._connector.environment)
+        run = programmed_again(self.store, summary.label, program, timeout)
         return self._play(run, partial(run_program, concurrency=concurrency), budget)
 
     def capture(
@@ -600,7 +603,11 @@ class Session:
     trl, verifiers, art = map(staticmethod, (foreign.trl, foreign.verifiers, foreign.art))
 
     def collection(self, name: str) -> Collection:
-        """The collection `name` (its newest generation) or `name:N`; NotFoundError when there is none."""
+        """The collection `name`, `name:N` or `name:latest`; NotFoundError when there is none.
+
+        In every call a bare name keeps to the generation that this session made last, or that was the newest when it
+        first asked; `name:latest` is the newest, also one of another notebook, and the bare name means it from then on.
+        """
         return self._collection(self.store.find(name))
 
     def group(self, name: str) -> Collection:
@@ -618,10 +625,15 @@ class Session:
     def delete(self, name: str, *, say: Say = print) -> None:
         """Soft-delete a collection, or one generation of it (`name:2`); NotFoundError when there is none."""
         say(f"deleted {', '.join(self.store.lifecycle.delete(name))}; undo: %collections --restore {name}")
+        bare = name.partition(":")[0]
+        if line := self.store.forget_deleted(bare):
+            say(line)
 
     def restore(self, name: str, *, say: Say = print) -> None:
         """Restore the newest deletion of this name; NotFoundError when there is none."""
-        say(f"restored {', '.join(self.store.lifecycle.restore(name))}; undo: %collections --delete {name}")
+        restored = self.store.lifecycle.restore(name)
+        self.store.keep_restored(restored)
+        say(f"restored {', '.join(restored)}; undo: %collections --delete {name}")
 
     def rename(self, old: str, new: str, *, say: Say = print) -> None:
         """Rename a collection with all its generations.
@@ -631,6 +643,7 @@ class Session:
         """
         self.store.check_name(new)
         self.store.lifecycle.rename(old, new)
+        self._names.rename(old, new)
         self._scorers.rename(old, new)
         self._programs.rename(old, new)
         say(f"renamed {old} to {new}; undo: %collections --rename {new} {old}")
@@ -1060,11 +1073,13 @@ class Session:
         for step in steps:
             label, target = f"compare.{summary.name}.step{step}", f"{selected.name}@{step}"
             if program:
-                run = programmed_as(self.store, name, label, target, program, over, n, prompt=prompt, tools=tools)
+                run = programmed_as(
+                    self.store, summary.label, label, target, program, over, n, prompt=prompt, tools=tools
+                )
                 side = self._play(run, partial(run_program, concurrency=concurrency))
             else:
                 again = label, target, over, variables or {}, n, Tools(tools), prompt, source
-                work = sampled_again(self.store, name, *again)
+                work = sampled_again(self.store, summary.label, *again)
                 side = self._play(work, partial(sample, concurrency=concurrency))
             sides.append((target, self.reward(side.label, functions, weights) if functions else side))
         (old, was), (new, became) = sides
@@ -1085,7 +1100,7 @@ class Session:
         select: str | Sequence[str] | None = None,
         into: str | None = None,
     ) -> "SearchResult":
-        """Search all trajectories ever sampled, best match first.
+        """Search all trajectories ever sampled, best match first; a collection's name means all its generations.
 
         query: a text; or a complete search, as a dictionary of docs/search_format.md or a `Search`.
         where: a filter: `"reward < 0.5 and model == 'lab/practice'"`, `F.reward < 0.5`, or a dictionary. rank: an
@@ -1104,6 +1119,7 @@ class Session:
             place, answer, notes = self._search.search(
                 shown.step, query, where, rank, group_by, best, k, offset, select
             )
+        notes += self.store.made_elsewhere([hit.id for hit in answer.outcome.hits])
         if into is not None:
             notes.append(f"copied to {gathered(self.store, [hit.id for hit in answer.outcome.hits], into)}")
         return SearchResult(

@@ -168,8 +168,6 @@ def test_the_answer_of_a_conversation_from_elsewhere_is_what_comes_after_the_pro
 
 def test_the_newest_generation_is_called_by_its_name_and_an_older_one_by_its_number():
     counted = {"groups": 0, "trajectories": 0, "scored": 0, "mean_reward": None, "plan": {}, "prompt_tokens": 0}
-    summary = CollectionSummary(
-        id=1, name="a", generation=2, newest=True, created_at="", completion_tokens=0, **counted
-    )
+    summary = CollectionSummary(id=1, name="a", generation=2, bare=True, created_at="", completion_tokens=0, **counted)
     assert summary.label == "a"
-    assert dataclasses.replace(summary, newest=False).label == "a:2"
+    assert dataclasses.replace(summary, bare=False).label == "a:2"

@@ -12,7 +12,7 @@ def summary(name="capitals", **overrides):
     record = {
         "id": 1,
         "generation": 1,
-        "newest": True,
+        "bare": True,
         "created_at": "2026-01-31T12:00:59+00:00",
         "plan": {"total": 8, "model": "big"},
         "prompt_tokens": 2_000_000,
@@ -70,7 +70,7 @@ def test_what_a_budget_counted_without_usage_is_the_cost_and_without_both_it_is_
 
 
 def test_a_pattern_chooses_by_name_or_by_label():
-    result = [summary(), summary(newest=False), summary("rivers")]
+    result = [summary(), summary(bare=False), summary("rivers")]
     assert list(catalogue(result, "cap*", {}.get, {}, {}).index) == ["capitals", "capitals:1"]
     assert list(catalogue(result, "*:1", {}.get, {}, {}).index) == ["capitals:1"]
     assert list(catalogue(result, "x*", {}.get, {}, {}).index) == []

@@ -69,7 +69,9 @@ class Generation:
             return collection, groups
 
         try:
-            self.collection, self.groups = self._lab.at_once(begin)
+            collection, self.groups = self._lab.at_once(begin)
         except BaseException:
             self.close()
             raise
+        self._lab.keep_name(collection.name, collection.id)
+        self.collection = self._lab.by_id(collection.id)  # under the name that it has from now on

@@ -2,7 +2,9 @@
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
 from sqlite3 import Connection
@@ -14,6 +16,7 @@ from rolloutlab.api.wire.chat import Message, MessageOrChoice
 from rolloutlab.errors import InputError, NotFoundError
 from rolloutlab.fsutil import Lock
 from rolloutlab.store import models
+from rolloutlab.store.bare_names import LATEST, BareNames
 from rolloutlab.store.changes import ChangeFeed
 from rolloutlab.store.deletion import CollectionLifecycle
 from rolloutlab.store.group_prompts import fit_prompt
@@ -82,10 +85,14 @@ _LAST = 2**62
 
 
 class Lab:
-    """The database of a lab folder, shared by any number of processes. Each call is durable when it returns."""
+    """The database of a lab folder, shared by any number of processes. Each call is durable when it returns.
 
-    def __init__(self, path: Path) -> None:
+    names: what bare names mean in a notebook; without it, the newest generation.
+    """
+
+    def __init__(self, path: Path, names: BareNames | None = None) -> None:
         self._database = Database(path, MIGRATIONS, durable=True)
+        self._names = names
         self.rewards = Rewards(self._database)
         self.scorings = Scorings(self._database, self.rewards)
         self.outlines = TrajectorySummaries(self._database)
@@ -130,7 +137,7 @@ class Lab:
     def draft(self) -> Draft:
         """A draft of new collections, published at once; LabError if the lab is read-only."""
         self.check_writable()
-        return Draft(self._database, self.check_name)
+        return Draft(self._database, self.check_name, self.keep_name)
 
     @staticmethod
     def check_name(name: str) -> None:
@@ -140,48 +147,108 @@ class Lab:
 
     def collections(self) -> list[CollectionSummary]:
         """Every generation of every collection, newest first."""
-        return [_summary(row) for row in self._database.read(_ALL)]
+        return [CollectionSummary(**self._fields(row)) for row in self._database.read(_ALL)]
 
     def sizes(self) -> dict[str, int]:
         """Number of groups by label, newest first; fast on large labs."""
         rows = self._database.read(
-            "SELECT name, generation, (SELECT max(generation) FROM collections WHERE name = c.name"
-            " AND deleted_at IS NULL) AS newest, (SELECT count(*) FROM groups WHERE collection_id = c.id) AS groups"
+            f"SELECT {_NAMED}, (SELECT count(*) FROM groups WHERE collection_id = c.id) AS groups"
             " FROM collections c WHERE deleted_at IS NULL ORDER BY id DESC"
         )
-        return {
-            row["name"] if row["generation"] == row["newest"] else f"{row['name']}:{row['generation']}": row["groups"]
-            for row in rows
-        }
+        return {self._stored(row, without=("groups",)).label: row["groups"] for row in rows}
 
     def collection(self, label: str) -> CollectionSummary:
-        """The collection `name` (its newest generation) or `name:N`, with counts.
+        """The collection `name`, `name:N` or `name:latest`, with counts.
+
+        A bare name is this notebook's generation where there are `names`, and the newest where there are none.
 
         Raises:
             NotFoundError: there is none; the hint names the closest.
         """
         (row,) = self._database.read(f"{_COUNTED} WHERE c.id = ? GROUP BY c.id", self.find(label).id)
-        return _summary(row)
+        return CollectionSummary(**self._fields(row))
 
     def find(self, label: str) -> StoredCollection:
         """As `collection`, without counts: fast."""
-        name, generation = parts_of(label) or ("", None)
+        latest = isinstance(label, str) and label.endswith(f":{LATEST}")
+        name, generation = parts_of(label.removesuffix(f":{LATEST}") if latest else label) or ("", None)
+        if self._names and generation is None and not latest and (own := self._names.own(name)) is not None:
+            return self._own(name, own, self._names)
         last = _LAST if generation is None else generation
         if not (rows := self._database.read(_FIND, name, generation or 0, last)):
             note = ": this needs one name, not a pattern" if set(label) & set("*?[") else ""
             raise NotFoundError(f"there is no collection {label!r}{note}", hint=self._closest(label))
-        return StoredCollection(**_fields(rows[0]))
+        if generation is None:
+            self.keep_name(name, rows[0]["id"])
+        return self._stored(rows[0])
+
+    def keep_name(self, name: str, number: int) -> None:
+        """Let a bare name mean the collection with this id from now on, in a notebook."""
+        if self._names:
+            self._names.keep(name, number)
+
+    def _own(self, name: str, own: int, names: BareNames) -> StoredCollection:
+        """The generation that a bare name means in this notebook; a line where a newer one exists."""
+        collection = self.by_id(own)
+        if collection.name != name:
+            raise NotFoundError(f"{name} was renamed to {collection.name}", hint=collection.label)
+        (newest,) = self._database.read(_FIND, name, 0, _LAST)
+        if newest["id"] != own:
+            names.tell(name, collection.generation, newest["generation"])
+        return collection
 
     def by_id(self, number: int) -> StoredCollection:
         """The collection with an id, under its current name; NotFoundError if it was deleted."""
         (row,) = self._database.read(f"SELECT {_NAMED}, c.deleted_at FROM collections c WHERE c.id = ?", number)
-        fields = _fields(row)
-        deleted = fields.pop("deleted_at")
-        collection = StoredCollection(**fields)
-        if deleted:
+        collection = self._stored(row, without=("deleted_at",))
+        if row["deleted_at"]:
             label = f"{collection.name}:{collection.generation}"
             raise NotFoundError(f"{label} was deleted", hint=f"%collections --restore {label}")
         return collection
+
+    def forget_deleted(self, name: str) -> str:
+        """Where this notebook's generation was deleted: let the bare name mean the newest, and a line about that."""
+        own = self._names.own(name) if self._names else None
+        if not self._names or own is None:
+            return ""
+        with suppress(NotFoundError):
+            self.by_id(own)
+            return ""
+        self._names.drop(name)
+        with suppress(NotFoundError):
+            left = self.find(name)
+            return f"{name} is {name}:{left.generation} from now on"
+        return ""
+
+    def keep_restored(self, labels: Sequence[str]) -> None:
+        """Let a bare name mean the restored generation, if that is newer than the one it means."""
+        name, _, number = labels[0].partition(":")
+        self.forget_deleted(name)
+        restored, own = self.find(f"{name}:{number or LATEST}"), self._names.own(name) if self._names else None
+        if own is None or self.by_id(own).generation < restored.generation:
+            self.keep_name(name, restored.id)
+
+    def made_elsewhere(self, trajectories: Iterable[str]) -> list[str]:
+        """Lines about generations of these trajectories (`letters:2/0/3`) newer than those that bare names mean."""
+        counts = Counter(name.partition("/")[0] for name in trajectories)
+        lines = []
+        for label, hits in counts.items():
+            name, generation = parts_of(label) or ("", None)
+            own = self._names.own(name) if self._names and generation is not None else None
+            if own is not None and (mine := self.by_id(own).generation) < (generation or 0):
+                what = f"{hits} of the hits {'is' if hits == 1 else 'are'} of {label}, which was made elsewhere"
+                lines.append(f"{what}; {name} is {name}:{mine} in this notebook -> generation == {mine} in --where")
+        return lines
+
+    def _stored(self, row: Row, without: Sequence[str] = ()) -> StoredCollection:
+        return StoredCollection(**{key: value for key, value in self._fields(row).items() if key not in without})
+
+    def _fields(self, row: Row) -> dict[str, Any]:
+        """Columns as `_NAMED` has them. Where this notebook's generation is not the newest, no bare name is shown."""
+        own = self._names.own(row["name"]) if self._names else None
+        fields = dict(row)
+        newest = fields.pop("newest")
+        return {**fields, "bare": bool(newest) and own in (None, row["id"]), "plan": json.loads(row["plan"])}
 
     def add_groups(self, collection: StoredCollection, groups: Sequence[NewGroup]) -> list[Group]:
         """Put groups without trajectories into an empty collection."""
@@ -317,14 +384,6 @@ def _execute(connection: Connection, sql: str, rows: Sequence[tuple[Any, ...]]) 
     """Execute a statement that takes several rows."""
     marks = f"({', '.join('?' * len(rows[0]))})"
     connection.execute(sql.format(", ".join([marks] * len(rows))), [value for row in rows for value in row])
-
-
-def _summary(row: Row) -> CollectionSummary:
-    return CollectionSummary(**_fields(row))
-
-
-def _fields(row: Row) -> dict[str, Any]:
-    return {**dict(row), "newest": bool(row["newest"]), "plan": json.loads(row["plan"])}
 
 
 def _group(row: Row, collection: StoredCollection, members: list[Row]) -> Group:

@@ -266,12 +266,15 @@ class Recorded:
 
 @dataclass(frozen=True)
 class StoredCollection:
-    """One generation of a collection. plan: how it is sampled. Token counts include judging."""
+    """One generation of a collection. plan: how it is sampled. Token counts include judging.
+
+    bare: it is the newest one, and its bare name means it in this notebook.
+    """
 
     id: int
     name: str
     generation: int
-    newest: bool
+    bare: bool
     created_at: str
     plan: Mapping[str, Any]
     prompt_tokens: int
@@ -279,8 +282,8 @@ class StoredCollection:
 
     @property
     def label(self) -> str:
-        """The bare name for the newest generation, `name:N` for an older one."""
-        return self.name if self.newest else f"{self.name}:{self.generation}"
+        """The bare name where that means it and no newer one exists, else `name:N`."""
+        return self.name if self.bare else f"{self.name}:{self.generation}"
 
 
 @dataclass(frozen=True)

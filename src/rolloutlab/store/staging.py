@@ -42,9 +42,12 @@ class _Collection:
 class Draft:
     """A context manager; leaving it without `publish` deletes the draft. A dead process leaves it invisible."""
 
-    def __init__(self, database: Database, check_name: Callable[[str], None]) -> None:
+    def __init__(
+        self, database: Database, check_name: Callable[[str], None], keep_name: Callable[[str, int], None]
+    ) -> None:
         self._database = database
         self._check_name = check_name
+        self._keep_name = keep_name
         self._name = f"draft {uuid.uuid4()}"  # not a valid collection name
         self._collections: dict[tuple[str, int | None], _Collection] = {}
 
@@ -90,6 +93,8 @@ class Draft:
                 labels[collection.id] = f"{name}:{generation}"
 
         self._database.change(show)
+        for number, label in labels.items():  # in the order of generations: the bare name means the last one
+            self._keep_name(label.partition(":")[0], number)
         return [labels[collection.id] for collection in self._collections.values()]
 
     def _hold(self, name: str) -> Lock:

@@ -262,18 +262,16 @@ _WILD = frozenset("*?[")
 def select(lab: Lab, names: str | Sequence[str]) -> list[Collection]:
     """The collections of names (`capitals`, `capitals:1`) and patterns (`cap*`), each once.
 
-    A pattern matches the newest generation of every collection by its bare name; matches are in the order of names.
+    A pattern matches bare names, each with the generation that it means; matches are in the order of names.
 
     Raises:
         InputError: a name is given twice. NotFoundError: no such collection, or no match; with the closest names.
     """
     listed = list(names) if isinstance(names, Sequence) and not isinstance(names, str) else [names]
-    labels = [Collection(lab, lab.collection(name)).label for name in listed if not _is_pattern(name)]
-    if len(set(labels)) < len(labels):
+    named = {i: Collection(lab, lab.find(name)) for i, name in enumerate(listed) if not _is_pattern(name)}
+    if len({each.label for each in named.values()}) < len(named):
         raise InputError("a collection is given twice", hint=" ".join(dict.fromkeys(listed)))
-    matches = [
-        _matching(lab, name) if _is_pattern(name) else [Collection(lab, lab.collection(name))] for name in listed
-    ]
+    matches = [[named[i]] if i in named else _matching(lab, name) for i, name in enumerate(listed)]
     return list({collection.label: collection for some in matches for collection in some}.values())
 
 
@@ -282,11 +280,11 @@ def _is_pattern(name: str) -> bool:
 
 
 def _matching(lab: Lab, pattern: str) -> list[Collection]:
-    newest = sorted((s for s in lab.collections() if s.newest), key=lambda summary: summary.name)
-    matches = [Collection(lab, summary) for summary in newest if fnmatchcase(summary.name, pattern)]
+    names = sorted({summary.name for summary in lab.collections()})
+    matches = [Collection(lab, lab.find(name)) for name in names if fnmatchcase(name, pattern)]
     if not matches:
         plain = "".join(character for character in pattern if character not in "*?[]")
-        close = get_close_matches(plain, [summary.name for summary in newest], n=3, cutoff=0.3)
+        close = get_close_matches(plain, names, n=3, cutoff=0.3)
         hint = ", ".join(close) if close else "%collections lists them"
         raise NotFoundError(f"no collection's name fits {pattern!r}", hint=hint)
     return matches

@@ -1,0 +1,45 @@
+"""Bare names of collections in one notebook: each keeps to the generation that the notebook made or first asked for"""
+
+from collections.abc import Callable
+
+
+class BareNames:
+    """Which generation a bare name means, for one notebook of a lab that others sample into too.
+
+    Without it a bare name means the newest generation, also one that another notebook has just made: rewards and jobs
+    would go to completions that this notebook has never seen. `say` gets a line where a newer one exists.
+
+    What must hold: an entry is the id of a generation that this notebook made, or that was the newest when it asked.
+    """
+
+    def __init__(self, say: Callable[[str], None] = print) -> None:
+        self._own: dict[str, int] = {}
+        self._say = say
+
+    def own(self, name: str) -> int | None:
+        """The id of the generation that a bare name means; None where it has meant none so far."""
+        return self._own.get(name)
+
+    def keep(self, name: str, collection: int) -> None:
+        """Let a bare name mean this generation from now on."""
+        self._own[name] = collection
+
+    def drop(self, name: str) -> None:
+        """Let a bare name mean the newest generation at its next use."""
+        self._own.pop(name, None)
+
+    def rename(self, old: str, new: str) -> None:
+        """Follow a renamed collection."""
+        if old in self._own:
+            self._own[new] = self._own.pop(old)
+
+    def tell(self, name: str, own: int, newest: int) -> None:
+        """Say that a bare name does not mean the newest generation."""
+        self._say(
+            f"{name} is {name}:{own} in this notebook; {name}:{newest} was made elsewhere since"
+            f" -> {name}:{newest}, or {name}:{LATEST} to go on with it as {name}"
+        )
+
+
+LATEST = "latest"
+"""In the place of a generation's number: the newest, which the bare name means from then on."""
