@@ -273,3 +273,33 @@ def test_turns_of_a_base_model_are_learned_and_sampled_to_the_end_that_the_templ
             learned = policy.tokenizer.decode(ids, skip_special_tokens=False)
             assert learned.endswith(f"jumps{end}" if "jumps" in learned else end)
             assert policy.end_ids.intersection(ids) == {ids[-1]}
+
+
+REASONING = {
+    "trl/deepseek_r1_distill": f"because\n</think>\n\n42{DEEPSEEK[0]}",
+    "trl/qwen2_5": "<think>\nbecause\n</think>\n\n42<|im_end|>",
+    "trl/qwen3": "<think>\nbecause\n</think>\n\n42<|im_end|>",
+    "axolotl/qwen3": "because\n</think>\n\n42<|im_end|>",
+    "trl/qwen3_6": "because\n</think>\n\n42<|im_end|>",
+    "axolotl/exaone4": "<think>\nbecause\n</think>\n\n42[|endofturn|]",
+    "trl/glm4moe": "\n<think>because</think>\n42<|user|>",
+    "trl/lfm2_2_5": "<think>because</think>42<|im_end|>",
+    "trl/nemotron_3_nano": "because\n</think>\n42<|im_end|>",
+    "trl/gemma4_v5": "<|channel>thought\nbecause\n<channel|>42<turn|>",
+    "trl/muse_glimmer": " to=self<|message|>because<|eom|><|start|>assistant to=user<|message|>42<|eot|>",
+    "trl/gptoss": f"{ANALYSIS.format('because')}<|channel|>final<|message|>42<|return|>",
+}
+
+
+@pytest.mark.parametrize("name", REASONING)
+def test_reasoning_in_the_content_is_learned_as_that_in_a_field(name, tmp_path):
+    from rolloutlab.policy.model import base_of
+
+    package, _, template = name.partition("/")
+    end = ("[|endofturn|]" if "exaone" in name else "<|base|>",)
+    policy = policy_with(published(f"{TRL if package == 'trl' else AXOLOTL}/{template}.jinja"), tmp_path, end)
+    inline = told("assistant", "<think>\nbecause\n</think>\n\n42")
+    for answer in (told("assistant", "42", reasoning_content="because"), inline):
+        request = ChatRequest.model_validate({"model": "m", "messages": [user("why"), answer]})
+        ids = base_of(policy).renderer().answer(request.messages)
+        assert policy.tokenizer.decode(ids, skip_special_tokens=False) == REASONING[name]

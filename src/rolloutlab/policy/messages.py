@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from pydantic_core import from_json
 
 from rolloutlab.api.wire.chat import AssistantMessage, Choice, CompletionMessage, FunctionTool, MessageOrChoice
-from rolloutlab.api.wire.reasoning import CLOSING, FIELDS, OPENING
+from rolloutlab.api.wire.reasoning import CLOSING, FIELDS, OPENING, split_content
 from rolloutlab.errors import RenderingError
 
 Tools = Sequence[FunctionTool] | None
@@ -164,11 +164,28 @@ class Messages:
         return _CallStyle()
 
     def _place_reasoning(self, message: dict[str, Any]) -> None:
-        """Put the reasoning where the template reads it: in a field, or in the content as it was sampled."""
+        """Put the reasoning where the template reads it: in a field, or in the content as it was sampled.
+
+        Marks of reasoning in the content are kept where that is the place, else a template would cut the content there.
+        """
         given = [message.pop(name, None) for name in FIELDS]
         reasoning = next((text for text in given if text and isinstance(text, str)), "")
-        if message["role"] == "assistant" and reasoning and self._reasoning_place:
+        if message["role"] != "assistant":
+            return
+        if not reasoning and CLOSING in message["content"] and not self.keeps_marks:
+            reasoning, message["content"] = split_content(message["content"])
+        if reasoning and self._reasoning_place:
             message |= self._reasoning_place(reasoning, message["content"])
+
+    @property
+    def keeps_marks(self) -> bool:
+        """Whether `<think>…</think>` in the content is text for the template, as any other."""
+        return self._reasoning_place is _in_content
+
+    @property
+    def drops_reasoning(self) -> bool:
+        """Whether the template renders no reasoning, and drops what is before `</think>` in the content."""
+        return self._reasoning_place is None
 
     @cached_property
     def _reasoning_place(self) -> Place | None:

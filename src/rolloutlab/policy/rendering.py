@@ -19,7 +19,7 @@ from rolloutlab.errors import ContextError, RenderingError
 from rolloutlab.policy.byte_tokens import raw_bytes
 from rolloutlab.policy.call_forms import MarkedCalls, infer_call_form
 from rolloutlab.policy.continuation import after_prompt
-from rolloutlab.policy.messages import Messages, Tools
+from rolloutlab.policy.messages import Messages, Tools, content_of
 from rolloutlab.policy.sampled_text import is_empty, is_text_of, names_calls
 from rolloutlab.policy.splicing import Splicer, Turns, words
 from rolloutlab.policy.template_date import DATE, with_date
@@ -100,14 +100,19 @@ class Renderer:
         """Token ids of the last message, an assistant's, with its end-of-turn token.
 
         Raises:
-            RenderingError: as for a prompt, or the template does not render an answer after its prompt, or without an
-                end that is a token.
+            RenderingError: as for a prompt, or the template does not render an answer after its prompt, drops a part of
+                it, or ends it with no token; or its reasoning does not end.
         """
+        reasoning, text = self._parts(messages)
         plain = self._messages.plain(messages, "messages", tools, whole=True)
         prompt, whole = self._template(plain[:-1], tools), self._check_length(self._template(plain, tools, begin=False))
-        answer = after_prompt(prompt, whole, reasoning_of(messages[-1].to_wire(), "")[0])
+        answer = after_prompt(prompt, whole, reasoning, dropped=self._messages.drops_reasoning)
         if answer is None:
             raise RenderingError("the chat template does not render an answer after its prompt")
+        for part, written in (("the reasoning", reasoning), ("a part", text)):
+            if words(written) not in words(answer):
+                path, hint = f"messages.{len(plain) - 1}", "leave it out of the message"
+                raise RenderingError(f"{path}: the chat template drops {part} of the answer", hint=hint)
         ids = self._to_end(self._encode(answer))
         end = self.turn_ends[bool(plain[-1].get("tool_calls"))]
         if not ids and end:  # the template writes it only before the next message
@@ -118,6 +123,19 @@ class Renderer:
                 hint="end the assistant's messages with {{ eos_token }} in the policy's chat_template",
             )
         return ids
+
+    def _parts(self, messages: Sequence[Message]) -> tuple[str, str]:
+        """The reasoning and the rest of the last message, an assistant's."""
+        message = messages[-1]
+        if not isinstance(message, AssistantMessage | CompletionMessage):
+            return "", ""
+        fields, content = message.to_wire(), content_of(message)
+        reasoning, text = reasoning_of(fields, content)
+        begun = reasoning and CLOSING not in content and not reasoning_of(fields, "")[0]
+        if begun and not self._messages.keeps_marks:  # it would be learned as an answer without reasoning
+            path = f"messages.{len(messages) - 1}"
+            raise RenderingError(f"{path}: the reasoning of the answer has no {CLOSING}", hint="leave the answer out")
+        return reasoning, text
 
     def ends_within(self, text: str) -> bool:
         """Whether a text has a token that ends a turn, after which nothing of an answer would be rendered."""

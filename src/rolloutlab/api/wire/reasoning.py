@@ -26,4 +26,9 @@ def reasoning_of(message: Mapping[str, Any], text: str) -> tuple[str, str]:
     """The reasoning of a message, whose content has this text, and the answer without it."""
     if field := next((message[name] for name in FIELDS if message.get(name)), None):
         return str(field), text
+    return split_content(text)
+
+
+def split_content(text: str) -> tuple[str, str]:
+    """The reasoning in the content of a message, and the answer after it; a prompt may have opened it."""
     return split_reasoning(text, begun=OPENING not in text and _ON_ITS_LINE.search(text) is not None)
