@@ -1,18 +1,27 @@
 """The rows of prompts: frames, lists, iterators and files, with what pandas and NumPy put into them made plain."""
 
+import io
 import itertools
 import json
+import sys
 from collections import deque
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from enum import Enum, IntEnum
+from functools import partial
+from importlib.util import find_spec
 
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rolloutlab.errors import InputError, NotFoundError
 from rolloutlab.sampling.dataset import kinds_of, rows_of
+from rolloutlab.sampling.numbers import shortest
+from rolloutlab.sampling.prompt import fill_text
+from rolloutlab.sampling.split import split_rows
 
 
 def test_without_rows_there_is_one_empty_row():
@@ -284,3 +293,115 @@ def test_types_that_json_has_not_are_known_by_column_where_all_values_have_one()
     assert kinds_of(rows) == {"at": "datetime", "day": "date", "price": "decimal", "noon": "time"}
     assert rows[0]["price"] == "1.10"
     assert kinds_of(rows_of(rows)) == kinds_of(rows)
+
+
+YEARS = [2019, None, 2020]
+MAKERS = {
+    "float64": lambda: pd.DataFrame({"x": YEARS}),
+    "Int64": lambda: pd.DataFrame({"x": pd.array(YEARS, dtype="Int64")}),
+    "float32": lambda: pd.DataFrame({"x": np.array(YEARS, dtype="float32")}),
+    "float16": lambda: pd.DataFrame({"x": np.array([2, np.nan, 3], dtype="float16") + 0}),
+    "sparse": lambda: pd.DataFrame({"x": pd.arrays.SparseArray([2019, np.nan, 2020])}),
+    "category": lambda: pd.DataFrame({"x": pd.Series(YEARS).astype("category")}),
+    "object": lambda: pd.DataFrame({"x": pd.Series([2019.0, None, 2020.0], dtype=object)}),
+    "csv with a blank": lambda: pd.read_csv(io.StringIO("x,y\n2019,1\n,2\n2020,3\n"))[["x"]],
+    "outer join": lambda: pd.DataFrame({"x": [2019, 2020], "k": [0, 2]}).merge(
+        pd.DataFrame({"k": [0, 1, 2]}), how="outer"
+    )[["x"]],
+    "dicts of a frame": lambda: pd.DataFrame({"x": YEARS}).to_dict("records"),
+    "polars": lambda: pytest.importorskip("polars").DataFrame({"x": YEARS}),
+    "datasets": lambda: pytest.importorskip("datasets").Dataset.from_dict({"x": YEARS}),
+    "a split": lambda: split_rows(pd.DataFrame({"x": YEARS}), held_out=0.5, seed=3, by="x", say=lambda _: None),
+}
+
+
+@pytest.mark.parametrize("maker", MAKERS)
+def test_a_whole_number_beside_a_missing_one_is_an_integer(maker):
+    over = MAKERS[maker]()
+    rows = sorted((row for part in over for row in part), key=lambda row: row["x"] or 0) if maker == "a split" else over
+    values = [row["x"] for row in rows_of(rows)]
+    known = [2, 3] if maker == "float16" else [2019, 2020]
+    assert [value for value in values if value is not None] == known
+    assert {type(value) for value in values} == {int, type(None)}
+
+
+@pytest.mark.parametrize("frame", [pd.DataFrame({"x": [1.5, None, 2.0]}), pd.DataFrame({"x": [1.0, 2.0]})])
+def test_other_floats_of_a_frame_stay_floats(frame):
+    assert {type(row["x"]) for row in rows_of(frame)} <= {float, type(None)}
+
+
+def test_what_is_whole_is_decided_by_all_rows_of_a_frame_and_not_by_those_that_are_read():
+    assert rows_of(pd.DataFrame({"x": [2019, 2020, None]}), 1) == [{"x": 2019}]
+    assert type(rows_of(pd.DataFrame({"x": [2019, 2020, None]}), 1)[0]["x"]) is int
+    assert type(rows_of(pd.DataFrame({"x": [2019, 1.5, None]}), 1)[0]["x"]) is float
+
+
+def test_numbers_inside_lists_and_objects_of_parquet_are_what_they_were(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    half = pyarrow.array([[0.1, None], [2.5]], pyarrow.list_(pyarrow.float32()))
+    table = pyarrow.table({"n": [{"a": 2019}, {"a": None}], "list": [[1, None], [2]], "half": half})
+    pytest.importorskip("pyarrow.parquet").write_table(table, tmp_path / "a.parquet")
+    wanted = [
+        {"n": {"a": 2019}, "list": [1, None], "half": [0.1, None]},
+        {"n": {"a": None}, "list": [2], "half": [2.5]},
+    ]
+    for over in (table, tmp_path / "a.parquet", pd.read_parquet(tmp_path / "a.parquet")):
+        rows = rows_of(over)
+        assert rows == wanted
+        assert type(rows[0]["n"]["a"]) is type(rows[0]["list"][0]) is int
+
+
+TENTHS = [0.1, None, 1234.5]
+NARROW = {
+    "float32": lambda: pd.DataFrame({"x": np.array(TENTHS, dtype="float32")}),
+    "Float32": lambda: pd.DataFrame({"x": pd.array(TENTHS, dtype="Float32")}),
+    "float16": lambda: pd.DataFrame({"x": np.array([0.1, np.nan, 1234.5], dtype="float16")}),
+    "scalars": lambda: [{"x": None if each is None else np.float32(each)} for each in TENTHS],
+    "arrays": lambda: [{"x": np.array(0.1, dtype="float32")}, {"x": None}, {"x": np.array(1234.5, dtype="float32")}],
+    "arrow": lambda: _of_arrow("float32"),
+    "half of arrow": lambda: _of_arrow("float16"),
+    "pandas of arrow": lambda: _of_arrow("float32").to_pandas(types_mapper=pd.ArrowDtype),
+    "polars": lambda: pytest.importorskip("polars").DataFrame(_of_arrow("float32")),
+    "datasets": lambda: pytest.importorskip("datasets").Dataset(_of_arrow("float32")),
+    "stream": lambda: pytest.importorskip("datasets").Dataset(_of_arrow("float32")).to_iterable_dataset(),
+}
+
+
+def _of_arrow(kind):
+    pyarrow = pytest.importorskip("pyarrow")
+    values = [None if each is None else np.dtype(kind).type(each) for each in TENTHS]
+    return pyarrow.table({"x": pyarrow.array(values, getattr(pyarrow, kind)())})
+
+
+@pytest.mark.parametrize("maker", NARROW)
+def test_a_float_of_32_or_16_bits_has_the_digits_that_it_holds(maker):
+    last = 1234.0 if "16" in maker or "half" in maker else 1234.5
+    assert [row["x"] for row in rows_of(NARROW[maker]())] == [0.1, None, last]
+
+
+@given(st.floats(width=32, allow_nan=False, allow_infinity=False))
+def test_the_shortest_decimal_is_the_one_that_numpy_writes(value):
+    assert shortest(value, 4) == float(str(np.float32(value)))
+
+
+def test_what_to_type_about_a_missing_value_works_for_each_source(tmp_path):
+    frame = pd.DataFrame({"x": [2019, None], "y": [None, 1]})
+    sources = {"frame": frame, "list": frame.to_dict("records")}
+    if find_spec("pyarrow"):
+        frame.to_parquet(tmp_path / "a.parquet")
+        import pyarrow.compute
+
+        sources |= {"file": tmp_path / "a.parquet", "arrow": pyarrow.Table.from_pylist([{"x": 2019}, {"x": None}])}
+    (tmp_path / "a.jsonl").write_text('{"x": 2019}\n{"x": null}\n')
+    sources["lines"] = tmp_path / "a.jsonl"
+    for library in ("polars", "datasets"):
+        if find_spec(library):
+            sources[library] = MAKERS[library]()
+    for source in sources.values():
+        with pytest.raises(InputError, match=r"\{\{x\}\} has no value") as refused:
+            list(map(partial(fill_text, "{{x}}"), rows_of(source)))
+        names = {"rows": source, "pandas": pd, "pyarrow": sys.modules.get("pyarrow")}
+        code = refused.value.hint
+        left = rows_of(eval(code.removeprefix("rows = "), names))
+        assert {fill_text("{{x}}", row) for row in left} <= {"2019", "2020"}
+        assert left

@@ -5,33 +5,39 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rolloutlab.errors import InputError
-from rolloutlab.sampling.prompt import is_open, text_of
+from rolloutlab.sampling.prompt import Row, is_open, place_of, text_of
 
 _SHAREGPT = {"human": "user", "gpt": "assistant", "chatgpt": "assistant"}
 """Roles of ShareGPT's messages, `{"from": "human", "value": "..."}`, where they are others than on the wire."""
 _CONTENTS = ("content", "tool_calls", "function_call", "refusal")
 
 
-def conversation(
-    value: Any, name: str, place: str, tools: Any = None, *, structs: bool = False
-) -> list[dict[str, Any]]:
-    """The messages of a value: a list of them, or JSON of one, or a scalar, whose text is a user message.
-
-    tools, structs: as in `messages_of`, but that the JSON of a text is plain in any source.
+def conversation(value: Any, name: str, row: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The messages of a value of a row: a list of them, or JSON of one, or a scalar, whose text is a user message.
 
     Raises:
         InputError: the value is none of that.
     """
+    place, structs = place_of([row]), isinstance(row, Row) and row.structs
     messages = listed(value)
     if messages is None:
-        messages, structs = read_json(value), False
+        messages, structs = read_json(value), False  # JSON in a text is plain in any source
     if messages is None:
-        return [{"role": "user", "content": text_of(value, name, place)}]
+        return [{"role": "user", "content": text_of(value, name, row)}]
     for message in messages:
         if not isinstance(message, Mapping):
             what = f"{place}{{{{{name}}}}} is a list of {type(message).__name__}, not of messages"
             raise InputError(what, hint="[{'role': 'user', 'content': '...'}], or a text")
-    return messages_of(messages, tools, structs=structs)
+    return messages_of(messages, tools_beside(row), structs=structs)
+
+
+def tools_beside(row: Mapping[str, Any]) -> Any:
+    """The tools in a column beside a conversation, also as JSON text, by which its calls are read."""
+    tools = row.get("tools")
+    try:
+        return json.loads(tools) if isinstance(tools, str) else tools
+    except (ValueError, RecursionError):
+        return None
 
 
 def messages_of(
@@ -49,8 +55,8 @@ def messages_of(
 def are_structs(messages: Sequence[Any], tools: Any = None) -> bool:
     """Whether messages have gone through Arrow, Parquet or polars, which give a struct the names of all others there.
 
-    Nobody writes `tool_calls: null` into a message of the user and the same names into each message, or null in the
-    place of a parameter's schema.
+    By hand, messages have the names that they need, none has `tool_calls: null` in a message of the user, and no schema
+    of a parameter is null.
     """
     mappings = [message for message in messages if isinstance(message, Mapping)]
     alike = len(mappings) > 1 and all(message.keys() == mappings[0].keys() for message in mappings)

@@ -19,6 +19,7 @@ from typing import IO, Any
 
 from rolloutlab.errors import InputError, NotFoundError
 from rolloutlab.sampling.conversation import are_messages
+from rolloutlab.sampling.numbers import with_shortest
 
 Record = tuple[str, Any]
 """The place of a row, such as `chats.jsonl, line 7`, and the row: a mapping, or any other JSON value."""
@@ -342,7 +343,9 @@ def _parquet(file: IO[bytes], name: str) -> Iterator[Record]:
         source = file if isinstance(getattr(file, "raw", None), io.FileIO) else pyarrow.BufferReader(file.read())
         with parquet.ParquetFile(source) as table:
             _check_header(table.schema_arrow.names, name)
-            rows = (row for batch in table.iter_batches(batch_size=_ROWS) for row in batch.to_pylist())
+            types = {field.name: field.type for field in table.schema_arrow}
+            batches = (batch.to_pylist() for batch in table.iter_batches(batch_size=_ROWS))
+            rows = with_shortest(chain.from_iterable(batches), types)
             yield from ((f"{name}, row {number}", row) for number, row in enumerate(rows, start=1))
     except pyarrow.ArrowException as error:
         raise InputError(f"{name} cannot be read as Parquet: {error}", hint="copy the file again") from error

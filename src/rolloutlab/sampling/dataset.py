@@ -13,10 +13,25 @@ from typing import Any
 
 from rolloutlab.errors import InputError
 from rolloutlab.sampling.data_files import Record, is_parquet, records, table_of
-from rolloutlab.sampling.prompt import Row
+from rolloutlab.sampling.numbers import frame_rows, shortest, with_integers, with_shortest
+from rolloutlab.sampling.prompt import PRESENT, Row
 
-_PLAIN: Mapping[str, Callable[[Any], Any]] = {"b": bool, "i": int, "u": int, "f": float, "U": str, "M": str}
+
+def _narrow(value: Any) -> float:
+    """A scalar of NumPy as the float with the fewest digits that it holds."""
+    return shortest(float(value), value.dtype.itemsize)
+
+
+_PLAIN: Mapping[str, Callable[[Any], Any]] = {"b": bool, "i": int, "u": int, "f": _narrow, "U": str, "M": str}
 """What a scalar of NumPy is in Python, by the kind of its type; a date is its ISO text."""
+
+_PRESENT = {
+    "pandas": "rows.dropna(subset=[{}]).convert_dtypes()",  # which makes integers of whole floats again
+    "polars": "rows.drop_nulls({})",
+    "pyarrow": "rows.filter(pyarrow.compute.is_valid(rows[{}]))",
+    "datasets": "rows.filter(lambda row: row[{}] is not None)",
+}
+"""What to type for the rows of a source with a value in a column, by the library of the source."""
 
 _KINDS: Mapping[type, str] = {datetime: "datetime", date: "date", time: "time", Decimal: "decimal"}
 """Types that JSON has as text, the most special first; `to_frame` makes them again of the text."""
@@ -37,8 +52,19 @@ def rows_of(over: Any, limit: int | None = None) -> list[Row]:
         raise InputError(f"limit must be an integer ≥ 1, not {limit!r}", hint="--limit 1000")
     if over is None:
         return [Row()]
-    structs = _has_structs(over)
-    rows = [_plain_row(place, row, structs=structs) for place, row in islice(_records(over, limit), limit)]
+    structs, present = _has_structs(over), _present(over)
+    places = []
+    values = []
+    for place, row in islice(_records(over, limit), limit):
+        places.append(place)
+        values.append(row)
+    if present == PRESENT and any(map(_has_nan, values)):  # dicts of a frame, whose integers are floats
+        present = _PRESENT["pandas"].replace("rows", "pandas.DataFrame(rows)", 1)
+    read = values if structs else with_integers(values, of_frame=_is_frame(over))
+    rows = [
+        _plain_row(place, row, known, structs=structs, present=present)
+        for place, row, known in zip(places, read, values, strict=True)
+    ]
     if not rows:
         raise InputError("there are no rows to sample over", hint="--over a DataFrame with at least one row")
     columns = frozenset(column for row in rows for column in row)
@@ -75,13 +101,13 @@ def _items(over: Any, limit: int | None) -> Iterable[Any]:
     if hasattr(over, "collect") and hasattr(over, "collect_schema"):  # polars.LazyFrame
         over = (over if limit is None else over.head(limit)).collect()
     if hasattr(over, "iter_rows"):  # polars.DataFrame
-        rows: Iterable[Any] = over.iter_rows(named=True)
-        return rows
-    if hasattr(over, "to_dict") and hasattr(over, "columns"):  # pandas.DataFrame
+        return with_shortest(over.iter_rows(named=True), over.schema)
+    if _is_frame(over):
         _check_names(over.columns, "the frame")
-        return list((over if limit is None else over.head(limit)).to_dict(orient="records"))
+        return frame_rows(over, limit)
     if hasattr(over, "to_pylist"):  # pyarrow.Table
-        return list((over if limit is None else over.slice(0, limit)).to_pylist())
+        table = over if limit is None else over.slice(0, limit)
+        return with_shortest(table.to_pylist(), {field.name: field.type for field in over.schema})
     kind = type(over).__name__
     if isinstance(over, Mapping):
         splits = ", ".join(map(str, over)) if kind.endswith("DatasetDict") else ""
@@ -92,7 +118,13 @@ def _items(over: Any, limit: int | None) -> Iterable[Any]:
         raise InputError(f"cannot sample over a {kind}", hint="a list of dicts, or pandas.DataFrame(rows)")
     if not isinstance(over, Iterable) or isinstance(over, bytes | set | frozenset) or hasattr(over, "dtype"):
         raise InputError(f"cannot sample over a {kind}", hint="--over DATAFRAME, a list of dicts, or a file")
-    return iter(over)
+    schema = getattr(getattr(over, "features", None), "arrow_schema", None)  # of `datasets`
+    return iter(over) if schema is None else with_shortest(over, {field.name: field.type for field in schema})
+
+
+def _is_frame(over: Any) -> bool:
+    """Whether this is a DataFrame of pandas."""
+    return hasattr(over, "to_dict") and hasattr(over, "columns") and hasattr(over, "iloc")
 
 
 def _has_structs(over: Any) -> bool:
@@ -102,8 +134,22 @@ def _has_structs(over: Any) -> bool:
     room = type(over).__module__.partition(".")[0]
     if room == "datasets" or hasattr(over, "to_pylist") or hasattr(over, "collect_schema"):
         return True
-    dtypes = over.dtypes if hasattr(over, "dtypes") and hasattr(over, "columns") else ()
-    return any(hasattr(dtype, "pyarrow_dtype") for dtype in dtypes)  # of pandas
+    return _is_frame(over) and any(hasattr(dtype, "pyarrow_dtype") for dtype in over.dtypes)
+
+
+def _present(over: Any) -> str:
+    """What to type for the rows of a source that have a value in a column; see `Row.present`."""
+    if isinstance(over, str | PathLike):
+        name = str(over)
+        ends = "" if name.lower().endswith(".json") else ", lines=True"
+        read = f"read_parquet({name!r})" if is_parquet(name) else f"read_json({name!r}{ends})"
+        return _PRESENT["pandas"].replace("rows", f"rows = pandas.{read}", 1)
+    return _PRESENT.get(type(over).__module__.partition(".")[0], PRESENT)
+
+
+def _has_nan(row: Any) -> bool:
+    values = row.values() if isinstance(row, Mapping) else ()
+    return any(isinstance(value, float) and math.isnan(value) for value in values)
 
 
 def _is_struct_array(value: Any) -> bool:
@@ -112,9 +158,10 @@ def _is_struct_array(value: Any) -> bool:
     return is_array and value.dtype.kind == "O" and any(isinstance(each, Mapping) for each in value)
 
 
-def _plain_row(place: str, row: Any, *, structs: bool) -> Row:
+def _plain_row(place: str, row: Any, given: Any, *, structs: bool, present: str) -> Row:
+    """A row of JSON values. given: the row as it was read, which a split, or a call before, may have made."""
     mapping = row if isinstance(row, Mapping) else {"item": row}
-    known: Row = mapping if isinstance(mapping, Row) else Row(place=place)  # of a split, or read before
+    known = given if isinstance(given, Row) else Row(place=place, present=present)
     _check_names(mapping, known.place)
     values = {
         str(column): _column(value, f"{known.place}, column {str(column)!r}") for column, value in mapping.items()
@@ -127,6 +174,7 @@ def _plain_row(place: str, row: Any, *, structs: bool) -> Row:
         part=known.part,
         within=known.within,
         structs=structs or known.structs or any(map(_is_struct_array, mapping.values())),
+        present=known.present,
     )
 
 

@@ -42,12 +42,17 @@ _ROLE, _CONTENT, _FROM, _VALUE = (
 _MESSAGES: TypeAdapter[list[Message]] = TypeAdapter(list[Message])
 
 
+PRESENT = "[row for row in rows if row[{}] is not None]"
+"""What to type for the rows of a list that have a value in a column."""
+
+
 class Row(dict[str, Any]):
     """A row. place: where it is from, such as `data.jsonl, line 7`. number: its index. columns: those of all rows.
 
     kinds: types of its values that JSON has as text. part: the part of a split that it belongs to, if any. within: the
     parts that this one was split from, the largest first. structs: whether its objects are structs of Arrow, which have
-    all names that any row has, and null for those that they lack.
+    all names that any row has, and null for those that they lack. present: what to type for the rows of this source
+    that have a value in a column, whose representation goes into `{}`.
     """
 
     def __init__(
@@ -61,6 +66,7 @@ class Row(dict[str, Any]):
         part: str = "",
         within: Sequence[str] = (),
         structs: bool = False,
+        present: str = PRESENT,
     ) -> None:
         super().__init__(values or {})
         self.number = number
@@ -70,6 +76,7 @@ class Row(dict[str, Any]):
         self.part = part
         self.within = tuple(within)
         self.structs = structs
+        self.present = present
 
 
 def parse_chat(text: str) -> list[dict[str, Any]]:
@@ -198,7 +205,7 @@ def _lookup(scopes: Sequence[Mapping[str, Any]]) -> Callable[[re.Match[str]], st
         name = match[1]
         if not re.fullmatch(r"\w+", name) and not any(name in scope for scope in scopes):
             return match[0]  # of JSON or LaTeX
-        return text_of(look_up(name, scopes), name, place_of(scopes))
+        return text_of(look_up(name, scopes), name, scopes[0] if scopes else {})
 
     return value
 
@@ -227,8 +234,10 @@ def place_of(scopes: Sequence[Mapping[str, Any]]) -> str:
     return f"{row.place}: " if isinstance(row, Row) and row else ""
 
 
-def text_of(value: Any, name: str, place: str = "") -> str:
-    """The text of a scalar: a text as it is, `True`, `0.5`, `2026-01-31`; of nothing else, as it would be Python code.
+def text_of(value: Any, name: str, row: Mapping[str, Any]) -> str:
+    """The text of a scalar of a row, or of a variable: a text as it is, `True`, `0.5`, `2026-01-31`.
+
+    It is of nothing else, as that would be Python code.
 
     Raises:
         InputError: the value is missing (None, NaN, NaT), or is a list, a dict, an array, a function or any object, or
@@ -240,8 +249,10 @@ def text_of(value: Any, name: str, place: str = "") -> str:
         value = value.value
     missing = value is None or type(value).__name__ in {"NaTType", "NAType"}
     is_nan = value.is_nan() if isinstance(value, Decimal) else isinstance(value, float) and math.isnan(value)
+    place = place_of([row])
     if missing or is_nan:
-        raise InputError(f"{place}{{{{{name}}}}} has no value", hint="rows.dropna()")
+        known = row.present if isinstance(row, Row) and name in row else PRESENT
+        raise InputError(f"{place}{{{{{name}}}}} has no value", hint=known.format(repr(name)))
     if isinstance(value, str):
         _check_not_messages(value, name, place)
         return str.__str__(value)  # `str` of a subclass may be its representation

@@ -16,6 +16,7 @@ from rolloutlab.sampling.conversation import (
     listed,
     messages_of,
     read_json,
+    tools_beside,
 )
 from rolloutlab.sampling.prompt import (
     Row,
@@ -92,8 +93,7 @@ class PromptTemplate:
             messages = with_system(_called(self.function, row), system, f"{place}the function's prompt")
         else:
             name = self.column or ""
-            structs = isinstance(row, Row) and row.structs
-            own = conversation(look_up(name, [row, variables]), name, place, _tools_beside(row), structs=structs)
+            own = conversation(look_up(name, [row, variables]), name, row)
             own = own[:-1] if ends_with_answer(own) else own
             before = [message.to_wire() for message in filled(self.turns[0], row, variables)]
             messages = with_system(own, before[0]["content"] if before else None, f"{place}{{{{{name}}}}}")
@@ -163,16 +163,7 @@ def _called(function: PromptFunction, row: Mapping[str, Any]) -> list[dict[str, 
     if ends_with_answer(messages):
         what = f"{place}the messages of the prompt function {name} end with the assistant's answer"
         raise InputError(what, hint="return messages[:-1]")
-    return messages_of(messages, _tools_beside(row), structs=isinstance(row, Row) and row.structs)
-
-
-def _tools_beside(row: Mapping[str, Any]) -> Any:
-    """The tools in a column beside the conversation, also as JSON text, by which its calls are read."""
-    tools = row.get("tools")
-    try:
-        return json.loads(tools) if isinstance(tools, str) else tools
-    except (ValueError, RecursionError):
-        return None
+    return messages_of(messages, tools_beside(row), structs=isinstance(row, Row) and row.structs)
 
 
 def _texts(value: Any) -> Iterator[str]:

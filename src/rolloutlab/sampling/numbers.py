@@ -1,0 +1,138 @@
+"""Numbers of frames as they were meant: whole ones beside a missing value, and floats of 16 and 32 bits.
+
+NumPy has no missing integer, so pandas keeps 2019 beside a missing value as 2019.0; a float of 32 bits made one of 64
+is 0.10000000149011612 where 0.1 was stored.
+"""
+
+import math
+import re
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+_NARROW = re.compile(r"\b(float|halffloat|Float16|Float32)\b")
+"""Types of pyarrow and polars whose values Python holds with more bits; those of 64 are `double` and `Float64`."""
+_CODES = {2: "e", 4: "f"}
+"""Formats of `struct`, by the bytes of a float."""
+
+Path = tuple[Any, ...]
+"""Where in a row a value is: its column, names of objects, and None for an item of a list."""
+
+
+def shortest(value: float, size: int) -> float:
+    """The decimal with the fewest digits that a float of `size` bytes holds as this value."""
+    if size in _CODES and math.isfinite(value):
+        for digits in range(1, 10):
+            short = float(f"{value:.{digits}g}")
+            try:
+                if struct.unpack(_CODES[size], struct.pack(_CODES[size], short)) == (value,):
+                    return short
+            except OverflowError:  # rounded up, beyond the largest of these floats
+                continue
+    return value
+
+
+def with_shortest(rows: Iterable[Mapping[str, Any]], types: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Rows whose floats of 16 and 32 bits are the `shortest`, at any depth. types: of columns, as pyarrow or polars."""
+    narrow = {column: kind for column, kind in types.items() if _NARROW.search(str(kind))}
+    for row in rows:
+        yield {**row, **{column: _shortened(row[column], kind) for column, kind in narrow.items()}} if narrow else row
+
+
+def _shortened(value: Any, kind: Any) -> Any:
+    if isinstance(value, float):
+        size = 2 if str(kind) in {"halffloat", "Float16"} else 4 if str(kind) in {"float", "Float32"} else 8
+        return shortest(value, size)
+    if isinstance(value, Mapping):
+        fields = getattr(kind, "fields", kind)  # polars has a list of them, pyarrow is one
+        types = {field.name: getattr(field, "dtype", None) or field.type for field in fields}
+        return {name: _shortened(each, types.get(name)) for name, each in value.items()}
+    if isinstance(value, list):
+        of_items = getattr(kind, "inner", None) or getattr(kind, "value_type", None)
+        return [_shortened(each, of_items) for each in value]
+    return value
+
+
+def frame_rows(frame: Any, limit: int | None) -> Iterator[Mapping[str, Any]]:
+    """The first rows of a frame of pandas, its columns of numbers as they were meant; which ones all rows decide."""
+    whole, sizes = set(), {}
+    for i, (column, dtype) in enumerate(frame.dtypes.items()):
+        if getattr(dtype, "kind", "") == "f":
+            kind = getattr(dtype, "subtype", dtype)  # of a sparse column
+            sizes[column] = getattr(kind, "itemsize", 8)
+            is_numpy = not hasattr(kind, "numpy_dtype") and not hasattr(kind, "pyarrow_dtype")
+            present = frame.iloc[:, i].dropna()
+            if is_numpy and 0 < len(present) < len(frame) and bool((present == present.round()).all()):
+                whole.add(column)
+    for row in (frame if limit is None else frame.head(limit)).to_dict(orient="records"):
+        for column, size in sizes.items():
+            value = row[column]
+            if isinstance(value, float) and math.isfinite(value):
+                row[column] = int(value) if column in whole else shortest(value, size)
+        yield row
+
+
+def with_integers(rows: Sequence[Any], *, of_frame: bool) -> Iterator[Any]:
+    """Rows whose floats are integers again where one of the same place in another row is missing, and all are whole.
+
+    So are those of the rows of `frame.to_dict("records")`, and those in what pandas makes of lists and objects of
+    Parquet. of_frame: whether None is missing, too; elsewhere, only NaN tells that a frame has made floats of numbers.
+    """
+    seen = _Seen(of_frame)
+    try:
+        for row in rows:
+            seen.note(row, ())
+    except RecursionError:  # such a row cannot be kept; what keeps rows says so by its place
+        yield from rows
+        return
+    whole = seen.missing - seen.fractions
+    columns = {path[0] for path in whole if path}
+    for row in rows:
+        if columns and isinstance(row, Mapping):
+            yield {**row, **{name: _as_integers(row[name], (name,), whole) for name in columns & row.keys()}}
+        else:
+            yield row
+
+
+class _Seen:
+    """The places in rows of missing numbers, and of floats with a fraction."""
+
+    def __init__(self, of_frame: bool) -> None:
+        self._of_frame = of_frame
+        self.missing: set[Path] = set()
+        self.fractions: set[Path] = set()
+
+    def note(self, value: Any, path: Path) -> None:
+        if isinstance(value, float):
+            if math.isnan(value):
+                self.missing.add(path)
+            elif not value.is_integer():
+                self.fractions.add(path)
+        elif value is None and self._of_frame:
+            self.missing.add(path)
+        elif isinstance(value, Mapping):
+            for name, each in value.items():
+                self.note(each, (*path, name))
+        elif getattr(getattr(value, "dtype", None), "kind", "O") != "O":
+            self._note_array(value, (*path, None))
+        elif isinstance(value, list | tuple) or getattr(value, "ndim", 0) == 1:
+            for each in value:
+                self.note(each, (*path, None))
+
+    def _note_array(self, array: Any, path: Path) -> None:
+        """The same for an array of numbers, such as an embedding, without a loop in Python."""
+        if array.dtype.kind == "f" and getattr(array, "ndim", 0) == 1:
+            if bool((array != array).any()):
+                self.missing.add(path)
+            if bool(((array.round() != array) & (array == array)).any()):
+                self.fractions.add(path)
+
+
+def _as_integers(value: Any, path: Path, whole: set[Path]) -> Any:
+    if isinstance(value, float):
+        return int(value) if path in whole and math.isfinite(value) else value
+    if isinstance(value, Mapping):
+        return {name: _as_integers(each, (*path, name), whole) for name, each in value.items()}
+    if isinstance(value, list | tuple) or getattr(value, "ndim", 0) == 1:
+        return [_as_integers(each, (*path, None), whole) for each in value]
+    return value
