@@ -62,9 +62,7 @@ def test_what_a_frame_calls_missing_is_none_for_every_type_of_column(dtype):
     assert row == {"x": None}
 
 
-@pytest.mark.parametrize(
-    "over", [{"country": "France"}, 3, np.array([1, 2]), pd.Series(["France"]), {"France"}, b"France", object()]
-)
+@pytest.mark.parametrize("over", [{"country": "France"}, 3, np.array(1), b"France", bytearray(b"France"), object()])
 def test_rows_of_another_kind_are_refused(over):
     with pytest.raises(InputError, match=f"cannot sample over a {type(over).__name__}"):
         rows_of(over)
@@ -118,8 +116,10 @@ def test_an_integer_of_any_length_is_kept():
 def test_half_of_a_surrogate_pair_is_refused_with_its_line_and_column(tmp_path, value):
     path = tmp_path / "a.jsonl"
     path.write_text(json.dumps({"x": "\U0001f600", "bad": ""}) + "\n" + json.dumps({"x": 1, "bad": value}))
+    rows = rows_of(path)
+    assert rows == [{"x": "\U0001f600", "bad": ""}, {"x": 1}]
     with pytest.raises(InputError, match=r"a\.jsonl, line 2, column 'bad': the text contains a lone surrogate"):
-        rows_of(path)
+        fill_text("{{bad}}", rows[1])
 
 
 def test_what_is_nested_too_deeply_is_refused_with_its_row_and_column():
@@ -405,3 +405,77 @@ def test_what_to_type_about_a_missing_value_works_for_each_source(tmp_path):
         left = rows_of(eval(code.removeprefix("rows = "), names))
         assert {fill_text("{{x}}", row) for row in left} <= {"2019", "2020"}
         assert left
+
+
+@pytest.mark.parametrize(
+    ("over", "rows"),
+    [
+        (pd.Series(["France", "Peru"], name="country"), [{"country": "France"}, {"country": "Peru"}]),
+        (pd.Series([2019, None]), [{"item": 2019}, {"item": None}]),
+        (pd.Series([0.1], dtype="float32", name=3), [{"item": 0.1}]),
+        (pd.Series([{"a": 1}, {"a": 2}], name="x"), [{"a": 1}, {"a": 2}]),
+        (pd.Index(["a", "b"], name="x"), [{"x": "a"}, {"x": "b"}]),
+        (pd.Categorical(["a", "b"]), [{"item": "a"}, {"item": "b"}]),
+        (np.array([1, 2]), [{"item": 1}, {"item": 2}]),
+        (np.array([[1, 2], [3, 4]]), [{"item": [1, 2]}, {"item": [3, 4]}]),
+        (np.array([(1, "a")], dtype=[("n", int), ("s", "U1")]), [{"n": 1, "s": "a"}]),
+        ({"b", "a", "c"}, [{"item": "a"}, {"item": "b"}, {"item": "c"}]),
+        (frozenset({("b", 1), ("a", 2)}), [{"item": ["a", 2]}, {"item": ["b", 1]}]),
+        ({"a": 1, "b": 2}.keys(), [{"item": "a"}, {"item": "b"}]),
+        ({"a": 1}.values(), [{"item": 1}]),
+        (range(2), [{"item": 0}, {"item": 1}]),
+    ],
+)
+def test_a_series_an_array_and_a_set_are_rows_of_their_values(over, rows):
+    assert rows_of(over) == rows
+    assert rows_of(over, 1) == rows[:1]
+
+
+def test_arrays_of_arrow_and_series_of_polars_are_rows_of_their_values():
+    pyarrow = pytest.importorskip("pyarrow")
+    assert rows_of(pyarrow.array([1, 2])) == [{"item": 1}, {"item": 2}]
+    assert rows_of(pyarrow.chunked_array([[0.1]], pyarrow.float32()), 1) == [{"item": 0.1}]
+    assert rows_of(pyarrow.array([{"a": 1}])) == [{"a": 1}]
+    assert rows_of(pyarrow.record_batch({"x": [1, 2]}), 1) == [{"x": 1}]
+    polars = pytest.importorskip("polars")
+    assert rows_of(polars.Series("country", ["France", "Peru"]), 1) == [{"country": "France"}]
+    assert rows_of(polars.Series([{"a": 1}])) == [{"a": 1}]
+
+
+def test_the_only_split_of_a_dataset_is_taken():
+    class IterableDatasetDict(dict):
+        """As that of the library `datasets`."""
+
+    assert rows_of(IterableDatasetDict(train=[{"x": 1}])) == [{"x": 1}]
+    with pytest.raises(InputError, match="a IterableDatasetDict has several splits"):
+        rows_of(IterableDatasetDict(train=[{"x": 1}], test=[]))
+
+
+BAD = [b"\xff", object(), float("inf"), "\ud83d", np.datetime64("2026") - np.datetime64("2025"), {1: 1, "1": 2}]
+
+
+@pytest.mark.parametrize("value", BAD)
+def test_a_value_that_cannot_be_kept_is_left_out_by_name_and_refused_where_it_is_used(session, capsys, value):
+    rows = [{"n": 1, "image": value}, {"n": 2, "image": value}, {"n": 3, "image": "a"}]
+    session.chat("pictures", "{{n}}", over=rows, n=1, max_tokens=2)
+    shown = capsys.readouterr().out
+    assert "row 0, column 'image'" in shown
+    assert "left out of 2 rows -> " in shown
+    assert [dict(group.row) for group in session.store.groups(session.store.collection("pictures"))] == [
+        {"n": 1},
+        {"n": 2},
+        {"n": 3, "image": "a"},
+    ]
+    for prompt in ("{{image}}", lambda row: row["image"]):
+        with pytest.raises(InputError, match="row 0, column 'image'"):
+            session.preview("again", prompt, over=rows)
+    with pytest.raises(InputError, match="row 0, column 'image'"):
+        session.preview("again", "", over=rows, prompt_column="image")
+    lines = []
+    session.split([{**row, "n": n} for n, row in enumerate(rows * 9)], 0.5, say=lines.append)
+    assert any("left out of 18 rows" in line for line in lines)
+
+
+def test_rows_of_which_no_value_can_be_kept_are_refused():
+    with pytest.raises(InputError, match="row 1, column 'x': a bytes cannot be kept as JSON"):
+        rows_of([{"x": 1}, {"x": b"a"}])

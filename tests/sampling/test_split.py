@@ -16,6 +16,7 @@ from rolloutlab.errors import InputError
 from rolloutlab.sampling.dataset import rows_of
 from rolloutlab.sampling.near import near_duplicates, words_of
 from rolloutlab.sampling.plan import sampled
+from rolloutlab.sampling.prompt import fill_text
 from rolloutlab.sampling.split import HELD_OUT, TRAIN, normalized, positions_in, ranges_of, split_rows
 from rolloutlab.sampling.tools import Tools
 
@@ -262,8 +263,9 @@ def test_a_row_of_a_part_that_was_changed_is_made_plain_again():
     assert [row.kinds for row in rows[:2]] == [{"at": "datetime"}, {"day": "date"}]
     assert {row.part for row in rows} == {HELD_OUT}
     held_out[0]["n"] = object()
+    assert "n" not in rows_of(held_out)[0]
     with pytest.raises(InputError, match="column 'n': a object cannot be kept as JSON"):
-        rows_of(held_out)
+        fill_text("{{n}}", rows_of(held_out)[0])
 
 
 def test_texts_are_normalized_as_a_person_compares_them():

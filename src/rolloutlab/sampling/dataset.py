@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from datetime import date, datetime, time
 from decimal import Decimal
 from enum import Enum
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rolloutlab.errors import InputError
+from rolloutlab.objective.preflight import count
 from rolloutlab.sampling.data_files import Record, is_parquet, records, table_of
 from rolloutlab.sampling.numbers import frame_rows, shortest, with_integers, with_shortest
 from rolloutlab.sampling.prompt import PRESENT, Row
@@ -38,15 +39,16 @@ _KINDS: Mapping[type, str] = {datetime: "datetime", date: "date", time: "time", 
 
 
 def rows_of(over: Any, limit: int | None = None) -> list[Row]:
-    """Rows of a DataFrame (pandas, polars), a pyarrow table, a dataset of Hugging Face, a file, or an iterable.
+    """Rows of a DataFrame or Series (pandas, polars), a pyarrow table, a dataset, a file, or an iterable.
 
-    Items of an iterable are mappings, or values (as `item`); None is one empty row. limit: read no more than so many
-    rows; without it an iterator is read until its end. Values become JSON: arrays are lists, dates ISO texts, and
-    missing values None at any depth.
+    Items of an iterable are mappings, or values (as `item`, or as a Series is called); those of a set are sorted. None
+    is one empty row. limit: read no more than so many rows; without it an iterator is read until its end. Values become
+    JSON: arrays are lists, dates ISO texts, and missing values None at any depth. A value that cannot be JSON is left
+    out of its row, which knows why.
 
     Raises:
-        NotFoundError: there is no such file. InputError: no rows, `over` is of another type, a column is repeated, or a
-            value cannot be JSON; the message has the row, or file and line, and the column.
+        NotFoundError: there is no such file. InputError: no rows, `over` is of another type, a column is repeated, or
+            no value of a row can be JSON; the message has the row, or file and line, and the column.
     """
     if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 1):
         raise InputError(f"limit must be an integer ≥ 1, not {limit!r}", hint="--limit 1000")
@@ -83,6 +85,16 @@ def kinds_of(rows: Sequence[Row]) -> dict[str, str]:
     return {column: kind for column, (kind, *others) in kinds.items() if kind and not others}
 
 
+def left_out(rows: Sequence[Row]) -> list[str]:
+    """A line for each column of which values are left out, as they cannot be JSON."""
+    errors = {column: error for row in reversed(rows) for column, error in row.unusable.items()}
+    counts = Counter(column for row in rows for column in row.unusable)
+    return [
+        f"{error.message}: left out of {count(counts[column], 'row')} -> {error.hint}"
+        for column, error in sorted(errors.items())
+    ]
+
+
 def check_repeatable(over: Any) -> None:
     """InputError for an iterator, which a dry run would use up."""
     if isinstance(over, Iterator):
@@ -105,21 +117,53 @@ def _items(over: Any, limit: int | None) -> Iterable[Any]:
     if _is_frame(over):
         _check_names(over.columns, "the frame")
         return frame_rows(over, limit)
-    if hasattr(over, "to_pylist"):  # pyarrow.Table
-        table = over if limit is None else over.slice(0, limit)
-        return with_shortest(table.to_pylist(), {field.name: field.type for field in over.schema})
+    if hasattr(over, "to_pylist"):
+        return _arrow_items(over if limit is None else over.slice(0, limit))
+    if hasattr(over, "to_frame") and isinstance(over, Iterable):  # a Series of pandas or polars, or an Index
+        return _series_items(over, limit)
+    return _mapping_items(over, limit) if isinstance(over, Mapping) else _iterable_items(over)
+
+
+def _mapping_items(over: Mapping[Any, Any], limit: int | None) -> Iterable[Any]:
+    """Rows of the only split of a DatasetDict, or of the only list of objects of a dict."""
     kind = type(over).__name__
-    if isinstance(over, Mapping):
-        splits = ", ".join(map(str, over)) if kind.endswith("DatasetDict") else ""
-        if splits:
-            raise InputError(f"a {kind} has several splits: {splits}", hint=f"rows = data[{next(iter(over))!r}]")
-        if table := table_of(over, f"the {kind}"):
-            return table[1]
-        raise InputError(f"cannot sample over a {kind}", hint="a list of dicts, or pandas.DataFrame(rows)")
-    if not isinstance(over, Iterable) or isinstance(over, bytes | set | frozenset) or hasattr(over, "dtype"):
-        raise InputError(f"cannot sample over a {kind}", hint="--over DATAFRAME, a list of dicts, or a file")
+    splits = list(over) if kind.endswith("DatasetDict") else []
+    if len(splits) == 1:
+        return _items(over[splits[0]], limit)
+    if splits:
+        what = f"a {kind} has several splits: {', '.join(map(str, splits))}"
+        raise InputError(what, hint=f"rows = data[{splits[0]!r}]")
+    if table := table_of(over, f"the {kind}"):
+        return table[1]
+    raise InputError(f"cannot sample over a {kind}", hint="a list of dicts, or pandas.DataFrame(rows)")
+
+
+def _iterable_items(over: Any) -> Iterable[Any]:
+    if not isinstance(over, Iterable) or isinstance(over, bytes | bytearray) or getattr(over, "ndim", 1) == 0:
+        what = f"cannot sample over a {type(over).__name__}"
+        raise InputError(what, hint="--over DATAFRAME, a list of dicts, or a file")
+    if isinstance(over, Set):  # whose order is another one in each process, where its items are texts
+        return sorted(over, key=lambda item: (type(item).__name__, repr(item)))
+    if names := getattr(getattr(over, "dtype", None), "names", None):  # an array of records
+        return ({name: row[name] for name in names} for row in over)
     schema = getattr(getattr(over, "features", None), "arrow_schema", None)  # of `datasets`
     return iter(over) if schema is None else with_shortest(over, {field.name: field.type for field in schema})
+
+
+def _arrow_items(over: Any) -> Iterable[Any]:
+    """Rows of a table of pyarrow, or the items of an array."""
+    if hasattr(over, "schema"):
+        return with_shortest(over.to_pylist(), {field.name: field.type for field in over.schema})
+    rows = ({"item": value} for value in over.to_pylist())
+    return (row["item"] for row in with_shortest(rows, {"item": over.type}))
+
+
+def _series_items(series: Any, limit: int | None) -> Iterable[Any]:
+    """The values of a Series in a column of its name; dicts are rows."""
+    if any(isinstance(value, Mapping) for value in series):
+        return list(series)
+    name = series.name if isinstance(series.name, str) and series.name else "item"
+    return _items(series.to_frame(name), limit)
 
 
 def _is_frame(over: Any) -> bool:
@@ -163,18 +207,25 @@ def _plain_row(place: str, row: Any, given: Any, *, structs: bool, present: str)
     mapping = row if isinstance(row, Mapping) else {"item": row}
     known = given if isinstance(given, Row) else Row(place=place, present=present)
     _check_names(mapping, known.place)
-    values = {
-        str(column): _column(value, f"{known.place}, column {str(column)!r}") for column, value in mapping.items()
-    }
+    values, unusable = {}, dict(known.unusable)
+    for column, value in ((str(column), value) for column, value in mapping.items()):
+        try:
+            values[column] = _column(value, f"{known.place}, column {column!r}")
+            unusable.pop(column, None)
+        except InputError as error:
+            unusable[column] = error
+    if unusable and not values:
+        raise next(iter(unusable.values()))
     kinds = {str(column): _kind(value) or known.kinds.get(str(column), "") for column, value in mapping.items()}
     return Row(
         values,
         place=known.place,
-        kinds={column: kind for column, kind in kinds.items() if kind and isinstance(values[column], str)},
+        kinds={column: kind for column, kind in kinds.items() if kind and isinstance(values.get(column), str)},
         part=known.part,
         within=known.within,
         structs=structs or known.structs or any(map(_is_struct_array, mapping.values())),
         present=known.present,
+        unusable=unusable,
     )
 
 

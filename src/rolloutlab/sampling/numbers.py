@@ -91,7 +91,7 @@ def with_integers(rows: Sequence[Any], *, of_frame: bool) -> Iterator[Any]:
         if columns and isinstance(row, Mapping):
             yield {**row, **{name: _as_integers(row[name], (name,), whole) for name in columns & row.keys()}}
         else:
-            yield row
+            yield _as_integers(row, (), whole) if () in whole else row
 
 
 class _Seen:

@@ -10,7 +10,7 @@ from rolloutlab.environments.protocol import Source
 from rolloutlab.errors import InputError
 from rolloutlab.objective.preflight import count
 from rolloutlab.sampling.config import SamplingConfig, make_plan, new_seed
-from rolloutlab.sampling.dataset import kinds_of, rows_of
+from rolloutlab.sampling.dataset import kinds_of, left_out, rows_of
 from rolloutlab.sampling.episodes import Episodes
 from rolloutlab.sampling.programs.plan import check_no_program
 from rolloutlab.sampling.prompt import Row, as_messages, filled, turns_of
@@ -102,7 +102,7 @@ def sampled(
     groups = [template.group(row, variables) for row in rows]
     changed = {"template": template.stored(), "prompt_column": template.column, "tools": tools.schemas}
     plan = make_plan({**settings, **changed, **_about(rows), "env": source.name if source else None})
-    return _begun(name, plan, groups, tools, _notes(template, rows), source)
+    return _begun(name, plan, groups, tools, [*tools.notes, *left_out(rows), *_notes(template, rows)], source)
 
 
 def _rows_of_source(source: Source, limit: int | None, seed: Any) -> Any:
@@ -175,14 +175,16 @@ def sampled_again(
     old = lab.groups(summary)
     tools.check(label, _tools_of(summary, old))
     check_environment(label, plan.env, source)
+    notes = list(tools.notes)
     changed: dict[str, Any] = {"model": model, "step": None, "tools": tools.schemas, **({} if n is None else {"n": n})}
     if over is None:
         groups = [NewGroup(g.prompt, g.row, g.script) for g in old]
     else:
         rows, template = rows_of(over), _template_of_other_rows(label, plan, prompt)
         groups = [template.group(row, variables) for row in rows]
+        notes += left_out(rows)
         changed |= {**_about(rows), "template": template.stored(), "prompt_column": template.column}
-    return _begun(name, make_plan(plan.model_dump(exclude_defaults=True) | changed), groups, tools, source=source)
+    return _begun(name, make_plan(plan.model_dump(exclude_defaults=True) | changed), groups, tools, notes, source)
 
 
 def _template_of_other_rows(label: str, plan: SamplingConfig, prompt: Prompt | None) -> PromptTemplate:

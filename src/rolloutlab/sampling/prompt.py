@@ -9,6 +9,7 @@ from decimal import Decimal
 from difflib import get_close_matches
 from enum import Enum
 from fractions import Fraction
+from functools import partial
 from pathlib import PurePath
 from typing import Any
 from uuid import UUID
@@ -67,6 +68,7 @@ class Row(dict[str, Any]):
         within: Sequence[str] = (),
         structs: bool = False,
         present: str = PRESENT,
+        unusable: Mapping[str, InputError] | None = None,
     ) -> None:
         super().__init__(values or {})
         self.number = number
@@ -77,6 +79,7 @@ class Row(dict[str, Any]):
         self.within = tuple(within)
         self.structs = structs
         self.present = present
+        self.unusable = dict(unusable or {})
 
 
 def parse_chat(text: str) -> list[dict[str, Any]]:
@@ -203,22 +206,29 @@ def _fill_part(part: Any, scopes: Sequence[Mapping[str, Any]]) -> Any:
 def _lookup(scopes: Sequence[Mapping[str, Any]]) -> Callable[[re.Match[str]], str]:
     def value(match: re.Match[str]) -> str:
         name = match[1]
-        if not re.fullmatch(r"\w+", name) and not any(name in scope for scope in scopes):
+        if not re.fullmatch(r"\w+", name) and not any(map(partial(_has, name), scopes)):
             return match[0]  # of JSON or LaTeX
         return text_of(look_up(name, scopes), name, scopes[0] if scopes else {})
 
     return value
 
 
+def _has(name: str, scope: Mapping[str, Any]) -> bool:
+    """Whether a scope has a value of this name, or is a row that could not keep it."""
+    return name in scope or (isinstance(scope, Row) and name in scope.unusable)
+
+
 def look_up(name: str, scopes: Sequence[Mapping[str, Any]]) -> Any:
     """The value of a name in the first scope that has it.
 
     Raises:
-        InputError: no scope has it, or a row lacks a column of other rows.
+        InputError: no scope has it, or a row lacks a column of other rows, or has a value there that cannot be kept.
     """
     for scope in scopes:
         if name in scope:
             return scope[name]
+        if isinstance(scope, Row) and name in scope.unusable:
+            raise scope.unusable[name]
         if isinstance(scope, Row) and name in scope.columns:
             raise InputError(f"{scope.place} has no column {name!r}", hint=f"{{'{name}': ...}}")
     columns = ", ".join(map(str, scopes[0])) if scopes and scopes[0] else ""

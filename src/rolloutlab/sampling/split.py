@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from rolloutlab.errors import InputError
 from rolloutlab.objective.preflight import count
 from rolloutlab.sampling.conversation import are_messages, read_json
-from rolloutlab.sampling.dataset import rows_of
+from rolloutlab.sampling.dataset import left_out, rows_of
 from rolloutlab.sampling.near import near_duplicates
 from rolloutlab.sampling.prompt import Row
 from rolloutlab.store.texts import plain_text
@@ -83,7 +83,7 @@ def split_rows(
             what = f"no row is in {name}: which rows are is decided by a hash, so few rows may all be in one part"
             raise InputError(what, hint="another seed or share, or more different values of by")
     split = DataSplit(RowPart(parts[TRAIN], TRAIN), RowPart(parts[HELD_OUT], HELD_OUT))
-    for line in describe(split):
+    for line in (*left_out(rows), *describe(split)):
         say(line)
     return split
 
@@ -159,6 +159,8 @@ def positions_in(plan: Mapping[str, Any], part: str) -> set[int]:
 
 def _key(row: Row, columns: Sequence[str]) -> Any:
     for column in columns:
+        if column in row.unusable:
+            raise row.unusable[column]
         if column not in row:
             raise InputError(f"{row.place} has no column {column!r}", hint=f"columns: {', '.join(row)}")
     return [normalized(value) if isinstance(value := row[column], str) else value for column in columns] or row

@@ -150,6 +150,8 @@ def _called(function: PromptFunction, row: Mapping[str, Any]) -> list[dict[str, 
     try:
         result: Any = function(copy.deepcopy(dict(row)))
     except Exception as error:
+        if isinstance(error, KeyError) and isinstance(row, Row) and error.args[:1] and error.args[0] in row.unusable:
+            raise row.unusable[error.args[0]] from error
         what = f"{place}the prompt function {name} failed: {type(error).__name__}: {error}"
         raise InputError(what, hint=f"columns: {', '.join(row)}" if row else "over=rows") from error
     for text in _texts(result):

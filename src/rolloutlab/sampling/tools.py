@@ -26,16 +26,21 @@ _ARGUMENTS: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any])
 class Tools:
     """What a policy may call by name: functions, described by signature and docstring, and tools of context servers.
 
+    notes: lines about their names, shown when they are sampled with.
+
     Raises:
         InputError: something is neither, two have one name, or a signature cannot be described.
     """
 
-    def __init__(self, tools: Iterable[Callable[..., Any] | ContextTool] | None = None) -> None:
+    def __init__(
+        self, tools: Iterable[Callable[..., Any] | ContextTool] | None = None, notes: Sequence[str] = ()
+    ) -> None:
+        self.notes = tuple(notes)
         self._adapters: dict[str, TypeAdapter[Any]] = {}
         self._elsewhere: dict[str, ContextTool] = {}
         self.schemas: list[FunctionTool] = []
         for tool in tools or ():
-            name = _name(tool)
+            name = name_of(tool)
             if not (callable(tool) or isinstance(tool, ContextTool)) or not re.fullmatch(r"[\w-]{1,64}", name):
                 raise InputError(f"a {type(tool).__name__} is not a function with a name", hint="--tools FUNCTION")
             if name in self._adapters or name in self._elsewhere:
@@ -124,7 +129,7 @@ async def _text_of(result: Awaitable[Any]) -> str:
     return as_text(await result)
 
 
-def _name(tool: Callable[..., Any] | ContextTool) -> str:
+def name_of(tool: Callable[..., Any] | ContextTool) -> str:
     """The name of a tool for a policy; names on context servers may have characters that services refuse."""
     return re.sub(r"[^\w-]", "_", tool.name)[:64] if isinstance(tool, ContextTool) else getattr(tool, "__name__", "")
 

@@ -1,7 +1,9 @@
 """The registry of MCP servers: each under the name that a notebook gave it, with its tools and its connection."""
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -9,7 +11,7 @@ from rolloutlab.auth.urls import checked_server
 from rolloutlab.connection import Connector
 from rolloutlab.errors import InputError, NotFoundError, RefusedError
 from rolloutlab.sampling.mcp.tools import AddedTools, ContextTool, ContextTools, ToolAnswer
-from rolloutlab.sampling.tools import Tools
+from rolloutlab.sampling.tools import Tools, name_of
 from rolloutlab.sanitize import escape_control_chars
 from rolloutlab.settings import EMBEDDED
 
@@ -65,7 +67,10 @@ class McpRegistry:
         return ToolAnswer(result)
 
     def resolve(self, tools: Iterable[Tool]) -> Tools:
-        """Functions and tools one by one; a name may stand for all tools of a server."""
+        """Functions and tools one by one; a name may stand for all tools of a server.
+
+        Tools of several servers, or of a server and a function, that have one name are called SERVER_TOOL.
+        """
         resolved: list[Callable[..., Any] | ContextTool] = []
         for tool in tools:
             if isinstance(tool, str):
@@ -75,7 +80,20 @@ class McpRegistry:
                 resolved += tool
             else:
                 resolved.append(tool)
-        return Tools(resolved)
+        own = [each for i, each in enumerate(resolved) if not any(each is before for before in resolved[:i])]
+        names = Counter(map(name_of, own))
+        renamed: list[tuple[str, str]] = []
+        for i, each in enumerate(own):
+            of = self._server_of(each) if isinstance(each, ContextTool) and names[name_of(each)] > 1 else None
+            if of and isinstance(each, ContextTool):
+                own[i] = replace(each, name=f"{of}_{each.name}")
+                renamed.append((f"{of}.{each.name}", name_of(own[i])))
+        several = ", ".join(f"{tool} as {name}" for tool, name in renamed)
+        return Tools(own, [f"tools of one name are called {several}"] if renamed else ())
+
+    def _server_of(self, tool: ContextTool) -> str | None:
+        """The name of the server that has a tool."""
+        return next((name for name, known in self.servers.items() if any(tool is each for each in known)), None)
 
     def close(self) -> None:
         """End the connections; a later call opens them anew."""

@@ -9,7 +9,7 @@ from typing import Any
 from rolloutlab.capture.client import RolloutClient
 from rolloutlab.errors import InputError
 from rolloutlab.sampling.config import SamplingConfig, make_plan
-from rolloutlab.sampling.dataset import kinds_of, rows_of
+from rolloutlab.sampling.dataset import kinds_of, left_out, rows_of
 from rolloutlab.sampling.programs.commands import Environment, command_name, command_program
 from rolloutlab.sampling.split import ranges_of
 from rolloutlab.store.lab import Lab
@@ -128,7 +128,7 @@ def programmed(
     plan = make_plan({**settings, **about})
     plan = plan.model_copy(update={"total": plan.n * len(rows)})
     seats = [(place, position) for place in range(len(rows)) for position in range(plan.n)]
-    return ProgramRun(name, program, plan, [NewGroup((), row) for row in rows], seats)
+    return ProgramRun(name, program, plan, [NewGroup((), row) for row in rows], seats, notes=left_out(rows))
 
 
 def programmed_again(lab: Lab, label: str, program: Program, timeout: float | None) -> ProgramRun:
