@@ -122,7 +122,8 @@ def _engine(http: HttpClient, address: Address) -> EngineStatus | None:
 
 def _below(engine: EngineStatus | None) -> str:
     """An engine and what it does not honour, in lines; nothing for the service's own process."""
-    return "\n".join(["", *engine.lines()]) if engine and engine.name != "local" else ""
+    lines = engine.lines() if engine and engine.name != "local" else engine.notes if engine else []
+    return "\n".join(["", *lines]) if lines else ""
 
 
 def described(http: HttpClient, embedded: Embedded, settings: Settings) -> Connection:
@@ -172,6 +173,8 @@ class Connector:
         """Services before the present one, newest first."""
         self.refused = RefusedFields()
         self._engines: dict[str, EngineStatus | None] = {}
+        self._noted: set[str] = set()
+        """Policies of which the notes were given."""
         self.model_ids: dict[tuple[str, str], str] = {}
         """Ids of models by service and name, once this session has registered them."""
         self.key_variables: set[str] = set()
@@ -251,6 +254,15 @@ class Connector:
             with suppress(RolloutlabError):
                 self._engines[url] = self.http.run(health.engine_of(self.http, address, own=own))
         return self._engines.get(url)
+
+    def policy_notes(self) -> list[str]:
+        """What is to be known of the embedded service's policy, once; `%connect` has the notes of other services."""
+        policy = self.settings.policy
+        if self.settings.service is not None or policy in self._noted or (running := self.running()) is None:
+            return []
+        self._noted.add(policy)
+        engine = self.engine(running)
+        return engine.notes if engine else []
 
     def address_of(self, base_url: str, *, start: bool, hint: str) -> Address:
         """A service by its address or `embedded`, as the lab records it; hint: what to type where it has to be started.

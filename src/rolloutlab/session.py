@@ -1201,7 +1201,7 @@ class Session:
             notes: Sequence[str] = ()
             try:
                 stored = play(run, self.store, self._connector, shown, tick=tick, meter=meter, prepare=prepare)
-                notes = run.notes
+                notes = [*run.notes, *self._connector.policy_notes()]
             finally:
                 shown.keep("\n".join([*notes, *self._connector.refused.notes(), *meter.lines()]))
         return self._collection(stored)

@@ -11,6 +11,7 @@ from typing import Any
 
 from rolloutlab.api.wire.chat import ChatCompletion
 from rolloutlab.api.wire.engine import EngineStatus
+from rolloutlab.api.wire.reasoning import UNREAD
 from rolloutlab.api.wire.training import CreateTrainingJob, RegisterModel
 from rolloutlab.errors import InputError
 from rolloutlab.settings import Address
@@ -56,7 +57,7 @@ _KINDS = {
         engine=EngineStatus(name="wandb", unsupported=_UNSUPPORTED),
     ),
 }
-_OWN = {"policy_version", "continues", "token_ids"}  # what this package adds to choices and messages
+_OWN = {"policy_version", "continues", "token_ids", UNREAD}  # what this package adds to choices and messages
 _OF_TRAJECTORIES: dict[str, Any] = {
     "messages_and_choices": [], "tools": None, "additional_histories": [], "reward": 0.0,
     "initial_policy_version": None, "final_policy_version": None, "metrics": {}, "metadata": {}, "logs": [],

@@ -6,6 +6,7 @@ from datetime import date
 
 from transformers import PreTrainedTokenizerBase
 
+from rolloutlab.policy.parsing import CompletionParser
 from rolloutlab.policy.rendering import Renderer
 from rolloutlab.policy.template_date import DATE
 
@@ -31,6 +32,16 @@ class Base:
     row_tokens: int
     bound_options: tuple[str, ...] = ()
     template_date: date = DATE
+
+    def notes(self) -> list[str]:
+        """Lines about the policy that its user should know at the start of a service."""
+        marks = CompletionParser(self.tokenizer, self.renderer(), self.end_ids).unread_marks
+        unread = (
+            f"{self.name} may write reasoning with {marks[0]!r}, which is not read: it is part of the answer"
+            if marks
+            else ""
+        )
+        return [unread] if unread else []
 
     def renderer(self, context: int | None = None, check: Callable[[], None] = lambda: None) -> Renderer:
         """A renderer of conversations for this base; context, check: see `Renderer`."""

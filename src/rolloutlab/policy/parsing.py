@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 from transformers import PreTrainedTokenizerBase
 
-from rolloutlab.api.wire.chat import FunctionTool, UserMessage
-from rolloutlab.api.wire.reasoning import CLOSING, FIELDS, OPENING, split_reasoning
-from rolloutlab.errors import InputError
+from rolloutlab.api.wire.chat import AssistantMessage, FunctionTool, UserMessage
+from rolloutlab.api.wire.reasoning import CLOSING, FIELDS, OPENING, is_unread_mark, split_reasoning
+from rolloutlab.errors import InputError, RenderingError
 from rolloutlab.policy import harmony
 from rolloutlab.policy.rendering import Renderer
 from rolloutlab.policy.tool_calls import Call, valid_call
@@ -126,6 +126,7 @@ class ParsedMessage(NamedTuple):
 
 
 _USER = [UserMessage(role="user", content="?")]
+_REASONED, _TOLD = "rolloutlabreasoned", "rolloutlabtold"
 
 
 class CompletionParser:
@@ -180,6 +181,25 @@ class CompletionParser:
         if tools and not self._template and not self._harmony and not self._renderer.call_form:
             raise InputError("the policy's format of tool calls is not supported", hint="leave tools out")
 
+    @cached_property
+    def unread_marks(self) -> tuple[str, ...]:
+        """The marks with which the policy may write reasoning that is not read here, the opening one first.
+
+        They are those around the reasoning that its chat template renders, if that is not parsed from them again, and
+        else the tokens of its vocabulary that are named as such.
+        """
+        if self._template or self._harmony:
+            return ()
+        if around := self._unread_around():
+            return around
+        added = [str(token.content) for token in self._tokenizer.added_tokens_decoder.values()]
+        return tuple(filter(is_unread_mark, [self._prompt_end(), *added]))
+
+    def unread_reasoning(self, ids: Sequence[int]) -> str:
+        """The mark of reasoning in a completion that is not read, so that its answer has it; nothing without one."""
+        whole = self._whole(ids) if self.unread_marks else ""
+        return next((mark for mark in self.unread_marks if mark in whole), "")
+
     def forced(self, function: str | None) -> tuple[int, ...]:
         """The tokens with which a call of this function, or of any, begins.
 
@@ -209,6 +229,30 @@ class CompletionParser:
         if len(valid) < len(calls) or (valid and not tools) or not (valid or reasoning):
             return None
         return ParsedMessage(reasoning, str(parsed.get("content") or ""), valid)
+
+    def _prompt_end(self) -> str:
+        """What may be a mark at the end of the generation prompt."""
+        try:
+            ids = self._renderer.prompt(_USER)
+        except RenderingError:
+            return ""
+        text = str(self._tokenizer.decode(ids, skip_special_tokens=False)).rstrip()
+        return text[max(map(text.rfind, "<[◁")) :]
+
+    def _unread_around(self) -> tuple[str, ...]:
+        """What the chat template writes before and after reasoning; nothing if that is read, or it writes none."""
+        answer = AssistantMessage.model_validate(
+            {"role": "assistant", "content": _TOLD, "reasoning_content": _REASONED}
+        )
+        try:
+            prompt, ids = self._renderer.prompt(_USER), self._renderer.answer([*_USER, answer])
+        except RenderingError:
+            return ()
+        parsed = self.message(ids, (), prompt, ())
+        if (parsed.reasoning, parsed.content.strip()) == (_REASONED, _TOLD):
+            return ()
+        before, _, rest = self._whole(ids).partition(_REASONED)
+        return tuple(filter(None, [before.strip(), rest.partition(_TOLD)[0].strip()]))
 
     def _whole(self, ids: Sequence[int]) -> str:
         """The text with special tokens, but without the end of the turn."""

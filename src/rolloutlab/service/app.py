@@ -77,10 +77,12 @@ def make_app(
 def _engine_router(engine: Engine) -> APIRouter:
     """GET /v1/preview/engine: what computes, and what it does not honour."""
     routes = APIRouter(prefix="/v1/preview", tags=["engine"])
+    notes = engine.base.notes()
 
     @routes.get("/engine")
     def engine_status() -> EngineStatus:
-        return EngineStatus(name=engine.name, status=dict(engine.status()), unsupported=dict(engine.unsupported))
+        known = {"status": dict(engine.status()), "unsupported": dict(engine.unsupported)}
+        return EngineStatus(name=engine.name, notes=notes, **known)
 
     return routes
 

@@ -11,10 +11,13 @@ from typing import Any, NamedTuple, Protocol, Self
 from rolloutlab.api.wire import trajectories as wire
 from rolloutlab.api.wire.base import Wire
 from rolloutlab.api.wire.chat import AssistantMessage, Choice, Message, MessageOrChoice
-from rolloutlab.api.wire.reasoning import reasoning_of
+from rolloutlab.api.wire.reasoning import UNREAD, is_unread_mark, reasoning_of
 from rolloutlab.errors import InputError
 from rolloutlab.objective.credit import turn_rewards
 from rolloutlab.store.texts import last_user_text, plain_text
+
+_OPENING_TOKENS = 8
+"""Tokens of a completion among which reasoning begins."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,18 @@ class StoredTrajectory:
     def reasoning(self) -> str:
         """The reasoning of the last completion, or of the assistant's last message; empty without any."""
         return self._reasoned[0]
+
+    @property
+    def unread_reasoning(self) -> str:
+        """The mark of reasoning that `answer` has in it, as its format is not read; empty without any.
+
+        Of the service that sampled it, or by the names of its first tokens.
+        """
+        if not self.choices or self.reasoning:
+            return ""
+        last = self.choices[-1]
+        marks = (token.token for token in last.sampled_tokens()[:_OPENING_TOKENS] if is_unread_mark(token.token))
+        return str((last.model_extra or {}).get(UNREAD) or next(marks, ""))
 
     @property
     def _reasoned(self) -> tuple[str, str]:

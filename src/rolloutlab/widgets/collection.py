@@ -196,8 +196,16 @@ def _short(text: str) -> str:
 
 
 def _notes(trajectory: StoredTrajectory) -> list[str]:
-    """In how many sequences it trains, where that is not one, and the notes of its sampling."""
-    return [*filter(None, [split_note(trajectory.histories())]), *map(str, trajectory.extra.get("logs") or ())]
+    """In how many sequences it trains, where that is not one, what its answer has in it, and notes of its sampling."""
+    return [*filter(None, [split_note(trajectory.histories())]), *logs_of(trajectory)]
+
+
+def logs_of(trajectory: StoredTrajectory) -> list[str]:
+    """The notes of its sampling, and that its answer has reasoning in it that is not read."""
+    unread = (
+        f"the answer has reasoning in it, which is not read ({mark})" if (mark := trajectory.unread_reasoning) else ""
+    )
+    return [*filter(None, [unread]), *map(str, trajectory.extra.get("logs") or ())]
 
 
 def spoken(item: MessageOrChoice) -> tuple[str, str, list[str]]:

@@ -16,7 +16,7 @@ from rolloutlab.objective.preflight import WHY
 from rolloutlab.objective.splits import split_note
 from rolloutlab.sanitize import escape_control_chars
 from rolloutlab.store.models import Group, StoredTrajectory, TrajectorySummary
-from rolloutlab.widgets.collection import WHY_NOT, flag_of
+from rolloutlab.widgets.collection import WHY_NOT, flag_of, logs_of
 from rolloutlab.widgets.history_tree import history_tree
 
 TEXT_CHARS = 20_000
@@ -90,7 +90,7 @@ def conversation(trajectory: StoredTrajectory, texts: ConversationTexts) -> dict
             {"title": each.title, "parent": each.parent, "place": each.place, "turns": turns(each.items, texts)}
             for each in history_tree(trajectory)
         ],
-        "logs": [texts.shown(str(log)) for log in trajectory.extra.get("logs") or ()],
+        "logs": [texts.shown(log) for log in logs_of(trajectory)],
     }
 
 

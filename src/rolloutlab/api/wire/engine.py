@@ -8,20 +8,25 @@ class EngineStatus(Wire):
     """Answer of `GET {base_url}/v1/preview/engine`.
 
     name: local, tinker or ray. status: what computes now, in words, such as `device` and `nodes`. unsupported: what
-    the engine does not honour and why, by the option's name.
+    the engine does not honour and why, by the option's name. notes: lines about the policy that a user should know.
     """
 
     name: str
     status: dict[str, str] = {}
     unsupported: dict[str, str] = {}
+    notes: list[str] = []
 
     def lines(self) -> list[str]:
-        """`engine ray: device cpu, nodes 2`, a line for each option that it does not honour, one for all settings."""
+        """`engine ray: device cpu, nodes 2`, a line for each option that it does not honour, one for all settings.
+
+        Then the notes about the policy.
+        """
         what = ", ".join(f"{name} {value}" for name, value in self.status.items())
         lines = [f"engine {self.name}{f': {what}' if what else ''}"]
         lines += [self.refusal(name) for name in self.unsupported if name not in ModelSettings.model_fields]
         settings = ", ".join(name for name in self.unsupported if name in ModelSettings.model_fields)
-        return [*lines, f"the engine {self.name} does not honour the settings {settings}"] if settings else lines
+        lines += [f"the engine {self.name} does not honour the settings {settings}"] if settings else []
+        return [*lines, *self.notes]
 
     def refusal(self, option: str) -> str:
         """Why an option has no effect."""

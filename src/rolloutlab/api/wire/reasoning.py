@@ -10,6 +10,19 @@ FIELDS = "reasoning_content", "reasoning", "thinking"
 _ON_ITS_LINE = re.compile(rf"(^|\n)[ \t]*{CLOSING}|{CLOSING}[ \t]*(\n|$)")
 """A mark that begins or ends a line, as policies write it; one within a sentence is a word of the answer."""
 
+UNREAD = "unread_reasoning"
+"""Property of a Choice: the mark of reasoning that is in its answer, since the service does not read it."""
+_MARK = re.compile(
+    r"[<\[◁]\|?/?(?!\|)[^\s<>\[\]|◁▷]*(?:think|thought|reason|channel|analysis|scratchpad)[^\s<>\[\]|◁▷]*\|?[>\]▷]",
+    re.IGNORECASE,
+)
+_READ = {OPENING, CLOSING, "<|channel|>"}  # harmony's channels are read
+
+
+def is_unread_mark(token: str) -> bool:
+    """Whether a token is a mark of reasoning in a format that is not read, such as `<|channel>` or `[THINK]`."""
+    return _MARK.fullmatch(token.strip()) is not None and token.strip() not in _READ
+
 
 def split_reasoning(text: str, begun: bool = False) -> tuple[str, str]:
     """The reasoning in a text, and the answer after it; all of the text is reasoning where that does not end.

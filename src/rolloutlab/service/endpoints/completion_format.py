@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rolloutlab.api.wire import chat as wire
+from rolloutlab.api.wire.reasoning import UNREAD
 from rolloutlab.policy.decode import Completion, CompletionRequest
 from rolloutlab.policy.parsing import CompletionParser, ParsedMessage
 from rolloutlab.policy.rendering import Renderer
@@ -87,7 +88,8 @@ class Writer:
                 delta = _delta(*rest, calls)
                 yield _chunk(options, [wire.ChunkChoice(index=choice.index, delta=delta)])
             i, reason = choice.index, choice.finish_reason
-            end = wire.ChunkChoice(index=i, delta=wire.Delta(), finish_reason=reason, **options.origin)
+            unread = {name: value for name, value in (choice.model_extra or {}).items() if name == UNREAD}
+            end = wire.ChunkChoice(index=i, delta=wire.Delta(), finish_reason=reason, **options.origin, **unread)
             yield _chunk(options, [end])
         if options.with_usage:
             yield _chunk(options, [], usage(rows))
@@ -101,7 +103,13 @@ class Writer:
             message=_message(parsed),
             logprobs=wire.ChoiceLogprobs(content=entries) if entries else None,
             **options.origin,
+            **self._unread(row, parsed),
         )
+
+    def _unread(self, row: Completion, parsed: ParsedMessage) -> dict[str, str]:
+        """The mark of reasoning that is part of the answer, since it is not read."""
+        mark = "" if parsed.reasoning else self._parser.unread_reasoning(row.tokens)
+        return {UNREAD: mark} if mark else {}
 
     def _entry(self, row: Completion, i: int) -> wire.TokenLogprob:
         text, raw = self._renderer.token(row.tokens[i])

@@ -1,7 +1,8 @@
 """Scoring of a collection: what is missing, prepared functions, storage under one change, and what is reported."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -131,16 +132,27 @@ def score_collection(
     for mark in prints.values() if overwrites else ():
         lab.scorings.forget_results(mark)
     is_remembered = any(lab.scorings.is_remembered(mark) for mark in prints.values())
+    unread: Counter[str] = Counter()
     run = ScoringRun(
-        collection.each_group(), calls, weights_of(request.weights), options, change, request.loop,
+        _counted(collection.each_group(), unread), calls, weights_of(request.weights), options, change, request.loop,
         wanted=partial(_is_wanted, settled, options.overwrite), fingerprints=prints,
         remembered=lab.scorings.remembered if is_remembered else None,
     )  # fmt: skip
     total = _total(lab, collection, resumed, options.overwrite)
     wait_for(run, total, name, progress)
     report(run, total, name, say)
+    if unread:
+        of, marks = count(unread.total(), "trajectory"), ", ".join(unread)
+        say(f"the answers of {of} have reasoning in them, which is not read ({marks}): it was scored with them")
     say_kept(lab, collection.label, overwrite=options.overwrite, say=say)
     return collection
+
+
+def _counted(groups: Iterable[Group], unread: Counter[str]) -> Iterator[Group]:
+    """The groups; `unread` counts the trajectories whose answer has reasoning in it that is not read, by its mark."""
+    for group in groups:
+        unread.update(mark for each in group.trajectories if (mark := each.unread_reasoning))
+        yield group
 
 
 def _tried(
