@@ -12,8 +12,9 @@ from rolloutlab.api import embedded
 from rolloutlab.api.embedded import Embedded
 from rolloutlab.api.http.client import HttpClient
 from rolloutlab.api.wire.trajectories import History
-from rolloutlab.errors import Cancelled
+from rolloutlab.errors import Cancelled, ServiceError
 from rolloutlab.policy.rendering import Renderer
+from rolloutlab.service.endpoints import json_stream
 from rolloutlab.settings import Settings
 
 FEW_PER_TURN = 3
@@ -130,6 +131,27 @@ def test_a_job_that_ends_the_service_each_time_fails_after_some_starts(start, bo
         assert "the service's process ended 5 times while it read this job" in events[-1].data["error_message"]
     else:
         assert events[0].data["ends"] == ends + 1
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/preview/training-jobs", "/v1/preview/files"])
+def test_a_body_whose_values_would_take_gigabytes_is_refused(service, body, path):
+    lists = b"[" + b"[]," * 9_000_000 + b"[]]"
+    model = service.register("bounded")
+    values = {
+        "/v1/chat/completions": {"model": service.policy, "messages": [{"role": "user", "content": "?", "x": "LISTS"}]},
+        "/v1/preview/training-jobs": body(model.id, trajectory_groups=[{"trajectories": [{"x": "LISTS"}]}]),
+        "/v1/preview/files": {"messages": [{"role": "user", "content": "?", "x": "LISTS"}]},
+    }
+    with pytest.raises(ServiceError, match=r"its values would take .* of memory"):
+        service.call("POST", path, content=json.dumps(values[path]).encode().replace(b'"LISTS"', lists))
+
+
+def test_a_value_of_a_job_that_is_larger_than_any_trajectory_is_refused(service, body, monkeypatch):
+    monkeypatch.setattr(json_stream, "_MAX_VALUE", 1 << 20)
+    wanted = body(service.register("long").id)
+    wanted["trajectory_groups"][0]["trajectories"][0]["x"] = "x" * (4 << 20)
+    with pytest.raises(ServiceError, match="a value of more than 1 MiB"):
+        service.call("POST", "/v1/preview/training-jobs", json=wanted)
 
 
 DEAF = """

@@ -13,13 +13,14 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import chain, islice
+from itertools import chain, islice, repeat
 from pathlib import Path
 from typing import IO, Any
 
+from rolloutlab.api.wire.json_size import too_large
 from rolloutlab.errors import InputError, NotFoundError
 from rolloutlab.sampling.conversation import are_messages
-from rolloutlab.sampling.numbers import with_shortest
+from rolloutlab.sampling.parquet_rows import parquet_rows, pyarrow_for
 
 Record = tuple[str, Any]
 """The place of a row, such as `chats.jsonl, line 7`, and the row: a mapping, or any other JSON value."""
@@ -35,8 +36,9 @@ _SPACE = re.compile(r"\s*")
 _SEPARATOR_LINE = re.compile(r"sep=(.)\s*")
 """What Excel writes and reads as the first line of a CSV file with another separator."""
 _SEPARATORS = ",;\t|"
-_ROWS = 512
-"""Rows of a Parquet file in memory at once."""
+_MAX_PACKED = 512 << 20
+"""Bytes of a Parquet file that is packed once more, unpacked."""
+_MAX_COLUMNS = 100_000
 _LINES = 8
 """Lines by which the separator of a CSV file is chosen."""
 
@@ -98,7 +100,7 @@ def _unpacked(raw: io.BufferedReader) -> io.BufferedReader:
     if beginning[:2] == _GZIP:
         return io.BufferedReader(gzip.GzipFile(fileobj=raw))
     if beginning[:4] == _ZSTD:
-        return io.BufferedReader(_pyarrow("Zstandard").CompressedInputStream(raw, "zstd"))
+        return io.BufferedReader(pyarrow_for("Zstandard").CompressedInputStream(raw, "zstd"))
     return raw
 
 
@@ -124,6 +126,8 @@ def _lines(file: Iterable[bytes], name: str) -> Iterator[tuple[str, str]]:
 
 def _parsed(text: str, place: str, *, cut: bool) -> Any:
     """A line of JSON; NaN and Infinity are numbers, as Python, pandas and JavaScript libraries write them."""
+    if why := too_large(text):
+        raise InputError(f"{place}: {why}", hint="fewer values in one line")
     try:
         return json.loads(text, object_pairs_hook=_object)
     except (ValueError, RecursionError) as error:
@@ -152,15 +156,14 @@ def _json(file: IO[bytes], name: str) -> Iterator[Record]:
     if file.peek(1).lstrip()[:1] == b"[":  # type: ignore[attr-defined]  # a BufferedReader
         yield from _items(codecs.iterdecode(iter(lambda: file.read(_CHUNK), b""), "utf-8"), name)
         return
-    first, more = file.readline(MAX_BYTES), [b""]
-    while line := file.readline(MAX_BYTES):
-        more.append(line)
-        if line.strip():
-            break
-    if not first.strip() or (more[-1].strip() and _is_json(first)):
-        yield from _json_lines(chain([first], more[1:], file), name)
+    first, more, blank = file.readline(MAX_BYTES), b"", 0
+    while (more := file.readline(MAX_BYTES)) and not more.strip():
+        blank += 1  # not kept: gzip packs a billion of them into a megabyte
+    if not first.strip() or (more.strip() and _is_json(first)):
+        yield from _json_lines(chain([first], repeat(b"\n", blank), [more] if more else [], file), name)
         return
-    lines = _lines(io.BytesIO(b"".join([first, *more, file.read(MAX_BYTES)])), name)
+    between = b"\n" * min(blank, MAX_BYTES)
+    lines = _lines(io.BytesIO(b"".join([first, between, more, file.read(MAX_BYTES)])), name)
     value = _parsed("".join(line for _, line in lines), name, cut=True)
     table = table_of(value, name)
     if table is None:
@@ -171,6 +174,8 @@ def _json(file: IO[bytes], name: str) -> Iterator[Record]:
 
 
 def _is_json(line: bytes) -> bool:
+    if too_large(line):
+        return False
     try:
         json.loads(line)
     except (ValueError, RecursionError):
@@ -214,7 +219,9 @@ def _items(pieces: Iterator[str], name: str) -> Iterator[Record]:
             if number and text[end : end + 1] not in {",", "]"}:  # the rest of a number may follow
                 raise json.JSONDecodeError("Expecting ',' or ']'", text, end)
         except (ValueError, RecursionError) as error:
-            text, at = text[at:] + _next_piece(pieces, place, error), 0
+            text, at = _longer(text[at:], pieces, place, error), 0
+            if why := too_large(text):
+                raise InputError(f"{place}: {why}", hint="fewer values in one item") from error
             if len(text) > MAX_BYTES:
                 raise InputError(f"{place}: not JSON: {_problem(error)}", hint="JSON Lines, a row in each") from error
             continue
@@ -239,10 +246,18 @@ def _after_space(text: str, at: int = 0) -> int:
     return match.end() if match else at
 
 
-def _next_piece(pieces: Iterator[str], place: str, error: Exception) -> str:
-    """More of the file; InputError where it has ended before the item has, or is not UTF-8."""
+def _longer(text: str, pieces: Iterator[str], place: str, error: Exception) -> str:
+    """A beginning of an item with as much again of the file: to parse a long item anew then costs linear time.
+
+    InputError where the file has ended before the item has, or is not UTF-8.
+    """
     try:
-        return next(pieces)
+        more = [next(pieces)]
+        missing = min(len(text), MAX_BYTES - len(text)) - len(more[0])
+        while missing > 0 and (piece := next(pieces, "")):
+            more.append(piece)
+            missing -= len(piece)
+        return "".join([text, *more])
     except StopIteration:
         raise InputError(f"{place}: not JSON: {_problem(error)}", hint="is the file complete? copy it again") from error
     except UnicodeDecodeError:
@@ -267,6 +282,8 @@ def _csv(file: IO[bytes], name: str, separator: str = "") -> Iterator[Record]:
             separator, rest = _separator(header, rest, place)
         reader = csv.reader(chain([header], rest), delimiter=separator, strict=True)
         columns = [column.strip() for column in next(reader, [])]
+        if len(columns) > _MAX_COLUMNS:
+            raise InputError(f"{place}: {len(columns):,} columns", hint=f"at most {_MAX_COLUMNS:,} columns")
         _check_header([column for column in columns if column], place)
         place = f"{name}, line {before + reader.line_num + 1}"
         for cells in reader:
@@ -335,28 +352,15 @@ def _tsv(file: IO[bytes], name: str) -> Iterator[Record]:
 
 
 def _parquet(file: IO[bytes], name: str) -> Iterator[Record]:
-    pyarrow = _pyarrow("Parquet")
-    import pyarrow.parquet as parquet
-
-    try:
-        # Parquet is read from its end: a packed file has to be unpacked as a whole
-        source = file if isinstance(getattr(file, "raw", None), io.FileIO) else pyarrow.BufferReader(file.read())
-        with parquet.ParquetFile(source) as table:
-            _check_header(table.schema_arrow.names, name)
-            types = {field.name: field.type for field in table.schema_arrow}
-            batches = (batch.to_pylist() for batch in table.iter_batches(batch_size=_ROWS))
-            rows = with_shortest(chain.from_iterable(batches), types)
-            yield from ((f"{name}, row {number}", row) for number, row in enumerate(rows, start=1))
-    except pyarrow.ArrowException as error:
-        raise InputError(f"{name} cannot be read as Parquet: {error}", hint="copy the file again") from error
-
-
-def _pyarrow(what: str) -> Any:
-    try:
-        import pyarrow
-    except ImportError as error:
-        raise InputError(f"{what} needs pyarrow", hint="pip install 'rolloutlab[parquet]'") from error
-    return pyarrow
+    source: Any = file
+    if not isinstance(getattr(file, "raw", None), io.FileIO):  # Parquet is read from its end: it is unpacked as a whole
+        packed = file.read(_MAX_PACKED + 1)
+        if len(packed) > _MAX_PACKED:
+            what = f"{name} unpacks to more than {_MAX_PACKED >> 20} MiB"
+            raise InputError(what, hint="unpack it first: a Parquet file is packed inside")
+        source = pyarrow_for("Parquet").BufferReader(packed)
+    rows = parquet_rows(source, name, "copy the file again")
+    yield from ((f"{name}, row {number}", row) for number, row in enumerate(rows, start=1))
 
 
 _READERS: dict[str, Callable[[IO[bytes], str], Iterator[Record]]] = {

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from glob import glob
 from typing import Any
 
+from rolloutlab.api.wire.json_size import too_large
 from rolloutlab.errors import InputError, RewardError
 from rolloutlab.sampling.programs.runner import components_of
 from rolloutlab.store.lab import Lab
@@ -66,6 +67,8 @@ def _lines(path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
     with open(path, encoding="utf-8") as file:  # noqa: PTH123 - of a text
         for number, text in enumerate(file, 1):
             if text.strip():
+                if why := too_large(text):
+                    raise InputError(f"{path}, line {number}: {why}")
                 try:
                     line = json.loads(text)
                 except ValueError:

@@ -17,6 +17,7 @@ from rolloutlab.api.wire.base import Wire
 from rolloutlab.api.wire.chat import ChatRequest
 from rolloutlab.api.wire.errors import ValidationError, locate
 from rolloutlab.api.wire.fine_tuning import CreateSFTTrainingJob
+from rolloutlab.api.wire.json_size import too_large
 from rolloutlab.api.wire.training import CreateTrainingJob, DeleteCheckpoints, RegisterModel
 from rolloutlab.api.wire.trajectories import LogprobsRequest
 from rolloutlab.errors import Cancelled
@@ -96,6 +97,8 @@ async def _chunks(request: Request) -> AsyncIterator[bytes]:
 
 def parse(model: type[M], text: bytes, path: tuple[str | int, ...] = ("body",)) -> M:
     """Validate a JSON text, or raise InvalidBodyError. path: of the text within the body."""
+    if why := too_large(text):
+        raise InvalidBodyError([ValidationError(loc=list(path), msg=why, type="too_large")])
     if not any(name in text for name in _NOT_JSON):
         with suppress(pydantic.ValidationError):
             return model.model_validate_json(text)

@@ -21,6 +21,8 @@ _WHOLE_STRING = re.compile(_STRING, re.DOTALL)
 _SCALAR = re.compile(rb"[^\s,:\[\]{}\"NI]++")
 _SPACE = re.compile(rb"[ \t\n\r]*+")
 _DEPTH = {b"{": 1, b"[": 1, b"}": -1, b"]": -1}
+_MAX_VALUE = 1 << 28
+"""Bytes of one value, such as a trajectory: it is in memory as a whole."""
 _MAX_DEPTH = 256  # beyond the limit of the strict parser
 
 
@@ -130,6 +132,8 @@ class JsonStream:
     def _read_more(self) -> bool:
         """Read as much again as the current value has so far: rescanning a long value then costs linear time."""
         rest = self._text[self._position :]
+        if len(rest) > _MAX_VALUE:
+            raise MalformedJsonError(tuple(self.path), f"a value of more than {_MAX_VALUE >> 20} MiB")
         chunk = self._file.read(max(_CHUNK, len(rest)))
         self._text, self._position = rest + chunk, 0
         return bool(chunk)

@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
+from rolloutlab.api.wire.json_size import too_large
 from rolloutlab.errors import InputError
 from rolloutlab.sampling.data_files import reading
 
@@ -96,6 +97,8 @@ def _bounded(text: bytes, place: str) -> bytes:
 
 
 def _parsed(text: bytes, place: str) -> Any:
+    if why := too_large(text):
+        raise InputError(f"{place}: {why}", hint="JSON lines, a trajectory or a group in each")
     try:
         return from_json(text.decode(), allow_inf_nan=False)
     except UnicodeDecodeError as error:

@@ -4,25 +4,27 @@ It also reads the Parquet logs of `openpipe-art`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import groupby, islice
+from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import Any
 
 from pydantic_core import from_json
 
+from rolloutlab.api.wire.json_size import too_large
 from rolloutlab.errors import InputError
 from rolloutlab.sampling.conversation import messages_of, tools_of
+from rolloutlab.sampling.parquet_rows import parquet_rows, pyarrow_for
 from rolloutlab.store.models import Group, StoredCollection
 from rolloutlab.trajectories.files.columns import FURTHER, to_columns
 from rolloutlab.trajectories.files.jsonl import Document, dumped
 
 _JSON = ("row", "sampling", "components", "messages_and_choices", *FURTHER, "extra")
-_ROWS = 512  # rows in memory at once, and in a row group of the file
+_ROWS = 512  # rows of a row group
 
 
 def write(path: Path, groups: Iterable[tuple[StoredCollection, Group]]) -> None:
     """Write the trajectories of groups; InputError when pyarrow is not installed."""
-    pyarrow = _pyarrow()
+    pyarrow = pyarrow_for("Parquet")
     import pyarrow.parquet as parquet
 
     schema = pyarrow.schema(
@@ -41,27 +43,16 @@ def documents(path: Path) -> Iterator[Document]:
     Raises:
         InputError: pyarrow is not installed, the file is not Parquet, or a column has another type.
     """
-    pyarrow = _pyarrow()
-    import pyarrow.parquet as parquet
-
-    try:
-        with parquet.ParquetFile(path) as file:
-            rows = (row for batch in file.iter_batches(batch_size=_ROWS) for row in batch.to_pylist())
-            numbered = ((f"{path.name}, row {number}", row) for number, row in enumerate(rows, start=1))
-            if "group_index" in file.schema_arrow.names:
-                yield from _logged(numbered)
-            else:
-                yield from ((place, _columns(place, row)) for place, row in numbered)
-    except pyarrow.ArrowException as error:
-        raise InputError(f"{path.name} cannot be read as Parquet: {error}", hint="a file of %export") from error
-
-
-def _pyarrow() -> Any:
-    try:
-        import pyarrow
-    except ImportError as error:
-        raise InputError("Parquet needs pyarrow", hint="pip install 'rolloutlab[parquet]'") from error
-    return pyarrow
+    rows = parquet_rows(path, path.name, "a file of %export")
+    numbered = ((f"{path.name}, row {number}", row) for number, row in enumerate(rows, start=1))
+    first = next(numbered, None)
+    if first is None:
+        return
+    every = chain([first], numbered)
+    if "group_index" in first[1]:
+        yield from _logged(every)
+    else:
+        yield from ((place, _columns(place, row)) for place, row in every)
 
 
 def _kinds() -> dict[str, str]:
@@ -85,6 +76,8 @@ def _columns(place: str, row: Mapping[str, Any]) -> dict[str, Any]:
 def _parsed(place: str, column: str, text: Any) -> Any:
     if not isinstance(text, str):
         return text
+    if why := too_large(text):
+        raise InputError(f"{place}: {column}: {why}", hint="a shorter value")
     try:
         return from_json(text, allow_inf_nan=False)
     except ValueError as error:

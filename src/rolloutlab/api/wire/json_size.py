@@ -1,0 +1,23 @@
+"""Memory that a JSON text takes as values of Python, estimated from the text: `[],[],…` takes forty times its size."""
+
+MAX_VALUES_BYTES = 1 << 30
+"""Limit of what is read as one value, such as a line of a file, an item of an array, or a request."""
+
+_OF_CHARACTERS = ((b"[", 64), (b"{", 240), (b",", 60))
+"""Bytes for each list, for each object, and for each further item of one, on CPython 3.11 with a text or a number."""
+
+
+def values_bytes(text: bytes) -> int:
+    """About how many bytes the values of a JSON text take; texts with brackets in them seem larger than they are."""
+    return len(text) + sum(text.count(character) * size for character, size in _OF_CHARACTERS)
+
+
+def too_large(text: bytes | str) -> str | None:
+    """What is wrong with a JSON text that would take too much memory; None where it is not too large.
+
+    Bracket and comma are one byte in UTF-8, so that a text may be given as either.
+    """
+    size = values_bytes(text.encode(errors="surrogatepass") if isinstance(text, str) else text)
+    if size <= MAX_VALUES_BYTES:
+        return None
+    return f"its values would take {size / (1 << 30):.1f} GiB of memory, more than {MAX_VALUES_BYTES >> 30}"

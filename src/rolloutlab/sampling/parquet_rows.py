@@ -1,0 +1,117 @@
+"""Rows of Parquet files as Python values, within memory that a small file cannot exceed."""
+
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import IO, Any
+
+from rolloutlab.errors import InputError
+from rolloutlab.sampling.numbers import with_shortest
+
+_ROWS = 512
+"""Rows in memory at once, at most."""
+_FEW_ROWS = 8
+_BATCH_BYTES = 1 << 30
+"""Memory that rows of a large row group may take at once, if each of them had all of its text."""
+_MAX_EXPANSION = 300
+"""Unpacked bytes for each byte of a row group: zstd packs 600 MB of one letter into 18 kB."""
+_UNCHECKED_BYTES = 128 << 20
+_VALUES_PER_BYTE = 1000
+_UNCHECKED_VALUES = 16 << 20
+"""Values in the lists of a column: 50 million zeros are 132 bytes."""
+_SMALL_BYTES = 8 << 20
+_USUAL_EXPANSION = 30
+"""Of texts that people write, at most."""
+
+
+def parquet_rows(source: Path | IO[bytes] | Any, name: str, hint: str) -> Iterator[Mapping[str, Any]]:
+    """The rows of a Parquet file, one after the other.
+
+    A file keeps a text that is in many rows once, so that 500 bytes may be gigabytes of rows. Such columns are read as
+    places in a dictionary of their texts; equal texts of a batch of rows are then one object.
+
+    Raises:
+        InputError: pyarrow is not installed, the file is not Parquet (hint: what to type then), two columns have one
+            name, or it would take too much memory.
+    """
+    pyarrow = pyarrow_for("Parquet")
+    import pyarrow.parquet as parquet
+
+    try:
+        with parquet.ParquetFile(source) as file:
+            metadata, names = file.metadata, file.schema_arrow.names
+            types = {field.name: field.type for field in file.schema_arrow}
+        if twice := next((each for each in names if names.count(each) > 1), None):
+            raise InputError(f"{name}: the column {twice!r} is there twice", hint="a name of its own for each column")
+        for number in range(metadata.num_row_groups):
+            columns = [metadata.row_group(number).column(i) for i in range(metadata.num_columns)]
+            _check_size(columns, [metadata.schema.column(i).max_repetition_level for i in range(len(columns))], name)
+            texts = [each.path_in_schema for each in columns if _is_dictionary(each)]
+            other = sum(each.total_uncompressed_size for each in columns if not _is_dictionary(each))
+            batch_size = min(max(_BATCH_BYTES // max(other, 1), _FEW_ROWS), _ROWS)
+            with parquet.ParquetFile(source, metadata=metadata, read_dictionary=texts) as file:
+                for batch in file.iter_batches(batch_size=batch_size, row_groups=[number]):
+                    rows = zip(*map(_values, batch.columns), strict=True)
+                    yield from with_shortest((dict(zip(names, row, strict=True)) for row in rows), types)
+    except pyarrow.ArrowException as error:
+        raise InputError(f"{name} cannot be read as Parquet: {error}", hint=hint) from error
+
+
+def pyarrow_for(what: str) -> Any:
+    """The package pyarrow; InputError where it is not installed."""
+    try:
+        import pyarrow
+    except ImportError as error:
+        raise InputError(f"{what} needs pyarrow", hint="pip install 'rolloutlab[parquet]'") from error
+    return pyarrow
+
+
+def _check_size(columns: list[Any], nested: list[int], name: str) -> None:
+    """InputError where a row group would unpack to far more than its own size."""
+    unpacked, packed = (sum(getattr(each, f"total_{kind}_size") for each in columns) for kind in _KINDS)
+    if unpacked > max(_UNCHECKED_BYTES, _MAX_EXPANSION * packed):
+        raise _too_large(name, f"{packed:,} bytes of it unpack to {unpacked:,}")
+    for each in (column for column, level in zip(columns, nested, strict=True) if level):
+        if each.num_values > max(_UNCHECKED_VALUES, _VALUES_PER_BYTE * each.total_compressed_size):
+            what = f"the lists of its column {each.path_in_schema} have {each.num_values:,} values"
+            raise _too_large(name, f"{what} in {each.total_compressed_size:,} bytes")
+
+
+_KINDS = ("uncompressed", "compressed")
+
+
+def _too_large(name: str, what: str) -> InputError:
+    return InputError(f"{name} would take too much memory: {what}", hint="a file with less in each row group")
+
+
+def _is_dictionary(column: Any) -> bool:
+    """Whether a column of a row group is read as a dictionary of its texts.
+
+    Not where it is large and as other texts are: the dictionary of each batch of rows would hold all texts before it.
+    """
+    size, packed = column.total_uncompressed_size, column.total_compressed_size
+    has_texts = column.physical_type == "BYTE_ARRAY" and "RLE_DICTIONARY" in column.encodings
+    return has_texts and (size <= _SMALL_BYTES or size > _USUAL_EXPANSION * packed)
+
+
+def _values(array: Any) -> list[Any]:
+    """As `to_pylist`, but equal texts of a dictionary are one object."""
+    import pyarrow.compute as compute
+    from pyarrow import types
+
+    kind = array.type
+    if types.is_dictionary(kind):
+        indices = array.indices.to_pylist()
+        texts = {i: array.dictionary[i].as_py() for i in {*indices} - {None}}
+        return [None if i is None else texts[i] for i in indices]
+    if types.is_struct(kind):
+        names, fields = [field.name for field in kind], [_values(field) for field in map(array.field, range(len(kind)))]
+        return [
+            {name: field[i] for name, field in zip(names, fields, strict=True)} if valid else None
+            for i, valid in enumerate(array.is_valid().to_pylist())
+        ]
+    if types.is_list(kind) or types.is_large_list(kind):
+        items = iter(_values(array.flatten()))
+        lengths = compute.list_value_length(array).to_pylist()
+        return [None if length is None else list(islice(items, length)) for length in lengths]
+    return list(array.to_pylist())
