@@ -1,9 +1,14 @@
 """Tools of a context server as a notebook shows them."""
 
+import asyncio
+from functools import partial
+
 import pytest
 from IPython.lib.pretty import pretty
 
+from rolloutlab.api.wire.chat import FunctionToolCall
 from rolloutlab.errors import NotFoundError
+from rolloutlab.sampling.mcp.registry import McpRegistry
 from rolloutlab.sampling.mcp.tools import AddedTools, ContextTool, ContextTools, ToolAnswer
 
 
@@ -61,3 +66,34 @@ def test_without_any_server_it_is_said_what_to_type_and_with_some_each_is_listed
 def test_an_answer_is_shown_as_it_reads_and_stays_what_it_is(said, shown):
     assert pretty(ToolAnswer(said)) == shown
     assert ToolAnswer(said) == said
+
+
+def test_tools_of_one_name_on_two_servers_are_called_by_their_server_too():
+    registry = McpRegistry(None, lambda: None)
+    asked = []
+
+    def server(name, *tools):
+        async def call(tool, _arguments):
+            asked.append(f"{name}.{tool}")
+            return name, False
+
+        return ContextTools(
+            name, "https://x.example/mcp", [ContextTool(t, "", SCHEMA, partial(call, t)) for t in tools]
+        )
+
+    registry.servers = {"docs": server("docs", "find", "read"), "wiki": server("wiki", "find")}
+
+    def find(query: str) -> str:
+        return query
+
+    tools = registry.resolve(["docs", "wiki", "docs.find", find])
+    assert [schema.function.name for schema in tools.schemas] == ["docs_find", "read", "wiki_find", "find"]
+    assert tools.notes == ("tools of one name are called docs.find as docs_find, wiki.find as wiki_find",)
+    call = FunctionToolCall.model_validate(
+        {"id": "1", "type": "function", "function": {"name": "wiki_find", "arguments": "{}"}}
+    )
+    (message,), errors = asyncio.run(tools.answer([call]))
+    assert (message.content, errors, asked) == ("wiki", [], ["wiki.find"])
+    alone = registry.resolve(["wiki", registry.servers["docs"]["read"]])
+    assert [schema.function.name for schema in alone.schemas] == ["find", "read"]
+    assert alone.notes == ()
