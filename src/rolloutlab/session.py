@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
+from itertools import chain
 from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -1046,13 +1047,14 @@ class Session:
         """Sample the prompts of a collection again, with the same seeds, from two checkpoints, and score both.
 
         reward: reward functions; by default those that last scored the collection in this notebook, or the rewards of
-        its environment. before, after: steps of checkpoints; None is the newest. over: other rows for the collection's
-        prompt, such as held-out ones; prompts that a job of this lab trained on in between get no verdict. prompt: for
-        `over`, if the collection's was a function. anytime: an interval that stays valid when it is read repeatedly
-        while rows are added, and is wider. bounds: the smallest and largest possible reward, if not 0 and 1; without
-        bounds the interval assumes roughly normal differences. n: completions per prompt, by default as before. tools,
-        env: those it was sampled with. What was captured from a program of this notebook is played again; without
-        functions the rewards are those that the program returns.
+        its environment. before, after: steps of checkpoints; None is the newest. over: other rows for the
+        collection's prompt, such as held-out ones; prompts that a job of this lab trained on in between get no
+        verdict. prompt: for `over`, if the collection's was a function. anytime: an interval that stays valid when it
+        is read repeatedly while rows are added, and is wider. bounds: the smallest and largest possible reward; by
+        default those of its components, or 0 and 1, or -1 and 1, if all rewards are within. Without bounds there is
+        no verdict. n: completions per prompt, by default as before. tools, env: those it was sampled with. What was
+        captured from a program of this notebook is played again; without functions the rewards are those that the
+        program returns.
 
         The samples stay in the lab, as the collections `compare.NAME.step0` and so on.
 
@@ -1060,7 +1062,7 @@ class Session:
             NotFoundError: no such collection or checkpoint. InputError: no reward function, or a reward outside the
             bounds; and as `chat` and `reward`.
         """
-        from rolloutlab.trajectories.comparison import Comparison, pairs_of  # and numpy
+        from rolloutlab.trajectories.comparison import Comparison, component_bounds, pairs_of  # and numpy
 
         summary = self.store.collection(name)
         source, program = given_source(env), self._programs.of(summary)
@@ -1085,7 +1087,8 @@ class Session:
         (old, was), (new, became) = sides
         trained, notes = self._jobs.trained_between(selected, steps)
         pairs = pairs_of(was, became, trained, became.part("train"))
-        return Comparison(name, old, new, pairs, anytime=anytime, bounds=bounds, notes=notes)
+        known = component_bounds(chain(was.trajectories, became.trajectories), weights)
+        return Comparison(name, old, new, pairs, anytime=anytime, bounds=bounds, of_components=known, notes=notes)
 
     def search(
         self,

@@ -118,12 +118,22 @@ def test_bounds_of_the_rewards_can_be_given(trained):
     trained.shell.user_ns["new"] = [{"country": f"Country {i}", "capital": "x"} for i in range(16)]
     cell = "return float(len(answer) > 0) * 5.0"
     unbounded = trained.run(f"%%compare capitals --over new\n{cell}")
-    assert "no verdict, all differences are equal -> --bounds LEAST LARGEST" in repr(unbounded)
+    assert "no verdict, rewards have no known bounds -> --bounds LEAST LARGEST" in repr(unbounded)
     bounded = trained.run(f"%%compare capitals --over new --bounds -5 5\n{cell}")
     assert "all differences equal, for rewards within -5 and 5): no clear difference" in repr(bounded)
     assert trained.error(f"%%compare capitals --over new --bounds 0 1\n{cell}") == (
         "InputError: the reward 5 is outside the bounds 0 and 1\n  -> --bounds 0 5, if no reward can be beyond"
     )
+
+
+def test_rewards_of_components_need_no_bounds(trained, session):
+    trained.shell.user_ns["new"] = [{"country": f"Country {i}", "capital": "x"} for i in range(16)]
+    trained.shell.user_ns["parts"] = {"some": lambda answer: float(len(answer) > 0), "any": lambda answer: 1.0}
+    weighted = session.compare(
+        "capitals", trained.shell.user_ns["parts"], over=trained.shell.user_ns["new"], variables=trained.shell.user_ns
+    )
+    assert weighted.bounds == (0.0, 2.0)
+    assert "within 0 and 2, as their components allow): no clear difference" in repr(weighted)
 
 
 def test_a_verdict_needs_sixteen_prompts(trained):

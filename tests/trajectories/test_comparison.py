@@ -1,9 +1,11 @@
 """Two checkpoints compared: paired by prompt and seed, with an interval that can be trusted."""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import chain
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,8 +15,8 @@ from rolloutlab.errors import InputError
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import NewGroup
 from rolloutlab.trajectories.collection import Collection
-from rolloutlab.trajectories.comparison import Comparison, Pair, pairs_of
-from rolloutlab.trajectories.intervals import student_interval
+from rolloutlab.trajectories.comparison import Comparison, Pair, component_bounds, pairs_of
+from rolloutlab.trajectories.intervals import interval, student_interval
 from tests.labs import lab_with, without_logprobs
 
 BETTER = Pair("0", "Capital of France?", (0.0, 0.5), (1.0, 0.5))
@@ -163,7 +165,7 @@ def test_equal_differences_are_said_to_be_and_leave_some_doubt():
 def test_equal_differences_of_rewards_without_bounds_are_no_verdict():
     longer = compare(*rewards(10.0, *[12.0] * 16))
     assert longer.interval() == (-math.inf, math.inf)
-    assert longer.words()[1].endswith("(all differences equal): no verdict, all differences are equal" + BOUNDS)
+    assert longer.words()[1].endswith("(all differences equal)" + UNBOUNDED)
 
 
 def test_rare_successes_have_the_interval_of_bounded_rewards():
@@ -196,15 +198,135 @@ def test_a_bound_that_is_close_to_0_is_shown_on_its_side_of_it():
     assert line.endswith(": better")
 
 
-def test_without_bounds_the_assumption_stands_beside_the_verdict():
-    changes = list(np.random.default_rng(1).normal(7.5, 2.0, 32))
-    line = compare(*rewards(5.0, *changes)).words()[1]
-    assert line.endswith(", which assumes roughly normal differences): better")
-    odd = compare(*rewards(5.0, *changes, 500.0)).words()[1]
-    assert odd.endswith("no verdict, the differences are far from normal" + BOUNDS)
+@pytest.mark.parametrize("anytime", [False, True])
+def test_without_bounds_the_assumption_stands_beside_the_interval_and_there_is_no_verdict(anytime):
+    changes = list(np.random.default_rng(1).normal(9.0, 2.0, 64))
+    unbounded = Comparison("capitals", "a", "b", rewards(5.0, *changes), anytime=anytime)
+    assert unbounded.words()[1].endswith(", which assumes roughly normal differences)" + UNBOUNDED)
+    bounded = Comparison("capitals", "a", "b", rewards(5.0, *changes), anytime=anytime, bounds=(0.0, 20.0))
+    assert bounded.words()[1].endswith(": better")
 
 
-BOUNDS = " -> --bounds LEAST LARGEST, which a reward can be, or more prompts"
+UNBOUNDED = ": no verdict, rewards have no known bounds -> --bounds LEAST LARGEST, which a reward can be"
+
+
+# The share of wrong verdicts, and of intervals beside a verdict that miss the truth, in samples of 16 and 64 prompts
+
+
+def bernoulli(random, shape, mean):
+    return (random.random(shape) < mean) * 1.0
+
+
+def beta(random, shape, mean):
+    return random.beta(4 * mean, 4 * (1 - mean), shape)
+
+
+def tied(random, shape, mean):
+    """Mostly a half, else nothing or all."""
+    return np.where(random.random(shape) < 0.8, 0.5, bernoulli(random, shape, 0.5 + (mean - 0.5) / 0.2))
+
+
+def lognormal(random, shape, mean):
+    return random.lognormal(math.log(mean) - 0.5, 1.0, shape)
+
+
+def heavier(random, shape, mean):
+    return random.lognormal(math.log(mean) - 1.125, 1.5, shape)
+
+
+def rarely_large(random, shape, mean):
+    """Success or failure, and once in a hundred 20."""
+    return np.where(random.random(shape) < 0.01, 20.0, bernoulli(random, shape, (mean - 0.2) / 0.99))
+
+
+Draw = Callable[[np.random.Generator, tuple[int, ...], float], np.ndarray]
+TIMES = 400
+CASES: dict[str, tuple[Draw, Draw, float, tuple[float, float] | None]] = {
+    "bernoulli": (bernoulli, bernoulli, 0.5, None),
+    "bernoulli, better": (bernoulli, bernoulli, 0.7, None),
+    "beta": (beta, beta, 0.5, None),
+    "beta, better": (beta, beta, 0.6, None),
+    "beta for bernoulli": (bernoulli, beta, 0.5, None),
+    "ties": (tied, tied, 0.5, None),
+    "ties, better": (tied, tied, 0.55, None),
+    "lognormal": (lognormal, lognormal, 0.5, None),
+    "lognormal for beta": (beta, lognormal, 0.5, None),
+    "heavier for lognormal": (lognormal, heavier, 0.5, None),
+    "heavier lognormal, better": (lognormal, heavier, 0.9, None),
+    "rarely large for bernoulli": (bernoulli, rarely_large, 0.5, (0.0, 20.0)),
+    "rarely large, better": (bernoulli, rarely_large, 0.7, (0.0, 20.0)),
+    "rarely large for the same": (rarely_large, rarely_large, 0.5, (0.0, 20.0)),
+}
+
+
+@pytest.mark.parametrize(("prompts", "completions"), [(16, 4), (64, 1)])
+@pytest.mark.parametrize("case", CASES)
+def test_no_verdict_is_wrong_more_often_than_it_says(case, prompts, completions):
+    before, after, mean, bounds = CASES[case]
+    random, shape = np.random.default_rng(prompts), (TIMES, prompts, completions)
+    old, new = before(random, shape, 0.5), after(random, shape, mean)
+    judged: dict[Any, list[Comparison]] = {}
+    for olds, news in zip(old.tolist(), new.tolist(), strict=True):
+        pairs = [Pair(str(i), "x", tuple(a), tuple(b)) for i, (a, b) in enumerate(zip(olds, news, strict=True))]
+        result = Comparison("c", "a", "b", pairs, bounds=bounds)
+        judged.setdefault(result.bounds, []).append(result)
+    for unbounded in judged.pop(None, [])[:5]:
+        assert "no verdict" in unbounded.words()[1]
+    wrong = missed = 0
+    for (least, largest), results in judged.items():
+        # all at once, as `words` has them one by one
+        low, high = interval([[pair.difference for pair in each.pairs] for each in results], 0.95, largest - least)
+        for each, lowest, highest in zip(results[:5], low, high, strict=False):
+            says = each.words()[1].rpartition("): ")[2].partition(" ->")[0]
+            assert says == ("better" if lowest > 0 else "worse" if highest < 0 else "no clear difference")
+        wrong += np.sum((low > 0) & (mean <= 0.5) | (high < 0) & (mean >= 0.5))
+        missed += np.sum((low > mean - 0.5 + 1e-9) | (high < mean - 0.5 - 1e-9))
+    most = 0.05 + 3.5 * math.sqrt(0.05 * 0.95 / TIMES)
+    assert wrong / TIMES <= most
+    assert missed / TIMES <= most
+    verdicts = sum(map(len, judged.values()))
+    is_bounded = bounds is not None or "lognormal" not in case
+    assert verdicts >= TIMES * 0.99 if is_bounded else verdicts <= TIMES * 0.01
+
+
+# Bounds of rewards that are sums of components
+
+
+def scored(reward, **components):
+    return SimpleNamespace(reward=reward, components=components)
+
+
+@pytest.mark.parametrize(
+    ("trajectories", "weights", "bounds"),
+    [
+        ([scored(1.5, right=1.0, short=0.5)], None, (0.0, 2.0)),
+        ([scored(1.1, right=1.0, short=0.5)], {"short": 0.2}, (0.0, 1.2)),
+        ([scored(10.0, right=1.0)], {"right": 10.0}, (0.0, 10.0)),
+        ([scored(0.5, right=1.0, long=0.25)], {"long": -2.0}, (-2.0, 1.0)),
+        ([scored(0.5, right=1.0, format=-0.5)], None, (-1.0, 2.0)),
+        ([scored(1.0, right=1.0), scored(1.0, right=0.0, other=1.0)], None, (0.0, 2.0)),
+        ([scored(1.0, right=1.0), scored(None)], None, (0.0, 1.0)),
+        ([scored(6.0, right=1.0, letters=5.0)], None, None),  # a component without usual bounds
+        ([scored(1.0, right=1.0, letters=0.5)], None, None),  # one that does not count
+        ([scored(0.7)], None, None),
+        ([], None, None),
+    ],
+)
+def test_the_bounds_of_components_bound_their_weighted_sum(trajectories, weights, bounds):
+    assert component_bounds(trajectories, weights) == bounds
+
+
+def test_a_sum_of_components_gets_a_verdict_for_their_bounds():
+    pairs = rewards(0.5, *[2.0, 1.5] * 16)
+    line = Comparison("capitals", "a", "b", pairs, of_components=(0.0, 2.0)).words()[1]
+    assert line.endswith(": better")
+    few = Comparison("capitals", "a", "b", rewards(0.0, *[1.5] * 16), of_components=(0.0, 2.0)).words()[1]
+    assert ", for rewards within 0 and 2, as their components allow): better" in few
+
+
+def test_rewards_from_minus_1_to_1_have_usual_bounds():
+    line = compare(*rewards(-1.0, *[1.0] * 16)).words()[1]
+    assert ", for rewards within -1 and 1, as all of these are): better" in line
 
 
 @pytest.mark.parametrize("bounds", [(1.0, 0.0), (0.0, math.inf), (0.5, 0.5)])
@@ -225,7 +347,7 @@ def test_an_interval_for_many_looks_is_wider_and_is_called_so(size, clip):
     once, always = (Comparison("capitals", "a", "b", pairs, anytime=anytime) for anytime in (False, True))
     assert always.interval()[0] < once.interval()[0] < once.interval()[1] < always.interval()[1]
     assert ", valid at every look, " in always.words()[1]
-    assert always.words()[1].endswith("): better")
+    assert always.words()[1].endswith("): better" if always.bounds else UNBOUNDED)
     assert "every look" not in once.words()[1]
 
 

@@ -1,14 +1,14 @@
 """Paired comparison of two checkpoints on the same prompts and seeds, with a confidence interval and a verdict."""
 
 import math
-from collections.abc import Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from rolloutlab.errors import InputError
 from rolloutlab.objective.preflight import count
 from rolloutlab.sanitize import escape_control_chars
-from rolloutlab.store.models import dumped
+from rolloutlab.store.models import StoredTrajectory, dumped
 from rolloutlab.store.prompts import prompt_key
 from rolloutlab.trajectories.collection import Collection
 from rolloutlab.trajectories.intervals import anytime_interval, interval, near_normal, only_extremes
@@ -24,6 +24,9 @@ MIN_PROMPTS = 16
 """For a verdict."""
 
 Bounds = tuple[float, float]
+
+USUAL_BOUNDS: tuple[Bounds, ...] = ((0.0, 1.0), (-1.0, 1.0))
+"""Those that rewards, or components of them, are taken to have where all of them are within."""
 
 
 @dataclass(frozen=True)
@@ -56,9 +59,11 @@ class Comparison:
     for both (Miller 2024, arXiv 2411.00640). A verdict needs 16 prompts, none of which was trained on in between: the
     interval holds for prompts like these, and prompts that were trained on are not like those that were not.
 
-    bounds: the least and the largest reward there can be; by default 0 and 1 where all rewards are within them, which
-    is then an assumption, and unknown where they are not. anytime: the interval stays valid where a comparison is made
-    again and again on more and more prompts. notes: lines on what is not known of the prompts.
+    bounds: the least and the largest reward there can be. By default those of the components, else 0 and 1, or -1 and
+    1, where all rewards are within them, which is then an assumption; else they are unknown. Without bounds there is no
+    verdict: a rare large reward that no sample has can move a mean to anywhere. of_components: the bounds that sums of
+    the components of the rewards have (`component_bounds`). anytime: the interval stays valid where a comparison is
+    made again and again on more and more prompts. notes: lines on what is not known of the prompts.
 
     Raises:
         InputError: there is no pair, or a reward is outside the given bounds.
@@ -73,6 +78,7 @@ class Comparison:
         *,
         anytime: bool = False,
         bounds: Bounds | None = None,
+        of_components: Bounds | None = None,
         notes: Sequence[str] = (),
     ) -> None:
         if not pairs:
@@ -82,9 +88,11 @@ class Comparison:
         self.after = after
         self.pairs = list(pairs)
         self.anytime = anytime
-        self.bounds = _bounds(self.pairs, bounds)
+        self.bounds = _bounds(self.pairs, bounds, of_components)
         self._notes = tuple(map(escape_control_chars, notes))
-        self._assumed = bounds is None
+        self._assumption = ""
+        if bounds is None:
+            self._assumption = ", as their components allow" if of_components else ", as all of these are"
 
     @property
     def mean_before(self) -> float:
@@ -171,11 +179,11 @@ class Comparison:
             return f"{validity}, which assumes roughly normal differences"
         low, high = self.bounds
         by_signs = only_extremes(self._differences, high - low)
-        if not self.anytime and near_normal(self._differences) and not by_signs:
+        if not self.anytime and near_normal(self._differences, high - low) and not by_signs:
             return ""
         equal = ", all differences equal" if len(set(self._differences)) == 1 else ""
         within = f"for rewards within {low:g} and {high:g}"
-        return f"{validity}{equal}, {within}{', as all of these are' if self._assumed else ''}"
+        return f"{validity}{equal}, {within}{self._assumption}"
 
     def _verdict(self, low: float, high: float) -> str:
         if self.trained:
@@ -183,9 +191,8 @@ class Comparison:
             return f"no verdict, {some} were trained on in between -> --over ROWS that were not"
         if len(self.pairs) < MIN_PROMPTS:
             return f"no verdict from fewer than {MIN_PROMPTS} prompts -> --over more rows"
-        if self.bounds is None and not near_normal(self._differences):
-            far = "all differences are equal" if math.isinf(low) else "the differences are far from normal"
-            return f"no verdict, {far} -> --bounds LEAST LARGEST, which a reward can be, or more prompts"
+        if self.bounds is None:
+            return "no verdict, rewards have no known bounds -> --bounds LEAST LARGEST, which a reward can be"
         return "better" if low > 0 else "worse" if high < 0 else "no clear difference -> more prompts, or a larger -n"
 
     def plot(self) -> Plot:
@@ -239,18 +246,53 @@ def _pooled(one: Pair, other: Pair) -> Pair:
     )
 
 
-def _bounds(pairs: Sequence[Pair], given: Bounds | None) -> Bounds | None:
+def component_bounds(
+    trajectories: Iterable[StoredTrajectory], weights: Mapping[str, float] | None = None
+) -> Bounds | None:
+    """The bounds of rewards that are weighted sums of components, each within `USUAL_BOUNDS`.
+
+    weights: of components, 1 by default. None where a reward is not the sum of its components, or where a component has
+    no usual bounds.
+    """
+    values: dict[str, list[float]] = {}
+    for trajectory in trajectories:
+        if trajectory.reward is None:
+            continue
+        parts = {name: (weights or {}).get(name, 1.0) * value for name, value in trajectory.components.items()}
+        if not parts or not math.isclose(math.fsum(parts.values()), trajectory.reward, rel_tol=1e-9, abs_tol=1e-9):
+            return None
+        for name, value in trajectory.components.items():
+            values.setdefault(name, []).append(value)
+    lows, highs = [0.0], [0.0]
+    for name, each in values.items():
+        bounds = _usual_bounds(each)
+        if bounds is None:
+            return None
+        ends = sorted((weights or {}).get(name, 1.0) * end for end in bounds)
+        # a component that some trajectories lack adds nothing there
+        lows.append(min(0.0, ends[0]))
+        highs.append(max(0.0, ends[1]))
+    low, high = math.fsum(lows), math.fsum(highs)
+    return (low, high) if low < high else None
+
+
+def _usual_bounds(values: Sequence[float]) -> Bounds | None:
+    within = (bounds for bounds in USUAL_BOUNDS if all(bounds[0] <= value <= bounds[1] for value in values))
+    return next(within, None)
+
+
+def _bounds(pairs: Sequence[Pair], given: Bounds | None, of_components: Bounds | None) -> Bounds | None:
     """The bounds of the rewards, as far as they are known."""
-    low, high = given or (0.0, 1.0)
+    rewards = [reward for pair in pairs for reward in (*pair.before, *pair.after)]
+    if given is None:
+        return of_components or _usual_bounds(rewards)
+    low, high = given
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
         raise InputError(f"{low:g} and {high:g} are not bounds: the first must be lower", hint="--bounds 0 1")
-    outside = [r for pair in pairs for r in (*pair.before, *pair.after) if not low <= r <= high]
-    if not outside:
-        return low, high
-    if given:
+    if outside := [reward for reward in rewards if not low <= reward <= high]:
         hint = f"--bounds {min(low, *outside):g} {max(high, *outside):g}, if no reward can be beyond"
         raise InputError(f"the reward {outside[0]:g} is outside the bounds {low:g} and {high:g}", hint=hint)
-    return None
+    return given
 
 
 def _signed(bound: float) -> str:
