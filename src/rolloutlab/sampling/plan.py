@@ -273,6 +273,7 @@ class Preview:
 
     def __init__(self, work: SamplingRun, cost: str = "", request: ChatRequest | None = None) -> None:
         self.request = request if work.source else work.first_request()
+        self.plan, self.groups = work.plan, tuple(work.groups)
         self.requests = len(work.rollouts)
         self.trajectories = sum(len(rollout.positions) for rollout in work.rollouts)
         self.notes = tuple(work.notes)

@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Any
 from rolloutlab.errors import InputError, interrupted
 from rolloutlab.objective.options import Options, settle
 from rolloutlab.objective.preflight import count, preflight
+from rolloutlab.sampling.config import SamplingConfig
 from rolloutlab.sampling.dataset import rows_of
 from rolloutlab.sampling.prompt import Row
 from rolloutlab.sampling.split import HELD_OUT, TRAIN
 from rolloutlab.store.lab import Lab
+from rolloutlab.store.models import Group
 from rolloutlab.training.loop_steps import LoopSteps, again_name, held_out_name
+from rolloutlab.training.measures import Measure, measure
 from rolloutlab.training.submission import checked_config
 from rolloutlab.trajectories.collection import Collection, members_of
 from rolloutlab.trajectories.judge import Judge
@@ -28,6 +31,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _COLUMNS = ("step", "reward", "spread", "trained", "held_out", "seconds", "tokens")
+_EARLIER = ("earlier_reward", "earlier_held_out")
+
+Measured = tuple[Round, Measure]
+"""Means, and how they were measured."""
 
 
 @dataclass(repr=False, eq=False)
@@ -36,18 +43,75 @@ class Loop(ShownLive):
 
     Round N is the generation `NAME:N`. Held-out rows are sampled into generations of `held_out.NAME`, a name that no
     pattern which begins like NAME fits, so that they are not trained on by accident. ended: why the loop stopped before
-    its last round, if it did. measured: the held-out mean by checkpoint. again: the same, measured once more with other
-    seeds: the highest of several means is on average too high, the one of other seeds is not. judged: by a judge, whose
-    means do not compare checkpoints.
+    its last round, if it did. judged: by a judge, whose means do not compare checkpoints. made, held, held_again: what
+    the lab has of the rounds, of the held-out rows, and of these with other seeds: the highest of several means is on
+    average too high, the one of other seeds is not. of_rounds, of_held_out: how this call measures, where that is known
+    before it samples. fixed_rows: every round takes the same rows, so that means of other rows do not compare.
     """
 
     name: str
     model: str
-    rounds: list[Round]
     ended: str = ""
-    measured: dict[int, float] = field(default_factory=dict)
-    again: dict[int, float] = field(default_factory=dict)
     judged: bool = False
+    made: list[Measured] = field(default_factory=list)
+    held: list[Measured] = field(default_factory=list)
+    held_again: list[Measured] = field(default_factory=list)
+    of_rounds: Measure | None = None
+    of_held_out: Measure | None = None
+    fixed_rows: bool = True
+
+    @property
+    def rounds(self) -> list[Round]:
+        """The rounds, each with the held-out mean of the checkpoint that it sampled first.
+
+        Means that were measured in another way than the newest are `earlier_reward` and `earlier_held_out`.
+        """
+        rounds = [replace(one, reward=None, spread=None, earlier_reward=one.reward) if self._round_differs(how) else one
+                  for one, how in self.made]  # fmt: skip
+        return _with_measures(rounds, self._of_step(self.held), self._of_step(self.held, earlier=True))
+
+    @property
+    def measured(self) -> dict[int, float]:
+        """The held-out mean by checkpoint, of those that were measured as the newest."""
+        return {step: one.reward for step, one in self._of_step(self.held).items() if one.reward is not None}
+
+    @property
+    def again(self) -> dict[int, float]:
+        """The same, measured once more with other seeds."""
+        return {step: one.reward for step, one in self._of_step(self.held_again).items() if one.reward is not None}
+
+    @property
+    def changes(self) -> list[str]:
+        """Lines about means that do not compare with the newest, as they were measured in another way."""
+        rounds = [
+            (one.number, words)
+            for one, how in self.made
+            if one.reward is not None and (words := self._round_differs(how))
+        ]
+        steps = [
+            (one.step, words)
+            for one, how in self.held
+            if one.reward is not None and (words := self._held_out_differs(how))
+        ]
+        return [*_change_lines("mean reward", "round", rounds), *_change_lines("held-out mean", "step", steps)]
+
+    def _round_differs(self, how: Measure) -> list[str]:
+        newest = self.of_rounds or self.made[-1][1]
+        return how.differences(newest, rows=self.fixed_rows)
+
+    def _held_out_differs(self, how: Measure) -> list[str]:
+        if self.of_held_out:
+            return how.differences(self.of_held_out)
+        own = self.of_rounds or (self.made[-1][1] if self.made else how)  # the rows are others anyway
+        return how.differences(self.held[-1][1]) or how.differences(own, rows=False)
+
+    def _of_step(self, means: Sequence[Measured], *, earlier: bool = False) -> dict[int, Round]:
+        """The last mean of each checkpoint that compares with the newest, or the last that does not."""
+        return {
+            one.step: one
+            for one, how in means
+            if one.step is not None and one.reward is not None and bool(self._held_out_differs(how)) == earlier
+        }
 
     @property
     def history(self) -> "pd.DataFrame":
@@ -55,11 +119,15 @@ class Loop(ShownLive):
 
         Columns: step (the checkpoint that was sampled), reward (mean), spread (standard deviation), trained (share of
         the groups that trained), held_out (mean reward there, where it was measured), seconds (of this call's rounds),
-        tokens (that were sampled to train on). The last row may be the measure after the last round.
+        tokens (that were sampled to train on). The last row may be the measure after the last round. Where some means
+        were measured in another way than the newest, they are in earlier_reward and earlier_held_out instead.
         """
-        rows = [[getattr(one, column) for column in _COLUMNS] for one in self.rounds]
-        kinds = {column: "Int64" if column in {"step", "tokens"} else float for column in _COLUMNS}
-        return data_frame(rows, [one.number for one in self.rounds], "round", list(_COLUMNS), kinds)
+        rounds = self.rounds
+        earlier = [name for name in _EARLIER if any(getattr(one, name) is not None for one in rounds)]
+        columns = [*_COLUMNS, *earlier]
+        rows = [[getattr(one, column) for column in columns] for one in rounds]
+        kinds = {column: "Int64" if column in {"step", "tokens"} else float for column in columns}
+        return data_frame(rows, [one.number for one in rounds], "round", columns, kinds)
 
     @property
     def best(self) -> str | None:
@@ -86,10 +154,10 @@ class Loop(ShownLive):
         return render.plot(self.name, self.rounds)
 
     def __repr__(self) -> str:
-        return render.text(self.heading(), self.rounds, self.ended)
+        return render.text(self.heading(), self.rounds, self.changes, self.ended)
 
     def _repr_html_(self) -> str:
-        return for_notebook(render.html(self.heading(), self.plot(), self.rounds, self.ended))
+        return for_notebook(render.html(self.heading(), self.plot(), self.rounds, self.changes, self.ended))
 
     def heading(self) -> str:
         """The result in a line."""
@@ -115,6 +183,7 @@ class LoopPlan:
     """
 
     steps: LoopSteps
+    lab: Lab
     rows: Callable[[int], Any]
     options: Options
     jobs: int
@@ -133,11 +202,13 @@ def run_loop(steps: LoopSteps, lab: Lab, over: Any, live: Live, *, jobs: int, ev
     limit = steps.sampling.get("limit")
     steps.check()
     lab.check_name(steps.name)
+    fixed_rows = not callable(over) and (jobs > 0 or over is not None)
+    of_rounds = of_held_out = None
     if jobs:  # once: every round takes the same rows, also of an iterator
         over = over if callable(over) else rows_of(over, limit)
         steps = steps if steps.held_out is None else replace(steps, held_out=rows_of(steps.held_out, limit))
         _check_parts([] if callable(over) else over, steps.held_out)
-        steps.check(None if callable(over) else over, steps.held_out)
+        of_rounds, of_held_out = steps.check(None if callable(over) else over, steps.held_out)
 
     def rows(number: int) -> Any:
         if not callable(over):
@@ -147,8 +218,11 @@ def run_loop(steps: LoopSteps, lab: Lab, over: Any, live: Live, *, jobs: int, ev
         return of_round
 
     loop = so_far(lab, steps.name, steps.calls.selected, options, judged=isinstance(steps.reward, Judge))
+    loop = replace(loop, of_rounds=of_rounds, of_held_out=of_held_out, fixed_rows=fixed_rows)
+    for line in loop.changes if jobs else ():
+        live.update(loop, line)
     try:
-        for line in _rounds(loop, LoopPlan(steps, rows, options, jobs, every, patience)):
+        for line in _rounds(loop, LoopPlan(steps, lab, rows, options, jobs, every, patience)):
             live.update(loop, line)
     except BaseException as error:
         following = _next(loop)
@@ -173,86 +247,101 @@ def _check_parts(over: Sequence[Row], held_out: Sequence[Row] | None) -> None:
 def so_far(lab: Lab, name: str, model: str, options: Options, *, judged: bool) -> Loop:
     """The loop as the lab has it: a round for each generation of `name`."""
 
-    def rounds(of: str) -> list[Round]:
+    def means(of: str) -> list[Measured]:
         stored = [each for each in lab.collections()[::-1] if each.name == of]
-        return [_round(each.generation, Collection(lab, each), options) for each in stored]
+        return [_means(lab, each.generation, Collection(lab, each), options) for each in stored]
 
-    held_out, again = (
-        {one.step: one for one in rounds(of) if one.step is not None and one.reward is not None}
-        for of in (held_out_name(name), again_name(name))
-    )
-    measured, anew = (
-        {step: one.reward for step, one in by.items() if one.reward is not None} for by in (held_out, again)
-    )
-    return Loop(name, model, _with_measures(rounds(name), held_out), measured=measured, again=anew, judged=judged)
+    held, again = means(held_out_name(name)), means(again_name(name))
+    return Loop(name, model, judged=judged, made=means(name), held=held, held_again=again)
 
 
-def _with_measures(rounds: list[Round], measured: Mapping[int, Round]) -> list[Round]:
+def _change_lines(mean: str, place: str, different: Sequence[tuple[int | None, list[str]]]) -> list[str]:
+    """A line about means that were measured in another way than the newest. different: where, and what differs."""
+    if not different:
+        return []
+    places = [str(where) for where, _ in different if where is not None]
+    shown = f"{place} {places[0]}" if len(places) == 1 else f"{place}s {places[0]} to {places[-1]}" if places else place
+    words = list(dict.fromkeys(word for _, some in different for word in some))
+    what = f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else words[0]
+    return [f"{mean} of {shown}: of another measure ({what}), in a column of its own and not compared for the best"]
+
+
+def _with_measures(rounds: list[Round], measured: Mapping[int, Round], earlier: Mapping[int, Round]) -> list[Round]:
     """Each measure at the first round that samples its checkpoint; a newer checkpoint's is a row of its own."""
-    left = dict(measured)
-    rounds = [one if one.step is None else _measured(one, left.pop(one.step, None)) for one in rounds]
+    left, left_earlier = dict(measured), dict(earlier)
+    rounds = [
+        one if one.step is None else _measured(one, left.pop(one.step, None), left_earlier.pop(one.step, None))
+        for one in rounds
+    ]
     last = rounds[-1] if rounds else None
-    later = [step for step in left if last and last.step is not None and step > last.step]
+    later = [step for step in {**left, **left_earlier} if last and last.step is not None and step > last.step]
     if last and later:
-        rounds.append(_measured(Round(last.number + 1, max(later)), left[max(later)]))
+        row, step = Round(last.number + 1, max(later)), max(later)
+        rounds.append(_measured(row, left.get(step), left_earlier.get(step)))
     return rounds
 
 
-def _measured(one: Round, held_out: Round | None) -> Round:
+def _measured(one: Round, held_out: Round | None, earlier: Round | None) -> Round:
     """A round with the mean of the held-out rows under its checkpoint, where that was measured."""
-    return replace(one, held_out=held_out.reward, held_out_unscored=held_out.unscored) if held_out else one
+    one = replace(one, held_out=held_out.reward, held_out_unscored=held_out.unscored) if held_out else one
+    return replace(one, earlier_held_out=earlier.reward) if earlier else one
 
 
 def _rounds(loop: Loop, plan: LoopPlan) -> Iterator[str]:
     """Add each round to the loop; yields a line per round."""
-    steps, jobs = plan.steps, plan.jobs
-    idle, measured = 0, loop.rounds.pop() if jobs and loop.rounds and loop.rounds[-1].trained is None else None
+    steps, jobs, lab = plan.steps, plan.jobs, plan.lab
+    idle, told = 0, loop.changes
+    last = loop.rounds[-1] if loop.rounds else None
+    is_measured = last is not None and last.trained is None and last.held_out is not None
     for i in range(jobs):
-        if i % plan.every == 0:
-            measured = measured or _measure(loop, plan)
+        if i % plan.every == 0 and not (i == 0 and is_measured):
+            _measure(loop, plan)
         begun = perf_counter()
         number = _next(loop)
         collection = steps.sample(plan.rows(number), number)
         number = int(collection.label.rpartition(":")[2])
         why = steps.train(collection.label)
-        made = replace(_round(number, collection, plan.options), seconds=perf_counter() - begun)
-        if measured and measured.step == made.step:  # not where another process has trained in between
-            made = replace(made, held_out=measured.held_out, held_out_unscored=measured.held_out_unscored)
-        loop.rounds.append(made)
-        measured = None
+        made, how = _means(lab, number, collection, plan.options)
+        loop.made.append((replace(made, seconds=perf_counter() - begun), how))
         idle = idle + 1 if why else 0
         if idle == plan.patience:
             loop.ended = f"nothing trained in {idle} rounds in a row: {why}"
-        yield render.line(made)
+        yield render.line(next(one for one in loop.rounds[::-1] if one.number == number))
+        for line in loop.changes:
+            if line not in told:  # rows from a function are known with the round
+                yield line
+        told = loop.changes
         if loop.ended:
             yield loop.ended
             break
-    if jobs and (measured := _measure(loop, plan)):
-        loop.rounds.append(measured)
-        yield render.line(measured)
+    if jobs and _measure(loop, plan):
+        yield render.line(loop.rounds[-1])
         best = loop.best_step
         if best is not None and best not in loop.again:
-            mean = steps.measure_again(best).mean_reward
-            loop.again |= {} if mean is None else {best: mean}
+            loop.held_again.append(_means(lab, 0, steps.measure_again(best), plan.options))
             yield loop.heading()
 
 
-def _measure(loop: Loop, plan: LoopPlan) -> Round | None:
-    """The held-out mean under the newest checkpoint, as the beginning of the next round."""
+def _measure(loop: Loop, plan: LoopPlan) -> bool:
+    """Measure the held-out rows, where there are any, under the newest checkpoint."""
     if plan.steps.held_out is None:
-        return None
-    made = _round(_next(loop), plan.steps.measure(), plan.options)
-    if made.step is not None and made.reward is not None:
-        loop.measured[made.step] = made.reward
-    return _measured(Round(made.number, made.step), made)
+        return False
+    loop.held.append(_means(plan.lab, _next(loop), plan.steps.measure(), plan.options))
+    return True
 
 
 def _next(loop: Loop) -> int:
-    return 1 + (loop.rounds[-1].number if loop.rounds else 0)
+    return 1 + (loop.made[-1][0].number if loop.made else 0)
 
 
-def _round(number: int, collection: Collection, options: Options) -> Round:
-    groups = collection.groups
+def _means(lab: Lab, number: int, collection: Collection, options: Options) -> Measured:
+    """The results of one generation, and how they were measured."""
+    groups, stored = collection.groups, collection.stored
+    plan = SamplingConfig.model_validate(stored.plan) if stored.plan else None
+    return _round(number, groups, options), measure(lab.scorings.last(stored), plan, groups)
+
+
+def _round(number: int, groups: Sequence[Group], options: Options) -> Round:
     check = preflight(members_of(groups), options)
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
     rewards, steps = [t.reward for t in trajectories if t.reward is not None], {t.step for t in trajectories}

@@ -1,6 +1,7 @@
 """Steps of a loop, as calls of a session: sample by a prompt or a program, score, train, measure."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from functools import partial
@@ -8,12 +9,18 @@ from inspect import signature
 from typing import Any, Protocol
 
 from rolloutlab.api.budget import Budget
-from rolloutlab.errors import InputError, NothingTrainsError
-from rolloutlab.sampling.programs.plan import PLANNED, Program, programmed
+from rolloutlab.errors import InputError, NothingTrainsError, RewardError
+from rolloutlab.sampling.plan import Preview
+from rolloutlab.sampling.programs.plan import PLANNED, Program, ProgramRun, programmed
 from rolloutlab.sampling.template import Prompt
+from rolloutlab.store.models import Group, NewGroup
+from rolloutlab.store.scorings import NewScoring
+from rolloutlab.training.measures import Measure, measure
 from rolloutlab.trajectories.collection import Collection
 from rolloutlab.trajectories.judge import Judge, dialogs_of
-from rolloutlab.trajectories.scoring.functions import Functions, check_functions
+from rolloutlab.trajectories.scoring.foreign import call_of
+from rolloutlab.trajectories.scoring.functions import Functions, by_name, check_functions
+from rolloutlab.trajectories.scoring.score import scoring_of
 
 SEEDS_PER_ROUND = 1_000_000
 """A row of a round has a seed of its own; rounds of so many rows do not share any."""
@@ -53,7 +60,7 @@ class LoopCalls(Protocol):
     @property
     def selected(self) -> str: ...
     @property
-    def preview(self) -> Callable[..., object]: ...
+    def preview(self) -> Callable[..., Preview]: ...
     @property
     def chat(self) -> Callable[..., Collection]: ...
     @property
@@ -82,23 +89,38 @@ class LoopSteps:
     budget: Budget | None = None
     program: Program | None = None
 
-    def check(self, *rows: Any) -> None:
-        """Raise what the calls would raise for these rows, before anything is sampled; None are no rows."""
+    def check(self, *rows: Any) -> list[Measure | None]:
+        """Raise what the calls would raise for these rows, before anything is sampled; the measures of their means.
+
+        None are no rows, which have no measure, and neither has a reward function that the rows do not fit.
+        """
         call = self.calls.rollouts if self.program else self.calls.chat
         check_sampling(self.sampling, signature(call).parameters.keys() - {"solve"})
         check_reward(self.reward, self.held_out, given=bool(self.program) or self.sampling.get("env") is not None)
         if self.program and self.prompt:
             raise InputError("a loop samples by a prompt or by a program", hint="solve= without a prompt")
-        for each in rows:
-            if each is not None:
-                self._preview(each)
+        return [None if each is None else self._measure(self._preview(each)) for each in rows]
 
-    def _preview(self, rows: Any) -> None:
+    def _measure(self, run: Preview | ProgramRun) -> Measure | None:
+        with suppress(InputError, RewardError):
+            return measure(self._scoring(run.groups), run.plan, run.groups)
+        return None
+
+    def _scoring(self, groups: Sequence[Group | NewGroup]) -> NewScoring | None:
+        """What would score these groups, as the log of scorings has it."""
+        if self.reward is None:
+            return None
+        if isinstance(self.reward, Judge):
+            return NewScoring("judge", [self.reward.model], self.reward.rubric, {})
+        columns = list(dict.fromkeys(column for group in groups for column in group.row))
+        calls = [call_of(name, function, columns) for name, function in by_name(self.reward).items()]
+        return scoring_of(self.reward, calls, {})
+
+    def _preview(self, rows: Any) -> Preview | ProgramRun:
         if self.program:
             settings = {"model": self.calls.selected, "n": self.n, "seed": self.seed, **self.sampling}
-            programmed(self.name, self.program, rows, {k: v for k, v in settings.items() if k in PLANNED})
-        else:
-            self.calls.preview(self.name, self.prompt, over=rows, n=self.n, seed=self.seed, **self.sampling)
+            return programmed(self.name, self.program, rows, {k: v for k, v in settings.items() if k in PLANNED})
+        return self.calls.preview(self.name, self.prompt, over=rows, n=self.n, seed=self.seed, **self.sampling)
 
     def sample(self, rows: Any, number: int) -> Collection:
         """Sample and score the rows of a round."""

@@ -14,7 +14,8 @@ class Round:
     step: the checkpoint that was sampled. reward, spread: mean and standard deviation. trained: share of its groups.
     held_out: mean reward of the held-out rows under that checkpoint. tokens: sampled to train on. unscored: completions
     without a reward, on which the function failed; they are left out of their groups. held_out_unscored: such ones of
-    the held-out rows, which are left out of that mean.
+    the held-out rows, which are left out of that mean. earlier_reward, earlier_held_out: means that were measured in
+    another way than the newest ones, and do not compare with them.
     """
 
     number: int
@@ -27,6 +28,8 @@ class Round:
     tokens: int | None = None
     unscored: int = 0
     held_out_unscored: int = 0
+    earlier_reward: float | None = None
+    earlier_held_out: float | None = None
 
 
 def plot(name: str, rounds: Sequence[Round]) -> Plot:
@@ -44,20 +47,26 @@ def line(one: Round) -> str:
     return "  ".join([*parts, *_unscored([one])])
 
 
-def text(heading: str, rounds: Sequence[Round], ended: str) -> str:
-    """The loop as plain text."""
-    return "\n".join([heading, *sparklines(_series(rounds)), *_unscored(rounds), *filter(None, [ended])])
+def text(heading: str, rounds: Sequence[Round], changes: Sequence[str], ended: str) -> str:
+    """The loop as plain text. changes: what was measured in another way."""
+    return "\n".join([heading, *sparklines(_series(rounds)), *changes, *_unscored(rounds), *filter(None, [ended])])
 
 
-def html(heading: str, chart: Plot, rounds: Sequence[Round], ended: str) -> str:
-    """The loop as HTML."""
-    rows: list[list[Cell]] = [
-        [one.number, _cell(one.step), _cell(one.reward, ".3f"), _cell(one.trained, ".0%"), _cell(one.held_out, ".3f")]
-        for one in rounds
+def html(heading: str, chart: Plot, rounds: Sequence[Round], changes: Sequence[str], ended: str) -> str:
+    """The loop as HTML. changes: what was measured in another way."""
+    columns = [
+        ("round", "number", ""), ("step", "step", ""), ("mean reward", "reward", ".3f"), ("trained", "trained", ".0%"),
+        ("held-out", "held_out", ".3f"),
+    ]  # fmt: skip
+    earlier = [
+        ("mean reward, other measure", "earlier_reward", ".3f"),
+        ("held-out, other measure", "earlier_held_out", ".3f"),
     ]
-    table = html_table(("round", "step", "mean reward", "trained", "held-out"), rows)
+    columns += [each for each in earlier if any(getattr(one, each[1]) is not None for one in rounds)]
+    rows: list[list[Cell]] = [[_cell(getattr(one, name), form) for _, name, form in columns] for one in rounds]
+    table = html_table([heading for heading, _, _ in columns], rows)
     shown = f"{chart.svg()}<details><summary>rounds</summary>{table}</details>" if rounds else ""
-    return f"{title(heading)}{paragraphs([*_unscored(rounds), *filter(None, [ended])])}{shown}"
+    return f"{title(heading)}{paragraphs([*changes, *_unscored(rounds), *filter(None, [ended])])}{shown}"
 
 
 def _unscored(rounds: Sequence[Round]) -> list[str]:

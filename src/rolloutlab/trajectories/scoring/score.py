@@ -123,7 +123,8 @@ def score_collection(
         return _tried(lab, collection, request, resumed, say)
     lab.check_writable()
     calls = prepared(lab, stored, request, say)
-    new = NewScoring("function", *_described(request, calls))
+    recorded = asdict(options) | {"weights": weights_of(request.weights)}
+    new = scoring_of(required(request.functions), calls, recorded)
     began = partial(scorers.add, stored, functions=required(request.functions), weights=request.weights)
     change = _Change(lab, stored, new, began, resumed, keep_hand=not options.overwrite)
     settled = resumed.settled if resumed else frozenset()
@@ -288,13 +289,14 @@ def _first(
             return
 
 
-def _described(request: ScoringRequest, calls: Sequence[RewardCall]) -> tuple[list[str], str, dict[str, Any], str]:
-    """Names, source text, options and style, for the log."""
-    functions = by_name(required(request.functions))
-    code = "\n\n".join(source_of(function) for function in functions.values())
-    options = asdict(request.options) | {"weights": weights_of(request.weights)}
-    names = [name or getattr(function, "__name__", "cell") for name, function in functions.items()]
-    return names, code, options, ", ".join(dict.fromkeys(call.style for call in calls if call.style))
+def scoring_of(functions: Functions, calls: Sequence[RewardCall], options: Mapping[str, Any]) -> NewScoring:
+    """Names, source text, options and style of functions, for the log; with fingerprints, where they have some."""
+    named = by_name(functions)
+    code = "\n\n".join(source_of(function) for function in named.values())
+    names = [name or getattr(function, "__name__", "cell") for name, function in named.items()]
+    styles = ", ".join(dict.fromkeys(call.style for call in calls if call.style))
+    prints = {call.name: fingerprint(call) for call in calls}
+    return NewScoring("function", names, code, {**options, "fingerprints": prints}, styles)
 
 
 def wait_for(run: ScoringRun, total: int, name: str, progress: ProgressBar) -> None:

@@ -1,0 +1,75 @@
+"""Measures of a loop: by what reward, prompts, rows and sampling settings a mean was taken, and which means compare."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+from rolloutlab.sampling.config import SamplingConfig
+from rolloutlab.store.models import Group, NewGroup, dumped
+from rolloutlab.store.scorings import NewScoring
+
+_SETTINGS = (
+    "temperature", "top_p", "max_tokens", "stop", "max_turns", "tools", "env", "program", "fixed", "prompt_column",
+)  # fmt: skip
+"""Those that change what is sampled. Seeds and `n` change the noise of a mean, and not what it is a mean of."""
+
+
+@dataclass(frozen=True)
+class Measure:
+    """How a mean was measured. prompts: digests of row and prompt by group, in no order; rows: of the rows alone.
+
+    scoring: what gave the rewards; None for the environment or the program. Prompts of environments and programs are
+    theirs, and are not compared. plan: None for what was not sampled here.
+    """
+
+    scoring: NewScoring | None
+    plan: SamplingConfig | None
+    rows: tuple[str, ...]
+    prompts: tuple[str, ...]
+
+    def differences(self, other: "Measure", *, rows: bool = True) -> list[str]:
+        """What differs from another measure, as words; none where their means compare. rows: compare these as well."""
+        words = [] if _same_reward(self.scoring, other.scoring) else ["reward"]
+        changed = [] if self.plan is None or other.plan is None else _changed(self.plan, other.plan)
+        same_rows = self.rows == other.rows
+        if "template" in changed or (same_rows and self.prompts != other.prompts):
+            words.append("prompt")
+        words += [name for name in changed if name != "template"]
+        return words + (["rows"] if rows and not same_rows else [])
+
+
+def measure(scoring: NewScoring | None, plan: SamplingConfig | None, groups: Sequence[Group | NewGroup]) -> Measure:
+    """The measure of stored groups, or of groups that are to be sampled."""
+    rows = [json.dumps(dict(group.row), sort_keys=True) for group in groups]
+    own = plan is not None and (plan.env or plan.program)
+    turns = [[] if own else [group.prompt, *group.script] for group in groups]
+    prompts = [f"{row}{''.join(map(dumped, each))}" for row, each in zip(rows, turns, strict=True)]
+    return Measure(scoring, plan, _digests(rows), _digests(prompts))
+
+
+def _digests(texts: Sequence[str]) -> tuple[str, ...]:
+    return tuple(sorted(sha256(text.encode()).hexdigest() for text in texts))
+
+
+def _changed(one: SamplingConfig, other: SamplingConfig) -> list[str]:
+    """The settings that differ; the template stands for the prompt."""
+    names = [name for name in _SETTINGS if getattr(one, name) != getattr(other, name)]
+    return ["template", *names] if one.template != other.template else names
+
+
+def _same_reward(one: NewScoring | None, other: NewScoring | None) -> bool:
+    """Whether two scorings give the same rewards, as far as their code and what it uses tell."""
+    if one is None or other is None:
+        return one is other
+    if _weights(one.options) != _weights(other.options) or one.source != other.source:
+        return False
+    prints = [scoring.options.get("fingerprints") or {} for scoring in (one, other)]
+    if all(each and all(each.values()) for each in prints):  # code, constants and what it names, whatever its layout
+        return prints[0] == prints[1]
+    return (list(one.names), one.code) == (list(other.names), other.code)
+
+
+def _weights(options: Mapping[str, Any]) -> dict[str, Any]:
+    return dict(options.get("weights") or {})

@@ -1,0 +1,126 @@
+"""A loop that goes on with another reward, other rows or another prompt: only means of one measure are compared."""
+
+import pytest
+
+from rolloutlab.session import Session
+
+ROWS = [{"letter": letter} for letter in "ab"]
+OTHER_ROWS = [{"letter": letter} for letter in "cd"]
+PROMPT = "user: {{letter}}?"
+NOT_COMPARED = "in a column of its own and not compared for the best"
+
+
+@pytest.fixture
+def service(start):
+    return start()
+
+
+def hundreds(answer, trajectory):
+    return 600.0 + 100 * trajectory.step + len(answer) % 2
+
+
+def ones(answer, trajectory):
+    return 1.0 - 0.1 * trajectory.step + 0.01 * (len(answer) % 2)
+
+
+def loop(session: Session, reward=hundreds, lines=None, **options):
+    given = {"over": ROWS, "n": 2, "jobs": 2, "max_tokens": 4, "seed": 1, "prompt": PROMPT, "every": 1}
+    say = ([] if lines is None else lines).append
+    given |= options
+    return session.loop("letters", given.pop("prompt"), reward, say=say, **given)
+
+
+def test_means_of_another_reward_are_in_a_column_of_their_own_and_not_the_best(session):
+    loop(session, held_out=ROWS)
+    lines: list[str] = []
+    made = loop(session, ones, lines, held_out=ROWS)
+    history = made.history
+    assert history["reward"].max() < 2 < history["earlier_reward"].min()
+    assert history["held_out"].max() < 2 < history["earlier_held_out"].min()
+    assert history["held_out"].notna().tolist() == [False, False, True, True, True]
+    assert made.best == "lab/practice@2"  # the least of them by `hundreds`, of which the checkpoint 2 is measured anew
+    assert made.best_mean < 2
+    changes = [
+        f"mean reward of rounds 1 to 2: of another measure (reward), {NOT_COMPARED}",
+        f"held-out mean of steps 0 to 2: of another measure (reward), {NOT_COMPARED}",
+    ]
+    assert lines[:2] == made.changes == changes
+    assert all(change in repr(made) and change in made._repr_html_() for change in changes)
+    assert [y for _, y in made.plot().series[0].points()] == history["reward"].dropna().tolist()
+
+
+def test_a_loop_that_is_only_shown_compares_as_it_did(session):
+    loop(session, held_out=ROWS)
+    made = loop(session, ones, held_out=ROWS)
+    again = loop(session, jobs=0)
+    columns = [column for column in made.history if column != "seconds"]
+    assert again.history[columns].equals(made.history[columns])
+    assert (again.best, again.best_mean, again.changes) == (made.best, made.best_mean, made.changes)
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        ({"prompt": "user: Say {{letter}}!"}, "prompt"),
+        ({"held_out": OTHER_ROWS}, "rows"),
+        ({"temperature": 0.5}, "temperature"),
+        ({"max_tokens": 6}, "max_tokens"),
+        ({"held_out": OTHER_ROWS, "prompt": "user: Say {{letter}}!"}, "prompt and rows"),
+    ],
+)
+def test_held_out_means_of_another_measure_are_not_compared_and_are_measured_anew(session, options, what):
+    loop(session, jobs=1, held_out=ROWS)
+    made = loop(session, jobs=1, **{"held_out": ROWS, **options})
+    assert made.changes[-1] == f"held-out mean of steps 0 to 1: of another measure ({what}), {NOT_COMPARED}"
+    assert 1 in made.measured
+    assert session.store.collection("held_out.letters").generation == 4  # two of them new, of checkpoint 1 another one
+
+
+def test_a_reward_whose_constant_changed_is_another_one(session):
+    def scaled(scale):
+        return lambda answer: scale * len(answer)
+
+    loop(session, scaled(100), jobs=1, held_out=ROWS)
+    made = loop(session, scaled(1), jobs=1, held_out=ROWS)
+    assert [line.partition(",")[0] for line in made.changes] == [
+        "mean reward of round 1: of another measure (reward)",
+        "held-out mean of steps 0 to 1: of another measure (reward)",
+    ]
+
+
+def test_the_same_reward_written_again_is_the_same_one(session):
+    def written():
+        return lambda answer: float(len(answer) % 7)
+
+    loop(session, written(), jobs=1, held_out=ROWS)
+    assert loop(session, written(), jobs=1, held_out=ROWS).changes == []
+
+
+def test_a_change_of_the_reward_shows_also_without_held_out_rows(session):
+    loop(session)
+    made = loop(session, ones, jobs=1)
+    assert made.best == "lab/practice@2"
+    assert made.history["earlier_reward"].notna().tolist() == [True, True, False]
+
+
+def test_rounds_of_other_rows_are_not_compared_and_rounds_of_a_function_are(session):
+    loop(session, jobs=1)
+    made = loop(session, jobs=1, over=OTHER_ROWS)
+    assert made.changes == [f"mean reward of round 1: of another measure (rows), {NOT_COMPARED}"]
+    made = loop(session, jobs=1, over=lambda number: ROWS[:1])
+    assert made.changes == []
+
+
+def test_rounds_of_a_function_are_told_with_the_first_that_differs(session):
+    loop(session, jobs=1, over=lambda number: ROWS[:1])
+    lines: list[str] = []
+    made = loop(session, ones, lines, jobs=1, over=lambda number: ROWS[:1])
+    assert made.changes == [f"mean reward of round 1: of another measure (reward), {NOT_COMPARED}"]
+    assert made.changes[0] in lines
+
+
+def test_a_held_out_mean_of_another_reward_is_no_best_of_a_call_that_holds_out_nothing(session):
+    loop(session, jobs=1, held_out=ROWS)
+    made = loop(session, ones, jobs=1)
+    assert made.measured == {}
+    assert made.best == "lab/practice@1"
