@@ -7,7 +7,16 @@ import httpx
 import pytest
 
 from rolloutlab.api.http.client import HttpClient
+from rolloutlab.api.wire.chat import (
+    AssistantMessage,
+    Choice,
+    ChoiceLogprobs,
+    CompletionMessage,
+    TokenLogprob,
+    UserMessage,
+)
 from rolloutlab.errors import RefusedError
+from rolloutlab.service.endpoints.earlier_turns import EarlierTurns
 from rolloutlab.session import Session
 from rolloutlab.settings import Settings
 
@@ -162,3 +171,58 @@ def test_the_service_reads_the_token_ids_of_a_message(service):
         service.chat(messages=[asked, answered | {"content": "another text"}, asked])
     with pytest.raises(RefusedError, match=r"messages\.1\.token_ids: not all of them are in the policy's vocabulary"):
         service.chat(messages=[asked, answered | {"token_ids": [10**9]}, asked])
+
+
+def talk(service, number, stream=False, **options):
+    """Three turns of a client that keeps roles and texts alone of a conversation, and its answers for a job."""
+    messages, items = [], []
+    for question in (f"a {number}", "b", "c"):
+        messages.append({"role": "user", "content": question})
+        sent = {"messages": messages, "temperature": 1.5, "seed": number, "max_tokens": 12, **options}
+        if stream:
+            answer, tokens = "", []
+            for chunk in service.stream(**sent):
+                for each in chunk.choices:
+                    answer += each.delta.content or ""
+                    tokens += each.logprobs.content if each.logprobs else []
+            choice = {"message": {"role": "assistant", "content": answer}, "finish_reason": "stop", "index": 0}
+            choice["logprobs"] = {"content": [each.to_wire() for each in tokens]}
+        else:
+            sampled = service.chat(**sent).choices[0].to_wire()
+            choice = {name: sampled[name] for name in ("finish_reason", "index", "message", "logprobs")}
+        items += [messages[-1], choice]
+        messages = [*messages, {"role": "assistant", "content": choice["message"]["content"]}]
+    return {"messages_and_choices": items, "reward": float(number % 2)}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_first_ratio_is_one_also_for_clients_that_send_texts_alone(practice_service, stream):
+    model = practice_service.register(f"texts-{stream}")
+    group = {"trajectories": [talk(practice_service, number, stream) for number in range(32)]}
+    wanted = {"model_id": str(model.id), "trajectory_groups": [group]}
+    events = practice_service.ended(practice_service.call("POST", "/v1/preview/training-jobs", json=wanted)["id"])
+    first = next(event.data for event in events if event.type == "gradient_step")
+    assert first["num_trainable_tokens"] > 300
+    assert first["ratio_max"] == pytest.approx(1, abs=1e-3)
+
+
+def test_answers_of_one_text_and_other_tokens_are_continued_in_turn():
+    earlier = EarlierTurns(lambda message: True)
+    question = UserMessage(role="user", content="?")
+    for ids in ([1, 2], [3], [1, 2]):
+        tokens = [TokenLogprob(token="", token_id=i, logprob=-1.0, top_logprobs=[]) for i in ids]
+        message = CompletionMessage(role="assistant", content="yes")
+        choice = Choice(finish_reason="stop", index=0, message=message, logprobs=ChoiceLogprobs(content=tokens))
+        earlier.add([question], [choice])
+    sent = [question, AssistantMessage(role="assistant", content=" yes"), question]
+    assert [earlier.restored(sent)[1].token_ids for _ in range(3)] == [[1, 2], [3], [1, 2]]
+    assert earlier.restored([question, question, *sent[1:]])[2].token_ids is None
+    thought = AssistantMessage(role="assistant", content="yes", reasoning_content="of its own")
+    assert earlier.restored([question, thought])[1].token_ids is None
+
+
+def test_a_client_gets_the_tokens_of_no_other_text(practice_service):
+    first = practice_service.chat("a", seed=1, temperature=1.5)
+    other = {"role": "assistant", "content": f"{first.choices[0].message.content} changed"}
+    sent = [{"role": "user", "content": "a"}, other, {"role": "user", "content": "b"}]
+    assert "continues" not in practice_service.chat(messages=sent).choices[0].model_extra

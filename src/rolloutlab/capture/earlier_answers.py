@@ -1,13 +1,10 @@
 """Earlier answers in what a program sends back: matched by their text, and replaced by what was sampled."""
 
-import json
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-from rolloutlab.api.wire.chat import AssistantMessage, Choice, FunctionToolCall, Message, TextPart, ToolMessage
-from rolloutlab.api.wire.reasoning import reasoning_of
-from rolloutlab.api.wire.turns import as_message
+from rolloutlab.api.wire.chat import AssistantMessage, Choice, Message, ToolMessage
+from rolloutlab.api.wire.turns import as_message, kept, kept_of
 
 
 @dataclass
@@ -31,17 +28,17 @@ class EarlierAnswers:
     def add(self, messages: Sequence[Message], choices: Sequence[Choice]) -> None:
         """Add the answers to messages as they were sent to the service."""
         place = self
-        for kept in _kept(messages):
-            place = place._after(kept)
+        for each in kept(messages):
+            place = place._after(each)
         for choice in choices:
             answer = as_message(choice)
-            place._after(_kept_of(answer))._answers.append(_Answer([*messages, answer]))
+            place._after(kept_of(answer))._answers.append(_Answer([*messages, answer]))
 
     def restored(self, messages: Sequence[Message]) -> list[Message]:
         """The messages with what was sent and sampled in the place of the longest beginning that is known."""
         place, length, answers = self, 0, list[_Answer]()
-        for i, kept in enumerate(_kept(messages), 1):
-            following = place._next.get(kept)
+        for i, each in enumerate(kept(messages), 1):
+            following = place._next.get(each)
             if following is None:
                 break
             place = following
@@ -54,57 +51,8 @@ class EarlierAnswers:
         names = _new_names(messages[:length], answer.messages)
         return [*answer.messages, *(_renamed(message, names) for message in messages[length:])]
 
-    def _after(self, kept: Hashable) -> "EarlierAnswers":
-        return self._next.setdefault(kept, EarlierAnswers())
-
-
-def _kept(messages: Sequence[Message]) -> Iterator[Hashable]:
-    """What frameworks keep of each message: of a result not the id, but which call it is of.
-
-    A result whose id no call has, or several have, is of the call in its place.
-    """
-    ids: list[str] = []
-    results = 0
-    for message in messages:
-        if isinstance(message, AssistantMessage):
-            ids, results = [call.id for call in message.tool_calls or ()], 0
-        if isinstance(message, ToolMessage):
-            name = message.tool_call_id
-            yield _kept_of(message), ids.index(name) if ids.count(name) == 1 else results
-            results += 1
-        else:
-            yield _kept_of(message)
-
-
-def _kept_of(message: Message) -> Hashable:
-    """What frameworks keep of a message."""
-    text = _text(message.content)
-    if not isinstance(message, AssistantMessage):
-        return message.role, text, getattr(message, "name", None)
-    calls = tuple(
-        (call.function.name, _same_json(call.function.arguments))
-        if isinstance(call, FunctionToolCall)
-        else (call.custom.name, call.custom.input)
-        for call in message.tool_calls or ()
-    )
-    fields = {**(message.model_extra or {}), "reasoning_content": message.reasoning_content}
-    return message.role, reasoning_of(fields, text)[1].strip(), calls
-
-
-def _text(content: Any) -> str:
-    """The text of a content, or the JSON of one that has other parts."""
-    if not isinstance(content, list):
-        return content or ""
-    if all(isinstance(part, TextPart) for part in content):
-        return "".join(part.text for part in content)
-    return json.dumps([part.to_wire() for part in content], sort_keys=True)
-
-
-def _same_json(arguments: str) -> str:
-    try:
-        return json.dumps(json.loads(arguments), sort_keys=True)
-    except (ValueError, RecursionError):
-        return arguments
+    def _after(self, each: Hashable) -> "EarlierAnswers":
+        return self._next.setdefault(each, EarlierAnswers())
 
 
 def _new_names(sent: Sequence[Message], known: Sequence[Message]) -> dict[str, list[str]]:

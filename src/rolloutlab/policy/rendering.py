@@ -79,6 +79,10 @@ class Renderer:
         plain, sampled = self._plain(messages, tools)
         return self._prompt(plain, sampled, self._turns(sampled), tools)
 
+    def reads(self, message: AssistantMessage) -> bool:
+        """Whether the token ids of a message are those of a turn of this policy, with the message's text."""
+        return self._wrong(message) is None
+
     def continues(self, prompt: Sequence[int], messages: Sequence[Message], tools: Tools = None) -> bool | None:
         """Whether the prompt of these messages begins with what was read and sampled for their last turn.
 

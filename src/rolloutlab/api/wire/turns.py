@@ -1,6 +1,19 @@
-"""Sampled turns as messages of later requests."""
+"""Sampled turns as messages of later requests, and what clients keep of them."""
 
-from rolloutlab.api.wire.chat import AssistantMessage, Choice, Message, MessageOrChoice
+import json
+from collections.abc import Hashable, Iterator, Sequence
+from typing import Any
+
+from rolloutlab.api.wire.chat import (
+    AssistantMessage,
+    Choice,
+    FunctionToolCall,
+    Message,
+    MessageOrChoice,
+    TextPart,
+    ToolMessage,
+)
+from rolloutlab.api.wire.reasoning import reasoning_of
 
 
 def as_message(item: MessageOrChoice) -> Message:
@@ -10,3 +23,52 @@ def as_message(item: MessageOrChoice) -> Message:
     ids = [token.token_id for token in item.sampled_tokens()]
     sampled = {"token_ids": ids} if ids and None not in ids else {}
     return AssistantMessage.model_validate(item.message.to_wire() | sampled)
+
+
+def kept(messages: Sequence[Message]) -> Iterator[Hashable]:
+    """What frameworks keep of each message: of a result not the id, but which call it is of.
+
+    A result whose id no call has, or several have, is of the call in its place.
+    """
+    ids: list[str] = []
+    results = 0
+    for message in messages:
+        if isinstance(message, AssistantMessage):
+            ids, results = [call.id for call in message.tool_calls or ()], 0
+        if isinstance(message, ToolMessage):
+            name = message.tool_call_id
+            yield kept_of(message), ids.index(name) if ids.count(name) == 1 else results
+            results += 1
+        else:
+            yield kept_of(message)
+
+
+def kept_of(message: Message) -> Hashable:
+    """What frameworks keep of a message."""
+    text = _text(message.content)
+    if not isinstance(message, AssistantMessage):
+        return message.role, text, getattr(message, "name", None)
+    calls = tuple(
+        (call.function.name, _same_json(call.function.arguments))
+        if isinstance(call, FunctionToolCall)
+        else (call.custom.name, call.custom.input)
+        for call in message.tool_calls or ()
+    )
+    fields = {**(message.model_extra or {}), "reasoning_content": message.reasoning_content}
+    return message.role, reasoning_of(fields, text)[1].strip(), calls
+
+
+def _text(content: Any) -> str:
+    """The text of a content, or the JSON of one that has other parts."""
+    if not isinstance(content, list):
+        return content or ""
+    if all(isinstance(part, TextPart) for part in content):
+        return "".join(part.text for part in content)
+    return json.dumps([part.to_wire() for part in content], sort_keys=True)
+
+
+def _same_json(arguments: str) -> str:
+    try:
+        return json.dumps(json.loads(arguments), sort_keys=True)
+    except (ValueError, RecursionError):
+        return arguments

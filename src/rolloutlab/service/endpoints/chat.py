@@ -23,6 +23,7 @@ from rolloutlab.policy.decode import Completion, CompletionRequest
 from rolloutlab.policy.parsing import CompletionParser
 from rolloutlab.service.endpoints.body import describe, reads
 from rolloutlab.service.endpoints.completion_format import CompletionOptions, Text, Writer, usage
+from rolloutlab.service.endpoints.earlier_turns import EarlierTurns
 from rolloutlab.service.endpoints.sampling_settings import header, ignored_fields
 from rolloutlab.service.model_registry import Registry
 from rolloutlab.store.sqlite import Database
@@ -111,6 +112,7 @@ class Completer:
         self._renderer = base.renderer(base.context)
         self._parser = CompletionParser(base.tokenizer, self._renderer, base.end_ids)
         self._writer = Writer(self._renderer, self._parser)
+        self._earlier = EarlierTurns(self._renderer.reads)
 
     def prepare(self, body: ChatRequest, project: str = "") -> CompletionOptions:
         """Resolve the model, render the prompt, check the settings.
@@ -127,8 +129,9 @@ class Completer:
         model, step = self._registry.resolve(body.model)
         tools = () if body.tool_choice == "none" else tuple(body.tools or ())
         self._parser.check(tools)
-        prompt = tuple(self._renderer.prompt(body.messages, tools))
-        ignored += tuple(f"messages.{i}.content" for i in self._renderer.unread(body.messages, tools))
+        messages = self._earlier.restored(body.messages)
+        prompt = tuple(self._renderer.prompt(messages, tools))
+        ignored += tuple(f"messages.{i}.content" for i in self._renderer.unread(messages, tools))
         return CompletionOptions(
             model=f"{model.project}/{model.name}@{step}" if model else self._registry.base.name,
             step=step,
@@ -140,14 +143,15 @@ class Completer:
             with_usage=bool(body.stream_options and body.stream_options.include_usage),
             project=project,
             ignored=ignored,
-            continues=self._renderer.continues(prompt, body.messages, tools),
+            continues=self._renderer.continues(prompt, messages, tools),
+            messages=tuple(messages),
         )
 
     async def complete(self, options: CompletionOptions, receive: Receive) -> str:
         """The whole chat completion as JSON. Raises Cancelled: the client disconnected; decoding stops."""
         future = asyncio.wrap_future(await run_in_threadpool(self._sample, options))
         rows = await while_connected(future, receive)
-        return await run_in_threadpool(lambda: self._writer.completion(options, self._count(options, rows)).to_json())
+        return await run_in_threadpool(lambda: self._ended(options, rows).to_json())
 
     async def begin(self, options: CompletionOptions) -> tuple[Pieces, Completions]:
         """Queue the completions of a stream; raises as `Registry.checkpoint`, before a status is sent."""
@@ -167,7 +171,8 @@ class Completer:
                 reasoned, answered = sent[row.request.index]
                 sent[row.request.index] = reasoned + len(reasoning), answered + len(content)
                 yield _event(self._writer.piece(options, *piece).to_json())
-            rows = await run_in_threadpool(self._count, options, future.result())
+            rows = future.result()
+            await run_in_threadpool(self._ended, options, rows)
             for chunk in self._writer.endings(options, rows, sent):
                 yield _event(chunk.to_json())
             yield _event("[DONE]")
@@ -176,11 +181,13 @@ class Completer:
         finally:
             future.cancel()
 
-    def _count(self, options: CompletionOptions, rows: list[Completion]) -> list[Completion]:
-        """Add the rows to the ledger; a completion is not lost because the disk is full."""
+    def _ended(self, options: CompletionOptions, rows: list[Completion]) -> ChatCompletion:
+        """The completion, which is counted and remembered; it is not lost because the disk is full."""
         with suppress(errors.LabError):
             self._ledger.add(options.project, options.model, usage(rows))
-        return rows
+        completion = self._writer.completion(options, rows)
+        self._earlier.add(options.messages, completion.choices)
+        return completion
 
     def _forced_tokens(self, body: ChatRequest, tools: tuple[FunctionTool, ...]) -> Tokens:
         """The tokens that `tool_choice` forces the completion to begin with."""

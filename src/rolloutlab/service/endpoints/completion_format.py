@@ -24,6 +24,7 @@ class CompletionOptions:
 
     model_id: None is the base policy. ignored: names of fields of the request that have no effect. continues: whether
     the prompt begins with the tokens read and sampled for the turn before; None where the request has none of those.
+    messages: as they were read, with the tokens of sampled turns.
     """
 
     model: str
@@ -37,6 +38,7 @@ class CompletionOptions:
     project: str = ""
     ignored: tuple[str, ...] = ()
     continues: bool | None = None
+    messages: tuple[wire.Message, ...] = ()
     id: str = field(default_factory=lambda: f"chatcmpl-{uuid.uuid4().hex}")
     created: int = field(default_factory=lambda: int(time.time()))
 

@@ -1,0 +1,76 @@
+"""Sampled turns that clients send back without their tokens: found by their conversation and text."""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from hashlib import sha256
+
+from rolloutlab.api.wire.chat import AssistantMessage, Choice, Message
+from rolloutlab.api.wire.reasoning import reasoning_of
+from rolloutlab.api.wire.turns import as_message, kept, kept_of
+
+_MAX_TOKENS = 4_000_000
+"""Tokens that are kept, in the turns that were asked for last: about 200 MB."""
+
+
+class EarlierTurns:
+    """Restores the tokens of earlier turns, so that a later turn is sampled after what will be trained.
+
+    A tokenization of the text of a turn is often another one than was sampled: the turn after it would then train
+    with importance ratios far from 1. Most clients also leave the reasoning out, which is restored with the tokens.
+    """
+
+    def __init__(self, reads: Callable[[AssistantMessage], bool]) -> None:
+        """reads: whether a message with token ids can be read by the policy."""
+        self._reads = reads
+        self._turns: OrderedDict[bytes, list[AssistantMessage]] = OrderedDict()
+        self._tokens = 0
+        self._lock = threading.Lock()
+
+    def add(self, messages: Sequence[Message], choices: Sequence[Choice]) -> None:
+        """Keep the turns that were sampled after these messages, where their tokens are known."""
+        answers = [message for each in choices if isinstance(message := as_message(each), AssistantMessage)]
+        before = _digests(messages)[-1]
+        with self._lock:
+            for answer in answers:
+                if answer.token_ids:
+                    self._keep(sha256(before + repr(kept_of(answer)).encode(errors="surrogatepass")).digest(), answer)
+            while self._tokens > _MAX_TOKENS:
+                _, oldest = self._turns.popitem(last=False)
+                self._tokens -= sum(len(each.token_ids or ()) for each in oldest)
+
+    def restored(self, messages: Sequence[Message]) -> list[Message]:
+        """The messages, those of sampled turns with their tokens; a message that has tokens is left as it is."""
+        turns = enumerate(zip(messages, _digests(messages)[1:], strict=True))
+        own = {i: digest for i, (each, digest) in turns if isinstance(each, AssistantMessage) and not each.token_ids}
+        return [self._restored(each, own[i]) if i in own else each for i, each in enumerate(messages)]
+
+    def _restored(self, message: Message, digest: bytes) -> Message:
+        with self._lock:
+            answers = self._turns.get(digest)
+            if not answers:
+                return message
+            self._turns.move_to_end(digest)
+            answer = answers.pop(0)  # of several with one text, each is continued in turn
+            answers.append(answer)
+        given, sampled = (reasoning_of(each.to_wire(), "")[0] for each in (message, answer))
+        if given.strip() not in {"", sampled.strip()}:
+            return message
+        reasoning = {"reasoning_content": sampled} if sampled else {}
+        restored = message.model_copy(update={"token_ids": answer.token_ids, **reasoning})
+        return restored if isinstance(restored, AssistantMessage) and self._reads(restored) else message
+
+    def _keep(self, digest: bytes, answer: AssistantMessage) -> None:
+        known = self._turns.setdefault(digest, [])
+        self._turns.move_to_end(digest)
+        if all(each.token_ids != answer.token_ids for each in known):
+            known.append(answer)
+            self._tokens += len(answer.token_ids or ())
+
+
+def _digests(messages: Sequence[Message]) -> list[bytes]:
+    """A digest of what clients keep of each beginning of a conversation, the empty one included."""
+    digests = [b""]
+    for each in kept(messages):
+        digests.append(sha256(digests[-1] + repr(each).encode(errors="surrogatepass")).digest())
+    return digests
