@@ -98,6 +98,7 @@ def test_a_page_says_how_many_rows_there_are_how_many_fit_and_what_would_train(v
         "scored": 5,
         "mean_reward": pytest.approx(0.6),
         "groups": 2,
+        "collections": 1,
         "trainable": 2,
         "trainable_groups": 1,
         "tokens": 3,

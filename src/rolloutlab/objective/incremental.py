@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from rolloutlab.objective import advantages
-from rolloutlab.objective.advantages import GroupWeights, Member, Reason, TokenWeight
+from rolloutlab.objective.advantages import GroupWeights, Member, Reason, RewardRange, Scale, TokenWeight
 from rolloutlab.objective.options import Options
 
 
@@ -12,10 +12,15 @@ class IncrementalAdvantages:
     """Equal to `token_weights` of the same groups at any time, bit for bit.
 
     A change costs the arithmetic of its group, and one sum per statistic over the groups of the job.
+
+    job: of which these groups are a part, with the same options; its scale and its range of rewards are theirs.
     """
 
-    def __init__(self, groups: Sequence[Sequence[Member]], options: Options) -> None:
+    def __init__(
+        self, groups: Sequence[Sequence[Member]], options: Options, job: "IncrementalAdvantages | None" = None
+    ) -> None:
         self._options = options
+        self._job = job or self
         self._largest_reward_g = [self._largest_reward(group) for group in groups]
         self._unit = advantages.job_unit(self._largest_reward_g, options)
         self._groups = [advantages.group_weights(group, options, self._unit) for group in groups]
@@ -26,9 +31,9 @@ class IncrementalAdvantages:
         self._largest_advantage_g = [_largest(group) for group in self._groups]
         self._reasons = Counter(reason for group in self._groups for reason in group.reasons_G if reason)
         self._range_g = [advantages.reward_range(group) for group in groups]
-        self._range = advantages.joint_range(self._range_g)
+        self._own_range = advantages.joint_range(self._range_g)
         self._equal_by_group = {i: n for i, group in enumerate(self._groups) if (n := _equal(group))}
-        self._scale = advantages.job_scale(self._tokens_g, self._weight_g, self._size_g)
+        self._own_scale = advantages.job_scale(self._tokens_g, self._weight_g, self._size_g)
 
     def change(self, groups: Mapping[int, Sequence[Member]]) -> None:
         """Replace the members of some groups."""
@@ -40,12 +45,20 @@ class IncrementalAdvantages:
             changed = {i: group.members_G for i, group in enumerate(self._groups)} | dict(groups)
         for index, members_G in changed.items():
             self._replace(index, advantages.group_weights(members_G, self._options, unit))
-        self._range = advantages.joint_range(self._range_g)
-        self._scale = advantages.job_scale(self._tokens_g, self._weight_g, self._size_g)
+        self._own_range = advantages.joint_range(self._range_g)
+        self._own_scale = advantages.job_scale(self._tokens_g, self._weight_g, self._size_g)
 
     def shares(self, index: int) -> list[TokenWeight]:
         """The token weights of a group."""
         return advantages.scaled_weights(self._groups[index], self._scale, self._range)
+
+    @property
+    def _scale(self) -> Scale | None:
+        return self._job._own_scale
+
+    @property
+    def _range(self) -> RewardRange:
+        return self._job._own_range
 
     def reasons(self) -> dict[Reason, int]:
         """How many members each reason keeps from training."""

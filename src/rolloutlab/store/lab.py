@@ -25,6 +25,7 @@ from rolloutlab.store.locks import lock_for_sampling
 from rolloutlab.store.migrations import MIGRATIONS
 from rolloutlab.store.models import CollectionSummary, Group, NewGroup, Placed, StoredCollection, dumped, now, parts_of
 from rolloutlab.store.prompts import prompt_key
+from rolloutlab.store.recent import RecentValues
 from rolloutlab.store.rewards import Rewards
 from rolloutlab.store.scorings import Scorings
 from rolloutlab.store.spending import Spending
@@ -93,6 +94,7 @@ class Lab:
     def __init__(self, path: Path, names: BareNames | None = None) -> None:
         self._database = Database(path, MIGRATIONS, durable=True)
         self._names = names
+        self.recent = RecentValues()
         self.rewards = Rewards(self._database)
         self.scorings = Scorings(self._database, self.rewards)
         self.outlines = TrajectorySummaries(self._database)

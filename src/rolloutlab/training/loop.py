@@ -290,7 +290,7 @@ def _measured(one: Round, held_out: Round | None, earlier: Round | None) -> Roun
 def _rounds(loop: Loop, plan: LoopPlan) -> Iterator[str]:
     """Add each round to the loop; yields a line per round."""
     steps, jobs, lab = plan.steps, plan.jobs, plan.lab
-    idle, told = 0, loop.changes
+    idle, known = 0, loop.changes
     last = loop.rounds[-1] if loop.rounds else None
     is_measured = last is not None and last.trained is None and last.held_out is not None
     for i in range(jobs):
@@ -308,9 +308,9 @@ def _rounds(loop: Loop, plan: LoopPlan) -> Iterator[str]:
             loop.ended = f"nothing trained in {idle} rounds in a row: {why}"
         yield render.line(next(one for one in loop.rounds[::-1] if one.number == number))
         for line in loop.changes:
-            if line not in told:  # rows from a function are known with the round
+            if line not in known:  # rows from a function are known with the round
                 yield line
-        told = loop.changes
+        known = loop.changes
         if loop.ended:
             yield loop.ended
             break

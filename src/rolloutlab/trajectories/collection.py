@@ -9,7 +9,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from rolloutlab.errors import InputError, NotFoundError
-from rolloutlab.objective.advantages import Member
+from rolloutlab.objective.advantages import Member, TokenWeight
 from rolloutlab.objective.credit import turns
 from rolloutlab.objective.options import Options
 from rolloutlab.objective.preflight import Preflight, count, no_text, preflight
@@ -19,6 +19,7 @@ from rolloutlab.store.models import Edit, Group, StoredCollection, StoredTraject
 from rolloutlab.trajectories.files import file_path
 from rolloutlab.trajectories.group_view import AskLogprobs, GroupView, rank
 from rolloutlab.trajectories.reward_edits import RewardEdits, give_edited, give_from_file
+from rolloutlab.trajectories.rewards_rows import RewardsRows
 from rolloutlab.trajectories.tables import AFTER, EPISODE_END, REASONING, trajectory_frame
 from rolloutlab.widgets import collection as render
 from rolloutlab.widgets.base import Bundle
@@ -32,8 +33,8 @@ class Collection:
     """One generation of a collection. It reads the lab on every access, so it is never out of date.
 
     Shown at the end of a cell it lists its groups with their completions, rewards and advantages. Those are the
-    trainer's own, as it would train alone with default options; of one group, as that group would. Where a browser
-    shows it, it is read one group at a time, and scored there.
+    trainer's own, of a job of the whole collection with default options, also where this is one group of it. Where a
+    browser shows it, it is read one group at a time, and scored there.
     """
 
     def __init__(
@@ -130,7 +131,13 @@ class Collection:
         columns that had nothing else.
         """
         groups = self.groups
-        advantages = {share.member.name: share.advantage for share in _checked(groups).all_shares()}
+        if self._position is None:
+            advantages = {share.member.name: share.advantage for share in _checked(groups).all_shares()}
+        else:
+            with self._view.job() as rows_of_job:
+                g = rows_of_job.group(self._position)
+                own = [] if g is None else _named_shares(rows_of_job, g)
+            advantages = {share.member.name: share.advantage for share in own}
         trajectories = [t for group in groups for t in group.trajectories]
         rows = [{name: getattr(t, name) for name in ("reward", *AFTER)} for t in trajectories]
         for t, row in zip(trajectories, rows, strict=True):
@@ -209,18 +216,17 @@ class Collection:
     def _shown(self) -> tuple[str, list[Group], Preflight, render.Counts]:
         """The parts that a cell shows: its first groups, and of all others only rewards and token counts."""
         stored = self.stored
-        positions = self._lab.outlines.positions(stored) if self._position is None else [self._position]
-        members: dict[int, list[Member]] = {position: [] for position in positions}
-        outlines = self._lab.outlines.of(stored, self._position)
+        with self._view.job() as rows:
+            places = [g for g, each in enumerate(rows.groups) if self._position in (None, each.position)]
+            positions = [rows.groups[g].position for g in places]
+            outlines = [rows.outlines[i] for g in places for i in rows.groups[g].rows]
+            shares = [_named_shares(rows, g) for g in places[: render.MAX_GROUPS]]
         rewards = [outline.reward for outline in outlines if outline.reward is not None]
-        for o in outlines:
-            if o.reward is not None:
-                members[o.group].append(Member(f"{stored.label}/{o.group}/{o.position}", o.reward, o.tokens_H))
         first, rest = positions[: render.MAX_GROUPS], positions[render.MAX_GROUPS :]
         after = f"{stored.label}/{rest[0]}" if rest else ""
         failed = self._lab.scorings.failed(stored, self._position) if len(rewards) < len(outlines) else {}
         counts = render.Counts(len(positions), len(outlines), rewards, after, failed)
-        return self.name, self._read(stored, first), preflight(list(members.values()), Options()), counts
+        return self.name, self._read(stored, first), Preflight(shares), counts
 
     def _read(self, stored: StoredCollection, positions: Sequence[int]) -> list[Group]:
         """Some of its groups; one alone has several representations, and is read once for all of them."""
@@ -233,6 +239,11 @@ class Collection:
 
     def _repr_html_(self) -> str:
         return for_notebook(render.html(*self._shown()))
+
+
+def _named_shares(rows: RewardsRows, g: int) -> list[TokenWeight]:
+    """The token weights of a group in its job, under the names of its trajectories."""
+    return [share._replace(member=share.member._replace(name=rows.name(i))) for i, share in rows.shares(g).items()]
 
 
 def members_of(groups: Sequence[Group], text_only: bool = False) -> list[list[Member]]:

@@ -1,19 +1,19 @@
 """Widget of the groups of a collection: read, ranked and scored by hand; rewards from a ranking."""
 
 import threading
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 from rolloutlab.api.wire.trajectories import History, ScoredHistories
 from rolloutlab.errors import InputError, NotFoundError
-from rolloutlab.objective.advantages import Member
-from rolloutlab.objective.options import Options
-from rolloutlab.objective.preflight import count, preflight
+from rolloutlab.objective.preflight import count
 from rolloutlab.sanitize import escape_control_chars
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import Edit, Group, Score, StoredCollection, StoredTrajectory, TrajectorySummary
-from rolloutlab.trajectories.rewards_data import uncollected
+from rolloutlab.trajectories.rewards_data import shared_rewards, uncollected
+from rolloutlab.trajectories.rewards_rows import RewardsRows
 from rolloutlab.trajectories.scoring.functions import reward_of
 from rolloutlab.widgets import group as render
 from rolloutlab.widgets.base import NotebookView
@@ -84,7 +84,7 @@ AskLogprobs = Callable[[str, Sequence[History]], ScoredHistories]
 class GroupView(NotebookView):
     """The groups of a generation, or the one at `position`. It reads one group at a time.
 
-    Advantages are those with which the group would train alone with default options.
+    Advantages are those of a job of the whole collection with default options.
     """
 
     module = "group"
@@ -229,11 +229,21 @@ class GroupView(NotebookView):
         return self._lab.outlines.of(self._stored, group.position)
 
     def _reward_states(self, group: Group) -> dict[str, Any]:
-        outlines = self._outlines(group)
-        names = {outline.id: f"{group.name}/{outline.position}" for outline in outlines}
-        members = [Member(names[o.id], o.reward, o.tokens_H) for o in outlines if o.reward is not None]
-        shares = {share.member.name: share for share in preflight([members], Options()).all_shares()}
-        return {"standing": [render.reward_state(o, shares.get(names[o.id])) for o in outlines]}
+        with self.job() as rows:
+            g = rows.group(group.position)
+            places, shares = (rows.groups[g].rows, rows.shares(g)) if g is not None else (range(0), {})
+            summary = rows.summary()
+            whole = {name: summary[name] for name in ("trajectories", "scored", "mean_reward", "groups")}
+            standing = [render.reward_state(rows.outlines[i], shares.get(i)) for i in places]
+            return {"standing": standing, "whole": whole if self._position is None else None}
+
+    @contextmanager
+    def job(self) -> Iterator[RewardsRows]:
+        """The rows of the whole collection as one job, as they are now."""
+        shared = shared_rewards(self._lab, [self._stored], None)
+        with shared.lock:
+            shared.refresh()
+            yield shared.rows
 
     def _after(self, group: Group, edits: Sequence[Edit]) -> dict[str, Any]:
         return {**self._reward_states(group), "message": _summary(edits)}

@@ -2,6 +2,7 @@
 
 import gc
 import math
+import threading
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -30,12 +31,18 @@ ENDS = (*get_args(End), NONE)
 class RewardsData:
     """Some collections, or one group of one. `refresh` makes `rows` and `stored` what they are in the lab.
 
-    limit: read no more than the first so many rows.
+    limit: read no more than the first so many rows. The advantages of one group are those of a job of its collection.
+
+    Several views share one, and hold its `lock` while they read or refresh it. version: another object after each time
+    that all rows were read, so that their indices are others.
     """
 
     def __init__(
         self, lab: Lab, collections: Sequence[StoredCollection], group: int | None, limit: int | None = None
     ) -> None:
+        self.lock = threading.RLock()
+        self.version = object()
+        self._whole = None if group is None else shared_rewards(lab, collections, None)
         self._lab = lab
         self._group = group
         self._limit = limit
@@ -43,6 +50,8 @@ class RewardsData:
         self._changes: tuple[int, int]
         self._there: tuple[int, int]
         self._edit: int
+        self.rows: RewardsRows
+        self.stored: list[StoredCollection]
         self._load([collection.id for collection in collections])
 
     @property
@@ -60,10 +69,14 @@ class RewardsData:
         changes = self._lab.changes()
         if changes == self._changes:
             return False
+        if self._whole:
+            with self._whole.lock:
+                self._whole.refresh()
         # cursors are read before the rows: a change in between is read twice rather than missed
         stored = [self._lab.by_id(each.id) for each in self.stored]
         labels, there = [each.label for each in stored], self._lab.outlines.newest()
-        if labels != [each.label for each in self.stored] or (there != self._there and self._sizes() != self._known):
+        other = (there != self._there and self._sizes() != self._known) or self._is_of_older_rows()
+        if labels != [each.label for each in self.stored] or other:
             self._load([each.id for each in self.stored])
             return True
         newest = self._lab.rewards.newest_edit()
@@ -74,13 +87,19 @@ class RewardsData:
         self._changes, self._there, self._edit = changes, there, newest
         return False
 
+    def _is_of_older_rows(self) -> bool:
+        """Whether the whole collection was read again, so that its rows are others."""
+        return self._whole is not None and self._whole.version is not self._version_of_whole
+
     def _load(self, numbers: Sequence[int]) -> None:
         changes, there = self._lab.changes(), self._lab.outlines.newest()
         edit = self._lab.rewards.newest_edit()
         self.stored = [self._lab.by_id(number) for number in numbers]
         self._known = self._sizes()
         with uncollected():
-            self.rows = RewardsRows(list(self._parts()))
+            self.rows = RewardsRows(list(self._parts()), self._whole.rows if self._whole else None)
+        self.version = object()
+        self._version_of_whole = self._whole.version if self._whole else None
         self._changes, self._there, self._edit = changes, there, edit
 
     def _parts(self) -> Iterator[CollectionRows]:
@@ -243,6 +262,13 @@ class RewardsData:
         names, components = [self.rows.name(i) for i in shown], [row.components for row in rows]
         prompt_rows = [given[group.collection.id][group.position] for group in groups]
         return trajectory_frame(names, cells, components, prompt_rows, types, more)
+
+
+def shared_rewards(lab: Lab, collections: Sequence[StoredCollection], group: int | None) -> RewardsData:
+    """The data of these collections, or of one group of one, that all views of the lab in this process share."""
+    key = ("rewards", tuple(each.id for each in collections), group)
+    shared: RewardsData = lab.recent.get(key, lambda: RewardsData(lab, collections, group))
+    return shared
 
 
 @contextmanager

@@ -31,9 +31,12 @@ class GroupRows(NamedTuple):
 
 
 class RewardsRows:
-    """Rows in the order of collections, groups and places. Advantages are the trainer's own, with default options."""
+    """Rows in the order of collections, groups and places. Advantages are the trainer's own, with default options.
 
-    def __init__(self, parts: Sequence[CollectionRows]) -> None:
+    job: the rows of the whole collection, where these are of one group of it: its advantages are those of that job.
+    """
+
+    def __init__(self, parts: Sequence[CollectionRows], job: "RewardsRows | None" = None) -> None:
         self.outlines = [outline for part in parts for outline in part.outlines]
         self.groups = list(_groups(parts))
         self.group_of = [g for g, group in enumerate(self.groups) for _ in group.rows]
@@ -42,7 +45,9 @@ class RewardsRows:
         members = [self._members(g) for g in range(len(self.groups))]
         self._scored_g = list(map(len, members))
         self._mean_g = list(map(_mean, members))
-        self._shares = IncrementalAdvantages(members, Options())
+        of_job = None if job is None else job._shares
+        self._shares: IncrementalAdvantages = IncrementalAdvantages(members, Options(), of_job)
+        self._collections = len(parts)
 
     @cached_property
     def _by_name(self) -> dict[str, int]:
@@ -58,6 +63,10 @@ class RewardsRows:
     def name(self, i: int) -> str:
         """`capitals/0/3`."""
         return f"{self.groups[self.group_of[i]].name}/{self.outlines[i].position}"
+
+    def group(self, position: int) -> int | None:
+        """The index of the group at a position of the first collection; None where there is none."""
+        return next((g for g, group in enumerate(self.groups) if group.position == position), None)
 
     def ref(self, i: int) -> Ref:
         return Ref(self.outlines[i].id, self.name(i))
@@ -110,6 +119,7 @@ class RewardsRows:
             "scored": scored,
             "mean_reward": math.fsum(map(mul, self._mean_g, self._weight_g)) if scored else None,
             "groups": len(self.groups),
+            "collections": self._collections,
             "trainable": shares.trainable_trajectories,
             "trainable_groups": shares.trainable_groups,
             "tokens": shares.trainable_tokens,

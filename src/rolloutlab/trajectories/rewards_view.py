@@ -3,7 +3,6 @@
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
 from rolloutlab.api.wire.endings import FinishReason
@@ -13,7 +12,16 @@ from rolloutlab.objective.preflight import WHY, count
 from rolloutlab.sanitize import escape_control_chars
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import Edit, Score, StoredCollection
-from rolloutlab.trajectories.rewards_data import AT_ONCE, ENDS, SOURCES, TRAINS, RewardsData, first_page, title
+from rolloutlab.trajectories.rewards_data import (
+    AT_ONCE,
+    ENDS,
+    SOURCES,
+    TRAINS,
+    RewardsData,
+    first_page,
+    shared_rewards,
+    title,
+)
 from rolloutlab.trajectories.rewards_rows import RewardsRows
 from rolloutlab.trajectories.scoring.functions import reward_of
 from rolloutlab.trajectories.table_query import NONE, Filter, Sort
@@ -51,6 +59,8 @@ class RewardsView(NotebookView):
         self._sort: Sort = ()
         self._filter: Filter = {}
         self._shown: Sequence[int] = ()
+        self._version: object = None
+        self._ids = range(0)
         lab.rewards.listen(self._edited)
 
     def page(self, offset: int = 0, size: int = PAGE, sort: Sort = (), filter: Filter | None = None) -> dict[str, Any]:  # noqa: A002
@@ -132,12 +142,10 @@ class RewardsView(NotebookView):
         with self._current():
             return self._read.frame(self._shown)
 
-    @cached_property
+    @property
     def _read(self) -> RewardsData:
-        """All rows, read on first use."""
-        read = RewardsData(self._lab, *self._of)
-        self._shown = range(len(read.rows))
-        return read
+        """All rows, read on first use, and again where other views have been used since."""
+        return shared_rewards(self._lab, *self._of)
 
     @property
     def _rows(self) -> RewardsRows:
@@ -201,7 +209,7 @@ class RewardsView(NotebookView):
 
     @property
     def _is_read(self) -> bool:
-        return "_read" in self.__dict__
+        return self._version is not None
 
     def _set_for_browser(
         self, names: Sequence[str], reward: Any, shown: Mapping[str, Any] | None = None
@@ -280,14 +288,14 @@ class RewardsView(NotebookView):
     @contextmanager
     def _current(self) -> Iterator[None]:
         """With the lock, in sync with the lab."""
-        with self._lock:
+        with self._lock, self._read.lock:
             self._refresh()
             yield
 
     @contextmanager
     def _by_browser(self, shown: Mapping[str, Any] | None) -> Iterator[None]:
         """With the lock, for a browser that gets the response: other pages get its origin with the event."""
-        with self._lock:
+        with self._lock, self._read.lock:
             self._origin = threading.get_ident(), (shown or {}).get("origin")
             try:
                 yield
@@ -296,8 +304,12 @@ class RewardsView(NotebookView):
 
     def _refresh(self) -> None:
         """Read what was changed in the lab; where other trajectories are there now, sort and filter them again."""
-        if not self._read.refresh():
+        read = self._read
+        read.refresh()
+        if read.version is self._version:
             return
+        self._version, ids = read.version, read.rows.index
+        self._ids = range(min(ids, default=0), max(ids, default=-1) + 1)
         try:
             self._shown = self._arranged(self._sort, self._filter)
         except InputError:  # a component that is gone
@@ -308,7 +320,8 @@ class RewardsView(NotebookView):
 
     def _edited(self, edited: Set[int]) -> None:
         """Rewards were changed in this process; on any thread, so the view itself is left alone."""
-        if not self._is_read or edited & self._rows.index.keys():
+        # ids of several collections may overlap: a page that looks again needlessly sees no change
+        if not self._is_read or any(each in self._ids for each in edited):
             # listeners run on the thread of the edit: an edit of another thread meanwhile is not of this browser
             thread, origin = self._origin or (None, None)
             self.push("changed", origin=origin if thread == threading.get_ident() else None)

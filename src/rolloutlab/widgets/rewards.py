@@ -108,7 +108,9 @@ def _heading(name: str, summary: Mapping[str, Any]) -> list[str]:
     if summary["trainable"] is None:
         return [heading, "what would train is known when all is read"]
     groups = f"{summary['trainable_groups']:,} of {count(summary['groups'], 'group')}"
-    return [heading, f"{summary['trainable']:,} will train: {count(summary['tokens'], 'token')} in {groups}"]
+    together = summary.get("collections", 1)
+    job = f", in one job of these {together} collections" if together > 1 else ""
+    return [heading, f"{summary['trainable']:,} will train: {count(summary['tokens'], 'token')} in {groups}{job}"]
 
 
 def _effect(row: Mapping[str, Any]) -> str:

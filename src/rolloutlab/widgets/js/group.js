@@ -97,7 +97,7 @@ class Groups {
       )),
       (this.help = h("dl", { class: "rl-keys", hidden: true, "aria-label": "keys" }, KEYS.map(([keys, does]) => h("div", {}, h("dt", {}, keys), h("dd", {}, does))))),
     );
-    this.stand(group.standing);
+    this.stand(group);
     this.cards.forEach((card) => this.sight.watch(card));
     this.cards[0]?.element.setAttribute("tabindex", "0");
   }
@@ -171,7 +171,7 @@ class Groups {
   }
 
   /** Update rewards and advantages. */
-  stand(standing) {
+  stand({ standing, whole }) {
     this.standing = new Map(standing.map((each) => [each.seat, each]));
     const largest = Math.max(...standing.map(({ advantage }) => Math.abs(advantage ?? 0)), 1e-9);
     const before = this.referenceSeat();
@@ -181,7 +181,8 @@ class Groups {
     const mean = rewards.reduce((sum, reward) => sum + reward / rewards.length, 0);
     this.counts.textContent = [
       `${standing.length} completion${standing.length === 1 ? "" : "s"}`,
-      rewards.length ? `mean reward ${number(mean, 3)}` : "not scored yet",
+      whole?.mean_reward != null && whole.groups > 1 && `mean reward ${number(whole.mean_reward, 3)} of all ${whole.scored.toLocaleString("en")} in ${whole.groups.toLocaleString("en")} groups`,
+      rewards.length ? `${whole && whole.groups > 1 ? "of this group" : "mean reward"} ${number(mean, 3)}` : "not scored yet",
       rewards.length < standing.length && rewards.length > 0 && `${standing.length - rewards.length} without a reward`,
       rewards.length > 0 && idle > 0 && `${idle} would not train`,
     ].filter(Boolean).join(" · ");
@@ -190,7 +191,7 @@ class Groups {
   }
 
   async refresh() {
-    this.stand((await this.ask("standing")).standing);
+    this.stand(await this.ask("standing"));
   }
 
   /** The seat that the others are compared with, if any. */
@@ -309,9 +310,9 @@ class Groups {
 
   change(call, args) {
     return this.attempt(async () => {
-      const { standing, message } = await this.ask(call, args);
-      this.stand(standing);
-      this.status.say(message);
+      const changed = await this.ask(call, args);
+      this.stand(changed);
+      this.status.say(changed.message);
     });
   }
 }

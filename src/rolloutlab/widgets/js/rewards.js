@@ -227,7 +227,7 @@ class RewardsView {
       mean != null && `mean ${number(mean, 3)}`,
       trainable == null
         ? "reading what would train…"
-        : `${plural(trainable, "trajectory")} will train: ${plural(tokens, "token")} in ${training.toLocaleString()} of ${plural(groups, "group")}`,
+        : `${plural(trainable, "trajectory")} will train: ${plural(tokens, "token")} in ${training.toLocaleString()} of ${plural(groups, "group")}${summary.collections > 1 ? `, in one job of these ${summary.collections} collections` : ""}`,
     ];
     this.summary.textContent = parts.filter(Boolean).join(" · ");
   }

@@ -225,6 +225,6 @@ function bar(advantage, largest) {
   const side = advantage > 0 ? "left: 50%" : `left: ${50 - width}%`;
   return [
     h("span", { class: "rl-track", "aria-hidden": "true" }, h("span", { class: `rl-bar ${advantage > 0 ? "rl-more-of" : "rl-less-of"}`, style: `${side}; width: ${width}%` })),
-    h("span", { class: "rl-advantage", title: "advantage of every token, as this group would train alone" }, signed(advantage)),
+    h("span", { class: "rl-advantage", title: "advantage of every token, in a job of this whole collection with default options" }, signed(advantage)),
   ];
 }
