@@ -10,7 +10,7 @@ import pytest
 from pydantic import Field
 
 from rolloutlab.api.wire.chat import CustomToolCall, FunctionToolCall
-from rolloutlab.errors import InputError, SignInError, UnreachableError
+from rolloutlab.errors import BrokenOffError, InputError, SignInError, UnreachableError
 from rolloutlab.sampling.mcp.tools import ContextTool
 from rolloutlab.sampling.tools import Tools
 
@@ -232,7 +232,7 @@ def test_a_tool_of_a_context_server_is_described_as_it_describes_itself_and_call
     ("said", "arguments", "content"),
     [
         (("no such record", True), {"query": "x"}, "error: no such record"),
-        (UnreachableError("nothing answers"), {"query": "x"}, "error: nothing answers"),
+        (BrokenOffError("it took too long"), {"query": "x"}, "error: it took too long"),
         (("found", False), "[1]", "error: Input should be an object"),
         (("found", False), "{", "error: Invalid JSON"),
     ],
@@ -245,9 +245,10 @@ def test_what_goes_wrong_at_a_context_server_is_an_answer_too(said, arguments, c
     assert troubles[0].startswith("find failed: ")
 
 
-def test_a_sign_in_that_is_wanted_or_denied_is_no_answer_for_a_policy():
-    tool, _ = elsewhere(SignInError("https://tools.example wants you to sign in"))
-    with pytest.raises(SignInError):
+@pytest.mark.parametrize("error", [SignInError("https://tools.example wants you to sign in"), UnreachableError("gone")])
+def test_what_no_other_call_could_change_is_no_answer_for_a_policy(error):
+    tool, _ = elsewhere(error)
+    with pytest.raises(type(error)):
         asyncio.run(Tools([tool]).answer([call("find", {"query": "x"})]))
 
 

@@ -12,7 +12,15 @@ from pydantic.errors import PydanticUserError
 from pydantic_core import to_json
 
 from rolloutlab.api.wire.chat import FunctionTool, ToolCall, ToolMessage
-from rolloutlab.errors import InputError, RefusedError, RolloutlabError, SignInError, described
+from rolloutlab.errors import (
+    BrokenOffError,
+    InputError,
+    RefusedError,
+    RolloutlabError,
+    SignInError,
+    UnreachableError,
+    described,
+)
 from rolloutlab.sampling.mcp.tools import ContextTool
 from rolloutlab.sampling.own_thread import OwnThread
 from rolloutlab.sanitize import replace_surrogates
@@ -66,7 +74,8 @@ class Tools:
         a coroutine in a loop of its own.
 
         Raises:
-            SignInError: a context server requires a sign-in, or the person denied it; this is not for the policy.
+            SignInError: a context server requires a sign-in, or the person denied it. UnreachableError: it has ended.
+            Neither is for the policy: nothing that it could do would change the result.
         """
         outcomes = await asyncio.gather(*map(self._outcome, calls))
         messages = [
@@ -115,12 +124,12 @@ def failure_text(error: BaseException) -> str:
 
 
 async def _remote_call(tool: ContextTool, arguments: str) -> tuple[str, BaseException | None]:
-    """The result of a context server's tool, or the error as a value; SignInError is raised."""
+    """The result of a context server's tool, or the error as a value; what ends the run is raised."""
     try:
         result, is_error = await tool.call(_ARGUMENTS.validate_json(arguments))
-    except SignInError:
-        raise
     except (RolloutlabError, ValidationError) as error:
+        if isinstance(error, SignInError | UnreachableError) and not isinstance(error, BrokenOffError):
+            raise
         return "", error
     return (replace_surrogates(result), None) if not is_error else ("", RefusedError(result))
 

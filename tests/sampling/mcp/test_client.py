@@ -16,7 +16,7 @@ from rolloutlab.auth.registration import RegisteredClient
 from rolloutlab.auth.session import OAuthSession
 from rolloutlab.auth.token_store import MemoryStore
 from rolloutlab.auth.tokens import Grant
-from rolloutlab.errors import BrokenOffError, RefusedError
+from rolloutlab.errors import BrokenOffError, RefusedError, UnreachableError
 from rolloutlab.sampling.mcp.client import McpConnection
 from rolloutlab.sampling.mcp.tools import ContextTool
 from rolloutlab.sampling.tools import Tools
@@ -35,6 +35,10 @@ SAYS = {
 }
 
 
+REFUSES = {}
+"""By name of a tool, the status and body of an answer instead."""
+
+
 class Hostile(BaseHTTPRequestHandler):
     """Speaks the protocol, until a tool is called."""
 
@@ -50,6 +54,8 @@ class Hostile(BaseHTTPRequestHandler):
 
     def do_POST(self):
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if refused := self.refused(asked):
+            return self.answer(*refused)
         method, name = asked["method"], (asked.get("params") or {}).get("name")
         if "id" not in asked:
             return self.answer(202, b"")
@@ -64,9 +70,9 @@ class Hostile(BaseHTTPRequestHandler):
                 "capabilities": {"tools": {}},
                 "serverInfo": {"name": "hostile", "version": "1"},
             }
+            self.server.sessions.append(f"session-{len(self.server.sent)}")
         elif method == "tools/list":
-            told["result"] = {"tools": [{"name": name, "inputSchema": {"type": "object"}} for name in SAYS]}
-            told["result"]["tools"][0] |= {"description": heard, "inputSchema": {"type": "object", "title": heard}}
+            told["result"] = self.page((asked.get("params") or {}).get("cursor"), heard)
         elif name == "refuse":
             told["error"] = {"code": -32602, "message": heard}
         elif name in {"echo", "complain"}:
@@ -78,9 +84,24 @@ class Hostile(BaseHTTPRequestHandler):
         body = json.dumps(told).encode()
         if name == "bomb":
             return self.answer(200, gzip.compress(b" " * (64 << 20)), ("Content-Encoding", "gzip"))
-        return self.answer(200, body)
+        begun = [("Mcp-Session-Id", self.server.sessions[-1])] if method == "initialize" and self.server.lost else []
+        return self.answer(200, body, *begun)
+
+    def page(self, cursor, heard):
+        if self.server.pages:
+            return self.server.pages[int(cursor or 0)]
+        first, *others = [{"name": name, "inputSchema": {"type": "object"}} for name in SAYS]
+        return {"tools": [first | {"description": heard, "inputSchema": {"type": "object", "title": heard}}, *others]}
+
+    def refused(self, asked):
+        named = self.headers.get("Mcp-Session-Id")
+        if self.server.lost and named and named not in self.server.sessions:
+            return self.server.lost
+        return REFUSES.get((asked.get("params") or {}).get("name"))
 
     def answer(self, status, body, *headers):
+        if self.server.lost:  # so that nothing is left open where it ends
+            headers, self.close_connection = [*headers, ("Connection", "close")], True
         self.send_response(status)
         for header in (("Content-Type", "application/json"), ("Content-Length", str(len(body))), *headers):
             self.send_header(*header)
@@ -104,17 +125,29 @@ class Hostile(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def url():
+def server():
+    """lost: what it answers in a session that it does not know; None: it has no sessions. pages: of its tools."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Hostile)
     server.daemon_threads = True
-    server.over, server.sent = threading.Event(), []
+    server.over, server.sent, server.sessions, server.lost, server.pages = threading.Event(), [], [], None, []
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
-    yield f"http://127.0.0.1:{server.server_address[1]}/mcp"
-    server.over.set()
-    server.shutdown()
-    server.server_close()
-    thread.join()
+
+    def stop():
+        server.over.set()
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+    server.stop = stop
+    yield server
+    if not server.over.is_set():
+        stop()
+
+
+@pytest.fixture
+def url(server):
+    return f"http://127.0.0.1:{server.server_address[1]}/mcp"
 
 
 async def nobody(*_told):
@@ -122,16 +155,22 @@ async def nobody(*_told):
 
 
 def called(url, *names, **options):
-    """What each tool says, one after the other over one connection, or the error of the one that fails."""
+    """What each tool says, one after the other over one connection, or the error of the one that fails.
+
+    What is no name is called in its place.
+    """
 
     async def story():
         server = McpConnection(url, OAuthSession(url, nobody, MemoryStore()), **options)
         outcomes = []
         try:
             for name in names:
+                if callable(name):
+                    name()
+                    continue
                 try:
                     outcomes.append(await server.call(name, {}))
-                except (RefusedError, BrokenOffError) as error:
+                except (RefusedError, UnreachableError) as error:
                     outcomes.append(error)
         finally:
             await server.close()
@@ -164,6 +203,139 @@ def test_an_answer_that_goes_on_and_on_is_given_up_and_the_next_call_works(url):
     assert isinstance(given_up, BrokenOffError)
     assert given_up.message == f"{url} did not answer in 1 s"
     assert after == PONG
+
+
+def rpc_error(code, message):
+    return json.dumps({"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": message}}).encode()
+
+
+LOST = [
+    (404, rpc_error(-32001, "Session not found")),
+    (404, rpc_error(-32600, "Not here")),
+    (404, b""),
+    (404, b"<html>not found</html>"),
+    (400, rpc_error(-32000, "Bad Request: No valid session ID provided")),
+    (400, b"Bad Request"),
+]
+
+
+@pytest.mark.parametrize("lost", LOST)
+def test_a_server_that_has_forgotten_the_session_is_asked_for_another_one_and_then_again(server, url, lost):
+    server.lost = lost
+    assert called(url, "ping", server.sessions.clear, "ping", "ping") == [PONG] * 3
+    assert len(server.sessions) == 1
+
+
+@pytest.mark.parametrize("lost", LOST)
+def test_a_server_that_forgets_every_session_at_once_is_nothing_for_a_policy_to_read(server, url, lost):
+    server.lost = lost
+
+    class Forgetful(list):
+        def __contains__(self, _):
+            return len(self) < 2
+
+    server.sessions = Forgetful()
+    first, lasting = called(url, "ping", lambda: server.sessions.append("another"), "ping")
+    assert first == PONG
+    assert isinstance(lasting, UnreachableError)
+    assert not isinstance(lasting, BrokenOffError)
+
+
+@pytest.mark.parametrize("refused", [(404, rpc_error(-32601, "Method not found")), (400, rpc_error(-32602, "no city"))])
+def test_what_is_wrong_with_a_call_is_not_taken_for_a_lost_session(server, url, refused):
+    server.lost = refused
+    begun = []
+
+    def forget():
+        begun.append(len(server.sent))
+        server.sessions.clear()
+
+    first, wrong = called(url, "ping", forget, "ping")
+    assert first == PONG
+    assert isinstance(wrong, RefusedError)
+    assert not server.sessions
+
+
+def test_an_error_of_a_call_that_speaks_of_sessions_is_for_the_policy(server, url, monkeypatch):
+    server.lost = LOST[0]
+    monkeypatch.setitem(REFUSES, "ping", (404, rpc_error(-32000, "there is no user session 7")))
+    [wrong] = called(url, "ping")
+    assert isinstance(wrong, RefusedError)
+    assert "there is no user session 7" in wrong.message
+
+
+def test_a_server_that_has_ended_is_nothing_for_a_policy_to_read(server, url):
+    server.lost = LOST[0]
+    first, gone, still = called(url, "ping", server.stop, "ping", "ping")
+    assert first == PONG
+    for error in (gone, still):
+        assert isinstance(error, UnreachableError)
+        assert not isinstance(error, BrokenOffError)
+
+
+def pages(url):
+    async def story():
+        server = McpConnection(url, OAuthSession(url, nobody, MemoryStore()))
+        try:
+            return [tool.name for tool in await server.tools()], server.incomplete
+        finally:
+            await server.close()
+
+    return asyncio.run(story())
+
+
+def page(name, **more):
+    return {"tools": [{"name": name, "inputSchema": {"type": "object"}}], **more}
+
+
+@pytest.mark.parametrize("end", [{}, {"nextCursor": None}, {"nextCursor": ""}])
+def test_tools_are_read_page_by_page_to_the_last(server, url, end):
+    server.pages = [page("a", nextCursor="1"), page("b", **end)]
+    assert pages(url) == (["a", "b"], "")
+
+
+@pytest.mark.parametrize("again", ["0", "1"])
+def test_a_page_that_is_named_again_is_not_read_again_and_that_is_said(server, url, again):
+    server.pages = [page("a", nextCursor="1"), page("b", nextCursor=again)]
+    names, incomplete = pages(url)
+    assert names == ["a", "b"]
+    assert incomplete == f"{url} names a page of its tools again: 2 tools were read, there may be others"
+
+
+def test_a_list_of_tools_without_an_end_is_left_and_that_is_said(server, url):
+    server.pages = [page(f"t{i}", nextCursor=str(i + 1)) for i in range(100)]
+    names, incomplete = pages(url)
+    assert len(names) == 51
+    assert "has more than 50 pages" in incomplete
+
+
+BLOCKS = [
+    ({"type": "resource", "resource": {"uri": "file:///a.md", "text": "# A"}}, "file:///a.md:\n# A"),
+    (
+        {"type": "resource", "resource": {"uri": "file:///a.zip", "mimeType": "application/zip", "blob": "UEs="}},
+        "[binary resource file:///a.zip of type application/zip left out: the policy reads text]",
+    ),
+    ({"type": "resource_link", "uri": "file:///b.md", "name": "b", "description": "of B"}, "[b - of B](file:///b.md)"),
+    (
+        {"type": "image", "data": "aGk=", "mimeType": "image/png"},
+        "[image of type image/png left out: the policy reads text]",
+    ),
+    (
+        {"type": "audio", "data": "aGk=", "mimeType": "audio/wav"},
+        "[audio of type audio/wav left out: the policy reads text]",
+    ),
+]
+
+
+@pytest.mark.parametrize(("block", "text"), BLOCKS)
+def test_what_a_result_has_besides_text_is_read_or_named(url, monkeypatch, block, text):
+    monkeypatch.setitem(SAYS, "blocks", {"content": [{"type": "text", "text": "see"}, block]})
+    assert called(url, "blocks") == [(f"see\n{text}", False)]
+
+
+def test_structure_beside_an_image_is_read(url, monkeypatch):
+    monkeypatch.setitem(SAYS, "chart", {"content": [BLOCKS[3][0]], "structuredContent": {"top": 3}})
+    assert called(url, "chart") == [(f'{{"top": 3}}\n{BLOCKS[3][1]}', False)]
 
 
 def test_an_answer_of_structure_alone_is_its_json(url):

@@ -14,7 +14,15 @@ import httpx2
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
-from mcp.types import CallToolResult, Tool
+from mcp.types import (
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    METHOD_NOT_FOUND,
+    BlobResourceContents,
+    CallToolResult,
+    ContentBlock,
+    Tool,
+)
 
 from rolloutlab.api.http.secrecy import Unencrypted
 from rolloutlab.api.http.transport import IDLE_SECONDS, proxy_of
@@ -98,6 +106,50 @@ def operation_of(body: bytes) -> str:
         return ""
 
 
+class _SessionWatch(httpx2.AsyncBaseTransport):
+    """Marks the errors by which a server says that it does not know the session, as after a restart: `_LOST`.
+
+    The SDK hands on the error of a response without its status, so the mark travels as the error's data. ended: a
+    connection was refused, as of a server that has ended.
+    """
+
+    def __init__(self, transport: httpx2.AsyncBaseTransport) -> None:
+        self._transport = transport
+        self.ended = False
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        try:
+            response = await self._transport.handle_async_request(request)
+        except httpx2.ConnectError:
+            self.ended = True
+            raise
+        of_session = request.method == "POST" and "mcp-session-id" in request.headers
+        if not of_session or response.status_code not in {400, 404}:
+            return response
+        body = await response.aread()
+        await response.aclose()
+        return httpx2.Response(response.status_code, json=_marked(response.status_code, body))
+
+    async def aclose(self) -> None:
+        await self._transport.aclose()
+
+
+def _marked(status: int, body: bytes) -> dict[str, Any]:
+    """The JSON-RPC error of a response to a request that named the session, marked where it is about the session.
+
+    By the protocol that is 404; many servers answer 400. Either may also be of the call: an unknown method, say.
+    """
+    try:
+        told = json.loads(body)["error"]
+        code, message = int(told["code"]), str(told["message"])
+        lost = code not in _OF_THE_CALL and (status == 404 or "session" in message.lower())
+    except (ValueError, LookupError, TypeError):
+        message = " ".join(body.decode(errors="replace").split())[:_MAX_ERROR] or f"{status} without a reason"
+        code, lost = INVALID_REQUEST, True
+    error = {"code": code, "message": message, **({"data": _LOST} if lost else {})}
+    return {"jsonrpc": "2.0", "id": None, "error": error}
+
+
 class ResponseTooLargeError(httpx2.SSEError, httpx2.StreamError):
     """A response is too large. Of both base classes, so that the SDK fails only the request that it belongs to."""
 
@@ -151,6 +203,20 @@ _MAX_BYTES = 16 << 20  # of a response
 _MAX_RESULT = 1 << 20  # bytes of a tool's result: a policy reads all of it, and each trajectory stores it
 _MAX_PAGES = 50
 _MAX_ERROR = 500
+_LOST = "rolloutlab: the session is lost"
+_OF_THE_CALL = {METHOD_NOT_FOUND, INVALID_PARAMS, -32002}  # the last one: MCP's own for a resource that is not there
+
+
+class _Link:
+    """A connection that is open, or being opened. calls: under way; the last of one that was replaced ends it."""
+
+    def __init__(self) -> None:
+        self.opened: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
+        self.end = asyncio.Event()
+        self.watch: _SessionWatch | None = None
+        self.held: asyncio.Task[None] | None = None
+        self.calls = 0
+        self.replaced = False
 
 
 class McpConnection:
@@ -163,23 +229,31 @@ class McpConnection:
         self.url = url
         self._in_all = in_all
         self._bearer = BearerAuth(access)
-        self._held: asyncio.Task[None] | None = None
-        self._opened: asyncio.Future[Client] | None = None
-        self._end = asyncio.Event()
+        self._link: _Link | None = None
+        self.incomplete = ""
 
     async def tools(self) -> list[ContextTool]:
-        """All of its tools. SignInError: it wants a sign-in, or more of it. UnreachableError: nothing answers."""
+        """All of its tools; `incomplete` then says why there may be more.
+
+        Raises:
+            SignInError: it wants a sign-in, or more of it. UnreachableError: nothing answers.
+        """
 
         async def listed(client: Client) -> list[ContextTool]:
-            tools: list[ContextTool] = []
+            tools: dict[str, ContextTool] = {}
             cursor: str | None = None
-            for _ in range(_MAX_PAGES):
+            seen: set[str] = set()
+            self.incomplete = ""
+            while True:
                 page = await client.list_tools(cursor=cursor)
-                tools += map(self._tool, page.tools)
-                cursor = page.next_cursor
-                if cursor is None:
-                    break
-            return tools
+                tools |= {tool.name: self._tool(tool) for tool in page.tools}
+                if not (cursor := page.next_cursor):  # some servers send "" with the last page
+                    return list(tools.values())
+                if cursor in seen or len(seen) == _MAX_PAGES:
+                    again = "names a page of its tools again" if cursor in seen else f"has more than {_MAX_PAGES} pages"
+                    self.incomplete = f"{self.url} {again}: {len(tools)} tools were read, there may be others"
+                    return list(tools.values())
+                seen.add(cursor)
 
         return await self._with(listed)
 
@@ -187,7 +261,8 @@ class McpConnection:
         """A tool's result for some arguments, as text, and whether that is an error of the tool.
 
         Raises:
-            As `tools`; RefusedError: the server refused the call, or its result is too long.
+            As `tools`; RefusedError: the server refused the call, or its result is too long. UnreachableError also
+            where it has ended, or lost the session and gives no other one.
         """
 
         async def called(client: Client) -> tuple[str, bool]:
@@ -201,10 +276,12 @@ class McpConnection:
 
     async def close(self) -> None:
         """End the connection."""
-        self._end.set()
-        if self._held and self._held.get_loop() is asyncio.get_running_loop():
+        if self._link is None or self._link.held is None:
+            return
+        self._link.end.set()
+        if self._link.held.get_loop() is asyncio.get_running_loop():
             with suppress(Exception):
-                await self._held
+                await self._link.held
 
     async def _with(self, work: Callable[[Client], Awaitable[T]]) -> T:
         begun = time.monotonic()
@@ -225,11 +302,7 @@ class McpConnection:
 
     async def _in_time(self, work: Callable[[Client], Awaitable[T]]) -> T:
         """The result within the limit for a tool; else BrokenOffError."""
-
-        async def done() -> T:
-            return await work(await self._client())
-
-        task, begun = asyncio.create_task(done()), time.monotonic() - self._bearer.paused
+        task, begun = asyncio.create_task(self._in_session(work)), time.monotonic() - self._bearer.paused
         try:
             while (left := begun + self._in_all - time.monotonic() + self._bearer.paused) > 0:
                 if (await asyncio.wait({task}, timeout=left))[0]:
@@ -237,6 +310,43 @@ class McpConnection:
             raise BrokenOffError(f"{self.url} did not answer in {self._in_all:g} s")
         finally:
             task.cancel()
+
+    async def _in_session(self, work: Callable[[Client], Awaitable[T]]) -> T:
+        """The result; once more in a new session, where the server does not know this one any more."""
+        link = await self._open()
+        try:
+            return await self._through(link, work)
+        except MCPError as error:
+            if link.watch and link.watch.ended:
+                raise UnreachableError(f"{self.url} does not answer any more: {self._reason(error)}") from None
+            if error.data != _LOST:
+                raise
+        link.replaced = True
+        another = await self._open()
+        try:
+            return await self._through(another, work)
+        except MCPError as error:
+            if error.data != _LOST or await self._through(another, self._is_known):
+                raise
+            message = f"{self.url} does not know the session that it has just begun: {self._reason(error)}"
+            raise UnreachableError(message) from None
+
+    async def _is_known(self, client: Client) -> bool:
+        """Whether the server knows the session, so that an error was of the call alone."""
+        try:
+            await client.list_tools(cache_mode="refresh")
+        except MCPError as error:
+            return bool(error.data != _LOST)
+        return True
+
+    async def _through(self, link: _Link, work: Callable[[Client], Awaitable[T]]) -> T:
+        link.calls += 1
+        try:
+            return await work(link.opened.result())
+        finally:
+            link.calls -= 1
+            if link.replaced and not link.calls:  # not before: others may still be answered
+                link.end.set()
 
     def _reason(self, error: BaseException) -> str:
         """The message of an untrusted server, which may repeat our tokens."""
@@ -247,27 +357,31 @@ class McpConnection:
         name = self._bearer.masked(tool.name)
         return ContextTool(name, description, json.loads(schema), partial(self.call, tool.name))
 
-    async def _client(self) -> Client:
-        """The open connection; a new one when the last is broken or of another loop."""
-        here = asyncio.get_running_loop()
-        if self._opened is None or self._held is None or self._held.done() or self._held.get_loop() is not here:
-            self._end = asyncio.Event()
-            self._opened = here.create_future()
-            self._held = asyncio.create_task(self._hold(self._opened))
-        return await asyncio.shield(self._opened)
+    async def _open(self) -> _Link:
+        """The open connection; a new one when the last is broken, has lost its session, or is of another loop."""
+        here, link = asyncio.get_running_loop(), self._link
+        if link is None or link.replaced or not link.held or link.held.done() or link.held.get_loop() is not here:
+            self._link = link = _Link()
+            link.held = asyncio.create_task(self._hold(link))
+        try:
+            await asyncio.shield(link.opened)
+        except MCPError as error:
+            raise UnreachableError(f"{self.url} begins no session: {self._reason(error)}") from None
+        return link
 
-    async def _hold(self, opened: "asyncio.Future[Client]") -> None:
+    async def _hold(self, link: _Link) -> None:
         """Keep a connection open; the SDK requires that one task enters and leaves it."""
         try:
+            link.watch = _SessionWatch(_transport(self.url))
             async with (
-                httpx2.AsyncClient(auth=self._bearer, timeout=_READ_TIMEOUT, transport=_transport(self.url)) as http,
+                httpx2.AsyncClient(auth=self._bearer, timeout=_READ_TIMEOUT, transport=link.watch) as http,
                 Client(streamable_http_client(self.url, http_client=http)) as client,
             ):
-                opened.set_result(client)
-                await self._end.wait()
+                link.opened.set_result(client)
+                await link.end.wait()
         except Exception as error:  # noqa: BLE001 - raised in the tasks that wait for the connection
-            if not opened.done():
-                opened.set_exception(error)
+            if not link.opened.done():
+                link.opened.set_exception(error)
 
 
 def _transport(url: str) -> BoundedStream:
@@ -278,10 +392,25 @@ def _transport(url: str) -> BoundedStream:
 
 
 def _as_text(result: CallToolResult) -> str:
-    """A result as text; structured content without text as JSON."""
-    if not result.content and result.structured_content is not None:
-        return json.dumps(result.structured_content, ensure_ascii=False)
-    return "\n".join(block.text if block.type == "text" else f"[{block.type}]" for block in result.content)
+    """A result as text; structured content without text as JSON. What a policy cannot read is named in brackets."""
+    texts = [_block_text(block) for block in result.content]
+    if result.structured_content is not None and not any(block.type == "text" for block in result.content):
+        texts.insert(0, json.dumps(result.structured_content, ensure_ascii=False))
+    return "\n".join(texts)
+
+
+def _block_text(block: ContentBlock) -> str:
+    if block.type == "text":
+        return block.text
+    if block.type == "resource_link":
+        about = " - ".join(filter(None, [block.title or block.name, block.description]))
+        return f"[{about}]({block.uri})"
+    if block.type != "resource":
+        return f"[{block.type} of type {block.mime_type} left out: the policy reads text]"
+    if isinstance(block.resource, BlobResourceContents):
+        kind = f" of type {block.resource.mime_type}" if block.resource.mime_type else ""
+        return f"[binary resource {block.resource.uri}{kind} left out: the policy reads text]"
+    return f"{block.resource.uri}:\n{block.resource.text}"
 
 
 def _root(error: BaseException) -> str:

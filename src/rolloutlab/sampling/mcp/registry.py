@@ -1,6 +1,7 @@
 """The registry of MCP servers: each under the name that a notebook gave it, with its tools and its connection."""
 
 import re
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -43,6 +44,8 @@ class McpRegistry:
         slash = "/" if url.strip().endswith("/") and urlsplit(address).path else ""  # which may be significant
         connection = self._connection(f"{address}{slash}")
         tools = self._connector.http.run(connection.tools(), self._tick)
+        if connection.incomplete:
+            warnings.warn(connection.incomplete, stacklevel=2)
         self.servers[chosen] = ContextTools(chosen, address, tools)
         return self.servers[chosen]
 
