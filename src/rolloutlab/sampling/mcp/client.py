@@ -140,14 +140,14 @@ def _marked(status: int, body: bytes) -> dict[str, Any]:
     By the protocol that is 404; many servers answer 400. Either may also be of the call: an unknown method, say.
     """
     try:
-        told = json.loads(body)["error"]
-        code, message = int(told["code"]), str(told["message"])
+        error = json.loads(body)["error"]
+        code, message = int(error["code"]), str(error["message"])
         lost = code not in _OF_THE_CALL and (status == 404 or "session" in message.lower())
     except (ValueError, LookupError, TypeError):
         message = " ".join(body.decode(errors="replace").split())[:_MAX_ERROR] or f"{status} without a reason"
         code, lost = INVALID_REQUEST, True
-    error = {"code": code, "message": message, **({"data": _LOST} if lost else {})}
-    return {"jsonrpc": "2.0", "id": None, "error": error}
+    marked = {"code": code, "message": message, **({"data": _LOST} if lost else {})}
+    return {"jsonrpc": "2.0", "id": None, "error": marked}
 
 
 class ResponseTooLargeError(httpx2.SSEError, httpx2.StreamError):
