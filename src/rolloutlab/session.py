@@ -45,6 +45,7 @@ from rolloutlab.sampling.programs.plan import (
     programmed,
     programmed_again,
     programmed_as,
+    sessions_again,
 )
 from rolloutlab.sampling.programs.results import join_results, read_results
 from rolloutlab.sampling.programs.run import run_program
@@ -561,6 +562,7 @@ class Session:
         program: Solve | Sequence[str],
         *,
         results: str | None = None,
+        resume: bool = False,
         model: str | None = None,
         temperature: float | None = None,
         top_p: float | None = None,
@@ -572,16 +574,24 @@ class Session:
         """Run a program once that runs many samples, such as an evaluator; each is a trajectory.
 
         program: as of `rollouts`, with an empty row. Its calls name their sample in the header `X-Session-ID`; those
-        that begin alike are a group. results: files of JSON Lines with the rewards, which `join_results` reads.
-        Other arguments are those of `rollouts`.
+        that begin alike are a group. Sessions are stored while it runs. results: files of JSON Lines with the rewards,
+        which `join_results` reads. resume: the sessions join those of the collection, with its settings, where an
+        earlier run was ended early. Other arguments are those of `rollouts`.
 
         Raises:
             As `rollouts` and `join_results`; what was sampled is stored before there are results.
         """
-        settings: dict[str, Any] = {"model": model or self.selected, "temperature": temperature}
-        settings |= {"top_p": top_p, "max_tokens": max_tokens, "seed": seed, "timeout": timeout}
-        run = programmed(name, program_of(program, self._connector.environment), None, settings)
-        collection = self._play(run, run_sessions, budget, register=model is None)
+        settings: dict[str, Any] = {"temperature": temperature, "top_p": top_p, "max_tokens": max_tokens, "seed": seed}
+        solve = program_of(program, self._connector.environment)
+        if resume:
+            if wrong := [key for key, value in {**settings, "model": model}.items() if value is not None]:
+                message = f"resume keeps the settings of the collection and cannot take {', '.join(sorted(wrong))}"
+                raise InputError(message, hint=f"lab.capture({name!r}, PROGRAM, resume=True)")
+            run = sessions_again(self.store, name, solve, timeout)
+        else:
+            settings |= {"model": model or self.selected, "timeout": timeout}
+            run = programmed(name, solve, None, settings)
+        collection = self._play(run, run_sessions, budget, register=model is None and not resume)
         return self.join_results(collection.label, results) if results else collection
 
     def join_results(self, name: str, results: str) -> Collection:

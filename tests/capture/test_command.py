@@ -1,6 +1,7 @@
 """`rolloutlab capture`: programs in processes of their own."""
 
 import json
+import shlex
 import sys
 from contextlib import suppress
 from dataclasses import replace
@@ -183,3 +184,29 @@ def test_a_command_has_no_key_that_was_named_for_searching(session, monkeypatch)
     end = f"print(float(sum(name in os.environ for name in {names})))"
     made = session.rollouts("agent", [sys.executable, "-c", AGENT + end], over=[{"task": "x"}])
     assert made.groups[0].trajectories[0].reward == 0.0
+
+
+def test_an_interrupted_command_prints_what_plays_the_rest(capture, monkeypatch):
+    """The second rollout waits; the interrupt comes when the first is stored."""
+    ended = []
+
+    def tick(self, done, *_):
+        if done and not ended:
+            ended.append(done)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("rolloutlab.widgets.progress.Progress.update", tick)
+    end = "if row['task'] == 'two': import time; time.sleep(60)\nprint(1)"
+    status, printed, trajectories = capture(end, "--concurrency", "2", "--timeout", "90")
+    assert (status, len(trajectories)) == (130, 1)
+    message, advice = printed.err.split("\n  -> ", 1)
+    assert message == "1 of 2 rollouts had ended and are kept; this plays the other 1:"
+    typed = shlex.split(advice)
+    assert typed[:8] == ["rolloutlab", "capture", "agent:1", "--resume", "--concurrency", "2", "--timeout", "90"]
+    assert typed[8:10] == ["--", sys.executable]
+
+
+def test_advice_of_a_notebook_is_called_that_in_a_terminal(capture, session, capsys):
+    command = ["--resume", "--", sys.executable, "-c", "1"]
+    assert main(["capture", "nothing", *command]) == 2
+    assert capsys.readouterr().err.endswith("-> in a notebook: %%chat nothing\n")

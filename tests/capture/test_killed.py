@@ -1,12 +1,19 @@
 """Rollouts whose process was killed: what had ended is there, and the rest is played once."""
 
+import fcntl
 import json
 import os
+import pty
+import shlex
+import signal
 import subprocess
 import sys
+import termios
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -169,10 +176,104 @@ def test_a_kill_among_64_rollouts_loses_none_that_had_ended_and_plays_none_twice
     assert service.turns == {(task, turn): times for task, times in left.items() for turn in range(TURNS)}
 
 
-def stored(settings):
-    """The trajectories of the lab, each complete, by name."""
+def stored(settings, name="agent"):
+    """The trajectories of a collection, each complete, by name; none before there is the collection."""
     lab = Lab(settings.database)
     try:
-        return {t.name: t for group in lab.groups(lab.find("agent"), unfinished=True) for t in group.trajectories}
+        made = [each for each in lab.collections() if each.name == name]
+        return {t.name: t for each in made for group in lab.groups(each, unfinished=True) for t in group.trajectories}
     finally:
         lab.close()
+
+
+EVALUATOR = """
+import http.client, json, os, sys, time
+host, _, path = os.environ["OPENAI_BASE_URL"].removeprefix("http://").partition("/")
+for i in range(20):
+    connection = http.client.HTTPConnection(host, timeout=60)
+    headers = {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "X-Session-ID": f"{sys.argv[1]}{i}"}
+    body = json.dumps({"messages": [{"role": "user", "content": f"task {i % 5}"}], "max_tokens": 4})
+    connection.request("POST", f"/{path}/chat/completions", body, headers)
+    json.load(connection.getresponse())
+open(sys.argv[2], "w").write(str(os.getpid()))
+if sys.argv[3:]:
+    time.sleep(600)
+"""
+PRICES = '[prices."tester/policy"]\nprompt = 1000\ncompletion = 2000\n'
+
+
+def wait_for(condition) -> None:
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def captured(service, tmp_path):
+    """Starts the evaluator under `rolloutlab capture`, with a terminal of its own."""
+    file = tmp_path / "settings.toml"
+    file.write_text(PRICES)
+    home, answered = tmp_path / "lab", tmp_path / "answered"
+    variables = {"ROLLOUTLAB_HOME": str(home), "ROLLOUTLAB_URL": service.url, "ROLLOUTLAB_SETTINGS": str(file)}
+
+    def start(*options, first="a", then=("waits",)):
+        command = [sys.executable, "-m", "rolloutlab", "capture", "eval", "--sessions", *options, "--"]
+        command += [sys.executable, "-I", "-S", "-c", EVALUATOR, first, str(answered), *then]
+        terminal, there = pty.openpty()
+        streams = {"stdin": there, "stdout": there, "stderr": there}
+        options = {"env": os.environ | variables, "start_new_session": True, **streams}
+        player = subprocess.Popen(command, preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0), **options)
+        os.close(there)
+        return player, terminal
+
+    return start, Settings(home=home), answered
+
+
+def text_of(terminal) -> str:
+    said = b""
+    with suppress(OSError):  # a terminal without programs
+        while piece := os.read(terminal, 10_000):
+            said += piece
+    return said.decode()
+
+
+@pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGKILL, "closing"])
+def test_sessions_of_a_capture_that_is_ended_are_kept_with_what_they_cost(captured, by):
+    start, settings, answered = captured
+    player, terminal = start("--model", "tester/policy")
+    with player:
+        wait_for(answered.exists)
+        if by == signal.SIGKILL:
+            wait_for(lambda: settings.database.exists() and len(stored(settings, "eval")) == 20)
+        os.close(terminal) if by == "closing" else player.send_signal(by)
+        said = "" if by == "closing" else text_of(terminal)
+        status = player.wait(60)
+    evaluator_id = int(answered.read_text())
+    if by != signal.SIGKILL:
+        wait_for(lambda: not Path(f"/proc/{evaluator_id}").exists())
+        assert status == 128 + (signal.SIGHUP if by == "closing" else by)
+    else:
+        os.kill(evaluator_id, signal.SIGKILL)
+    before = stored(settings, "eval")
+    names = {t.extra["metadata"]["session"] for t in before.values()}
+    assert names == {f"a{i}" for i in range(20)}
+    assert {t.extra["metadata"]["episode_end"] for t in before.values()} == {"done"}
+    lab = Lab(settings.database)
+    (entry,) = lab.spending._database.read("SELECT amount, completion_tokens FROM spending")
+    collection = lab.find("eval")
+    assert collection.completion_tokens == entry["completion_tokens"] > 0
+    assert lab.spending.sampled() == {collection.id: entry["amount"]}
+    lab.close()
+    if by not in ("closing", signal.SIGKILL):
+        assert "20 sessions had begun and are kept" in said
+        advice = said.replace("\r\n", "\n").partition("  -> ")[2]
+        typed = shlex.split(advice)
+        assert typed[:6] == ["rolloutlab", "capture", "eval:1", "--sessions", "--resume", "--"]
+        assert typed[-4:] == [EVALUATOR, "a", str(answered), "waits"]
+    resumed, terminal = start("--resume", first="b", then=())
+    with resumed:
+        assert "eval:1 has 40 trajectories" in text_of(terminal)
+    after = stored(settings, "eval")
+    assert {name: t for name, t in after.items() if name in before} == before
+    assert len({t.answer for t in after.values()}) == 40

@@ -147,21 +147,21 @@ def test_a_session_whose_last_call_failed_or_was_left_has_failed_itself(session,
 
 
 def test_what_the_disk_refuses_once_is_stored_by_a_second_try(session, monkeypatch):
-    draft, tries = session.store.draft, []
+    at_once, tries = session.store.at_once, []
 
     def refuses(times):
-        def fails():
+        def fails(work):
             tries.append(None)
             if len(tries) <= times:
                 raise LabError("database is locked")
-            return draft()
+            return at_once(work)
 
         tries.clear()
-        monkeypatch.setattr(session.store, "draft", fails)
+        monkeypatch.setattr(session.store, "at_once", fails)
 
     refuses(1)
     assert list(sessions(session.capture("eval", evaluator(["a1"])))) == ["a1"]
-    refuses(2)
+    refuses(9)
     with pytest.raises(LabError, match="1 session of eval could not be stored") as caught:
         session.capture("eval", evaluator(["a1"]))
     assert caught.value.hint == "end what holds the file, and run it again"
@@ -213,3 +213,87 @@ def test_calls_that_name_no_session_are_one(session):
 
     made = session.capture("eval", run)
     assert [len(trajectory.additional) for trajectory in sessions(made).values()] == [1]
+
+
+def stored_answers(session, name):
+    """How many answers the lab has of a session just now."""
+    found = sessions(session.collection("eval")) if session.store.collections() else {}
+    return len(found[name].choices) if name in found else 0
+
+
+def wait_until_stored(session, name, answers):
+    while stored_answers(session, name) < answers:
+        threading.Event().wait(0.02)
+
+
+def test_sessions_are_in_the_lab_while_their_program_runs(session):
+    seen = {}
+
+    def run(row, client):
+        evaluator(["a1", "b1"])(row, client)
+        wait_until_stored(session, "b1", 2)
+        seen.update(sessions(session.collection("eval")))
+        seen["cost"] = session.store.find("eval").completion_tokens
+        ask_once(client, "a1", "and another thing")
+
+    made = sessions(session.capture("eval", run))
+    assert {name: seen[name].answer for name in ("a1", "b1")} == {name: made[name].answer for name in ("a1", "b1")}
+    assert seen["cost"] == sum(seen[name].tokens for name in ("a1", "b1"))
+    assert session.store.find("eval").completion_tokens == sum(t.tokens for t in made.values()) > seen["cost"]
+    assert [len(made[name].additional) for name in ("a1", "b1")] == [1, 0]
+    assert (seen["b1"].id, len(session.collection("eval").trajectories)) == (made["b1"].id, 2)
+
+
+def test_a_session_that_goes_on_is_searched_as_it_is_in_the_end(session):
+    def run(row, client):
+        messages = [{"role": "user", "content": "first words"}]
+        for turn, text in enumerate(["later words", "last words"], 1):
+            headers = {"X-Session-ID": "a1"}
+            body = {"messages": messages, "max_tokens": 4}
+            answer = httpx.post(f"{client.base_url}/chat/completions", json=body, headers=headers, timeout=60).json()
+            messages += [answer["choices"][0]["message"], {"role": "user", "content": text}]
+            wait_until_stored(session, "a1", turn)
+            session.index.update()
+
+    session.capture("eval", run)
+    (hit,) = session.search("words", select=["turns", "#document"])
+    assert hit.id == "eval:1/0/0"
+    assert hit.metadata["turns"] == 2
+    assert "later words" in hit.document
+
+
+def test_a_session_that_went_on_after_it_was_scored_is_kept_in_both_states(session, capsys):
+    def run(row, client):
+        evaluator(["a1"])(row, client)
+        wait_until_stored(session, "a1", 2)
+        session.reward("eval", lambda answer: 0.25, say=lambda _: None)
+        ask_once(client, "a1", "and another thing")
+
+    made = session.capture("eval", run)
+    assert [(t.reward, len(t.additional)) for t in made.trajectories] == [(0.25, 0), (None, 1)]
+    assert "1 session went on after being scored, the first a1" in capsys.readouterr().out
+
+
+def test_further_sessions_join_a_collection_with_other_answers(session, tmp_path):
+    first = sessions(session.capture("eval", evaluator(["a1", "b1"]), seed=3))
+    made = session.capture("eval", evaluator(["a2", "b1"]), resume=True)
+    assert [len(group.trajectories) for group in made.groups] == [2, 2]
+    assert made.label == "eval:1"
+    assert {t.id: t.answer for t in first.values()}.items() <= {t.id: t.answer for t in made.trajectories}.items()
+    assert len({t.answer for t in made.trajectories}) == 4
+    (tmp_path / "traces.jsonl").write_text('{"id": "b1", "reward": 1}')
+    joined = session.join_results("eval", str(tmp_path / "traces.jsonl"))
+    assert [t.reward for t in joined.groups[1].trajectories] == [None, 1.0]  # the results are of the last run
+    with pytest.raises(InputError, match="cannot take seed"):
+        session.capture("eval", evaluator(["a3"]), resume=True, seed=4)
+
+
+def test_a_collection_of_sessions_says_how_it_goes_on(session):
+    session.capture("eval", evaluator(["a1"]))
+    for goes_on in (session.resume, session.resume_rollouts):
+        with pytest.raises(InputError, match="eval holds sessions of a program") as caught:
+            goes_on("eval")
+        assert caught.value.hint == "lab.capture('eval', PROGRAM, resume=True)"
+    session.rollouts("agent", lambda row, client: float(ask_once(client, "", "x").status_code))
+    with pytest.raises(InputError, match="agent holds no sessions of a program"):
+        session.capture("agent", evaluator(["a1"]), resume=True)

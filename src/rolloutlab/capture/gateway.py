@@ -49,10 +49,9 @@ class Gateway:
             self._under_way[rollout.sessions[name]] = set()
         return rollout.sessions[name]
 
-    @property
-    def sessions(self) -> int:
-        """The number of sessions of the rollouts under way."""
-        return sum(len(rollout.sessions) for rollout in self._under_way)
+    def is_asked(self, rollout: CapturedRollout) -> bool:
+        """Whether a call of a rollout or session waits for its answer."""
+        return bool(self._under_way.get(rollout))
 
     def rollout(self, name: str) -> CapturedRollout | None:
         """The rollout under way with an id or a key."""

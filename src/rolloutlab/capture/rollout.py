@@ -1,5 +1,6 @@
 """One rollout of a program while it runs: requests as the service gets them, and the calls that it has made."""
 
+import copy
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -71,6 +72,12 @@ class CapturedRollout:
         """A rollout of the same settings and with other seeds, for one more session."""
         seed_of, first = self._settings.seed_of, _SEEDS * (1 + len(self.sessions))
         return CapturedRollout(replace(self._settings, seed_of=lambda number: seed_of(first + number)))
+
+    def as_now(self) -> "CapturedRollout":
+        """What it has sampled so far, which later calls do not change; for reading in another thread."""
+        now = copy.copy(self)
+        now._calls, now.completions, now.sampling = dict(self._calls), list(self.completions), dict(self.sampling)
+        return now
 
     def begin(self, body: ChatRequest, tries: int = 0) -> UnansweredCall:
         """The call of a request as the service gets it. tries: how often its client has sent the request before."""

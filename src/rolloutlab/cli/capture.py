@@ -1,10 +1,15 @@
 """`rolloutlab capture`: run a command for each row; its chats with the policy are the trajectories of a collection."""
 
 import argparse
+import shlex
+import signal
 import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from rolloutlab.errors import InputError
+from rolloutlab.errors import InputError, RolloutlabError
 from rolloutlab.objective.preflight import count
 
 if TYPE_CHECKING:
@@ -12,6 +17,26 @@ if TYPE_CHECKING:
 
 _BEGINNING = ("over", "n", "limit", "model", "temperature", "top_p", "max_tokens", "seed")
 _AGAIN = ("concurrency", "timeout", "budget")
+_TOLD_TO_END = ("SIGTERM", "SIGHUP")
+"""Signals of a service manager and of a terminal that is closed."""
+_IN_NOTEBOOKS = ("%", "lab.")
+"""Beginnings of hints that can be typed in a notebook only."""
+
+
+class _ToldToEndError(KeyboardInterrupt):
+    """A signal that ends the command as an interrupt does. number: of the signal."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+
+class _Command(list[str]):
+    """The words of a command. typed: what is typed to go on with a collection and the words of a command."""
+
+    def __init__(self, words: Sequence[str], typed: Callable[[str, str], str]) -> None:
+        super().__init__(words)
+        self.typed = typed
 
 
 def add_capture(commands: Any) -> None:
@@ -37,7 +62,9 @@ def add_capture(commands: Any) -> None:
     capture.add_argument("--concurrency", type=int, help="rollouts at a time (64)")
     capture.add_argument("--timeout", type=float, metavar="SECONDS", help="of one rollout (600)")
     capture.add_argument("--budget", type=float, metavar="DOLLARS", help="what it may cost, by the settings' prices")
-    capture.add_argument("--resume", action="store_true", help="play only the rollouts that NAME lacks")
+    capture.add_argument(
+        "--resume", action="store_true", help="play only the rollouts that NAME lacks; with --sessions, add to it"
+    )
     capture.add_argument(
         "--sessions", action="store_true", help="run COMMAND once: each X-Session-ID of its calls is a trajectory"
     )
@@ -53,38 +80,90 @@ def split_command(arguments: list[str]) -> tuple[list[str], list[str]]:
     return (arguments[:at], arguments[at + 1 :]) if arguments[:1] == ["capture"] else (arguments, [])
 
 
-def _capture(options: argparse.Namespace) -> None:
-    from rolloutlab.session import Session
-
+def _capture(options: argparse.Namespace) -> int:
     if not options.program:
         raise InputError("there is no command to run", hint=f"rolloutlab capture {options.name} -- python agent.py")
     beginning = {name: value for name in _BEGINNING if (value := getattr(options, name)) is not None}
-    again = {name: value for name in _AGAIN if (value := getattr(options, name)) is not None}
     if options.resume and beginning:
         message = f"--resume keeps the settings of the collection and cannot take {', '.join(sorted(beginning))}"
         raise InputError(message, hint=f"rolloutlab capture {options.name} --resume -- COMMAND")
-    rows = {"over", "n", "limit", "concurrency", "resume"}
+    rows = {"over", "n", "limit", "concurrency"}
     if options.sessions and (wrong := [name for name in sorted(rows) if getattr(options, name)]):
         message = f"--sessions runs the command once and cannot take {', '.join(wrong)}"
         raise InputError(message, hint="without --sessions it runs for each row")
     if options.results and not options.sessions:
         raise InputError("--results has the rewards of sessions", hint="--sessions --results FILES")
+    try:
+        with _told_to_end():
+            _run(options, beginning)
+    except KeyboardInterrupt as error:
+        with suppress(OSError):  # of a terminal that is gone
+            print("\n".join(map(_in_terminal, getattr(error, "__notes__", []))), file=sys.stderr, flush=True)
+        return 128 + error.number if isinstance(error, _ToldToEndError) else 130
+    except RolloutlabError as error:
+        error.hint = error.hint and _in_terminal(error.hint)
+        raise
+    return 0
+
+
+def _run(options: argparse.Namespace, beginning: dict[str, Any]) -> None:
+    from rolloutlab.session import Session
+
+    again = {name: value for name in _AGAIN if (value := getattr(options, name)) is not None}
+    command = _Command(options.program, partial(_to_resume, options))
     session = Session()
     try:
         if options.service:
             session.connect(options.service)
         if options.sessions:
-            made = session.capture(options.name, options.program, results=options.results, **beginning, **again)
+            given = {"results": options.results, "resume": options.resume, **beginning, **again}
+            made = session.capture(options.name, command, **given)
         elif options.resume:
-            made = session.resume_rollouts(options.name, options.program, **again)
+            made = session.resume_rollouts(options.name, command, **again)
         else:
-            made = session.rollouts(options.name, options.program, **beginning, **again)
+            made = session.rollouts(options.name, command, **beginning, **again)
         _report(made)
-    except KeyboardInterrupt as error:
-        print("\n".join(getattr(error, "__notes__", [])), file=sys.stderr)
-        raise
     finally:
         session.close()
+
+
+@contextmanager
+def _told_to_end() -> Iterator[None]:
+    """A context in which SIGTERM and SIGHUP interrupt: what was sampled is stored, and the program is ended.
+
+    Only the first does. A service manager sends both, and a second interrupt would not wait for the disk.
+    """
+    numbers = [getattr(signal, name) for name in _TOLD_TO_END if hasattr(signal, name)]
+    # nohup ignores SIGHUP, and so does what it starts
+    before = {number: handler for number in numbers if (handler := signal.getsignal(number)) != signal.SIG_IGN}
+
+    def interrupt(number: int, _frame: object) -> None:
+        for each in before:
+            signal.signal(each, signal.SIG_IGN)
+        raise _ToldToEndError(number)
+
+    try:
+        for number in before:
+            signal.signal(number, interrupt)
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _to_resume(options: argparse.Namespace, label: str, program: str) -> str:
+    """The command that goes on with a collection. program: the words of the command that it runs."""
+    words = ["rolloutlab", "capture", label, *(["--sessions"] if options.sessions else []), "--resume"]
+    for name in ("service", "results", "concurrency", "timeout"):
+        if (value := getattr(options, name)) is not None:
+            words += [f"--{name}", f"{value:g}" if isinstance(value, float) else str(value)]
+    return f"{shlex.join(words)} -- {program}"
+
+
+def _in_terminal(line: str) -> str:
+    """A line of advice as it is true in a terminal."""
+    line = line.replace("run the cell again", "the same command again").replace("the cell again", "the command again")
+    return f"in a notebook: {line}" if line.startswith(_IN_NOTEBOOKS) else line
 
 
 def _report(collection: "Collection") -> None:

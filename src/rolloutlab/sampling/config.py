@@ -37,7 +37,7 @@ class SamplingConfig(BaseModel):
     the type that its values had and JSON has not. parts: by part of a split, the groups of its rows, as ranges. env:
     the environment that answers each turn; max_turns are then all answers of its episodes. env_timeout: seconds for
     each of its calls. program: the name of the program whose calls were captured. timeout: seconds for each of its
-    rollouts. fixed: settings that replace the program's own.
+    rollouts. fixed: settings that replace the program's own. sessions: the name of the program whose sessions it holds.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -63,6 +63,7 @@ class SamplingConfig(BaseModel):
     program: str | None = None
     timeout: float = Field(default=ROLLOUT_TIMEOUT, gt=0, allow_inf_nan=False)
     fixed: dict[str, float | int] = {}
+    sessions: str | None = None
 
     def request(
         self, messages: Sequence[Message], n: int, seed: int, further: Sequence[FunctionTool] = ()

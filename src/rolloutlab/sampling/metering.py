@@ -195,6 +195,12 @@ class Meter:
             bounded = f"{most.prompt:,} + {most.completion:,}"
             self._wrong_bound = f"the service counted {counted} of at most {bounded}: here no budget can hold"
 
+    def record(self, collection: StoredCollection | None = None) -> None:
+        """Record what was spent so far, for a process that may be killed; what is set aside for later stays so."""
+        with suppress(LabError):  # `close` tries again, and says where it fails
+            for entry in list(self._entries.values()):
+                self._record(entry, collection, goes_on=True)
+
     def close(self, collection: StoredCollection | None = None) -> None:
         """Record what was spent; what was set aside beyond is free again. collection: what it was for."""
         try:
@@ -203,12 +209,13 @@ class Meter:
         except LabError as error:  # what is set aside stays: it counts as spent
             self._unrecorded = f"the lab has no record of this: {error.message}"
 
-    def _record(self, entry: _Entry, collection: StoredCollection | None) -> None:
+    def _record(self, entry: _Entry, collection: StoredCollection | None, *, goes_on: bool = False) -> None:
         with entry.lock:  # a thread may still set money aside for a request that was cancelled
             if entry.number is None and entry.tokens != Tokens() and (entry.price or self._purpose == JUDGING):
                 entry.number, _ = self._spending().set_aside(entry.account, None, 0, 0)
             if entry.number is not None:
-                self._spending().settle(entry.number, entry.spent, entry.tokens, collection)
+                amount = max(entry.aside, entry.spent) if goes_on else entry.spent
+                self._spending().settle(entry.number, amount, entry.tokens, collection)
 
     def lines(self) -> list[str]:
         """What the cell has cost: a line for each model that has a price, and one of the service's budget."""
@@ -233,7 +240,8 @@ class Meter:
             return f"a larger budget in {self._terms.file}, then {rest or 'the cell again'}"
         if rest is None:
             return f"a larger --budget, or {smaller}"
-        return f"{rest} --budget {self._budget.limit / DOLLAR:g}"
+        command, dashes, program = rest.partition(" -- ")  # in a terminal, options come before the program
+        return f"{command} --budget {self._budget.limit / DOLLAR:g}{dashes}{program}"
 
     def _without(self, rest: str) -> str:
         """What to type where no budget can hold."""

@@ -231,7 +231,7 @@ def continued(
         NotFoundError: no such collection. InputError: it holds no trajectory, or had other tools; and as `sampled`.
     """
     summary = lab.collection(label)
-    if summary.plan:
+    if summary.plan and not summary.plan.get("sessions"):  # their conversations may go on as imported ones do
         check_no_program(label, SamplingConfig.model_validate(summary.plan))
     turns = turns_of(as_messages(prompt))
     old = lab.groups(summary)

@@ -1,6 +1,6 @@
 """Run of a sampling plan: send its rollouts to the service, store completions as they arrive, stop on interrupts."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 from typing import Any, Protocol
@@ -11,7 +11,7 @@ from rolloutlab.errors import BudgetError, InputError, interrupted
 from rolloutlab.sampling.earlier_tokens import EarlierTokens
 from rolloutlab.sampling.metering import Meter
 from rolloutlab.sampling.plan import SamplingRun
-from rolloutlab.sampling.rollout import RolloutRunner
+from rolloutlab.sampling.rollout import Answered, RolloutRunner
 from rolloutlab.sampling.sending import sender
 from rolloutlab.sampling.writer import TrajectoryWriter
 from rolloutlab.settings import Address
@@ -94,6 +94,10 @@ def sample(
         address = connector.address(partial(progress.update, 0, None))
         prepare(address)
 
+        def take(answers: Sequence[Answered]) -> None:
+            writer.take(answers)
+            meter.record(writer.collection)
+
         async def play() -> None:
             with writer.under_way():
                 await runner.play(run.rollouts, min(concurrency, writer.total, MAX_CONNECTIONS))
@@ -107,7 +111,7 @@ def sample(
         send = partial(sender(connector, address, meter), on_text=writer.say if writer.total == 1 else None)
         ask = partial(EarlierTokens(connector.http, address).complete, send=send)
         played = run.episodes()
-        runner = RolloutRunner(run.plan, run.groups, ask, run.tools, writer.take, writer.fail, again, played)
+        runner = RolloutRunner(run.plan, run.groups, ask, run.tools, take, writer.fail, again, played)
         with early_end(writer, meter, progress):
             connector.http.run(play(), show, to_its_end=True)
     progress.keep(writer.unscored())

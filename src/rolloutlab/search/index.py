@@ -10,6 +10,7 @@ from typing import Any
 
 from filelock import Timeout
 
+from rolloutlab.api.wire.base import moment
 from rolloutlab.errors import InputError, LabError
 from rolloutlab.fsutil import Lock
 from rolloutlab.objective.preflight import count
@@ -34,6 +35,8 @@ _LOCK_TIMEOUT = 2.0
 """Seconds that a search waits for another process that updates the index."""
 _LISTED = 10
 """How many of the unreadable trajectories the status lists."""
+_SAME_TIME = 1e-3
+"""Seconds within which two times are one: JSON of SQLite has not all digits of a time."""
 _OF_NAME = ("collection", "group")
 _UNREADABLE = (LookupError, TypeError, ValueError, ArithmeticError, RecursionError)
 """Exceptions of malformed data: a wrong key or type, invalid JSON."""
@@ -272,14 +275,18 @@ class Index:
         groups = dict.fromkeys(news.rescored)
         arrived = self._lab.feed.names(news.arrived)
         groups.update(dict.fromkeys(group for _, group in arrived.values()))
-        known = self.records.known(name for name, _ in arrived.values())
+        known = self.records.times(name for name, _ in arrived.values())
+        times = self._lab.feed.times(id_ for id_, (name, _) in arrived.items() if name in known)
+        # a session that has gone on is stored anew under its name
+        outdated = {id_ for id_, time in times.items() if _differ(time, known[arrived[id_][0]])}
+        unindexed = [id_ for id_, (name, _) in arrived.items() if name not in known or id_ in outdated]
 
         def put(ids: Sequence[int]) -> None:
             self._lab.outlines.complete(ids)
             entries = self._lab.feed.entries(ids)
             self.records.upsert(record_of(e, jobs.get(f"{e.collection}:{e.generation}")) for e in entries)
 
-        for ids in self._batches([i for i, (name, _) in arrived.items() if name not in known], "indexing", progress):
+        for ids in self._batches(unindexed, "indexing", progress):
             self._readable(ids, put, lambda id_: [arrived[id_][0]])
         for some in self._batches(list(groups), "indexing rewards of", progress):
             self._readable(some, self._score, self._lab.feed.members)
@@ -388,3 +395,8 @@ def _unread(number: int) -> str:
 
 class _IndexMovedError(Exception):
     """Another process or thread changed the lab or its index in between."""
+
+
+def _differ(stored_at: str, indexed: float | None) -> bool:
+    """Whether a trajectory was stored at another time than that in its record."""
+    return indexed is not None and abs(moment(stored_at).timestamp() - indexed) > _SAME_TIME

@@ -139,6 +139,11 @@ class ChangeFeed:
         rows = self._database.read(_NAMES, json.dumps(list(ids)))
         return {row["id"]: (row["name"], row["group_id"]) for row in rows}
 
+    def times(self, ids: Iterable[int]) -> dict[int, str]:
+        """When each trajectory was stored."""
+        rows = self._database.read(f"SELECT id, created_at FROM trajectories WHERE id IN {_GIVEN}", json.dumps([*ids]))
+        return {row["id"]: row["created_at"] for row in rows}
+
     def entries(self, ids: Iterable[int]) -> list[Entry]:
         """Trajectories by id."""
         return [_entry(row) for row in self._database.read(_ENTRIES, json.dumps(list(ids)))]

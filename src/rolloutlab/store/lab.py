@@ -20,6 +20,7 @@ from rolloutlab.store.bare_names import LATEST, BareNames
 from rolloutlab.store.changes import ChangeFeed
 from rolloutlab.store.deletion import CollectionLifecycle
 from rolloutlab.store.group_prompts import fit_prompt
+from rolloutlab.store.growing import GrowingTrajectories
 from rolloutlab.store.jobs import SubmittedJobs
 from rolloutlab.store.locks import lock_for_sampling
 from rolloutlab.store.migrations import MIGRATIONS
@@ -140,6 +141,10 @@ class Lab:
         """A draft of new collections, published at once; LabError if the lab is read-only."""
         self.check_writable()
         return Draft(self._database, self.check_name, self.keep_name)
+
+    def growing(self, collection: StoredCollection) -> GrowingTrajectories:
+        """What stores the trajectories of a collection that are still going on; in one process at a time."""
+        return GrowingTrajectories(self._database, collection)
 
     @staticmethod
     def check_name(name: str) -> None:

@@ -211,7 +211,7 @@ class LabJobs:
             collection = self._lab().collection(label)
         except NotFoundError:
             return ""
-        if not collection.plan or collection.plan.get("continues"):
+        if not collection.plan or collection.plan.get("continues") or collection.plan.get("sessions"):
             return ""
         over = " --over ROWS" if "{{" in str(collection.plan.get("template")) else ""  # its own rows were trained on
         return f"{'%' if self._scorers.of(collection) else '%%'}compare {label}{over}"

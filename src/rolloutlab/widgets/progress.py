@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Self
 
 from rolloutlab.widgets.html import escape, for_notebook
@@ -59,11 +60,12 @@ class Progress:
             else:
                 self._display.update({}, raw=True)  # an output without a type takes no room
             return
-        if self._line and sys.stdout.isatty():
-            sys.stdout.write("\r\x1b[K")
-            sys.stdout.flush()
-        if self._last_line and self._visible:
-            print(self._last_line)
+        with suppress(OSError):  # a terminal that was closed must not end what stores its work
+            if self._line and sys.stdout.isatty():
+                sys.stdout.write("\r\x1b[K")
+                sys.stdout.flush()
+            if self._last_line and self._visible:
+                print(self._last_line)
 
     def _show(self, line: str, done: int, total: int | None) -> None:
         bar = _Bar(line, f'<progress value="{done}" max="{total}"></progress>' if total else "<progress></progress>")
@@ -74,9 +76,11 @@ class Progress:
             from IPython.display import display
 
             self._display = display(self._view or bar, display_id=True)  # type: ignore[no-untyped-call]
-        elif sys.stdout.isatty():
-            sys.stdout.write(f"\r\x1b[K{line}")
-            sys.stdout.flush()
+        else:
+            with suppress(OSError):  # as in `__exit__`
+                if sys.stdout.isatty():
+                    sys.stdout.write(f"\r\x1b[K{line}")
+                    sys.stdout.flush()
 
 
 class _Bar:

@@ -26,10 +26,14 @@ CELL = "the cell"
 
 @dataclass(frozen=True)
 class Program:
-    """A program under the name that its collections keep."""
+    """A program under the name that its collections keep.
+
+    typed: of one that a terminal began, what is typed there to go on with a collection and the words of a command.
+    """
 
     name: str
     solve: Solve
+    typed: Callable[[str, str], str] | None = None
 
 
 @dataclass(frozen=True)
@@ -79,12 +83,12 @@ class KnownPrograms:
 def program_of(solve: Any, environment: Environment) -> Program:
     """The program of a function, or of a command as a list of words; InputError for anything else.
 
-    environment: of commands, read whenever one starts.
+    environment: of commands, read whenever one starts. The list of one that a terminal began has the attribute `typed`.
     """
     if isinstance(solve, Program):
         return solve
     if isinstance(solve, list | tuple) and solve and all(isinstance(word, str) for word in solve):
-        return Program(command_name(solve), command_program(solve, environment))
+        return Program(command_name(solve), command_program(solve, environment), getattr(solve, "typed", None))
     hint = "async def solve(row, client): ..."
     if not callable(solve):
         raise InputError(f"a {type(solve).__name__} is not a function of row and client", hint=hint)
@@ -102,11 +106,18 @@ def as_python(name: str) -> str:
     return name if name.isidentifier() else "solve" if _is_anonymous(name) else str(shlex.split(name))
 
 
-def to_resume(label: str, name: str) -> str:
-    """What to type to play what a collection of the program `name` lacks."""
+def to_resume(label: str, name: str, typed: Callable[[str, str], str] | None = None) -> str:
+    """What to type to play what a collection of the program `name` lacks. typed: as of `Program`."""
+    if typed:
+        return typed(label, name)
     if name.startswith(CELL):
         return f"%%rollout {label} --resume, with its cell"
     return f"lab.resume_rollouts({label!r}, {as_python(name)})"
+
+
+def run_again(program: Program) -> str:
+    """What to do where a program has left nothing to go on from."""
+    return "the same command again" if program.typed else "run the cell again"
 
 
 def _is_anonymous(name: str) -> bool:
@@ -142,7 +153,7 @@ def programmed_again(lab: Lab, label: str, program: Program, timeout: float | No
     plan = SamplingConfig.model_validate(summary.plan)
     if plan.program != program.name:
         message = f"{label} was captured from {plan.program}, not {program.name}"
-        raise InputError(message, hint=to_resume(label, str(plan.program)))
+        raise InputError(message, hint=to_resume(label, str(plan.program), program.typed))
     if timeout is not None:
         plan = make_plan({**summary.plan, "timeout": timeout})
     groups = lab.groups(summary)
@@ -169,15 +180,38 @@ def programmed_as(
     return programmed(name, program, rows, settings)
 
 
+def sessions_again(lab: Lab, label: str, program: Program, timeout: float) -> ProgramRun:
+    """A further run of a program, or of another one, whose sessions join those of a collection.
+
+    Raises:
+        NotFoundError: no such collection. InputError: it holds no sessions.
+    """
+    summary = lab.collection(label)
+    if not summary.plan.get("sessions"):
+        raise InputError(f"{label} holds no sessions of a program", hint="a new name, without resume")
+    return ProgramRun(summary.name, program, make_plan({**summary.plan, "timeout": timeout}), (), (), summary)
+
+
 def check_captured(summary: StoredCollection) -> None:
     """InputError for a collection that no program has sampled."""
+    if summary.plan.get("sessions"):
+        raise InputError(f"{summary.label} holds sessions of a program", hint=sessions_to_resume(summary.label))
     if not summary.plan.get("program"):
         label = summary.label
         raise InputError(f"{label} was not captured from a program", hint=f"%%chat {label} --resume")
 
 
+def sessions_to_resume(label: str, program: Program | None = None) -> str:
+    """What to type so that further sessions join a collection."""
+    if program and program.typed:
+        return program.typed(label, program.name)
+    return f"lab.capture({label!r}, {as_python(program.name) if program else 'PROGRAM'}, resume=True)"
+
+
 def check_no_program(label: str, plan: SamplingConfig) -> None:
     """InputError for a collection that only its program can sample."""
+    if plan.sessions:
+        raise InputError(f"{label} holds sessions of a program: no prompt samples it", hint=sessions_to_resume(label))
     if plan.program:
         message = f"{label} was captured from the program {plan.program}: no prompt samples it"
         raise InputError(message, hint=to_resume(label, plan.program))

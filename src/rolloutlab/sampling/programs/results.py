@@ -10,7 +10,7 @@ from rolloutlab.api.wire.json_size import too_large
 from rolloutlab.errors import InputError, RewardError
 from rolloutlab.sampling.programs.runner import components_of
 from rolloutlab.store.lab import Lab
-from rolloutlab.store.models import Score, StoredCollection
+from rolloutlab.store.models import Ref, Score, StoredCollection
 from rolloutlab.store.rewards import finite, total
 
 _IDS = ("session_id", "trace_id", "id")
@@ -50,17 +50,21 @@ def read_results(pattern: str) -> dict[str, SessionResult]:
 
 
 def join_results(lab: Lab, collection: StoredCollection, results: Mapping[str, SessionResult]) -> int:
-    """Give the sessions of a collection their rewards; for how many of them there are results."""
-    scores, joined = list[Score](), 0
+    """Give the sessions of a collection their rewards; for how many of them there are results.
+
+    Where several runs of a program had a session of one name, the results are of the last one.
+    """
+    newest: dict[str, Ref] = {}
     for group in lab.each_group(collection):
         for trajectory in group.trajectories:
-            result = results.get((trajectory.extra.get("metadata") or {}).get("session", ""))
-            joined += result is not None
-            if result and result.reward is not None:
-                scores.append(Score(trajectory, result.reward, result.components))
+            name = (trajectory.extra.get("metadata") or {}).get("session", "")
+            if name in results and (name not in newest or newest[name].id < trajectory.id):
+                newest[name] = Ref(trajectory.id, trajectory.name)
+    rewards = ((newest[name], results[name]) for name in newest)
+    scores = [Score(each, result.reward, result.components) for each, result in rewards if result.reward is not None]
     if scores:
         lab.rewards.give(scores, "tool", keep_hand=True)
-    return joined
+    return len(newest)
 
 
 def _lines(path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -1,6 +1,6 @@
 """Run of a program over rows: a gateway before the service, rollouts, storage, interrupts."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
 
@@ -13,7 +13,7 @@ from rolloutlab.sampling.earlier_tokens import EarlierTokens
 from rolloutlab.sampling.metering import Meter
 from rolloutlab.sampling.outage import Outage
 from rolloutlab.sampling.programs.plan import ProgramRun
-from rolloutlab.sampling.programs.runner import ProgramRunner
+from rolloutlab.sampling.programs.runner import EndedRollout, ProgramRunner
 from rolloutlab.sampling.programs.writer import ProgramWriter
 from rolloutlab.sampling.run import ProgressBar, check_concurrency, early_end
 from rolloutlab.sampling.sending import Sender, sender
@@ -44,9 +44,13 @@ def run_program(
         prepare(address)
         gateway = gateway_to(connector, address, meter)
 
+        def take(ended: Sequence[EndedRollout]) -> None:
+            writer.take(ended)
+            meter.record(writer.collection)
+
         async def play() -> None:
             async with served(gateway) as url:
-                runner = ProgramRunner(run, gateway, url, connector.http.submit, writer.take, writer.fail)
+                runner = ProgramRunner(run, gateway, url, connector.http.submit, take, writer.fail)
                 await runner.play(max(1, min(concurrency, writer.total, MAX_CONNECTIONS)))
 
         def show() -> None:

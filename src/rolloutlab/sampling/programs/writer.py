@@ -7,7 +7,7 @@ from functools import partial
 from rolloutlab.errors import RolloutlabError, SamplingError
 from rolloutlab.objective.preflight import count
 from rolloutlab.sampling.generation import Generation
-from rolloutlab.sampling.programs.plan import ProgramRun, to_resume
+from rolloutlab.sampling.programs.plan import ProgramRun, run_again, to_resume
 from rolloutlab.sampling.programs.runner import EndedRollout
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import Arrival, Group, Placed, Score, StoredCollection
@@ -62,8 +62,11 @@ class ProgramWriter:
     def interrupted(self) -> tuple[str, str]:
         """Message and hint after an interrupt."""
         if not self.done:
-            return "no rollout had ended yet, and nothing was stored", "run the cell again"
-        return f"{self._so_far()} and are kept", f"{self._rest()} plays the other {self.total - self.done:,}"
+            return "no rollout had ended yet, and nothing was stored", run_again(self._run.program)
+        rest = f"plays the other {self.total - self.done:,}"
+        if self._run.program.typed:  # words after a command would be taken for its own
+            return f"{self._so_far()} and are kept; this {rest}:", self._rest()
+        return f"{self._so_far()} and are kept", f"{self._rest()} {rest}"
 
     def unfinished(self) -> tuple[str, str | None]:
         """What a budget has left over, and what goes on; None for the same cell."""
@@ -81,7 +84,7 @@ class ProgramWriter:
         return f"{self.done:,} of {count(self.total, 'rollout')} had ended"
 
     def _rest(self) -> str:
-        return to_resume(self._generation.label, self._run.program.name)
+        return to_resume(self._generation.label, self._run.program.name, self._run.program.typed)
 
     def _put(self, ended: Sequence[EndedRollout], groups: Sequence[Group]) -> None:
         scores, plan = [], self._run.plan

@@ -88,9 +88,10 @@ class MirroredRecords(Records):
         sql = "SELECT id FROM records WHERE id >= ? AND id < ? ORDER BY row"
         return [row[0] for row in self._read(sql, beginning, f"{beginning}{_LAST}")]
 
-    def known(self, ids: Iterable[str]) -> set[str]:
-        """The ids that exist."""
-        return {row[0] for row in self._read(f"SELECT id FROM records WHERE id IN {_GIVEN}", json.dumps(list(ids)))}
+    def times(self, ids: Iterable[str]) -> dict[str, float | None]:
+        """The field `time` of each record that exists."""
+        sql = f"SELECT id, json_extract(metadata, '$.time') FROM records WHERE id IN {_GIVEN}"
+        return {row[0]: row[1] for row in self._read(sql, json.dumps(list(ids)))}
 
     def amend(self, changes: Mapping[str, Mapping[str, Any]], replaces: Callable[[str], bool]) -> None:
         """Change the metadata of some records; unknown ids are ignored.
