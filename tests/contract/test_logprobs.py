@@ -82,3 +82,12 @@ def test_what_cannot_be_scored_is_refused_by_its_place(practice_service):
         score(practice_service, [ASKED, {"role": "assistant", "content": "word " * 5000}])
     with pytest.raises(NotFoundError, match="there is no model 'nobody'"):
         score(practice_service, [ASKED], model="nobody")
+
+
+def test_tools_that_the_template_does_not_render_are_refused(service):
+    function = {"name": "add", "parameters": {"type": "object", "properties": {}}}
+    history = {"messages_and_choices": [ASKED, {"role": "assistant", "content": "Paris."}]}
+    body = {"model": service.policy, "histories": [{**history, "tools": [{"type": "function", "function": function}]}]}
+    with pytest.raises(RefusedError, match="the policy's chat template does not render tools"):
+        service.call("POST", "/v1/preview/logprobs", json=body)
+    assert service.call("POST", "/v1/preview/logprobs", json={**body, "histories": [history]})["data"]

@@ -124,3 +124,11 @@ def test_a_stream_marks_the_same_tokens_as_forced(practice_service):
     streamed = [t for c in chunks for part in c.choices if part.logprobs for t in part.logprobs.content]
     assert [token.forced for token in streamed] == [token.forced for token in choice.sampled_tokens()]
     assert streamed[0].forced
+
+
+def test_a_job_names_conversations_whose_tools_the_template_does_not_render(service, trajectory):
+    model = service.register()
+    groups = [{"trajectories": [trajectory(float(i), tools=[TOOL]) for i in range(2)]}]
+    job = CreateTrainingJob.model_validate({"model_id": str(model.id), "trajectory_groups": groups})
+    [check] = [event.data for event in service.ended(service.train(job)) if event.type == "preflight"]
+    assert [*check["unreadable"]] == ["the policy's chat template does not render tools"]

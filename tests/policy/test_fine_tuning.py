@@ -216,6 +216,17 @@ def test_what_is_left_out_has_a_reason(policy):
     assert list(found.unreadable.values()) == [["line 4"]]
 
 
+def test_tools_that_the_template_does_not_render_are_named_in_the_report(policy):
+    function = {"name": "add", "parameters": {"type": "object", "properties": {}}}
+    told = conversation("hello", "fox", tools=[{"type": "function", "function": function}])
+    older = conversation("hello", "fox", functions=[function])
+    found = read(
+        policy, told, conversation("hello", "fox", tools=[]), older, conversation(*"abcdefghij", tools=told.tools)
+    )
+    assert found.unreadable == {"the policy's chat template does not render tools": ["line 1", "line 3", "line 4"]}
+    assert len(found.sequences) == 1
+
+
 def test_the_loss_is_the_mean_negative_logprob_of_the_learned_tokens(policy, tune):
     conversations = [conversation("hello", "fox", "and?", "lazy dog"), conversation("hello", "the quick brown fox")]
     _, events = tune(*conversations)

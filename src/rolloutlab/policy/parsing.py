@@ -176,7 +176,7 @@ class CompletionParser:
         Raises:
             InputError: its chat template does not render tools, or its format of calls is not supported.
         """
-        if tools and self._renderer.prompt(_USER, tools) == self._renderer.prompt(_USER):
+        if tools and not self._renderer.renders_tools:
             raise InputError("the policy's chat template does not render tools", hint="leave tools out")
         if tools and not self._template and not self._harmony and not self._renderer.call_form:
             raise InputError("the policy's format of tool calls is not supported", hint="leave tools out")

@@ -12,7 +12,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from rolloutlab.api.wire.chat import AssistantMessage, Choice, CompletionMessage, Message, TokenLogprob
+from rolloutlab.api.wire.chat import AssistantMessage, Choice, CompletionMessage, FunctionTool, Message, TokenLogprob
 from rolloutlab.api.wire.reasoning import CLOSING, OPENING, reasoning_of
 from rolloutlab.api.wire.trajectories import History
 from rolloutlab.errors import ContextError, RenderingError
@@ -76,6 +76,7 @@ class Renderer:
             RenderingError: a part of it is not text, or the chat template does not render or refuses it; or token ids
                 are not those of the message.
         """
+        self._check_tools(tools)
         plain, sampled = self._plain(messages, tools)
         return self._prompt(plain, sampled, self._turns(sampled), tools)
 
@@ -107,6 +108,7 @@ class Renderer:
             RenderingError: as for a prompt, or the template does not render an answer after its prompt, drops a part of
                 it, or ends it with no token; or its reasoning does not end.
         """
+        self._check_tools(tools)
         reasoning, text = self._parts(messages)
         plain = self._messages.plain(messages, "messages", tools, whole=True)
         prompt, whole = self._template(plain[:-1], tools), self._check_length(self._template(plain, tools, begin=False))
@@ -157,6 +159,7 @@ class Renderer:
         Raises:
             RenderingError: as for a prompt. ContextError: it is too long.
         """
+        self._check_tools(tools)
         plain = self._messages.plain(messages, "messages", tools)
         whole = self._check_length(self._template(plain, tools, begin=False))
         texts = self._splicer.between(plain, answers, tools)
@@ -205,6 +208,7 @@ class Renderer:
             RenderingError: as for a prompt; or a sampled token is not in the vocabulary.
         """
         items, tools = history.messages_and_choices, history.tools
+        self._check_tools(tools)
         tokens = {i: item.sampled_tokens() for i, item in enumerate(items) if isinstance(item, Choice)}
         numbers = {i: k for k, i in enumerate(tokens)}
         trained = {i: self._ids(entries, f"{_ITEMS}.{i}") for i, entries in tokens.items() if entries}
@@ -332,6 +336,21 @@ class Renderer:
 
     def _turns(self, sampled: Mapping[int, list[int]], **more: Any) -> Turns:
         return Turns({i: self._text_without_end(ids) for i, ids in sampled.items()}, **more)
+
+    def _check_tools(self, tools: Tools) -> None:
+        if tools and not self.renders_tools:
+            raise RenderingError("the policy's chat template does not render tools", hint="leave tools out")
+
+    @cached_property
+    def renders_tools(self) -> bool:
+        """Whether tools are in a prompt; False where the template silently drops them."""
+        function = {"name": "rolloutlabtool", "description": "?", "parameters": {"type": "object", "properties": {}}}
+        tools = [FunctionTool.model_validate({"type": "function", "function": function})]
+        user = [{"role": "user", "content": "?"}]
+        try:
+            return self._template(user, tools) != self._template(user, None)
+        except RenderingError:  # of this conversation, or of these tools: that of another one is told there
+            return True
 
     def _to_end(self, ids: list[int]) -> list[int]:
         """Token ids up to the first that ends a turn; none if there is none."""

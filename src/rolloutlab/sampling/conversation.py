@@ -4,11 +4,15 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pydantic_core import from_json
+
 from rolloutlab.errors import InputError
 from rolloutlab.sampling.prompt import Row, is_open, place_of, text_of
 
 _SHAREGPT = {"human": "user", "gpt": "assistant", "chatgpt": "assistant"}
 """Roles of ShareGPT's messages, `{"from": "human", "value": "..."}`, where they are others than on the wire."""
+_TOOLS = "tools", "functions"
+"""Columns of descriptions of tools; the second is the older form, of functions without a type."""
 _CONTENTS = ("content", "tool_calls", "function_call", "refusal")
 
 
@@ -32,12 +36,34 @@ def conversation(value: Any, name: str, row: Mapping[str, Any]) -> list[dict[str
 
 
 def tools_beside(row: Mapping[str, Any]) -> Any:
-    """The tools in a column beside a conversation, also as JSON text, by which its calls are read."""
-    tools = row.get("tools")
+    """The tools that a row describes beside a conversation, by which its calls are read; None without any."""
+    return next((value for name in _TOOLS if (value := as_tools(row.get(name)))), None)
+
+
+def as_tools(value: Any) -> Any:
+    """Descriptions of tools as the wire has them: also of JSON texts, whole or each, and of functions without a type.
+
+    What is none of that is returned as it is, and None for an empty text.
+    """
+    value = parsed_json(value)
+    items = listed(value)
+    return value if items is None else [_as_tool(parsed_json(each)) for each in items]
+
+
+def parsed_json(value: Any) -> Any:
+    """The value of a JSON text; None of an empty one, and the text itself, which an error then names, if it is none."""
+    if not isinstance(value, str):
+        return value
     try:
-        return json.loads(tools) if isinstance(tools, str) else tools
-    except (ValueError, RecursionError):
-        return None
+        return from_json(value, allow_inf_nan=False) if value.strip() else None
+    except ValueError:
+        return value
+
+
+def _as_tool(value: Any) -> Any:
+    if not isinstance(value, Mapping) or "function" in value or "name" not in value:
+        return value
+    return {"type": "function", "function": {name: each for name, each in value.items() if name != "type"}}
 
 
 def messages_of(

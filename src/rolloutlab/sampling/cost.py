@@ -49,9 +49,10 @@ def most_tokens(run: SamplingRun) -> Tokens:
 def _most_of(run: SamplingRun, rollout: Rollout, longest: int) -> Tokens:
     group, tokens = run.groups[rollout.place], Tokens()
     messages = messages_of(rollout, group)
+    described = sum(len(tool.to_json().encode()) for tool in rollout.tools)
     for answers, line in enumerate(group.script[len(group.script) - rollout.pending :]):
         messages = [*messages, *line]
-        tokens = tokens.plus(Tokens(prompt_bound(messages) + answers * longest, longest))
+        tokens = tokens.plus(Tokens(prompt_bound(messages, described) + answers * longest, longest))
     return Tokens(tokens.prompt * len(rollout.positions), tokens.completion * len(rollout.positions))
 
 

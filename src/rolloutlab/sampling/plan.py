@@ -10,11 +10,13 @@ from rolloutlab.environments.protocol import Source
 from rolloutlab.errors import InputError
 from rolloutlab.objective.preflight import count
 from rolloutlab.sampling.config import SamplingConfig, make_plan, new_seed
+from rolloutlab.sampling.conversation import tools_beside
 from rolloutlab.sampling.dataset import kinds_of, left_out, rows_of
 from rolloutlab.sampling.episodes import Episodes
 from rolloutlab.sampling.programs.plan import check_no_program
 from rolloutlab.sampling.prompt import Row, as_messages, filled, turns_of
 from rolloutlab.sampling.rollout import Rollout, fresh, going_on, left, prompted, request_of
+from rolloutlab.sampling.row_tools import tools_in
 from rolloutlab.sampling.split import ranges_of
 from rolloutlab.sampling.template import Prompt, PromptTemplate, template_again, template_before, template_of
 from rolloutlab.sampling.tools import Tools
@@ -133,6 +135,9 @@ def _about(rows: Sequence[Row]) -> dict[str, Any]:
 def _notes(template: PromptTemplate, rows: Sequence[Row]) -> list[str]:
     """Lines about conversations of a column that are not sent as they are there."""
     notes = []
+    unread = sum(bool(tools_beside(row)) and not tools_in(row, template.column) for row in rows if template.column)
+    if unread:
+        notes.append(f"tools of {count(unread, 'row')} are no descriptions of functions: they are not sent")
     texts, answered = sum(map(template.has_json, rows)), sum(map(template.has_answer, rows))
     value = f"row[{template.column!r}]"
     if texts:
@@ -198,7 +203,8 @@ def _template_of_other_rows(label: str, plan: SamplingConfig, prompt: Prompt | N
 
 def _tools_of(summary: CollectionSummary, groups: Sequence[Group]) -> list[str]:
     """Names of the tools that a collection was sampled with, or came with from elsewhere."""
-    planned = summary.plan.get("tools", [] if summary.plan.get("env") else None)  # those of environments are their own
+    own = summary.plan.get("env") or summary.plan.get("prompt_column")  # whose tools are those of no function
+    planned = summary.plan.get("tools", [] if own else None)
     if planned is None:
         planned = next((t.extra["tools"] for g in groups for t in g.trajectories if t.extra.get("tools")), [])
     return [str(tool["function"]["name"]) for tool in planned]
@@ -213,7 +219,7 @@ def _begun(
     source: Source | None = None,
 ) -> SamplingRun:
     plan = plan.model_copy(update={"total": plan.n * len(groups)})
-    rollouts = [r for i, g in enumerate(groups) for r in fresh(i, range(plan.n), len(g.script), plan)]
+    rollouts = [r for i, g in enumerate(groups) for r in fresh(i, range(plan.n), g, plan)]
     return SamplingRun(name, plan, groups, rollouts, tools, notes=notes, source=source)
 
 

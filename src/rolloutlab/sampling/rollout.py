@@ -25,7 +25,8 @@ from rolloutlab.objective.preflight import count
 from rolloutlab.sampling.batches import Batches
 from rolloutlab.sampling.config import SamplingConfig
 from rolloutlab.sampling.outage import Complete, Outage, ends_all
-from rolloutlab.sampling.tools import Tools
+from rolloutlab.sampling.row_tools import offered
+from rolloutlab.sampling.tools import Tools, call_name
 from rolloutlab.store.models import Group, NewGroup, StoredTrajectory
 
 if TYPE_CHECKING:
@@ -62,11 +63,12 @@ class Rollout:
     tools: tuple[FunctionTool, ...] = ()
 
 
-def fresh(place: int, positions: Sequence[int], turns: int, plan: SamplingConfig) -> list[Rollout]:
+def fresh(place: int, positions: Sequence[int], group: Group | NewGroup, plan: SamplingConfig) -> list[Rollout]:
     """New conversations of one group, in as few requests as possible."""
     size = _MAX_N if plan.env is None else 1
     chunks = [positions[i : i + size] for i in range(0, len(positions), size)]
-    return [Rollout(place, tuple(chunk), turns) for chunk in chunks]
+    tools = offered(group.row, plan)
+    return [Rollout(place, tuple(chunk), len(group.script), tools=tools) for chunk in chunks]
 
 
 def left(place: int, group: Group, plan: SamplingConfig) -> list[Rollout]:
@@ -74,7 +76,7 @@ def left(place: int, group: Group, plan: SamplingConfig) -> list[Rollout]:
     stored = {_position(t): t for t in group.trajectories}
     begun = [_begun(place, group, t, t.pending, plan.tools) for t in stored.values() if t.pending]
     missing = [] if plan.continues else [i for i in range(plan.n) if i not in stored]
-    return begun + fresh(place, missing, len(group.script), plan)
+    return begun + fresh(place, missing, group, plan)
 
 
 def going_on(place: int, group: Group, turns: int, tools: Sequence[FunctionTool]) -> list[Rollout]:
@@ -90,7 +92,7 @@ def _begun(
     tools: Sequence[FunctionTool],
     closed: Sequence[ToolMessage] = (),
 ) -> Rollout:
-    """A stored conversation. What it was offered besides `tools`, by its environment, stays in its prompt."""
+    """A stored conversation. What it was offered besides `tools`, by its environment or row, stays in its prompt."""
     items, logs = (*trajectory.items[len(group.prompt) :], *closed), tuple(trajectory.extra.get("logs", ()))
     known = {tool.function.name for tool in tools}
     offered = map(FunctionTool.model_validate, trajectory.extra.get("tools") or ())
@@ -255,6 +257,10 @@ class RolloutRunner:
         after = replace(rollout, positions=(position,), items=(*rollout.items, choice), logs=logs)
         if self._episodes:  # whether it goes on is known once its environment has the answer
             return after
+        described = {tool.function.name for tool in rollout.tools}
+        if called := described.intersection(map(call_name, choice.message.tool_calls or ())):
+            early = [f"ended with a call of {min(called)}, which no function answers"]
+            return _ended(after, *(early if rollout.pending > 1 else []))
         if choice.message.tool_calls and self._tools.schemas:
             if _calls_in_a_row(after.items) < self._plan.max_turns:
                 return after
@@ -291,8 +297,8 @@ def _rarely_collecting() -> Iterator[None]:
         gc.set_threshold(*before)
 
 
-def _ended(rollout: Rollout, why: str) -> Rollout:
-    return replace(rollout, pending=0, logs=(*rollout.logs, why))
+def _ended(rollout: Rollout, *why: str) -> Rollout:
+    return replace(rollout, pending=0, logs=(*rollout.logs, *why))
 
 
 def _ranked(rollout: Rollout) -> tuple[int, int, int, Rollout]:

@@ -3,10 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic_core import from_json
-
 from rolloutlab.errors import InputError
-from rolloutlab.sampling.conversation import are_structs, messages_of, tools_of
+from rolloutlab.sampling.conversation import are_structs, as_tools, messages_of, parsed_json, tools_of
 
 _SHOWN = 6
 _KNOWN = {"messages", "messages_and_choices", "tools", "functions"}
@@ -25,8 +23,10 @@ def as_line(value: Any, place: str, *, structs: bool = False) -> Any:
     if not isinstance(value, Mapping):
         return value
     line = dict(value)
-    if isinstance(tools := line.get("tools"), str):
-        line["tools"] = _parsed(tools)
+    if line.get("tools") is not None:
+        line["tools"] = as_tools(line["tools"])
+    if isinstance(functions := line.get("functions"), str):
+        line["functions"] = parsed_json(functions)
     if line.get("messages") is None and line.get("messages_and_choices") is None:
         line["messages"] = _messages(line, place)
     messages: Any = line.get("messages")
@@ -55,14 +55,6 @@ def _messages(line: dict[str, Any], place: str) -> list[Any]:
     names = ", ".join(map(str, list(line)[:_SHOWN])) or "nothing"
     hint = '{"messages": [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]} in each line'
     raise InputError(f"{place}: a line has messages, conversations, or prompt and completion; here: {names}", hint=hint)
-
-
-def _parsed(tools: str) -> Any:
-    """The tools of a JSON text; the text itself where it is none, so that the error names it."""
-    try:
-        return from_json(tools, allow_inf_nan=False) if tools.strip() else None
-    except ValueError:
-        return tools
 
 
 def _are_mappings(value: Any) -> bool:
