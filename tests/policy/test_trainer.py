@@ -766,7 +766,7 @@ def test_a_job_can_be_cancelled_while_it_is_read(policy, start):
     asked = iter([False] * 9 + [True])
     with pytest.raises(Cancelled):
         train(policy, policy.lora_copy(), start, [rest], None, 0, Callbacks(lambda *event: None, lambda: next(asked)))
-    assert len(list(rest)) == 90
+    assert len(list(rest)) >= 90  # it is asked in each trajectory, and within pieces of one
 
 
 @pytest.mark.parametrize("other", [{"reward": 0.5}, {"metadata": {"row": 1}}], ids=str)
