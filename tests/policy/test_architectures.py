@@ -10,7 +10,7 @@ from rolloutlab.api.wire.training import CreateTrainingJob
 from rolloutlab.errors import PolicyError
 from rolloutlab.policy.capabilities import Probe
 from rolloutlab.policy.decode import CompletionRequest, Decoder
-from rolloutlab.policy.model import write_adapter
+from rolloutlab.policy.model import base_of, write_adapter
 from tests.decoding import decode
 
 LFM2 = Lfm2Config, {"num_key_value_heads": 2, "layer_types": ["conv", "full_attention"]}
@@ -27,6 +27,10 @@ KINDS = [
 def other(request, policy_of):
     config, overrides = request.param
     return policy_of(config, **overrides)
+
+
+def test_what_an_adapter_reaches_is_not_named_as_left_out(other):
+    assert not [note for note in base_of(other).notes() if "no adapter" in note]
 
 
 def read_whole(model, ids):

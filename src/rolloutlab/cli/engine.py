@@ -81,7 +81,8 @@ def _reference(policy: str, model: ModelSettings, engine: "Engine") -> "tuple[Na
     except PolicyError as error:
         return None, error.message
     # an engine whose weights are elsewhere knows the configuration alone
-    if engine.base.fingerprint not in {base_of(loaded).fingerprint, describe(policy, model)[0].fingerprint}:
+    known = engine.base.fingerprint
+    if known != base_of(loaded).fingerprint and known != describe(policy, model)[0].fingerprint:
         return None, f"the weights of {policy!r} here are others than the engine's"
     return Naive(loaded), ""
 

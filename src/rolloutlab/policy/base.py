@@ -19,7 +19,7 @@ class Base:
     completion together. vocabulary: the number of different tokens that can be sampled. end_ids: tokens that end a
     turn. learning_rate: default of a job. row_tokens: maximum tokens of one optimiser step, unless a single sequence
     has more. bound_options: of `rolloutlab serve`, those without which checkpoints would have other tensors or another
-    scale. template_date: what the chat template prints as the current date.
+    scale. template_date: what the chat template prints as the current date. about: lines about how it was loaded.
     """
 
     name: str
@@ -32,6 +32,7 @@ class Base:
     row_tokens: int
     bound_options: tuple[str, ...] = ()
     template_date: date = DATE
+    about: tuple[str, ...] = ()
 
     def notes(self) -> list[str]:
         """Lines about the policy that its user should know at the start of a service."""
@@ -41,7 +42,7 @@ class Base:
             if marks
             else ""
         )
-        return [unread] if unread else []
+        return [*self.about, *([unread] if unread else [])]
 
     def renderer(self, context: int | None = None, check: Callable[[], None] = lambda: None) -> Renderer:
         """A renderer of conversations for this base; context, check: see `Renderer`."""

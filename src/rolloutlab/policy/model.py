@@ -2,10 +2,11 @@
 
 import copy
 import hashlib
+import re
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import date
 from functools import partial
 from itertools import chain
@@ -30,6 +31,7 @@ from transformers.pytorch_utils import Conv1D
 
 from rolloutlab.errors import PolicyError
 from rolloutlab.policy import practice
+from rolloutlab.policy.adapter_folder import base_of_adapter, load_merged, merge_command
 from rolloutlab.policy.base import Base
 from rolloutlab.policy.capabilities import Probe
 from rolloutlab.policy.decode import CompletionRequest, Decoder
@@ -55,6 +57,7 @@ class Policy:
     bound_options: of `rolloutlab serve`, those without which checkpoints would have other tensors or another scale, or
     prompts another date.
     gradient_checkpointing: see `training_copy`. template_date: what the chat template prints as the current date.
+    about: what its user should know, a line each.
     """
 
     name: str
@@ -70,6 +73,7 @@ class Policy:
     bound_options: tuple[str, ...] = ()
     gradient_checkpointing: bool = False
     template_date: date = DATE
+    about: tuple[str, ...] = ()
 
     @property
     def device(self) -> torch.device:
@@ -156,8 +160,12 @@ def load_policy(name: str, settings: ModelSettings | None = None) -> Policy:
     _check_device(device)
     dtype = getattr(torch, settings.dtype or ("bfloat16" if device == "cuda" else "float32"))
     with _loading(name):
-        tokenizer = AutoTokenizer.from_pretrained(source)
-        base = AutoModelForCausalLM.from_pretrained(source, dtype=dtype)
+        of_adapter = base_of_adapter(source, name)
+        tokenizer = _tokenizer(source, of_adapter)
+        if of_adapter is None:
+            base = AutoModelForCausalLM.from_pretrained(source, dtype=dtype)
+    if of_adapter is not None:
+        base = load_merged(source, of_adapter, name, tokenizer, dtype)
     base.requires_grad_(False)
     torch.nn.Module.to(base, device)
     small = _parameters(base) < _SMALL
@@ -173,7 +181,16 @@ def load_policy(name: str, settings: ModelSettings | None = None) -> Policy:
         **_facts(name, base, tokenizer, settings, lora, dtype),
     )
     _check_sampling(policy)
-    return policy
+    about = []
+    if of_adapter is not None:
+        what = f"{policy.name} is an adapter, and is merged into its base {of_adapter}"
+        about = [
+            f"{what}: checkpoints are adapters of the merged model, which peft's merge_and_unload() makes elsewhere"
+        ]
+    if not _targets(settings) and (untrained := _without_adapter(policy)):
+        why = "jobs leave these weights as they are, since they are not in linear layers"
+        about.append(f"no adapter reaches {untrained} of {policy.name}: {why}")
+    return replace(policy, about=tuple(about))
 
 
 def describe(name: str, settings: ModelSettings | None = None) -> tuple[Base, int]:
@@ -184,6 +201,9 @@ def describe(name: str, settings: ModelSettings | None = None) -> tuple[Base, in
     settings = settings or ModelSettings()
     source = practice.source_of(name)
     with _loading(name):
+        if base_of_adapter(source, name):
+            message = f"the policy {name!r} is an adapter, and this engine needs a whole model"
+            raise PolicyError(message, hint=f'python -c "{merge_command(source)}"')
         tokenizer = AutoTokenizer.from_pretrained(source)
         config = AutoConfig.from_pretrained(source)
         with torch.device("meta"):
@@ -195,6 +215,44 @@ def describe(name: str, settings: ModelSettings | None = None) -> tuple[Base, in
     digest = hashlib.sha256(b"without weights" + config.to_json_string().encode()).hexdigest()
     vocabulary = int(model.get_input_embeddings().weight.shape[0])
     return Base(fingerprint=digest, vocabulary=vocabulary, **facts), lora.r
+
+
+def _tokenizer(source: str, base: str | None) -> Any:
+    """The tokenizer of a source; that of its base where an adapter folder has none, or none with a chat template."""
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source)
+    except (OSError, ValueError):
+        if base is None:
+            raise
+        return AutoTokenizer.from_pretrained(base)
+    if base is not None and tokenizer.chat_template is None:
+        with suppress(OSError, ValueError):
+            tokenizer.chat_template = AutoTokenizer.from_pretrained(base).chat_template
+    return tokenizer
+
+
+def _without_adapter(policy: Policy) -> str:
+    """The tensors of experts that no adapter reaches, and their share of the parameters; empty where there are none.
+
+    Many mixtures of experts have the weights of all experts in one tensor, which is no linear layer; of some peft
+    knows that, such as of Mixtral's.
+    """
+    experts = {
+        f"{name}.{own}": parameter.numel()
+        for name, module in policy.base.named_modules()
+        for own, parameter in module.named_parameters(recurse=False)
+        if parameter.dim() > 2 and not isinstance(module, nn.Conv1d | nn.Conv2d)
+    }
+    if not experts:
+        return ""
+    reached = [*adapter_parameters(policy.lora_copy())]
+    missed = {
+        n: size for n, size in experts.items() if not any(f"{_PEFT}{n.rpartition('.')[0]}." in r for r in reached)
+    }
+    if not missed:
+        return ""
+    kinds = sorted({re.sub(r"\d+", "*", name) for name in missed})
+    return f"{', '.join(kinds)} ({sum(missed.values()) / _parameters(policy.base):.0%} of the parameters)"
 
 
 @contextmanager

@@ -1,0 +1,144 @@
+"""Adapter folders as TRL and peft save them: checkpoint 0 is the adapter, and a folder that cannot be is refused."""
+
+import json
+import shutil
+import subprocess
+import sys
+import warnings
+
+import pytest
+import torch
+from peft import LoraConfig, PeftModel, PromptTuningConfig, get_peft_model
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer, GptOssConfig, GraniteMoeConfig, Lfm2MoeConfig
+
+from rolloutlab.errors import PolicyError
+from rolloutlab.policy.adapter_folder import merge_command
+from rolloutlab.policy.model import base_of, describe, load_policy
+
+IDS = torch.tensor([[0, 2, 50, 99, 3, 120]])
+KINDS = {
+    "lora": {},
+    "DoRA": {"use_dora": True},
+    "ranks by pattern": {"rank_pattern": {"q_proj": 2}, "alpha_pattern": {"v_proj": 9}},
+    "rank-stabilised": {"use_rslora": True},
+    "modules to save": {"modules_to_save": ["lm_head", "embed_tokens"]},
+    "a regular expression": {"target_modules": r".*\.layers\.1\.self_attn\.(q|v)_proj"},
+    "biases": {"bias": "lora_only"},
+}
+
+
+@pytest.fixture
+def saved(tiny_policy, tmp_path):
+    """Saves an adapter of the tiny policy that does something; the folder."""
+
+    def make(config=None, *, safe=True, tokenizer=True, base=tiny_policy, **options):
+        folder = tmp_path / "adapter"
+        torch.manual_seed(1)
+        model = AutoModelForCausalLM.from_pretrained(base)
+        options = {"r": 4, "target_modules": "all-linear", "task_type": "CAUSAL_LM", **options}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            adapted = get_peft_model(model, config or LoraConfig(**options))
+            for name, parameter in adapted.named_parameters():
+                if parameter.requires_grad and "magnitude" not in name:
+                    parameter.data += 0.3 * torch.randn_like(parameter)
+            adapted.save_pretrained(folder, safe_serialization=safe)
+        if tokenizer:
+            AutoTokenizer.from_pretrained(base).save_pretrained(folder)
+        return folder
+
+    return make
+
+
+def logits(model):
+    with torch.no_grad():
+        return model(input_ids=IDS).logits
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_checkpoint_0_of_an_adapter_folder_is_the_adapter(saved, tiny_policy, kind):
+    folder = saved(**KINDS[kind])
+    expected = logits(PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(tiny_policy), folder))
+    policy = load_policy(str(folder))
+    first = policy.lora_copy()
+    assert torch.allclose(logits(policy.base), expected, atol=1e-4)
+    assert torch.allclose(logits(first), expected, atol=1e-4)
+    assert not torch.allclose(logits(load_policy(str(tiny_policy)).base), expected, atol=1e-2)
+    assert base_of(policy).fingerprint != base_of(load_policy(str(tiny_policy))).fingerprint
+    [note] = base_of(policy).notes()
+    assert note.startswith(f"adapter is an adapter, and is merged into its base {tiny_policy}: ")
+
+
+def test_an_adapter_in_a_bin_file_and_without_a_tokenizer_is_read_with_that_of_its_base(saved, tiny_policy):
+    folder = saved(tokenizer=False)
+    torch.save(load_file(folder / "adapter_model.safetensors"), folder / "adapter_model.bin")
+    expected = logits(PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(tiny_policy), folder))
+    (folder / "adapter_model.safetensors").unlink()
+    policy = load_policy(str(folder))
+    assert torch.allclose(logits(policy.base), expected, atol=1e-4)
+    assert policy.tokenizer.chat_template == load_policy(str(tiny_policy)).tokenizer.chat_template
+
+
+def change(folder, **values):
+    path = folder / "adapter_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+def test_an_adapter_whose_base_is_not_there_is_refused(saved):
+    folder = saved()
+    change(folder, base_model_name_or_path="/nowhere/base")
+    with pytest.raises(PolicyError, match="is an adapter of '/nowhere/base', which could not be loaded") as told:
+        load_policy(str(folder))
+    assert told.value.hint == "base_model_name_or_path in adapter_config.json: where its base is"
+    change(folder, base_model_name_or_path=None)
+    with pytest.raises(PolicyError, match=r"its adapter_config\.json names no base model"):
+        load_policy(str(folder))
+
+
+def test_an_adapter_that_does_not_fit_its_base_is_refused(saved, tiny_policy, policy_of, tmp_path):
+    folder = saved()
+    change(folder, task_type="SEQ_CLS")
+    with pytest.raises(PolicyError, match="cannot be merged into"):
+        load_policy(str(folder))
+    change(folder, task_type="CAUSAL_LM", target_modules=["q_proj"])
+    with pytest.raises(PolicyError, match=r"it has other layers: .*lora_A"):
+        load_policy(str(folder))
+    shutil.rmtree(folder)
+    prompts = PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3)
+    with pytest.raises(PolicyError, match="cannot be merged into"):
+        load_policy(str(saved(prompts)))
+
+
+def test_an_engine_elsewhere_refuses_an_adapter_with_what_merges_it(saved):
+    folder = saved()
+    with pytest.raises(PolicyError, match="this engine needs a whole model") as told:
+        describe(str(folder))
+    assert told.value.hint == f'python -c "{merge_command(str(folder))}"'
+    subprocess.run([sys.executable, "-c", merge_command(str(folder))], check=True, capture_output=True)
+    whole = load_policy(f"{folder}-merged")
+    assert torch.allclose(logits(whole.base), logits(load_policy(str(folder)).base), atol=1e-5)
+    assert base_of(whole).notes() == []
+
+
+MIXTURES = {
+    "gpt-oss": (GptOssConfig, {"head_dim": 8, "num_local_experts": 4, "num_key_value_heads": 2}, "mlp"),
+    "granite": (GraniteMoeConfig, {"num_local_experts": 4, "num_key_value_heads": 2}, "block_sparse_moe"),
+    "lfm2": (
+        Lfm2MoeConfig,
+        {"num_experts": 4, "num_dense_layers": 1, "moe_intermediate_size": 16, "num_experts_per_tok": 2}
+        | {"num_key_value_heads": 2, "layer_types": ["conv", "full_attention"]},
+        "feed_forward",
+    ),
+}
+
+
+@pytest.mark.parametrize("mixture", MIXTURES)
+def test_experts_that_no_adapter_reaches_are_named_at_the_start(policy_of, mixture):
+    config, overrides, module = MIXTURES[mixture]
+    policy = policy_of(config, **overrides)
+    note = next(note for note in base_of(policy).notes() if "no adapter" in note)
+    for tensor in ("gate_up_proj", "down_proj"):
+        assert f"model.layers.*.{module}.experts.{tensor}" in note
+    assert "of the parameters) of " in note
+    assert "conv" not in note
