@@ -423,6 +423,12 @@ def test_clipped_are_the_tokens_outside_the_range_and_masked_none_without_the_ma
     assert result.masked_T.tolist() == [False] * 4
 
 
+def test_clipped_without_ppo_are_also_the_tokens_whose_weight_is_bounded_within_the_range():
+    old = [-1 - math.log(ratio) for ratio in (0.5, 1.0, 2.0, 3.0)]
+    result, _ = loss_of([-1.0] * 4, old, max_weight=1.5)
+    assert result.clipped_T.tolist() == [False, False, True, True]
+
+
 def test_with_the_mask_what_is_outside_the_range_is_masked_and_not_clipped():
     old = [-1 - math.log(ratio) for ratio in (0.5, 1.0, 1.1, 3.0)]
     result, _ = loss_of([-1.0] * 4, old, mask_prob_ratio=True, epsilon=0.2, epsilon_high=0.2)
@@ -453,7 +459,7 @@ def test_what_counts_as_clipped_is_what_a_bound_does_to_the_gradient(options):
     new, old, advantage = ([values[t] for t in known] for values in (NEW, OLD, ADVANTAGE))
     result, slopes = loss_of(new, old, advantage, **vars(options))
     for t, (clipped, masked) in enumerate(zip(result.clipped_T.tolist(), result.masked_T.tolist(), strict=True)):
-        r = min(math.exp(new[t] - old[t]), options.max_weight or math.inf)
+        r = math.exp(new[t] - old[t])
         wanted = -r * (advantage[t] - options.k2_tau * (new[t] - old[t])) / len(new)
         changed = slopes[t] == 0 if options.ppo else slopes[t] != pytest.approx(wanted, rel=1e-5)
         assert not (clipped and masked)

@@ -24,7 +24,7 @@ class RowLoss:
 
     ratio_T: the importance ratios before any bound. clipped_T: the tokens whose gradient a bound changes. With `ppo` it
     is zero above the range for positive advantages, below the range for negative ones, and at `max_weight`; without, it
-    is weighted by the bound instead of the ratio. masked_T: tokens whose ratio `mask_prob_ratio` set to 0; they do not
+    is weighted by the bound, of the range or `max_weight`, instead of the ratio. masked_T: tokens whose ratio `mask_prob_ratio` set to 0; they do not
     count as clipped.
     """
 
@@ -76,8 +76,9 @@ def row_loss(
         clipped_T = cut_T & (advantage_T != 0) & ~masked_T
         loss_T = -torch.minimum(ratio_T * advantage_T, ratio_T.clamp(low, high) * advantage_T)
     else:
-        clipped_T = (above_T | below_T) & ~masked_T
-        loss_T = -ratio_T.detach().clamp(low, high) * advantage_T * new_T
+        weight_of_ratio_T = ratio_T.detach().clamp(low, high)
+        clipped_T = (weight_of_ratio_T != seen_T) & ~masked_T  # also where `max_weight` alone has bounded it
+        loss_T = -weight_of_ratio_T * advantage_T * new_T
     if options.truncated_importance_sampling and original_T is not None:
         loss_T = loss_T * _truncated(new_T, old_T, original_T, options.truncated_importance_sampling)
     loss = (weight_T * loss_T).sum() / ((len(new_T) if row_tokens is None else row_tokens) + _TINY)
