@@ -192,27 +192,60 @@ def test_a_judge_that_agrees_with_itself_is_said_to_and_one_hearing_says_nothing
     assert collection.trajectories[0].components == {"judge": 0.05}
 
 
-def heard_twice(draw: random.Random, quality: float, chance: float) -> list[list[Verdict]]:
-    """Four completions in opposite orders: quality, 0.2 for the first place instead of the last, and chance."""
+def heard(draw: random.Random, quality: float, chance: float, samples: int = 2) -> list[list[Verdict]]:
+    """Four completions, in opposite orders by turns: quality, 0.2 for the first place instead of the last, chance."""
     worth = [draw.gauss(0, quality) for _ in range(4)]
-    order = draw.sample(range(4), 4)
-    both = []
-    for shown_at in (order, order[::-1]):
-        place = {member: i for i, member in enumerate(shown_at)}
+    every: list[list[Verdict]] = []
+    order: list[int] = []
+    for i in range(samples):
+        order = order[::-1] if i % 2 else draw.sample(range(4), 4)
+        place = {member: i for i, member in enumerate(order)}
         scores = [worth[i] + 0.2 * (1 - place[i] / 3) + draw.gauss(0, chance) for i in range(4)]
-        both.append([Verdict(score, None, place[i]) for i, score in enumerate(scores)])
-    return both
+        every.append([Verdict(score, None, place[i]) for i, score in enumerate(scores)])
+    return every
 
 
-@pytest.mark.parametrize("share", [0.3, 0.4, 0.6, 0.7])
-def test_the_worth_of_a_place_is_found_and_the_hint_comes_where_more_than_half_of_the_rewards_is_chance(share):
-    """By simulation; the chance in a mean of two has half the variance of that in one."""
-    draw = random.Random(3)
-    quality, chance = math.sqrt(1 - share) * 0.1, math.sqrt(2 * share) * 0.1
-    line = disagreement_line([heard_twice(draw, quality, chance) for _ in range(2000)])
+def advice(share: float, samples: int, groups: int = 2000, seed: int = 3) -> str:
+    """What is advised where chance has a share of the variance of rewards, which are means of so many scores."""
+    draw = random.Random(seed)
+    quality, chance = math.sqrt(1 - share) * 0.1, math.sqrt(samples * share) * 0.1
+    line = disagreement_line([heard(draw, quality, chance, samples) for _ in range(groups)])
     response = float(re.search(r"is worth ([+-]\d\.\d+)", line)[1])
-    assert response == pytest.approx(0.2, abs=0.02)
-    assert (" -> --samples 4" in line) == (share > 0.5)
+    assert groups < 2000 or response == pytest.approx(0.2, abs=0.02)
+    return line.partition(" -> ")[2]
+
+
+@pytest.mark.parametrize("samples", [2, 3, 4, 8])
+@pytest.mark.parametrize("share", [0.05, 0.125, 0.25, 0.4, 0.6, 0.7, 0.9])
+def test_advice_comes_where_more_than_half_of_the_rewards_is_chance_whatever_the_samples(share, samples):
+    assert bool(advice(share, samples, 1000 if samples == 8 else 2000)) == (share > 0.5)
+
+
+@pytest.mark.parametrize(
+    ("share", "samples", "more"), [(0.6, 2, 4), (0.7, 2, 6), (0.55, 4, 6), (0.65, 4, 8), (0.62, 8, 14)]
+)
+def test_so_many_samples_are_advised_that_chance_has_less_than_half(share, samples, more):
+    assert f"--samples {more}, a clearer rubric" in advice(share, samples)
+    left = share / more * samples / (share / more * samples + 1 - share)
+    assert left <= 0.5
+
+
+def test_where_no_number_of_samples_would_do_none_is_advised():
+    assert advice(0.9, 4) == advice(1.0, 2) == "a clearer rubric, or another judge"
+
+
+@pytest.mark.parametrize("samples", [2, 4, 8])
+@pytest.mark.parametrize(("share", "least", "most"), [(0.25, 0.0, 0.1), (0.75, 0.9, 1.0)])
+def test_with_sixteen_groups_the_advice_is_seldom_wrong(share, samples, least, most):
+    given = [bool(advice(share, samples, 16, seed)) for seed in range(60)]
+    assert least <= sum(given) / len(given) <= most
+
+
+def test_equal_rewards_and_equal_scores_need_no_advice():
+    same = [[Verdict(0.5, None, i) for i in order] for order in ((0, 1), (1, 0))]
+    assert "->" not in disagreement_line([same] * 8)
+    one = [[Verdict(0.5, None, 0)], [Verdict(0.7, None, 0)]]
+    assert "->" not in disagreement_line([one] * 8)  # a group of one trains nothing
 
 
 def test_the_judge_sees_the_conversation_once_and_is_asked_at_temperature_0(lab):

@@ -43,6 +43,8 @@ TRIES = 3
 
 CONCURRENT = 16
 """Groups that are judged at once."""
+_MOST_SAMPLES = 16
+"""Beyond so many samples another rubric is the cheaper advice."""
 
 _TASK = """\
 You compare completions that a language model gave to the same conversation, and score each from 0 (worst) to 1 (best).
@@ -218,23 +220,49 @@ async def judge_all(
 def disagreement_line(groups: Sequence[Sequence[Sequence[Verdict]]]) -> str:
     """How far the samples of each group disagree, in a line; empty where each was judged once.
 
-    groups: per group, per sample, a verdict on each completion. The line ends with what to type where, position bias
-    removed, two scores of one completion are further apart than the rewards of two completions. With scores that are
-    quality plus noise, both normal, that is where noise has more than half of the variance of the rewards.
+    groups: per group, per sample, a verdict on each completion. The line ends with what to type where chance has more
+    than half of the variance of the rewards within groups (`_chance`).
     """
     repeated = [samples for samples in groups if len(samples) > 1]
     if not repeated:
         return ""
     first = [effect for samples in repeated if len(samples[0]) > 1 for effect in _position_bias(samples)]
-    means = [[_mean([v.score for v in verdicts]) for verdicts in zip(*samples, strict=True)] for samples in repeated]
+    means = [_means(samples) for samples in repeated]
     others = _mean([abs(a - b) for group in means for a, b in combinations(group, 2)])
-    own, unexplained = _apart(repeated, 0.0), _apart(repeated, _mean(first))
     line = (
-        f"judged in opposite orders: scores of the same completion differ by {own:.2f}, "
+        f"judged in opposite orders: scores of the same completion differ by {_apart(repeated):.2f}, "
         f"rewards of a group's completions by {others:.2f}"
     )
     line += f"; first place instead of last is worth {_mean(first):+.2f}" if first else ""
-    return line + (" -> --samples 4, a clearer rubric, or another judge" if unexplained > others + 1e-9 else "")
+    return line + _advice(repeated, _mean(first))
+
+
+def _advice(groups: Sequence[Sequence[Sequence[Verdict]]], bias: float) -> str:
+    """What to type where chance has more than half of the variance of the rewards; else empty.
+
+    A reward is the mean of S scores: quality plus chance, whose variance in the mean is that of one score, divided by
+    S. So N samples have half of it by chance where N is the variance of one score by the variance of quality.
+    """
+    of_one, of_reward, of_quality = _chance(groups, bias)
+    if of_reward <= 1e-12 or of_quality > of_reward / 2 - 1e-12:
+        return ""
+    enough = 2 * math.ceil(of_one / of_quality / 2) if of_quality > 0 else math.inf
+    more = f"--samples {max(enough, len(groups[0]) + 2):.0f}, " if enough <= _MOST_SAMPLES else ""
+    return f" -> {more}a clearer rubric, or another judge"
+
+
+def _chance(groups: Sequence[Sequence[Sequence[Verdict]]], bias: float) -> tuple[float, float, float]:
+    """Variances within groups, averaged over them: of chance in one score, of the rewards, and of quality.
+
+    bias: what the first place is worth, and is taken away before the scores of a completion are compared.
+    """
+    compared = [samples for samples in groups if len(samples[0]) > 1]
+    fair = [[_fair(verdicts, bias) for verdicts in samples] for samples in compared]
+    of_one = _mean([_variance(scores) for samples in fair for scores in zip(*samples, strict=True)])
+    of_reward = _mean([_variance(_means(samples)) for samples in compared])
+    of_fair = _mean([_variance([_mean(scores) for scores in zip(*samples, strict=True)]) for samples in fair])
+    in_means = _mean([1 / len(samples) for samples in compared]) * of_one
+    return of_one, of_reward, of_fair - in_means
 
 
 def parse(answer: str, labels: Sequence[str]) -> tuple[dict[str, Verdict], str]:
@@ -261,20 +289,27 @@ def _to_score(trajectory: StoredTrajectory, verdicts: Sequence[Verdict]) -> Scor
     return Score(trajectory, mean, {"judge": mean, **apart}, nearest.why)
 
 
-def _apart(groups: Sequence[Sequence[Sequence[Verdict]]], bias: float) -> float:
-    """The mean difference between two scores of the same completion, position bias removed."""
+def _apart(groups: Sequence[Sequence[Sequence[Verdict]]]) -> float:
+    """The mean difference between two scores of the same completion."""
+    every = [verdicts for samples in groups for verdicts in zip(*samples, strict=True)]
+    return _mean([abs(a.score - b.score) for verdicts in every for a, b in combinations(verdicts, 2)])
 
-    def fair(verdict: Verdict, members: int) -> float:
-        return verdict.score + bias * (verdict.place or 0) / max(members - 1, 1)
 
-    return _mean(
-        [
-            abs(fair(a, len(samples[0])) - fair(b, len(samples[0])))
-            for samples in groups
-            for verdicts in zip(*samples, strict=True)
-            for a, b in combinations(verdicts, 2)
-        ]
-    )
+def _fair(verdicts: Sequence[Verdict], bias: float) -> list[float]:
+    """The scores of one sample without what their places are worth."""
+    last = max(len(verdicts) - 1, 1)
+    return [verdict.score + bias * (verdict.place or 0) / last for verdict in verdicts]
+
+
+def _means(samples: Sequence[Sequence[Verdict]]) -> list[float]:
+    """The reward of each completion of a group: the mean of its scores."""
+    return [_mean([verdict.score for verdict in verdicts]) for verdicts in zip(*samples, strict=True)]
+
+
+def _variance(values: Sequence[float]) -> float:
+    """The variance of what these are a sample of."""
+    mean = _mean(values)
+    return math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
 
 
 def _mean(values: Sequence[float]) -> float:
