@@ -4,6 +4,7 @@ The bombs stop by themselves after some seconds, should the sandbox ever fail to
 """
 
 import os
+import re
 import selectors
 import socket
 import sys
@@ -218,14 +219,17 @@ def test_there_is_no_network_where_there_are_namespaces():
         result = sandbox.python(f"import socket\nsocket.create_connection(('127.0.0.1', {port}), 2)\nprint('in')")
     if result.network_isolated:
         assert result.stdout == ""
-        assert "Network is unreachable" in result.stderr
+        assert re.search("Network is unreachable|Operation not permitted", result.stderr)
     else:
         assert result.stdout == "in\n"  # and `network_isolated` says so
 
 
 def test_without_namespaces_the_result_says_so(no_namespaces):
     result = sandbox.python("print(1)")
-    assert (result.stdout, result.network_isolated, result.files_read_only) == ("1\n", False, False)
+    assert (result.stdout, result.files_read_only) == ("1\n", False)
+    kinds = {line.partition(":")[0] for line in result.unprotected}
+    assert kinds >= {"writing", "processes"}
+    assert ("network" in kinds) == (not result.network_isolated)
 
 
 def test_many_threads_run_programs_at_once_and_each_gets_its_own_output():
@@ -373,3 +377,91 @@ def test_a_failed_check_counts_although_the_program_has_replaced_the_functions_t
     result = sandbox.python(code)
     assert (result.ok, result.finished) == (False, False)
     assert "AssertionError" in result.stderr
+
+
+# Checks in a process of their own
+
+PROGRAM = """
+import math
+from collections import Counter
+limit = 3
+def double(x): return 2 * x
+def sort(values): values.sort()
+def fails(): raise ValueError("no")
+class Own(Exception): ...
+def fails_own(): raise Own("mine")
+class Stack:
+    def __init__(self): self.held = []
+    def push(self, x): self.held.append(x)
+    def pop(self): return self.held.pop()
+    def __len__(self): return len(self.held)
+    def __iter__(self): return iter(self.held)
+    def __getitem__(self, i): return self.held[i]
+def same(x): return x
+def pairs(): return {"a": (1, [2.5, None]), "b": {1, 2}, "c": b"x"}
+"""
+
+
+@pytest.mark.parametrize(
+    "checks",
+    [
+        "assert double(2) == 4 and double('a') == 'aa'",
+        "assert all(double(i) == 2 * i for i in range(5))",
+        "assert limit == 3",
+        "values = [3, 1]\nsort(values)\nassert values == [1, 3]",
+        "assert pairs() == {'a': (1, [2.5, None]), 'b': {1, 2}, 'c': b'x'}",
+        "try:\n    fails()\nexcept ValueError as error:\n    assert str(error) == 'no'\nelse:\n    assert False",
+        "try:\n    fails_own()\nexcept Exception as error:\n    assert 'mine' in str(error)",
+        "stack = Stack()\nstack.push(1)\nstack.push(2)\n"
+        "assert len(stack) == 2 and list(stack) == [1, 2] and stack[0] == 1\n"
+        "assert stack.pop() == 2 and stack.held == [1]\nassert same(stack).pop() == 1",
+        "def check(f):\n    assert f(1) == 2\ncheck(double)\ncheck(program.double)",
+        "import math\nassert math.isclose(double(0.1), 0.2)",
+    ],
+)
+def test_checks_call_the_program_and_compare_what_it_returns(either, checks):
+    result = sandbox.python(PROGRAM, timeout=60, checks=checks)
+    assert result.ok, result.stderr
+
+
+@pytest.mark.parametrize(
+    ("checks", "says"),
+    [
+        ("assert double(2) == 5", "AssertionError"),
+        ("assert triple(2) == 6", "NameError: name 'triple' is not defined"),
+        ("assert math.isclose(double(0.1), 0.2)", "NameError: name 'math' is not defined"),
+        ("assert Stack()", "neither true nor false"),
+        ("double(lambda: 1)", "TypeError"),
+        ("fails()", "ValueError: no"),
+        ("assert double(", "SyntaxError"),
+        ("import time\nwhile True: double(1)", "ended before its checks did"),
+    ],
+)
+def test_checks_that_fail_say_why(checks, says):
+    result = sandbox.python(PROGRAM, timeout=2, checks=checks)
+    assert (result.ok, result.checked) == (False, False)
+    assert says in result.stderr
+
+
+def test_values_of_numpy_are_plain_ones():
+    program = "import numpy as np\ndef mean(x): return np.mean(x)\ndef twice(x): return 2 * np.array(x)"
+    checks = "assert mean([1, 2]) == 1.5 and twice([1, 2]) == [2, 4]"
+    assert sandbox.python(program, timeout=60, memory_mb=1024, checks=checks).ok
+
+
+def test_a_program_that_fails_has_no_checks_and_its_output_is_kept():
+    result = sandbox.python("print('begun')\n1 / 0", timeout=60, checks="assert True")
+    assert (result.ok, result.returncode, result.stdout) == (False, 1, "begun\n")
+    assert "ZeroDivisionError" in result.stderr
+
+
+def test_checks_are_a_text():
+    with pytest.raises(InputError, match="checks must be a string, not list"):
+        sandbox.python("", checks=["assert True"])
+
+
+def test_checks_leave_no_file_open_and_no_process():
+    before = len([*Path("/dev/fd").iterdir()])
+    for _ in range(3):
+        sandbox.python("x = 1", checks="assert x == 1")
+    assert len([*Path("/dev/fd").iterdir()]) == before

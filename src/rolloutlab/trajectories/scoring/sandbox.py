@@ -9,9 +9,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any, Literal, Self
 
 from rolloutlab.errors import InputError, RewardError
 
@@ -22,6 +22,7 @@ PROCESSES = 32
 DISK_MB = 64
 """Size of the temporary folder and of any file in it."""
 _CHILD = Path(__file__).with_name("sandbox_child.py")
+_CHECKS = Path(__file__).with_name("sandbox_checks.py")
 _GRACE = 10.0
 """Seconds beyond the time limit after which the supervisor itself is ended."""
 _CHUNK = 1 << 16
@@ -35,7 +36,9 @@ class SandboxResult:
     ran into `timeout`. limit: why the sandbox ended it: `timeout`, `memory` or `processes` (of all its processes
     together), else empty. truncated: more was printed than is in `stdout` and `stderr`. network_isolated: it had no
     network. files_read_only: all files but those of its temporary folder were read-only. finished: its last line was
-    run, an exit by that line included; False after `os._exit(0)` or `sys.exit()` before it.
+    run, an exit by that line included; False after `os._exit(0)` or `sys.exit()` before it; a program can forge it.
+    checked: the checks passed, in a process of their own; None without checks. unprotected: what this run was not
+    protected from, a line each.
     """
 
     stdout: str
@@ -46,6 +49,8 @@ class SandboxResult:
     network_isolated: bool = False
     files_read_only: bool = False
     finished: bool = True
+    checked: bool | None = None
+    unprotected: tuple[str, ...] = ()
 
     @property
     def timed_out(self) -> bool:
@@ -53,11 +58,13 @@ class SandboxResult:
 
     @property
     def ok(self) -> bool:
-        """The program reached its end without an exception: what comes last in it, such as a check, has run."""
-        return self.returncode == 0 and self.finished
+        """The checks passed. Without checks: the program reached its end without an exception, which it can forge."""
+        return self.returncode == 0 and self.finished if self.checked is None else self.checked
 
 
-def python(code: str, timeout: float = 5, memory_mb: int = 256, stdin: str = "") -> SandboxResult:
+def python(
+    code: str, timeout: float = 5, memory_mb: int = 256, stdin: str = "", checks: str | None = None
+) -> SandboxResult:
     """Run a Python program in a child process, and end it with every process it started.
 
     It runs in isolated mode (`python -I`) with the installed packages, an empty environment and a temporary folder that
@@ -66,18 +73,27 @@ def python(code: str, timeout: float = 5, memory_mb: int = 256, stdin: str = "")
     network, sees no other process, cannot write to other files, and root's programs run as a user without files. Calls
     are safe in many threads at once.
 
+    checks: Python that calls the functions of the program and compares what they return, such as `assert double(2)
+    == 4`. It runs in another process when the program has ended; the functions run in the sandbox, and only plain
+    values (numbers, texts, lists, dictionaries, ...) leave it. Names that the checks do not define are those of the
+    program, but for built-in functions and modules of Python, which they import. Checks that are appended to `code`
+    run in the process of the program, which can pretend that they passed.
+
     It stops accidents and usual reward hacks. It is no security boundary: the program can read every file that its user
-    can read, it shares the kernel, and without namespaces (`network_isolated` is False) it has the network and can
-    write to the user's files. Run code that you fear in a container or a virtual machine.
+    can read, it shares the kernel, and without namespaces it can write to the user's files and signal their processes.
+    `unprotected` has what holds for this run. Run code that you fear in a container or a virtual machine.
 
     Raises:
         InputError: a limit is not positive, or this system has no `fork`.
         RewardError: the sandbox itself failed.
     """
     options = _options(code, timeout, memory_mb)
+    if not isinstance(checks, str | None):
+        raise InputError(f"checks must be a string, not {type(checks).__name__}", hint='checks="assert f(2) == 4"')
     with (
         tempfile.TemporaryDirectory(prefix="sandbox-", ignore_cleanup_errors=True) as folder,
         tempfile.TemporaryFile() as given,
+        _Checks(checks) as checking,
     ):
         Path(folder, "main.py").write_bytes(code.encode("utf-8", "surrogatepass"))
         given.write(stdin.encode("utf-8", "surrogatepass"))
@@ -85,18 +101,104 @@ def python(code: str, timeout: float = 5, memory_mb: int = 256, stdin: str = "")
         reading, report = os.pipe()
         with os.fdopen(reading, "rb") as reports:
             try:
-                process = _start(options | {"folder": folder, "report": report}, given)
+                process = _start(options | {"folder": folder, "report": report, "calls": checking.calls}, given)
             finally:
                 os.close(report)
+                checking.start()
             with process:
                 try:
                     texts, truncated = _output(process, reports, time.monotonic() + timeout + _GRACE)
                 finally:
                     _end(process)
+                    passed, why = checking.end()
     out, err, ended = texts
     if not ended:
         raise RewardError(f"the sandbox did not start: {err.decode(errors='replace')[-500:] or 'no reason given'}")
-    return _result(json.loads(ended), out, err, truncated)
+    result = _result(json.loads(ended), out, err, truncated)
+    unprotected = _unprotected(json.loads(ended), passed)
+    return replace(result, checked=passed, stderr=result.stderr + why, unprotected=unprotected)
+
+
+class _Checks:
+    """The process of checks, and the pipes between it and the program; nothing where there are no checks."""
+
+    def __init__(self, checks: str | None) -> None:
+        self._checks = checks
+        self._process: subprocess.Popen[bytes] | None = None
+        self._errors: IO[bytes] | None = None
+        self.calls: tuple[int, ...] = ()
+        """The two ends of the program: requests to read, answers to write."""
+        self._own: tuple[int, ...] = ()
+
+    def __enter__(self) -> Self:
+        if self._checks is not None:
+            (asked, ask), (answers, answer) = os.pipe(), os.pipe()
+            self.calls, self._own = (asked, answer), (ask, answers)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+        for file in (*self.calls, *self._own):
+            os.close(file)
+        self.calls = self._own = ()
+
+    def start(self) -> None:
+        """Start the checks, which wait until the program has ended; then the pipes are theirs alone."""
+        if self._checks is None:
+            return
+        options = {"checks": self._checks, "requests": self._own[0], "answers": self._own[1]}
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `end`
+        with tempfile.TemporaryFile() as given:  # not by arguments, which other processes can read
+            given.write(json.dumps(options).encode())
+            given.seek(0)
+            self._process = self._started(given)
+        for file in (*self.calls, *self._own):
+            os.close(file)
+        self.calls = self._own = ()
+
+    def _started(self, given: IO[bytes]) -> "subprocess.Popen[bytes]":
+        return subprocess.Popen(
+            [sys.executable, "-I", "-X", "utf8", str(_CHECKS)],
+            stdin=given,
+            stdout=subprocess.DEVNULL,
+            stderr=self._errors,
+            env={"LANG": "C.UTF-8", "PATH": os.defpath},
+            pass_fds=self._own,
+            start_new_session=True,
+        )
+
+    def end(self) -> tuple[bool | None, str]:
+        """Whether the checks passed, and what they errors_text; the program has ended, and with it what they wait for."""
+        if self._process is None or self._errors is None:
+            return None, ""
+        try:
+            code = self._process.wait(_GRACE)
+        except subprocess.TimeoutExpired:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            code = self._process.wait()
+        with self._errors as errors:
+            errors.seek(0)
+            errors_text = errors.read(OUTPUT).decode(errors="replace")
+        self._process = self._errors = None
+        return code == 0, errors_text
+
+
+def _unprotected(ended: dict[str, Any], checked: bool | None) -> tuple[str, ...]:
+    """What a run was not protected from."""
+    isolated = ended["isolated"]
+    root = "root: it ran as root, without capabilities, as Python lies where no other user can read it"
+    if not isolated["files"]:
+        root += "; it could change devices and settings of the system"
+    lines = [
+        (checked is not None, "ok: a program can pretend that it reached its end -> checks="),
+        (False, "reading: it could read every file, and write to every named pipe, that its user can"),
+        (isolated["files"], "writing: it could change your files"),
+        (isolated["network"] or ended["sockets"], "network: it had yours"),
+        (ended["sockets"], "sockets: it could connect to those with a path, as of Docker or an SSH agent"),
+        (isolated["processes"], "processes: it could see, signal and change yours"),
+        (ended["user"], root),
+    ]
+    return tuple(line for is_protected, line in lines if not is_protected)
 
 
 def _options(code: str, timeout: float, memory_mb: int) -> dict[str, Any]:
@@ -132,7 +234,7 @@ def _start(options: dict[str, Any], stdin: IO[bytes]) -> "subprocess.Popen[bytes
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env={"LANG": "C.UTF-8"},
-        pass_fds=[options["report"]],
+        pass_fds=[options["report"], *options["calls"]],
         start_new_session=True,
     )
 
@@ -182,7 +284,7 @@ def _result(ended: dict[str, Any], out: bytes, err: bytes, truncated: bool) -> S
         ended["returncode"],
         ended["limit"],
         truncated,
-        ended["isolated"]["network"],
+        ended["isolated"]["network"] or ended["sockets"],
         ended["isolated"]["files"],
         ended["finished"],
     )

@@ -2,7 +2,8 @@
 
 A script for `python -I -S`, so it imports the standard library alone. `sandbox.py` starts it with one argument, a JSON
 object: `folder` of `main.py`, `timeout` (s), `memory` (bytes), `processes`, `disk` (bytes), `python`, `environment`,
-and `report` (a file descriptor, to which one JSON object is written at the end).
+`report` (a file descriptor, to which one JSON object is written at the end), and `calls` (none, or two file descriptors
+by which `sandbox_checks.py` calls the program).
 
 With namespaces (Linux, namespaces(7)) it is process 1 of a PID namespace, whose end the kernel makes the end of every
 process in it. Without them it is the subreaper (prctl(2)) of all that the code starts, and kills its children until
@@ -16,6 +17,7 @@ import json
 import os
 import resource
 import signal
+import struct
 import sys
 import time
 
@@ -28,6 +30,8 @@ _NAMESPACES = _NEWNS | _NEWIPC | _NEWUTS | _NEWPID | _NEWNET
 _PDEATHSIG, _NO_NEW_PRIVS, _SUBREAPER, _CAPBSET_DROP, _SECUREBITS = 1, 38, 36, 24, 28
 _NOROOT_LOCKED = 1 | 2
 _NOSUID_NODEV, _NOEXEC, _PRIVATE = 2 | 4, 8, (1 << 14) | (1 << 18)
+_READONLY, _BIND = 1, 4096
+_DEVICES = "null", "zero", "full", "random", "urandom"
 _MOUNT_SETATTR, _RECURSIVE = 442, 0x8000
 _FIRST_UID = 2_000_000_000
 """Users from here on have no files and no other processes; each sandbox of root has one of its own."""
@@ -37,12 +41,13 @@ _MARK = 16
 _RUNNER = """
 import os, sys
 
-def run(os, sys, given, ended):
+def run(os, sys, given, ended, *calls):
     write = os.write
     with open(given, "rb") as file:
         mark = file.read()
     low = os.dup(ended)
     os.close(ended)
+    lines = [os.fdopen(calls[0], "rb"), os.fdopen(calls[1], "wb")] if calls else []
     names, path = sys.modules["__main__"].__dict__, os.path.abspath("main.py")
     del names["run"], names["os"], names["sys"]
     names["__file__"], sys.argv[:] = path, ["main.py"]
@@ -52,6 +57,56 @@ def run(os, sys, given, ended):
             write(low, mark)
         except OSError:  # the program has closed all files
             pass
+        if lines:
+            serve(*lines)
+
+    def serve(requests, answers):
+        from ast import literal_eval
+
+        kept = [type("Program", (), {"__getattr__": lambda self, name: names[name]})()]
+        plain = (type(None), bool, int, float, complex, str, bytes, type(...))
+
+        def is_plain(value):
+            if type(value) in (list, tuple, set):
+                return all(map(is_plain, value))
+            if type(value) is dict:
+                return all(map(is_plain, value)) and all(map(is_plain, value.values()))
+            return type(value) in plain and value == value and repr(value) not in ("inf", "-inf")
+
+        def encoded(value):
+            if hasattr(value, "tolist"):  # an array, or a number of one
+                value = value.tolist()
+            if is_plain(value):
+                return "value", value
+            kept.append(value)
+            return "object", len(kept) - 1
+
+        def do(what, thing, values, named):
+            if what == "call":
+                return thing(*values, **named)
+            if what == "get":
+                return getattr(thing, values[0])
+            if what == "set":
+                return setattr(thing, *values)
+            if what == "item":
+                return thing[values[0]]
+            return len(thing) if what == "len" else list(thing)
+
+        def send(answer):
+            answers.write(repr(answer).encode("utf-8", "backslashreplace") + b"\\n")
+            answers.flush()
+
+        decoded = lambda pair: kept[pair[1]] if pair[0] == "object" else pair[1]
+        send([name for name in names if not name.startswith("_")])
+        for line in requests:
+            what, place, given, others = literal_eval(line.decode())
+            values = [decoded(pair) for pair in given]
+            try:
+                done = do(what, kept[place], values, {name: decoded(pair) for name, pair in others.items()})
+                answer = encoded(done)
+            except Exception as error:
+                answer = "raised", f"{type(error).__name__}: {error}"
+            send((*answer, [value if is_plain(value) else None for value in values]))
 
     def exits_at_its_end(stop):
         import ast
@@ -88,7 +143,9 @@ run(os, sys, *map(int, sys.argv[1:]))
 """Runs `main.py` as `__main__`. When its last line has run, it writes a mark, which it has read before, to a file.
 
 A program that ends itself before, by `os._exit(0)` or `sys.exit()`, leaves none: a check after it has not run. One
-whose last line calls `sys.exit`, `quit` or `unittest.main`, and exits there with 0, has come to its end.
+whose last line calls `sys.exit`, `quit` or `unittest.main`, and exits there with 0, has come to its end. The mark is in
+the process of the program, which can find it and forge its end. So checks that count are made by `sandbox_checks.py`,
+in another process, which calls the program's functions by `serve`; nothing there trusts what `serve` answers.
 """
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -115,7 +172,10 @@ def main(options: dict[str, Any]) -> None:
     else:
         _prctl(_SUBREAPER, 1)
         options["isolated"] = {"network": False, "files": False, "processes": False}
+    options["sockets"] = _can_filter()
     ended = _supervised(options)
+    ended["user"] = options["user"] is not None or os.getuid() != 0
+    ended["sockets"] = options["sockets"]
     os.write(report, json.dumps(ended | {"isolated": options["isolated"]}).encode())
     os._exit(0)
 
@@ -123,6 +183,60 @@ def main(options: dict[str, Any]) -> None:
 def _prctl(option: int, value: int) -> None:
     if sys.platform == "linux":
         _libc.prctl(option, value, 0, 0, 0)
+
+
+_FILTERS = {
+    # machine: audit architecture, and numbers of: socket, io_uring_setup, unshare, setns, clone, clone3, ptrace,
+    # process_vm_readv, process_vm_writev, keyctl, add_key, request_key, bpf, pidfd_getfd
+    "x86_64": (0xC000003E, 41, 425, 272, 308, 56, 435, 101, 310, 311, 250, 248, 249, 321, 438),
+    "aarch64": (0xC00000B7, 198, 425, 97, 268, 220, 435, 117, 270, 271, 219, 217, 218, 280, 438),
+}
+_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 22, 2
+_ALLOW, _ERRNO, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
+_EPERM, _ENOSYS = 1, 38
+_X32 = 0x40000000
+"""System calls of the x32 form have this bit in their number."""
+
+
+def _can_filter() -> bool:
+    """Whether the kernel filters system calls (seccomp(2)), and their numbers are known for this machine."""
+    if sys.platform != "linux" or os.uname().machine not in _FILTERS or sys.maxsize < 2**32:
+        return False
+    # with no filter at all it answers EFAULT (14) where it knows filters, and EINVAL where it does not
+    _libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, None, 0, 0)
+    return ctypes.get_errno() == 14
+
+
+def _filter() -> None:
+    """Refuse system calls for which a program that only computes has no use; OSError if that cannot be.
+
+    All sockets, since those with a path (of Docker, of an SSH agent) pass a network namespace, and since in a container
+    without namespaces nothing else keeps the network away; `socketpair`, which stays in the program, is left. io_uring makes
+    sockets as well. Namespaces of its own would give the program capabilities in them; `clone3`, whose flags a filter
+    cannot read, is answered as by an old kernel. Other calls are for the memory of other processes, or for keys.
+    """
+    architecture, socket, *refused = _FILTERS[os.uname().machine]
+    io_uring, unshare, setns, clone, clone3, *others = refused
+    load, equal, at_least, any_bit, give = 0x20, 0x15, 0x35, 0x45, 0x06
+    steps: list[tuple[int, int, int, int]] = [
+        (load, 0, 0, 4),  # the architecture
+        (equal, 1, 0, architecture),
+        (give, 0, 0, _KILL),
+        (load, 0, 0, 0),  # the number of the call
+        (at_least, 0, 1, _X32),
+        (give, 0, 0, _ERRNO | _EPERM),
+    ]
+    for number in (socket, io_uring, unshare, setns, *others):
+        steps += [(equal, 0, 1, number), (give, 0, 0, _ERRNO | _EPERM)]
+    steps += [(equal, 0, 1, clone3), (give, 0, 0, _ERRNO | _ENOSYS)]
+    namespaces = _NAMESPACES | _NEWUSER
+    steps += [(equal, 0, 3, clone), (load, 0, 0, 16), (any_bit, 0, 1, namespaces), (give, 0, 0, _ERRNO | _EPERM)]
+    steps += [(give, 0, 0, _ALLOW)]
+    packed = b"".join(struct.pack("HBBI", *step) for step in steps)
+    program = ctypes.create_string_buffer(packed, len(packed))
+    whole = struct.pack("HxxxxxxP", len(steps), ctypes.addressof(program))
+    if _libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.create_string_buffer(whole, len(whole)), 0, 0):
+        raise OSError(ctypes.get_errno(), "the filter of system calls was refused")
 
 
 def _user(options: dict[str, Any]) -> int | None:
@@ -171,9 +285,30 @@ def _private_mounts(options: dict[str, Any]) -> dict[str, bool]:
     if _mount("tmpfs", options["folder"], "tmpfs", _NOSUID_NODEV, f"size={options['disk']},mode=700,uid={user}"):
         with open(os.path.join(options["folder"], "main.py"), "wb") as file:
             file.write(code)
+    _private_devices()
     _mount("tmpfs", "/dev/shm", "tmpfs", _NOSUID_NODEV | _NOEXEC, f"size={options['disk']},mode=1777")
-    processes = _mount("proc", "/proc", "proc", _NOSUID_NODEV | _NOEXEC)
+    # read-only, as root could else change settings of the kernel, for which it needs no capability
+    processes = _mount("proc", "/proc", "proc", _NOSUID_NODEV | _NOEXEC | _READONLY)
     return {"network": True, "files": files, "processes": processes}
+
+
+def _private_devices() -> None:
+    """A `/dev` with what every program may have: root could else write to disks, also where mounts are read-only."""
+    files = {}
+    for name in _DEVICES:
+        try:
+            files[name] = os.open(f"/dev/{name}", os.O_PATH)
+        except OSError:  # a container without it
+            pass
+    if _mount("tmpfs", "/dev", "tmpfs", _NOSUID_NODEV | _NOEXEC, "size=64k,mode=755"):
+        for name, file in files.items():
+            os.close(os.open(f"/dev/{name}", os.O_CREAT | os.O_WRONLY, 0o666))
+            _mount(f"/proc/self/fd/{file}", f"/dev/{name}", None, _BIND)
+        for name, target in (("fd", "fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2")):
+            os.symlink(f"/proc/self/{target}", f"/dev/{name}")
+        os.mkdir("/dev/shm")
+    for file in files.values():
+        os.close(file)
 
 
 def _mount(source: str, target: str, kind: str | None, flags: int, data: str = "") -> bool:
@@ -291,11 +426,16 @@ def _become(options: dict[str, Any], given: int, ended: int) -> None:
         os.setresgid(user, user, user)
         os.setresuid(user, user, user)
     _prctl(_NO_NEW_PRIVS, 1)
+    if options["sockets"]:
+        _filter()
     _prctl(_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.set_inheritable(given, True)
     os.set_inheritable(ended, True)
-    command = [options["python"], "-I", "-u", "-B", "-X", "utf8", "-c", _RUNNER, str(given), str(ended)]
+    for file in options["calls"]:
+        os.set_inheritable(file, True)
+    files = map(str, (given, ended, *options["calls"]))
+    command = [options["python"], "-I", "-u", "-B", "-X", "utf8", "-c", _RUNNER, *files]
     os.execve(command[0], command, options["environment"])
 
 

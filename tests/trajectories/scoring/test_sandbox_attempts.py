@@ -1,0 +1,244 @@
+# ruff: noqa: E501 - programs in a line each
+"""A battery of attempts against the sandbox: each fails, or the result names what it was not protected from.
+
+Each is tried with namespaces, where the system allows them, and without, as in many containers.
+"""
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from rolloutlab.trajectories.scoring import sandbox
+from tests.trajectories.scoring.test_sandbox import alive_in, either, no_namespaces  # noqa: F401  # fixtures
+
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(sys.platform != "linux", reason="attempts by the means of Linux"),
+]
+
+# Forging the result: none of these programs doubles a number, and none may be `ok`
+
+CHECKS = "assert double(2) == 4\nassert double(0) == 0\nassert all(double(i) == 2 * i for i in (3, -1))\n"
+FORGED = {
+    "the mark of a frame": "import os, sys\nf = sys._getframe(1).f_locals\nf['write'](f['low'], f['mark'])\nos._exit(0)",
+    "the mark of the collector": "import gc, os\nfor each in gc.get_objects():\n    if isinstance(each, dict) and "
+    "'mark' in each:\n        os.write(each['low'], each['mark'])\nfor i in range(3, 30):\n    try:\n"
+    "        os.write(i, b'x' * 16)\n    except OSError:\n        pass\nos._exit(0)",
+    "the finish of a frame": "import os, sys\nf = sys._getframe(1).f_locals\nf['lines'].clear()\nf['finish']()\nos._exit(0)",
+    "an object that equals all": "class All:\n    __eq__ = lambda self, other: True\ndouble = lambda x: All()",
+    "a number that equals all": "class All(int):\n    __eq__ = lambda self, other: True\ndouble = lambda x: All()",
+    "a text that equals all": "class All(str):\n    __eq__ = lambda self, other: True\ndouble = lambda x: All()",
+    "built-in functions": "import builtins\nall = any = len = print = lambda *a: True\n"
+    "builtins.all = builtins.any = all\nbuiltins.AssertionError = type('E', (Exception,), {})\ndouble = str",
+    "an exit": "import sys\nsys.exit(0)",
+    "an exit in the function": "import os\ndef double(x): os._exit(0)",
+    "an exception that exits": "def double(x): raise SystemExit(0)",
+    "an exit hook": "import atexit, os\natexit.register(os._exit, 0)\ndouble = str",
+    "a thread": "import os, threading\nthreading.Timer(0.2, os._exit, (0,)).start()\ndouble = str",
+    "another program": "import os, sys\nos.execv(sys.executable, [sys.executable, '-c', ''])",
+    "a trace": "import sys\nsys.settrace(lambda *a: None)\nsys.excepthook = lambda *a: None\ndouble = str",
+    "answers of its own": "import os\nfor i in range(3, 30):\n    try:\n        os.write(i, b\"['double']\\n\" + "
+    "b\"('object', 1, [])\\n\" + b\"('value', 4, [])\\n\" * 9)\n    except OSError:\n        pass\nos._exit(0)",
+    "answers that are no values": "import os\nfor i in range(3, 30):\n    try:\n        os.write(i, b\"['double']\\n\" + "
+    "b'__import__(\"os\")._exit(0)\\n' * 9)\n    except OSError:\n        pass\nos._exit(0)",
+    "answers that do not end": "import os\nfor i in range(3, 30):\n    try:\n        os.write(i, b'(' * 60_000)\n"
+    "    except OSError:\n        pass\nos._exit(0)",
+    "names that are no names": "import os\nfor i in range(3, 30):\n    try:\n        os.write(i, b'{}\\n' * 9)\n"
+    "    except OSError:\n        pass\nos._exit(0)",
+    "a stop of the iteration": "def double(x): raise StopIteration",
+    "another process": "import os\nif os.fork():\n    os._exit(0)\ndouble = str",
+}
+
+
+@pytest.mark.parametrize("code", FORGED.values(), ids=FORGED)
+def test_a_forged_result_is_not_ok_where_the_checks_are_apart(either, code):  # noqa: F811
+    result = sandbox.python(code, timeout=20, checks=CHECKS)
+    assert (result.ok, result.checked) == (False, False)
+    assert not [line for line in result.unprotected if line.startswith("ok:")]
+
+
+def test_without_checks_of_their_own_the_result_says_that_it_can_be_forged():
+    result = sandbox.python(f"{FORGED['the mark of a frame']}\n{CHECKS}", timeout=20)
+    assert result.ok  # which is why
+    assert result.unprotected[0] == "ok: a program can pretend that it reached its end -> checks="
+
+
+# Other attempts: each prints BREACH where it succeeded. By their names: what the result names where one may succeed
+
+SECRET = "secret-of-this-test"
+PRINTS_SECRET = "print('BREACH' if SECRET in found else found[:99])"
+ATTEMPTS = {
+    "processes: memory of the checks": (
+        "import os\nfor pid in os.listdir('/proc'):\n    try:\n        found = open(f'/proc/{pid}/cmdline').read()\n"
+        "        if 'sandbox_checks' in found:\n            open(f'/proc/{pid}/mem', 'r+b')\n            print('BREACH')\n"
+        "    except OSError:\n        pass"
+    ),
+    "never: the text of the checks": (
+        "import os, glob\nfound = ''\nfor path in [*glob.glob('/proc/*/cmdline'), *glob.glob('/proc/*/environ'), "
+        "*glob.glob('/proc/self/fd/*'), *glob.glob('*')]:\n    try:\n"
+        "        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)\n        found += os.read(fd, 100_000).decode('latin-1')\n"
+        "    except OSError:\n        pass\nprint('BREACH' if 'assert ' + 'known' in found else '')"
+    ),
+    "processes: a variable of another process": (
+        "import glob\nfound = ''\nfor path in glob.glob('/proc/*/environ'):\n    try:\n        found += open(path).read()\n"
+        f"    except OSError:\n        pass\n{PRINTS_SECRET}"
+    ),
+    "never: a variable of its own": f"import os\nfound = str(os.environ)\n{PRINTS_SECRET}",
+    "processes: a list of others": "import os\nprint('BREACH' if os.path.exists(f'/proc/{VICTIM}/stat') and NAMED in "
+    "open(f'/proc/{VICTIM}/cmdline').read() else '')",
+    "processes: a signal": "import os\nos.kill(VICTIM, 9)",
+    "processes: a signal to the parent": "import os, time\nos.kill(NOTEBOOK, 0)\nprint('BREACH')",
+    "processes: priority": "import os\nos.setpriority(os.PRIO_PROCESS, VICTIM, 19)\nprint('BREACH')",
+    "never: trace": "import ctypes\nprint('BREACH' if ctypes.CDLL(None).ptrace(16, VICTIM, 0, 0) == 0 else '')",
+    "reading: a file": f"found = open(READABLE).read()\n{PRINTS_SECRET}",
+    "writing: a file": "open(WRITABLE, 'w').write('theirs')\nprint('BREACH')",
+    "writing: by a link": "import os\nos.symlink(WRITABLE, 'link')\nopen('link', 'a').write('theirs')\nprint('BREACH')",
+    "writing: by a hard link": "import os\nos.link(WRITABLE, 'link')\nopen('link', 'a').write('theirs')\nprint('BREACH')",
+    "writing: a name": "import os\nos.rename(WRITABLE, WRITABLE + '2')\nprint('BREACH')",
+    "writing: away": "import os\nos.remove(WRITABLE)\nprint('BREACH')",
+    "writing: a mode": "import os\nos.chmod(WRITABLE, 0)\nprint('BREACH')",
+    "writing: shared memory": "open('/dev/shm/' + NAMED, 'w').write('x')",
+    # the value that it has already, should the attempt succeed
+    "root: settings of the kernel": "path = '/proc/sys/kernel/core_pattern'\nvalue = open(path).read()\n"
+    "open(path, 'w').write(value)\nprint('BREACH')",
+    "root: a device": "import os\nos.open('/dev/kmsg', os.O_WRONLY)\nprint('BREACH')",
+    "root: a disk": "import glob, os\nfor path in glob.glob('/dev/*'):\n    if os.stat(path).st_mode & 0o170000 == 0o60000:\n"
+    "        os.open(path, os.O_RDONLY)\n        print('BREACH')",
+    "reading: a named pipe": "import os\nos.open(PIPE, os.O_WRONLY | os.O_NONBLOCK)\nprint('BREACH')",
+    "never: a mount": "import ctypes\nc = ctypes.CDLL(None)\nprint('BREACH' if c.mount(b't', b'/tmp', b'tmpfs', 0, b'') == 0 "
+    "or c.umount2(b'/proc', 2) == 0 else '')",
+    "never: namespaces": "import ctypes\nprint('BREACH' if ctypes.CDLL(None).unshare(0x10000000) == 0 else '')",
+    "never: a namespace of a child": "import ctypes\nprint('BREACH' if ctypes.CDLL(None).syscall(CLONE, 0x10000000 | 17, "
+    "0, 0, 0, 0) > 0 else '')",
+    "never: another root": "import os\nos.chroot('.')\nprint('BREACH')",
+    "never: another user": "import os\nos.setuid(0 if os.getuid() else 1)\nprint('BREACH')",
+    "never: a device": "import os\nos.mknod('device', 0o20666, os.makedev(1, 1))\nprint('BREACH')",
+    "never: higher limits": "import resource\nresource.setrlimit(resource.RLIMIT_AS, (-1, -1))\nprint('BREACH')",
+    "never: keys": "import ctypes\nprint('BREACH' if ctypes.CDLL(None).syscall(KEYCTL, 0, -3, 0) > 0 else '')",
+    "never: inherited descriptors": (
+        "import os\nfor fd in os.listdir('/proc/self/fd'):\n    try:\n        if NAMED in os.readlink(f'/proc/self/fd/{fd}'):\n"
+        "            print('BREACH')\n    except OSError:\n        pass"
+    ),
+    "sockets: one with a path": "import socket\ns = socket.socket(socket.AF_UNIX)\ns.connect(UNIX)\nprint('BREACH')",
+    "sockets: a datagram to a path": (
+        "import socket\ns = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)\ns.sendto(b'x', UNIX)\nprint('BREACH')"
+    ),
+    "network: a port of this machine": "import socket\nsocket.create_connection(('127.0.0.1', PORT), 2)\nprint('BREACH')",
+    "network: a datagram": (
+        "import socket\nsocket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'x', ('127.0.0.1', PORT))\nprint('BREACH')"
+    ),
+    "network: an abstract socket": "import socket\ns = socket.socket(socket.AF_UNIX)\ns.connect('\\0' + NAMED)\nprint('BREACH')",
+    "network: a ring": "import ctypes\nprint('BREACH' if ctypes.CDLL(None).syscall(425, 4, bytes(256)) >= 0 else '')",
+    "network: routes": "import socket\nsocket.socket(socket.AF_NETLINK, socket.SOCK_RAW)\nprint('BREACH')",
+}
+WITHOUT_WORDS = {
+    "a fork bomb": "import os, time\nend = time.time() + 20\nwhile time.time() < end:\n    try:\n        os.fork()\n"
+    "    except OSError:\n        pass",
+    "memory": "x = bytearray(10**10)\nprint('BREACH')",
+    "time": "while True: pass",
+    "time in sleep": "import signal, time\nfor s in (1, 2, 15): signal.signal(s, signal.SIG_IGN)\ntime.sleep(60)",
+    "a flood": "while True: print('x' * 100_000)",
+    "a large file": "open('big', 'wb').write(b'x' * 10**8)\nprint('BREACH')",
+    "many files": "for i in range(100): open(str(i), 'wb').write(b'x' * 10**6)\nprint('BREACH')",
+    "a daemon": "import os, time\nif os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0:\n        time.sleep(60)\n"
+    "    os._exit(0)\nos.wait()",
+    "all its signals": "import os\nos.kill(0, 9)",
+    "a deep recursion": "import sys\nsys.setrecursionlimit(10**9)\ndef f(): f()\nf()\nprint('BREACH')",
+}
+
+
+@pytest.fixture
+def surroundings(tmp_path, monkeypatch):
+    """What the attempts are after, all of this test alone; and the folder of temporary folders."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("SOME_API_KEY", SECRET)
+    for folder in (tmp_path, *tmp_path.parents):  # so that no folder's mode protects what is below
+        if folder.owner() == tmp_path.owner() and folder != Path("/"):
+            folder.chmod(folder.stat().st_mode | 0o55)
+    tmp_path.chmod(0o777)
+    readable, writable, named = tmp_path / "readable", tmp_path / "writable", f"named-{os.getpid()}"
+    readable.write_text(SECRET)
+    writable.write_text("mine")
+    writable.chmod(0o666)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    pipe.chmod(0o666)
+    listening = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as tcp,
+        socket.socket(socket.AF_UNIX) as path,
+        socket.socket(socket.AF_UNIX) as abstract,
+        (tmp_path / named).open("w") as held,
+        subprocess.Popen([sys.executable, "-c", f"input({named!r})"], stdin=subprocess.PIPE) as victim,
+    ):
+        os.set_inheritable(held.fileno(), True)
+        unix = tempfile.mktemp(dir="/tmp")
+        path.bind(unix)
+        Path(unix).chmod(0o777)
+        abstract.bind("\0" + named)
+        path.listen()
+        abstract.listen()
+        numbers = {"x86_64": (250, 56), "aarch64": (219, 220)}.get(os.uname().machine, (-1, -1))
+        try:
+            yield {
+                "SECRET": SECRET,
+                "NAMED": named,
+                "VICTIM": victim.pid,
+                "NOTEBOOK": os.getpid(),
+                "READABLE": str(readable),
+                "WRITABLE": str(writable),
+                "PIPE": str(pipe),
+                "UNIX": unix,
+                "PORT": tcp.getsockname()[1],
+                "KEYCTL": numbers[0],
+                "CLONE": numbers[1],
+                "alive": lambda: victim.poll() is None,
+            }
+        finally:
+            victim.kill()
+            os.close(listening)
+            Path(unix).unlink()
+            with suppress(OSError):
+                Path("/dev/shm", named).unlink()
+
+
+@pytest.mark.parametrize("attempt", ATTEMPTS)
+def test_an_attempt_fails_or_the_result_names_it(either, surroundings, attempt):  # noqa: F811
+    values = {name: value for name, value in surroundings.items() if name.isupper()}
+    # what it is after comes by standard input, so that it is in no argument and no file that it could find itself
+    setup = "import json\nglobals().update(json.loads(input()))\n"
+    result = sandbox.python(setup + ATTEMPTS[attempt], timeout=20, stdin=json.dumps(values), checks="assert known")
+    changed = Path(values["WRITABLE"]).exists() is False or Path(values["WRITABLE"]).read_text() != "mine"
+    shared = Path("/dev/shm", values["NAMED"]).exists()
+    breach = "BREACH" in result.stdout or changed or shared or not surroundings["alive"]()
+    kind = attempt.partition(":")[0]
+    if breach:
+        assert kind in {line.partition(":")[0] for line in result.unprotected}, result
+    if (kind in {"network", "sockets"} and result.network_isolated) or (kind == "root" and result.files_read_only):
+        assert not breach
+
+
+@pytest.mark.parametrize("attempt", WITHOUT_WORDS)
+def test_an_attempt_to_use_up_what_there_is_ends(either, surroundings, attempt):  # noqa: F811
+    result = sandbox.python(WITHOUT_WORDS[attempt], timeout=2)
+    assert "BREACH" not in result.stdout or (attempt == "many files" and not result.files_read_only)
+    assert not result.ok or attempt in {"a daemon", "many files"}
+    assert len(result.stdout) <= sandbox.OUTPUT
+    assert alive_in(Path(tempfile.tempdir)) == []
+
+
+def test_there_are_forty_attempts_and_the_docs_name_what_may_succeed():
+    assert len(FORGED) + len(ATTEMPTS) + len(WITHOUT_WORDS) >= 40
+    docs = Path("docs/scoring.md").read_text()
+    kinds = {name.partition(":")[0] for name in ATTEMPTS} - {"never"}
+    assert kinds == {"processes", "reading", "writing", "sockets", "network", "root"}
+    for kind in (*kinds, "ok"):
+        assert re.search(rf"\| `{kind}` \|", docs), kind
