@@ -168,7 +168,7 @@ class _Checks:
         )
 
     def end(self) -> tuple[bool | None, str]:
-        """Whether the checks passed, and what they errors_text; the program has ended, and with it what they wait for."""
+        """Whether the checks passed, and what they wrote to stderr; they end with the program, for which they wait."""
         if self._process is None or self._errors is None:
             return None, ""
         try:

@@ -210,10 +210,11 @@ def _can_filter() -> bool:
 def _filter() -> None:
     """Refuse system calls for which a program that only computes has no use; OSError if that cannot be.
 
-    All sockets, since those with a path (of Docker, of an SSH agent) pass a network namespace, and since in a container
-    without namespaces nothing else keeps the network away; `socketpair`, which stays in the program, is left. io_uring makes
-    sockets as well. Namespaces of its own would give the program capabilities in them; `clone3`, whose flags a filter
-    cannot read, is answered as by an old kernel. Other calls are for the memory of other processes, or for keys.
+    All sockets, since those with a path (of Docker, of an SSH agent) pass a network namespace, and since in a
+    container without namespaces nothing else keeps the network away; `socketpair`, which stays in the program, is
+    left. io_uring makes sockets as well. Namespaces of its own would give the program capabilities in them;
+    `clone3`, whose flags a filter cannot read, is answered as by an old kernel. Other calls are for the memory of
+    other processes, or for keys.
     """
     architecture, socket, *refused = _FILTERS[os.uname().machine]
     io_uring, unshare, setns, clone, clone3, *others = refused
