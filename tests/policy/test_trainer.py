@@ -548,7 +548,10 @@ def test_gradient_checkpointing_computes_layers_again_and_changes_no_result(poli
 
 def test_the_first_event_says_how_many_steps_follow_and_at_which_learning_rate(policy, start):
     _, events = run(replace(policy, learning_rate=0.25), start, as_job(large_groups()), step=5)
-    assert events[0] == ("training_started", {"num_sequences": 3, "learning_rate": 0.25, "step": 5})
+    assert events[0] == (
+        "training_started",
+        {"num_sequences": 3, "learning_rate": 0.25, "default_learning_rate": 0.25, "step": 5},
+    )
     assert [kind for kind, _ in events[1:]] == ["preflight"] + 3 * ["gradient_step"]
     assert {data["learning_rate"] for data in steps(events)} == {0.25}
 

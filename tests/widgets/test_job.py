@@ -174,7 +174,7 @@ def test_neither_addresses_nor_times_nor_ids_are_shown(show):
 
 def test_html_tells_the_course_in_words_where_a_page_shows_no_pictures():
     shown = re.sub("<[^>]+>", " ", re.sub("<svg.*", "", html(MODEL, WHOLE)))
-    assert re.search(r"loss +▁█ +0.5 -&gt; 1.5 +near 0 is normal", shown)
+    assert re.search(r"loss +▁█ +0.5 -&gt; 1.5 +-mean.weight", shown)
     assert "curve" not in html(MODEL, WHOLE[:3])
 
 
@@ -239,7 +239,7 @@ def test_a_fine_tuning_job_speaks_of_conversations_and_of_cross_entropy():
     assert ("learning rates", "0.001 to 0.002") in shown["facts"]
     assert not any("trajector" in name or "group" in name for name, _ in shown["facts"])
     assert "cross-entropy" in html(MODEL, LEARNED, options)
-    assert "near 0 is normal" not in html(MODEL, LEARNED, options)
+    assert "-mean(weight" not in html(MODEL, LEARNED, options)
     assert "kl_base 0.1" in text(MODEL, LEARNED, options)
 
 

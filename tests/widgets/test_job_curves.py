@@ -1,14 +1,17 @@
 """The curves of a training job: which there are, and what is odd about them."""
 
+import re
 from typing import Any, get_args
 
 import numpy as np
 import pytest
 
 from rolloutlab.api.wire.levels import ImportanceSamplingLevel
-from rolloutlab.api.wire.training import Event
+from rolloutlab.api.wire.training import Event, ExperimentalTrainingConfig
+from rolloutlab.objective.advantages import Member, token_weights
+from rolloutlab.objective.options import Options, settle
 from rolloutlab.objective.ratios import importance_ratios
-from rolloutlab.widgets.job import CURVES, curves_of, curves_with_numbers, numbers_of, oddities
+from rolloutlab.widgets.job import CURVES, Course, course_of, curves_of, curves_with_numbers, numbers_of, oddities
 
 
 def steps(*response: dict[str, Any]) -> list[Event]:
@@ -41,7 +44,6 @@ def test_a_reward_that_is_the_whole_jobs_is_no_curve():
 @pytest.mark.parametrize(
     ("title", "name", "healthy", "odd"),
     [
-        ("entropy", "entropy", [0.9, 0.5], [0.9, 0.001]),
         ("distance (kl)", "kl", [0.0, 0.2], [0.0, 2.0]),
         ("distance (kl)", "kl", [0.01, 0.2], [0.06, 0.2]),
         ("clipped tokens", "clipped", [0.0, 0.1], [0.0, 0.5]),
@@ -123,17 +125,117 @@ def test_the_distance_to_checkpoint_0_has_a_curve_in_every_job():
 
 
 def test_captions_of_fine_tuning_say_nothing_of_rewards_ratios_or_a_policy_that_sampled():
-    for word in ("near 0 is normal", "advantage", "reward", "group", "ratio is", "policy"):
+    for word in ("near 0", "advantage", "reward", "group", "ratio is", "policy"):
         assert word not in captions(SFT)
     assert "cross-entropy" in captions(SFT)
-    assert "near 0 is normal" in captions({})
 
 
-def test_a_loss_of_ones_own_is_not_called_normal_near_0():
-    assert "near 0 is normal" not in captions({"custom_loss": "0" * 64})
+def test_a_low_entropy_is_not_odd_in_fine_tuning_where_it_is_what_was_asked_for():
+    assert oddities({"entropy": [0.9, 0.001]}, curves_of(SFT), Course(5, 10.0)) == {}
 
 
-def test_no_entropy_is_odd_in_fine_tuning_without_a_word_of_groups():
-    (odd,) = oddities({"entropy": [0.9, 0.001]}, curves_of(SFT)).values()
-    assert "group" not in odd
-    assert odd.endswith(" -> learning_rate: lower")
+def caption(name: str, options: dict[str, Any]) -> str:
+    return next(curve.healthy for curve in curves_of(options) if curve.names[0] == name)
+
+
+def fresh_loss(random: np.random.Generator, options: Options) -> float:
+    """The loss of a first step on 8 fresh groups of 8 answers, of 5 to 60 tokens, by the trainer's own code."""
+    torch = pytest.importorskip("torch")
+    from rolloutlab.policy.loss import row_loss
+
+    lengths_GN = random.integers(5, 60, (8, 8))
+    groups = [[Member(f"{g}/{i}", float(random.random() < 0.4), (int(n),)) for i, n in enumerate(row)]
+              for g, row in enumerate(lengths_GN)]  # fmt: skip
+    shares = [share for group in token_weights(groups, options) for share in group if share.reason is None]
+    lengths = [share.member.tokens for share in shares]
+    old_T = torch.tensor(np.log(random.beta(4, 1, sum(lengths))))
+    per_token = [np.repeat([getattr(share, name) for share in shares], lengths) for name in ("advantage", "weight")]
+    history_T = torch.tensor(np.repeat(range(len(shares)), lengths))
+    loss = row_loss(old_T, old_T, *map(torch.tensor, per_token), history_T, options).loss
+    return abs(float(loss))
+
+
+def test_only_the_loss_of_ppo_is_called_near_0_and_is_so():
+    random = np.random.default_rng(0)
+    plain = [fresh_loss(random, Options()) for _ in range(40)]
+    ppo = [fresh_loss(random, Options(ppo=True, epsilon=0.2, epsilon_high=0.2)) for _ in range(40)]
+    assert max(ppo) < 1e-6 < 1e-3 < np.median(plain)
+    assert "near 0" in caption("loss", {"ppo": True})
+    assert "near 0" not in caption("loss", {})
+    assert "near 0" not in caption("loss", {"custom_loss": "0" * 64, "ppo": True})
+
+
+@pytest.mark.parametrize("tokens", [1, 10, 100, 1000])
+@pytest.mark.parametrize("nats", [0.0001, 0.001, 0.01, 0.1, 1.0])
+def test_answers_are_called_alike_where_they_are_and_at_least_as_often_as_it_says(tokens, nats):
+    """Answers of independent tokens, of two kinds, with that much entropy for each token."""
+    chances = np.linspace(0.5, 1, 200_001)[:-1]
+    entropies = -(chances * np.log(chances) + (1 - chances) * np.log1p(-chances))
+    best = int(np.abs(entropies - min(nats, np.log(2))).argmin())
+    random = np.random.default_rng(tokens)
+    pairs = random.random((2, 2000, tokens)) < chances[best]
+    alike = float((pairs[0] == pairs[1]).all(axis=1).mean())
+    odd = oddities({"entropy": [2.0, float(entropies[best])]}, course=Course(5, float(tokens))).get("entropy", "")
+    assert bool(odd) == (entropies[best] * tokens < 0.2)
+    if odd:
+        (percent,) = re.findall(r"at least (\d+)%", odd)
+        assert alike * 100 >= int(percent) - 2  # of 2,000 pairs
+        assert int(percent) >= 80
+    elif tokens == 1000 and nats == 0.01:  # what was called "all alike" before
+        assert alike < 0.1
+
+
+def test_an_entropy_of_answers_of_unknown_length_is_not_judged():
+    assert oddities({"entropy": [0.9, 0.0001]}) == {}
+
+
+@pytest.mark.parametrize(
+    ("course", "fix"),
+    [
+        (Course(5), "learning_rate: lower"),
+        (Course(100), "fewer groups in a job"),
+        (Course(100, rate=4.0), "fewer groups in a job"),
+        (Course(100, rate=500.0), "learning_rate: lower"),
+    ],
+)
+def test_a_distance_is_of_the_learning_rate_where_that_is_high_or_the_steps_are_few(course, fix):
+    (odd,) = oddities({"kl": [0.0, 2.0]}, course=course).values()
+    assert odd.endswith(f" -> {fix}")
+    assert ("500 times the default" in odd) == (course.rate == 500)
+
+
+def test_the_course_is_read_from_the_events():
+    started = {"learning_rate": 1.0, "default_learning_rate": 2e-3}
+    checked = {"trainable_tokens": 1200, "trainable_trajectories": 10}
+    events = [Event(id="a", type="training_started", data=started), Event(id="b", type="preflight", data=checked)]
+    assert course_of([*events, *steps({}, {})]) == Course(2, 120.0, 500.0)
+    assert course_of(steps({})) == Course(1)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"epsilon_high": 1.5}, {"max_negative_advantage_importance_sampling_weight": 3.0}, {"ppo": True},
+     {"ppo": True, "epsilon": 0.3}, {"ppo": True, "max_negative_advantage_importance_sampling_weight": 7.0}],
+)  # fmt: skip
+def test_a_token_counts_as_often_as_the_caption_of_the_largest_ratio_says(options):
+    torch = pytest.importorskip("torch")
+    from rolloutlab.policy.loss import row_loss
+
+    settled = settle(ExperimentalTrainingConfig.model_validate(options))
+    counts = {}
+    for advantage in (1.0, -1.0):
+        new_T = torch.tensor([0.0], requires_grad=True)
+        one = torch.ones(1)
+        old_T = torch.tensor([-np.log(415.0)], dtype=torch.float32)
+        loss = row_loss(new_T, old_T, one * advantage, one, torch.zeros(1, dtype=torch.long), settled).loss
+        counts[advantage] = abs(float(loss.detach() if settled.ppo else torch.autograd.grad(loss, new_T)[0]))
+    said = [float(number) for number in re.findall(r"at most ([\d.]+) times", caption("ratio_max", options))]
+    in_full = ["in full" in caption("ratio_max", options)]
+    negative = 415.0 if any(in_full) else said[-1]
+    assert counts == {1.0: pytest.approx(said[0], rel=1e-4), -1.0: pytest.approx(negative, rel=1e-4)}
+
+
+def test_no_caption_calls_a_size_fine_that_has_no_limit():
+    for options in ({}, {"ppo": True}, SFT, {"custom_loss": "0" * 64}, {"importance_sampling_level": "sequence"}):
+        for words in ("is fine", "is normal", "should rise from job"):
+            assert words not in captions(options)

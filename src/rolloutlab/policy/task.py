@@ -18,6 +18,7 @@ import torch
 from rolloutlab.api.wire.base import Wire
 from rolloutlab.api.wire.training import ExperimentalTrainingConfig
 from rolloutlab.errors import Cancelled
+from rolloutlab.objective.option_docs import rate_warnings
 from rolloutlab.objective.options import Options, settle
 from rolloutlab.objective.preflight import Preflight, preflight
 from rolloutlab.policy.base import Base
@@ -111,10 +112,11 @@ def read_task(
     learning_rate = base.learning_rate if options.learning_rate is None else options.learning_rate
     renderer = base.renderer(check=callbacks.raise_if_cancelled)
     job = read_job(groups, renderer, base.context, callbacks.beat)
-    check = preflight(job.members, options, warnings=job.warnings)
+    check = preflight(job.members, options, warnings=[*job.warnings, *rate_warnings(learning_rate, base.learning_rate)])
     rows = list(pack(_training_sequences(check, job), base.row_tokens))
     report = callbacks.report
-    report("training_started", {"num_sequences": len(rows), "learning_rate": learning_rate, "step": step})
+    started = {"learning_rate": learning_rate, "default_learning_rate": base.learning_rate}
+    report("training_started", {"num_sequences": len(rows), **started, "step": step})
     report("preflight", {**_preflight_data(check, options), "sequences": sum(map(len, rows))})
     rates, seed = [learning_rate] * len(rows), seed_of(job.digest, config, step)
     numbers = _job_metrics(job, check)

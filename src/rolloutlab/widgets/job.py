@@ -1,12 +1,15 @@
 """A training job as text, HTML and curves, with what is odd about them: a fold over its events."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
 from rolloutlab.api.job_state import gradient_steps, job_progress, last_value, since_restart, status
-from rolloutlab.api.wire.training import ENDINGS, Event
+from rolloutlab.api.wire.training import ENDINGS, Event, ExperimentalTrainingConfig
+from rolloutlab.objective.option_docs import MANY_TIMES
+from rolloutlab.objective.options import settle
 from rolloutlab.objective.preflight import count, explained
 from rolloutlab.sanitize import escape_control_chars
 from rolloutlab.widgets.dry_run import with_fix
@@ -25,56 +28,85 @@ _DIGITS = 6
 class Curve:
     """Numbers of the gradient steps that are drawn together.
 
-    healthy: what to expect, in a sentence. odd: from the first and the last of the first number to what is not as
-    expected, with ` -> ` and what to type before the second part; None where all is well.
+    healthy: what it is and what to expect, in a sentence. odd: from the first and the last of the first number, and the
+    course of the job, to what is not as expected, with ` -> ` and what to type before the second part; None where all
+    is well.
     """
 
     title: str
     names: tuple[str, ...]
     healthy: str
-    odd: Callable[[float, float], str | None] = lambda _first, _last: None
+    odd: Callable[[float, float, "Course"], str | None] = lambda _first, _last, _course: None
 
 
+@dataclass(frozen=True)
+class Course:
+    """What else is known of a job that has made these gradient steps; None where its events do not tell.
+
+    answer: trained tokens of a trajectory, on average. rate: the learning rate by the policy's default.
+    """
+
+    steps: int = 0
+    answer: float | None = None
+    rate: float | None = None
+
+
+_NO_COURSE = Course()
 _STALE = "they are of an older checkpoint, or their logprobs of another engine -> %%chat again"
 """What a first step far from the policy that sampled means. The mean ratio is no sign of it: its expectation is 1 for
 any two policies at level `token`, and below 1 at others."""
 
 
-def _entropy(_first: float, last: float) -> str | None:
-    return "nearly 0: answers are all alike, so groups stop differing -> learning_rate: lower" if last < 0.01 else None
+_ALIKE = 0.2
+"""Nats per answer, below which at least exp(-0.2), 82%, of two answers to a prompt are the same."""
+_EARLY_STEPS = 20
+"""A distance above 1 in fewer steps is of the learning rate: a rule of thumb, as `MANY_TIMES`."""
 
 
-def _kl(first: float, last: float) -> str | None:
+def _entropy(_first: float, last: float, course: Course) -> str | None:
+    """Entropies add up over an answer, and two answers are equal with a chance of at least exp(-sum) (Jensen)."""
+    if course.answer is None or last * course.answer >= _ALIKE:
+        return None
+    alike = math.floor(100 * math.exp(-max(0.0, last * course.answer)))
+    nats = f"{last * course.answer:.2g} nats in an answer of {course.answer:,.0f} tokens"
+    return f"{nats}: at least {alike}% of pairs of answers to a prompt are the same -> learning_rate: lower"
+
+
+def _kl(first: float, last: float, course: Course) -> str | None:
     if first > 0.05:
         return f"{first:.2g} on the first step, where fresh completions have 0: {_STALE}"
-    return f"{last:.2g}: the policy has left the one that sampled -> fewer groups in a job" if last > 1 else None
+    if last <= 1:
+        return None
+    fast = course.steps < _EARLY_STEPS or (course.rate or 0) >= MANY_TIMES
+    fix = "learning_rate: lower" if fast else "fewer groups in a job"
+    times = f", at {course.rate:,.3g} times the default learning rate" if (course.rate or 0) >= MANY_TIMES else ""
+    return f"{last:.2g} after {count(course.steps, 'step')}{times}: the policy has left the one that sampled -> {fix}"
 
 
-def _clipped(_first: float, last: float) -> str | None:
+def _clipped(_first: float, last: float, _course: Course) -> str | None:
     return f"{last:.0%} of the tokens are cut back -> learning_rate: lower, or fresh %%chat" if last > 0.2 else None
 
 
-def _correlation(first: float, _last: float) -> str | None:
+def _correlation(first: float, _last: float, _course: Course) -> str | None:
     return f"{first:.3f} on the first step, where fresh completions have 1: {_STALE}" if first < 0.98 else None
 
 
-def _learned_entropy(_first: float, last: float) -> str | None:
-    return "nearly 0: sampled answers become all alike -> learning_rate: lower" if last < 0.01 else None
-
-
-_GRADIENT = Curve("gradient norm", ("grad_norm",), "before clipping: a single spike matters, its size alone does not")
+_RATIO_OPTIONS = ("ppo", "epsilon", "epsilon_high", "max_negative_advantage_importance_sampling_weight")
+_GRADIENT = Curve("gradient norm", ("grad_norm",), "before clipping: look for spikes; its size alone says nothing")
 _OF_HISTORIES = "1 on the first step when fresh; the older the completions, the further below 1"
 """A mean over a history's tokens: exp(mean δ) ≤ mean exp(δ), whose expectation is 1 (Jensen's inequality)."""
-_OWN_LOSS = "the value of your function: what is normal depends on it; look at the reward"
+_LOSS = "-mean(weight · advantage · logprob): no goal, and of any size and sign; look at the reward"
+_PPO_LOSS = "near 0 on fresh completions, whatever is learned: advantages have mean 0 in a group; look at the reward"
+_OWN_LOSS = "the value of your function; look at the reward"
 
 CURVES = (
-    Curve("reward", ("reward",), "the number to watch: it should rise from job to job"),
-    Curve("loss", ("loss",), "near 0 is normal: advantages have mean 0 within a group; look at the reward"),
-    Curve("entropy", ("entropy",), "may fall slowly; near 0 all answers are alike and nothing differs", _entropy),
+    Curve("reward", ("reward",), "each step has other prompts, so that it is no sign of progress: compare jobs"),
+    Curve("loss", ("loss",), _LOSS),
+    Curve("entropy", ("entropy",), "nats per token: a slow fall is usual; long answers can differ at 0.01", _entropy),
     Curve(
         "distance (kl)",
         ("kl",),
-        "from the policy that sampled: 0 on the first step when fresh, grows slowly, stays well below 1",
+        "from the policy that sampled: 0 on the first step when fresh, then grows with every step",
         _kl,
     ),
     Curve(
@@ -89,9 +121,7 @@ CURVES = (
         "KL divergence from checkpoint 0, on a sample of the tokens: 0 for a new model, grows slowly",
     ),
     Curve("importance ratio", ("ratio_mean",), "its mean is near 1 for old completions too: see distance, correlation"),
-    Curve(
-        "largest ratio", ("ratio_max",), "a token became so many times as likely since it was sampled: a few is fine"
-    ),
+    Curve("largest ratio", ("ratio_max",), "new/old probability of one token"),
     Curve(
         "clipped tokens", ("clipped", "masked"), "share whose gradient a bound changes: a few percent at most", _clipped
     ),
@@ -107,8 +137,7 @@ FINE_TUNING_CURVES = (
     Curve(
         "entropy",
         ("entropy",),
-        "of the predictions at the learned tokens: may fall; near 0 sampled answers become alike",
-        _learned_entropy,
+        "nats per token, of the predictions at the learned tokens: a fall is usual",
     ),
     Curve(
         "gain over the start (kl_base)",
@@ -124,10 +153,30 @@ def curves_of(options: Mapping[str, Any]) -> Sequence[Curve]:
     """The curves of a job by its options, as they are recorded in the lab."""
     if options.get("sft"):
         return FINE_TUNING_CURVES
-    other = {"loss": _OWN_LOSS} if options.get("custom_loss") else {}
+    other = {"loss": _OWN_LOSS} if options.get("custom_loss") else {"loss": _PPO_LOSS} if options.get("ppo") else {}
+    other["largest ratio"] = _largest_ratio(options)
     if options.get("importance_sampling_level") not in {None, "token"}:
         other["importance ratio"] = _OF_HISTORIES
     return [replace(c, healthy=other.get(c.title, c.healthy)) for c in CURVES]
+
+
+def _largest_ratio(options: Options) -> str:
+    """What the largest ratio is of, and how often its token counts."""
+    level = options.get("importance_sampling_level") or "token"
+    of = {"token": "one token", "sequence": "one history, a mean over its tokens"}.get(
+        level, "one token and its history"
+    )
+    ratio = f"new/old probability of {of}"
+    if options.get("custom_loss"):
+        return f"{ratio}; your loss decides how much it counts"
+    used = {name: options[name] for name in _RATIO_OPTIONS if options.get(name) is not None}
+    settled = settle(ExperimentalTrainingConfig.model_validate(used))
+    bound = settled.max_weight
+    most = min(1 + settled.epsilon_high, math.inf if bound is None else bound)
+    if not settled.ppo:
+        return f"{ratio}: it counts at most {most:g} times, however large"
+    in_full = "in full" if bound is None else f"at most {bound:g} times"
+    return f"{ratio}: it counts at most {most:g} times, and with a negative advantage {in_full}"
 
 
 def numbers_of(
@@ -145,12 +194,21 @@ def curves_with_numbers(numbers: Numbers, curves: Sequence[Curve] = CURVES) -> l
     return [curve for curve in there if curve.names != ("reward",) or len(set(numbers["reward"])) > 1]
 
 
-def oddities(numbers: Numbers, curves: Sequence[Curve] = CURVES) -> dict[str, str]:
+def course_of(events: Sequence[Event]) -> Course:
+    """What the events of a job tell beside the curves."""
+    tokens, answers = (last_value(events, "preflight", name) for name in ("trainable_tokens", "trainable_trajectories"))
+    rate, default = (last_value(events, "training_started", f"{name}learning_rate") for name in ("", "default_"))
+    answer = tokens / answers if isinstance(tokens, int) and isinstance(answers, int) and answers else None
+    known = all(isinstance(each, int | float) for each in (rate, default)) and default
+    return Course(len(gradient_steps(events)), answer, rate / default if known else None)
+
+
+def oddities(numbers: Numbers, curves: Sequence[Curve] = CURVES, course: Course = _NO_COURSE) -> dict[str, str]:
     """By title, what is not as expected about curves."""
     odd = {}
     for curve in curves_with_numbers(numbers, curves):
         values = [value for value in numbers.get(curve.names[0], ()) if value is not None]
-        if values and (sentence := curve.odd(values[0], values[-1])):
+        if values and (sentence := curve.odd(values[0], values[-1], course)):
             odd[curve.title] = sentence
     return odd
 
@@ -218,7 +276,7 @@ def head(
         "made": None if made is None else escape_control_chars(f"{model}@{made}"),
         "facts": _facts(events, options),
         "notes": _notes(events, collections[0] if collections else "NAME", options),
-        "odd": oddities(numbers_of(events, curves=curves), curves),
+        "odd": oddities(numbers_of(events, curves=curves), curves, course_of(events)),
         "next": [escape_control_chars(line) for line in _next(events, collections, made, compare, options)],
     }
 
@@ -330,7 +388,7 @@ def _means(steps: list[dict[str, Any]]) -> dict[str, float]:
 def _course_table(events: Sequence[Event], curves: Sequence[Curve]) -> str:
     """A sparkline per curve with what is healthy or odd about it, for a page without scripts and pictures."""
     numbers = numbers_of(events, curves=curves)
-    odd = oddities(numbers, curves)
+    odd = oddities(numbers, curves, course_of(events))
     rows = []
     for curve in curves_with_numbers(numbers, curves):
         course = sparkline([y for y in numbers.get(curve.names[0], ()) if y is not None])
