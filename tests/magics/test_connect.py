@@ -287,6 +287,54 @@ def test_a_service_that_does_not_answer_as_one_is_refused_and_the_one_before_sta
     assert session.settings is before
 
 
+CATCH_ALL = {
+    "200 page": httpx.Response(200, text="<html>Welcome</html>"),
+    "200 json": httpx.Response(200, json={"status": "ok"}),
+    "200 error": httpx.Response(200, json={"error": {"message": "Unexpected endpoint or method"}}),
+    "200 list": httpx.Response(200, json=[]),
+    "301": httpx.Response(301, headers={"Location": "https://docs.example/"}),
+    "400": httpx.Response(400, json={"error": "bad request"}),
+    "403": httpx.Response(403, text="Forbidden"),
+    "404 no route": httpx.Response(404, json={"message": "no Route matched with those values"}),
+    "404 url": httpx.Response(404, json={"error": {"message": "Invalid URL (GET /v1/models)", "code": None}}),
+    "404 odd": httpx.Response(404, json={"error": {"message": "nothing to see here"}}),
+    "500": httpx.Response(500, json={"detail": "no handler"}),
+}
+NO_MODEL = {
+    "404": httpx.Response(404, json={"error": {"message": "The model `none` does not exist."}}),
+    "404 odd": httpx.Response(404, json={"error": {"message": "unknown name none"}}),
+    "400": httpx.Response(400, json={"error": {"message": "none is not a valid model ID"}}),
+    "403": httpx.Response(403, json={"error": {"message": "your key may not use the model none"}}),
+    "500": httpx.Response(500, json={"error": {"message": "upstream failed"}}),
+    "200 error": httpx.Response(200, json={"error": {"message": "no such model", "code": 400}}),
+}
+
+
+@pytest.mark.parametrize("no_model", NO_MODEL)
+@pytest.mark.parametrize("elsewhere", CATCH_ALL)
+def test_a_gateway_that_answers_any_path_is_connected_where_it_has_chat_completions(
+    notebook, session, elsewhere, no_model
+):
+    def respond(request):
+        return NO_MODEL[no_model] if request.url.path == "/v1/chat/completions" else CATCH_ALL[elsewhere]
+
+    session._connector.http = HttpClient(httpx.MockTransport(respond), backoff=0)
+    connected = notebook.run("%connect http://gateway.example")
+    assert repr(connected).startswith(
+        "http://gateway.example answers: it samples, but does not train; it does not list its models"
+    )
+    assert connected.trains in {False, None}
+    session._connector.http.close()
+
+
+@pytest.mark.parametrize("everywhere", CATCH_ALL)
+def test_what_answers_any_path_alike_is_no_service(notebook, session, everywhere):
+    session._connector.http = HttpClient(httpx.MockTransport(lambda _: CATCH_ALL[everywhere]), backoff=0)
+    message = notebook.error("%connect http://gateway.example")
+    assert message.startswith(("ServiceError: http://gateway.example ", "SignInError: http://gateway.example "))
+    session._connector.http.close()
+
+
 def test_a_service_that_only_samples_is_said_to(notebook, session):
     def respond(request):
         listed = {"data": [{"id": "tiny"}, "odd"]}
@@ -440,3 +488,19 @@ def test_a_broken_settings_file_is_told_by_the_first_cell_that_needs_it(bare, tm
     path.write_text("linger = 5\npolicy = 'practice'")
     assert shell.run_cell("%collections", store_history=False).result.empty
     shell.find_line_magic("connect").__self__.session.close()
+
+
+@pytest.mark.parametrize(("variable", "file"), [("SSL_CERT_FILE", None), ("SSL_CERT_FILE", "no certificate")])
+def test_certificates_that_cannot_be_read_are_named_and_the_embedded_service_needs_none(
+    notebook, session, monkeypatch, tmp_path, variable, file
+):
+    path = tmp_path / "ca.pem"
+    if file:
+        path.write_text(file)
+    monkeypatch.setenv(variable, str(path))
+    session._connector.http = HttpClient(backoff=0)
+    message = notebook.error("%connect https://127.0.0.1:9")
+    assert f"the certificates in {path}, which {variable} names, cannot be read" in message
+    assert f"%env {variable}=" in message
+    assert "the connection was refused" in notebook.error("%connect http://127.0.0.1:9")
+    session._connector.http.close()

@@ -1,10 +1,12 @@
 """Services that only sample: what they refuse is left out, their models are selected by any name, nothing trains."""
 
+import json
+
 import httpx
 import pytest
 
 from rolloutlab.api.http.client import HttpClient
-from rolloutlab.errors import ServiceError
+from rolloutlab.errors import RefusedError, ServiceError
 from rolloutlab.magics import register
 from rolloutlab.session import Session
 from rolloutlab.settings import Address, Settings
@@ -111,6 +113,98 @@ def test_the_error_that_openrouter_puts_into_a_choice_is_shown(at):
     notebook = at(OpenRouter("error"))
     with pytest.raises(ServiceError, match="the service broke off the answer: upstream went away"):
         notebook.run("%%chat answers\nx")
+
+
+ERRORS = {
+    "openai": {"error": {"message": "upstream is busy", "code": "busy"}},
+    "text": {"error": "upstream is busy"},
+    "vllm": {"object": "error", "message": "upstream is busy", "type": "Internal", "code": 1},
+    "msg": {"code": 1113, "msg": "upstream is busy", "success": False},
+    "errors": {"errors": [{"message": "upstream is busy"}], "choices": None},
+}
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+@pytest.mark.parametrize("error", ERRORS)
+def test_an_error_that_comes_with_200_keeps_its_message(at, error, streamed):
+    service = services.SamplingService()
+    notebook = at(service)
+    service.chat = lambda body: httpx.Response(200, json=ERRORS[error])
+    with pytest.raises(ServiceError, match="upstream is busy"):
+        notebook.run("%%chat answers -n 1\nx" if streamed else "%%chat answers -n 2\nx")
+
+
+def test_the_status_of_an_error_that_comes_with_200_counts(at):
+    service = services.SamplingService()
+    notebook = at(service)
+    service.chat = lambda body: httpx.Response(200, json={"error": {"message": "too long", "code": 413}})
+    with pytest.raises(RefusedError, match="too long"):
+        notebook.run("%%chat answers -n 2\nx")
+
+
+class Calling(services.SamplingService):
+    """Calls `look` with these calls, and answers what it was told; `seen` are the messages of its requests."""
+
+    def __init__(self, *calls):
+        super().__init__()
+        self.calls = list(calls)
+        self.seen = []
+
+    def _choice(self, body, i):
+        self.seen.append(body["messages"])
+        choice = super()._choice(body, i)
+        if body["messages"][-1]["role"] == "tool":
+            return {**choice, "message": {**choice["message"], "tool_calls": []}}
+        return {**choice, "finish_reason": "tool_calls", "message": {"role": "assistant", "tool_calls": self.calls}}
+
+
+def look(place="", **more):
+    return {"type": "function", "function": {"name": "look", "arguments": json.dumps({"at": place})}, **more}
+
+
+CALLS = {
+    "no id": [look("a"), look("b")],
+    "empty id": [look("a", id=""), look("b", id="")],
+    "null id": [look("a", id=None), look("b", id=None)],
+    "one id": [look("a", id="call_0"), look("b", id="call_0")],
+    "no type": [look("a", id="1", type=None), look("b", id="2", type="")],
+    "objects": [{"function": {"name": "look", "arguments": {"at": place}}} for place in "ab"],
+}
+
+
+@pytest.mark.parametrize("n", [1, 2])
+@pytest.mark.parametrize("calls", CALLS)
+def test_calls_without_an_id_or_type_of_their_own_are_called_and_answered(at, calls, n):
+    service = Calling(*CALLS[calls])
+    notebook = at(service)
+    notebook.shell.user_ns["look"] = lambda at: f"at {at}"
+    notebook.shell.user_ns["look"].__name__ = "look"
+    notebook.shell.user_ns["look"].__annotations__ = {"at": str}
+    collection = notebook.run(f"%%chat answers -n {n} --tools look\nx")
+    for trajectory in collection.trajectories:
+        asking, first, second, _ = trajectory.items[1:]
+        ids = [call.id for call in asking.message.tool_calls]
+        assert len(set(ids)) == 2
+        assert all(ids)
+        assert [(each.tool_call_id, each.content) for each in (first, second)] == [(ids[0], "at a"), (ids[1], "at b")]
+
+
+def test_an_empty_list_of_calls_is_none(at):
+    service = Calling(look("a", id="1"))
+    notebook = at(service)
+    notebook.run("def look(at: str) -> str:\n    return at")
+    collection = notebook.run("%%chat answers -n 2 --tools look\nx")
+    assert "tool_calls" not in collection.trajectories[0].choices[-1].message.to_wire()
+    notebook.run("%%chat answers --continue --tools look\nuser: and?")
+    assert [message.get("tool_calls") for message in service.seen[-1] if message["role"] == "assistant"][1] is None
+
+
+def test_a_call_without_arguments_has_none(at):
+    service = Calling({"id": "1", "type": "function", "function": {"name": "look"}})
+    notebook = at(service)
+    notebook.run("def look() -> str:\n    return 'dark'")
+    collection = notebook.run("%%chat answers -n 2 --tools look\nx")
+    assert collection.trajectories[0].items[2].content == "dark"
 
 
 @pytest.mark.parametrize("kind", services.EVERY, ids=lambda kind: kind.__name__)

@@ -7,8 +7,11 @@ import json
 import math
 from collections.abc import Mapping
 from typing import Any
+from uuid import uuid4
 
 from rolloutlab.api.wire.endings import ending_of
+
+_EMPTY = ("tool_calls", "annotations")
 
 
 def tidied(body: Any) -> Any:
@@ -49,8 +52,10 @@ def text_of(content: Any) -> Any:
 
 
 def arguments_of(function: Mapping[str, Any]) -> Any:
-    """The arguments of a call as JSON; some services send the object itself."""
+    """The arguments of a call as JSON; some services send the object itself, or nothing where there are none."""
     arguments = function.get("arguments")
+    if arguments is None:
+        return "{}"
     return json.dumps(arguments, ensure_ascii=False) if isinstance(arguments, Mapping) else arguments
 
 
@@ -58,17 +63,31 @@ def _choice(choice: Any) -> Any:
     message = choice.get("message") if isinstance(choice, Mapping) else None
     if not isinstance(message, Mapping):
         return choice
-    tidy = {**message, **{name: text_of(message[name]) for name in ("content", "refusal") if name in message}}
-    if isinstance(calls := message.get("tool_calls"), list):
-        tidy["tool_calls"] = list(map(_call, calls))
+    # vLLM sends `tool_calls: []` where there is no call; as an earlier turn that would be a turn with calls
+    tidy = {name: value for name, value in message.items() if name not in _EMPTY or value != []}
+    tidy |= {name: text_of(message[name]) for name in ("content", "refusal") if name in message}
+    if isinstance(calls := tidy.get("tool_calls"), list):
+        tidy["tool_calls"] = _calls(calls)
+    if isinstance(function := message.get("function_call"), Mapping):
+        tidy["function_call"] = {**function, "arguments": arguments_of(function)}
     return {**choice, "message": tidy}
 
 
-def _call(call: Any) -> Any:
-    function = call.get("function") if isinstance(call, Mapping) else None
-    if not isinstance(function, Mapping) or "arguments" not in function:
-        return call
-    return {**call, "function": {**function, "arguments": arguments_of(function)}}
+def _calls(calls: list[Any]) -> list[Any]:
+    """The calls of a message, each with its type and an id of its own, by which its result is known."""
+    used: set[str] = set()
+    tidy = []
+    for call in calls:
+        if not isinstance(call, Mapping) or not isinstance(function := call.get("function", {}), Mapping):
+            tidy.append(call)
+            continue
+        own = call.get("id")
+        own = own if isinstance(own, str) and own and own not in used else f"call_{uuid4().hex[:24]}"
+        used.add(own)
+        kind = call.get("type") or ("custom" if "custom" in call else "function")
+        named = {"function": {**function, "arguments": arguments_of(function)}} if function else {}
+        tidy.append({**call, "id": own, "type": kind, **named})
+    return tidy
 
 
 def _whole_counts(usage: Any) -> Any:

@@ -3,15 +3,25 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 
 from rolloutlab.api.http.client import HttpClient
+from rolloutlab.api.http.errors import message_of, names_a_thing
 from rolloutlab.api.kinds import kind_of
 from rolloutlab.api.model_list import model_cards
 from rolloutlab.api.wire.engine import EngineStatus
 from rolloutlab.api.wire.training import ModelCard
-from rolloutlab.errors import NotFoundError, NotOfferedError, RefusedError, ServiceError
+from rolloutlab.errors import (
+    NotFoundError,
+    NotOfferedError,
+    RefusedError,
+    RolloutlabError,
+    ServiceError,
+    SignInError,
+    UnreachableError,
+)
 from rolloutlab.settings import Address
 
 _TIMEOUT = 10.0
@@ -41,16 +51,16 @@ async def ask(http: HttpClient, address: Address) -> Offer:
         if await _chats(http, address):
             return Offer(None, kind_of(address).trains)
         raise _not_such(url.replace("/models", "/chat/completions"), "Not Found")
-    try:
-        body = await _once(http, address, "GET", url)
-        reason = "it lists no models"
-    except (NotFoundError, RefusedError) as error:
-        body, reason = None, error.message
-    if (cards := model_cards(body)) is None:
-        if await _chats(http, address):
-            return Offer(None, await _trains(http, address))
-        raise _not_such(url, reason)
-    return Offer(tuple(card.id for card in cards), await _trains(http, address), _is_own(cards))
+    listed = await _asked(http, address, "GET", url)
+    if (cards := model_cards(listed.body)) is not None:
+        return Offer(tuple(card.id for card in cards), await _trains(http, address), _is_own(cards))
+    if isinstance(listed.error, SignInError) and listed.error.status == 401:
+        raise listed.error
+    if await _chats(http, address):
+        return Offer(None, await _trains(http, address))
+    if isinstance(listed.error, ServiceError) and not isinstance(listed.error, RefusedError):
+        raise listed.error
+    raise _not_such(url, listed.words or "it lists no models")
 
 
 async def engine_of(http: HttpClient, address: Address, *, own: bool = False) -> EngineStatus | None:
@@ -84,18 +94,63 @@ async def _once(http: HttpClient, address: Address, method: str, url: str, body:
     )
 
 
-async def _chats(http: HttpClient, address: Address) -> bool:
-    """Whether it has chat completions; an error about the model or the request means that it does."""
-    body = {"model": "none", "messages": [{"role": "user", "content": "?"}], "max_tokens": 1}
+@dataclass(frozen=True)
+class _Asked:
+    """What a service answered to a request: a body, or an error."""
+
+    body: Any = None
+    error: RolloutlabError | None = None
+
+    @property
+    def words(self) -> str:
+        """Its reason, where it did not do what it was asked for."""
+        return self.error.message if self.error else message_of(self.body)
+
+    def is_as(self, other: "_Asked", path: str, other_path: str) -> bool:
+        """Whether it answered the same at another path; an error may name the path."""
+        here, there = self.error, other.error
+        if here is None or there is None:
+            return here is there and self.body == other.body
+        words = self.words.replace(path, ""), other.words.replace(other_path, "")
+        return (
+            type(here) is type(there) and vars(here).get("status") == vars(there).get("status") and words[0] == words[1]
+        )
+
+
+async def _asked(http: HttpClient, address: Address, method: str, url: str, body: Any = None) -> _Asked:
+    """The answer to a request; raises UnreachableError alone."""
     try:
-        answer = await _once(http, address, "POST", f"{address.inference_base_url}/chat/completions", body)
-    except NotOfferedError:
-        return False
-    except NotFoundError:
+        return _Asked(await _once(http, address, method, url, body))
+    except UnreachableError:
+        raise
+    except (ServiceError, NotFoundError) as error:
+        return _Asked(error=error)
+
+
+async def _any_path(http: HttpClient, address: Address, method: str, url: str, asked: _Asked, body: Any = None) -> bool:
+    """Whether a service answers so to any path: gateways do with a page, a redirect, 400, 403, 404 or 500."""
+    other = f"{url.rpartition('/')[0]}/no-such-endpoint"
+    return asked.is_as(await _asked(http, address, method, other, body), urlsplit(url).path, urlsplit(other).path)
+
+
+async def _chats(http: HttpClient, address: Address) -> bool:
+    """Whether it has chat completions; an error about the model or the request means that it does.
+
+    Raises:
+        SignInError: it requires a key.
+    """
+    url = f"{address.inference_base_url}/chat/completions"
+    body = {"model": "none", "messages": [{"role": "user", "content": "?"}], "max_tokens": 1}
+    asked = await _asked(http, address, "POST", url, body)
+    if isinstance(asked.body, dict) and "choices" in asked.body:
         return True
-    except RefusedError as error:
-        return error.status >= 400
-    return isinstance(answer, dict) and "choices" in answer
+    if isinstance(asked.error, NotOfferedError):
+        return False
+    if isinstance(asked.error, NotFoundError) and names_a_thing(asked.words):
+        return True
+    if isinstance(asked.error, SignInError) and (asked.error.status == 401 or not names_a_thing(asked.words)):
+        raise asked.error
+    return not await _any_path(http, address, "POST", url, asked, body)
 
 
 async def _trains(http: HttpClient, address: Address) -> bool | None:
@@ -103,24 +158,23 @@ async def _trains(http: HttpClient, address: Address) -> bool | None:
     if (known := kind_of(address).trains) is not None:
         return known
     url = f"{address.base_url}/v1/preview/training-jobs"
-    try:
-        body = await _once(http, address, "GET", url)
-    except NotFoundError as error:
-        if isinstance(error, NotOfferedError) and error.status == 405:  # jobs can be created, but not listed
-            return True
-    except RefusedError:
+    asked = await _asked(http, address, "GET", url)
+    if isinstance(asked.error, NotOfferedError) and asked.error.status == 405:  # jobs can be created, but not listed
         return True
-    else:
-        return not (isinstance(body, dict) and "error" in body)  # LM Studio answers 200 to any path
-    try:
-        await _once(http, address, "POST", url, {})
-    except RefusedError as error:
-        return error.status in {400, 422}
-    except NotFoundError:
+    if not isinstance(asked.error, NotFoundError):
+        if await _any_path(http, address, "GET", url, asked):
+            return False
+        if isinstance(asked.error, SignInError):
+            raise asked.error
+        if asked.error is None:
+            return not (isinstance(asked.body, dict) and "error" in asked.body)  # LM Studio answers 200 to any path
+        return True if isinstance(asked.error, RefusedError) and asked.error.status >= 400 else None
+    created = (await _asked(http, address, "POST", url, {})).error
+    if isinstance(created, NotFoundError):
         return False
-    except ServiceError:
-        return None
-    return None  # it accepted a job without anything in it: not this specification
+    return (
+        created.status in {400, 422} if isinstance(created, RefusedError) else None
+    )  # None: also where it accepts that
 
 
 def _not_such(url: str, reason: str) -> ServiceError:

@@ -9,12 +9,13 @@ from pydantic import ValidationError
 
 from rolloutlab.api.answers import arguments_of, failure_of, text_of, tidied
 from rolloutlab.api.http.client import HttpClient, Tries
+from rolloutlab.api.http.errors import message_of, status_error
 from rolloutlab.api.kinds import chat_name, kind_of, with_step
 from rolloutlab.api.model_list import model_cards
 from rolloutlab.api.wire.chat import ChatCompletion, ChatRequest, StreamOptions
 from rolloutlab.api.wire.training import ModelCard
 from rolloutlab.api.wire.trajectories import History, LogprobsRequest, ScoredHistories
-from rolloutlab.errors import NotFoundError, NotOfferedError, ServiceError
+from rolloutlab.errors import NotFoundError, NotOfferedError, RefusedError, RolloutlabError, ServiceError
 from rolloutlab.settings import Address
 
 
@@ -39,9 +40,8 @@ class StreamedCompletion:
             if chunk.get("object") == "chat.completion":
                 self._whole = chunk
                 return False
-            if chunk.get("error"):
-                problem = chunk["error"].get("message") if isinstance(chunk["error"], Mapping) else chunk["error"]
-                raise ServiceError(f"the response broke off: {problem or 'no reason given'}")
+            if chunk.get("error") or (not chunk.get("choices") and message_of(chunk)):
+                raise ServiceError(f"the response broke off: {message_of(chunk) or 'no reason given'}")
             self._head |= {name: value for name, value in chunk.items() if name != "choices" and value is not None}
             for choice in chunk.get("choices") or []:
                 self._fold(self._choices.setdefault(choice.get("index", 0), {"tool_calls": {}, "logprobs": {}}), choice)
@@ -66,18 +66,25 @@ class StreamedCompletion:
                 parts[name] = parts.get(name, "") + text
                 self.text += text
         for call in delta.get("tool_calls") or []:
-            _fold_call(parts["tool_calls"].setdefault(call.get("index", 0), {}), call)
+            _fold_call(parts["tool_calls"].setdefault(_place(parts["tool_calls"], call), {}), call)
         for name, tokens in (choice.get("logprobs") or {}).items():
             parts["logprobs"].setdefault(name, []).extend(tokens or [])
         others = {"index", "delta", "logprobs"}
         parts |= {name: value for name, value in choice.items() if name not in others and value is not None}
 
 
+def _place(calls: Mapping[int, Any], call: Mapping[str, Any]) -> int:
+    """The place of a call among those of a message; without an `index`, as Gemini's, a name begins another one."""
+    if isinstance(index := call.get("index"), int):
+        return index
+    return len(calls) if (call.get("function") or {}).get("name") or not calls else len(calls) - 1
+
+
 def _fold_call(parts: dict[str, Any], call: Mapping[str, Any]) -> None:
     """Add a tool call, whose arguments may be split over chunks."""
     function = call.get("function") or {}
     folded = parts.setdefault("function", {"arguments": ""})
-    folded["arguments"] += arguments_of(function) or ""
+    folded["arguments"] += "" if function.get("arguments") is None else arguments_of(function)
     folded |= {"name": function["name"]} if function.get("name") else {}
     parts |= {name: call[name] for name in ("id", "type") if call.get(name)}
 
@@ -108,8 +115,11 @@ async def models(
         raise NotOfferedError(message, hint=_UNLISTED)
     try:
         body = await http.request("GET", url, token=address.token, headers=headers, timeout=timeout, retry=retry)
-    except NotOfferedError as error:
-        raise NotOfferedError(message, hint=_ANY, status=error.status) from error
+    except NotFoundError as error:
+        status = error.status if isinstance(error, NotOfferedError) else 404
+        raise NotOfferedError(message, hint=_ANY, status=status) from error
+    except RefusedError as error:  # gateways answer so at paths that they do not know
+        raise NotOfferedError(f"{message}: {error.message}", hint=_ANY) from error
     if (cards := model_cards(body)) is None:
         raise NotOfferedError(f"{message}: what it answers has no names of models", hint=_ANY)
     return cards
@@ -137,7 +147,7 @@ async def complete(
         ServiceError: the response is not a chat completion, or no choice is whole; and as `HttpClient.request`.
     """
     with _explained(address, request):
-        made = _checked(await http.request("POST", retry=True, tries=tries, **_options(address, request)))
+        made = _checked(address, await http.request("POST", retry=True, tries=tries, **_options(address, request)))
     return with_step(address, request.model, made)
 
 
@@ -156,12 +166,14 @@ async def stream(
         async for data in http.events(tries=tries, **_options(address, streaming)):
             if streamed.add(data):
                 on_text(streamed.text)
-        made = _checked(streamed.whole(), every=True)  # of one that failed, parts were passed on
+        made = _checked(address, streamed.whole(), every=True)  # of one that failed, parts were passed on
     return with_step(address, request.model, made)
 
 
-def _checked(body: Any, *, every: bool = False) -> ChatCompletion:
+def _checked(address: Address, body: Any, *, every: bool = False) -> ChatCompletion:
     """The completion, without the choices that failed. every: none may have failed."""
+    if isinstance(body, Mapping) and not body.get("choices") and (words := message_of(body)):
+        raise _failure(address, body, words)
     tidy = tidied(body)
     choices = tidy.get("choices") if isinstance(tidy, Mapping) else None
     if isinstance(choices, list) and (failed := [each for each in choices if failure_of(each) is not None]):
@@ -173,6 +185,17 @@ def _checked(body: Any, *, every: bool = False) -> ChatCompletion:
     if not completion.choices:
         raise ServiceError("the response has no choices", hint=_OTHER)
     return completion
+
+
+def _failure(address: Address, body: Mapping[str, Any], words: str) -> RolloutlabError:
+    """The error in a body that came with 200, as gateways send it; some have the status of the service behind them."""
+    error = body.get("error")
+    code = error.get("code") if isinstance(error, Mapping) else body.get("code")
+    token = address.token if isinstance(address.token, str) else None
+    if type(code) is int and 400 <= code < 600:
+        return status_error(address.inference_base_url, code, words, json.dumps(body).encode(), token)
+    words = words.replace(token, "...") if token else words
+    return ServiceError(f"{address.inference_base_url} answered with an error: {words}", hint=_OTHER)
 
 
 def _options(address: Address, request: ChatRequest) -> dict[str, Any]:

@@ -406,7 +406,7 @@ def _text(message: Mapping[str, Any]) -> str:
     content = message.get("content")
     parts = content if isinstance(content, list) else [{"text": content}] if content else []
     texts = [str(part["text"]) if "text" in part else json.dumps(part, ensure_ascii=False) for part in parts]
-    rest = {key: value for key, value in message.items() if key not in {"role", "content"} and value is not None}
+    rest = {key: value for key, value in message.items() if key not in {"role", "content"} and value not in (None, [])}
     return "\n".join([*texts, json.dumps(rest, ensure_ascii=False)] if rest else texts)
 
 

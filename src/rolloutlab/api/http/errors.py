@@ -1,6 +1,7 @@
 """Errors for HTTP status codes and failed connections."""
 
 import json
+import re
 import socket
 import ssl
 from typing import Any
@@ -19,6 +20,9 @@ from rolloutlab.errors import (
 )
 from rolloutlab.fsutil import NONE_LEFT, short_of_descriptors
 
+_OF_PATH = re.compile(r"\b(url|uri|path|route|endpoint|page|cannot (get|post|put|delete))\b|/v1/", re.IGNORECASE)
+_OF_WHAT_IS_THERE = re.compile(r"\b(model|deployment|job|checkpoint|step|adapter)s?\b", re.IGNORECASE)
+"""What the message of a 404 is about: a path of which nothing is known, or something at one that is known."""
 CUT_OFF = "the connection was closed before the end of the response"
 
 
@@ -30,7 +34,7 @@ def status_error(
     origin: the service, such as `http://127.0.0.1:8000`. reason: the reason phrase, for a body without a message.
     location: where a redirect leads, which is not followed.
     """
-    words = _message(body) or reason
+    words = _message_in(body) or reason
     if token:
         words = words.replace(token, "...")
     if status in {401, 403}:
@@ -42,7 +46,8 @@ def status_error(
     if status in {405, 501}:
         return NotOfferedError(f"{origin} answered {status} {words}", status=status)
     if status == 404:
-        return NotOfferedError(words) if words in {reason, "Not Found"} else NotFoundError(words)
+        of_path = words in {reason, "Not Found"} or (_OF_PATH.search(words) and not names_a_thing(words))
+        return NotOfferedError(words) if of_path else NotFoundError(words)
     message = f"{origin} answered {status} {words}"
     if status < 400 and location:
         place = (location.replace(token, "...") if token else location).partition("?")[0]
@@ -52,6 +57,11 @@ def status_error(
     error = (RefusedError if status < 500 else ServiceError)(message, status=status)
     error.reported = {**_reported(body), "message": words}
     return error
+
+
+def names_a_thing(words: str) -> bool:
+    """Whether an error is about a model, a job or the like, and not about the path that was asked for."""
+    return _OF_WHAT_IS_THERE.search(re.sub(r"\S*/\S*", "", words)) is not None  # of a path, `/v1/models` says nothing
 
 
 def root_cause(error: BaseException) -> str | None:
@@ -82,22 +92,27 @@ def connection_hint(url: str) -> str:
     return "%service log, where it is the embedded one; %connect" if on_this_machine(url) else "%connect names another"
 
 
-def _message(body: bytes) -> str:
+def _message_in(body: bytes) -> str:
+    try:
+        return message_of(json.loads(body))
+    except (ValueError, RecursionError):
+        return ""
+
+
+def message_of(answer: Any) -> str:
     """The message in an error body: OpenAI's `error.message`, Chroma's `message`, the specification's `detail`.
 
-    Google's is OpenAI's in a list, Mistral's the specification's under `message`.
+    Google's is OpenAI's in a list, Mistral's the specification's under `message`; gateways have `msg`, `error_msg` and
+    `errors`. Empty where there is none.
     """
-    try:
-        answer = json.loads(body)
-    except ValueError:
-        return ""
     if isinstance(answer, list) and len(answer) == 1:
         (answer,) = answer
     if not isinstance(answer, dict):
         return ""
-    detail = answer.get("detail") or answer.get("message") or answer.get("error")
+    names = ("detail", "message", "error", "errors", "error_msg", "error_message", "msg")
+    detail = next((answer[name] for name in names if answer.get(name)), None)
     if isinstance(detail, dict):
-        detail = detail.get("message") or detail.get("detail")
+        detail = detail.get("message") or detail.get("detail") or detail.get("msg")
     if isinstance(detail, list):
         detail = "; ".join(map(_problem, detail[:3]))
     return str(detail or "")
@@ -113,6 +128,10 @@ def _reported(body: bytes) -> dict[str, Any]:
 
 
 def _problem(item: Any) -> str:
+    if isinstance(item, str):
+        return item
+    if isinstance(item, dict) and isinstance(item.get("message"), str):
+        return str(item["message"])
     if not isinstance(item, dict) or not item.get("msg"):
         return "it does not say why"
     return f"{'.'.join(map(str, item.get('loc') or ['body']))}: {item['msg']}"

@@ -14,7 +14,7 @@ from httpx_aiohttp import AiohttpTransport
 from rolloutlab.api.http.client import DEFAULT_HEADERS
 from rolloutlab.api.http.ip_scope import NetworkScope, scope_of
 from rolloutlab.api.http.secrecy import Unencrypted
-from rolloutlab.api.http.transport import checked, connection_error, origin, proxied, proxy_of
+from rolloutlab.api.http.transport import certificates, checked, connection_error, origin, proxied, proxy_of
 from rolloutlab.errors import BrokenOffError, ServiceError, UnreachableError
 
 _GZIP_OR_DEFLATE = 32 + zlib.MAX_WBITS  # zlib detects which by the header
@@ -141,7 +141,8 @@ async def _proxy(target: httpx.URL, guard: _Guard) -> str | None:
 
 async def _guarded(guard: _Guard, proxy: str | None, *, encrypted: bool) -> httpx.AsyncBaseTransport:
     """Connections to the guard's addresses only, or to the proxy, whose own address the user chose."""
-    context = await asyncio.to_thread(httpx.create_ssl_context) if encrypted else False  # reads files for 20 ms or more
+    # in a thread: it reads files for 20 ms or more
+    context = await asyncio.to_thread(certificates, httpx.create_ssl_context) if encrypted else False
     resolver = None if proxy else guard
     connector = aiohttp.TCPConnector(resolver=resolver, use_dns_cache=False, force_close=True, ssl=context)
     client = aiohttp.ClientSession(connector=connector, trust_env=False)

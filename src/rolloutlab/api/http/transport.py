@@ -1,8 +1,10 @@
 """Transport of requests: proxies of the environment, a connection pool for each, the errors of a connection."""
 
+import os
 from base64 import b64encode
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from functools import lru_cache
+from typing import TypeVar
 from urllib.parse import SplitResult, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -14,7 +16,9 @@ from rolloutlab.api.http.errors import CUT_OFF, connection_hint, root_cause
 from rolloutlab.api.http.ip_scope import on_this_machine
 from rolloutlab.api.http.secrecy import Unencrypted
 from rolloutlab.errors import BrokenOffError, UnreachableError
-from rolloutlab.fsutil import NONE_LEFT, TO_HAVE_MORE
+from rolloutlab.fsutil import NONE_LEFT, TO_HAVE_MORE, short_of_descriptors
+
+T = TypeVar("T")
 
 IDLE_SECONDS = 1.5
 """After which an unused connection is closed, before the server closes it under a new request: gunicorn does after 2 s,
@@ -71,27 +75,50 @@ class ProxyRouter(httpx.AsyncBaseTransport):
         self._max_connections = max_connections
         self._unencrypted = unencrypted
         self._of_hosts: dict[tuple[str, str, int | None], AiohttpTransport] = {}
-        self._of_proxies: dict[str | None, AiohttpTransport] = {}
+        self._of_proxies: dict[tuple[str | None, bool], AiohttpTransport] = {}
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         url = request.url
         host = url.scheme, url.host, url.port
         if self._unencrypted.allows(str(url)):
-            return await self._through(None).handle_async_request(request)
+            return await self._through(None, encrypted=False).handle_async_request(request)
         if host not in self._of_hosts:
-            self._of_hosts[host] = self._through(proxy_of(str(url)))
+            proxy = proxy_of(str(url))
+            self._of_hosts[host] = self._through(proxy, encrypted=bool(proxy) or url.scheme == "https")
         return await self._of_hosts[host].handle_async_request(request)
 
-    def _through(self, proxy: str | None) -> AiohttpTransport:
-        if proxy not in self._of_proxies:
+    def _through(self, proxy: str | None, *, encrypted: bool = True) -> AiohttpTransport:
+        """The pool of a proxy. Without encryption, as to the embedded service, no certificates are read."""
+        if (proxy, encrypted) not in self._of_proxies:
             most = self._max_connections
             limits = httpx.Limits(max_connections=most, max_keepalive_connections=most, keepalive_expiry=IDLE_SECONDS)
-            self._of_proxies[proxy] = AiohttpTransport(limits=limits, proxy=proxied(proxy))
-        return self._of_proxies[proxy]
+            trusted = certificates(httpx.create_ssl_context) if encrypted else False
+            pool = AiohttpTransport(verify=trusted, limits=limits, proxy=proxied(proxy))
+            self._of_proxies[proxy, encrypted] = pool
+        return self._of_proxies[proxy, encrypted]
 
     async def aclose(self) -> None:
         for transport in self._of_proxies.values():
             await transport.aclose()
+
+
+def certificates(read: Callable[[], T]) -> T:
+    """What `read` makes of the trusted certificates.
+
+    Raises:
+        UnreachableError: the file or folder that the environment names for them cannot be used.
+    """
+    try:
+        return read()
+    except OSError as error:
+        named = next((name for name in ("SSL_CERT_FILE", "SSL_CERT_DIR") if os.environ.get(name)), None)
+        if named is None or short_of_descriptors(error):
+            raise
+        reason = error.strerror if isinstance(error.strerror, str) and error.errno else "it has no certificates"
+        message = f"the certificates in {os.environ[named]}, which {named} names, cannot be read: {reason}"
+        raise UnreachableError(
+            message, hint=f"%env {named}=/path/of/certificates.pem, or del os.environ['{named}']"
+        ) from error
 
 
 def proxied(proxy: str | None) -> httpx.Proxy | None:

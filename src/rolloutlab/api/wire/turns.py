@@ -22,7 +22,8 @@ def as_message(item: MessageOrChoice) -> Message:
         return item
     ids = [token.token_id for token in item.sampled_tokens()]
     sampled = {"token_ids": ids} if ids and None not in ids else {}
-    return AssistantMessage.model_validate(item.message.to_wire() | sampled)
+    message = {name: value for name, value in item.message.to_wire().items() if name != "tool_calls" or value}
+    return AssistantMessage.model_validate(message | sampled)
 
 
 def kept(messages: Sequence[Message]) -> Iterator[Hashable]:

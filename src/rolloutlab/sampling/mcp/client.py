@@ -25,7 +25,7 @@ from mcp.types import (
 )
 
 from rolloutlab.api.http.secrecy import Unencrypted
-from rolloutlab.api.http.transport import IDLE_SECONDS, proxy_of
+from rolloutlab.api.http.transport import IDLE_SECONDS, certificates, proxy_of
 from rolloutlab.auth.session import OAuthSession
 from rolloutlab.errors import BrokenOffError, RefusedError, RolloutlabError, SignInError, UnreachableError
 from rolloutlab.sampling.mcp.tools import ContextTool
@@ -385,7 +385,8 @@ class McpConnection:
 
 
 def _transport(url: str) -> BoundedStream:
-    trusted = httpx2.create_ssl_context()  # by SSL_CERT_FILE too
+    encrypted = url.startswith("https") or bool(proxy_of(url))
+    trusted = certificates(httpx2.create_ssl_context) if encrypted else False  # by SSL_CERT_FILE too
     limits = httpx2.Limits(keepalive_expiry=IDLE_SECONDS)
     connections = httpx2.AsyncHTTPTransport(verify=trusted, trust_env=False, proxy=proxy_of(url), limits=limits)
     return BoundedStream(connections, _MAX_BYTES)
