@@ -81,6 +81,21 @@ def test_authorization_servers_must_be_present():
     assert "authorization_servers" in refused({**USUAL, AT_RESOURCE: {"resource": SERVER, "authorization_servers": []}})
 
 
+NOT_FOUND = {"error": "not_found"}
+
+
+def test_a_document_of_another_kind_at_a_well_known_address_is_passed_over():
+    at_root = {**USUAL, AT_RESOURCE: NOT_FOUND, AT_ROOT: RESOURCE}
+    assert found(at_root)[0].resource == SERVER
+    openid = AT_ISSUER.replace("oauth-authorization-server", "openid-configuration")
+    assert found({**USUAL, AT_ISSUER: NOT_FOUND, openid: AUTHORITY})[0].issuer == ISSUER
+
+
+def test_documents_of_another_kind_alone_are_named_by_what_they_lack():
+    assert "invalid resource in the metadata" in refused({**USUAL, AT_RESOURCE: NOT_FOUND, AT_ROOT: NOT_FOUND})
+    assert "invalid issuer in the metadata" in refused({**USUAL, AT_ISSUER: NOT_FOUND})
+
+
 @pytest.mark.clause("H1", "H2", "H3")
 def test_an_issuer_with_a_path_is_looked_for_at_three_addresses_in_order():
     assert authority_addresses("https://login.example/tenant") == [

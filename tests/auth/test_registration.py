@@ -29,6 +29,25 @@ def test_pre_registered_client_information_is_used_first():
     assert (found, asked) == (preset, [])
 
 
+@pytest.mark.parametrize(
+    ("supported", "method"),
+    [
+        (["client_secret_post"], "client_secret_post"),
+        (["none", "client_secret_post"], "client_secret_post"),
+        (["client_secret_post", "client_secret_basic"], "client_secret_basic"),
+        (["client_secret_basic"], "client_secret_basic"),
+        (["private_key_jwt"], "client_secret_basic"),
+        (None, "client_secret_basic"),
+    ],
+)
+def test_the_secret_of_a_pre_registered_client_is_sent_in_a_form_that_the_server_takes(supported, method):
+    more = {"token_endpoint_auth_methods_supported": supported}
+    preset = RegisteredClient("known", "s", "client_secret_basic")
+    found, _ = client(more=more, preset=preset)
+    assert (found.id, found.secret, found.method) == ("known", "s", method)
+    assert client(more=more, preset=RegisteredClient("known"))[0].method == "none"
+
+
 @pytest.mark.clause("A12", "C1", "I2", "I5")
 def test_a_client_id_metadata_document_is_used_second_where_the_server_supports_it():
     found, asked = client(more={"client_id_metadata_document_supported": True}, document=DOCUMENT)

@@ -454,6 +454,64 @@ def test_a_client_that_is_known_without_a_port_is_answered_at_any_and_a_new_one_
     assert person.questions[0].redirect is None
 
 
+@pytest.mark.parametrize("again", ["sign_in", "step_up"])
+def test_a_server_with_one_session_for_a_person_and_a_client_keeps_it_when_one_signs_in_again(access, world, again):
+    world.one_session = True
+
+    async def story():
+        await access.sign_in()
+        await (access.sign_in() if again == "sign_in" else sent(access, "write"))
+        assert await sent(access) == 200
+        world.revoke_all()
+        return await sent(access)
+
+    assert asyncio.run(story()) == 200
+
+
+@pytest.mark.parametrize("challenges", ["POST alone", "with a slash", "POST with a slash", "after a redirect"])
+def test_a_server_that_challenges_otherwise_than_a_get_of_its_address_is_signed_in_to(access, world, challenges):
+    ours = world._protected
+
+    def protected(operation, headers):
+        if headers.get("Authorization"):
+            return ours(operation, headers)
+        slash = world.path.endswith("/")
+        if challenges == "after a redirect" and not slash:
+            return 307, {"Location": "/mcp/"}, b""
+        if "slash" in challenges and not slash:
+            return 404, {}, b""
+        if "POST" in challenges and world.method != "POST":
+            return 405, {"Allow": "POST"}, b""
+        return ours(operation, headers)
+
+    world._protected = protected
+    hidden = "/.well-known/oauth-protected-resource/mcp"
+    world.moved[hidden] = "/elsewhere"  # so that the challenge alone leads there
+    status = asyncio.run(access.sign_in())
+    assert status is not None
+
+
+def test_a_redirect_to_another_server_is_not_followed_by_a_sign_in(access, world):
+    world.replaced["/mcp"] = 307, {"Location": "http://localhost:9/mcp"}, b""
+    world.replaced["/mcp/"] = 404, {}, b""
+    assert asyncio.run(access.sign_in())
+
+
+@pytest.mark.parametrize("answer", [(503, {}, b""), (500, {}, b'{"error": "server_error"}')])
+def test_a_refresh_that_fails_says_what_to_type_and_keeps_the_sign_in(access, world, answer):
+    async def story():
+        await access.sign_in()
+        world.revoke_all()
+        world.replaced["/token"] = answer
+        with pytest.raises(SignInError) as error:
+            await sent(access)
+        assert f"%login {access.server}" in error.value.hint
+        del world.replaced["/token"]
+        return await sent(access)
+
+    assert asyncio.run(story()) == 200
+
+
 def test_signing_out_gives_the_tokens_back_and_forgets_them(access, world):
     async def story():
         await access.sign_in()

@@ -3,7 +3,8 @@
 import pytest
 
 from rolloutlab.api.http.client import HttpClient
-from rolloutlab.auth.authorization import DeniedError
+from rolloutlab.auth.authorization import DeniedError, SignInOptions
+from rolloutlab.auth.registration import RegisteredClient
 from rolloutlab.auth.session import OAuthSessions
 from rolloutlab.errors import LabError, NotFoundError, SignInError
 from tests.auth.world import World
@@ -95,12 +96,24 @@ def test_a_kernel_knows_what_another_kept_also_when_it_looked_before(http, world
     assert (worlds[0].refreshes, list((tmp_path / "sign-in").glob("*.json"))) == ({}, [])
 
 
-def test_a_second_sign_in_gives_the_first_ones_tokens_back_wherever_they_were(http, worlds, accesses, tmp_path):
+def test_the_tokens_of_earlier_sign_ins_are_given_back_with_the_last_ones_wherever_they_were(
+    http, worlds, accesses, tmp_path
+):
     world = worlds[0]
-    for keep in (True, False, True, None):
+    for number, keep in enumerate((True, False, True, None), start=1):
         http.run(accesses.at(world.url).sign_in(keep=keep))
-        assert (len(world.refreshes), len(world.scopes)) == (1, 1)
+        assert len(world.refreshes) == number
         assert len(list((tmp_path / "sign-in").glob("*.json"))) == (keep is not False)
+    http.run(accesses.at(world.url).sign_out())
+    assert world.refreshes == {}
+
+
+def test_a_second_sign_in_with_another_client_gives_the_first_ones_tokens_back(http, worlds, accesses):
+    world = worlds[0]
+    http.run(accesses.at(world.url).sign_in())
+    world.clients.add("mine")
+    http.run(accesses.at(world.url).sign_in(SignInOptions(client=RegisteredClient("mine"))))
+    assert (len(world.refreshes), len(world.scopes)) == (1, 1)
 
 
 def test_a_sign_in_that_is_denied_leaves_the_one_before(http, worlds, accesses):

@@ -174,6 +174,15 @@ def test_what_gives_no_token_is_told_without_its_body(response):
     assert "s3cret" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    "odd", [{"expires_in": "an hour"}, {"refresh_token": {"s3cret": 1}}, {"scope": ["s3cret"]}, {"token_type": None}]
+)
+def test_an_invalid_member_beside_a_token_is_named_without_its_value(odd):
+    answer = {"access_token": "s3cret", "token_type": "Bearer", **odd}
+    with pytest.raises(TokenRefusedError, match=f"issued a token with an invalid {next(iter(odd))}$"):
+        tokens_of(f"{ISSUER}/token", answered(200, answer))
+
+
 def test_a_refusal_keeps_its_code():
     with pytest.raises(TokenRefusedError) as error:
         tokens_of(f"{ISSUER}/token", answered(401, {"error": "invalid_client"}))

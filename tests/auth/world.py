@@ -32,6 +32,10 @@ class World:
         """The scope that each operation needs."""
         self.granting: Callable[[str], str] = lambda asked: asked
         self.denies = False
+        self.one_session = False
+        """Whether to revoke any token ends all of its client."""
+        self.method = ""
+        """Of the request that is answered now."""
         self.renews = True
         """Whether refresh tokens are given."""
         self.codes: dict[str, dict[str, str]] = {}
@@ -45,6 +49,9 @@ class World:
         self.held: dict[str, threading.Event] = {}
         """Answers by path that are given, but not sent before somebody lets them go."""
         self.reached = threading.Event()
+        self.moved: dict[str, str] = {}
+        """Where what has a usual path is instead."""
+        self.path = ""
         self.changed: dict[str, Any] = {}
         """Members of the authorization server's metadata that are otherwise."""
         self._lock = threading.Lock()
@@ -73,6 +80,10 @@ class World:
     def _answer(self, path: str, asked: dict[str, str], headers: Any) -> Answer:
         with self._lock:
             self.seen[path] += 1
+            self.path = path
+            if path in self.moved:
+                return 404, {}, b""
+            path = next((usual for usual, other in self.moved.items() if other == path), path)
             if path in self.replaced:
                 return self.replaced[path]
             at = {
@@ -138,6 +149,9 @@ class World:
         return _json({**tokens, **({"refresh_token": refresh} if self.renews else {})})
 
     def _revoke(self, asked: dict[str, str]) -> Answer:
+        if self.one_session:
+            self.scopes.clear()
+            self.refreshes.clear()
         self.scopes.pop(asked["token"], None)
         self.refreshes.pop(asked["token"], None)
         return 200, {}, b""
@@ -145,7 +159,8 @@ class World:
     def _protected(self, operation: str, headers: Any) -> Answer:
         token = headers.get("Authorization", "").removeprefix("Bearer ")
         self.tokens_sent.append(token)
-        there = f'resource_metadata="{self.origin}/.well-known/oauth-protected-resource/mcp"'
+        usual = "/.well-known/oauth-protected-resource/mcp"
+        there = f'resource_metadata="{self.origin}{self.moved.get(usual, usual)}"'
         if token not in self.scopes:
             return 401, {"WWW-Authenticate": f'Bearer {there}, scope="lab:read"'}, b""
         needed = self.needs.get(operation, "lab:read")
@@ -205,6 +220,7 @@ def _handler(world: World) -> type[BaseHTTPRequestHandler]:
                 {name: value for name, [value] in parse_qs(text, keep_blank_values=True).items()}
                 for text in (parts.query, "" if body.startswith("{") else body)
             )
+            world.method = self.command
             status, headers, content = world.answer(parts.path, form or query, self.headers)
             self.send_response(status)
             for name, value in {**headers, "Content-Length": str(len(content))}.items():

@@ -1,6 +1,6 @@
 """Discovery of a resource's authorization server: RFC 9728, RFC 8414 and OpenID Connect Discovery, in this order."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -149,13 +149,18 @@ def _no_metadata(server: str) -> SignInError:
 
 
 def _resource(server: str, challenge: Challenge | None) -> Flow[ResourceMetadata | None]:
-    for url in resource_metadata_addresses(server, challenge):
-        urls = [checked_endpoint("metadata URL", url, server)]
-        metadata = yield from _first(ResourceMetadata, urls, f"the metadata of {host(server)}")
-        if metadata:
-            _check_resource(metadata.resource, server, at_root=url == f"{origin(server)}{_RESOURCE}")
-            return metadata
-    return None
+    urls = [checked_endpoint("metadata URL", url, server) for url in resource_metadata_addresses(server, challenge)]
+    asked: list[str] = []
+    metadata = yield from _first(ResourceMetadata, _noted(urls, asked), f"the metadata of {host(server)}")
+    if metadata:
+        _check_resource(metadata.resource, server, at_root=asked[-1] == f"{origin(server)}{_RESOURCE}")
+    return metadata
+
+
+def _noted(urls: Iterable[str], asked: list[str]) -> Iterator[str]:
+    for url in urls:
+        asked.append(url)
+        yield url
 
 
 def _check_resource(resource: str, server: str, *, at_root: bool) -> None:
@@ -202,14 +207,25 @@ def _authority(issuer: str, server: str) -> Flow[ServerMetadata]:
 
 
 def _first(kind: type[D], urls: Iterable[str], what: str) -> Flow[D | None]:
-    """The first document at some URLs; None without any."""
+    """The first document at some URLs; None without any.
+
+    Some servers answer any path with JSON of theirs, so a document without the member that all of its kind have is
+    passed over. Raises SignInError for an invalid one, or where there are only others.
+    """
+    other: str | None = None
+    mark = next(iter(kind.model_fields))
     for url in urls:
         response = yield Request("GET", url, {"Accept": "application/json"})
         document = response.document()
-        if document is not None:
-            try:
-                return kind.model_validate(document)
-            except ValidationError as error:
-                wrong = ".".join(map(str, error.errors()[0]["loc"]))
-                raise SignInError(f"invalid {wrong} in {what}") from None
+        if document is None:
+            continue
+        try:
+            return kind.model_validate(document)
+        except ValidationError as error:
+            wrong = f"invalid {'.'.join(map(str, error.errors()[0]['loc']))} in {what}"
+            if document.get(mark) is not None:
+                raise SignInError(wrong) from None
+            other = other or wrong
+    if other:
+        raise SignInError(other)
     return None

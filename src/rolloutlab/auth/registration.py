@@ -1,7 +1,7 @@
 """OAuth client at an authorization server: preset, by client ID metadata document, or registered (RFC 7591)."""
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pydantic import ValidationError
 
@@ -48,13 +48,21 @@ def registered(
         SignInError: the authorization server supports none of the three, or refused the registration.
     """
     if preset:
-        return preset
+        return replace(preset, method=_preset_method(authority, preset))
     if document and authority.client_id_metadata_document_supported:
         return RegisteredClient(document)
     if authority.registration_endpoint is None:
         message = f"{host(authority.issuer)} has no client registration endpoint; register rolloutlab there for an ID"
         raise SignInError(message, hint=f"%login {server} --client-id ID")
     return (yield from _register(authority, authority.registration_endpoint, redirect_uri))
+
+
+def _preset_method(authority: ServerMetadata, preset: RegisteredClient) -> str:
+    """How a preset client sends its secret: in the form only where the server does not take it in the header."""
+    taken = authority.token_endpoint_auth_methods_supported
+    if preset.secret and "client_secret_post" in taken and "client_secret_basic" not in taken:
+        return "client_secret_post"
+    return "client_secret_basic" if preset.secret else "none"
 
 
 def _register(authority: ServerMetadata, endpoint: str, redirect_uri: str) -> Flow[RegisteredClient]:

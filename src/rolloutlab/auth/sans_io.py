@@ -4,13 +4,14 @@ import re
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
+from urllib.parse import urljoin, urlsplit
 
 from pydantic_core import from_json
 
 from rolloutlab.api.http.ip_scope import NetworkScope, may_contact, scope_of_all
 from rolloutlab.api.http.ssrf import Fetched, fetch_untrusted
 from rolloutlab.auth.challenges import Challenge, bearer
-from rolloutlab.auth.urls import host
+from rolloutlab.auth.urls import host, origin
 from rolloutlab.errors import ServiceError, SignInError
 
 T = TypeVar("T")
@@ -65,6 +66,8 @@ Flow = Generator[Request, Response, T]
 """Yields requests, is sent their responses, and returns the result."""
 
 _MAX_BYTES = 1 << 20
+_ACCEPT = "application/json, text/event-stream"
+_PING = b'{"jsonrpc": "2.0", "id": 1, "method": "ping"}'
 _TIMEOUT = 20.0  # seconds of a request and its whole response
 
 
@@ -97,14 +100,46 @@ class Transport:
 
 
 async def probe_server(server: str) -> tuple[Transport, Challenge | None]:
-    """The transport for a server's flows, and its challenge to a request without a token, if any."""
-    request = Request("GET", server, {"Accept": "application/json, text/event-stream"})
-    fetched = await _fetch(request, NetworkScope.LOOPBACK)
+    """The transport for a server's flows, and its challenge to a request without a token, if any.
+
+    Some challenge POST alone, or have their endpoint under the same path with a slash at its end.
+    """
+    fetched = await _fetch(Request("GET", server, {"Accept": _ACCEPT}), NetworkScope.LOOPBACK)
     scope = scope_of_all(fetched.addresses)  # of the connected address, as another lookup may give another one
     if scope is None:
         raise SignInError(f"{host(server)} resolves to an address that no server can have")
+    challenge = _challenge(fetched)
+    moved = _moved(server, fetched)
+    for url in dict.fromkeys([moved or server, *([f"{server}/"] if urlsplit(server).path else [])]):
+        for method in () if challenge or fetched.status < 300 else ("GET", "POST"):
+            if challenge is None and (method, url) != ("GET", server):
+                challenge = _challenge(await _fetch(_probe(method, url), scope))
+    return Transport(scope), challenge
+
+
+def _probe(method: str, url: str) -> Request:
+    """A request that changes nothing: as POST a `ping` of the context protocol."""
+    headers = {"Accept": _ACCEPT}
+    if method == "GET":
+        return Request(method, url, headers)
+    return Request(method, url, {**headers, "Content-Type": "application/json"}, _PING)
+
+
+def _challenge(fetched: Fetched) -> Challenge | None:
     response = Response(fetched.status, fetched.headers)
-    return Transport(scope), bearer(response.values("WWW-Authenticate")) if fetched.status == 401 else None
+    return bearer(response.values("WWW-Authenticate")) if fetched.status == 401 else None
+
+
+def _moved(server: str, fetched: Fetched) -> str | None:
+    """Where a redirect leads, if that is of the same origin; others are not followed."""
+    location = next(iter(Response(fetched.status, fetched.headers).values("Location")), None)
+    if location is None or fetched.status not in {301, 302, 307, 308}:
+        return None
+    try:
+        url = urljoin(server, location).partition("#")[0]
+        return url if origin(url) == origin(server) else None
+    except ValueError:
+        return None
 
 
 async def _fetch(request: Request, scope: NetworkScope) -> Fetched:

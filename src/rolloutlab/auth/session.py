@@ -15,7 +15,7 @@ from rolloutlab.auth.challenges import Challenge, bearer
 from rolloutlab.auth.prompt import PromptTimeoutError, UserPrompt
 from rolloutlab.auth.sans_io import Transport
 from rolloutlab.auth.token_store import FileStore, MemoryStore, TieredStore, kept_servers
-from rolloutlab.auth.tokens import Grant, TokenRefusedError, refresh, revoke
+from rolloutlab.auth.tokens import Grant, TokenRefusedError, refresh, revoke, same_client, superseding
 from rolloutlab.auth.urls import checked_server, covers, host
 from rolloutlab.errors import LabError, NotFoundError, RolloutlabError, ServiceError, SignInError
 
@@ -228,6 +228,10 @@ class OAuthSession:
                     self._forget()
                     state = "has expired" if grant.refresh_token is None else "has ended"
                     raise SignInError(f"the sign-in to {self.server} {state}", hint=f"%login {self.server}") from None
+                error.hint = f"run the cell again; if it lasts, %login {self.server}"
+                raise
+            except ServiceError as error:
+                error.hint = f"run the cell again: the sign-in to {self.server} is kept"
                 raise
             self._keep(renewed)  # before its first use, as the old refresh token is no longer valid
             return renewed
@@ -240,6 +244,7 @@ class OAuthSession:
             grant = await self._flow.grant(prompt, self._options, self._reload(), challenge, granted)
             async with self._grant_lock.lock, self._store.lock(self.server, keep):
                 before = self._reload()
+                grant = superseding(grant, before)
                 self._keep(grant, keep)
                 self._rejected.clear()
             self._scopes.update(dict.fromkeys(grant.scopes))
@@ -247,8 +252,8 @@ class OAuthSession:
             prompt.settled(self.server, False, error.message if isinstance(error, RolloutlabError) else "interrupted")
             raise
         prompt.settled(self.server, True, " ".join(grant.scopes))
-        if before:
-            with suppress(ServiceError):  # unused tokens should not stay valid, but the sign-in has succeeded
+        if before and not same_client(before, grant):
+            with suppress(ServiceError):  # the sign-in has succeeded
                 await Transport(NetworkScope(before.reach)).run(revoke(before))
 
 

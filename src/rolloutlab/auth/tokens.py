@@ -55,8 +55,11 @@ def tokens_of(endpoint: str, response: Response) -> TokenAnswer:
     """The tokens of a response; TokenRefusedError when it has none."""
     try:
         tokens = TokenAnswer.model_validate(response.document())
-    except ValidationError:
-        code = response.error()
+    except ValidationError as error:
+        code, document = response.error(), response.document()
+        if document and document.get("access_token"):
+            odd = ", ".join(dict.fromkeys(str(each["loc"][0]) for each in error.errors()))
+            raise TokenRefusedError(f"{host(endpoint)} issued a token with an invalid {odd}", code) from None
         reason = code or f"status {response.status}"
         raise TokenRefusedError(f"{host(endpoint)} issued no token: {reason}", code) from None
     if not all("!" <= character <= "~" for character in tokens.access_token):  # RFC 6749, A.12
@@ -80,6 +83,7 @@ def _post(endpoint: str, client: RegisteredClient, form: Mapping[str, str]) -> R
     return Request("POST", endpoint, headers, urlencode(fields).encode())
 
 
+_MOST_KEPT = 20  # superseded refresh tokens; older ones of servers that do not rotate them have expired
 _RENEW_FRACTION = 0.1
 _RENEW_SECONDS = 30.0
 """A token is renewed when this fraction of its lifetime is left, at most so many seconds before its end."""
@@ -90,7 +94,8 @@ class Grant:
     """Tokens for a resource. server: the URL that was signed in to.
 
     expires_at: seconds since 1970, None if unknown. lifetime: of the access token, in seconds. reach: the
-    `NetworkScope` of the server; the name is that of stored grants. port: of the redirect URI.
+    `NetworkScope` of the server; the name is that of stored grants. port: of the redirect URI. superseded: refresh
+    tokens of earlier grants to the same client, which are revoked with this one.
     """
 
     server: str
@@ -106,6 +111,7 @@ class Grant:
     lifetime: float = 0.0
     reach: int = NetworkScope.PUBLIC
     port: int | None = None
+    superseded: tuple[str, ...] = field(default=(), repr=False)
 
     def fresh(self, now: float) -> bool:
         """Whether the access token will still be valid when a request arrives."""
@@ -118,7 +124,8 @@ class Grant:
     def from_json(cls, document: Mapping[str, Any]) -> "Grant":
         """A stored grant; SignInError, ValueError, TypeError or KeyError when it is invalid."""
         client, scopes = RegisteredClient(**document["client"]), tuple(document["scopes"])
-        grant = cls(**{**document, "client": client, "scopes": scopes})
+        superseded = tuple(document.get("superseded", ()))
+        grant = cls(**{**document, "client": client, "scopes": scopes, "superseded": superseded})
         checked_endpoint("token endpoint", grant.token_endpoint, grant.server)
         NetworkScope(grant.reach)
         if canonical_resource(grant.server) != grant.server or not covers(grant.resource, grant.server):
@@ -167,13 +174,30 @@ def refresh(grant: Grant, now: float) -> Flow[Grant]:
     return replace(grant, refresh_token=tokens.refresh_token or grant.refresh_token, **access)
 
 
+def same_client(before: Grant, grant: Grant) -> bool:
+    """Whether two grants are to the same client of the same authorization server."""
+    return (before.issuer, before.client.id) == (grant.issuer, grant.client.id)
+
+
+def superseding(grant: Grant, before: Grant | None) -> Grant:
+    """The grant with the refresh tokens of the one before, if that was to the same client.
+
+    They are revoked with it and not now: many servers have one session of a person and a client, which ends with any of
+    its tokens, so the new ones would end as well.
+    """
+    if before is None or not same_client(before, grant):
+        return grant
+    kept = dict.fromkeys([*before.superseded, before.refresh_token])
+    return replace(grant, superseded=tuple(each for each in kept if each and each != grant.refresh_token)[-_MOST_KEPT:])
+
+
 def revoke(grant: Grant) -> Flow[bool]:
     """Revoke a grant's tokens (RFC 7009); whether the server confirmed it."""
     if grant.revocation_endpoint is None:
         return False
-    tokens = {"refresh_token": grant.refresh_token, "access_token": grant.access_token}
+    tokens = [("refresh_token", token) for token in (*grant.superseded, grant.refresh_token)]
     confirmed = True
-    for kind, token in tokens.items():
+    for kind, token in [*tokens, ("access_token", grant.access_token)]:
         if token:
             response = yield revocation_request(grant.revocation_endpoint, grant.client, token, kind)
             confirmed = confirmed and response.status == 200

@@ -94,6 +94,8 @@ class Hostile(BaseHTTPRequestHandler):
         return {"tools": [first | {"description": heard, "inputSchema": {"type": "object", "title": heard}}, *others]}
 
     def refused(self, asked):
+        if self.server.slash and not self.path.endswith("/"):
+            return 307, b"", ("Location", f"{self.path}/")
         named = self.headers.get("Mcp-Session-Id")
         if self.server.lost and named and named not in self.server.sessions:
             return self.server.lost
@@ -129,7 +131,8 @@ def server():
     """lost: what it answers in a session that it does not know; None: it has no sessions. pages: of its tools."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Hostile)
     server.daemon_threads = True
-    server.over, server.sent, server.sessions, server.lost, server.pages = threading.Event(), [], [], None, []
+    server.over, server.sent, server.slash = threading.Event(), [], False
+    server.sessions, server.lost, server.pages = [], None, []
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
 
@@ -336,6 +339,11 @@ def test_what_a_result_has_besides_text_is_read_or_named(url, monkeypatch, block
 def test_structure_beside_an_image_is_read(url, monkeypatch):
     monkeypatch.setitem(SAYS, "chart", {"content": [BLOCKS[3][0]], "structuredContent": {"top": 3}})
     assert called(url, "chart") == [(f'{{"top": 3}}\n{BLOCKS[3][1]}', False)]
+
+
+def test_a_server_that_leads_to_its_address_with_a_slash_is_followed_there(server, url):
+    server.slash = True
+    assert called(url, "ping", "ping") == [PONG, PONG]
 
 
 def test_an_answer_of_structure_alone_is_its_json(url):

@@ -63,7 +63,7 @@ class BearerAuth(httpx2.Auth):
         return text
 
     async def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
-        operation, again = operation_of(request.content), True
+        operation, again = operation_of(await request.aread()), True  # of a redirected request nothing is read yet
         try:
             while again:
                 token = await self._access.token()
