@@ -913,7 +913,7 @@ class Session:
         model, address = self._models.for_training(self.selected), self._connector.address()
         submission = submission.beginning(self._models.start()).on(self._models.engine())
         submission = with_prediction(submission, self._connector)
-        for line in submission.report():
+        for line in [*submission.report(), *self._models.lost_notes(self.selected)]:
             say(line)
         with meter.job(self.selected, submission.check.trainable_tokens, say):
             job_id = submit(submission, self.store.jobs, self._connector, address, str(model.id))
@@ -926,7 +926,7 @@ class Session:
         check_honoured(wanted.config, self._connector, address)
         uploaded = FineTuningCheck(wanted, http.run(upload(http, address, wanted)), self._connector.engine(address))
         uploaded.check()
-        for line in uploaded.report():
+        for line in [*uploaded.report(), *self._models.lost_notes(self.selected)]:
             say(line)
         jobs, file = self.store.jobs, uploaded.file
         with meter.job(self.selected, file.tokens, say):
@@ -1214,7 +1214,7 @@ class Session:
             notes: Sequence[str] = ()
             try:
                 stored = play(run, self.store, self._connector, shown, tick=tick, meter=meter, prepare=prepare)
-                notes = [*run.notes, *self._connector.policy_notes()]
+                notes = [*run.notes, *self._connector.policy_notes(), *self._models.lost_notes(run.plan.model)]
             finally:
                 shown.keep("\n".join([*notes, *self._connector.refused.notes(), *meter.lines()]))
         return self._collection(stored)

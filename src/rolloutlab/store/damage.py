@@ -8,6 +8,7 @@ from pathlib import Path
 from rolloutlab.errors import LabError
 from rolloutlab.objective.preflight import count
 from rolloutlab.settings import Settings
+from rolloutlab.store.agreement import disagreements
 from rolloutlab.store.sqlite import connect_read_only
 
 _TIMEOUT = 5.0
@@ -17,7 +18,7 @@ _FIRST = 3
 
 
 def check_lab(settings: Settings) -> list[str]:
-    """A line per database of the lab folder, and one if the service has bodies of unlisted jobs."""
+    """A line per database of the lab folder; further ones for bodies of unlisted jobs, and what is not of one time."""
     remedies = {
         settings.database: "%export NAME FILE saves what can be read, if it opens at all; then put a backup in its "
         "place, or move it away, with its -wal and -shm, to begin an empty lab",
@@ -25,7 +26,7 @@ def check_lab(settings: Settings) -> list[str]:
         settings.service_folder / "service.db": "put a backup in its place, or move it away and "
         "%models --recover, which lists the checkpoints anew",
     }
-    return [*checked(remedies), *_lost_bodies(settings.service_folder)]
+    return [*checked(remedies), *_lost_bodies(settings.service_folder), *map(str, disagreements(settings))]
 
 
 def checked(files: Mapping[Path, str]) -> list[str]:

@@ -18,6 +18,7 @@ from rolloutlab.objective.preflight import count
 from rolloutlab.sampling.config import SamplingConfig
 from rolloutlab.sanitize import escape_control_chars
 from rolloutlab.settings import Address
+from rolloutlab.store.agreement import Disagreement, disagreements
 from rolloutlab.trajectories.tables import data_frame
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class SelectedModel:
     """A trainable policy: its name, the service's id for it, its base model, and the steps of its checkpoints.
 
     The name is the id where it was selected by id, and the base is then unknown; there are no steps where the service
-    lists no checkpoints. trains: whether the service trains it.
+    lists no checkpoints. trains: whether the service trains it. notes: where the lab folder is not of one time.
     """
 
     name: str
@@ -46,6 +47,7 @@ class SelectedModel:
     base: str
     steps: tuple[int, ...]
     trains: bool = True
+    notes: tuple[str, ...] = ()
 
     @property
     def newest(self) -> int:
@@ -80,7 +82,8 @@ class SelectedModel:
         if not self.steps:
             return escape_control_chars(f"model {self.name}: {self._no_steps}")
         steps = "checkpoint 0" if len(self.steps) == 1 else f"{len(self.steps)} checkpoints, newest {self.newest}"
-        return escape_control_chars(f"model {self.name}{self.base and f' on {self.base}'}: {steps}")
+        line = f"model {self.name}{self.base and f' on {self.base}'}: {steps}"
+        return "\n".join(map(escape_control_chars, [line, *self.notes]))
 
 
 @dataclass(frozen=True)
@@ -174,6 +177,8 @@ class Models:
         """Base URLs of services, and the names of models registered there."""
         self._bases: dict[tuple[str, str], str | None] = {}
         """Of the models registered there, the bases that were given."""
+        self._noted: set[str] = set()
+        """Notes that were shown."""
         self._sample_only: set[str] = set()
         """Base URLs of services that train no models."""
 
@@ -392,4 +397,18 @@ class Models:
             checkpoints = []
         steps = tuple(checkpoint.step for checkpoint in checkpoints)
         self.seen.update({name, *(f"{name}@{step}" for step in steps if not as_id(name))})
-        return SelectedModel(name, str(model.id), model.base_model, steps)
+        notes = tuple(str(each) for each in self._disagreements(name))
+        return SelectedModel(name, str(model.id), model.base_model, steps, notes=notes)
+
+    def lost_notes(self, name: str) -> list[str]:
+        """Where the embedded service goes on from an older checkpoint of a model than there was; told once."""
+        notes = [str(each) for each in self._disagreements(name) if each.lost]
+        untold = [note for note in notes if note not in self._noted]
+        self._noted.update(untold)
+        return untold
+
+    def _disagreements(self, name: str) -> list[Disagreement]:
+        settings = self._connector.settings
+        if settings.service is not None:
+            return []
+        return [each for each in disagreements(settings) if each.model == name.partition("@")[0]]
