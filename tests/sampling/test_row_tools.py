@@ -113,6 +113,14 @@ def test_a_column_of_that_name_with_something_else_is_not_sent_and_said(lab, val
     assert preview.notes == ("tools of 1 row are no descriptions of functions: they are not sent",)
 
 
+@pytest.mark.parametrize("prompt", ["user: {{q}}", lambda row: row["q"]])
+def test_a_prompt_that_is_no_column_says_that_the_tools_of_rows_are_not_sent(lab, prompt):
+    rows = [{"q": "hello", "tools": [CALCULATOR]}, {"q": "hello", "tools": "hammer"}]
+    [note] = lab.preview("talks", prompt, over=rows).notes
+    assert note.startswith("tools of 1 row are not sent -> --prompt-column")
+    assert lab.preview("talks", prompt, over=rows[1:]).notes == ()
+
+
 def test_what_is_no_tool_is_left_for_an_error_to_name():
     assert as_tools("[not json") == "[not json"
     assert as_tools(" ") is None

@@ -104,7 +104,7 @@ def sampled(
     groups = [template.group(row, variables) for row in rows]
     changed = {"template": template.stored(), "prompt_column": template.column, "tools": tools.schemas}
     plan = make_plan({**settings, **changed, **_about(rows), "env": source.name if source else None})
-    return _begun(name, plan, groups, tools, [*tools.notes, *left_out(rows), *_notes(template, rows)], source)
+    return _begun(name, plan, groups, tools, [*tools.notes, *left_out(rows), *_notes(template, rows, tools)], source)
 
 
 def _rows_of_source(source: Source, limit: int | None, seed: Any) -> Any:
@@ -132,12 +132,15 @@ def _about(rows: Sequence[Row]) -> dict[str, Any]:
     return {"types": kinds_of(rows), "parts": ranges_of(rows)}
 
 
-def _notes(template: PromptTemplate, rows: Sequence[Row]) -> list[str]:
-    """Lines about conversations of a column that are not sent as they are there."""
+def _notes(template: PromptTemplate, rows: Sequence[Row], tools: Tools) -> list[str]:
+    """Lines about conversations of a column, and tools of a row, that are not sent as they are there."""
     notes = []
-    unread = sum(bool(tools_beside(row)) and not tools_in(row, template.column) for row in rows if template.column)
-    if unread:
+    described = [bool(tools_in(row, template.column)) for row in rows if tools_beside(row)]
+    if template.column and (unread := described.count(False)):
         notes.append(f"tools of {count(unread, 'row')} are no descriptions of functions: they are not sent")
+    elif not template.column and not tools.schemas and any(described):
+        what = f"tools of {count(sum(described), 'row')} are not sent"
+        notes.append(f"{what} -> --prompt-column COLUMN sends them with the conversation in that column")
     texts, answered = sum(map(template.has_json, rows)), sum(map(template.has_answer, rows))
     value = f"row[{template.column!r}]"
     if texts:
