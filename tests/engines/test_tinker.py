@@ -112,7 +112,9 @@ def test_a_job_gives_the_weights_and_metrics_of_the_embedded_service(policy, ser
 def assert_same_steps(steps, others):
     for here, there in zip(steps, others, strict=True):
         assert here.keys() - there.keys() == {"entropy"}
-        assert there == pytest.approx({name: here[name] for name in there}, rel=1e-4, abs=1e-6)
+        # a server has no distribution over the vocabulary: the distance is an estimate by sampled tokens
+        same = {name: value for name, value in there.items() if name != "kl_base" or "ratio_mean" not in there}
+        assert same == pytest.approx({name: here[name] for name in same}, rel=1e-4, abs=1e-6)
 
 
 def test_later_jobs_go_on_from_a_checkpoint_and_measure_their_distance_to_another(engine, local, tmp_path):

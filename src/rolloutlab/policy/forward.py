@@ -71,6 +71,40 @@ class Forward:
                 scored[i] = scored_T
         return self._share.sums(scored) if scored else []
 
+    @torch.no_grad()
+    def divergences(self, sequences: Sequence[TokenSequence]) -> list[Tensor]:
+        """KL divergence (model || model without its adapter) before each trained token, over the whole vocabulary.
+
+        It needs no sampled token: a single one, of which checkpoint 0 is much surer, would rule an estimate by these.
+        """
+        measured = [torch.zeros(sequence.trainable) for sequence in sequences]
+        for batch in self.batches(sequences):
+            after_TX = self._before_head(batch)
+            with self._model.disable_adapter():
+                before_TX = self._before_head(batch)
+            width = self._head.out_features if self._head else after_TX.shape[1]
+            size = max(1, self._chunk // width)
+            pairs = zip(torch.split(after_TX, size), torch.split(before_TX, size), strict=True)
+            divergence_T = torch.cat([self._divergence(*pair) for pair in pairs]).cpu()
+            parts = torch.split(divergence_T, [sequences[i].trainable for i in batch.order])
+            for i, part_T in zip(batch.order, parts, strict=True):
+                measured[i] = part_T
+        return self._share.sums(measured) if measured else []
+
+    def _before_head(self, batch: Batch) -> Tensor:
+        """What the logits of trained tokens are computed of, or these themselves where the head is not last."""
+        device = self._model.device
+        read, before_T = batch.read(device), batch.before_T.to(device)
+        if self._head is None:
+            return _rows(self._model(**read, use_cache=False).logits, before_T)
+        return _rows(self._body(**read, use_cache=False).last_hidden_state, before_T)
+
+    def _divergence(self, after_CX: Tensor, before_CX: Tensor) -> Tensor:
+        after_CV, before_CV = (
+            (self._head(each) if self._head else each).float().log_softmax(-1) for each in (after_CX, before_CX)
+        )
+        return (after_CV.exp() * (after_CV - before_CV)).sum(-1)
+
 
 def _rows(values_BLD: Tensor, index_T: Tensor) -> Tensor:
     """Rows of the flattened values, by `embedding`: its gradient sums repeated rows in a deterministic order."""

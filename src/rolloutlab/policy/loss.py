@@ -24,8 +24,8 @@ class RowLoss:
 
     ratio_T: the importance ratios before any bound. clipped_T: the tokens whose gradient a bound changes. With `ppo` it
     is zero above the range for positive advantages, below the range for negative ones, and at `max_weight`; without, it
-    is weighted by the bound, of the range or `max_weight`, instead of the ratio. masked_T: tokens whose ratio `mask_prob_ratio` set to 0; they do not
-    count as clipped.
+    is weighted by the bound, of the range or `max_weight`, instead of the ratio. masked_T: tokens whose ratio
+    `mask_prob_ratio` set to 0; they do not count as clipped.
     """
 
     loss: Tensor

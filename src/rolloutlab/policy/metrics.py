@@ -17,7 +17,10 @@ def metrics_of(
     reference_T: Tensor,
     sampled_T: Tensor,
 ) -> dict[str, float]:
-    """sampled_T: the recorded logprobs, also where `precalculate_logprobs` has put others in the place of `old_T`."""
+    """sampled_T: the recorded logprobs, also where `precalculate_logprobs` has put others in the place of `old_T`.
+
+    `kl_base` is an estimate by sampled tokens, for engines that know no other logprobs; NaN without `base_T`.
+    """
     known_T = ~old_T.isnan()
     known_2T = torch.stack([old_T[known_T], new_T[known_T]]).double()
     delta_T = known_2T[1] - known_2T[0]
@@ -26,7 +29,7 @@ def metrics_of(
         "ratio_mean": float(ratio_T.mean()),
         "ratio_max": float(ratio_T.max()),
         "kl": float((delta_T.expm1() - delta_T).mean()),  # (old || new) by the k3 estimator, never negative
-        "kl_base": _distance(new_T.double(), base_T.double(), sampled_T.double()),
+        "kl_base": _estimate(new_T.double(), base_T.double(), sampled_T.double()),
         "kl_reference": float((new_T - reference_T).double().nanmean()),
         "clipped": float(clipped_T.mean()),
         "masked": float(masked_T.mean()),
@@ -35,19 +38,21 @@ def metrics_of(
     }
 
 
-def _distance(new_T: Tensor, base_T: Tensor, sampled_T: Tensor) -> float:
-    """(new || base) in nats per token, never negative; the mean log ratio in fine-tuning, where `sampled` is unknown.
+def _estimate(new_T: Tensor, base_T: Tensor, sampled_T: Tensor) -> float:
+    """(new || base) in nats per token, as the mean log ratio of sampled tokens, which is below 0 at times.
 
-    The k3 estimator is of tokens that `new` sampled (http://joschu.net/blog/kl-approx.html). Another policy did, so
-    each counts new / sampled times, without which the mean would tend to -(base || new) where that is checkpoint 0.
+    Not k3 (http://joschu.net/blog/kl-approx.html): it is never negative, but exponential in the log ratio, so that
+    single tokens rule its mean over a few hundred. The estimate is of tokens that `new` sampled. Another policy did, so
+    each counts new / sampled times, without which the mean would tend to -(base || new) where that is checkpoint 0. In
+    fine-tuning, where `sampled` is unknown, it is how much more probable the learned tokens have become.
     """
     known_T = ~base_T.isnan()
     if sampled_T.isnan().all():
         return float((new_T - base_T)[known_T].mean())
     known_T &= ~sampled_T.isnan()
-    weight_T = (new_T - sampled_T).exp()
-    delta_T = base_T - new_T
-    return float((weight_T * (delta_T.expm1() - delta_T))[known_T].mean())
+    weight_T = (new_T - sampled_T).exp()[known_T]
+    # divided by the sum of the weights, not by their number: their own noise then cancels
+    return float(weight_T @ (new_T - base_T)[known_T] / weight_T.sum())
 
 
 def _correlation(a_T: Tensor, b_T: Tensor) -> float:

@@ -20,14 +20,18 @@ class TrainingSequence:
 
     at_one: whether it was sampled from the distribution of its logprobs, which is that of temperature and top_p 1.
 
+    measured: whether it is in the sample of which the divergence from checkpoint 0 is measured.
+
     Of each trained token: original_T, the recorded logprob where another replaces it; base_T, the logprob under
-    checkpoint 0, if it is in the sample; reference_T, that under the reference of `kl_penalty_coef`.
+    checkpoint 0, where that serves an estimate of the divergence; reference_T, that under the reference of
+    `kl_penalty_coef`.
     """
 
     tokens: TokenSequence
     advantage: float | Tensor
     weight: float
     at_one: bool = True
+    measured: bool = False
     original_T: Tensor | None = None
     base_T: Tensor | None = None
     reference_T: Tensor | None = None

@@ -24,6 +24,7 @@ from rolloutlab.policy.rows import Row, recorded, tokens_of, with_logprobs
 from rolloutlab.policy.share import WHOLE, Share
 from rolloutlab.policy.state import State
 from rolloutlab.policy.task import Callbacks, Task
+from rolloutlab.policy.token_sequence import TokenSequence
 from rolloutlab.policy.whole_row import WholeRow, whole_row
 
 _STATISTICS = 9
@@ -102,9 +103,10 @@ def _with_references(
     reference: Adapter | None,
     callbacks: Callbacks,
 ) -> Iterator[Row]:
-    """The rows with logprobs under the reference of the penalty, and under checkpoint 0 for a sample or for all.
+    """The rows with logprobs under the reference of the penalty, and marks at the sample for `kl_base`.
 
-    The latter are for `kl_base`, so only of what was sampled from the distribution of its logprobs.
+    The sample is only of what was sampled from the distribution of its logprobs. Of learned tokens, which no policy
+    sampled, it has the logprobs under checkpoint 0 instead.
     """
     penalised = task.options.kl_penalty_coef > 0
     at_one = [s.at_one for row in task.rows for s in row]
@@ -112,14 +114,21 @@ def _with_references(
     first = 0
     for row in _until(callbacks, task.rows):
         tokens = [s.tokens for s in row]
-        chosen = [i for i in range(len(row)) if first + i in picked or (penalised and reference is None)]
+        measured = {i for i in range(len(row)) if first + i in picked}
+        learned = {i for i in measured if all(map(math.isnan, _logprobs(tokens[i])))}
+        chosen = [i for i in range(len(row)) if i in learned or (penalised and reference is None)]
         first += len(row)
         base = dict(zip(chosen, base_logprobs(forward, model, [tokens[i] for i in chosen]), strict=True))
         others: list[Tensor] | dict[int, Tensor] = {}
         if penalised:
             others = base if reference is None else adapter_logprobs(forward, model, reference, tokens)
         yield [
-            replace(s, base_T=base.get(i) if s.at_one else None, reference_T=others[i] if penalised else None)
+            replace(
+                s,
+                measured=i in measured - learned,
+                base_T=base.get(i) if i in learned else None,
+                reference_T=others[i] if penalised else None,
+            )
             for i, s in enumerate(row)
         ]
 
@@ -141,6 +150,7 @@ def _optimizer_step(
     row_tokens = sum(s.tokens.trainable for s in row)
     begin = list(accumulate((s.tokens.trainable for s in row), initial=0))
 
+    divergence_T = _divergences(forward, row)
     whole = _whole_row(forward, row, options, loss) if loss or options.kl_penalty_coef > 0 else None
 
     def loss_and_gradients(batch: Batch) -> tuple[float, tuple[Tensor, ...], Tensor, list[int]]:
@@ -172,7 +182,20 @@ def _optimizer_step(
     if norm.isfinite():
         optimizer.step()
     loss_of_row = whole.result.loss.detach() if whole else total_1
-    return {"loss": float(loss_of_row), "grad_norm": float(norm), **metrics_of(*row_ST)}
+    metrics = {"loss": float(loss_of_row), "grad_norm": float(norm), **metrics_of(*row_ST)}
+    return metrics if divergence_T.isnan().all() else metrics | {"kl_base": float(divergence_T.nanmean())}
+
+
+def _logprobs(tokens: TokenSequence) -> list[float]:
+    """The recorded logprobs of the trained tokens."""
+    return [p for p, trained in zip(tokens.logprobs, tokens.trained, strict=True) if trained]
+
+
+def _divergences(forward: Forward, row: Row) -> Tensor:
+    """The divergence from checkpoint 0 before each trained token of a row; NaN where it is not in the sample."""
+    measured = iter(forward.divergences([s.tokens for s in row if s.measured]))
+    unknown = [torch.full((s.tokens.trainable,), math.nan) for s in row]
+    return torch.cat([next(measured) if s.measured else nan_T for s, nan_T in zip(row, unknown, strict=True)])
 
 
 def _wide(device: torch.device) -> torch.dtype:
