@@ -696,7 +696,7 @@ class Session:
         """
         source = file_path(path)
         with Progress(f"reading {source.name}") as shown:
-            labels = import_file(self.store, source, name, format, partial(shown.update, total=None))
+            labels = import_file(self.store, source, name, format, partial(shown.update, total=None), shown.keep)
         imported = [self.logprobs(label) if logprobs else self.collection(label) for label in labels]
         return imported[0] if len(imported) == 1 else imported
 

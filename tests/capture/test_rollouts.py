@@ -7,6 +7,7 @@ import threading
 import time
 import urllib.request
 from contextlib import closing
+from types import ModuleType
 
 import pytest
 
@@ -240,6 +241,13 @@ def test_a_program_that_calls_nothing_is_an_error_that_says_what_to_use(session)
         session.rollouts("agent", lambda row, client: 1.0)
     assert "client.base_url" in caught.value.hint
     assert session.collections().empty
+
+
+def test_a_program_of_dspy_that_calls_nothing_is_told_of_the_cache(session, monkeypatch):
+    monkeypatch.setitem(sys.modules, "dspy", ModuleType("dspy"))
+    with pytest.raises(SamplingError, match="no call of the program was answered") as caught:
+        session.rollouts("agent", lambda row, client: 1.0)
+    assert caught.value.hint == "dspy.LM(..., cache=False): DSPy may have taken answers from its cache"
 
 
 def test_rollouts_without_a_call_leave_the_others_and_resume_plays_them(session):

@@ -87,10 +87,41 @@ def test_the_lines_of_verifiers_have_traces_with_scores_and_weights(session, tmp
     assert found["b1"].reward is None
 
 
+def test_results_of_verifiers_0_3_are_joined_by_their_trajectory(session, tmp_path):
+    metrics = {"right": 1.0, "num_turns": 2.0}
+    lines = [
+        {"example_id": 0, "reward": 0.5, "metrics": metrics, **metrics, "trajectory_id": "a1"},
+        {"example_id": 0, "reward": 0.25, "metrics": {}, "trajectory": [{"trajectory_id": "a2", "reward": None}]},
+        {"example_id": 1, "reward": float("nan"), "metrics": {"right": None}, "trajectory_id": "b1"},
+    ]
+    path = tmp_path / "results.jsonl"
+    path.write_text("\n".join(map(json.dumps, lines)))
+    found = sessions(session.capture("eval", evaluator(["a1", "b1", "a2"]), results=str(path)))
+    assert (found["a1"].reward, found["a1"].components) == (0.5, metrics)
+    assert (found["a2"].reward, found["b1"].reward) == (0.25, None)
+    path.write_text(json.dumps({"example_id": 0, "reward": 1.0}))
+    with pytest.raises(InputError, match="line 1 has no id of a session") as refused:
+        session.join_results("eval", str(path))
+    assert refused.value.hint == "vf-eval ... --state-columns trajectory_id"
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe{\x00", b"\xff", b"\x1f\x8bdamaged", None])
+def test_results_that_cannot_be_read_are_an_error_with_what_to_do(session, tmp_path, content):
+    path = tmp_path / "results.jsonl"
+    if content is None:
+        path.mkdir()
+    else:
+        path.write_bytes(content)
+    session.capture("eval", evaluator(["a1"]))
+    with pytest.raises(InputError, match=r"results\.jsonl") as refused:
+        session.join_results("eval", str(path))
+    assert refused.value.hint
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "line 1 is not JSON"),
+        ("{", "line 1, column 2: not JSON"),
         ("[]", "line 1 is not an object"),
         ('{"traces": [7]}', "line 1 is not an object"),
         ('{"traces": [{"id": "a1", "rewards": {"right": {"weight": 1}}}]}', "the reward of right is None"),

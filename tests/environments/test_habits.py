@@ -108,7 +108,23 @@ def foreign(package, body):
         ),
         (
             foreign("gymnasium", "  def reset(self, *, seed=None, options=None): return 0, {}") + "\nGame = Game()",
-            "this is one Game, and each rollout needs its own\n  -> gymnasium:ID",
+            "this is one Game, and each rollout needs its own\n  -> a class with reset(seed) and step(answer)",
+        ),
+        (
+            foreign("gymnasium", "  def reset(self, *, seed=None, options=None): return 0, {}\n"
+            "  def step(self, action): return 0, 1.0, True, False, {}"),
+            "Game is an environment of Gymnasium, whose step takes an action of its action_space, not a text\n"
+            "  -> a class with reset(seed) and step(answer) around Game: docs/environments.md",
+        ),
+        (
+            foreign("gym.core", "  metadata = {'render_modes': ['human', 'ansi']}\n"
+            "  def __init__(self, row=None): pass\n  def reset(self, seed=None, options=None): return 0, {}"),
+            "-> gymnasium.register('Game-v0', Game), then --env gymnasium:Game-v0",
+        ),
+        (
+            foreign("gymnasium", "  def reset(self, *, seed=None, options=None): return 0, {}")
+            + "\nMade = Game\ndef Game(row): return Made()",
+            "Game is an environment of Gymnasium, whose step takes an action",
         ),
         (
             foreign("openenv.core", "  def reset(self, seed=None, episode_id=None, **kwargs): return self\n"

@@ -219,6 +219,56 @@ def test_a_parquet_file_is_learned_and_imported(notebook, tmp_path, capsys):
     assert list(map(json.loads, calls)) == [{"city": "Paris"}, {"a": 1, "b": 2}]
 
 
+def test_a_conversation_that_begins_with_the_model_is_learned_from_its_first_question_on(notebook, file):
+    shared = [
+        {"from": "gpt", "value": "I am here"},
+        {"from": "human", "value": "hello"},
+        {"from": "gpt", "value": "fox"},
+    ]
+    file.write_text(json.dumps({"conversations": shared}))
+    (sent,) = map(json.loads, FineTuning("lab/a", (), (file,), None, wire.SFTTrainingConfig(), {}))
+    assert [(m["role"], m.get("weight")) for m in sent["messages"]] == [
+        ("assistant", 0),
+        ("user", None),
+        ("assistant", None),
+    ]
+    begun = notebook.run(f"%%train {file} --sft --dry-run").report()
+    assert "1 conversation beginning with the model, whose first message is context (facts.jsonl, line 1)" in begun
+    file.write_text(json.dumps(LINE))
+    alone = notebook.run(f"%%train {file} --sft --dry-run").report()
+    assert begun[0] == alone[0]
+    assert not any("beginning with the model" in line for line in alone)
+
+
+def test_a_nan_in_a_line_is_a_missing_value(notebook, file):
+    file.write_text(json.dumps({**LINE, "score": float("nan"), "more": [float("nan"), {"a": "NaN"}]}))
+    assert notebook.run(f"%%train {file} --sft --dry-run").report()[0].startswith("1 conversation, ")
+    notebook.run(f"%import {file} facts_with_nan")
+    (trajectory,) = notebook.lab.collection("facts_with_nan").trajectories
+    assert dict(trajectory.row) == {"score": None, "more": [None, {"a": "NaN"}]}
+
+
+def test_a_column_that_cannot_be_kept_is_left_out_of_an_import_by_name(notebook, tmp_path, capsys):
+    pyarrow = pytest.importorskip("pyarrow")
+    row = {**LINE, "made": datetime(2026, 1, 31), "image": b"\xff", "metadata": "no JSON", "score": float("nan")}
+    pytest.importorskip("pyarrow.parquet").write_table(pyarrow.Table.from_pylist([row]), tmp_path / "odd.parquet")
+    notebook.run(f"%import {tmp_path / 'odd.parquet'} odd")
+    assert (
+        "odd.parquet, row 1, column 'image': a bytes cannot be kept as JSON: left out of 1 row"
+        in capsys.readouterr().out
+    )
+    (trajectory,) = notebook.lab.collection("odd").trajectories
+    assert dict(trajectory.row) == {"made": "2026-01-31T00:00:00", "metadata": "no JSON"}
+    assert (
+        notebook.run(f"%%train {tmp_path / 'odd.parquet'} --sft --dry-run").report()[0].startswith("1 conversation, ")
+    )
+    message = {**ASK, "content": [{"type": "image", "image": b"\xff"}]}
+    table = pyarrow.Table.from_pylist([{"messages": [message], "x": 1}])
+    pytest.importorskip("pyarrow.parquet").write_table(table, tmp_path / "images.parquet")
+    for cell in (f"%import {tmp_path / 'images.parquet'} odd", f"%%train {tmp_path / 'images.parquet'} --sft"):
+        assert "images.parquet, row 1, column 'messages': a bytes cannot be kept" in notebook.error(cell)
+
+
 @pytest.mark.parametrize("line", [{"instruction": "a", "output": "b"}, {"prompt": "a", "chosen": "b"}, {"prompt": 3}])
 def test_a_line_of_an_unknown_shape_is_named_with_what_it_has(notebook, file, line):
     file.write_text(json.dumps(line))

@@ -361,6 +361,16 @@ def test_the_last_answer_of_a_training_set_is_left_out_and_told_and_stays_in_the
     assert repr(Preview(work)).startswith(work.notes[0])
 
 
+def test_a_conversation_that_begins_with_the_model_is_sent_so_and_a_line_says_what_leaves_that_out():
+    shared = [{"from": "gpt", "value": "I am here"}, {"from": "human", "value": "a"}]
+    work = work_of(over=[{"prompt": shared}, {"prompt": shared[1:]}])
+    assert requests(work) == [[assistant("I am here"), user("a")], [user("a")]]
+    assert list(work.notes) == [
+        "1 conversation of prompt beginning with the model "
+        "-> lambda row: row['prompt'][1:], as the prompt, leaves its message out"
+    ]
+
+
 def test_an_empty_assistant_message_is_a_turn_of_the_policy():
     work = work_of(over=[{"prompt": [user("a"), assistant(""), user("b")]}])
     assert requests(work) == [[user("a")]]

@@ -257,3 +257,52 @@ def test_a_file_that_lost_its_rewards_clears_nothing(collection, give, exported)
     edited(path, **{"0/0": "", "0/1": ""})
     with pytest.raises(RewardError, match="2 would be cleared"):
         collection.update_rewards_from(path)
+
+
+def _as_polars(frame):
+    return pytest.importorskip("polars").from_pandas(frame.reset_index())
+
+
+def _as_csv(frame, **how):
+    return pd.read_csv(io.StringIO(frame.to_csv(**how)))
+
+
+SAVED = {
+    "as it is": lambda frame: frame,
+    "polars": _as_polars,
+    "polars with another name": lambda frame: _as_polars(frame).rename({"trajectory": "which"}),
+    "a column": lambda frame: frame.reset_index(),
+    "csv": _as_csv,
+    "csv without the name of the index": lambda frame: _as_csv(frame, index_label=""),
+    "shuffled": lambda frame: _as_csv(frame.iloc[::-1]),
+    "spreadsheet": lambda frame: _as_csv(frame.reset_index().assign(trajectory="'" + frame.index)),
+    "generation": lambda frame: frame.rename(index=lambda name: name.replace("/", ":1/", 1)),
+}
+
+
+@pytest.mark.parametrize("saved", SAVED)
+def test_an_edited_frame_of_any_kind_comes_back(collection, give, saved):
+    give(0.5, 1.0, 1 / 3)
+    frame = collection.to_frame()
+    frame["reward"] = [0.0, None, 1 / 3, 0.75, None, None]
+    edits = collection.update_rewards(SAVED[saved](frame))
+    assert (len(edits), edits.cleared) == (3, 1)
+    assert rewards(collection) == [0.0, None, 1 / 3, 0.75, None, None]
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        (lambda frame: frame.reset_index(drop=True), NotFoundError, r"there is no trajectory '\d'"),
+        (lambda frame: frame.assign(reward="much"), RewardError, "'much'"),
+        (lambda frame: pd.concat([frame.reset_index()] * 2), InputError, "the trajectory 'capitals/0/0' twice"),
+        (lambda frame: _as_polars(frame.reset_index(drop=True)).drop("index"), InputError, "no column 'trajectory'"),
+        (lambda frame: frame.drop(columns="reward"), InputError, "no column 'reward'"),
+    ],
+)
+def test_a_frame_without_names_or_rewards_changes_nothing(collection, give, change, error, message):
+    give(0.5, 1.0)
+    with pytest.raises(error, match=message) as refused:
+        collection.update_rewards(change(collection.to_frame()))
+    assert refused.value.hint
+    assert rewards(collection)[:2] == [0.5, 1.0]

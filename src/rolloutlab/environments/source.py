@@ -6,7 +6,7 @@ from inspect import isasyncgenfunction, isclass, iscoroutinefunction, isgenerato
 from typing import Any
 
 from rolloutlab.environments.adapters import adapted
-from rolloutlab.environments.foreign import advice
+from rolloutlab.environments.foreign import advice, check_no_gym
 from rolloutlab.environments.protocol import Source
 from rolloutlab.environments.short_form import AsyncGeneratorEnvironment, GeneratorEnvironment
 from rolloutlab.environments.trl import TrlSource, is_trl_factory
@@ -61,6 +61,7 @@ class FactorySource:
         self._factory = factory
         function: Any = factory.func if isinstance(factory, partial) else factory
         self.name = getattr(function, "__name__", type(function).__name__)
+        check_no_gym(function)
         self._short_form: Any = None
         methods = (getattr(function, name, None) for name in ("reset", "step"))
         self.is_async = isasyncgenfunction(function) or any(map(iscoroutinefunction, (function, *methods)))
@@ -73,7 +74,11 @@ class FactorySource:
             raise InputError(f"{self.name} has no reset", hint=hint)
 
     def environment(self, row: Mapping[str, Any]) -> Any:
-        return self._short_form(self._factory, row) if self._short_form else self._factory(row)
+        if self._short_form:
+            return self._short_form(self._factory, row)
+        made = self._factory(row)
+        check_no_gym(made)
+        return made
 
     def rows(self, limit: int | None, seed: int) -> list[dict[str, Any]]:  # noqa: ARG002 - of the protocol
         """Empty rows, one by default: groups that differ in their seed."""

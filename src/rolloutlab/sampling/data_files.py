@@ -71,7 +71,7 @@ def records(path: Path) -> Iterator[Record]:
     with reading(path) as file:
         if file.peek(2)[:2] in _UTF_16_MARKS:  # type: ignore[attr-defined]  # a BufferedReader
             raise InputError(f"{path.name} is UTF-16, not UTF-8", hint='pandas.read_csv(..., encoding="utf-16")')
-        yield from (read or _json_lines)(file, path.name)
+        yield from (read or json_lines)(file, path.name)
 
 
 @contextmanager
@@ -104,7 +104,12 @@ def _unpacked(raw: io.BufferedReader) -> io.BufferedReader:
     return raw
 
 
-def _json_lines(file: Iterable[bytes], name: str) -> Iterator[Record]:
+def json_lines(file: Iterable[bytes], name: str) -> Iterator[Record]:
+    """The values of JSON Lines with their places, in which the file has this name.
+
+    Raises:
+        InputError: a line is no JSON, not UTF-8 or too long.
+    """
     for place, line in _lines(file, name):
         if line.strip():
             yield place, _parsed(line, place, cut=not line.endswith("\n"))
@@ -160,7 +165,7 @@ def _json(file: IO[bytes], name: str) -> Iterator[Record]:
     while (more := file.readline(MAX_BYTES)) and not more.strip():
         blank += 1  # not kept: gzip packs a billion of them into a megabyte
     if not first.strip() or (more.strip() and _is_json(first)):
-        yield from _json_lines(chain([first], repeat(b"\n", blank), [more] if more else [], file), name)
+        yield from json_lines(chain([first], repeat(b"\n", blank), [more] if more else [], file), name)
         return
     between = b"\n" * min(blank, MAX_BYTES)
     lines = _lines(io.BytesIO(b"".join([first, between, more, file.read(MAX_BYTES)])), name)
@@ -364,8 +369,8 @@ def _parquet(file: IO[bytes], name: str) -> Iterator[Record]:
 
 
 _READERS: dict[str, Callable[[IO[bytes], str], Iterator[Record]]] = {
-    "jsonl": _json_lines,
-    "ndjson": _json_lines,
+    "jsonl": json_lines,
+    "ndjson": json_lines,
     "json": _json,
     "csv": _csv,
     "tsv": _tsv,

@@ -85,6 +85,11 @@ def kinds_of(rows: Sequence[Row]) -> dict[str, str]:
     return {column: kind for column, (kind, *others) in kinds.items() if kind and not others}
 
 
+def plain_row(place: str, row: Mapping[str, Any]) -> Row:
+    """A row of Parquet with values of JSON; it knows why others are left out."""
+    return _plain_row(place, row, row, structs=True, present=PRESENT)
+
+
 def left_out(rows: Sequence[Row]) -> list[str]:
     """A line for each column of which values are left out, as they cannot be JSON."""
     errors = {column: error for row in reversed(rows) for column, error in row.unusable.items()}

@@ -150,6 +150,9 @@ def _notes(template: PromptTemplate, rows: Sequence[Row], tools: Tools) -> list[
         value = f"json.loads({value})" if texts else value
         what = f"{count(answered, 'conversation')} of {template.column} without the last answer, which the policy gives"
         notes.append(f"{what} -> {value}[-1] in a reward function has it")
+    if begun := sum(map(template.begins_with_answer, rows)):
+        what = f"{count(begun, 'conversation')} of {template.column} beginning with the model"
+        notes.append(f"{what} -> lambda row: row[{template.column!r}][1:], as the prompt, leaves its message out")
     return notes
 
 

@@ -81,6 +81,12 @@ class PromptTemplate:
         value = None if self.column is None else row.get(self.column)
         return ends_with_answer(listed(value) or read_json(value))
 
+    def begins_with_answer(self, row: Mapping[str, Any]) -> bool:
+        """Whether the conversation in a row begins with the model, which some chat templates refuse."""
+        value = None if self.column is None else row.get(self.column)
+        messages = listed(value) or read_json(value) or []
+        return len(messages) > 1 and ends_with_answer(messages[:1])
+
     def has_json(self, row: Mapping[str, Any]) -> bool:
         """Whether the conversation in a row is JSON text, of which `group` makes messages."""
         return self.column is not None and read_json(row.get(self.column)) is not None

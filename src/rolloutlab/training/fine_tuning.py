@@ -3,7 +3,7 @@
 import json
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,7 +31,7 @@ from rolloutlab.settings import Address
 from rolloutlab.store.jobs import SubmittedJobs
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import SubmittedJob, dumped, now
-from rolloutlab.training.fine_tuning_lines import as_line
+from rolloutlab.training.fine_tuning_lines import as_line, begins_with_answer
 from rolloutlab.training.submission import recorded
 from rolloutlab.trajectories.collection import Collection, select
 from rolloutlab.trajectories.files import file_path, parquet
@@ -50,7 +50,7 @@ class FineTuning:
     """What a job of `model` is to learn: trajectories of collections, and the lines of files.
 
     chosen: names of trajectories, by the label of their collection; None where all of it is chosen. options: as
-    recorded with the job.
+    recorded with the job. opened: places of conversations that begin with the model, of the lines read so far.
     """
 
     model: str
@@ -59,6 +59,7 @@ class FineTuning:
     chosen: Mapping[str, frozenset[str]] | None
     config: SFTTrainingConfig
     options: Mapping[str, Any]
+    opened: list[str] = field(default_factory=list, compare=False)
 
     @property
     def names(self) -> str:
@@ -85,12 +86,16 @@ class FineTuning:
             structs = is_parquet(path.name)
             for place, value in parquet.documents(path) if structs else documents(path):
                 line = as_line(value, place, structs=structs)
+                if begins_with_answer(line):
+                    self.opened.append(place)
                 conversation = checked(Conversation, line, place).model_copy(update={"name": place})
                 yield _line(conversation.to_json(), place)
 
     def warnings(self) -> list[str]:
-        """About prompts that are kept to compare on."""
-        return [
+        """About prompts that are kept to compare on, and first messages of the model, once the lines are read."""
+        own = count(len(self.opened), "conversation")
+        opened = f"{own} beginning with the model, whose first message is context ({', '.join(self.opened[:3])})"
+        return [opened] * bool(self.opened) + [
             f"{count(held, 'prompt')} of {c.name} held out by a split, to compare on"
             f" -> sample {c.name} --over split.train"
             for c in self.collections

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from rolloutlab.api.wire.fine_tuning import MASKS
 from rolloutlab.errors import InputError
 from rolloutlab.sampling.conversation import are_structs, as_tools, messages_of, parsed_json, tools_of
 
@@ -37,6 +38,20 @@ def as_line(value: Any, place: str, *, structs: bool = False) -> Any:
     described = {name: tools_of(line[name], structs=structs) for name in ("tools", "functions") if line.get(name)}
     known = {name: each for name, each in line.items() if name in _KNOWN} if structs else line
     return {**known, **described}
+
+
+def begins_with_answer(line: Any) -> bool:
+    """Whether a conversation begins with the model, as some of ShareGPT do; that message is then made context.
+
+    It answers nothing, so that a policy would learn to speak unasked.
+    """
+    messages: Any = line.get("messages") if isinstance(line, Mapping) else None
+    if not _are_mappings(messages) or messages[0].get("role") != "assistant":
+        return False
+    if len(messages) == 1 or any(name in messages[0] for name in MASKS):
+        return False
+    messages[0]["weight"] = 0
+    return True
 
 
 def _messages(line: dict[str, Any], place: str) -> list[Any]:

@@ -18,7 +18,7 @@ from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import Edit, Group, StoredCollection, StoredTrajectory, TrajectorySummary
 from rolloutlab.trajectories.files import file_path
 from rolloutlab.trajectories.group_view import AskLogprobs, GroupView, rank
-from rolloutlab.trajectories.reward_edits import RewardEdits, give_edited, give_from_file
+from rolloutlab.trajectories.reward_edits import RewardEdits, give_edited, give_from_file, rewards_of_frame
 from rolloutlab.trajectories.rewards_rows import RewardsRows
 from rolloutlab.trajectories.tables import AFTER, EPISODE_END, REASONING, trajectory_frame
 from rolloutlab.widgets import collection as render
@@ -151,17 +151,15 @@ class Collection:
     def update_rewards(self, frame: "pd.DataFrame") -> RewardEdits:
         """Take the rewards of an edited `to_frame()`; all changes or none, each logged with who, when, old and new.
 
-        None or NaN where there was a reward clears it; the result counts them, and undoing the change brings them back.
+        frame: of pandas or polars, also read from a file; names are its index, or a column such as `trajectory`. None
+        or NaN where there was a reward clears it; the result counts them, and undoing the change brings them back.
 
         Raises:
             NotFoundError: a row is not a trajectory of this collection.
             RewardError: a reward is not a finite number, or the frame has no reward any more.
         """
-        if "reward" not in frame.columns:
-            raise InputError("the frame has no column 'reward'", hint="frame = collection.to_frame()")
-        if not frame.index.is_unique:
-            raise InputError("the frame has a trajectory twice", hint="frame[~frame.index.duplicated()]")
-        known, table = self._by_name(), {str(name): value for name, value in frame["reward"].items()}
+        known = self._by_name()
+        table = rewards_of_frame(frame, known)
         for name in table.keys() - known.keys():
             hint = "collection.to_frame().index"
             raise NotFoundError(f"there is no trajectory {name!r} in this collection", hint=hint)

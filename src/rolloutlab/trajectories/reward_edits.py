@@ -1,7 +1,8 @@
 """Edits of rewards by hand from a table: an edited DataFrame, or a file that a spreadsheet has saved."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,40 @@ def give_edited(
     return RewardEdits(rewards.give(scores, "hand", cleared=cleared), unknown)
 
 
+def rewards_of_frame(frame: Any, known: Collection[str]) -> dict[str, Any]:
+    """The rewards of a frame by the names of trajectories: those of its index, or of a column.
+
+    A frame of polars has no index, and one that was saved as CSV and read again has it as a column: `trajectory`,
+    `name`, or whichever has nothing but names that are known.
+
+    Raises:
+        InputError: there is no column of rewards or names, or a name is there twice.
+    """
+    columns = list(frame.columns)
+    if "reward" not in columns:
+        raise InputError("the frame has no column 'reward'", hint="frame = collection.to_frame()")
+    has_index = hasattr(frame, "iloc")  # polars has none
+    names = list(map(_tidy, frame.index)) if has_index else []
+    if not any(name in known for name in names):
+        texts = {column: list(map(_tidy, frame[column])) for column in columns if column != "reward"}
+        named = [column for column in _NAMES if column in texts]
+        like = [column for column, values in texts.items() if values and all(value in known for value in values)]
+        if named or like:
+            names = texts[[*named, *like][0]]
+        elif not has_index:
+            hint = "polars.from_pandas(collection.to_frame().reset_index())"
+            raise InputError("the frame has no column 'trajectory'", hint=hint)
+    twice = [name for name, times in Counter(names).items() if times > 1]
+    if twice:
+        raise InputError(f"the frame has the trajectory {twice[0]!r} twice", hint="frame[~frame.index.duplicated()]")
+    return dict(zip(names, frame["reward"], strict=True))
+
+
+def _tidy(name: Any) -> str:
+    """A name as it is stored; one quote before it keeps a spreadsheet from reading it as a formula."""
+    return str(name).strip().removeprefix("'")
+
+
 def give_from_file(rewards: Rewards, known: Mapping[str, StoredTrajectory], path: Path) -> RewardEdits:
     """As `give_edited`, from the columns `trajectory` and `reward` of a file, in whatever order and among any others.
 
@@ -93,7 +128,7 @@ def _name(place: str, row: Any) -> str:
     if column is None or "reward" not in row:
         missing = "trajectory" if column is None else "reward"
         raise InputError(f"{place}: there is no column {missing!r}", hint="%export NAME labels.csv writes both")
-    return str(row[column]).strip().removeprefix("'")
+    return _tidy(row[column])
 
 
 def _reward(place: str, value: Any) -> float | None:

@@ -1,19 +1,20 @@
 """Rewards of a program that runs many samples, from the files that it writes, joined to its sessions."""
 
-import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from glob import glob
+from pathlib import Path
 from typing import Any
 
-from rolloutlab.api.wire.json_size import too_large
 from rolloutlab.errors import InputError, RewardError
+from rolloutlab.sampling.data_files import json_lines, reading
 from rolloutlab.sampling.programs.runner import components_of
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import Ref, Score, StoredCollection
 from rolloutlab.store.rewards import finite, total
 
-_IDS = ("session_id", "trace_id", "id")
+_IDS = ("session_id", "trace_id", "trajectory_id", "id")
 
 
 @dataclass(frozen=True)
@@ -27,10 +28,11 @@ class SessionResult:
 def read_results(pattern: str) -> dict[str, SessionResult]:
     """The rewards in files of JSON Lines, by the id of their session. pattern: may have `*` and `**`.
 
-    A line has its `session_id`, `trace_id` or `id`, a number `reward`, and an object of numbers `rewards`, which are
-    the components; a reward that is not there is their sum. Of several ids, any may be that of the session. Or it has
-    a list `traces` of such objects, whose components are `{score, weight}`, or null where nothing was scored, as
-    verifiers writes them.
+    A line has its `session_id`, `trace_id`, `trajectory_id` or `id`, a number `reward`, and an object of numbers
+    `rewards`, which are the components; a reward that is not there is their sum. Of several ids, any may be that of the
+    session. Or it has a list `traces` of such objects, whose components are `{score, weight}`, or null where nothing
+    was scored, as verifiers 0.4 writes them. verifiers 0.3 calls the components `metrics`, and writes `trajectory_id`
+    only when it is told to, or in each step of a `trajectory`.
 
     Raises:
         InputError: there is no such file, or a line is not like that.
@@ -40,9 +42,11 @@ def read_results(pattern: str) -> dict[str, SessionResult]:
     by_id: dict[str, dict[str, SessionResult]] = {key: {} for key in _IDS}
     for path in paths:
         for place, line in _lines(path):
-            ids = {key: str(line[key]) for key in _IDS if line.get(key) not in (None, "")}
+            ids = _ids_of(line)
             if not ids:
-                raise InputError(f"{place} has no id of a session", hint=", ".join(_IDS))
+                is_verifiers = "example_id" in line
+                hint = "vf-eval ... --state-columns trajectory_id" if is_verifiers else ", ".join(_IDS)
+                raise InputError(f"{place} has no id of a session", hint=hint)
             result = _result(place, line)
             for key, value in ids.items():
                 by_id[key][value] = result
@@ -67,33 +71,39 @@ def join_results(lab: Lab, collection: StoredCollection, results: Mapping[str, S
     return len(newest)
 
 
+def _ids_of(line: Mapping[str, Any]) -> dict[str, str]:
+    """The ids that a line has, by their names; that of a trajectory may be in its steps alone."""
+    steps = line.get("trajectory")
+    first = steps[0] if isinstance(steps, list) and steps and isinstance(steps[0], dict) else {}
+    named = {"trajectory_id": first.get("trajectory_id"), **line}
+    return {key: str(named[key]) for key in _IDS if named.get(key) not in (None, "")}
+
+
 def _lines(path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    with open(path, encoding="utf-8") as file:  # noqa: PTH123 - of a text
-        for number, text in enumerate(file, 1):
-            if text.strip():
-                if why := too_large(text):
-                    raise InputError(f"{path}, line {number}: {why}")
-                try:
-                    line = json.loads(text)
-                except ValueError:
-                    raise InputError(f"{path}, line {number} is not JSON") from None
-                traces = line.get("traces") if isinstance(line, dict) else None
-                for each in traces if isinstance(traces, list) else [line]:
-                    if not isinstance(each, dict):
-                        raise InputError(f"{path}, line {number} is not an object")
-                    yield f"{path}, line {number}", each
+    with reading(Path(path)) as file:
+        for place, line in json_lines(file, path):
+            traces = line.get("traces") if isinstance(line, dict) else None
+            for each in traces if isinstance(traces, list) else [line]:
+                if not isinstance(each, dict):
+                    hint = '{"session_id": "a1", "reward": 1.0} in each line'
+                    raise InputError(f"{place} is not an object", hint=hint)
+                yield place, each
 
 
 def _result(place: str, line: Mapping[str, Any]) -> SessionResult:
-    parts = line.get("rewards")
-    parts = parts if isinstance(parts, dict) and None not in parts.values() else {}
+    parts = line.get("rewards", line.get("metrics") if "example_id" in line else None)
+    parts = parts if isinstance(parts, dict) and not any(map(_is_missing, parts.values())) else {}
     try:
         components = components_of({name: _component(name, value) for name, value in parts.items()})
-        if line.get("reward") is not None:
+        if not _is_missing(line.get("reward")):
             return SessionResult(finite(line["reward"], place), components)
         return SessionResult(total(components.values(), place) if components else None, components)
     except RewardError as error:
-        raise InputError(f"{place}: {error.message}") from None
+        raise InputError(f"{place}: {error.message}", hint=error.hint or '"reward": 1.0') from None
+
+
+def _is_missing(value: Any) -> bool:
+    return value is None or (isinstance(value, float) and math.isnan(value))
 
 
 def _component(name: str, value: Any) -> float:

@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -155,11 +156,24 @@ class ProgramRunner:
 
     def _count_failure(self, end: ProgramEnd) -> None:
         why = "; ".join(["no call of the program was answered", *end.logs])
-        failure = SamplingError(why, hint="client.base_url and client.api_key are what a program has to use")
+        failure = SamplingError(
+            why, hint=no_call_hint("client.base_url and client.api_key are what a program has to use")
+        )
         self._failures += 1
         self._failed(failure)
         if not self._successes and self._failures >= _MAX_FAILURES:
             raise failure
+
+
+def no_call_hint(otherwise: str) -> str:
+    """What to type where a program has made no call.
+
+    DSPy keeps answers on the disk, by the model's name, prompt and settings but not by the address: an answer of an
+    earlier run, or of another rollout of the same prompt, comes without a call.
+    """
+    return (
+        "dspy.LM(..., cache=False): DSPy may have taken answers from its cache" if "dspy" in sys.modules else otherwise
+    )
 
 
 def program_end(thread: OwnThread, timeout: float) -> ProgramEnd:

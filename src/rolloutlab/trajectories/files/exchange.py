@@ -8,6 +8,8 @@ from typing import Any
 
 from rolloutlab.errors import InputError
 from rolloutlab.objective.preflight import count
+from rolloutlab.sampling.dataset import left_out
+from rolloutlab.sampling.prompt import Row
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import CollectionSummary, Group, Recorded, StoredCollection, StoredTrajectory
 from rolloutlab.trajectories.files import EXPORTS, art, columns, openai, parquet, spreadsheet
@@ -142,10 +144,15 @@ _READERS = {"jsonl": columns.read_rows, "parquet": columns.read_rows, "openai": 
 
 
 def import_file(
-    lab: Lab, path: Path, name: str | None, kind: str | None, on_progress: Callable[[int], None]
+    lab: Lab,
+    path: Path,
+    name: str | None,
+    kind: str | None,
+    on_progress: Callable[[int], None],
+    say: Callable[[str], None] = lambda _: None,
 ) -> list[str]:
     """Read a file into new collections; their labels with generations. `on_progress` gets the number of trajectories
-    read so far.
+    read so far, `say` a line for each column of which values are left out.
 
     name: of the collection; by default that in the file. kind: the format; by default that of the first line.
 
@@ -157,10 +164,14 @@ def import_file(
         raise InputError("a CSV has no conversations: only its rewards can be read", hint="%rewards NAME --from FILE")
     if name:
         lab.check_name(name)
-    values = parquet.documents(path) if path.suffix == ".parquet" else documents(path)
+    dropped: list[Row] = []
+    values = parquet.documents(path, dropped) if path.suffix == ".parquet" else documents(path)
     with lab.draft() as draft:
         draft.add(_counted(_recorded(values, name, kind), on_progress))
-        return draft.publish()
+        labels = draft.publish()
+    for line in left_out(dropped):
+        say(line)
+    return labels
 
 
 def _kind_of(document: Any) -> str:

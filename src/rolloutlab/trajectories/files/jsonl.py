@@ -99,9 +99,23 @@ def _bounded(text: bytes, place: str) -> bytes:
 def _parsed(text: bytes, place: str) -> Any:
     if why := too_large(text):
         raise InputError(f"{place}: {why}", hint="JSON lines, a trajectory or a group in each")
+    hint = "a file of JSON lines, .jsonl or .jsonl.gz"
     try:
-        return from_json(text.decode(), allow_inf_nan=False)
+        decoded = text.decode()
+        try:
+            return from_json(decoded, allow_inf_nan=False)
+        except ValueError:
+            if "NaN" not in decoded:
+                raise
+            # once more through the strict parser, which also refuses half of a surrogate pair
+            return from_json(json.dumps(json.loads(decoded, parse_constant=_constant)), allow_inf_nan=False)
     except UnicodeDecodeError as error:
-        raise InputError(f"{place}: not UTF-8", hint="a file of JSON lines, .jsonl or .jsonl.gz") from error
-    except ValueError as error:
-        raise InputError(f"{place}: not JSON: {error}", hint="a file of JSON lines, .jsonl or .jsonl.gz") from error
+        raise InputError(f"{place}: not UTF-8", hint=hint) from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{place}: not JSON: {error}", hint=hint) from error
+
+
+def _constant(name: str) -> None:
+    """None for NaN, which Python and pandas write for a missing number; ValueError for an infinite one."""
+    if name != "NaN":
+        raise ValueError(f"{name} is no number")

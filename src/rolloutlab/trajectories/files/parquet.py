@@ -13,12 +13,18 @@ from pydantic_core import from_json
 from rolloutlab.api.wire.json_size import too_large
 from rolloutlab.errors import InputError
 from rolloutlab.sampling.conversation import messages_of, tools_of
+from rolloutlab.sampling.dataset import plain_row
 from rolloutlab.sampling.parquet_rows import parquet_rows, pyarrow_for
+from rolloutlab.sampling.prompt import Row
 from rolloutlab.store.models import Group, StoredCollection
 from rolloutlab.trajectories.files.columns import FURTHER, to_columns
 from rolloutlab.trajectories.files.jsonl import Document, dumped
 
 _JSON = ("row", "sampling", "components", "messages_and_choices", *FURTHER, "extra")
+_OWN = {"collection", "generation", "group", "messages_and_choices", "sampling"}
+"""Columns that only files of `write` have."""
+_CONVERSATIONS = {"messages", "messages_and_choices", "conversations", "prompt", "completion"}
+"""Columns without which a row is none."""
 _ROWS = 512  # rows of a row group
 
 
@@ -37,8 +43,10 @@ def write(path: Path, groups: Iterable[tuple[StoredCollection, Group]]) -> None:
             file.write_table(pyarrow.Table.from_pylist(batch, schema))
 
 
-def documents(path: Path) -> Iterator[Document]:
+def documents(path: Path, dropped: list[Row] | None = None) -> Iterator[Document]:
     """The rows of a file as the JSONL has them, or the groups of a log of `openpipe-art`.
+
+    dropped: gets an empty row for each row of which a value cannot be JSON, which knows the columns and why.
 
     Raises:
         InputError: pyarrow is not installed, the file is not Parquet, or a column has another type.
@@ -51,8 +59,10 @@ def documents(path: Path) -> Iterator[Document]:
     every = chain([first], numbered)
     if "group_index" in first[1]:
         yield from _logged(every)
-    else:
+    elif first[1].keys() >= _OWN:
         yield from ((place, _columns(place, row)) for place, row in every)
+    else:
+        yield from ((place, _foreign(place, row, [] if dropped is None else dropped)) for place, row in every)
 
 
 def _kinds() -> dict[str, str]:
@@ -64,7 +74,23 @@ def _kinds() -> dict[str, str]:
 
 def _columns(place: str, row: Mapping[str, Any]) -> dict[str, Any]:
     present = {name: value for name, value in row.items() if value is not None}
-    values = {name: _parsed(place, name, value) if name in _JSON else value for name, value in present.items()}
+    return {name: _parsed(place, name, value) if name in _JSON else value for name, value in present.items()}
+
+
+def _foreign(place: str, row: Mapping[str, Any], dropped: list[Row]) -> dict[str, Any]:
+    """A row of a file of another tool, whose columns of our names may be any text, and which may have dates."""
+    plain = plain_row(place, row)
+    for column in _CONVERSATIONS & plain.unusable.keys():
+        raise plain.unusable[column]
+    dropped += [Row(unusable=plain.unusable)] if plain.unusable else []
+    values: dict[str, Any] = {}
+    for name, value in plain.items():
+        try:
+            values |= _columns(place, {name: value})
+        except InputError:
+            if name in _CONVERSATIONS:
+                raise
+            values[name] = value
     messages = values.get("messages")
     if isinstance(messages, list) and messages and all(isinstance(each, dict) for each in messages):
         tools = values.get("tools")
