@@ -16,7 +16,7 @@ from typing import Any
 
 from filelock import AcquireReturnProxy, FileLock, Timeout
 
-from rolloutlab.errors import LabError
+from rolloutlab.errors import InputError, LabError
 
 NONE_LEFT = "this process has no file descriptor left"
 TO_HAVE_MORE = (
@@ -27,6 +27,22 @@ _BRIEF = 10.0  # seconds to wait for a lock that processes hold briefly
 _POLL = 0.05
 _WITHOUT_FLOCK = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 """Errors of flock(2) on file systems without it."""
+
+
+def path_of(name: str | os.PathLike[str], hint: str) -> Path:
+    """The path that a person wrote, with `~` replaced; it may be one of no file.
+
+    Raises:
+        InputError: it can be one of none: of a user that there is not, with a NUL, or half of a surrogate pair.
+    """
+    try:
+        path = Path(name).expanduser()
+        if b"\0" not in os.fsencode(path):
+            return path
+        why = "it contains a NUL character"
+    except (RuntimeError, ValueError) as error:
+        why = "no file name can hold its characters" if isinstance(error, UnicodeError) else str(error)
+    raise InputError(f"{os.fspath(name)!r} is not a file path: {why}", hint=hint)
 
 
 def short_of_descriptors(error: BaseException) -> bool:

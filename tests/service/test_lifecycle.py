@@ -6,7 +6,7 @@ import resource
 
 import pytest
 
-from rolloutlab.errors import PolicyError
+from rolloutlab.errors import InputError, LabError, PolicyError
 from rolloutlab.service import serve
 from rolloutlab.service.lifecycle import Folder, watch
 from rolloutlab.service.listen import ListenAddress
@@ -68,3 +68,31 @@ def test_a_service_without_an_engine_leaves_its_port(tmp_path, monkeypatch):
     with pytest.raises(PolicyError, match="no engine"):
         serve.serve(Folder(tmp_path / "service"), address, 0, "tiny", None, 60.0, model=ModelSettings())
     assert [each.fileno() for each in listeners] == [-1]
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe key", b"\x80" * 32, "é".encode("utf-16")])
+def test_a_key_may_be_any_bytes(tmp_path, content):
+    folder = Folder(tmp_path / "service")
+    (folder.path / "key").write_bytes(content)
+    assert folder.key() == folder.key() == content
+
+
+def test_a_secret_that_cannot_be_read_is_an_error_with_what_to_type(tmp_path):
+    folder = Folder(tmp_path / "service")
+    (folder.path / "key").mkdir()
+    with pytest.raises(LabError, match="key cannot be read: Is a directory") as refused:
+        folder.key()
+    assert refused.value.hint.startswith(f"ls -ld {folder.path / 'key'}")
+    (folder.path / "passcode").write_bytes(b"\xff" * 20)
+    with pytest.raises(InputError, match="the passcode in .* is not UTF-8") as refused:
+        folder.passcode()
+    assert refused.value.hint == f"rm {folder.path / 'passcode'}"
+
+
+@pytest.mark.parametrize("name", ["nothing.pem", "folder.pem", "junk.pem", "a\0b.pem", "x" * 300])
+def test_files_that_are_no_certificate_are_an_error_with_what_to_type(tmp_path, name):
+    (tmp_path / "folder.pem").mkdir()
+    (tmp_path / "junk.pem").write_bytes(bytes(range(256)))
+    with pytest.raises(InputError, match="are not a certificate and its unencrypted key") as refused:
+        ListenAddress("127.0.0.1", tmp_path / name, tmp_path / name)
+    assert refused.value.hint.startswith("openssl x509")

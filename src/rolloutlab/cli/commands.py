@@ -13,6 +13,7 @@ from rolloutlab.cli.capture import add_capture, split_command
 from rolloutlab.cli.engine import add_check_options
 from rolloutlab.cli.engine import check as check_engine
 from rolloutlab.errors import InputError, LabError, PolicyError, RolloutlabError
+from rolloutlab.fsutil import path_of
 from rolloutlab.settings import PACKAGED, ModelSettings, Settings, explained, read_settings
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ def _serve(options: argparse.Namespace) -> None:
 
     options.model = _model_settings(options)
     address = ListenAddress(options.host.lower().strip("[]"), options.tls_cert, options.tls_key)
-    folder = Folder(options.home.expanduser().absolute() / "service")
+    folder = Folder(path_of(options.home, "--home DIR").absolute() / "service")
     try:
         # before the imports of the service, which take seconds in which another kernel may start one too
         folder.claim(timeout=_PROBE_TIMEOUT if options.linger is None else _PREDECESSOR_TIMEOUT)
@@ -144,7 +145,7 @@ def _serve_claimed(folder: "Folder", address: "ListenAddress", options: argparse
 def _passcode(options: argparse.Namespace) -> None:
     from rolloutlab.service.lifecycle import Folder
 
-    print(Folder(options.home.expanduser().absolute() / "service").passcode())
+    print(Folder(path_of(options.home, "--home DIR").absolute() / "service").passcode())
 
 
 def _client_metadata(options: argparse.Namespace) -> None:

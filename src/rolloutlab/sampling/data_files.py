@@ -8,6 +8,7 @@ import csv
 import gzip
 import io
 import json
+import os
 import re
 import zlib
 from collections import Counter
@@ -62,11 +63,12 @@ def records(path: Path) -> Iterator[Record]:
         NotFoundError: there is no such file. InputError: its name has another ending, or a row cannot be read; the
             message has file, line and column.
     """
-    if not path.exists() and path.parent.name and not path.suffix:
+    exists = os.path.exists(path)  # noqa: PTH110 - False also of a name that is too long, where Path raises
+    if not exists and path.parent.name and not path.suffix:
         hint = f'over=datasets.load_dataset("{path.as_posix()}", split="train")'
         raise NotFoundError(f"there is no file {path}", hint=hint)
     read = _READERS.get(_ending(path.name))
-    if read is None and path.exists():
+    if read is None and exists:
         raise InputError(f"{path.name} has no known format", hint="a file called .jsonl, .json, .csv, .tsv or .parquet")
     with reading(path) as file:
         if file.peek(2)[:2] in _UTF_16_MARKS:  # type: ignore[attr-defined]  # a BufferedReader
@@ -91,6 +93,8 @@ def reading(path: Path) -> Iterator[IO[bytes]]:
         raise NotFoundError(f"there is no file {path}", hint=f"%ls {path.absolute().parent}") from error
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise InputError(f"{path.name} is a damaged gzip file: {error}", hint="fetch it again") from error
+    except IsADirectoryError as error:
+        raise InputError(f"{path} is a folder", hint=f"a file in it: %ls {path}") from error
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or error}", hint="another file") from error
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rolloutlab.errors import InputError
+from rolloutlab.fsutil import path_of
 from rolloutlab.objective.preflight import count
 from rolloutlab.sampling.data_files import Record, is_parquet, records, table_of
 from rolloutlab.sampling.numbers import frame_rows, shortest, with_integers, with_shortest
@@ -110,7 +111,7 @@ def check_repeatable(over: Any) -> None:
 def _records(over: Any, limit: int | None) -> Iterator[Record]:
     """Rows with their places, read only as far as they are needed."""
     if isinstance(over, str | PathLike):
-        return records(Path(over).expanduser())
+        return records(path_of(over, "over='rows.jsonl'"))
     return ((f"row {number}", row) for number, row in enumerate(_items(over, limit)))
 
 

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from rolloutlab.api.http.client import HttpClient
 from rolloutlab.errors import InputError, ServiceError
-from rolloutlab.fsutil import Lock
+from rolloutlab.fsutil import Lock, path_of
 from rolloutlab.search.engine.lab_sync import MirroredRecords
 from rolloutlab.search.engine.records import EmbeddingModel
 
@@ -111,7 +111,7 @@ def embedder(
         return Embedder(
             f"{name} at {model}", lambda texts: _request_embeddings(http, model, name, token, texts), variable
         )
-    folder = Path(model).expanduser()
+    folder = path_of(model, "%search --embed-with FOLDER")
     known, source = (folder.name, str(folder)) if folder.is_dir() else (model, model)
     return Embedder(name or known, _local(source))
 

@@ -50,27 +50,41 @@ class Folder:
         return token
 
     def key(self) -> bytes:
-        """The key that signs client ids; made once, in a file that only the user can read."""
+        """The key that signs client ids; made once, in a file that only the user can read. It may be any bytes.
+
+        Raises:
+            LabError: it cannot be read or written.
+        """
         path = self.path / "key"
-        if not path.exists() or not path.read_text():
+        if not path.exists() or not self._read(path):
             self._write_secret(path, secrets.token_urlsafe(32))
-        return path.read_text().encode()
+        return self._read(path)
 
     def passcode(self) -> str:
         """What the owner types on the consent page; made on first use, 59 bits.
 
         Raises:
-            InputError: the file holds a short one. LabError: it cannot be written, or locked.
+            InputError: the file holds a short one, or no text. LabError: it cannot be read, written, or locked.
         """
         path = self.path / "passcode"
         with locked(self.path / "passcode.lock"):  # the service and a command line may both be first
-            if not path.exists() or not path.read_text().strip():
+            if not path.exists() or not self._read(path).strip():
                 chars = [secrets.choice(_ALPHABET) for _ in range(_PASSCODE_LENGTH)]
                 self._write_secret(path, "-".join("".join(chars[i : i + 4]) for i in (0, 4, 8)))
-        passcode = path.read_text().strip()
+        try:
+            passcode = self._read(path).decode().strip()
+        except UnicodeDecodeError:
+            raise InputError(f"the passcode in {path} is not UTF-8", hint=f"rm {path}") from None
         if len("".join(passcode.split()).replace("-", "")) < _PASSCODE_LENGTH:
             raise InputError(f"the passcode in {path} has fewer than {_PASSCODE_LENGTH} letters", hint=f"rm {path}")
         return passcode
+
+    def _read(self, path: Path) -> bytes:
+        try:
+            return path.read_bytes()
+        except OSError as error:
+            what = f"{path} cannot be read: {error.strerror or error}"
+            raise LabError(what, hint=f"ls -ld {path}, or --home DIR") from error
 
     def last_port(self) -> int:
         """The port of the last start, or 0; grants are bound to the URL with that port."""

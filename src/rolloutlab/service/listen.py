@@ -92,7 +92,7 @@ class ListenAddress:
         try:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(self.certificate, self.key, password=lambda: "")  # never prompt for a passphrase
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: a NUL in a name
             message = f"{self.certificate} and {self.key} are not a certificate and its unencrypted key: {error}"
             raise InputError(message, hint=f"openssl x509 -noout -subject -dates -in {self.certificate}") from error
 

@@ -14,7 +14,7 @@ import platformdirs
 from pydantic import BeforeValidator, ValidationError
 
 from rolloutlab.errors import InputError
-from rolloutlab.fsutil import line_of_key
+from rolloutlab.fsutil import line_of_key, path_of
 from rolloutlab.settings.model import (
     EMBEDDED,
     PACKAGED,
@@ -75,7 +75,8 @@ def read_settings(environment: Mapping[str, str] = os.environ) -> Settings:
         InputError: a variable or the file is wrong; the message names the variable, or file and line.
     """
     named = environment.get("ROLLOUTLAB_SETTINGS")
-    path = Path(named or Path(platformdirs.user_config_dir("rolloutlab")) / "settings.toml").expanduser().absolute()
+    default = Path(platformdirs.user_config_dir("rolloutlab")) / "settings.toml"
+    path = path_of(named or default, "ROLLOUTLAB_SETTINGS=settings.toml").absolute()
     file, variables = _read_file(path, required=bool(named)), _read_variables(environment)
     overrides = {name: getattr(variables, name) for name in variables.model_fields_set}
     values = _Variables.model_construct(**{**dict(file), **overrides})
@@ -119,7 +120,7 @@ def unknown_profile(name: str, profiles: Mapping[str, Profile]) -> InputError:
 
 def named_policy(name: str, model: ModelSettings) -> str:
     """A policy's full name, which is the real path of a folder, and how it is loaded."""
-    path = Path(name).expanduser()
+    path = path_of(name, "--policy FOLDER, or practice")
     return " ".join([str(path.resolve()) if name not in PACKAGED and path.is_dir() else name, *model.arguments])
 
 

@@ -4,6 +4,7 @@ from os import PathLike
 from pathlib import Path
 
 from rolloutlab.errors import InputError
+from rolloutlab.fsutil import path_of
 
 FORMATS = ("jsonl", "parquet", "openai", "art")
 EXPORTS = (*FORMATS, "csv")
@@ -14,4 +15,4 @@ def file_path(path: str | PathLike[str]) -> Path:
     """The path with `~` replaced; InputError when it is not a path."""
     if not isinstance(path, str | PathLike):
         raise InputError(f"a {type(path).__name__} is not a file path", hint="'capitals.jsonl'")
-    return Path(path).expanduser()
+    return path_of(path, "'capitals.jsonl'")

@@ -13,8 +13,9 @@ from pydantic_core import from_json
 from rolloutlab.api.wire.json_size import too_large
 from rolloutlab.errors import InputError
 from rolloutlab.sampling.conversation import messages_of, tools_of
+from rolloutlab.sampling.data_files import records
 from rolloutlab.sampling.dataset import plain_row
-from rolloutlab.sampling.parquet_rows import parquet_rows, pyarrow_for
+from rolloutlab.sampling.parquet_rows import pyarrow_for
 from rolloutlab.sampling.prompt import Row
 from rolloutlab.store.models import Group, StoredCollection
 from rolloutlab.trajectories.files.columns import FURTHER, to_columns
@@ -51,8 +52,7 @@ def documents(path: Path, dropped: list[Row] | None = None) -> Iterator[Document
     Raises:
         InputError: pyarrow is not installed, the file is not Parquet, or a column has another type.
     """
-    rows = parquet_rows(path, path.name, "a file of %export")
-    numbered = ((f"{path.name}, row {number}", row) for number, row in enumerate(rows, start=1))
+    numbered = records(path)
     first = next(numbered, None)
     if first is None:
         return

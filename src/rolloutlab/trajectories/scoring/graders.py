@@ -11,11 +11,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from os import PathLike
-from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from rolloutlab.connection import Connector
 from rolloutlab.errors import InputError, RewardError
+from rolloutlab.fsutil import path_of
 from rolloutlab.sampling.metering import Meter
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import Group, StoredTrajectory
@@ -146,10 +146,13 @@ def read_grader(grader: Any) -> Mapping[str, Any]:
         raise InputError(f"a grader is a mapping, not {type(grader).__name__}", hint='lab.grader({"type": ...})')
     try:
         text = grader.lstrip("\ufeff \n\r\t") if isinstance(grader, str) else ""
-        spec = _parsed(text if text.startswith("{") else Path(grader).expanduser().read_text("utf-8-sig"))
+        hint = "--grader grader.json"
+        spec = _parsed(text if text.startswith("{") else path_of(grader, hint).read_text("utf-8-sig"))
     except OSError as error:
         raise InputError(f"{grader} cannot be read: {error.strerror}", hint="--grader grader.json") from None
-    except ValueError as error:
+    except UnicodeDecodeError:
+        raise InputError(f"{grader} is not UTF-8", hint="a text file, in UTF-8") from None
+    except (ValueError, RecursionError) as error:
         raise InputError(f"the grader is not JSON: {error}", hint='{"type": "string_check", ...}') from None
     return read_grader(spec)
 
