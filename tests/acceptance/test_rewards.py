@@ -65,8 +65,9 @@ def scored(lab):
         (group,) = lab.store.add_groups(collection, [prompt])
         arrivals = [Arrival(i, [choice(text)]) for i, text in enumerate(answers)]
         lab.store.put(group, arrivals, model="m", step=0, sampling={})
-        lab.reward("c", reward, concurrency=1, say=lambda _: None)  # in this thread: math_verify has time limits there
-        trajectories = lab.collection("c").trajectories
+        label = lab.store.find("c:latest").label  # scored in this thread: math_verify has time limits there
+        lab.reward(label, reward, concurrency=1, say=lambda _: None)
+        trajectories = lab.collection(label).trajectories
         return [t.reward for t in trajectories], [dict(t.components) for t in trajectories]
 
     return score

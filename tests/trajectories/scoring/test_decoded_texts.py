@@ -35,7 +35,7 @@ def given(lab):
     def get(items: Any, parameter: str = "completions", wrap: Any = None, tools: bool = False, **row: Any) -> Any:
         prompt = NewGroup([UserMessage(role="user", content="Why?")], row)
         extra = {"tools": [{"type": "function", "function": {"name": "add", "parameters": {}}}]} if tools else {}
-        lab_with(lab.store, [items], prompts=[prompt], extra=extra, name="c")
+        name = lab_with(lab.store, [items], prompts=[prompt], extra=extra, name="c").label
         seen: list[Any] = []
 
         def trl(completions, **columns):
@@ -47,8 +47,8 @@ def given(lab):
             return 1.0
 
         function = {"completions": trl, "solution_str": verl}.get(parameter) or wrap(seen)
-        lab.reward("c", function, say=lambda _: None)
-        assert lab.collection("c").trajectories[0].reward == 1.0
+        lab.reward(name, function, say=lambda _: None)
+        assert lab.collection(name).trajectories[0].reward == 1.0
         return seen[0][parameter]
 
     return get
