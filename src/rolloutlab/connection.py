@@ -202,6 +202,20 @@ class Connector:
         """The settings before the first `connect`: a named service starts from them, not from the one before it."""
         return self.settings
 
+    def renewed(self) -> Settings:
+        """The present settings, with the policy that the environment and the settings file have now.
+
+        `%env ROLLOUTLAB_POLICY=...` in a used kernel would else change nothing, without a word: the service is started
+        with the present policy, and where it runs with another one, `Embedded.address` says so.
+        """
+        origin = self.settings.origins.get("policy", "%")  # without one they were handed in
+        if self.settings.service is None and not origin.startswith("%"):  # nor is it of `%connect tinker:MODEL`
+            now = read_settings()
+            if (now.policy, now.model) != (self.settings.policy, self.settings.model):
+                self.settings = replace(self.settings, policy=now.policy, model=now.model, origins=now.origins)
+                self.embedded.settings = self.settings
+        return self.settings
+
     @property
     def name(self) -> str:
         """The present service as the lab records it with a job: its address, or `embedded`."""
@@ -218,7 +232,7 @@ class Connector:
 
         progress: called with a note, repeatedly, while it starts. start_empty: as of `Embedded.address`.
         """
-        if service := self.settings.service:
+        if service := self.renewed().service:
             return self.with_token(service)
         start = partial(progress, "starting the embedded service")
         return replace(self.embedded.address(start, start_empty=start_empty), project=self.settings.project)
@@ -274,6 +288,7 @@ class Connector:
         """
         if service := self.known_address(base_url):
             return self.with_token(service)
+        self.renewed()
         running = self.embedded.address() if start else self.embedded.running()
         if running is None:
             raise UnreachableError("the embedded service does not run", hint=hint)
@@ -303,7 +318,10 @@ class Connector:
 
     def mcp_url(self, server: str) -> str:
         """The URL of an MCP server; `embedded` is that of the embedded service, which is started for it."""
-        return f"{self.embedded.address().base_url}/context" if server == EMBEDDED else server
+        if server != EMBEDDED:
+            return server
+        self.renewed()
+        return f"{self.embedded.address().base_url}/context"
 
     def running_mcp_url(self, server: str) -> str:
         """As `mcp_url`, starting nothing; NotFoundError when the embedded service does not run."""

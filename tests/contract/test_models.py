@@ -74,8 +74,11 @@ def test_a_model_of_another_base_policy_is_neither_listed_nor_answered_nor_train
     other.base.get_input_embeddings().weight.data += 1
     service = start(other)
     assert [card["id"] for card in service.call("GET", "/v1/models")["data"]] == ["tiny"]
-    with pytest.raises(RefusedError, match=r"409 lab/first was trained on another base policy"):
+    with pytest.raises(RefusedError, match=r"409 lab/first was trained on another base policy") as refused:
         service.chat(model="lab/first")
+    assert "%model lab/tiny" in str(refused.value)
+    service.register("tiny")
+    assert service.chat(model="lab/tiny").model == "lab/tiny@0"
     with pytest.raises(RefusedError, match=r"409 lab/first was trained on another base policy"):
         service.train(CreateTrainingJob.model_validate(body(model.id)))
     assert not service.jobs.busy()

@@ -25,10 +25,10 @@ def test_the_embedded_service_is_to_start_with_this_engine_and_model(notebook, k
     settings = notebook.lab.settings
     assert settings.service is None
     assert (settings.policy, settings.model.engine, settings.model.engine_url) == (MODEL, "tinker", URL)
-    assert notebook.lab.embedded._settings is settings
+    assert notebook.lab.embedded.settings is settings
     notebook.run("%connect embedded")
     assert (notebook.lab.settings.policy, notebook.lab.settings.model) == (before.policy, before.model)
-    assert notebook.lab.embedded._settings.model.engine == "local"
+    assert notebook.lab.embedded.settings.model.engine == "local"
 
 
 @pytest.mark.parametrize(

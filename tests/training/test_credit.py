@@ -19,7 +19,7 @@ EPISODES = [(4.0, [1.0, 0.0, 2.0], [2, 3, 5]), (1.0, [0.0, 1.0], [4, 1]), (1.0, 
 @pytest.fixture
 def lab(tmp_path):
     """A session without any service."""
-    session = Session(Settings(home=tmp_path, policy="/nowhere"))
+    session = Session(Settings(home=tmp_path, policy="/nowhere/practice"))
     yield session
     session.close()
 

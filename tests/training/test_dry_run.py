@@ -17,7 +17,7 @@ HOSTILE = "<script>alert(1)</script>"
 @pytest.fixture
 def lab(tmp_path):
     """A session without any service, on a lab with one collection of three groups."""
-    session = Session(Settings(home=tmp_path, policy="/nowhere"))
+    session = Session(Settings(home=tmp_path, policy="/nowhere/practice"))
     groups = [[1.0, 0.0], [0.5, 0.5], [1.0, None]]
     prompts = [NewGroup([UserMessage(role="user", content=HOSTILE)], {}) for _ in groups]
     answers = [[completion("Paris", "a" * (2 + i)) for i in range(len(rewards))] for rewards in groups]

@@ -110,7 +110,7 @@ def test_a_service_that_does_not_answer_is_unreachable(elsewhere):
 
 
 def test_without_a_service_the_last_known_status_is_listed_and_none_is_started(tmp_path):
-    session = Session(Settings(home=tmp_path, policy="/nowhere"))
+    session = Session(Settings(home=tmp_path, policy="/nowhere/practice"))
     session.store.jobs.add(submitted())
     assert session.jobs()["status"].tolist() == ["unknown"]
     session.store.jobs.set_status(LOST, "running")

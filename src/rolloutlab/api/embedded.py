@@ -127,11 +127,12 @@ _ERROR = re.compile(r"^[\w.]+Error: (?P<message>.+)(?:\n  -> (?P<hint>.+))?", re
 class Embedded:
     """A client's handle of the embedded service: a process of its own, shared by every kernel of the lab folder.
 
+    settings: of the service that is started next; they may be replaced.
     timeout: seconds for a health check, after which the service counts as hanging.
     """
 
     def __init__(self, settings: Settings, http: HttpClient, *, timeout: float = 15.0) -> None:
-        self._settings = settings
+        self.settings = settings
         self._folder = settings.service_folder
         self._http = http
         self._timeout = timeout
@@ -163,7 +164,7 @@ class Embedded:
 
     def other_policy(self) -> str | None:
         """That the running service has another policy or engine than the settings, in words; else None."""
-        policy, expected = self._published().policy, named_policy(self._settings.policy, self._settings.model)
+        policy, expected = self._published().policy, named_policy(self.settings.policy, self.settings.model)
         return f"the service of this lab runs the policy {policy!r}, not {expected!r}" if policy != expected else None
 
     def _find_or_start(self, tick: Callable[[], None], start_empty: bool) -> Address:
@@ -253,7 +254,7 @@ class Embedded:
         running = None if action == "stop" else self.running()
         if running is None:
             return "the embedded service is not running; the first %%chat starts it"
-        state = f"the embedded service runs at {running.base_url}, lab folder {self._settings.home}"
+        state = f"the embedded service runs at {running.base_url}, lab folder {self.settings.home}"
         with suppress(RolloutlabError):
             if engine := self._http.run(engine_of(self._http, running, own=True)):
                 state = "\n".join([state, *engine.lines()])
@@ -298,7 +299,7 @@ class Embedded:
         return published
 
     def _start(self, tick: Callable[[], None], start_empty: bool) -> Address:
-        settings = self._settings
+        settings = self.settings
         command = [sys.executable, "-P", "-m", "rolloutlab", "serve", "--home", str(settings.home)]
         command += ["--policy", settings.policy, *settings.model.arguments, "--linger", str(settings.linger)]
         command += ["--start-empty"] * start_empty

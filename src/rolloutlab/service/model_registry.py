@@ -5,6 +5,7 @@ import re
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain, count
 from pathlib import Path
 from sqlite3 import Connection
 from threading import Lock
@@ -231,13 +232,22 @@ class Registry:
         if made == list(self.base.bound_options):
             base = f"on {row['base_model']!r} as it was when the model was registered"
             message = f"{short} was trained on another base policy than is served here: {base}"
-            return ConflictError(message, hint="rolloutlab serve --policy with that one")
+            hint = f"%model {row['project']}/{self._free_name(row)}"
+            return ConflictError(message, hint=hint)
         options, served = (" ".join(each) or "the default settings" for each in (made, self.base.bound_options))
         return ConflictError(
             f"{short} was made with {options}, and this service runs with {served}",
             hint=" ".join(["rolloutlab serve --policy", row["base_model"], *made])
             + "; for a notebook's own service the settings of these names (docs/connect.md), then %service stop",
         )
+
+    def _free_name(self, row: Row) -> str:
+        """A name for a model of this policy that no model of another one has."""
+        sql = "SELECT name, base FROM models WHERE entity = ? AND project = ?"
+        models = self._database.read(sql, row["entity"], row["project"])
+        taken = {each["name"] for each in models if not self._serves(each["base"])}
+        own = re.sub(r"[^\w.-]+", "-", self.base.name.rpartition("/")[2]).strip("-.") or "policy"
+        return next(name for name in chain([own], (f"{own}-{i}" for i in count(2))) if name not in taken)
 
     def cards(self) -> list[ModelCard]:
         """What can be sampled, by shortest name: the base policy and each model; with base, step and checkpoints."""

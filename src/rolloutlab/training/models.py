@@ -19,12 +19,12 @@ from rolloutlab.sampling.config import SamplingConfig
 from rolloutlab.sanitize import escape_control_chars
 from rolloutlab.settings import Address
 from rolloutlab.store.agreement import Disagreement, disagreements
+from rolloutlab.training.default_model import PRACTICE, default_model
 from rolloutlab.trajectories.tables import data_frame
 
 if TYPE_CHECKING:
     import pandas as pd
 
-DEFAULT_MODEL = "lab/practice"
 
 _TIMEOUT = 3.0  # seconds for a service to report the newest checkpoint; without it the report only lacks the lag
 _ID_LENGTH = 36
@@ -166,12 +166,12 @@ def _line(lost: LostCheckpoint) -> str:
 class Models:
     """The models of the present service, one of which is selected to be sampled and trained.
 
-    selected: its name. seen: names of models and checkpoints that a service listed.
+    seen: names of models and checkpoints that a service listed.
     """
 
     def __init__(self, connector: Connector) -> None:
-        self.selected = DEFAULT_MODEL
-        self.seen = {DEFAULT_MODEL}
+        self.seen = {PRACTICE}
+        self._chosen: str | None = None
         self._connector = connector
         self._registered: set[tuple[str, str]] = set()
         """Base URLs of services, and the names of models registered there."""
@@ -183,6 +183,11 @@ class Models:
         """Base URLs of services that train no models."""
 
     @property
+    def selected(self) -> str:
+        """The name of the model that was selected, else the default one of the policy that is set now."""
+        return self._chosen or default_model(self._connector.renewed())
+
+    @property
     def text_only(self) -> bool:
         """Whether the policy reads text alone: those of the embedded service do, of others it is not known."""
         return self._connector.settings.service is None
@@ -191,7 +196,7 @@ class Models:
         """Record the models that the present service lists; for another service the default one is selected."""
         self.seen.update(names)
         if to_another:
-            self.selected = DEFAULT_MODEL
+            self._chosen = None
         if trains is not None:
             (self._sample_only.discard if trains else self._sample_only.add)(self._connector.name)
 
@@ -200,7 +205,7 @@ class Models:
         if base is None and not self._is_sampled_only(name):
             self._check_base(name)
         model = self._read(name, base)
-        self.selected = model.name
+        self._chosen = model.name
         return model
 
     def check_trains(self) -> None:
@@ -333,7 +338,7 @@ class Models:
 
     def _check_base(self, name: str) -> None:
         """InputError for a name that the service would have to register, unless it is of the default project."""
-        if as_id(name) or split_name(name)[0] == split_name(DEFAULT_MODEL)[0] or name in self.seen:
+        if as_id(name) or split_name(name)[0] == split_name(PRACTICE)[0] or name in self.seen:
             return
         try:
             cards = self._cards()

@@ -1,0 +1,37 @@
+"""Default model of a policy: the name under which a session samples and trains it until another one is selected"""
+
+import re
+import sqlite3
+from contextlib import closing, suppress
+from pathlib import Path
+
+from rolloutlab.settings import Settings
+
+PRACTICE = "lab/practice"
+"""The default model of the policy `practice`, and at services elsewhere."""
+
+
+def default_model(settings: Settings) -> str:
+    """`lab/NAME` for a policy called NAME, or for a folder of that name; `lab/practice` for the practice policy.
+
+    A model is bound to the policy that it was registered on, so that policies that share a lab need names of their own.
+    A lab of an earlier version has `lab/practice` on whatever policy it used: with that policy it goes on.
+    """
+    if settings.service is not None:
+        return PRACTICE
+    base = Path(settings.policy).expanduser().resolve().name if Path(settings.policy).is_dir() else settings.policy
+    own = re.sub(r"[^\w.-]+", "-", base.rpartition("/")[2]).strip("-.") or "policy"
+    models = _models_of_lab(settings)
+    return PRACTICE if own not in models and models.get("practice") == base else f"lab/{own}"
+
+
+def _models_of_lab(settings: Settings) -> dict[str, str]:
+    """The models of the project `lab` by name with their policies, as the service's database has them; it is not opened
+    for writing, and a database that cannot be read is as an empty one: the service will say what is wrong with it.
+    """
+    path = settings.service_folder / "service.db"
+    with suppress(sqlite3.Error, OSError):
+        if path.exists():
+            with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=1.0)) as database:
+                return dict(database.execute("SELECT name, base_model FROM models WHERE project = 'lab'").fetchall())
+    return {}
