@@ -1,6 +1,8 @@
 """A completion that comes in chunks: what is shown on the way, and that its end is as if it had come whole."""
 
+import dataclasses
 import json
+import traceback
 from collections.abc import AsyncIterator
 from contextlib import closing
 from itertools import pairwise
@@ -13,7 +15,7 @@ import pytest
 from rolloutlab.api.http.client import HttpClient
 from rolloutlab.api.inference import complete, stream
 from rolloutlab.api.wire.chat import ChatCompletion, ChatRequest
-from rolloutlab.errors import BrokenOffError, RefusedError, ServiceError
+from rolloutlab.errors import BrokenOffError, RefusedError, RolloutlabError, ServiceError
 from rolloutlab.settings import Address
 
 ADDRESS = Address("http://chat.example", "http://chat.example/v1", None)
@@ -230,3 +232,64 @@ def test_a_response_that_is_cut_off_is_said_to_have_come():
     assert caught.value.message == (
         "http://chat.example answered, but the connection was closed before the end of the response"
     )
+
+
+KEY = "sk-a-key-that-is-secret"
+MALFORMED = {
+    "another form": {"id": KEY, "choices": [{"index": KEY, "message": {"role": KEY}}], "model": KEY},
+    "an error": {"error": {"message": f"bad key {KEY}", "code": KEY}},
+    "an error with a status": {"error": {"message": f"bad key {KEY}", "type": KEY, "param": KEY, "code": 400}},
+    "no JSON": f"<html>{KEY}</html>",
+    "a failed choice": {"choices": [{"index": 0, "finish_reason": "error", "error": {"message": f"key {KEY}"}}]},
+    "nothing": {"choices": [], "key": KEY},
+    "a chunk": [KEY],
+}
+
+
+class Source:
+    """A token source as of a sign-in."""
+
+    def of(self, url):
+        return self
+
+    async def token(self):
+        return KEY
+
+    async def after(self, *_):
+        return False
+
+
+def everything_in(error: BaseException | None) -> list[str]:
+    """All texts of an error and of those in its chain, which front ends show and logs keep."""
+    if error is None:
+        return []
+    shown = [str(error), repr(error), repr(vars(error)), "".join(traceback.format_exception(error))]
+    return [*shown, *everything_in(error.__cause__), *everything_in(error.__context__)]
+
+
+@pytest.mark.parametrize("status", [200, 400, 401, 404, 422, 500])
+@pytest.mark.parametrize("token", [KEY, Source()], ids=["key", "sign-in"])
+@pytest.mark.parametrize("streamed", [True, False])
+@pytest.mark.parametrize("answer", MALFORMED)
+def test_a_key_that_a_service_repeats_is_nowhere_in_the_error_and_its_chain(answer, streamed, token, status):
+    body = MALFORMED[answer] if isinstance(MALFORMED[answer], str) else json.dumps(MALFORMED[answer])
+    kind = {"Content-Type": "text/event-stream"} if streamed and answer == "a chunk" else {}
+    content = f"data: {body}\n\n" if kind else body
+    http = HttpClient(httpx.MockTransport(lambda _: httpx.Response(status, text=content, headers=kind)), tries=1)
+    address = dataclasses.replace(
+        ADDRESS, token=token, base_url="https://s.example", inference_base_url="https://s.example/v1"
+    )
+    work = stream(http, address, REQUEST, lambda _: None) if streamed else complete(http, address, REQUEST)
+    with pytest.raises(RolloutlabError) as caught:
+        http.run(work)
+    http.close()
+    assert not [text for text in everything_in(caught.value) if KEY in text]
+
+
+@pytest.mark.parametrize("header", ["X-Chroma-Token", "X-API-Key", "Authorization"])
+def test_a_key_in_any_header_is_masked_in_errors(header):
+    http = HttpClient(httpx.MockTransport(lambda _: httpx.Response(400, json={"error": {"message": KEY, "type": KEY}})))
+    with pytest.raises(RolloutlabError) as caught:
+        http.run(http.request("GET", "https://s.example/x", headers={header: KEY}))
+    http.close()
+    assert not [text for text in everything_in(caught.value) if KEY in text]

@@ -458,3 +458,36 @@ async def test_settings_of_the_collection_replace_those_of_the_program():
         assert upstream.requests[0].max_tokens == 9
         assert (upstream.requests[1].max_tokens, upstream.requests[1].max_completion_tokens) == (None, 9)
         assert it.rollout.sampling == {"temperature": 1.5}
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Origin": "https://evil.example"}, 403),
+        ({"Origin": "http://localhost:8888"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Host": "evil.example"}, 403),
+        ({"Host": "evil.example:80"}, 403),
+        ({"Host": "127.0.0.1.evil.example"}, 403),
+        ({"Host": "[::1"}, 403),
+        ({"Host": "localhost:1234"}, 200),
+        ({"Host": "[::1]:1234"}, 200),
+        ({}, 200),
+    ],
+)
+@pytest.mark.parametrize("path", ["chat/completions", "responses", "models"])
+def test_a_web_page_reaches_no_policy_neither_by_its_origin_nor_under_a_name_of_its_own(headers, status, path):
+    async def story():
+        async with program(upstream := Upstream()) as it:
+            body = {"messages": [user("x")], "input": "x", "model": "m"}
+            url, key = f"{it.url}/v1/{path}", {"Authorization": f"Bearer {it.rollout.key}"}
+            method = "GET" if path == "models" else "POST"
+            content = None if method == "GET" else json.dumps(body)
+            answer = await it.http.request(method, url, content=content, headers={**key, **headers})
+            return answer, upstream.requests
+
+    answer, requests = asyncio.run(story())
+    assert answer.status_code == status
+    if status == 403:
+        assert not requests
+        assert "gateway" in answer.json()["error"]["message"]

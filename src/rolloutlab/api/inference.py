@@ -1,8 +1,8 @@
 """Inference API of a service: models, chat completions, and logprobs of existing conversations."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from pydantic import ValidationError
@@ -35,20 +35,26 @@ class StreamedCompletion:
     def add(self, data: str) -> bool:
         """Add the `data:` of one event; whether it has added text. ServiceError: it is an error, or not a chunk."""
         before = len(self.text)
+        if not self._take(data):
+            raise ServiceError("the response has an invalid chunk", hint=_OTHER)
+        return len(self.text) > before
+
+    def _take(self, data: str) -> bool:
+        """Add the `data:` of one event; whether it is a chunk."""
         try:
             chunk = json.loads(data)
             if chunk.get("object") == "chat.completion":
                 self._whole = chunk
-                return False
+                return True
             if chunk.get("error") or (not chunk.get("choices") and message_of(chunk)):
                 raise ServiceError(f"the response broke off: {message_of(chunk) or 'no reason given'}")
             self._head |= {name: value for name, value in chunk.items() if name != "choices" and value is not None}
             for choice in chunk.get("choices") or []:
                 self._fold(self._choices.setdefault(choice.get("index", 0), {"tool_calls": {}, "logprobs": {}}), choice)
-        except (ValueError, AttributeError, TypeError, KeyError) as error:
-            raise ServiceError("the response has an invalid chunk", hint=_OTHER) from error
+        except (ValueError, AttributeError, TypeError, KeyError):
+            return False
         self._on_chunk(chunk)
-        return len(self.text) > before
+        return True
 
     def whole(self) -> dict[str, Any]:
         """The completion as a response without streaming; ServiceError when its end is missing."""
@@ -146,9 +152,11 @@ async def complete(
     Raises:
         ServiceError: the response is not a chat completion, or no choice is whole; and as `HttpClient.request`.
     """
-    with _explained(address, request):
-        made = _checked(address, await http.request("POST", retry=True, tries=tries, **_options(address, request)))
-    return with_step(address, request.model, made)
+
+    async def made() -> ChatCompletion:
+        return _checked(address, await http.request("POST", retry=True, tries=tries, **_options(address, request)))
+
+    return await _explained(address, request, made())
 
 
 async def stream(
@@ -162,12 +170,14 @@ async def stream(
     """As `complete`; `on_text` gets all text so far whenever there is more, `on_chunk` each chunk as it comes."""
     streaming = request.model_copy(update={"stream": True, "stream_options": StreamOptions(include_usage=True)})
     streamed = StreamedCompletion(on_chunk)
-    with _explained(address, request):
+
+    async def made() -> ChatCompletion:
         async for data in http.events(tries=tries, **_options(address, streaming)):
             if streamed.add(data):
                 on_text(streamed.text)
-        made = _checked(address, streamed.whole(), every=True)  # of one that failed, parts were passed on
-    return with_step(address, request.model, made)
+        return _checked(address, streamed.whole(), every=True)  # of one that failed, parts were passed on
+
+    return await _explained(address, request, made())
 
 
 def _checked(address: Address, body: Any, *, every: bool = False) -> ChatCompletion:
@@ -191,10 +201,8 @@ def _failure(address: Address, body: Mapping[str, Any], words: str) -> Rolloutla
     """The error in a body that came with 200, as gateways send it; some have the status of the service behind them."""
     error = body.get("error")
     code = error.get("code") if isinstance(error, Mapping) else body.get("code")
-    token = address.token if isinstance(address.token, str) else None
     if type(code) is int and 400 <= code < 600:
-        return status_error(address.inference_base_url, code, words, json.dumps(body).encode(), token)
-    words = words.replace(token, "...") if token else words
+        return status_error(address.inference_base_url, code, words, json.dumps(body).encode())
     return ServiceError(f"{address.inference_base_url} answered with an error: {words}", hint=_OTHER)
 
 
@@ -204,18 +212,40 @@ def _options(address: Address, request: ChatRequest) -> dict[str, Any]:
     return {"url": f"{address.inference_base_url}/chat/completions", **options}
 
 
-@contextmanager
-def _explained(address: Address, request: ChatRequest) -> Iterator[None]:
-    """Add what to type to 404, and turn a response of another shape into ServiceError."""
+async def _explained(
+    address: Address, request: ChatRequest, work: Coroutine[Any, Any, ChatCompletion]
+) -> ChatCompletion:
+    """The completion; 404 with what to type, and another form as ServiceError.
+
+    No error has the body of the response in its chain: services repeat what they were sent, the key too.
+    """
+    failure: RolloutlabError
     try:
-        yield
+        return with_step(address, request.model, await work)
     except NotFoundError as error:
-        raise NotFoundError(error.message, hint=_registers(address, request.model)) from error
+        failure = NotFoundError(error.message, hint=_registers(address, request.model))
+    except ServiceError as error:
+        failure = error
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
-        message = f"the response is not a chat completion: {where}: {first['msg']}"
-        raise ServiceError(message, hint=_OTHER) from error
+        failure = ServiceError(f"the response is not a chat completion: {where}: {first['msg']}", hint=_OTHER)
+    if token := await _token(address):
+        failure.message = failure.message.replace(token, "...")
+        failure.args = (failure.message,)
+        if isinstance(failure, ServiceError) and failure.reported:
+            failure.reported = {name: str(text).replace(token, "...") for name, text in failure.reported.items()}
+    raise failure  # outside of the handlers, else the first error would be its context
+
+
+async def _token(address: Address) -> str | None:
+    """The token that requests to a service have."""
+    if isinstance(address.token, str | None):
+        return address.token
+    source = address.token.of(f"{address.inference_base_url}/chat/completions")
+    with suppress(RolloutlabError):  # it has expired meanwhile, and cannot be renewed
+        return await source.token() if source else None
+    return None
 
 
 def _registers(address: Address, model: str) -> str:

@@ -204,8 +204,9 @@ def _parsed(kind: type[W], answer: Any) -> W:
         return kind.model_validate(answer)
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(map(str, (kind.__name__, *first["loc"])))
-        raise ServiceError(f"the service answered in another form: {where}: {first['msg']}") from error
+    where = ".".join(map(str, (kind.__name__, *first["loc"])))
+    # outside of the handler: an error of validation quotes the body, which may repeat the key
+    raise ServiceError(f"the service answered in another form: {where}: {first['msg']}")
 
 
 async def _body(job: wire.CreateTrainingJob, groups: Iterable[TrajectoryGroup], kind: str) -> AsyncIterator[bytes]:

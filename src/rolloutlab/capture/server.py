@@ -10,6 +10,7 @@ from typing import Any
 
 from aiohttp import web
 
+from rolloutlab.api.http.ip_scope import on_this_machine
 from rolloutlab.capture.answers import problem
 from rolloutlab.capture.gateway import ENDED, Gateway, OnChunk
 from rolloutlab.capture.requests import read_object
@@ -138,8 +139,9 @@ def event(data: dict[str, Any]) -> bytes:
 
 @web.middleware
 async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Errors in OpenAI's form."""
+    """Errors in OpenAI's form; 403 for what a web page may have sent."""
     try:
+        _check_origin(request)
         return await handler(request)
     except RolloutlabError as error:
         return _error(error)
@@ -154,6 +156,20 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     except Exception:
         logging.getLogger(__name__).exception("a captured call failed")
         return _error(ServiceError("the gateway failed; the log of the notebook has the details"))
+
+
+def _check_origin(request: web.Request) -> None:
+    """HTTPForbidden unless a program of this machine asks: the gateway spends the budget of its session.
+
+    A web page sends its `Origin`; one whose host name was made to lead here (DNS rebinding) sends that as `Host`.
+    """
+    if "Origin" in request.headers:
+        raise web.HTTPForbidden(reason="the gateway answers no web pages: the request has an Origin")
+    hosts = request.headers.getall("Host", [])
+    if len(hosts) != 1 or not on_this_machine(f"http://{hosts[0]}"):
+        raise web.HTTPForbidden(
+            reason="the gateway is addressed as 127.0.0.1 or localhost: the request has another Host"
+        )
 
 
 def _error(error: RolloutlabError) -> web.Response:

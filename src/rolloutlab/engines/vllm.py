@@ -177,12 +177,22 @@ class VllmSampled:
         """The choice of an answer, or the parts of it as they come."""
         url = f"{self._url}/v1/completions"
         if not stream or "prompt_logprobs" in body:  # which vLLM does not stream
-            yield _choice(await self._post(url, body))
+            yield self._choice(await self._post(url, body))
             return
         content = json.dumps({**body, "stream": True})
         async with aclosing(self._http.events(url, token=self._key, content=content, timeout=_TIMEOUT)) as events:
             async for event in events:
-                yield _choice(event)
+                yield self._choice(event)
+
+    def _choice(self, answer: Any) -> _Choice:
+        """The one choice of an answer, or of the text of an event. Raises ServiceError: it has none, or an error."""
+        answer = _json(answer)
+        if isinstance(answer, dict) and (failure := answer.get("error")):
+            reason = str(failure.get("message") if isinstance(failure, dict) else failure)
+            raise ServiceError(f"vLLM failed: {reason.replace(self._key, '...') if self._key else reason}")
+        if (choice := _choice(answer)) is None:
+            raise ServiceError("vLLM answered with no completion", hint="vLLM 0.15 or later")
+        return choice
 
     async def _post(self, url: str, body: Any) -> Any:
         return await self._http.request("POST", url, token=self._key, json=body, timeout=_TIMEOUT, retry=True)
@@ -197,10 +207,8 @@ class VllmSampled:
             raise type(error)(error.message, hint=_RUNNING) from error
         except SignInError as error:
             raise SignInError(error.message, hint=_KEY) from error
-        try:
-            cards = [_Card.model_validate(card) for card in answer["data"]]
-        except (ValidationError, LookupError, TypeError) as error:
-            raise ServiceError(f"{self._url} lists no models", hint="the address of a vLLM server") from error
+        if (cards := _cards(answer)) is None:
+            raise ServiceError(f"{self._url} lists no models", hint="the address of a vLLM server")
         for card in cards:
             if card.parent is None and {card.id, card.root} & set(names):
                 return card
@@ -274,20 +282,28 @@ def _body(model: str, request: CompletionRequest, end_ids: Collection[int]) -> d
     return {**body, "prompt_logprobs": request.top} if start else body
 
 
-def _choice(answer: Any) -> _Choice:
-    """The one choice of an answer, or of the text of an event. Raises ServiceError: it has none, or an error."""
-    if isinstance(answer, str):
-        try:
-            answer = json.loads(answer)
-        except ValueError as error:
-            raise ServiceError(f"vLLM sent an event that is not JSON: {answer[:100]!r}") from error
-    if isinstance(answer, dict) and (failure := answer.get("error")):
-        raise ServiceError(f"vLLM failed: {failure.get('message') if isinstance(failure, dict) else failure}")
-    try:
+def _json(answer: Any) -> Any:
+    """The JSON of an event's text; another answer as it is."""
+    if not isinstance(answer, str):
+        return answer
+    with suppress(ValueError):
+        return json.loads(answer)
+    raise ServiceError("vLLM sent an event that is not JSON")
+
+
+def _choice(answer: Any) -> _Choice | None:
+    """The one choice of an answer; None where it has none."""
+    with suppress(ValidationError, LookupError, TypeError):
         choices = answer["choices"]
         return _Choice.model_validate(choices[0]) if choices else _Choice()
-    except (ValidationError, LookupError, TypeError) as error:
-        raise ServiceError("vLLM answered with no completion", hint="vLLM 0.15 or later") from error
+    return None
+
+
+def _cards(answer: Any) -> list[_Card] | None:
+    """The models of a list; None where it is none."""
+    with suppress(ValidationError, LookupError, TypeError):
+        return [_Card.model_validate(card) for card in answer["data"]]
+    return None
 
 
 def _tokens(choice: _Choice, request: CompletionRequest) -> Iterator[SampledToken]:

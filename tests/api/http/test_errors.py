@@ -11,7 +11,7 @@ SERVICE = "http://train.example"
 
 
 def refused(status: int, body: bytes = b"", token: str | None = None) -> RolloutlabError:
-    return status_error(SERVICE, status, "Unprocessable Entity", body, token)
+    return status_error(SERVICE, status, "Unprocessable Entity", body, [token] if token else ())
 
 
 def test_a_refused_token_comes_with_what_to_do_about_it():
@@ -31,7 +31,7 @@ def test_a_token_that_the_service_repeats_is_not_shown():
 
 
 def test_a_redirect_is_told_with_where_it_leads_without_what_may_be_secret():
-    error = status_error(SERVICE, 307, "Temporary Redirect", b"", "sekret", "https://new.example/sekret/v1?key=1")
+    error = status_error(SERVICE, 307, "Temporary Redirect", b"", ["sekret"], "https://new.example/sekret/v1?key=1")
     assert error.message == f"{SERVICE} answered 307 Temporary Redirect: it leads to https://new.example/.../v1"
     assert error.hint == "%connect that address"
 

@@ -7,6 +7,7 @@ import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping
 from concurrent.futures import Future, wait
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol, TypeVar
@@ -17,7 +18,7 @@ from pydantic_core import from_json
 
 from rolloutlab.api.http.errors import status_error
 from rolloutlab.api.http.retries import Retries
-from rolloutlab.api.http.secrecy import Bearers, TokenSource, Unencrypted
+from rolloutlab.api.http.secrecy import Bearers, TokenSource, Unencrypted, is_secret
 from rolloutlab.api.http.transport import (
     ProxyRouter,
     checked,
@@ -373,13 +374,12 @@ def _settle(outcome: "Future[T]", task: "asyncio.Task[T]") -> None:
 
 def _parsed(response: httpx.Response) -> Any:
     if not response.is_success:
-        token = response.request.headers.get("Authorization", "").removeprefix("Bearer ") or None
+        sent = [value.removeprefix("Bearer ") for name, value in response.request.headers.items() if is_secret(name)]
         status, reason, location = response.status_code, response.reason_phrase, response.headers.get("Location")
-        raise status_error(origin(str(response.url)), status, reason, response.content, token, location)
-    try:
+        raise status_error(origin(str(response.url)), status, reason, response.content, sent, location)
+    with suppress(ValueError):
         return from_json(response.content)
-    except ValueError as error:
-        raise ServiceError(f"{origin(str(response.url))} answered with something that is not JSON") from error
+    raise ServiceError(f"{origin(str(response.url))} answered with something that is not JSON")
 
 
 async def _renewed(source: TokenSource, response: httpx.Response, operation: str, token: str | None) -> bool:

@@ -4,6 +4,7 @@ import json
 import re
 import socket
 import ssl
+from collections.abc import Sequence
 from typing import Any
 
 import aiohttp
@@ -27,21 +28,21 @@ CUT_OFF = "the connection was closed before the end of the response"
 
 
 def status_error(
-    origin: str, status: int, reason: str, body: bytes, token: str | None, location: str | None = None
+    origin: str, status: int, reason: str, body: bytes, secrets: Sequence[str] = (), location: str | None = None
 ) -> RolloutlabError:
-    """The error for a response without success; it never shows the token.
+    """The error for a response without success; it never shows the secrets that were sent.
 
     origin: the service, such as `http://127.0.0.1:8000`. reason: the reason phrase, for a body without a message.
     location: where a redirect leads, which is not followed.
     """
-    words = _message_in(body) or reason
-    if token:
-        words = words.replace(token, "...")
+    words = _without(secrets, _message_in(body) or reason)
     if status in {401, 403}:
         another = f"%connect {origin} --key-env ROLLOUTLAB_API_KEY"
         hint = f"%service stop, where it is the embedded one; {another}" if on_this_machine(origin) else another
         return SignInError(
-            f"{origin} {'refused the token' if token else 'wants a token'}: {status} {words}", hint=hint, status=status
+            f"{origin} {'refused the token' if secrets else 'wants a token'}: {status} {words}",
+            hint=hint,
+            status=status,
         )
     if status in {405, 501}:
         return NotOfferedError(f"{origin} answered {status} {words}", status=status)
@@ -50,13 +51,19 @@ def status_error(
         return NotOfferedError(words) if of_path else NotFoundError(words)
     message = f"{origin} answered {status} {words}"
     if status < 400 and location:
-        place = (location.replace(token, "...") if token else location).partition("?")[0]
+        place = _without(secrets, location).partition("?")[0]
         return RefusedError(f"{message}: it leads to {place}", hint="%connect that address", status=status)
     if status == 507:
         return FullError(message)
     error = (RefusedError if status < 500 else ServiceError)(message, status=status)
-    error.reported = {**_reported(body), "message": words}
+    error.reported = {name: _without(secrets, text) for name, text in _reported(body).items()} | {"message": words}
     return error
+
+
+def _without(secrets: Sequence[str], text: str) -> str:
+    for secret in sorted(filter(None, secrets), key=len, reverse=True):  # one may begin with another
+        text = text.replace(secret, "...")
+    return text
 
 
 def names_a_thing(words: str) -> bool:

@@ -119,9 +119,10 @@ class Chroma:
             return adapter.validate_python(answer)
         except ValidationError as error:
             first = error.errors()[0]
-            where = ".".join(map(str, first["loc"])) or "the body"
-            problem = f"{where}: {first['msg']}"
-            raise errors.ServiceError(f"{self.origin} did not respond as Chroma does: {problem}") from error
+        where = ".".join(map(str, first["loc"])) or "the body"
+        problem = f"{where}: {first['msg']}"
+        # outside of the handler: an error of validation quotes the body, which may repeat the key
+        raise errors.ServiceError(f"{self.origin} did not respond as Chroma does: {problem}")
 
     def _request(self, method: str, url: str, body: Any, *, retry: bool) -> Any:
         content = None if body is None else json.dumps(body)  # lone surrogates too: the server refuses them
