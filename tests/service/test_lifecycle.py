@@ -84,7 +84,7 @@ def test_a_secret_that_cannot_be_read_is_an_error_with_what_to_type(tmp_path):
         folder.key()
     assert refused.value.hint.startswith(f"ls -ld {folder.path / 'key'}")
     (folder.path / "passcode").write_bytes(b"\xff" * 20)
-    with pytest.raises(InputError, match="the passcode in .* is not UTF-8") as refused:
+    with pytest.raises(InputError, match=r"the passcode in .* is not UTF-8") as refused:
         folder.passcode()
     assert refused.value.hint == f"rm {folder.path / 'passcode'}"
 
