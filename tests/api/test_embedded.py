@@ -6,6 +6,7 @@ import re
 import signal
 import stat
 import subprocess
+import sys
 import threading
 import uuid
 from concurrent.futures import ThreadPoolExecutor
@@ -65,6 +66,17 @@ def test_the_service_runs_no_module_that_lies_in_the_folder_of_the_notebook(atta
     monkeypatch.setattr("rolloutlab.api.embedded.subprocess", subprocess)  # imports are what this is about
     assert attach().address()
     assert not Path("was-run").exists()
+
+
+def test_a_kernel_without_docstrings_starts_a_service_that_has_them(attach, monkeypatch):
+    monkeypatch.setenv("PYTHONOPTIMIZE", "2")
+    monkeypatch.setattr("rolloutlab.api.embedded.subprocess", subprocess)  # a fork would have them anyway
+    assert attach().address()
+    refused = subprocess.run([sys.executable, "-OO", "-m", "rolloutlab", "serve"], capture_output=True, text=True)
+    assert refused.stderr.splitlines() == [
+        "InputError: transformers needs docstrings, which PYTHONOPTIMIZE=2 and python -OO remove",
+        "  -> PYTHONOPTIMIZE=1",
+    ]
 
 
 def test_two_kernels_that_start_at_once_share_one_service_which_ends_when_both_have_gone(attach, settings):

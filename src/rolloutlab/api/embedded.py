@@ -303,10 +303,12 @@ class Embedded:
         command = [sys.executable, "-P", "-m", "rolloutlab", "serve", "--home", str(settings.home)]
         command += ["--policy", settings.policy, *settings.model.arguments, "--linger", str(settings.linger)]
         command += ["--start-empty"] * start_empty
+        # transformers reads docstrings while it is imported, and PYTHONOPTIMIZE=2 would remove them
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONOPTIMIZE"}
         with self.log.open("ab") as log:
             start = log.tell()
             process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env=environment
             )
         for _ in _until(_START_TIMEOUT):
             if address := self.running():

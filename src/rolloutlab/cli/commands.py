@@ -31,6 +31,9 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         own, program = split_command(sys.argv[1:] if arguments is None else arguments)
         options = _parser().parse_args(own, argparse.Namespace(program=program))
+        if sys.flags.optimize > 1:
+            message = "transformers needs docstrings, which PYTHONOPTIMIZE=2 and python -OO remove"
+            raise InputError(message, hint="PYTHONOPTIMIZE=1")
         return options.command(options) or 0
     except RolloutlabError as error:
         print("\n".join(error._render_traceback_()), file=sys.stderr)

@@ -55,11 +55,7 @@ class Progress:
 
     def __exit__(self, *_error: object) -> None:
         if self._display is not None and not (self._view and (self._stays or self._last_line)):
-            if self._last_line:
-                self._display.update(_Bar(self._last_line))
-            else:
-                self._display.update({}, raw=True)  # an output without a type takes no room
-            return
+            self._display.update({}, raw=True)  # an output without a type takes no room
         with suppress(OSError):  # a terminal that was closed must not end what stores its work
             if self._line and sys.stdout.isatty():
                 sys.stdout.write("\r\x1b[K")
@@ -75,7 +71,12 @@ class Progress:
         elif in_notebook():
             from IPython.display import display
 
-            self._display = display(self._view or bar, display_id=True)  # type: ignore[no-untyped-call]
+            if self._view:
+                self._display = display(self._view, display_id=True)  # type: ignore[no-untyped-call]
+                return
+            # nbval keeps an output as it was first shown: a bar, which only a slow machine shows, would be a difference
+            self._display = display({}, raw=True, display_id=True)  # type: ignore[no-untyped-call]
+            self._display.update(bar)
         else:
             with suppress(OSError):  # as in `__exit__`
                 if sys.stdout.isatty():
