@@ -1,6 +1,7 @@
 """Durable and private files: fsync, locks between processes, owner-only folders, errors; line numbers of TOML files."""
 
 import asyncio
+import ctypes
 import errno
 import os
 import shlex
@@ -64,10 +65,32 @@ def any_left() -> bool:
     return True
 
 
+def keep_for_ever(inherited: object) -> None:
+    """Keep what a fork has copied until this process has ended, without any finalizer: that would act on the parent's.
+
+    Both have the same epoll instance and the same open files, from which a finalizer removes connections and locks.
+    """
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(inherited))
+
+
 class Lock(FileLock):
-    """A lock between processes, freed when its holder ends. LabError: it cannot be locked. Timeout: it is held."""
+    """A lock between processes, freed when its holder ends. LabError: it cannot be locked. Timeout: it is held.
+
+    A process that was forked from its holder does not hold it, and cannot release it.
+    """
+
+    def __init__(self, path: Path | str, *, thread_local: bool = True) -> None:
+        super().__init__(path, thread_local=thread_local)
+        self._process = os.getpid()
+
+    @property
+    def is_of_parent(self) -> bool:
+        """Whether it was made, and may be held, by a process that this one was forked from."""
+        return self._process != os.getpid()
 
     def acquire(self, *arguments: Any, **options: Any) -> "AcquireReturnProxy[Any]":
+        if self.is_of_parent:
+            self._leave_parent()
         try:
             return super().acquire(*arguments, **options)
         except Timeout:
@@ -75,6 +98,18 @@ class Lock(FileLock):
         except OSError as error:
             hint = "set ROLLOUTLAB_HOME to a folder where files can be locked"
             raise refused(f"{self.lock_file} cannot be locked", error, hint) from error
+
+    def release(self, force: bool = False) -> None:
+        """Release it, unless that would be for a parent: flock(2) is of the open file, which a child has as well."""
+        if not self.is_of_parent:
+            super().release(force)
+
+    def _leave_parent(self) -> None:
+        """After a fork: begin anew. Closing the inherited descriptor releases nothing."""
+        inherited = self._context.lock_file_fd
+        if inherited is not None:
+            os.close(inherited)
+        self.__init__(self.lock_file, thread_local=self.is_thread_local())  # type: ignore[misc]
 
     def try_acquire(self, timeout: float = 0.0) -> bool:
         """Acquire it within `timeout` seconds; whether that succeeded."""

@@ -276,14 +276,21 @@ class Embedded:
 
     def close(self) -> None:
         """Detach; the service ends by itself after the last client has detached."""
+        self._leave_parent()
         if self._lock:
             with suppress(OSError):  # the service removes the file of a process that has ended
                 Path(self._lock.lock_file).unlink(missing_ok=True)
             self._lock.release()
             self._lock = None
 
+    def _leave_parent(self) -> None:
+        """After a fork: this process is a client of its own, and its parent stays one."""
+        if self._lock and self._lock.is_of_parent:
+            self._lock = None
+
     def _attach(self) -> None:
         """Hold a lock, which the operating system frees when this process ends, however it ends."""
+        self._leave_parent()
         own(self._folder / "clients")
         while self._lock is None:
             path = self._folder / "clients" / f"{uuid.uuid4().hex}.lock"

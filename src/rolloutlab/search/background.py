@@ -1,5 +1,6 @@
 """A background thread that works while the rest of the process is idle."""
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -27,17 +28,27 @@ class Background:
         self._name = name
         self._work = work
         self._others = others or _of_other_threads
+        self._begin_idle()
+        self.problem: str | None = None
+        """The error of the last run; None if it finished."""
+
+    def _begin_idle(self) -> None:
+        """No work, no thread and no lock; so it is after a fork, too, which none of them survives."""
+        self._process = os.getpid()
         self._guard = threading.Lock()
         self._stop = threading.Event()
         """Set while any caller has the work stopped."""
         self._stoppers = 0
         self._requested = False
         self._thread: threading.Thread | None = None
-        self.problem: str | None = None
-        """The error of the last run; None if it finished."""
+
+    def _leave_parent(self) -> None:
+        if self._process != os.getpid():
+            self._begin_idle()
 
     def begin(self) -> None:
         """Start the work when the process is idle; if it runs already, run it once more afterwards."""
+        self._leave_parent()
         with self._guard:
             self._requested = True
             if self._thread is None and not self._stop.is_set():
@@ -67,6 +78,7 @@ class Background:
         self.join(_LONGEST_END)
 
     def _hold(self) -> None:
+        self._leave_parent()
         with self._guard:
             self._stoppers += 1
             self._stop.set()

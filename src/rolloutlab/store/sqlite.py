@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 from rolloutlab.errors import LabError
-from rolloutlab.fsutil import NONE_LEFT, TO_HAVE_MORE, any_left, is_read_only, own, to_copy
+from rolloutlab.fsutil import NONE_LEFT, TO_HAVE_MORE, any_left, is_read_only, keep_for_ever, own, to_copy
 from rolloutlab.store.file_thread import Abandoned, Uninterrupted
 
 T = TypeVar("T")
@@ -43,7 +43,6 @@ class Database:
         self.path = path
         self._durable = durable
         self._migrations = migrations
-        self._of_parents: list[sqlite3.Connection] = []
         self._moment: object = None
         """The owner of the open read transaction of `at_one_moment`."""
         self._writer: int | None = None
@@ -159,7 +158,7 @@ class Database:
     def _here(self) -> Uninterrupted:
         """The worker thread of this process; after a fork, a new one with a new connection."""
         if self._process != os.getpid():
-            self._of_parents.append(self._connection)  # closing it here would close the parent's journal
+            keep_for_ever(self._connection)  # closing it here would close the parent's journal
             self._begin()
         return self._uninterrupted
 

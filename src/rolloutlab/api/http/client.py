@@ -3,6 +3,7 @@
 import asyncio
 import atexit
 import logging
+import os
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping
 from concurrent.futures import Future, wait
@@ -29,7 +30,7 @@ from rolloutlab.api.http.transport import (
     origin,
 )
 from rolloutlab.errors import BrokenOffError, ServiceError, SignInError, UnreachableError, interrupted
-from rolloutlab.fsutil import NONE_LEFT, TO_HAVE_MORE, short_of_descriptors
+from rolloutlab.fsutil import NONE_LEFT, TO_HAVE_MORE, keep_for_ever, short_of_descriptors
 
 T = TypeVar("T")
 
@@ -95,6 +96,7 @@ class HttpClient:
         self._tries = tries
         self._backoff = backoff
         self._background: set[Future[Any]] = set()
+        self._process = os.getpid()
         self.unencrypted = Unencrypted()
 
     def retries(self) -> Retries:
@@ -103,6 +105,7 @@ class HttpClient:
 
     def submit(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
         """Run a coroutine in the background, until its future is cancelled, or `close` does it."""
+        self._leave_parent()
         begun = asyncio.run_coroutine_threadsafe(work, self._loop)
         self._background.add(begun)
         begun.add_done_callback(self._background.discard)
@@ -127,6 +130,7 @@ class HttpClient:
         An exception in the wait, such as a KeyboardInterrupt, cancels the coroutine and is raised after it has ended.
         to_its_end: without a limit on that end, as for a slow disk; a second interrupt ends the wait.
         """
+        self._leave_parent()
         outcome: Future[T] = Future()
         begun: list[asyncio.Task[T]] = []
 
@@ -311,6 +315,7 @@ class HttpClient:
 
     def close(self) -> None:
         """Close the connections and end the loop."""
+        self._leave_parent()
         if "_loop" not in self.__dict__:
             return
         for future in list(self._background):
@@ -318,6 +323,18 @@ class HttpClient:
         self.run(self._shut_down(self.__dict__.get("_connections")))
         self._thread.join()
         self._forget_loop()
+
+    def _leave_parent(self) -> None:
+        """After a fork: begin with a new loop, since threads do not survive it.
+
+        The old loop and its connections stay as they are, since the parent has the same.
+        """
+        if self._process != os.getpid():
+            self._process = os.getpid()
+            keep_for_ever(
+                [self.__dict__.pop(name, None) for name in ("_loop", "_connections", "_background", "_thread")]
+            )
+            self._background = set()
 
     async def _shut_down(self, connections: httpx.AsyncBaseTransport | None) -> None:
         others = asyncio.all_tasks() - {asyncio.current_task()}

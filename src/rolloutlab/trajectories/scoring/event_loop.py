@@ -2,6 +2,7 @@
 
 import asyncio
 import contextvars
+import os
 import sys
 import threading
 import traceback
@@ -9,6 +10,8 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any
+
+from rolloutlab.fsutil import keep_for_ever
 
 _RESPONSE = 2.0
 """Seconds within which a loop that no coroutine blocks runs a callback."""
@@ -22,12 +25,23 @@ class RewardLoop:
     """
 
     def __init__(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
+        self._process = os.getpid()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread, self._left = threading.Thread(), threading.Event()
         self._lock = threading.Lock()
 
+    def _leave_parent(self) -> None:
+        """After a fork: begin with a new loop, since threads do not survive it."""
+        if self._process != os.getpid():
+            keep_for_ever(self._loop)
+            self._begin()
+
     def submit(self, work: Coroutine[Any, Any, Any]) -> "Future[Any]":
         """Run a coroutine on the loop; cancelling the future cancels it."""
+        self._leave_parent()
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
@@ -52,6 +66,7 @@ class RewardLoop:
 
     def leave(self) -> None:
         """Go on with a new loop; this one ends when what blocks it does."""
+        self._leave_parent()
         with self._lock:
             if self._loop:
                 self._left.set()
