@@ -12,7 +12,15 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from rolloutlab.api.wire.chat import AssistantMessage, Choice, CompletionMessage, FunctionTool, Message, TokenLogprob
+from rolloutlab.api.wire.chat import (
+    AssistantMessage,
+    Choice,
+    CompletionMessage,
+    FunctionTool,
+    Message,
+    MessageOrChoice,
+    TokenLogprob,
+)
 from rolloutlab.api.wire.reasoning import CLOSING, OPENING, reasoning_of
 from rolloutlab.api.wire.trajectories import History
 from rolloutlab.errors import ContextError, RenderingError
@@ -76,7 +84,6 @@ class Renderer:
             RenderingError: a part of it is not text, or the chat template does not render or refuses it; or token ids
                 are not those of the message.
         """
-        self._check_tools(tools)
         plain, sampled = self._plain(messages, tools)
         return self._prompt(plain, sampled, self._turns(sampled), tools)
 
@@ -108,7 +115,6 @@ class Renderer:
             RenderingError: as for a prompt, or the template does not render an answer after its prompt, drops a part of
                 it, or ends it with no token; or its reasoning does not end.
         """
-        self._check_tools(tools)
         reasoning, text = self._parts(messages)
         plain = self._messages.plain(messages, "messages", tools, whole=True)
         prompt, whole = self._template(plain[:-1], tools), self._check_length(self._template(plain, tools, begin=False))
@@ -159,8 +165,8 @@ class Renderer:
         Raises:
             RenderingError: as for a prompt. ContextError: it is too long.
         """
-        self._check_tools(tools)
         plain = self._messages.plain(messages, "messages", tools)
+        self._check_tools(messages, "messages", tools)
         whole = self._check_length(self._template(plain, tools, begin=False))
         texts = self._splicer.between(plain, answers, tools)
         turns: list[tuple[list[int], list[int]]] = []
@@ -208,7 +214,6 @@ class Renderer:
             RenderingError: as for a prompt; or a sampled token is not in the vocabulary.
         """
         items, tools = history.messages_and_choices, history.tools
-        self._check_tools(tools)
         tokens = {i: item.sampled_tokens() for i, item in enumerate(items) if isinstance(item, Choice)}
         numbers = {i: k for k, i in enumerate(tokens)}
         trained = {i: self._ids(entries, f"{_ITEMS}.{i}") for i, entries in tokens.items() if entries}
@@ -216,6 +221,7 @@ class Renderer:
         given = {i: m for i, m in enumerate(items[:last]) if isinstance(m, AssistantMessage) and m.token_ids}
         sampled = trained | {i: m.token_ids or [] for i, m in given.items() if not self._wrong(m)}  # else their text
         whole = self._messages.plain(items[:last], _ITEMS, tools)
+        self._check_tools(items, _ITEMS, tools)
         changes = bool(self._messages.unread(items[:last], tools))  # what is dropped may depend on later messages
         texts, bodies, encode = self._turns(sampled).texts, dict[int, str | None](), self._encode_once()
         sequences: list[TokenSequence] = []
@@ -337,14 +343,18 @@ class Renderer:
     def _turns(self, sampled: Mapping[int, list[int]], **more: Any) -> Turns:
         return Turns({i: self._text_without_end(ids) for i, ids in sampled.items()}, **more)
 
-    def _check_tools(self, tools: Tools) -> None:
-        if tools and not self.renders_tools:
+    def _check_tools(self, items: Sequence[MessageOrChoice], path: str, tools: Tools) -> None:
+        """RenderingError if a conversation is the same text without its tools."""
+        if not tools or self.renders_tools:
+            return
+        plain = self._messages.plain(items, path, tools)
+        if self._template(plain, tools, begin=False) == self._template(plain, None, begin=False):
             raise RenderingError("the policy's chat template does not render tools", hint="leave tools out")
 
     @cached_property
     def renders_tools(self) -> bool:
-        """Whether tools are in a prompt; False where the template silently drops them."""
-        function = {"name": "rolloutlabtool", "description": "?", "parameters": {"type": "object", "properties": {}}}
+        """Whether tools are in every prompt; False where the template drops them, at least from a user's alone."""
+        function = {"name": "rolloutlabtool", "parameters": {"type": "object", "properties": {}}}
         tools = [FunctionTool.model_validate({"type": "function", "function": function})]
         user = [{"role": "user", "content": "?"}]
         try:
