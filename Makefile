@@ -121,11 +121,13 @@ faults: $(READY)
 	$(BIN)/python tests/faults/kills.py --kills 60 --seed $(SEED)
 	$(BIN)/python tests/faults/writes.py --sample 20 --seed $(SEED)
 	$(BIN)/python tests/faults/signals.py --signals 600 --seed $(SEED)
+	$(BIN)/python tests/faults/costs.py --tries 3 --seed $(SEED)
 
 faults-full: $(READY)
 	$(BIN)/python tests/faults/kills.py --kills 500 --seed $(SEED)
 	$(BIN)/python tests/faults/writes.py --seed $(SEED)
 	$(BIN)/python tests/faults/signals.py --signals 6000 --seed $(SEED)
+	$(BIN)/python tests/faults/costs.py --tries 30 --seed $(SEED)
 
 clean:
 	rm -rf .venv .venvs .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -5,16 +5,19 @@ import signal
 import subprocess
 import sys
 import threading
+import tracemalloc
 
 import pytest
 
 from rolloutlab.api import embedded
 from rolloutlab.api.embedded import Embedded
 from rolloutlab.api.http.client import HttpClient
+from rolloutlab.api.wire.chat import ChatRequest
 from rolloutlab.api.wire.trajectories import History
 from rolloutlab.errors import Cancelled, ServiceError
 from rolloutlab.policy.rendering import Renderer
 from rolloutlab.service.endpoints import json_stream
+from rolloutlab.service.endpoints.body import InvalidBodyError, parse
 from rolloutlab.settings import Settings
 
 FEW_PER_TURN = 3
@@ -146,6 +149,18 @@ def test_a_body_whose_values_would_take_gigabytes_is_refused(service, body, path
         service.call("POST", path, content=json.dumps(values[path]).encode().replace(b'"LISTS"', lists))
 
 
+@pytest.mark.parametrize("item", ["0", "[]", "{}", '{"role": "user"}'])
+def test_a_body_with_many_wrong_items_is_refused_by_the_first(item):
+    text = f'{{"model": "practice", "messages": [{",".join([item] * 300_000)}]}}'
+    tracemalloc.start()
+    with pytest.raises(InvalidBodyError) as told:
+        parse(ChatRequest, text.encode())
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert {tuple(error.loc[:3]) for error in told.value.errors} == {("body", "messages", 0)}
+    assert peak < 300_000_000
+
+
 def test_a_value_of_a_job_that_is_larger_than_any_trajectory_is_refused(service, body, monkeypatch):
     monkeypatch.setattr(json_stream, "_MAX_VALUE", 1 << 20)
     wanted = body(service.register("long").id)
@@ -192,6 +207,7 @@ def test_a_service_that_hears_no_signal_is_killed_by_the_stop(tmp_path, monkeypa
 
 BUSY = """
 import threading
+import tracemalloc
 from rolloutlab.service.serve import end_process_within
 
 end_process_within(0.1)

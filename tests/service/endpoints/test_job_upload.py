@@ -137,8 +137,10 @@ def test_what_is_missing_inside_is_named_at_its_place(file, body):
 def test_a_body_with_more_errors_than_anyone_reads_has_some_tens_reported(file, body):
     job = body(ID, trajectory_groups=[{"trajectories": [5] * 10_000}])
     assert len(places(file(json.dumps(job)))) == 50
-    job = body(ID, trajectory_groups=[{"trajectories": [plain({"logs": [5] * 10_000})]}])
-    assert len(places(file(json.dumps(job)))) == 50
+    job = body(ID, trajectory_groups=[{"trajectories": [plain({"logs": [5] * 10_000})] * 60}])
+    wrong = places(file(json.dumps(job)))
+    assert wrong[:2] == [["body", "trajectory_groups", 0, "trajectories", i, "logs", 0] for i in range(2)]
+    assert len(wrong) == 50
 
 
 @pytest.mark.parametrize("kind", ["content", "refusal"])

@@ -4,13 +4,14 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import cache
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import (
     AfterValidator,
     AliasChoices,
     BaseModel,
     ConfigDict,
+    Field,
     StrictBool,
     StrictFloat,
     StrictInt,
@@ -21,6 +22,11 @@ Boolean = StrictBool
 Integer = StrictInt
 Number = StrictFloat
 """JSON's own types: `"1"` is not a number, and `true` is not 1. An integer is a fine Number."""
+
+
+T = TypeVar("T")
+Items = Annotated[list[T], Field(fail_fast=True)]
+"""A list that is checked up to its first wrong item: a megabyte of `0,0,…` would else be gigabytes of errors."""
 
 
 class Wire(BaseModel):

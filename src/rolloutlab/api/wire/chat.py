@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from rolloutlab.api.wire.base import Boolean, Integer, Number, Wire
+from rolloutlab.api.wire.base import Boolean, Integer, Items, Number, Wire
 from rolloutlab.api.wire.endings import FinishReason, ending_of
 
 
@@ -99,9 +99,9 @@ _BY_SHAPE = Discriminator(_text_or_parts)
 Text = Annotated[str, Tag("text")]
 UserPart = Annotated[TextPart | ImagePart | InputAudioPart | FilePart, Field(discriminator="type")]
 AssistantPart = Annotated[TextPart | RefusalPart, Field(discriminator="type")]
-TextContent = Annotated[Text | Annotated[list[TextPart], Tag("parts")], _BY_SHAPE]
-UserContent = Annotated[Text | Annotated[list[UserPart], Tag("parts")], _BY_SHAPE]
-AssistantContent = Annotated[Text | Annotated[list[AssistantPart], Tag("parts")], _BY_SHAPE]
+TextContent = Annotated[Text | Annotated[Items[TextPart], Tag("parts")], _BY_SHAPE]
+UserContent = Annotated[Text | Annotated[Items[UserPart], Tag("parts")], _BY_SHAPE]
+AssistantContent = Annotated[Text | Annotated[Items[AssistantPart], Tag("parts")], _BY_SHAPE]
 
 
 class DeveloperMessage(Wire):
@@ -138,10 +138,10 @@ class AssistantMessage(Wire):
     refusal: str | None = None
     name: str | None = None
     audio: Audio | None = None
-    tool_calls: list[ToolCall] | None = None
+    tool_calls: Items[ToolCall] | None = None
     function_call: FunctionCall | None = None
     reasoning_content: str | None = None
-    token_ids: list[Integer] | None = None
+    token_ids: Items[Integer] | None = None
 
 
 class ToolMessage(Wire):
@@ -159,7 +159,7 @@ class FunctionMessage(Wire):
 class TopLogprob(Wire):
     token: str
     logprob: Number
-    bytes: list[Integer] | None = None
+    bytes: Items[Integer] | None = None
 
 
 class TokenLogprob(Wire):
@@ -171,15 +171,15 @@ class TokenLogprob(Wire):
 
     token: str
     logprob: Number
-    top_logprobs: list[TopLogprob]
-    bytes: list[Integer] | None = None
+    top_logprobs: Items[TopLogprob]
+    bytes: Items[Integer] | None = None
     token_id: Integer | None = None
     forced: Boolean | None = None
 
 
 class ChoiceLogprobs(Wire):
-    content: list[TokenLogprob] | None = None
-    refusal: list[TokenLogprob] | None = None
+    content: Items[TokenLogprob] | None = None
+    refusal: Items[TokenLogprob] | None = None
 
 
 class UrlCitation(Wire):
@@ -213,10 +213,10 @@ class CompletionMessage(Wire):
     content: str | None = None
     reasoning_content: str | None = None
     refusal: str | None = None
-    annotations: list[Annotation] | None = None
+    annotations: Items[Annotation] | None = None
     audio: CompletionAudio | None = None
     function_call: FunctionCall | None = None
-    tool_calls: list[ToolCall] | None = None
+    tool_calls: Items[ToolCall] | None = None
 
 
 REPORTED = "reported_finish_reason"
@@ -315,7 +315,7 @@ class ChatRequest(Wire):
     """Body of `POST {inference_base_url}/chat/completions`."""
 
     model: str
-    messages: list[Message] = Field(min_length=1)
+    messages: Items[Message] = Field(min_length=1)
     n: Integer = Field(default=1, ge=1, le=1024)
     temperature: Number = Field(default=1.0, ge=0, le=2)
     top_p: Number = Field(default=1.0, gt=0, le=1)
@@ -325,7 +325,7 @@ class ChatRequest(Wire):
     seed: Integer | None = None
     logprobs: Boolean | None = None
     top_logprobs: Integer = Field(default=0, ge=0, le=20)
-    tools: list[FunctionTool] | None = None
+    tools: Items[FunctionTool] | None = None
     tool_choice: ToolChoice | None = None
     stream: Boolean = False
     stream_options: StreamOptions | None = None
@@ -367,7 +367,7 @@ class ChatCompletion(Wire):
     object: Literal["chat.completion"]
     created: Integer
     model: str
-    choices: list[AnsweredChoice]
+    choices: Items[AnsweredChoice]
     usage: Usage | None = None
 
 
@@ -383,7 +383,7 @@ class Delta(Wire):
     role: Literal["assistant"] | None = None
     reasoning_content: str | None = None
     content: str | None = None
-    tool_calls: list[ToolCallDelta] | None = None
+    tool_calls: Items[ToolCallDelta] | None = None
 
 
 class ChunkChoice(Wire):
@@ -400,5 +400,5 @@ class ChatCompletionChunk(Wire):
     object: Literal["chat.completion.chunk"]
     created: Integer
     model: str
-    choices: list[ChunkChoice]
+    choices: Items[ChunkChoice]
     usage: Usage | None = None

@@ -7,7 +7,7 @@ from uuid import UUID
 from pydantic import AliasChoices, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from rolloutlab.api.wire.base import Integer, Number, Wire
+from rolloutlab.api.wire.base import Integer, Items, Number, Wire
 from rolloutlab.api.wire.chat import AssistantMessage, Choice, FunctionDefinition, FunctionTool, MessageOrChoice
 
 _Rate = Annotated[Number, Field(ge=0)]
@@ -32,11 +32,11 @@ class Conversation(Wire):
     has it: see `is_context`.
     """
 
-    messages: list[MessageOrChoice] = Field(
+    messages: Items[MessageOrChoice] = Field(
         min_length=1, validation_alias=AliasChoices("messages", "messages_and_choices")
     )
-    tools: list[FunctionTool] | None = None
-    functions: list[FunctionDefinition] | None = None
+    tools: Items[FunctionTool] | None = None
+    functions: Items[FunctionDefinition] | None = None
     name: str | None = None
 
     @model_validator(mode="after")
@@ -106,4 +106,4 @@ class UploadedFile(Wire):
     reasons: dict[str, Integer] = {}
     skipped: dict[str, list[str]] = {}
     unreadable: dict[str, list[str]] = {}
-    warnings: list[str] = []
+    warnings: Items[str] = []

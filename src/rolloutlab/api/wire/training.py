@@ -7,7 +7,7 @@ from uuid import UUID
 from pydantic import AliasChoices, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from rolloutlab.api.wire.base import Boolean, DateTime, Integer, Number, Wire
+from rolloutlab.api.wire.base import Boolean, DateTime, Integer, Items, Number, Wire
 from rolloutlab.api.wire.levels import LARGEST_STEP, Credit, ImportanceSamplingLevel
 from rolloutlab.api.wire.trajectories import TrajectoryGroup
 
@@ -63,7 +63,7 @@ class CreateTrainingJob(Wire):
     """Body of `POST {base_url}/v1/preview/training-jobs`."""
 
     model_id: UUID
-    trajectory_groups: list[TrajectoryGroup]
+    trajectory_groups: Items[TrajectoryGroup]
     experimental_config: ExperimentalTrainingConfig | None = None
 
 
@@ -123,7 +123,7 @@ class Checkpoint(Wire):
 
 class CheckpointList(Wire):
     object: Literal["list"]
-    data: list[Checkpoint]
+    data: Items[Checkpoint]
     first_id: str | None = None
     last_id: str | None = None
     has_more: Boolean
@@ -132,14 +132,14 @@ class CheckpointList(Wire):
 class DeleteCheckpoints(Wire):
     """Body of `DELETE {base_url}/v1/preview/models/{id}/checkpoints`."""
 
-    steps: list[Integer]
+    steps: Items[Integer]
 
 
 class DeletedCheckpoints(Wire):
     """`not_found_steps` were requested but do not exist."""
 
     deleted_count: Integer
-    not_found_steps: list[Integer]
+    not_found_steps: Items[Integer]
 
 
 class LostCheckpoint(Wire):
@@ -157,14 +157,14 @@ class LostCheckpoint(Wire):
 
 class LostCheckpointList(Wire):
     object: Literal["list"]
-    data: list[LostCheckpoint]
+    data: Items[LostCheckpoint]
 
 
 class RecoveredCheckpoints(Wire):
     """Checkpoints that are listed again, and those that could not be, with the reason."""
 
-    recovered: list[LostCheckpoint]
-    remaining: list[LostCheckpoint]
+    recovered: Items[LostCheckpoint]
+    remaining: Items[LostCheckpoint]
 
 
 class DeletedModel(Wire):
@@ -186,12 +186,12 @@ class ModelCard(Wire):
     base_model: str | None = None
     newest_step: Integer | None = None
     checkpoints: Integer | None = None
-    reads: list[str] | None = None
+    reads: Items[str] | None = None
 
 
 class ModelCardList(Wire):
     object: str = "list"
-    data: list[ModelCard]
+    data: Items[ModelCard]
 
 
 class UsageEntry(Wire):
@@ -206,7 +206,7 @@ class UsageEntry(Wire):
 
 class UsageList(Wire):
     object: Literal["list"]
-    data: list[UsageEntry]
+    data: Items[UsageEntry]
 
 
 class Event(Wire):
@@ -223,7 +223,7 @@ class Event(Wire):
 
 class EventList(Wire):
     object: Literal["list"]
-    data: list[Event]
+    data: Items[Event]
     has_more: Boolean
 
 

@@ -2,28 +2,28 @@
 
 from typing import Literal
 
-from rolloutlab.api.wire.base import Boolean, DateTime, Integer, Number, Wire
+from rolloutlab.api.wire.base import Boolean, DateTime, Integer, Items, Number, Wire
 from rolloutlab.api.wire.chat import ChoiceLogprobs, FunctionTool, MessageOrChoice
 
 
 class History(Wire):
     """A further conversation that belongs to a trajectory and shares its reward."""
 
-    messages_and_choices: list[MessageOrChoice]
-    tools: list[FunctionTool] | None = None
+    messages_and_choices: Items[MessageOrChoice]
+    tools: Items[FunctionTool] | None = None
 
 
 class Trajectory(History):
     """One recorded conversation with a reward; its Choices with logprobs are what trains."""
 
-    additional_histories: list[History] = []
+    additional_histories: Items[History] = []
     reward: Number
     initial_policy_version: Integer | None = None
     final_policy_version: Integer | None = None
     metrics: dict[str, Boolean | Integer | Number] = {}
     auto_metrics: dict[str, Boolean | Integer | Number] = {}
     metadata: dict[str, Boolean | Integer | Number | str | None] = {}
-    logs: list[str] = []
+    logs: Items[str] = []
     start_time: DateTime | None = None
 
     def histories(self) -> list[History]:
@@ -34,14 +34,14 @@ class Trajectory(History):
 class TrajectoryGroup(Wire):
     """Trajectories of the same prompt; advantages are computed inside a group and never cross it."""
 
-    trajectories: list[Trajectory]
+    trajectories: Items[Trajectory]
 
 
 class LogprobsRequest(Wire):
     """Body of `POST /v1/preview/logprobs`; `model` is a name as in chat completions."""
 
     model: str
-    histories: list[History]
+    histories: Items[History]
 
 
 class ScoredTurn(Wire):
@@ -52,7 +52,7 @@ class ScoredTurn(Wire):
 
 
 class ScoredHistory(Wire):
-    turns: list[ScoredTurn]
+    turns: Items[ScoredTurn]
 
 
 class ScoredHistories(Wire):
@@ -60,4 +60,4 @@ class ScoredHistories(Wire):
 
     object: Literal["list"]
     model: str
-    data: list[ScoredHistory]
+    data: Items[ScoredHistory]
