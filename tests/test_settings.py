@@ -8,6 +8,7 @@ import platformdirs
 import pytest
 
 from rolloutlab.errors import InputError
+from rolloutlab.session import Session
 from rolloutlab.settings import Address, Embedding, ModelSettings, Price, Profile, Served, Settings, read_settings
 from rolloutlab.settings.connected import connected
 
@@ -538,3 +539,18 @@ def test_a_template_date_that_is_no_day_is_an_error_with_an_example(value):
     with pytest.raises(InputError, match=f"ROLLOUTLAB_TEMPLATE_DATE: '{value}' cannot be used") as refused:
         read_settings({"ROLLOUTLAB_TEMPLATE_DATE": value})
     assert refused.value.hint == "ROLLOUTLAB_TEMPLATE_DATE=2025-01-31"
+
+
+def test_a_relative_lab_folder_is_the_same_after_a_change_of_folder(monkeypatch, tmp_path):
+    (tmp_path / "begun").mkdir()
+    (tmp_path / "later").mkdir()
+    monkeypatch.chdir(tmp_path / "begun")
+    monkeypatch.setenv("ROLLOUTLAB_HOME", "mine")
+    given, read = Session(Settings(home=Path("given"))), Session()
+    assert read.settings.home == tmp_path / "begun" / "mine"
+    monkeypatch.chdir(tmp_path / "later")
+    for session in (given, read, Session()):
+        assert session.collections().empty
+        session.close()
+    assert sorted(path.name for path in (tmp_path / "begun").iterdir()) == ["given", "mine"]
+    assert list((tmp_path / "later").iterdir()) == []

@@ -185,7 +185,12 @@ class Connector:
     @cached_property
     def settings(self) -> Settings:
         """The present settings, which `connect` replaces."""
-        return read_settings()
+        settings = read_settings()
+        # further sessions and commands of this process mean the same lab, also from another folder
+        for name, path in (("ROLLOUTLAB_HOME", settings.home), ("ROLLOUTLAB_SETTINGS", settings.file)):
+            if os.environ.get(name):
+                os.environ[name] = str(path)
+        return settings
 
     @cached_property
     def embedded(self) -> Embedded:

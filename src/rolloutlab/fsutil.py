@@ -8,6 +8,7 @@ import shlex
 import shutil
 import time
 import tomllib
+import uuid
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import reduce
@@ -23,6 +24,9 @@ NONE_LEFT = "this process has no file descriptor left"
 TO_HAVE_MORE = (
     "close files that the notebook has open, or restart the kernel; ulimit -n 4096 before Jupyter starts allows more"
 )
+TO_HAVE_SPACE = "free some disk space"
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_PROBED = 65_536  # bytes: SQLite's files beside a database grow by 32 KiB
 _SQLITE_DESCRIPTORS = 3  # for a database file, its journal and its shared memory
 _BRIEF = 10.0  # seconds to wait for a lock that processes hold briefly
 _POLL = 0.05
@@ -62,6 +66,24 @@ def any_left() -> bool:
     finally:
         for descriptor in opened:
             os.close(descriptor)
+    return True
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether an error of the file system is that of a full disk, or of a used-up quota."""
+    return isinstance(error, OSError) and error.errno in _FULL
+
+
+def has_space(folder: Path) -> bool:
+    """Whether a file could be written in a folder now; SQLite calls a full disk an I/O error."""
+    probe = folder / f".{uuid.uuid4().hex}.draft"
+    try:
+        probe.write_bytes(bytes(_PROBED))
+    except OSError as error:
+        return not is_full(error)
+    finally:
+        with suppress(OSError):
+            probe.unlink(missing_ok=True)
     return True
 
 
@@ -178,10 +200,13 @@ def _still_held(path: Path, seconds: float) -> LabError:
 def refused(what: str, error: OSError, hint: str) -> LabError:
     """The LabError for an error of the file system.
 
-    It has a hint of its own when descriptors have run out, and for a file where a folder should be, or the reverse.
+    It has a hint of its own when descriptors or the disk have run out, and for a file where a folder should be, or the
+    reverse.
     """
     if short_of_descriptors(error):
         return LabError(f"{what}: {NONE_LEFT}", hint=TO_HAVE_MORE)
+    if is_full(error):
+        return LabError(f"{what}: {error.strerror}", hint=TO_HAVE_SPACE)
     if isinstance(error, FileExistsError | IsADirectoryError):
         path = error.filename2 or error.filename  # the second is the destination of a move
         expected = "file" if isinstance(error, IsADirectoryError) else "folder"

@@ -301,3 +301,24 @@ def test_a_lab_of_an_older_version_says_that_it_cannot_be_brought_up_to_date(lab
     [line] = printed(made_read_only(lab), "refused(session.collections)")
     assert "was written by an older rolloutlab, and cannot be brought up to date: it is read-only|  -> !cp" in line
     assert [path.name for path in lab.iterdir()] == ["lab.db"]
+
+
+def test_a_lab_that_may_be_written_by_now_is_written_by_the_kernel_that_has_it_open(lab):
+    made_read_only(lab)
+    command = [sys.executable, "-c", LIKE_ANYBODY + WRITING, str(lab)]
+    child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert b"is read-only: nothing can be stored in it" in child.stdout.readline()
+    for path in [lab, *lab.iterdir()]:
+        path.chmod(0o700)
+    said = child.communicate(b"\n", timeout=240)[0]
+    assert (said, child.returncode) == (b"it was done\n[2.0, 2.0]\n", 0)
+
+
+WRITING = """
+score = lambda: session.reward("capitals", lambda *_: 2.0, say=lambda _: None)
+refused(score)
+sys.stdout.flush()
+sys.stdin.readline()
+refused(score)
+print([t.reward for t in session.collection("capitals").trajectories])
+"""

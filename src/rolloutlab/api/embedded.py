@@ -19,16 +19,7 @@ from rolloutlab.api.health import engine_of
 from rolloutlab.api.http.client import HttpClient
 from rolloutlab.api.http.secrecy import proves
 from rolloutlab.errors import BrokenOffError, InputError, LabError, PolicyError, RolloutlabError, UnreachableError
-from rolloutlab.fsutil import (
-    TO_HAVE_MORE,
-    Lock,
-    is_read_only,
-    may_be_held,
-    may_fill,
-    own,
-    short_of_descriptors,
-    to_copy,
-)
+from rolloutlab.fsutil import TO_HAVE_SPACE, Lock, has_space, is_read_only, may_be_held, may_fill, own, refused, to_copy
 from rolloutlab.settings import Address, Settings, named_policy
 
 _TIMEOUT = 15.0
@@ -156,8 +147,8 @@ class Embedded:
         try:
             address = self._find_or_start(tick, start_empty)
         except OSError as error:
-            hint = TO_HAVE_MORE if short_of_descriptors(error) else "set ROLLOUTLAB_HOME to a folder you can write to"
-            raise LabError(f"{self._folder} cannot be used: {error}", hint=hint) from error
+            hint = "set ROLLOUTLAB_HOME to a folder you can write to"
+            raise refused(f"{self._folder} cannot be used", error, hint) from error
         if other := self.other_policy():
             raise InputError(other, hint="%service stop")
         return address
@@ -335,6 +326,8 @@ class Embedded:
         written = self.log.read_bytes()[start:].decode(errors="replace")
         message = "the embedded service ended at its start"
         if not (errors := list(_ERROR.finditer(written))):
+            if not has_space(self._folder):  # nor could the service say so in its log
+                return PolicyError(f"{message}: the disk of {self._folder} is full", hint=TO_HAVE_SPACE)
             return PolicyError(message, hint="%service log")
         return PolicyError(f"{message}: {errors[-1]['message']}", hint=errors[-1]["hint"] or "%service log")
 

@@ -12,8 +12,8 @@ from pydantic import ValidationError
 from rolloutlab.cli.capture import add_capture, split_command
 from rolloutlab.cli.engine import add_check_options
 from rolloutlab.cli.engine import check as check_engine
-from rolloutlab.errors import InputError, LabError, PolicyError, RolloutlabError
-from rolloutlab.fsutil import path_of
+from rolloutlab.errors import InputError, PolicyError, RolloutlabError
+from rolloutlab.fsutil import path_of, refused
 from rolloutlab.settings import PACKAGED, ModelSettings, Settings, explained, read_settings
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def _serve(options: argparse.Namespace) -> None:
         folder.claim(timeout=_PROBE_TIMEOUT if options.linger is None else _PREDECESSOR_TIMEOUT)
         _serve_claimed(folder, address, options)
     except OSError as error:
-        raise LabError(f"{folder.path} cannot be used: {error}", hint="--home DIR") from error
+        raise refused(f"{folder.path} cannot be used", error, "--home DIR") from error
 
 
 def _serve_claimed(folder: "Folder", address: "ListenAddress", options: argparse.Namespace) -> None:

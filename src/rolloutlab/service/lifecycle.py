@@ -30,7 +30,7 @@ class Folder:
         try:
             own(path)
         except OSError as error:
-            raise LabError(f"{path} cannot be used: {error}", hint="--home DIR") from error
+            raise refused(f"{path} cannot be used", error, "--home DIR") from error
         self._lock = Lock(path / "lock")
 
     def claim(self, timeout: float = 0.0) -> None:
@@ -121,7 +121,7 @@ class Folder:
         try:
             write_private(path, text.encode())
         except OSError as error:
-            raise refused(f"{path} cannot be written", error, "free some disk space, or --home DIR") from error
+            raise refused(f"{path} cannot be written", error, "--home DIR") from error
 
     @staticmethod
     def _held(path: Path) -> bool:

@@ -150,6 +150,10 @@ class Settings:
     file: Path | None = field(default=None, compare=False)
     origins: Mapping[str, str] = field(default_factory=dict, compare=False)
 
+    def __post_init__(self) -> None:
+        # files are opened when they are needed, and the process may have changed its folder by then
+        object.__setattr__(self, "home", self.home.absolute())
+
     @property
     def database(self) -> Path:
         return self.home / "lab.db"

@@ -13,7 +13,18 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 from rolloutlab.errors import LabError
-from rolloutlab.fsutil import NONE_LEFT, TO_HAVE_MORE, any_left, is_read_only, keep_for_ever, own, to_copy
+from rolloutlab.fsutil import (
+    NONE_LEFT,
+    TO_HAVE_MORE,
+    TO_HAVE_SPACE,
+    any_left,
+    has_space,
+    is_full,
+    is_read_only,
+    keep_for_ever,
+    own,
+    to_copy,
+)
 from rolloutlab.store.file_thread import Abandoned, Uninterrupted
 
 T = TypeVar("T")
@@ -21,6 +32,8 @@ Row = sqlite3.Row
 _TIMEOUT = 30.0
 _OUTSIDE = (sqlite3.DatabaseError, sqlite3.OperationalError)
 """Errors of the disk or of other processes: full, locked, read-only, damaged. Their subclasses are bugs."""
+_VAGUE = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PROTOCOL)
+"""Errors that a full disk may be the reason of."""
 _DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _CHECK_HINT = "%service check says what is damaged, and what to do"
 
@@ -36,8 +49,6 @@ class Database:
     Raises:
         LabError: the file cannot be opened, is not a database, or was written by a newer version.
     """
-
-    read_only: bool
 
     def __init__(self, path: Path, migrations: Sequence[str], *, durable: bool = False) -> None:
         self.path = path
@@ -126,12 +137,27 @@ class Database:
             self._check_there()
             if not any_left():
                 raise self._short(action) from error
-            full = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
-            hint = _CHECK_HINT if _is_damage(error) else "free some disk space" if full else None
+            if self._is_full(error):
+                raise LabError(f"{self.path} cannot be {action}: the disk is full", hint=TO_HAVE_SPACE) from error
+            hint = _CHECK_HINT if _is_damage(error) else None
             raise LabError(f"{self.path} cannot be {action}: {error}", hint=hint) from error
+
+    def _is_full(self, error: BaseException) -> bool:
+        """Whether it fails for want of space, which some errors of SQLite do not tell."""
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK)
+        return (
+            is_full(error) or code == sqlite3.SQLITE_FULL or (code & 0xFF in _VAGUE and not has_space(self.path.parent))
+        )
 
     def _short(self, action: str) -> LabError:
         return LabError(f"{self.path} cannot be {action}: {NONE_LEFT}", hint=TO_HAVE_MORE)
+
+    @property
+    def read_only(self) -> bool:
+        """Whether the file cannot be written; one that can be by now is opened again, to write."""
+        if self._read_only and not is_read_only(self.path):
+            self._do(lambda _: self._open_again())
+        return self._read_only
 
     def check_writable(self) -> None:
         """LabError if the file is read-only."""
@@ -195,31 +221,38 @@ class Database:
         """Open the file and migrate it; returns the journal mode."""
         try:
             own(self.path.parent)
-            self.read_only = is_read_only(self.path)
-            as_opened = _version(self.path) if self.read_only else None
-            connect = connect_read_only if self.read_only else _connect
+            self._read_only = is_read_only(self.path)
+            as_opened = _version(self.path) if self._read_only else None
+            connect = connect_read_only if self._read_only else _connect
             self._connection = connect(self.path, _TIMEOUT)
             self._connection.row_factory = Row
             self._file = _file_at(self.path)
             mode = self._configure()
-            if not self.read_only:
+            if not self._read_only:
                 self._migrate()
         except (OSError, sqlite3.Error) as error:
             if not any_left():
                 raise self._short("opened") from error
+            if self._is_full(error):
+                raise LabError(f"{self.path} cannot be opened: the disk is full", hint=TO_HAVE_SPACE) from error
             hint = _CHECK_HINT if _is_damage(error) else "set ROLLOUTLAB_HOME to a folder you can write to"
             raise LabError(f"{self.path} cannot be used: {error}", hint=hint) from error
-        if self.read_only:
+        if self._read_only:
             self._check_version()
         self._as_opened = as_opened
         return mode
 
+    def _open_again(self) -> None:
+        with self._lock:
+            if not self._connection.in_transaction:
+                before = self._connection
+                self._open()
+                before.close()
+
     def _read(self, sql: str, values: Sequence[Any]) -> list[Row]:
         with self._lock, self._translated("read"):
             if self._as_opened not in (None, _version(self.path)) and not self._connection.in_transaction:
-                before = self._connection
-                self._open()  # the owner writes: an immutable connection would keep showing old data
-                before.close()
+                self._open_again()  # the owner writes: an immutable connection would keep showing old data
             return self._connection.execute(sql, values).fetchall()
 
     def _changes(self) -> tuple[int, int]:
@@ -231,7 +264,7 @@ class Database:
             self._connection.close()
 
     def _configure(self) -> str:
-        mode = "wal" if self.read_only else self._journal_mode()
+        mode = "wal" if self._read_only else self._journal_mode()
         self._connection.execute(f"PRAGMA synchronous = {'FULL' if self._durable else 'NORMAL'}")
         self._connection.execute("PRAGMA foreign_keys = ON")
         self._connection.create_function("holds", 2, _holds, deterministic=True)
