@@ -40,12 +40,14 @@ class Forked:
         stderr: Any = None,
         start_new_session: bool = False,
         text: bool = True,
+        env: Mapping[str, str] | None = None,
     ) -> None:
         self.returncode: int | None = None
         arguments = list(command[command.index("rolloutlab") + 1 :])
         mine, theirs = zip(_ends(stdout, 1), _ends(stderr, 2), strict=True)
+        environment = dict(os.environ if env is None else env)
         self._process = forkserver().Process(
-            target=_serve, args=(arguments, dict(os.environ), theirs, start_new_session), daemon=True
+            target=_serve, args=(arguments, environment, theirs, start_new_session), daemon=True
         )
         self._process.start()
         for end in theirs:

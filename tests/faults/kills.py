@@ -39,8 +39,6 @@ from rolloutlab.store.lab import Lab
 
 IN_LOSS = "ended while the loss of this job ran"
 """The error of a job with a loss of its own, if a kill came while that ran: it might have ended the service."""
-OFTEN = "the service's process ended 5 times"
-"""The error of a job during which kills came five times in a row before its first step: it might be why."""
 PROMPT = "user: Sort the letters: d b a c"
 MODEL = "lab/kills"
 LONGEST_START, LONGEST_JOBS = 120.0, 300.0
@@ -299,8 +297,7 @@ class Campaign:
         self._require(lambda: not self._service_rows(waiting), LONGEST_JOBS, "the jobs do not end")
         failed = self._service_rows("SELECT id, error FROM jobs WHERE status NOT IN ('succeeded', 'queued', 'running')")
         self.counts["jobs killed in their loss"] = sum(IN_LOSS in str(error) for _, error in failed)
-        known = IN_LOSS, OFTEN
-        self.losses += [f"job {i} failed: {error}" for i, error in failed if not any(e in str(error) for e in known)]
+        self.losses += [f"job {job_id} failed: {error}" for job_id, error in failed if IN_LOSS not in str(error)]
         end(self._pids["service"], signal.SIGTERM)
         self._check(quiet=True)
         counts, self._offset = self.counts.copy(), 0

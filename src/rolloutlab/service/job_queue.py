@@ -36,11 +36,6 @@ _CRASHED = (
     "the service's process ended while the loss of this job ran: either the loss ended it (os._exit, a crash in a"
     " library), or it was killed from outside (correct the loss; after a kill, train again)"
 )
-_MAX_ENDS = 5
-_ENDS_SERVICE = (
-    f"the service's process ended {_MAX_ENDS} times while it read this job or took its first gradient step, the last"
-    " time without an error: perhaps the machine has too little memory for it (fewer or shorter trajectories in a job)"
-)
 _BY_KEY = "SELECT id, digest FROM jobs WHERE idempotency_key = ? OR id = ?"
 
 
@@ -60,8 +55,7 @@ class Jobs:
     """Accepts jobs, and trains them in a thread of its own.
 
     A job that was running when the service was killed is queued again, and goes on from the last rows that its
-    engine kept. It has failed if its own loss ran at that moment, since that might end the service each time, or if
-    the service was killed several times in a row before its first step.
+    engine kept. It has failed if its own loss ran at that moment, since that might end the service each time.
     pause: seconds between retries of failed disk writes.
     """
 
@@ -280,7 +274,7 @@ class Jobs:
             if not self._closed:
                 return _Outcome("cancelled", "training_cancelled", {})
             with suppress(LabError):  # the next start does it then
-                self._requeue(row["id"], ends=0)
+                self._requeue(row["id"])
             return None
         except RolloutlabError as error:
             message = error.with_hint
@@ -366,32 +360,18 @@ class Jobs:
         sql = "SELECT * FROM jobs WHERE id = ? AND status = 'running' AND NOT cancel_wanted"
         for row in self._database.read(sql, self._losses.marked_job()):
             self._record(row, _failed(_CRASHED))
-        running = self._database.read("SELECT * FROM jobs WHERE status = 'running'")
-        ends = {row["id"]: self._ends_before_step(row["id"]) for row in running}
-        for row in running:
-            if ends[row["id"]] >= _MAX_ENDS and not row["cancel_wanted"]:
-                self._record(row, _failed(_ENDS_SERVICE))
         jobs = self._database.read("SELECT id FROM jobs WHERE status IN ('queued', 'running')")
         self._registry.remove_drafts([row["id"] for row in jobs])
         for row in self._database.read("SELECT id FROM jobs WHERE status = 'running'"):
-            self._requeue(row["id"], ends[row["id"]])
+            self._requeue(row["id"])
         self._losses.remove_mark()
 
-    def _ends_before_step(self, job_id: str) -> int:
-        """How often in a row the service has been killed while it worked on a job, and before a gradient step of it."""
-        events = self._database.read("SELECT type, data FROM events WHERE job_id = ? ORDER BY id", job_id)
-        if any(event["type"] == "gradient_step" for event in events):
-            return 0
-        before = [json.loads(event["data"]) for event in events if event["type"] == "restarted"]
-        return 1 + (before[-1].get("ends", 0) if before else 0)
-
-    def _requeue(self, job_id: str, ends: int) -> None:
-        """Queue a job again that was running. ends: see `_ends_before_step`."""
-        data = {"reason": "the service stopped while it trained", "ends": ends}
+    def _requeue(self, job_id: str) -> None:
+        """Queue a job again that was running."""
         with self._database.write() as connection:
             connection.execute("UPDATE jobs SET status = 'queued' WHERE id = ? AND status = 'running'", (job_id,))
             connection.execute("DELETE FROM events WHERE job_id = ?", (job_id,))
-            _add_event(connection, job_id, "restarted", data)
+            _add_event(connection, job_id, "restarted", {"reason": "the service stopped while it trained"})
 
     def _find_waiting(self) -> None:
         """Leave jobs of another engine or base queued, for a start with which they go on; `create` refuses new ones."""
