@@ -60,6 +60,8 @@ class Service:
         if request.url.path == "/v1/health":
             said = {"proof": proof(self.token or "no such token", request.url.params["nonce"], URL)}
             return httpx.Response(200, json={**said, "instance": self.instance})
+        if request.url.path == "/v1/preview/engine":
+            return httpx.Response(404)
         if len(self.asked) == ANSWERED:
             self.killed()
         if self.refuses or request.headers["Authorization"] != f"Bearer {self.token}":

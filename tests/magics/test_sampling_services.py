@@ -304,7 +304,7 @@ def test_completions_without_logprobs_do_not_train_elsewhere(at, session, bare):
     lab = notebook.lab
     lab.settings = session.settings.__class__(home=lab.settings.home, service=session.settings.service)
     lab._connector.http = session._connector.http
-    lab._models.selected = "lab/practice"
+    lab._models._chosen = "lab/practice"
     error = notebook.error("%%train answers")
     assert "NothingTrainsError: nothing in answers would train: 12 left out: no sampled tokens with logprobs" in error
 
