@@ -91,3 +91,10 @@ def test_tools_that_the_template_does_not_render_are_refused(service):
     with pytest.raises(RefusedError, match="the policy's chat template does not render tools"):
         service.call("POST", "/v1/preview/logprobs", json=body)
     assert service.call("POST", "/v1/preview/logprobs", json={**body, "histories": [history]})["data"]
+
+
+def test_an_answer_that_was_cut_off_gets_no_end_that_was_not_sampled(practice_service):
+    cut = {"finish_reason": "length", "index": 0, "message": {"role": "assistant", "content": "Par"}}
+    for items in ([ASKED, cut], [ASKED, cut["message"] | {"finish_reason": "max_tokens"}]):
+        with pytest.raises(RefusedError, match=r"histories\.0: messages_and_choices\.1: the answer was cut off"):
+            score(practice_service, items)

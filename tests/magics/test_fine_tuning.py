@@ -219,6 +219,18 @@ def test_a_parquet_file_is_learned_and_imported(notebook, tmp_path, capsys):
     assert list(map(json.loads, calls)) == [{"city": "Paris"}, {"a": 1, "b": 2}]
 
 
+@pytest.mark.parametrize("shape", ["messages", "completion"])
+def test_a_finish_reason_in_a_column_goes_with_its_line(tmp_path, shape):
+    pyarrow = pytest.importorskip("pyarrow")
+    messages = {"messages": [ASK, SAY]} if shape == "messages" else {"prompt": "hello", "completion": "fo"}
+    rows = [{**messages, "finish_reason": "length", "made": 1}, {**messages, "finish_reason": None, "made": 2}]
+    path = tmp_path / "cut.parquet"
+    pytest.importorskip("pyarrow.parquet").write_table(pyarrow.Table.from_pylist(rows), path)
+    cut, whole = (json.loads(line) for line in FineTuning("lab/a", (), (path,), None, wire.SFTTrainingConfig(), {}))
+    assert cut["finish_reason"] == "length"
+    assert whole.get("finish_reason") is None
+
+
 def test_a_conversation_that_begins_with_the_model_is_learned_from_its_first_question_on(notebook, file):
     shared = [
         {"from": "gpt", "value": "I am here"},

@@ -202,6 +202,44 @@ def test_sampled_answers_that_were_cut_are_still_learned_as_they_were_sampled(po
     assert found.warnings == []
 
 
+@pytest.mark.parametrize("reason", ["length", "content_filter"])
+@pytest.mark.parametrize("tokens", [[], [{"token": "do", "token_id": 10**6}]])
+def test_an_answer_that_was_cut_off_is_named_and_learns_no_end(policy, reason, tokens):
+    cut = conversation("hello", "fox", "and?", chosen("dog", *tokens) | {"finish_reason": reason})
+    found = read(policy, conversation("hello", "fox"), cut)
+    why = f"messages.3: the answer was cut off ({reason}), so its end is not known"
+    assert found.unreadable == {why: ["line 2"]}
+    assert len(found.sequences) == 1
+
+
+def test_an_answer_that_a_service_broke_off_is_named_with_its_word(policy):
+    broken = chosen("dog") | {"finish_reason": "length", "reported_finish_reason": "abort"}
+    [why] = read(policy, conversation("hello", broken)).unreadable
+    assert "the answer was cut off (abort)" in why
+
+
+@pytest.mark.parametrize("word", ["length", "max_tokens", "MAX_TOKENS", "abort", "error"])
+def test_a_line_or_message_with_the_finish_reason_of_a_cut_answer_is_named(policy, word):
+    cut = {"role": "assistant", "content": "dog", "finish_reason": word}
+    later = {"role": "user", "content": "and?"}
+    found = read(
+        policy,
+        conversation("hello", cut),
+        conversation("hello", "dog", finish_reason=word),
+        conversation(*"abcdefghijk", cut),
+        conversation("hello", cut | {"weight": 0}, later, "fox"),
+        conversation("hello", "dog", later, finish_reason=word),
+    )
+    assert [name for names in found.unreadable.values() for name in names] == ["line 1", "line 2", "line 3"]
+    assert len(found.sequences) == 2
+
+
+@pytest.mark.parametrize("word", ["stop", "end_turn", "tool_calls", None, "", 7, "a word that is not known"])
+def test_a_finish_reason_of_a_whole_answer_leaves_out_nothing(policy, word):
+    whole = {"role": "assistant", "content": "dog", "finish_reason": word}
+    assert learned(policy, conversation("hello", whole, finish_reason=word)) == ["dog</s>"]
+
+
 def test_what_is_left_out_has_a_reason(policy):
     image = [{"type": "image_url", "image_url": {"url": "https://a.example/b.png"}}]
     found = read(

@@ -138,6 +138,10 @@ def _sequences(
     if len(items) > context:  # a message has at least one token
         raise ContextError(f"{len(items):,} messages")
     tools, answers = conversation.all_tools(), set(conversation.answers())
+    for i in sorted(answers):
+        item = items[i]
+        if (why := conversation.cut_off(i)) and not (isinstance(item, Choice) and item.sampled_tokens()):
+            raise RenderingError(f"messages.{i}: the answer was cut off ({why}), so its end is not known")
     if once := _rendered_once(items, sorted(answers), renderer, tools):
         yield once
         return

@@ -8,7 +8,7 @@ from rolloutlab.errors import InputError
 from rolloutlab.sampling.conversation import are_structs, as_tools, messages_of, parsed_json, tools_of
 
 _SHOWN = 6
-_KNOWN = {"messages", "messages_and_choices", "tools", "functions"}
+_KNOWN = {"messages", "messages_and_choices", "tools", "functions", "finish_reason"}
 """What of a row of Parquet is uploaded; its other columns may hold anything, such as dates and images."""
 
 

@@ -249,6 +249,18 @@ class Choice(Wire):
 
 _REASONS = list(get_args(FinishReason))
 
+
+def cut_off(item: Any) -> str | None:
+    """The reason why an answer ended where it did, if that is before its end; None also where it has no reason.
+
+    item: a Choice, or a message or other object that has the word of a server as its `finish_reason`.
+    """
+    further = item.model_extra or {}
+    word = further.get(REPORTED, item.finish_reason) if isinstance(item, Choice) else further.get("finish_reason")
+    cut = isinstance(word, str) and ending_of(word).reason in {"length", "content_filter", None}
+    return word if cut else None
+
+
 ROLES = ("developer", "system", "user", "assistant", "tool", "function")
 
 

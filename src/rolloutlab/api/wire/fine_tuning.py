@@ -8,7 +8,14 @@ from pydantic import AliasChoices, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from rolloutlab.api.wire.base import Integer, Items, Number, Wire
-from rolloutlab.api.wire.chat import AssistantMessage, Choice, FunctionDefinition, FunctionTool, MessageOrChoice
+from rolloutlab.api.wire.chat import (
+    AssistantMessage,
+    Choice,
+    FunctionDefinition,
+    FunctionTool,
+    MessageOrChoice,
+    cut_off,
+)
 
 _Rate = Annotated[Number, Field(ge=0)]
 MASKS = "weight", "train", "training"
@@ -57,6 +64,10 @@ class Conversation(Wire):
         sampled = any(isinstance(item, Choice) for item in self.messages)
         kind = Choice if sampled else AssistantMessage
         return [i for i, item in enumerate(self.messages) if isinstance(item, kind) and not is_context(item)]
+
+    def cut_off(self, i: int) -> str | None:
+        """Why the answer `i` ended before its end, as `chat.cut_off`; a `finish_reason` of the line is of the last."""
+        return cut_off(self.messages[i]) or (cut_off(self) if i == len(self.messages) - 1 else None)
 
 
 class SFTTrainingConfig(Wire):

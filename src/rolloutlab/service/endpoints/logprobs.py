@@ -104,6 +104,9 @@ class _Tokenized:
             return _unforced(item)
         if not isinstance(item, Choice | AssistantMessage):
             return item
+        if why := wire.cut_off(item):
+            text = f"messages_and_choices.{i}: the answer was cut off ({why}), so its end is not known"
+            raise RenderingError(text, hint="leave the conversation out, or sample it with a larger --max-tokens")
         items = history.messages_and_choices[: i + 1]
         before: list[Any] = [each.message if isinstance(each, Choice) else each for each in items]
         ids = self._renderer.answer(before, history.tools)
