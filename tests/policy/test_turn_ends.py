@@ -37,6 +37,13 @@ BETWEEN = (
     "{% for m in messages %}<|role|>{{ m.role + '\n' + m.content }}{% if not loop.last %}<|sep|>{% endif %}"
     "{% endfor %}{% if add_generation_prompt %}<|sep|><|role|>{{ 'assistant\n' }}{% endif %}"
 )
+CLOSED = (  # the content has marks of its own (ERNIE, Command A)
+    "{% for m in messages %}<|turn|>{{ m.role }}{% if m.role == 'assistant' and m.tool_calls %}<|action|>"
+    "{% for c in m.tool_calls %}{{ c.function | tojson }}{% endfor %}<|/action|>"
+    "{% elif m.role == 'assistant' %}{{ '<|response|>\n' + m.content + '\n<|/response|>\n' }}"
+    "{% else %}{{ '<|text|>' + m.content }}{% endif %}<|over|>{{ '\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}<|turn|>assistant{% endif %}{# <|eos|> #}"
+)
 TEMPLATES = {
     "a base model with a ChatML template": CHATML,
     "a base model whose talks end with its own mark": CHATML + "{% if not add_generation_prompt %}<|eos|>{% endif %}",
@@ -47,6 +54,19 @@ TEMPLATES = {
     .replace("{{ MARK }}", ""),
     "harmony whose configuration names no end of a turn": CHANNELS,
     "a separator between turns": BETWEEN,
+    "content that has a closing mark": CLOSED,
+    "content that has a closing mark before that of the talk": CLOSED.replace(
+        "{# <|eos|> #}", "{% if not add_generation_prompt %}<|eos|>{% endif %}"
+    ),
+    "content that has a closing mark where each talk ends with the next role's mark": CLOSED.replace(
+        "{% if add_generation_prompt %}<|turn|>assistant{% endif %}", "<|turn|>assistant"
+    ),
+    "content that has a closing mark and another in the last turn": CLOSED.replace(
+        "<|over|>", "{% if loop.last and not add_generation_prompt %}<|last|>{% else %}<|over|>{% endif %}"
+    ),
+    "content that has a closing mark and a separator": CLOSED.replace(
+        "<|over|>", "{% if not loop.last or add_generation_prompt %}<|over|>{% endif %}"
+    ),
 }
 ANSWERS = {
     "a base model with a ChatML template": "jumps<|im_end|>",
@@ -55,6 +75,13 @@ ANSWERS = {
     "turns that end by the next role's mark on its own line": "jumps\n<|user|>",
     "harmony whose configuration names no end of a turn": "<|message|>jumps<|return|>",
     "a separator between turns": "jumps<|sep|>",
+    "content that has a closing mark": "<|response|>\njumps\n<|/response|>\n<|over|>",
+    "content that has a closing mark before that of the talk": "<|response|>\njumps\n<|/response|>\n<|over|>",
+    "content that has a closing mark where each talk ends with the next role's mark": (
+        "<|response|>\njumps\n<|/response|>\n<|over|>"
+    ),
+    "content that has a closing mark and another in the last turn": "<|response|>\njumps\n<|/response|>\n<|last|>",
+    "content that has a closing mark and a separator": "<|response|>\njumps\n<|/response|>\n<|over|>",
 }
 CALL = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
 CALLING = [{"role": "user", "content": "what"}, {"role": "assistant", "content": "", "tool_calls": [CALL]}]
@@ -111,7 +138,7 @@ def test_a_learned_turn_is_read_once_with_one_end(policy_of, case):
     talk = [{"role": role, "content": word} for role, word in zip(["user", "assistant"] * 2, "abcd", strict=True)]
     read = read_conversations([("a", Conversation.model_validate({"messages": talk}))], base_of(policy))
     whole = text(policy, read.sequences[0][-1].ids)
-    for mark in ("<|im_end|>", "<|user|>", "<|return|>", "<|sep|>"):
+    for mark in ("<|im_end|>", "<|user|>", "<|return|>", "<|sep|>", "<|over|>"):
         assert 2 * mark not in "".join(whole.split())
     template = policy.tokenizer.apply_chat_template(talk[:3], tokenize=False, add_generation_prompt=True)
     assert whole.replace("<|return|>", "<|end|>").startswith(template.replace("<|return|>", "<|end|>"))
@@ -130,13 +157,14 @@ def test_a_turn_with_calls_ends_as_the_template_ends_it_before_a_result(policy_o
         "a base model with a ChatML template": "</tool_call><|im_end|>",
         "turns that end by the next role's mark": "</tool_call><|observation|>",
         "harmony whose configuration names no end of a turn": '{"a": 1}<|call|>',
+        "content that has a closing mark": "<|/action|><|over|>",
     }
     for case, end in ends.items():
         policy = policy_of(TEMPLATES[case])
         [run], _ = learned(policy, *CALLING)
         assert run.endswith(end)
         assert policy.end_ids >= set(policy.tokenizer(end, add_special_tokens=False)["input_ids"][-1:])
-        marks = policy.tokenizer("</tool_call><|end|>", add_special_tokens=False)["input_ids"]
+        marks = policy.tokenizer("</tool_call><|end|><|/response|><|/action|>", add_special_tokens=False)["input_ids"]
         assert not policy.end_ids & set(marks), case
 
 
@@ -178,4 +206,4 @@ def test_a_template_that_takes_no_talk_of_markers_keeps_the_ends_of_the_configur
 
 def test_a_long_talk_of_turns_that_end_by_the_next_mark_is_learned_alike(policy_of, case):
     at_once = all(learned_alike(policy_of(TEMPLATES[case])).values())
-    assert at_once == (not case.endswith("its own line") and not case.startswith("harmony"))
+    assert at_once == (not case.endswith("its own line") and not case.startswith(("harmony", "content")))

@@ -7,13 +7,15 @@ from the template by conversations of markers, since names of models would be ou
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from rolloutlab.api.wire.chat import AssistantMessage, FunctionCall, FunctionToolCall, Message, ToolMessage, UserMessage
 from rolloutlab.errors import RenderingError
 
 Render = Callable[[Sequence[Message]], str]
 """The text of a conversation without a generation prompt; raises RenderingError where the template refuses it."""
-Tokenize = Callable[[str], list[tuple[int, str]]]
+_Token = tuple[int, str]
+Tokenize = Callable[[str], list[_Token]]
 """The tokens of a text with their texts, which are empty for those that are ordinary text."""
 _ASKED, _TOLD, _NEXT = "rolloutlabasked", "rolloutlabtold", "rolloutlabnext"
 
@@ -47,11 +49,9 @@ def end_of_answers(render: Render, tokenize: Tokenize, known: Collection[int]) -
     for token_id, _ in whole:
         if token_id in known:
             return _closed(token_id, last, before_next, own, whole)
-    first = next(((token_id, text) for token_id, text in own if text), None)
-    if first:  # what ends a whole conversation, such as `<|endoftext|>`, comes after it
-        return TurnEnd(*first)
-    following = next((token_id for token_id, text in whole if text), None)
-    return _closed(following, last, before_next, own, whole)
+    if end := _own_end(own, whole, tokenize(_after(_ASKED, render, talk) or "")):
+        return end
+    return _closed(_following(own, whole), last, before_next, own, whole)
 
 
 def end_of_calls(render: Render, tokenize: Tokenize, known: Collection[int]) -> TurnEnd | None:
@@ -69,11 +69,37 @@ def end_of_calls(render: Render, tokenize: Tokenize, known: Collection[int]) -> 
     for token_id, _ in whole:
         if token_id in known:
             return _closed(token_id, last, before_next, own, whole)
-    for token_id, text in own:
-        if text and not _ends_each_call(text, render, asked):
-            return TurnEnd(token_id, text)
-    following = next((token_id for token_id, text in whole[len(own) :] if text), None)
-    return _closed(following, last, before_next, own, whole)
+    calls_end = {text for _, text in own if text and _ends_each_call(text, render, asked)}
+    of_turn = ([token for token in tokens if token[1] not in calls_end] for tokens in (own, whole))
+    if end := _own_end(*of_turn, tokenize(_after(_ASKED, render, [asked, _calling(1)]) or "")):
+        return end
+    return _closed(_following(own, whole), last, before_next, own, whole)
+
+
+def _following(own: Sequence[_Token], whole: Sequence[_Token]) -> int | None:
+    """The first mark that is written only before a next message."""
+    written = sum(1 for _, text in own if text)
+    return next((token_id for token_id, _ in [token for token in whole if token[1]][written:]), None)
+
+
+def _own_end(own: Sequence[_Token], whole: Sequence[_Token], asked: Sequence[_Token]) -> TurnEnd | None:
+    """The mark with which a conversation's last turn ends; None where it ends with none.
+
+    own, whole: what follows the turn there, and before a next message. asked: what follows a user's turn, which often
+    ends alike. Marks before the end close the content, such as `</response>`; those after it are the conversation's,
+    such as `<|endoftext|>`, or of the next message.
+    """
+    marks, before_next, after_asked = ([token for token in each if token[1]] for each in (own, whole, asked))
+    pairs = zip(marks, before_next, strict=False)
+    both = [mark for mark, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)]
+    end = next(iter(after_asked), None)
+    if end in both:
+        return TurnEnd(*end)
+    if end and end in before_next[len(both) : len(both) + 1]:  # the last turn has another, such as `<|return|>`
+        end = next(iter(marks[len(both) :]), None)
+    else:
+        end = both[-1] if both else next(iter(marks), None)
+    return TurnEnd(*end) if end else None
 
 
 def _ends_each_call(text: str, render: Render, asked: UserMessage) -> bool:
@@ -90,9 +116,7 @@ def _calling(number: int) -> AssistantMessage:
     return AssistantMessage(role="assistant", tool_calls=calls)
 
 
-def _closed(
-    token_id: int | None, last: str, before_next: str, own: list[tuple[int, str]], whole: list[tuple[int, str]]
-) -> TurnEnd:
+def _closed(token_id: int | None, last: str, before_next: str, own: list[_Token], whole: list[_Token]) -> TurnEnd:
     """The end by a token that may be written only before the next message."""
     text = next((text for each, text in whole if each == token_id), "")
     if token_id is None or not text:
