@@ -1,7 +1,10 @@
 """A loop that goes on with another reward, other rows or another prompt: only means of one measure are compared."""
 
+import functools
+
 import pytest
 
+from rolloutlab import Step
 from rolloutlab.session import Session
 
 ROWS = [{"letter": letter} for letter in "ab"]
@@ -124,3 +127,74 @@ def test_a_held_out_mean_of_another_reward_is_no_best_of_a_call_that_holds_out_n
     made = loop(session, ones, jobs=1)
     assert made.measured == {}
     assert made.best == "lab/practice@1"
+
+
+class Scale:
+    """A reward with settings of its own, which also keeps what it has seen."""
+
+    def __init__(self, k):
+        self.k, self.calls, self.known = k, 0, {}
+
+    def __call__(self, answer):
+        self.calls += 1
+        self.known[answer] = self.known.get(answer, 0) + 1
+        return self.k + len(answer) % 2 * 0.01
+
+    def score(self, answer):
+        return self(answer)
+
+
+def listed(k):
+    log = []
+
+    def of_each(completions, **_):
+        log.append(len(completions))
+        return [k + len(str(each)) % 2 * 0.01 for each in completions]
+
+    return of_each
+
+
+def environment(k):
+    class Say:
+        def __init__(self, row): ...
+
+        def reset(self, seed):
+            return "say"
+
+        def step(self, answer):
+            return Step("ok", k + len(answer) % 2 * 0.01, done=True)
+
+    return Say
+
+
+REWARDS = {
+    "an object": lambda session, k: Scale(k),
+    "a bound method": lambda session, k: Scale(k).score,
+    "a function for TRL": lambda session, k: session.trl(listed(k)),
+    "a cached function": lambda session, k: functools.lru_cache(lambda answer: k + len(answer) % 2 * 0.01),
+    "a dictionary of both": lambda session, k: {"a": Scale(k), "b": lambda answer: 0.0},
+}
+
+
+@pytest.mark.parametrize("made", REWARDS.values(), ids=REWARDS)
+def test_a_setting_of_what_scores_is_another_reward_and_its_state_is_not(session, made):
+    loop(session, made(session, 100), jobs=1, held_out=ROWS)
+    again = loop(session, made(session, 100), jobs=1, held_out=ROWS)
+    assert again.changes == []
+    other = loop(session, made(session, 1), jobs=1, held_out=ROWS)
+    assert [line.partition(",")[0] for line in other.changes] == [
+        "mean reward of rounds 1 to 2: of another measure (reward)",
+        "held-out mean of steps 0 to 2: of another measure (reward)",
+    ]
+    assert other.best_mean < 2
+
+
+def test_a_reward_that_an_environment_changed_to_is_another_one(session):
+    given = {"over": ROWS, "n": 2, "jobs": 1, "max_tokens": 4, "seed": 1, "held_out": ROWS, "say": [].append}
+    session.loop("letters", env=environment(100), **given)
+    assert session.loop("letters", env=environment(100), **given).changes == []
+    made = session.loop("letters", env=environment(1), **given)
+    assert [line.partition(",")[0] for line in made.changes] == [
+        "mean reward of rounds 1 to 2: of another measure (reward)",
+        "held-out mean of steps 0 to 2: of another measure (reward)",
+    ]

@@ -31,7 +31,7 @@ class Measure:
 
     def differences(self, other: "Measure", *, rows: bool = True) -> list[str]:
         """What differs from another measure, as words; none where their means compare. rows: compare these as well."""
-        words = [] if _same_reward(self.scoring, other.scoring) else ["reward"]
+        words = [] if _same_reward(self, other) else ["reward"]
         changed = [] if self.plan is None or other.plan is None else _changed(self.plan, other.plan)
         same_rows = self.rows == other.rows
         if "template" in changed or (same_rows and self.prompts != other.prompts):
@@ -59,15 +59,24 @@ def _changed(one: SamplingConfig, other: SamplingConfig) -> list[str]:
     return ["template", *names] if one.template != other.template else names
 
 
-def _same_reward(one: NewScoring | None, other: NewScoring | None) -> bool:
-    """Whether two scorings give the same rewards, as far as their code and what it uses tell."""
+def _same_reward(one: Measure, other: Measure) -> bool:
+    """Whether two measures give the same rewards, as far as code, settings and what they use tell."""
+    codes = {each.plan.code for each in (one, other) if each.plan and each.plan.code}  # none is of an earlier version
+    return len(codes) < 2 and _same_scoring(one.scoring, other.scoring)
+
+
+def _same_scoring(one: NewScoring | None, other: NewScoring | None) -> bool:
     if one is None or other is None:
         return one is other
     if _weights(one.options) != _weights(other.options) or one.source != other.source:
         return False
-    prints = [scoring.options.get("fingerprints") or {} for scoring in (one, other)]
-    if all(each and all(each.values()) for each in prints):  # code, constants and what it names, whatever its layout
-        return prints[0] == prints[1]
+    for kind in (
+        "digests",
+        "fingerprints",
+    ):  # of code, constants and settings; labs of earlier versions have no digests
+        prints = [scoring.options.get(kind) or {} for scoring in (one, other)]
+        if all(each and all(each.values()) for each in prints):
+            return prints[0] == prints[1]
     return (list(one.names), one.code) == (list(other.names), other.code)
 
 
