@@ -1,0 +1,248 @@
+"""Captured evaluators that are ended early, and backups of parts of a lab that are put back.
+
+    kept.py [--ends 24] [--backups 200] [--seed 0]
+
+An evaluator asks in sessions of several turns, one after the other, and writes down each answer that it has read. The
+capture is ended by SIGTERM, SIGHUP, SIGINT or SIGKILL at a random moment; some go on with the collection of the one
+before. What the evaluator has read must be in the lab, after SIGKILL all but what it read in the last seconds, the
+tokens of the collection must be those of its trajectories, and what earlier captures have stored must be unchanged.
+
+Then a model is trained a few times, with a copy of the lab folder after each job. `lab.db`, `service.db` or the whole
+folder of the service come from another copy than the rest: where the model would go on from an older checkpoint than
+there is, or one of the databases has jobs that the other has not, `disagreements` must say so, and nothing elsewhere.
+
+Exit status 0 when nothing was lost and everything was said.
+"""
+
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import sqlite3
+import sys
+import tempfile
+import threading
+import time
+from contextlib import closing
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+from journal import digest
+from processes import command_line, end, fork, published, serve, until
+
+from rolloutlab.fsutil import Lock
+from rolloutlab.session import Session
+from rolloutlab.settings import Settings
+from rolloutlab.store.agreement import disagreements
+from rolloutlab.store.lab import Lab
+
+ENDS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGKILL, signal.SIGKILL)
+LATEST = 2.0
+"""Seconds before SIGKILL of which what was read may be lost: those of a batch, on a busy machine."""
+LONGEST = 60.0
+JOBS = 3
+EVALUATOR = """
+import http.client, json, os, sys, time
+host, _, path = os.environ["OPENAI_BASE_URL"].removeprefix("http://").partition("/")
+read = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+for number in range(100_000):
+    messages = []
+    for text in ("task", "sure?", "really?"):
+        messages.append({"role": "user", "content": text})
+        connection = http.client.HTTPConnection(host, timeout=60)
+        headers = {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "X-Session-ID": f"{sys.argv[2]}-{number}"}
+        connection.request("POST", f"/{path}/chat/completions", json.dumps({"messages": messages}), headers)
+        messages.append(json.load(connection.getresponse())["choices"][0]["message"])
+        os.write(read, json.dumps([messages[-1]["content"], time.time()]).encode() + b"\\n")
+"""
+
+
+class Policy(BaseHTTPRequestHandler):
+    """Each answer is another one."""
+
+    protocol_version = "HTTP/1.1"
+    counter = iter(range(10**9))
+
+    def do_GET(self) -> None:
+        self._send({"object": "list", "data": [{"id": "policy", "object": "model", "created": 1, "owned_by": "x"}]})
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        if not self.path.endswith("/chat/completions"):
+            self._send({"detail": "Not Found"}, 404)
+            return
+        token = {"token": "a", "logprob": -0.5, "bytes": [97], "top_logprobs": []}
+        message = {"role": "assistant", "content": f"answer {next(self.counter)}"}
+        choice = {"index": 0, "message": message, "finish_reason": "stop", "logprobs": {"content": [token]}}
+        usage = {"prompt_tokens": 3, "completion_tokens": 1, "total_tokens": 4}
+        head = {"id": "c", "object": "chat.completion", "created": 1, "model": "policy"}
+        self._send({**head, "choices": [choice], "usage": usage})
+
+    def _send(self, body: dict[str, Any], status: int = 200) -> None:
+        content = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+class Quiet(ThreadingHTTPServer):
+    """A server whose clients may be killed."""
+
+    daemon_threads = True
+
+    def handle_error(self, *_: object) -> None:
+        """A client that was killed reads no answer."""
+
+
+class Captures:
+    """Captures that are ended, and what is checked after each. known: digests of what was stored, by name."""
+
+    def __init__(self, home: Path, chance: random.Random, url: str) -> None:
+        self._home, self._chance, self._url = home, chance, url
+        self._known: dict[str, str] = {}
+        self.answers = self.sessions = 0
+        self.losses: list[str] = []
+
+    def run(self, number: int) -> None:
+        """One capture. number: the first begins a collection, later ones go on with it or begin another."""
+        read, by = self._home / f"read-{number}", self._chance.choice(ENDS)
+        goes_on = ["--resume"] if number and self._chance.random() < 0.5 else ["--model", "policy"]
+        options = ["capture", "eval", "--sessions", *goes_on, "--service", self._url, "--"]
+        command = [*options, sys.executable, "-I", "-S", "-c", EVALUATOR, str(read), str(number)]
+        pid = fork(partial(command_line, command), self._home / "capture.log")
+        if not until(read.exists, LONGEST):
+            raise SystemExit(f"capture {number} does not begin: {(self._home / 'capture.log').read_text()}")
+        time.sleep(self._chance.expovariate(1.0) + (LATEST if by == signal.SIGKILL else 0))
+        ended_at = time.time()
+        end(pid, by)
+        if by == signal.SIGKILL:
+            end_evaluator(str(read))
+        self._check(read, by, ended_at)
+
+    def _check(self, read: Path, by: signal.Signals, ended_at: float) -> None:
+        lines = [line for line in read.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
+        answers = [json.loads(line) for line in lines]
+        latest = ended_at - LATEST if by == signal.SIGKILL else ended_at
+        expected = {text for text, at in answers if at <= latest}
+        self.answers += len(expected)
+        with closing(sqlite3.connect(self._home / "lab.db", timeout=20.0)) as connection:
+            [[verdict]] = connection.execute("PRAGMA quick_check").fetchall()
+        if verdict != "ok":
+            self.losses.append(f"after {by.name}: lab.db: {verdict}")
+        lab = Lab(self._home / "lab.db")
+        stored, sampled = dict[str, str](), set[str]()
+        for collection in lab.collections():
+            generation = f"{collection.name}:{collection.generation}"
+            members = [each for group in lab.groups(collection) for each in group.trajectories]
+            tokens = sum(each.tokens for each in members)
+            if tokens != collection.completion_tokens:
+                counted = collection.completion_tokens
+                self.losses.append(f"after {by.name}: {generation} has {tokens} tokens and counts {counted}")
+            for each in members:
+                stored[f"{generation}/{each.extra['metadata']['session']}"] = digest(each)
+                sampled |= {choice.message.content or "" for choice in each.choices}
+        lab.close()
+        if lost := expected - sampled:
+            self.losses.append(f"after {by.name}: {len(lost)} of {len(expected)} answers that were read are not stored")
+        if changed := [name for name, before in self._known.items() if stored.get(name) != before]:
+            self.losses.append(f"after {by.name}: {changed[0]} is not as it was")
+        self._known, self.sessions = stored, len(stored)
+
+
+def end_evaluator(argument: str) -> None:
+    """End the evaluator that a killed capture has left, by its own argument."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if argument.encode() in words and EVALUATOR.encode() in words:
+            os.kill(int(path.parent.name), signal.SIGKILL)
+
+
+def copies(folder: Path) -> list[Path]:
+    """Copies of a lab folder after each of its jobs, without a service."""
+    home, made = folder / "lab", list[Path]()
+    home.mkdir()
+    pid = fork(partial(serve, home), folder / "service.log")
+    if not until(lambda: published(home, pid), LONGEST):
+        raise SystemExit("the service does not start")
+    session = Session(Settings(home=home))
+    session.model("lab/kept")
+    session.chat("letters", "Sort the letters: d b a c", n=4, max_tokens=6)
+    session.reward("letters", lambda trajectory: float(trajectory.name[-1]), say=lambda _: None)
+    for number in range(JOBS + 1):
+        if number:
+            session.train("letters", wait=False, say=lambda _: None).wait(progress=False)
+        made.append(folder / f"copy-{number}")
+        shutil.copytree(home, made[-1])
+    session.close()
+    end(pid, signal.SIGTERM)
+    Lock(home / "service" / "lock").acquire(timeout=LONGEST).lock.release()
+    return made
+
+
+def put_together(made: list[Path], chance: random.Random, home: Path) -> str:
+    """Make a lab folder of parts of copies; what is wrong with what is said of it, or nothing."""
+    rest, lab, database = (chance.randrange(len(made)) for _ in range(3))
+    whole = chance.random() < 0.5  # the folder of the service is of one copy
+    database = rest if whole else database
+    shutil.copytree(made[rest], home)
+    for pattern, source in (("lab.db*", lab), ("service/service.db*", database)):
+        for path in home.glob(pattern):
+            path.unlink()
+        for path in made[source].glob(pattern):
+            shutil.copy(path, home / path.relative_to(made[source]))
+    found = disagreements(Settings(home=home))
+    said = {"set aside": False, "trained": False, "does not have": False}
+    for each in found:
+        said |= {words: True for words in said if words in each.message}
+    # copy N has N jobs and the checkpoints up to N, in each of its parts
+    right = {"set aside": database < rest, "trained": lab > database, "does not have": lab < database}
+    return "" if said == right else f"lab.db {lab}, service.db {database}, checkpoints {rest}: {[*map(str, found)]}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ends", type=int, default=24)
+    parser.add_argument("--backups", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    chance, begun = random.Random(options.seed), time.monotonic()
+    with tempfile.TemporaryDirectory() as name, Quiet(("127.0.0.1", 0), Policy) as server:
+        folder = Path(name)
+        (folder / "captures").mkdir()
+        (folder / "backups").mkdir()
+        os.environ["ROLLOUTLAB_HOME"] = str(folder / "captures")
+        made = copies(folder / "backups")
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        captures = Captures(folder / "captures", chance, f"http://127.0.0.1:{server.server_port}")
+        for number in range(options.ends):
+            captures.run(number)
+        wrong = []
+        for number in range(options.backups):
+            home = folder / f"put-{number}"
+            wrong += filter(None, [put_together(made, chance, home)])
+            shutil.rmtree(home)
+    print(
+        f"{options.ends} captures ended, {captures.answers:,} answers read, {captures.sessions:,} sessions, "
+        f"{len(captures.losses)} losses; {options.backups} labs put together, {len(wrong)} wrongly described; "
+        f"{time.monotonic() - begun:.0f} s, seed {options.seed}"
+    )
+    for trouble in [*captures.losses, *wrong][:20]:
+        print(f"  {trouble}")
+    return 1 if captures.losses or wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
