@@ -120,9 +120,9 @@ def test_another_policy_than_the_running_one_is_refused(attach):
 def test_a_connection_shows_that_another_policy_than_that_of_the_settings_runs(attach):
     client = attach()
     client.address()
-    assert "not" not in inspect(client._http, client, client._settings).state
+    assert "not" not in inspect(client._http, client, client.settings).state
     other = attach(model=ModelSettings(engine="ray"))
-    last = inspect(other._http, other, other._settings).state.splitlines()[-1]
+    last = inspect(other._http, other, other.settings).state.splitlines()[-1]
     assert re.fullmatch(r"the service of this lab runs the policy .*, not '.*tiny --engine=ray' -> %service stop", last)
 
 
