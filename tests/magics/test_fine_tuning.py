@@ -197,12 +197,31 @@ def test_neither_calls_nor_schemas_have_what_only_other_rows_have(tmp_path, shap
         assert {**call["function"], "arguments": json.loads(call["function"]["arguments"])} == wanted
 
 
-def test_a_null_in_plain_lines_is_learned(file):
-    line = {"messages": _called("weather", {"city": "Paris", "unit": None})[:2], "tools": DESCRIBED}
+def _learned_arguments(file, line):
     file.write_text(json.dumps(line))
     (sent,) = map(json.loads, FineTuning("lab/a", (), (file,), None, wire.SFTTrainingConfig(), {}))
-    (call,) = sent["messages"][1]["tool_calls"]
-    assert json.loads(call["function"]["arguments"]) == {"city": "Paris", "unit": None}
+    return [json.loads(m["tool_calls"][0]["function"]["arguments"]) for m in sent["messages"] if m.get("tool_calls")]
+
+
+def test_a_null_in_plain_lines_is_learned_where_the_tool_has_it(file):
+    tools = [_described("weather", city={"type": "string"}, unit={"type": ["string", "null"]})]
+    line = {"messages": _called("weather", {"city": "Paris", "unit": None})[:2], "tools": tools}
+    assert _learned_arguments(file, line) == [{"city": "Paris", "unit": None}]
+    open_tools = [{**tools[0], "function": {**DESCRIBED[0]["function"], "parameters": {"type": "object"}}}]
+    assert _learned_arguments(file, line | {"tools": open_tools}) == [{"city": "Paris", "unit": None}]
+    assert _learned_arguments(file, {"messages": line["messages"]}) == [{"city": "Paris", "unit": None}]
+
+
+@pytest.mark.parametrize("column", ["tools", "functions"])
+@pytest.mark.parametrize("shape", ["messages", "completion"])
+def test_a_null_argument_that_the_tool_does_not_have_is_none_in_plain_lines(file, shape, column):
+    place = _described("weather", at={"type": "object", "properties": {"city": {"type": "string"}}})
+    tools = json.dumps([place] if column == "tools" else [place["function"]])
+    messages = _called("weather", {"at": {"city": "Paris", "a": None}, "b": None})[:2]
+    messages = [{**each, "tool_calls": each.get("tool_calls") or []} for each in messages]
+    split = {"prompt": messages[:1], "completion": messages[1:]}
+    line = {"messages": messages} if shape == "messages" else split
+    assert _learned_arguments(file, {**line, column: tools}) == [{"at": {"city": "Paris"}}]
 
 
 def test_a_parquet_file_is_learned_and_imported(notebook, tmp_path, capsys):

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from pydantic_core import from_json
@@ -13,6 +14,8 @@ _SHAREGPT = {"human": "user", "gpt": "assistant", "chatgpt": "assistant"}
 """Roles of ShareGPT's messages, `{"from": "human", "value": "..."}`, where they are others than on the wire."""
 _TOOLS = "tools", "functions"
 """Columns of descriptions of tools; the second is the older form, of functions without a type."""
+_OPEN = ("additionalProperties", "patternProperties", "allOf", "anyOf", "oneOf", "if", "dependentSchemas", "$ref")
+"""What gives an object further properties than those that its schema names."""
 _CONTENTS = ("content", "tool_calls", "function_call", "refusal")
 
 
@@ -71,11 +74,12 @@ def messages_of(
 ) -> list[dict[str, Any]]:
     """Messages as the wire has them, each as `as_message`, without the nulls that Arrow has put into their tool calls.
 
-    tools: those that the messages call, if known. structs: whether the messages are of a source whose structs all have
-    the same names; messages of other sources may have gone through one, as `are_structs` tells.
+    tools: those that the messages call, if known: null as an argument that a tool does not have is none in any source.
+    structs: whether the messages are of a source whose structs all have the same names; messages of other sources may
+    have gone through one, as `are_structs` tells.
     """
-    schemas = _schemas(tools) if structs or are_structs(messages, tools) else None
-    return [as_message(message, schemas) for message in messages]
+    schemas, structs = _schemas(tools), structs or are_structs(messages, tools)
+    return [as_message(message, schemas, structs=structs) for message in messages]
 
 
 def are_structs(messages: Sequence[Any], tools: Any = None) -> bool:
@@ -147,12 +151,17 @@ def _is_message(value: Any) -> bool:
     return own or {"from", "value"} <= value.keys()
 
 
-def as_message(message: Mapping[str, Any], schemas: Mapping[str, Mapping[str, Any]] | None = None) -> dict[str, Any]:
+def as_message(
+    message: Mapping[str, Any],
+    schemas: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
+    *,
+    structs: bool = False,
+) -> dict[str, Any]:
     """A message as the wire has it.
 
     Parquet and Arrow give each message all properties of any message, most of them null; ShareGPT calls role and
     content `from` and `value`; arguments of tool calls may be objects, which the wire has as JSON. schemas: of the
-    known tools' parameters by name, where the message was a struct.
+    known tools' parameters by name. structs: whether the message was a struct.
     """
     known = dict(_without_nulls(message))
     if "role" not in known and {"from", "value"} <= known.keys():
@@ -163,28 +172,34 @@ def as_message(message: Mapping[str, Any], schemas: Mapping[str, Mapping[str, An
     calls = [call.get("function") for call in known.get("tool_calls") or () if isinstance(call, dict)]
     for function in (*calls, known.get("function_call")):
         if isinstance(function, dict) and isinstance(function.get("arguments"), Mapping):
-            arguments = function["arguments"]
-            if schemas is not None:
-                arguments = _written(arguments, schemas.get(str(function.get("name"))))
+            arguments = _written(function["arguments"], schemas.get(str(function.get("name"))), structs=structs)
             function["arguments"] = json.dumps(arguments, ensure_ascii=False)
     return known
 
 
-def _written(value: Any, schema: Any) -> Any:
-    """A value of a struct as it was written: without its nulls, but those that its JSON schema requires.
+def _written(value: Any, schema: Any, *, structs: bool) -> Any:
+    """A value as it was written: without the nulls of what its JSON schema does not have.
 
-    A struct has null for what only other rows have, and for null itself; which of both it was is not kept.
+    A struct has null for what only other rows have, and for null itself; which of both it was is not kept. So of one,
+    only those nulls stay that the schema requires, with or without a schema.
     """
     known = schema if isinstance(schema, Mapping) else {}
     if isinstance(value, Mapping):
         properties = known.get("properties")
         of = properties if isinstance(properties, Mapping) else {}
-        required = listed(known.get("required")) or ()
+        kept = (listed(known.get("required")) or ()) if structs else of if _is_closed(known) else value
         return {
-            name: _written(each, of.get(name)) for name, each in value.items() if each is not None or name in required
+            name: _written(each, of.get(name), structs=structs)
+            for name, each in value.items()
+            if each is not None or name in kept
         }
     items = listed(value)
-    return value if items is None else [_written(each, known.get("items")) for each in items]
+    return value if items is None else [_written(each, known.get("items"), structs=structs) for each in items]
+
+
+def _is_closed(schema: Mapping[str, Any]) -> bool:
+    """Whether a schema names all properties of an object, and leaves none to another schema."""
+    return isinstance(schema.get("properties"), Mapping) and not any(schema.get(name) for name in _OPEN)
 
 
 def _without_nulls(value: Any, but: str = "arguments") -> Any:

@@ -5,7 +5,7 @@ from typing import Any
 
 from rolloutlab.api.wire.fine_tuning import MASKS
 from rolloutlab.errors import InputError
-from rolloutlab.sampling.conversation import are_structs, as_tools, messages_of, parsed_json, tools_of
+from rolloutlab.sampling.conversation import are_structs, as_tools, messages_of, parsed_json, tools_beside, tools_of
 
 _SHOWN = 6
 _KNOWN = {"messages", "messages_and_choices", "tools", "functions", "finish_reason"}
@@ -31,7 +31,7 @@ def as_line(value: Any, place: str, *, structs: bool = False) -> Any:
     if line.get("messages") is None and line.get("messages_and_choices") is None:
         line["messages"] = _messages(line, place)
     messages: Any = line.get("messages")
-    tools = line.get("tools")
+    tools = tools_beside(line)
     if _are_mappings(messages) and not any("message" in each for each in messages):
         structs = structs or are_structs(messages, tools)
         line["messages"] = _with_ids(messages_of(messages, tools, structs=structs))
