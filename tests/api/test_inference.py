@@ -12,9 +12,11 @@ import aiohttp
 import httpx
 import pytest
 
+from rolloutlab.api import training
 from rolloutlab.api.http.client import HttpClient
-from rolloutlab.api.inference import complete, stream
+from rolloutlab.api.inference import complete, score_histories, stream
 from rolloutlab.api.wire.chat import ChatCompletion, ChatRequest
+from rolloutlab.api.wire.training import RegisterModel
 from rolloutlab.errors import BrokenOffError, RefusedError, RolloutlabError, ServiceError
 from rolloutlab.settings import Address
 
@@ -282,6 +284,27 @@ def test_a_key_that_a_service_repeats_is_nowhere_in_the_error_and_its_chain(answ
     work = stream(http, address, REQUEST, lambda _: None) if streamed else complete(http, address, REQUEST)
     with pytest.raises(RolloutlabError) as caught:
         http.run(work)
+    http.close()
+    assert not [text for text in everything_in(caught.value) if KEY in text]
+
+
+CALLS = {
+    "logprobs": lambda http, at: score_histories(http, at, "m", []),
+    "register": lambda http, at: training.register_model(http, at, RegisterModel(name="m", project="p")),
+    "checkpoints": lambda http, at: training.checkpoints(http, at, "m"),
+    "lost": training.lost_checkpoints,
+    "job": lambda http, at: training.job(http, at, "j"),
+    "events": lambda http, at: training.events(http, at, "j"),
+    "upload": lambda http, at: training.upload(http, at, [b"{}"]),
+}
+
+
+@pytest.mark.parametrize("body", [{"data": [{"id": KEY}]}, {"data": KEY, "model": KEY, "turns": KEY}, [KEY], KEY])
+@pytest.mark.parametrize("call", CALLS)
+def test_a_key_in_an_answer_of_another_form_is_nowhere_in_the_error_and_its_chain(call, body):
+    http = HttpClient(httpx.MockTransport(lambda _: httpx.Response(200, json=body)), tries=1)
+    with pytest.raises(ServiceError, match="answered in another form") as caught:
+        http.run(CALLS[call](http, dataclasses.replace(ADDRESS, base_url="https://s.example", token=KEY)))
     http.close()
     assert not [text for text in everything_in(caught.value) if KEY in text]
 

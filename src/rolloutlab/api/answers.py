@@ -6,12 +6,29 @@ They are paid for, so what OpenAI's own clients read is read here as well.
 import json
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
+from pydantic import ValidationError
+
+from rolloutlab.api.wire.base import Wire
 from rolloutlab.api.wire.endings import ending_of
+from rolloutlab.errors import ServiceError
+
+W = TypeVar("W", bound=Wire)
 
 _EMPTY = ("tool_calls", "annotations")
+
+
+def parsed(kind: type[W], answer: Any) -> W:
+    """What a service answered; ServiceError where it has another form."""
+    try:
+        return kind.model_validate(answer)
+    except ValidationError as error:
+        first = error.errors(include_input=False)[0]
+    where = ".".join(map(str, (kind.__name__, *first["loc"])))
+    # outside of the handler: an error of validation quotes the body, which may repeat the key
+    raise ServiceError(f"the service answered in another form: {where}: {first['msg']}")
 
 
 def tidied(body: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from rolloutlab.api.answers import arguments_of, failure_of, text_of, tidied
+from rolloutlab.api.answers import arguments_of, failure_of, parsed, text_of, tidied
 from rolloutlab.api.http.client import HttpClient, Tries
 from rolloutlab.api.http.errors import message_of, status_error
 from rolloutlab.api.kinds import chat_name, kind_of, with_step
@@ -275,4 +275,4 @@ async def score_histories(
         raise ServiceError(lacks, hint=hint) from error
     except NotFoundError as error:
         raise NotFoundError(error.message, hint=_registers(address, model)) from error
-    return ScoredHistories.model_validate(scored)
+    return parsed(ScoredHistories, scored)

@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from secrets import token_hex
-from typing import Any, TypeVar
+from typing import Any
 
-from pydantic import ValidationError
 from pydantic_core import to_json
 
+from rolloutlab.api.answers import parsed
 from rolloutlab.api.http.client import HttpClient
 from rolloutlab.api.http.ip_scope import on_this_machine
 from rolloutlab.api.inference import SELECT
@@ -30,8 +30,6 @@ from rolloutlab.errors import (
 )
 from rolloutlab.settings import Address
 
-W = TypeVar("W", bound=Wire)
-
 _PAGE = 1000
 _CHUNK_BYTES = 256 * 1024
 _NO_LOST = "keeps no lost checkpoints"
@@ -42,7 +40,7 @@ async def register_model(http: HttpClient, address: Address, model: wire.Registe
     body, again = registration(address, model), model.return_existing and address.kind != "wandb"
     does, hint = "registers no models", SELECT
     answer = await _call(http, address, "POST", "models", json=body, retry=again, lacks=does, hint=hint)
-    return _parsed(wire.Model, answer)
+    return parsed(wire.Model, answer)
 
 
 async def checkpoints(http: HttpClient, address: Address, model_id: str) -> list[wire.Checkpoint]:
@@ -58,7 +56,7 @@ async def delete_checkpoints(
     body = wire.DeleteCheckpoints(steps=list(steps)).to_wire()
     path = f"models/{model_id}/checkpoints"
     answer = await _call(http, address, "DELETE", path, json=body, lacks="deletes no checkpoints")
-    return _parsed(wire.DeletedCheckpoints, answer)
+    return parsed(wire.DeletedCheckpoints, answer)
 
 
 async def lost_checkpoints(http: HttpClient, address: Address) -> list[wire.LostCheckpoint]:
@@ -67,19 +65,19 @@ async def lost_checkpoints(http: HttpClient, address: Address) -> list[wire.Lost
         answer = await _call(http, address, "GET", "lost-checkpoints", retry=False, lacks=_NO_LOST)
     except NotFoundError:
         return []
-    return _parsed(wire.LostCheckpointList, answer).data
+    return parsed(wire.LostCheckpointList, answer).data
 
 
 async def recover_checkpoints(http: HttpClient, address: Address) -> wire.RecoveredCheckpoints:
     """POST /v1/preview/lost-checkpoints/recover; embedded service only."""
     answer = await _call(http, address, "POST", "lost-checkpoints/recover", timeout=300.0, lacks=_NO_LOST)
-    return _parsed(wire.RecoveredCheckpoints, answer)
+    return parsed(wire.RecoveredCheckpoints, answer)
 
 
 async def purge_checkpoints(http: HttpClient, address: Address) -> list[wire.LostCheckpoint]:
     """DELETE /v1/preview/lost-checkpoints: what was removed; embedded service only."""
     answer = await _call(http, address, "DELETE", "lost-checkpoints", timeout=300.0, retry=False, lacks=_NO_LOST)
-    return _parsed(wire.LostCheckpointList, answer).data
+    return parsed(wire.LostCheckpointList, answer).data
 
 
 async def delete_model(http: HttpClient, address: Address, model_id: str) -> None:
@@ -104,7 +102,7 @@ async def create_job(
     answer = await _call(
         http, address, "POST", "training-jobs", content=body, headers=headers, timeout=300.0, lacks="trains no models"
     )
-    return str(_parsed(wire.TrainingJobResponse, answer).id)
+    return str(parsed(wire.TrainingJobResponse, answer).id)
 
 
 async def upload(
@@ -118,7 +116,7 @@ async def upload(
     answer = await _call(
         http, address, "POST", path, content=body, retry=True, timeout=3600.0, lacks="takes no fine-tuning data"
     )
-    return _parsed(fine_tuning.UploadedFile, answer)
+    return parsed(fine_tuning.UploadedFile, answer)
 
 
 async def create_sft_job(http: HttpClient, address: Address, job: fine_tuning.CreateSFTTrainingJob, key: str) -> str:
@@ -134,7 +132,7 @@ async def create_sft_job(http: HttpClient, address: Address, job: fine_tuning.Cr
         timeout=300.0,
         lacks="fine-tunes nothing",
     )
-    return str(_parsed(wire.TrainingJobResponse, answer).id)
+    return str(parsed(wire.TrainingJobResponse, answer).id)
 
 
 async def job(
@@ -143,14 +141,14 @@ async def job(
     """GET /v1/preview/training-jobs/{id}."""
     path = f"training-jobs/{job_id}"
     answer = await _call(http, address, "GET", path, timeout=timeout, retry=retry, lacks="shows no jobs")
-    return _parsed(wire.TrainingJob, answer)
+    return parsed(wire.TrainingJob, answer)
 
 
 async def cancel_job(http: HttpClient, address: Address, job_id: str) -> wire.TrainingJob:
     """POST /v1/preview/training-jobs/{id}/cancel; embedded service only."""
     path = f"training-jobs/{job_id}/cancel"
     answer = await _call(http, address, "POST", path, retry=True, lacks="cancels no jobs")
-    return _parsed(wire.TrainingJob, answer)
+    return parsed(wire.TrainingJob, answer)
 
 
 async def events(http: HttpClient, address: Address, job_id: str, after: str | None = None) -> list[wire.Event]:
@@ -170,7 +168,7 @@ async def _pages(
         params: dict[str, str | int] = {"limit": _PAGE} if address.kind != "wandb" else {}
         params |= {"after": last} if last else {}
         answer = await _call(http, address, "GET", path, params=params, lacks=lacks)
-        page = _parsed(kind, page_of(address, answer))
+        page = parsed(kind, page_of(address, answer))
         listed += page.data
         more = page.has_more
     return listed
@@ -197,16 +195,6 @@ async def _call(
         return await http.request(method, url, token=address.token, headers=headers, **options)
     except NotOfferedError as error:
         raise NotOfferedError(f"{address.base_url} {lacks}", hint=hint, status=error.status) from error
-
-
-def _parsed(kind: type[W], answer: Any) -> W:
-    try:
-        return kind.model_validate(answer)
-    except ValidationError as error:
-        first = error.errors()[0]
-    where = ".".join(map(str, (kind.__name__, *first["loc"])))
-    # outside of the handler: an error of validation quotes the body, which may repeat the key
-    raise ServiceError(f"the service answered in another form: {where}: {first['msg']}")
 
 
 async def _body(job: wire.CreateTrainingJob, groups: Iterable[TrajectoryGroup], kind: str) -> AsyncIterator[bytes]:

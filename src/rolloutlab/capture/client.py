@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic_core import to_json
 
+from rolloutlab.api.answers import parsed
 from rolloutlab.api.wire.chat import ChatCompletion, ChatCompletionChunk
 from rolloutlab.capture.gateway import Chunk, Gateway
 from rolloutlab.capture.requests import read_object
@@ -89,7 +90,7 @@ class ChatCompletions:
         future.add_done_callback(lambda _: put(None))
         try:
             while (chunk := await chunks.get()) is not None:
-                yield ChatCompletionChunk.model_validate(chunk)
+                yield parsed(ChatCompletionChunk, chunk)
             future.result()
         finally:
             future.cancel()
