@@ -271,6 +271,65 @@ def test_a_conversation_that_begins_with_the_model_is_learned_from_its_first_que
     assert not any("beginning with the model" in line for line in alone)
 
 
+@pytest.mark.parametrize("mark", ["label", "kto_tag"])
+def test_a_rejected_answer_is_left_out_by_name(notebook, file, mark):
+    kept, rejected = {**LINE, mark: True}, {"prompt": "hello", "completion": "ox", mark: False}
+    file.write_text("\n".join(map(json.dumps, [kept, rejected, {**LINE, mark: False}])))
+    report = notebook.run(f"%%train {file} --sft --dry-run").report()
+    assert report[0].startswith("1 conversation, ")
+    places = "facts.jsonl, line 2, facts.jsonl, line 3"
+    assert f"2 conversations left out: rejected answers (label is false) ({places})" in report
+
+
+CHOSEN = [ASK, SAY]
+REJECTED = [ASK, {"role": "assistant", "content": "ox"}]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        {"prompt": "hello", "chosen": "fox", "rejected": "ox"},
+        {"prompt": CHOSEN[:1], "chosen": CHOSEN[1:], "rejected": REJECTED[1:]},
+        {"chosen": CHOSEN, "rejected": REJECTED},
+        {"prompt": "hello", "chosen": CHOSEN, "rejected": REJECTED},
+        {
+            "conversations": [{"from": "human", "value": "hello"}],
+            "chosen": {"from": "gpt", "value": "fox"},
+            "rejected": {"from": "gpt", "value": "ox"},
+        },
+    ],
+)
+def test_of_a_pair_the_chosen_answer_is_learned_and_a_line_says_so(notebook, file, line):
+    file.write_text(json.dumps(line))
+    (sent,) = map(json.loads, FineTuning("lab/a", (), (file,), None, wire.SFTTrainingConfig(), {}))
+    assert sent["messages"] == LINE["messages"]
+    report = notebook.run(f"%%train {file} --sft --dry-run").report()
+    said = "1 conversation with chosen and rejected: rejected is not learned (facts.jsonl, line 1)"
+    assert said in report
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"thought": "because"},
+        {"reasoning_details": [{"type": "reasoning.text", "text": "be"}, {"type": "reasoning.text", "text": "cause"}]},
+        {"reasoning_details": [{"type": "reasoning.summary", "summary": "because"}]},
+        {"reasoning_content": "because", "thought": "else"},
+    ],
+)
+def test_reasoning_beside_the_content_is_learned_wherever_it_is(file, told):
+    file.write_text(json.dumps({"messages": [ASK, SAY | told]}))
+    (sent,) = map(json.loads, FineTuning("lab/a", (), (file,), None, wire.SFTTrainingConfig(), {}))
+    assert sent["messages"][1]["reasoning_content"] == "because"
+
+
+def test_encrypted_reasoning_is_named(notebook, file):
+    hidden = {"reasoning_details": [{"type": "reasoning.encrypted", "data": "eA=="}]}
+    file.write_text(json.dumps({"messages": [ASK, SAY | hidden]}))
+    report = notebook.run(f"%%train {file} --sft --dry-run").report()
+    assert "1 conversation with encrypted reasoning: learned without it (facts.jsonl, line 1)" in report
+
+
 def test_a_nan_in_a_line_is_a_missing_value(notebook, file):
     file.write_text(json.dumps({**LINE, "score": float("nan"), "more": [float("nan"), {"a": "NaN"}]}))
     assert notebook.run(f"%%train {file} --sft --dry-run").report()[0].startswith("1 conversation, ")

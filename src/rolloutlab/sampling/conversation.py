@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
+from rolloutlab.api.wire.reasoning import FIELDS
 from rolloutlab.errors import InputError
 from rolloutlab.sampling.prompt import Row, is_open, place_of, text_of
 
@@ -169,12 +170,21 @@ def as_message(
         known = {"role": _SHAREGPT.get(role, role), "content": known.pop("value"), **known}
     if not known.get("tool_calls", True):
         del known["tool_calls"]
+    if (reasoning := _told_otherwise(known)) and not any(known.get(name) for name in FIELDS):
+        known["reasoning_content"] = reasoning
     calls = [call.get("function") for call in known.get("tool_calls") or () if isinstance(call, dict)]
     for function in (*calls, known.get("function_call")):
         if isinstance(function, dict) and isinstance(function.get("arguments"), Mapping):
             arguments = _written(function["arguments"], schemas.get(str(function.get("name"))), structs=structs)
             function["arguments"] = json.dumps(arguments, ensure_ascii=False)
     return known
+
+
+def _told_otherwise(message: Mapping[str, Any]) -> str:
+    """The reasoning of a message that is in `thought`, or in OpenRouter's `reasoning_details`."""
+    thought, details = message.get("thought"), listed(message.get("reasoning_details")) or ()
+    texts = (each.get("text") or each.get("summary") for each in details if isinstance(each, Mapping))
+    return thought if isinstance(thought, str) else "".join(text for text in texts if isinstance(text, str))
 
 
 def _written(value: Any, schema: Any, *, structs: bool) -> Any:

@@ -31,7 +31,7 @@ from rolloutlab.settings import Address
 from rolloutlab.store.jobs import SubmittedJobs
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import SubmittedJob, dumped, now
-from rolloutlab.training.fine_tuning_lines import as_line, begins_with_answer
+from rolloutlab.training.fine_tuning_lines import as_line, begins_with_answer, is_rejected, remarks
 from rolloutlab.training.submission import recorded
 from rolloutlab.trajectories.collection import Collection, select
 from rolloutlab.trajectories.files import file_path, parquet
@@ -50,7 +50,8 @@ class FineTuning:
     """What a job of `model` is to learn: trajectories of collections, and the lines of files.
 
     chosen: names of trajectories, by the label of their collection; None where all of it is chosen. options: as
-    recorded with the job. opened: places of conversations that begin with the model, of the lines read so far.
+    recorded with the job. opened: places of conversations that begin with the model, of the lines read so far. noted:
+    places by what is to be said of them.
     """
 
     model: str
@@ -60,6 +61,7 @@ class FineTuning:
     config: SFTTrainingConfig
     options: Mapping[str, Any]
     opened: list[str] = field(default_factory=list, compare=False)
+    noted: dict[str, list[str]] = field(default_factory=dict, compare=False)
 
     @property
     def names(self) -> str:
@@ -85,6 +87,11 @@ class FineTuning:
         for path in self.files:
             structs = is_parquet(path.name)
             for place, value in parquet.documents(path) if structs else documents(path):
+                if is_rejected(value):
+                    self.noted.setdefault("left out: rejected answers (label is false)", []).append(place)
+                    continue
+                for remark in remarks(value):
+                    self.noted.setdefault(remark, []).append(place)
                 line = as_line(value, place, structs=structs)
                 if begins_with_answer(line):
                     self.opened.append(place)
@@ -95,12 +102,17 @@ class FineTuning:
         """About prompts that are kept to compare on, and first messages of the model, once the lines are read."""
         own = count(len(self.opened), "conversation")
         opened = f"{own} beginning with the model, whose first message is context ({', '.join(self.opened[:3])})"
-        return [opened] * bool(self.opened) + [
-            f"{count(held, 'prompt')} of {c.name} held out by a split, to compare on"
-            f" -> sample {c.name} --over split.train"
-            for c in self.collections
-            if (held := len(c.part(HELD_OUT)))
-        ]
+        noted = [f"{count(len(p), 'conversation')} {what} ({', '.join(p[:3])})" for what, p in self.noted.items()]
+        return (
+            [opened] * bool(self.opened)
+            + noted
+            + [
+                f"{count(held, 'prompt')} of {c.name} held out by a split, to compare on"
+                f" -> sample {c.name} --over split.train"
+                for c in self.collections
+                if (held := len(c.part(HELD_OUT)))
+            ]
+        )
 
 
 def fine_tuning(
