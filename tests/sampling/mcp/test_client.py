@@ -341,6 +341,52 @@ def test_structure_beside_an_image_is_read(url, monkeypatch):
     assert called(url, "chart") == [(f'{{"top": 3}}\n{BLOCKS[3][1]}', False)]
 
 
+VIDEO = {"type": "video", "data": "x"}
+UNREAD = [
+    ({"content": [VIDEO]}, ("[the result cannot be read: video]", True)),
+    ({"content": [{"type": "text", "text": "see"}, VIDEO]}, ("see\n[the result cannot be read: video]", False)),
+    ({"content": [VIDEO], "structuredContent": {"a": 1}}, ('{"a": 1}\n[the result cannot be read: video]', False)),
+    ({"content": [{"type": "text", "text": "see", "annotations": 7}]}, ("see", False)),
+    ({"structuredContent": [1]}, ("[1]", False)),
+    ({"content": [7]}, ("[the result cannot be read: int]", True)),
+    ({"content": []}, ("", False)),
+]
+
+
+@pytest.mark.parametrize(("result", "read"), UNREAD)
+def test_what_is_unknown_in_a_result_is_named_and_the_rest_is_kept(url, monkeypatch, result, read):
+    monkeypatch.setitem(SAYS, "odd", result)
+    assert called(url, "odd", "ping") == [read, PONG]
+
+
+@pytest.mark.parametrize("result", [{}, {"content": "text"}, {"content": None}, None, [], "text"])
+def test_a_result_that_is_none_fails_its_own_call_alone_and_is_said_in_a_line(url, monkeypatch, result):
+    monkeypatch.setitem(SAYS, "odd", result)
+    refused, after = called(url, "odd", "ping")
+    assert isinstance(refused, RefusedError)
+    assert refused.message.startswith(f"{url} answered: the result cannot be read: ")
+    assert "pydantic" not in refused.message
+    assert "\n" not in refused.message
+    assert after == PONG
+
+
+def test_a_tool_that_cannot_be_read_does_not_hide_the_others(server, url):
+    odd = [{"name": "wrong", "inputSchema": {"type": "string"}}, {"name": "list", "inputSchema": [1]}, {}, 7]
+    plain = [{"name": "bare"}, {"name": "null", "inputSchema": None}, {"name": "untyped", "inputSchema": {}}]
+    icons = {"name": "icons", "inputSchema": {"type": "object"}, "icons": 7, "outputSchema": 7, "description": 7}
+    server.pages = [{"tools": [*odd, *plain, icons]}]
+    names, incomplete = pages(url)
+    assert names == ["bare", "null", "untyped", "icons"]
+    assert incomplete == (
+        f"{url} describes tools in a form that cannot be read, which are left out: wrong, list, one without a name"
+    )
+
+
+def test_a_result_without_the_structure_that_its_tool_has_promised_is_read(server, url):
+    server.pages = [{"tools": [{"name": "ping", "inputSchema": {}, "outputSchema": {"type": "object"}}]}]
+    assert called(url, "ping") == [PONG]
+
+
 def test_a_server_that_leads_to_its_address_with_a_slash_is_followed_there(server, url):
     server.slash = True
     assert called(url, "ping", "ping") == [PONG, PONG]

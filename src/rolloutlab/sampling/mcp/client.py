@@ -6,7 +6,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -14,20 +14,14 @@ import httpx2
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
-from mcp.types import (
-    INVALID_PARAMS,
-    INVALID_REQUEST,
-    METHOD_NOT_FOUND,
-    BlobResourceContents,
-    CallToolResult,
-    ContentBlock,
-    Tool,
-)
+from mcp.types import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR, Tool
+from pydantic import ValidationError
 
 from rolloutlab.api.http.secrecy import Unencrypted
 from rolloutlab.api.http.transport import IDLE_SECONDS, certificates, proxy_of
 from rolloutlab.auth.session import OAuthSession
 from rolloutlab.errors import BrokenOffError, RefusedError, RolloutlabError, SignInError, UnreachableError
+from rolloutlab.sampling.mcp.answers import ReadStream
 from rolloutlab.sampling.mcp.tools import ContextTool
 from rolloutlab.sanitize import escape_control_chars
 
@@ -230,6 +224,7 @@ class McpConnection:
         self._in_all = in_all
         self._bearer = BearerAuth(access)
         self._link: _Link | None = None
+        self._left_out: list[str] = []
         self.incomplete = ""
 
     async def tools(self) -> list[ContextTool]:
@@ -244,6 +239,7 @@ class McpConnection:
             cursor: str | None = None
             seen: set[str] = set()
             self.incomplete = ""
+            self._left_out.clear()
             while True:
                 page = await client.list_tools(cursor=cursor)
                 tools |= {tool.name: self._tool(tool) for tool in page.tools}
@@ -255,7 +251,12 @@ class McpConnection:
                     return list(tools.values())
                 seen.add(cursor)
 
-        return await self._with(listed)
+        tools = await self._with(listed)
+        if self._left_out:
+            names = self._bearer.masked(", ".join(dict.fromkeys(self._left_out)))
+            left_out = f"{self.url} describes tools in a form that cannot be read, which are left out: {names}"
+            self.incomplete = "; ".join(filter(None, [self.incomplete, escape_control_chars(left_out)[:_MAX_ERROR]]))
+        return tools
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> tuple[str, bool]:
         """A tool's result for some arguments, as text, and whether that is an error of the tool.
@@ -267,7 +268,7 @@ class McpConnection:
 
         async def called(client: Client) -> tuple[str, bool]:
             result = await client.call_tool(name, dict(arguments))
-            text = self._bearer.masked(_as_text(result))
+            text = self._bearer.masked("\n".join(block.text for block in result.content if block.type == "text"))
             if len(text) > _MAX_RESULT or len(text.encode("utf-8", "replace")) > _MAX_RESULT:
                 raise RefusedError(f"{self.url} returned more than {_MAX_RESULT >> 10:,} KiB of text")
             return text, bool(result.is_error)
@@ -289,6 +290,8 @@ class McpConnection:
         try:
             return await self._in_time(work)
         except MCPError as error:
+            failure = RefusedError(f"{self.url} answered: {self._reason(error)}")
+        except ValidationError as error:  # of one answer; the server is well
             failure = RefusedError(f"{self.url} answered: {self._reason(error)}")
         except RolloutlabError as error:
             failure = error
@@ -365,7 +368,7 @@ class McpConnection:
             link.held = asyncio.create_task(self._hold(link))
         try:
             await asyncio.shield(link.opened)
-        except MCPError as error:
+        except (MCPError, ValidationError) as error:
             raise UnreachableError(f"{self.url} begins no session: {self._reason(error)}") from None
         return link
 
@@ -375,13 +378,18 @@ class McpConnection:
             link.watch = _SessionWatch(_transport(self.url))
             async with (
                 httpx2.AsyncClient(auth=self._bearer, timeout=_READ_TIMEOUT, transport=link.watch) as http,
-                Client(streamable_http_client(self.url, http_client=http)) as client,
+                Client(self._messages(http)) as client,
             ):
                 link.opened.set_result(client)
                 await link.end.wait()
         except Exception as error:  # noqa: BLE001 - raised in the tasks that wait for the connection
             if not link.opened.done():
                 link.opened.set_exception(error)
+
+    @asynccontextmanager
+    async def _messages(self, http: httpx2.AsyncClient) -> AsyncGenerator[Any, None]:
+        async with streamable_http_client(self.url, http_client=http) as (received, sent):
+            yield ReadStream(received, self._left_out), sent
 
 
 def _transport(url: str) -> BoundedStream:
@@ -392,30 +400,13 @@ def _transport(url: str) -> BoundedStream:
     return BoundedStream(connections, _MAX_BYTES)
 
 
-def _as_text(result: CallToolResult) -> str:
-    """A result as text; structured content without text as JSON. What a policy cannot read is named in brackets."""
-    texts = [_block_text(block) for block in result.content]
-    if result.structured_content is not None and not any(block.type == "text" for block in result.content):
-        texts.insert(0, json.dumps(result.structured_content, ensure_ascii=False))
-    return "\n".join(texts)
-
-
-def _block_text(block: ContentBlock) -> str:
-    if block.type == "text":
-        return block.text
-    if block.type == "resource_link":
-        about = " - ".join(filter(None, [block.title or block.name, block.description]))
-        return f"[{about}]({block.uri})"
-    if block.type != "resource":
-        return f"[{block.type} of type {block.mime_type} left out: the policy reads text]"
-    if isinstance(block.resource, BlobResourceContents):
-        kind = f" of type {block.resource.mime_type}" if block.resource.mime_type else ""
-        return f"[binary resource {block.resource.uri}{kind} left out: the policy reads text]"
-    return f"{block.resource.uri}:\n{block.resource.text}"
-
-
 def _root(error: BaseException) -> str:
-    """The message of the first exception in a group."""
+    """The message of the first exception in a group; in a line, where an answer has a wrong form."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
+    if isinstance(error, ValidationError):
+        first = error.errors(include_input=False)[0]
+        return f"the result cannot be read: {'.'.join(map(str, first['loc']))}: {first['msg']}"
+    if isinstance(error, MCPError) and error.code == PARSE_ERROR and "validation error" in str(error):  # the SDK's own
+        return "the result cannot be read: it is no message of the protocol"
     return str(error) or type(error).__name__
