@@ -219,6 +219,11 @@ LOST = [
     (404, b"<html>not found</html>"),
     (400, rpc_error(-32000, "Bad Request: No valid session ID provided")),
     (400, b"Bad Request"),
+    (410, b'{"error": "Session expired"}'),
+    (410, rpc_error(-32000, "Gone")),
+    (403, b"Forbidden"),
+    (500, b'{"error": "boom"}'),
+    (500, rpc_error(-32603, "no such session")),
 ]
 
 
@@ -265,6 +270,48 @@ def test_an_error_of_a_call_that_speaks_of_sessions_is_for_the_policy(server, ur
     [wrong] = called(url, "ping")
     assert isinstance(wrong, RefusedError)
     assert "there is no user session 7" in wrong.message
+
+
+class Once(dict):
+    """Refuses the first call of a tool."""
+
+    def __init__(self, refusal):
+        self.refusals = [refusal]
+
+    def get(self, name):
+        return self.refusals.pop() if name == "ping" and self.refusals else None
+
+
+@pytest.mark.parametrize("lost", [None, LOST[0]])
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_busy_server_is_asked_again(server, url, monkeypatch, status, lost):
+    server.lost = lost
+    monkeypatch.setattr("tests.sampling.mcp.test_client.REFUSES", Once((status, b"slow down", ("Retry-After", "0"))))
+    assert called(url, "ping", "ping") == [PONG, PONG]
+
+
+@pytest.mark.parametrize("lost", [None, LOST[0]])
+@pytest.mark.parametrize("status", [429, 502, 503, 504])
+def test_a_gateway_that_reaches_no_server_is_nothing_for_a_policy_to_read(server, url, monkeypatch, status, lost):
+    server.lost = lost
+    monkeypatch.setattr("rolloutlab.sampling.mcp.client._TRIES", 1)
+    monkeypatch.setitem(REFUSES, "ping", (status, b"<html>bad gateway</html>"))
+    [gone] = called(url, "ping")
+    assert isinstance(gone, UnreachableError)
+    assert not isinstance(gone, BrokenOffError)
+    assert f"does not answer any more: {status} <html>bad gateway" in gone.message
+
+
+@pytest.mark.parametrize("refusal", [(500, b"boom"), (403, b"boom"), (500, rpc_error(-32603, "boom"))])
+def test_an_error_of_one_call_on_a_healthy_server_is_for_the_policy_and_it_is_not_called_twice(
+    server, url, monkeypatch, refusal
+):
+    server.lost = LOST[0]
+    monkeypatch.setattr("tests.sampling.mcp.test_client.REFUSES", Once(refusal))
+    wrong, after = called(url, "ping", "ping")
+    assert isinstance(wrong, RefusedError)
+    assert wrong.message.endswith("boom")
+    assert after == PONG
 
 
 def test_a_server_that_has_ended_is_nothing_for_a_policy_to_read(server, url):

@@ -17,6 +17,7 @@ from mcp.shared.exceptions import MCPError
 from mcp.types import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR, Tool
 from pydantic import ValidationError
 
+from rolloutlab.api.http.retries import Retries
 from rolloutlab.api.http.secrecy import Unencrypted
 from rolloutlab.api.http.transport import IDLE_SECONDS, certificates, proxy_of
 from rolloutlab.auth.session import OAuthSession
@@ -101,10 +102,10 @@ def operation_of(body: bytes) -> str:
 
 
 class _SessionWatch(httpx2.AsyncBaseTransport):
-    """Marks the errors by which a server says that it does not know the session, as after a restart: `_LOST`.
+    """Tells why a server did not answer a call: of the call itself, or since it lost the session, as after a restart.
 
-    The SDK hands on the error of a response without its status, so the mark travels as the error's data. ended: a
-    connection was refused, as of a server that has ended.
+    The SDK hands on the error of a response without its status, so the reason travels as the error's data. A busy
+    server is asked again. ended: a connection was refused, as of a server that has ended.
     """
 
     def __init__(self, transport: httpx2.AsyncBaseTransport) -> None:
@@ -112,36 +113,52 @@ class _SessionWatch(httpx2.AsyncBaseTransport):
         self.ended = False
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        try:
-            response = await self._transport.handle_async_request(request)
-        except httpx2.ConnectError:
-            self.ended = True
-            raise
-        of_session = request.method == "POST" and "mcp-session-id" in request.headers
-        if not of_session or response.status_code not in {400, 404}:
+        retries = Retries(_TRIES, _BACKOFF)
+        while True:
+            try:
+                response = await self._transport.handle_async_request(request)
+            except httpx2.ConnectError:
+                self.ended = True
+                raise
+            if request.method != "POST" or response.status_code not in _BUSY:
+                break
+            if (pause := retries.after_answer(response.status_code, response.headers)) is None:
+                break
+            await response.aclose()
+            await asyncio.sleep(pause)
+        status, in_session = response.status_code, "mcp-session-id" in request.headers
+        # the SDK finds the form of the protocol by the errors of other requests, so they stay as they are
+        if status < 400 or status == 401 or not operation_of(await request.aread()).startswith("tools/"):
             return response
         body = await response.aread()
         await response.aclose()
-        return httpx2.Response(response.status_code, json=_marked(response.status_code, body))
+        challenges = [("WWW-Authenticate", each) for each in response.headers.get_list("WWW-Authenticate")]
+        return httpx2.Response(status, headers=challenges, json=_marked(status, body, in_session=in_session))
 
     async def aclose(self) -> None:
         await self._transport.aclose()
 
 
-def _marked(status: int, body: bytes) -> dict[str, Any]:
-    """The JSON-RPC error of a response to a request that named the session, marked where it is about the session.
+def _marked(status: int, body: bytes, *, in_session: bool) -> dict[str, Any]:
+    """The JSON-RPC error of a response to a call, marked where it is not, or may not be, about the call.
 
-    By the protocol that is 404; many servers answer 400. Either may also be of the call: an unknown method, say.
+    By the protocol a lost session is 404; servers also answer 400 or 410, and gateways before them anything.
     """
     try:
         error = json.loads(body)["error"]
         code, message = int(error["code"]), str(error["message"])
-        lost = code not in _OF_THE_CALL and (status == 404 or "session" in message.lower())
+        of_session = in_session and code not in _OF_THE_CALL
+        mark = _LOST if of_session and (status in {404, 410} or "session" in message.lower()) else None
     except (ValueError, LookupError, TypeError):
-        message = " ".join(body.decode(errors="replace").split())[:_MAX_ERROR] or f"{status} without a reason"
-        code, lost = INVALID_REQUEST, True
-    marked = {"code": code, "message": message, **({"data": _LOST} if lost else {})}
-    return {"jsonrpc": "2.0", "id": None, "error": marked}
+        words = " ".join(body.decode(errors="replace").split())[:_MAX_ERROR]
+        code, message = INVALID_REQUEST, f"{status} {words or 'without a reason'}"
+        mark = _AWAY if status in _OF_GATEWAYS else _LOST if in_session and status in {400, 404, 410} else _UNCLEAR
+    mark = _AWAY if status in _BUSY else mark
+    return {
+        "jsonrpc": "2.0",
+        "id": None,
+        "error": {"code": code, "message": message, **({"data": mark} if mark else {})},
+    }
 
 
 class ResponseTooLargeError(httpx2.SSEError, httpx2.StreamError):
@@ -197,7 +214,9 @@ _MAX_BYTES = 16 << 20  # of a response
 _MAX_RESULT = 1 << 20  # bytes of a tool's result: a policy reads all of it, and each trajectory stores it
 _MAX_PAGES = 50
 _MAX_ERROR = 500
-_LOST = "rolloutlab: the session is lost"
+_LOST, _UNCLEAR, _AWAY = (f"rolloutlab: {why}" for why in ("the session is lost", "no reason", "nobody answers"))
+_BUSY, _OF_GATEWAYS = {429, 503}, {502, 504}
+_TRIES, _BACKOFF = 4, 0.2
 _OF_THE_CALL = {METHOD_NOT_FOUND, INVALID_PARAMS, -32002}  # the last one: MCP's own for a resource that is not there
 
 
@@ -320,16 +339,18 @@ class McpConnection:
         try:
             return await self._through(link, work)
         except MCPError as error:
-            if link.watch and link.watch.ended:
-                raise UnreachableError(f"{self.url} does not answer any more: {self._reason(error)}") from None
-            if error.data != _LOST:
+            if (link.watch and link.watch.ended) or error.data == _AWAY:
+                raise self._ended(error) from None
+            if error.data != _LOST and (error.data != _UNCLEAR or await self._through(link, self._is_known)):
                 raise
         link.replaced = True
         another = await self._open()
         try:
             return await self._through(another, work)
         except MCPError as error:
-            if error.data != _LOST or await self._through(another, self._is_known):
+            if error.data == _AWAY:
+                raise self._ended(error) from None
+            if error.data not in {_LOST, _UNCLEAR} or await self._through(another, self._is_known):
                 raise
             message = f"{self.url} does not know the session that it has just begun: {self._reason(error)}"
             raise UnreachableError(message) from None
@@ -339,8 +360,11 @@ class McpConnection:
         try:
             await client.list_tools(cache_mode="refresh")
         except MCPError as error:
-            return bool(error.data != _LOST)
+            return error.data not in {_LOST, _UNCLEAR, _AWAY}
         return True
+
+    def _ended(self, error: MCPError) -> UnreachableError:
+        return UnreachableError(f"{self.url} does not answer any more: {self._reason(error)}")
 
     async def _through(self, link: _Link, work: Callable[[Client], Awaitable[T]]) -> T:
         link.calls += 1
