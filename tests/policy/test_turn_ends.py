@@ -64,6 +64,9 @@ TEMPLATES = {
     "content that has a closing mark and another in the last turn": CLOSED.replace(
         "<|over|>", "{% if loop.last and not add_generation_prompt %}<|last|>{% else %}<|over|>{% endif %}"
     ),
+    "content that has a closing mark, after a user's turn that ends with none": CLOSED.replace(
+        "{% else %}{{ '<|text|>' + m.content }}{% endif %}<|over|>", "<|over|>{% else %}{{ m.content }}{% endif %}"
+    ),
     "content that has a closing mark and a separator": CLOSED.replace(
         "<|over|>", "{% if not loop.last or add_generation_prompt %}<|over|>{% endif %}"
     ),
@@ -81,6 +84,9 @@ ANSWERS = {
         "<|response|>\njumps\n<|/response|>\n<|over|>"
     ),
     "content that has a closing mark and another in the last turn": "<|response|>\njumps\n<|/response|>\n<|last|>",
+    "content that has a closing mark, after a user's turn that ends with none": (
+        "<|response|>\njumps\n<|/response|>\n<|over|>"
+    ),
     "content that has a closing mark and a separator": "<|response|>\njumps\n<|/response|>\n<|over|>",
 }
 CALL = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}

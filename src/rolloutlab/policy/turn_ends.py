@@ -49,7 +49,7 @@ def end_of_answers(render: Render, tokenize: Tokenize, known: Collection[int]) -
     for token_id, _ in whole:
         if token_id in known:
             return _closed(token_id, last, before_next, own, whole)
-    if end := _own_end(own, whole, tokenize(_after(_ASKED, render, talk) or "")):
+    if end := _own_end(own, whole, *_around_asked(render(talk), tokenize)):
         return end
     return _closed(_following(own, whole), last, before_next, own, whole)
 
@@ -70,8 +70,8 @@ def end_of_calls(render: Render, tokenize: Tokenize, known: Collection[int]) -> 
         if token_id in known:
             return _closed(token_id, last, before_next, own, whole)
     calls_end = {text for _, text in own if text and _ends_each_call(text, render, asked)}
-    of_turn = ([token for token in tokens if token[1] not in calls_end] for tokens in (own, whole))
-    if end := _own_end(*of_turn, tokenize(_after(_ASKED, render, [asked, _calling(1)]) or "")):
+    mine, theirs = ([token for token in tokens if token[1] not in calls_end] for tokens in (own, whole))
+    if end := _own_end(mine, theirs, *_around_asked(render([asked, _calling(1)]), tokenize)):
         return end
     return _closed(_following(own, whole), last, before_next, own, whole)
 
@@ -82,21 +82,29 @@ def _following(own: Sequence[_Token], whole: Sequence[_Token]) -> int | None:
     return next((token_id for token_id, _ in [token for token in whole if token[1]][written:]), None)
 
 
-def _own_end(own: Sequence[_Token], whole: Sequence[_Token], asked: Sequence[_Token]) -> TurnEnd | None:
+def _around_asked(text: str, tokenize: Tokenize) -> tuple[list[_Token], list[_Token]]:
+    """The tokens before a user's text, and those after it."""
+    before, _, after = text.partition(_ASKED)
+    return tokenize(before), tokenize(after)
+
+
+def _own_end(
+    own: Sequence[_Token], whole: Sequence[_Token], before_asked: Sequence[_Token], after_asked: Sequence[_Token]
+) -> TurnEnd | None:
     """The mark with which a conversation's last turn ends; None where it ends with none.
 
-    own, whole: what follows the turn there, and before a next message. asked: what follows a user's turn, which often
-    ends alike. Marks before the end close the content, such as `</response>`; those after it are the conversation's,
-    such as `<|endoftext|>`, or of the next message.
+    own, whole: what follows the turn there, and before a next message. before_asked, after_asked: what stands around a
+    user's text, whose turn often ends alike. Marks before the end close the content, such as `</response>`; those after
+    it are the conversation's, such as `<|endoftext|>`, or of the next message.
     """
-    marks, before_next, after_asked = ([token for token in each if token[1]] for each in (own, whole, asked))
+    marks, before_next, after = ([token for token in each if token[1]] for each in (own, whole, after_asked))
     pairs = zip(marks, before_next, strict=False)
     both = [mark for mark, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)]
-    end = next(iter(after_asked), None)
+    end = next(iter(after), None)
     if end in both:
         return TurnEnd(*end)
-    if end and end in before_next[len(both) : len(both) + 1]:  # the last turn has another, such as `<|return|>`
-        end = next(iter(marks[len(both) :]), None)
+    if end and end not in before_asked and end in before_next[len(both) : len(both) + 1]:
+        end = next(iter(marks[len(both) :]), None)  # the last turn has another, such as `<|return|>`, or none
     else:
         end = both[-1] if both else next(iter(marks), None)
     return TurnEnd(*end) if end else None
