@@ -42,6 +42,9 @@ READ = {
     "a prompt that opens it": OPENS.strip(),
     "harmony": HARMONY.strip(),
     "tight marks": writes("<think>", "</think>"),
+    "marks around the answer (Granite)": TURN.replace(
+        "ANSWER", "<think>{{ m.reasoning_content or '' }}</think><response>{{ m.content }}</response>"
+    ),
     "no reasoning": PLAIN,
 }
 

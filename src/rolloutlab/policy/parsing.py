@@ -249,7 +249,7 @@ class CompletionParser:
         except RenderingError:
             return ()
         parsed = self.message(ids, (), prompt, ())
-        if (parsed.reasoning, parsed.content.strip()) == (_REASONED, _TOLD):
+        if parsed.reasoning == _REASONED and _TOLD in parsed.content:  # marks around the content are no reasoning
             return ()
         before, _, rest = self._whole(ids).partition(_REASONED)
         return tuple(filter(None, [before.strip(), rest.partition(_TOLD)[0].strip()]))
