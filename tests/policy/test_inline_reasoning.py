@@ -154,3 +154,51 @@ def test_reasoning_that_a_template_drops_from_an_answer_is_named_in_the_report(t
     with pytest.raises(RenderingError) as raised:
         answer(policy, ASKED, {"role": "assistant", "content": INLINE})
     assert raised.value.hint == "leave it out of the message"
+
+
+CLOSED = {  # the generation prompt ends with a thought that is over
+    "cut, and the end alone (DeepSeek-V3.1)": CUTS.replace("<|A|>", "<|A|></think>"),
+    "text after an empty thought (SmolLM3)": TEXT.replace("<|A|>", "<|A|>{{ '<think>\n\n</think>\n' }}"),
+    "left out of answers (Nemotron-H)": CUTS.replace("%}<|A|>{% endif", "%}<|A|><think></think>{% endif"),
+    "a channel left out of answers (Gemma 4)": TURN.replace(
+        "ANSWER", "{% if m.thinking %}<|channel>thought\n{{ m.thinking }}<channel|>{% endif %}{{ m.content }}"
+    )
+    + "{% endfor %}{% if add_generation_prompt %}<|A|>{{ '<|channel>thought\n<channel|>' }}{% endif %}",
+    "rendered where there is one (Qwen3.5)": TURN.replace(
+        "ANSWER", "{{ '<think>\n' + (m.reasoning_content or '') + '\n</think>\n\n' + m.content }}"
+    )
+    + "{% endfor %}{% if add_generation_prompt %}<|A|>{{ '<think>\n\n</think>\n\n' }}{% endif %}",
+    "in other white space": SPACED.replace("{{ '<think>\n' }}", "{{ '<think>\n\n</think>\n\n' }}"),
+}
+
+
+@pytest.fixture(params=CLOSED)
+def closing(request, tmp_path):
+    """A policy whose generation prompt closes the thought."""
+    return policy_with(CLOSED[request.param], tmp_path / "tiny", ("<|over|>",))
+
+
+def test_an_answer_after_a_prompt_that_closes_the_thought_is_learned_without_one(closing):
+    empty = "<think>\n\n</think>\n\n42"
+    for content in ("42", empty):
+        assert read(closing, {"prompt": "why", "completion": content}) == ("42<|over|>", {})
+        assert answer(closing, ASKED, {"role": "assistant", "content": content}) == "42<|over|>"
+
+
+def test_reasoning_after_a_prompt_that_closes_the_thought_is_named_and_not_learned_as_a_second(closing):
+    error = "messages.1: the chat template drops the reasoning of the answer"
+    for shape in ("messages", "a field", "prompt and completion", "a Choice"):
+        assert read(closing, SHAPES[shape]) == (None, {error: ["line 1"]})
+    runs, [unended] = read(closing, {"prompt": "why", "completion": "<think>\nbecause"})
+    assert (runs, "reasoning" in unended) == (None, True)
+
+
+def test_reasoning_that_a_template_cuts_from_answers_and_keeps_beside_calls_is_learned_once(tmp_path):
+    calls = "{% if m.tool_calls %}{{ m.content }}{{ m.tool_calls[0].function.name }}{% else %}CUT{% endif %}"
+    template = TURN.replace("ANSWER", calls.replace("CUT", "{{ m.content.split('</think>')[-1] }}"))
+    template += "{% endfor %}{% if add_generation_prompt %}<|A|>{{ '<think>\n' }}{% endif %}"
+    policy = policy_with(template, tmp_path, ("<|over|>",))
+    for shape in SHAPES.values():
+        assert read(policy, shape) == ("because\n</think>\n\n42<|over|>", {})
+    error = "messages.1: the reasoning of the answer has no </think>"
+    assert read(policy, {"prompt": "why", "completion": "<think>\nbecause"}) == (None, {error: ["line 1"]})

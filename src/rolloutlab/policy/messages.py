@@ -197,11 +197,14 @@ class Messages:
             calling = _example(_Shape("assistant", content=False, calls=("function",)), 2)
             calling |= place(_call_marker(1, 0), "")
             result = {"role": "tool", "tool_call_id": _call_id(0), "name": "f", "content": "?"}
-            for after in ([answer], [answer, result], [calling, result]):  # some keep it up to the next question
+            talks = [[answer], [answer, result], [calling, result]]  # some keep it up to the next question
+            for after in talks[:2] if place is _in_content else talks:  # content beside calls may be cut nowhere
                 messages = [user, *map(dict, after)]
                 self._call_style.apply(messages)
                 with suppress(RenderingError):
-                    if _call_marker(1, 0) in self._template(messages, None):
+                    before, mark, _ = self._template(messages, None).partition(_call_marker(1, 0))
+                    second = before.rstrip().removesuffix(OPENING).rstrip().endswith(CLOSING)
+                    if mark and not (place is _in_content and second):
                         return place
         return None
 

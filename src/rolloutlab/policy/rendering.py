@@ -21,7 +21,7 @@ from rolloutlab.api.wire.chat import (
     MessageOrChoice,
     TokenLogprob,
 )
-from rolloutlab.api.wire.reasoning import CLOSING, OPENING, reasoning_of
+from rolloutlab.api.wire.reasoning import CLOSING, OPENING, reasoning_of, without_thought
 from rolloutlab.api.wire.trajectories import History
 from rolloutlab.errors import ContextError, RenderingError
 from rolloutlab.policy.byte_tokens import raw_bytes
@@ -118,13 +118,14 @@ class Renderer:
         reasoning, text = self._parts(messages)
         plain = self._messages.plain(messages, "messages", tools, whole=True)
         prompt, whole = self._template(plain[:-1], tools), self._check_length(self._template(plain, tools, begin=False))
+        if reasoning and self._closes_thought and without_thought(prompt) is not None:
+            raise self._drops("the reasoning", messages)  # it would be a second thought
         answer = after_prompt(prompt, whole, reasoning, dropped=self._messages.drops_reasoning)
         if answer is None:
             raise RenderingError("the chat template does not render an answer after its prompt")
         for part, written in (("the reasoning", reasoning), ("a part", text)):
             if words(written) not in words(answer):
-                path, hint = f"messages.{len(plain) - 1}", "leave it out of the message"
-                raise RenderingError(f"{path}: the chat template drops {part} of the answer", hint=hint)
+                raise self._drops(part, messages)
         ids = self._to_end(self._encode(answer))
         end = self.turn_ends[bool(plain[-1].get("tool_calls"))]
         if not ids and end:  # the template writes it only before the next message
@@ -135,6 +136,17 @@ class Renderer:
                 hint="end the assistant's messages with {{ eos_token }} in the policy's chat_template",
             )
         return ids
+
+    @staticmethod
+    def _drops(part: str, messages: Sequence[Message]) -> RenderingError:
+        path, hint = f"messages.{len(messages) - 1}", "leave it out of the message"
+        return RenderingError(f"{path}: the chat template drops {part} of the answer", hint=hint)
+
+    @cached_property
+    def _closes_thought(self) -> bool:
+        """Whether the generation prompt ends with a thought that is over, so that an answer has none."""
+        begun, _ = self._generation_prompt
+        return begun is not None and without_thought(begun) is not None
 
     def _parts(self, messages: Sequence[Message]) -> tuple[str, str]:
         """The reasoning and the rest of the last message, an assistant's."""

@@ -16,12 +16,25 @@ _MARK = re.compile(
     r"[<\[◁]\|?/?(?!\|)[^\s<>\[\]|◁▷]*(?:think|thought|reason|channel|analysis|scratchpad)[^\s<>\[\]|◁▷]*\|?[>\]▷]",
     re.IGNORECASE,
 )
+_CLOSED = re.compile(rf"(?:{_MARK.pattern}\s*\w*\s*{_MARK.pattern}|{CLOSING})\s*", re.IGNORECASE)
 _READ = {OPENING, CLOSING, "<|channel|>"}  # harmony's channels are read
 
 
 def is_unread_mark(token: str) -> bool:
     """Whether a token is a mark of reasoning in a format that is not read, such as `<|channel>` or `[THINK]`."""
     return _MARK.fullmatch(token.strip()) is not None and token.strip() not in _READ
+
+
+def without_thought(prompt: str) -> str | None:
+    """The prompt without the empty thought, or the end of one, with which it ends; None where it ends with none."""
+    ends = (match for match in _CLOSED.finditer(prompt) if match.end() == len(prompt))
+    return next((prompt[: match.start()] for match in ends), None)
+
+
+def without_empty_thought(answer: str) -> str:
+    """The answer without an empty thought at its beginning."""
+    match = _CLOSED.match(answer)
+    return answer[match.end() :] if match else answer
 
 
 def split_reasoning(text: str, begun: bool = False) -> tuple[str, str]:
