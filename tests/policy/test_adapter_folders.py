@@ -8,8 +8,8 @@ import warnings
 
 import pytest
 import torch
-from peft import LoraConfig, PeftModel, PromptTuningConfig, get_peft_model
-from safetensors.torch import load_file
+from peft import IA3Config, LoHaConfig, LoraConfig, PeftModel, PromptTuningConfig, get_peft_model
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, GptOssConfig, GraniteMoeConfig, Lfm2MoeConfig
 
 from rolloutlab.errors import PolicyError
@@ -32,10 +32,13 @@ KINDS = {
 def saved(tiny_policy, tmp_path):
     """Saves an adapter of the tiny policy that does something; the folder."""
 
-    def make(config=None, *, safe=True, tokenizer=True, base=tiny_policy, **options):
+    def make(config=None, *, safe=True, tokenizer=True, base=tiny_policy, new_tokens=(), **options):
         folder = tmp_path / "adapter"
         torch.manual_seed(1)
         model = AutoModelForCausalLM.from_pretrained(base)
+        words = AutoTokenizer.from_pretrained(base)
+        if words.add_tokens(list(new_tokens)):
+            model.resize_token_embeddings(len(words))
         options = {"r": 4, "target_modules": "all-linear", "task_type": "CAUSAL_LM", **options}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -45,10 +48,31 @@ def saved(tiny_policy, tmp_path):
                     parameter.data += 0.3 * torch.randn_like(parameter)
             adapted.save_pretrained(folder, safe_serialization=safe)
         if tokenizer:
-            AutoTokenizer.from_pretrained(base).save_pretrained(folder)
+            words.save_pretrained(folder)
         return folder
 
     return make
+
+
+@pytest.fixture(params=[False, True], ids=["apart", "tied"])
+def base(request, tiny_policy, tmp_path):
+    """The tiny policy, whose output layer has weights of its own or those of the embedding."""
+    folder = tmp_path / "base"
+    AutoTokenizer.from_pretrained(tiny_policy).save_pretrained(folder)
+    model = AutoModelForCausalLM.from_pretrained(tiny_policy)
+    if request.param:
+        model.lm_head.weight = model.model.embed_tokens.weight
+        model.config.tie_word_embeddings = True
+    model.save_pretrained(folder)
+    return folder
+
+
+def logits_of(folder, base):
+    """The logits of an adapter that is not merged."""
+    model = AutoModelForCausalLM.from_pretrained(base)
+    if (size := len(AutoTokenizer.from_pretrained(folder))) > model.config.vocab_size:
+        model.resize_token_embeddings(size)
+    return logits(PeftModel.from_pretrained(model, folder))
 
 
 def logits(model):
@@ -68,6 +92,62 @@ def test_checkpoint_0_of_an_adapter_folder_is_the_adapter(saved, tiny_policy, ki
     assert base_of(policy).fingerprint != base_of(load_policy(str(tiny_policy))).fingerprint
     [note] = base_of(policy).notes()
     assert note.startswith(f"adapter is an adapter, and is merged into its base {tiny_policy}: ")
+
+
+EMBEDDINGS = {
+    "the embedding": {"target_modules": ["embed_tokens", "q_proj"]},
+    "the output layer": {"target_modules": ["lm_head", "q_proj"]},
+    "both": {"target_modules": ["embed_tokens", "lm_head"]},
+    "both alike": {"target_modules": ["embed_tokens"], "ensure_weight_tying": True},
+    "a copy of the embedding": {"modules_to_save": ["embed_tokens"]},
+    "copies of both": {"modules_to_save": ["lm_head", "embed_tokens"]},
+    "some tokens": {"target_modules": ["q_proj"], "trainable_token_indices": [3, 50]},
+}
+
+
+@pytest.mark.filterwarnings("ignore:Model .* `tie_word_embeddings")
+@pytest.mark.filterwarnings("ignore:You have requested")
+@pytest.mark.parametrize("new_tokens", [(), ("<one>", "<two>")], ids=["old", "new"])
+@pytest.mark.parametrize("kind", EMBEDDINGS)
+def test_an_adapter_of_embeddings_is_merged_where_they_are_shared_and_where_tokens_were_added(
+    saved, base, kind, new_tokens
+):
+    folder = saved(base=base, new_tokens=new_tokens, **EMBEDDINGS[kind])
+    policy = load_policy(str(folder))
+    expected = logits_of(folder, base)
+    assert torch.allclose(logits(policy.base), expected, atol=1e-4)
+    assert torch.allclose(logits(policy.lora_copy()), expected, atol=1e-4)
+
+
+HALVES = {
+    "LoRA": (LoraConfig(task_type="CAUSAL_LM", target_modules=["q_proj"]), "lora_A"),
+    "IA3": (IA3Config(task_type="CAUSAL_LM", target_modules=["q_proj", "v_proj"], feedforward_modules=[]), "ia3_l"),
+    "LoHa": (LoHaConfig(task_type="CAUSAL_LM", target_modules=["q_proj"]), "hada_w1_a"),
+    "biases": (LoraConfig(task_type="CAUSAL_LM", target_modules=["q_proj"], bias="all"), ".bias"),
+    "modules to save": (LoraConfig(task_type="CAUSAL_LM", modules_to_save=["lm_head"]), "lm_head"),
+}
+
+
+@pytest.mark.parametrize("kind", HALVES)
+def test_an_adapter_whose_file_lacks_tensors_is_refused(saved, tiny_policy, tmp_path, kind):
+    config, lacking = HALVES[kind]
+    biased = tmp_path / "biased"
+    AutoTokenizer.from_pretrained(tiny_policy).save_pretrained(biased)
+    AutoModelForCausalLM.from_pretrained(tiny_policy, attention_bias=True).save_pretrained(biased)
+    folder = saved(config, base=biased)
+    tensors = load_file(folder / "adapter_model.safetensors")
+    assert any(lacking in name for name in tensors)
+    kept = {name: tensor for name, tensor in tensors.items() if lacking not in name}
+    save_file(kept, folder / "adapter_model.safetensors")
+    with pytest.raises(PolicyError, match=rf"cannot be merged into .*{lacking}"):
+        load_policy(str(folder))
+
+
+def test_a_model_that_merging_makes_another_one_is_refused(saved, monkeypatch):
+    folder = saved()
+    monkeypatch.setattr(PeftModel, "merge_and_unload", lambda self, **_: self.unload(), raising=False)
+    with pytest.raises(PolicyError, match=r"merged, its logits differ by \d+% from those of the adapter"):
+        load_policy(str(folder))
 
 
 def test_an_adapter_in_a_bin_file_and_without_a_tokenizer_is_read_with_that_of_its_base(saved, tiny_policy):

@@ -2,17 +2,27 @@
 
 import json
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from peft import PeftConfig, PeftModel
+from peft import PeftConfig, PeftModel, get_peft_model_state_dict
+from peft.tuners.tuners_utils import BaseTunerLayer
+from peft.utils import load_peft_weights
+from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 from transformers.utils.peft_utils import find_adapter_config_file
 
 from rolloutlab.errors import PolicyError
 
 _KEYS_SHOWN = 3
+_TOKENS_COMPARED = 8
+_ROUNDING = 0.3, 0.01
+"""How far the logits of a merged model may be from those of the adapter, relative to their norm: in bf16, and in fp32.
+
+Shared weights that are changed twice are off by 1 and more.
+"""
 
 
 def base_of_adapter(source: str, name: str) -> str | None:
@@ -50,17 +60,58 @@ def load_merged(source: str, base: str, name: str, tokenizer: PreTrainedTokenize
             model.resize_token_embeddings(len(tokenizer))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of what is checked below
-            adapted = PeftModel.from_pretrained(model, source)
+            adapted = PeftModel.from_pretrained(model, source).eval()
             loaded = adapted.load_adapter(source, adapter_name="default")
-        merged = adapted.merge_and_unload(safe_merge=True)
+            saved = load_peft_weights(source, device="cpu")
+            missing = [*loaded.missing_keys, *_missing_biases(adapted, saved)]
+            unknown = [key for key in loaded.unexpected_keys if not _is_copy(key, saved, adapted)]
+            expected = _some_logits(adapted)
+            _untie(adapted)
+            merged: Any = adapted.merge_and_unload(safe_merge=True)
+        away = float((_some_logits(merged) - expected).norm() / expected.norm())
     except Exception as error:  # peft has an error for each way in which an adapter may not fit
         why = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise _unmerged(name, base, why) from error
     if kind not in {None, "CAUSAL_LM"}:
         raise _unmerged(name, base, f"it is for {kind}, not for CAUSAL_LM")
-    if odd := [*loaded.unexpected_keys, *(key for key in loaded.missing_keys if "lora_" in key)]:
-        raise _unmerged(name, base, f"it has other layers: {', '.join(odd[:_KEYS_SHOWN])}")
+    if unknown:
+        raise _unmerged(name, base, f"it has other layers: {', '.join(unknown[:_KEYS_SHOWN])}")
+    if missing:
+        raise _unmerged(name, base, f"its file lacks {', '.join(missing[:_KEYS_SHOWN])}")
+    if not away <= _ROUNDING[dtype is torch.float32]:  # NaN is none either
+        raise _unmerged(name, base, f"merged, its logits differ by {away:.0%} from those of the adapter")
     return merged
+
+
+def _missing_biases(adapted: PeftModel, saved: Mapping[str, Tensor]) -> list[str]:
+    """Biases that the adapter has and its file lacks, which peft does not report."""
+    wanted = get_peft_model_state_dict(adapted, save_embedding_layers=False)
+    return [key for key in wanted if key.endswith(".bias") and key not in saved]
+
+
+def _is_copy(key: str, saved: Mapping[str, Tensor], adapted: PeftModel) -> bool:
+    """Whether a tensor of the file is there under another key, too: peft saves some twice where tokens were added."""
+    own = next((each for name, each in adapted.state_dict().items() if name.replace(".default", "") == key), None)
+    return own is not None and key in saved and torch.equal(own.cpu(), saved[key].to(own.dtype))
+
+
+def _untie(adapted: PeftModel) -> None:
+    """Give the output layer weights of its own where it shares the embedding's and an adapter is on one of both.
+
+    Merging would change the shared ones for both, or twice.
+    """
+    model: Any = adapted
+    layers = model.get_input_embeddings(), model.get_output_embeddings()
+    if any(isinstance(layer, BaseTunerLayer) for layer in layers) and layers[0].weight is layers[1].weight:
+        head = layers[1].get_base_layer() if isinstance(layers[1], BaseTunerLayer) else layers[1]
+        head.weight = torch.nn.Parameter(head.weight.detach().clone())
+
+
+def _some_logits(model: Any) -> Tensor:
+    """Of a few tokens of the whole vocabulary, the newest among them."""
+    ids = torch.linspace(0, model.get_input_embeddings().weight.shape[0] - 1, _TOKENS_COMPARED).long()
+    with torch.no_grad():
+        return model(input_ids=ids[None], use_cache=False).logits.float()  # type: ignore[no-any-return]
 
 
 def _unmerged(name: str, base: str, why: str) -> PolicyError:
