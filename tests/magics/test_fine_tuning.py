@@ -271,6 +271,58 @@ def test_a_conversation_that_begins_with_the_model_is_learned_from_its_first_que
     assert not any("beginning with the model" in line for line in alone)
 
 
+def _turns(*pairs):
+    return [{"from": role, "value": text} for role, text in pairs]
+
+
+ADD = {"name": "add", "arguments": {"a": 1}}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        {"conversations": _turns(("human", "hello"), ("bot", "fox"))},
+        {"conversations": _turns(("Human", "hello"), ("Assistant", "fox"))},
+        {"conversations": json.dumps(_turns(("user", "hello"), ("model", "fox")))},
+        {"messages": [ASK, {"role": "model", "content": "fox"}]},
+        {"messages": [ASK, {"role": "Assistant", "content": "fox"}]},
+        {"messages": json.dumps(LINE["messages"])},
+        {"prompt": json.dumps([ASK]), "completion": json.dumps([SAY])},
+    ],
+)
+def test_roles_by_their_other_names_and_messages_as_json_text_are_read(file, line):
+    file.write_text(json.dumps(line))
+    (sent,) = map(json.loads, FineTuning("lab/a", (), (file,), None, wire.SFTTrainingConfig(), {}))
+    assert sent["messages"] == LINE["messages"]
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        _turns(("human", "hello"), ("function_call", json.dumps(ADD)), ("observation", "7"), ("gpt", "fox")),
+        _turns(("human", "hello"), ("function_call", json.dumps([ADD])), ("observation", "7"), ("gpt", "fox")),
+        [ASK, {"role": "assistant", "content": "", "tool_calls": [ADD]}, {"role": "tool", "content": "7"}, SAY],
+    ],
+)
+def test_calls_by_name_and_arguments_alone_are_read(file, session, messages):
+    file.write_text(json.dumps({"conversations" if "from" in messages[0] else "messages": messages}))
+    (sent,) = map(json.loads, FineTuning("lab/a", (), (file,), None, wire.SFTTrainingConfig(), {}))
+    _, called, result, _ = sent["messages"]
+    assert called["role"] == "assistant"
+    (call,) = called["tool_calls"]
+    assert call["function"] == {"name": "add", "arguments": '{"a": 1}'}
+    assert (result["role"], result["tool_call_id"]) == ("tool", call["id"])
+    rows = [{"talk": messages[:3]}]
+    (group,) = session.preview("talks", "{{talk}}", over=rows).groups
+    assert [message.role for message in group.prompt] == ["user", "assistant", "tool"]
+
+
+def test_a_role_of_calls_whose_text_is_none_is_named(file):
+    file.write_text(json.dumps({"conversations": _turns(("human", "hello"), ("function_call", "add 1"))}))
+    with pytest.raises(InputError, match="role must be one of"):
+        list(FineTuning("lab/a", (), (file,), None, wire.SFTTrainingConfig(), {}))
+
+
 @pytest.mark.parametrize("mark", ["label", "kto_tag"])
 def test_a_rejected_answer_is_left_out_by_name(notebook, file, mark):
     kept, rejected = {**LINE, mark: True}, {"prompt": "hello", "completion": "ox", mark: False}

@@ -172,7 +172,8 @@ def test_a_null_stays_where_a_schema_requires_it_or_the_arguments_are_json(tmp_p
 @pytest.mark.parametrize("suffix", ["json", "jsonl", "csv", ""])
 def test_a_null_in_plain_json_stays(suffix, tmp_path):
     conversations = [called("weather", {"city": "Paris", "unit": None}), called("add", {"unit": 1})]
-    rows: Any = [{"prompt": each, "tools": TOOLS} for each in conversations]
+    tools = [tool("weather", city={"type": "string"}, unit={"type": ["string", "null"]}), tool("add", unit={})]
+    rows: Any = [{"prompt": each, "tools": tools} for each in conversations]
     path = tmp_path / f"a.{suffix}"
     if suffix == "csv":
         pd.DataFrame({"prompt": list(map(json.dumps, conversations))}).to_csv(path)

@@ -11,8 +11,15 @@ from rolloutlab.api.wire.reasoning import FIELDS
 from rolloutlab.errors import InputError
 from rolloutlab.sampling.prompt import Row, is_open, place_of, text_of
 
-_SHAREGPT = {"human": "user", "gpt": "assistant", "chatgpt": "assistant"}
-"""Roles of ShareGPT's messages, `{"from": "human", "value": "..."}`, where they are others than on the wire."""
+_ROLES = {
+    **dict.fromkeys(("user", "human"), "user"),
+    **dict.fromkeys(("assistant", "gpt", "chatgpt", "bot", "model", "function_call"), "assistant"),
+    **dict.fromkeys(("tool", "observation"), "tool"),
+    "system": "system",
+}
+"""Roles by their names in small letters: of ShareGPT's messages, `{"from": "human", "value": "..."}`, of Gemini's
+`model`, and of LLaMA-Factory, whose `function_call` has calls as JSON in place of the text, and `observation` a result.
+"""
 _TOOLS = "tools", "functions"
 """Columns of descriptions of tools; the second is the older form, of functions without a type."""
 _OPEN = ("additionalProperties", "patternProperties", "allOf", "anyOf", "oneOf", "if", "dependentSchemas", "$ref")
@@ -80,7 +87,7 @@ def messages_of(
     have gone through one, as `are_structs` tells.
     """
     schemas, structs = _schemas(tools), structs or are_structs(messages, tools)
-    return [as_message(message, schemas, structs=structs) for message in messages]
+    return _with_ids([as_message(message, schemas, structs=structs) for message in messages])
 
 
 def are_structs(messages: Sequence[Any], tools: Any = None) -> bool:
@@ -166,18 +173,53 @@ def as_message(
     """
     known = dict(_without_nulls(message))
     if "role" not in known and {"from", "value"} <= known.keys():
-        role = known.pop("from")
-        known = {"role": _SHAREGPT.get(role, role), "content": known.pop("value"), **known}
+        known = {"role": known.pop("from"), "content": known.pop("value"), **known}
+    role = str(known.get("role")).lower()
+    if role == "function_call" and (said := _calls_in(known.get("content"))):
+        known |= {"content": "", "tool_calls": said}
+    if role != "function_call" or known.get("tool_calls"):  # without calls it stays what it is, which an error names
+        known |= {"role": _ROLES[role]} if role in _ROLES else {}
     if not known.get("tool_calls", True):
         del known["tool_calls"]
     if (reasoning := _told_otherwise(known)) and not any(known.get(name) for name in FIELDS):
         known["reasoning_content"] = reasoning
+    if isinstance(known.get("tool_calls"), list):
+        known["tool_calls"] = [_as_call(call) for call in known["tool_calls"]]
     calls = [call.get("function") for call in known.get("tool_calls") or () if isinstance(call, dict)]
     for function in (*calls, known.get("function_call")):
         if isinstance(function, dict) and isinstance(function.get("arguments"), Mapping):
             arguments = _written(function["arguments"], schemas.get(str(function.get("name"))), structs=structs)
             function["arguments"] = json.dumps(arguments, ensure_ascii=False)
     return known
+
+
+def _as_call(call: Any) -> Any:
+    """A call as the wire has it, also of one with name and arguments of its own, `{"name": ..., "arguments": ...}`."""
+    if not isinstance(call, Mapping) or "function" in call or not {"name", "arguments"} <= call.keys():
+        return call
+    rest = {name: each for name, each in call.items() if name not in ("name", "arguments")}
+    return {"type": "function", **rest, "function": {"name": call["name"], "arguments": call["arguments"]}}
+
+
+def _calls_in(content: Any) -> list[Any]:
+    """The calls of a text that is the JSON of one, or of a list of them; none of anything else."""
+    value = parsed_json(content)
+    calls = [_as_call(call) for call in listed(value) or [value]]
+    return calls if all(isinstance(call, Mapping) and "function" in call for call in calls) else []
+
+
+def _with_ids(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Messages whose calls have ids, in place; a result without one is of the first call that has none yet."""
+    pending: list[str] = []
+    for i, message in enumerate(messages):
+        for j, call in enumerate(message.get("tool_calls") or ()):
+            if isinstance(call, dict) and "function" in call:
+                call.setdefault("type", "function")
+                pending.append(str(call.setdefault("id", f"call_{i}_{j}")))
+        if message.get("role") == "tool":
+            answered = message.setdefault("tool_call_id", pending[0] if pending else f"call_{i}")
+            pending = [each for each in pending if each != answered]
+    return messages
 
 
 def _told_otherwise(message: Mapping[str, Any]) -> str:

@@ -13,6 +13,7 @@ from rolloutlab.sampling.conversation import (
     listed,
     messages_of,
     parsed_json,
+    read_json,
     tools_beside,
     tools_of,
 )
@@ -39,15 +40,16 @@ def as_line(value: Any, place: str, *, structs: bool = False) -> Any:
     line = dict(value)
     if line.get("tools") is not None:
         line["tools"] = as_tools(line["tools"])
-    if isinstance(functions := line.get("functions"), str):
-        line["functions"] = parsed_json(functions)
+    for name in ("functions", "messages", "conversations"):
+        if isinstance(line.get(name), str):
+            line[name] = parsed_json(line[name])
     if line.get("messages") is None and line.get("messages_and_choices") is None:
         line["messages"] = _messages(line, place)
     messages: Any = line.get("messages")
     tools = tools_beside(line)
     if _are_mappings(messages) and not any("message" in each for each in messages):
         structs = structs or are_structs(messages, tools)
-        line["messages"] = _with_ids(messages_of(messages, tools, structs=structs))
+        line["messages"] = messages_of(messages, tools, structs=structs)
     described = {name: tools_of(line[name], structs=structs) for name in ("tools", "functions") if line.get(name)}
     known = {name: each for name, each in line.items() if name in _KNOWN} if structs else line
     return {**known, **described}
@@ -109,7 +111,8 @@ def _messages(line: dict[str, Any], place: str) -> list[Any]:
 
 
 def _texts(role: str, value: Any) -> Any:
-    """A text as one message, and a message as a list of it."""
+    """A text as one message, a message as a list of it, and JSON text of messages as these."""
+    value = read_json(value) or value
     value = {"role": role, "content": value} if isinstance(value, str) else value
     return [value] if isinstance(value, Mapping) else value
 
@@ -125,17 +128,3 @@ def _as_context(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]
 
 def _are_mappings(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(each, Mapping) for each in value)
-
-
-def _with_ids(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Messages whose calls have ids, in place; a result without one is of the first call that has none yet."""
-    pending: list[str] = []
-    for i, message in enumerate(messages):
-        for j, call in enumerate(message.get("tool_calls") or ()):
-            if isinstance(call, dict) and "function" in call:
-                call.setdefault("type", "function")
-                pending.append(str(call.setdefault("id", f"call_{i}_{j}")))
-        if message.get("role") == "tool":
-            answered = message.setdefault("tool_call_id", pending[0] if pending else f"call_{i}")
-            pending = [each for each in pending if each != answered]
-    return messages
