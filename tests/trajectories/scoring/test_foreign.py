@@ -62,6 +62,24 @@ def test_its_four_parameters_are_no_positions(said):
     assert said(score, ground_truth="a0") == [1.0, 0.0, 1.0, 0.0]
 
 
+def test_a_batch_function_of_verl_gets_lists_of_a_group_and_returns_one(lab, said, capsys):
+    def score(data_sources, solution_strs, ground_truths, extra_infos):
+        assert data_sources == ["gsm8k"] * len(solution_strs)
+        assert [each["index"] for each in extra_infos] == [3] * len(solution_strs)
+        pairs = zip(solution_strs, ground_truths, strict=True)
+        return [{"score": float(said == right), "length": len(said)} for said, right in pairs]
+
+    assert said(score, data_source="gsm8k", extra_info={"index": 3}, ground_truth="a0") == [1.0, 0.0, 1.0, 0.0]
+    assert components(lab)[1] == {"length": 5.0}
+    assert "signature of verl" in capsys.readouterr().out
+
+
+def test_a_batch_function_of_verl_that_returns_one_number_is_told_what_to_return(said):
+    with pytest.raises(RewardError, match="a list of a value per solution") as error:
+        said(lambda solution_strs, ground_truths: 1.0, ground_truth="a0")
+    assert "for solution_str in solution_strs" in error.value.hint
+
+
 def test_rows_without_a_right_answer_are_an_error_that_shows_what_to_type(said):
     def score(data_source, solution_str, ground_truth):
         return 1.0

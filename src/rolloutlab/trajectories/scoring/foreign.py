@@ -16,7 +16,7 @@ from rolloutlab.trajectories.scoring.calls import RewardCall, bound_names, rewar
 from rolloutlab.trajectories.scoring.estimate import ModelUsage
 from rolloutlab.trajectories.scoring.trl import BATCH, trl_call
 from rolloutlab.trajectories.scoring.verifiers import ROLLOUT, ROLLOUTS, is_rubric, verifiers_call
-from rolloutlab.trajectories.scoring.verl import OWN, verl_call
+from rolloutlab.trajectories.scoring.verl import verl_kind
 
 _ONLY_VERIFIERS = {"state", "states", "infos", "tasks", "parser"}
 
@@ -93,7 +93,7 @@ def _recognised(function: Any, columns: Sequence[str]) -> ForeignReward | None:
     if names & _ONLY_VERIFIERS and names & {*ROLLOUT, *ROLLOUTS}:
         own = ", ".join(sorted(names & _ONLY_VERIFIERS))
         raise InputError(f"its parameter {own} is one of verifiers, not a column", hint="lab.verifiers(f)")
-    if parameters.keys() >= OWN and "solution_str" in names:
+    if verl_call := verl_kind(parameters.keys(), names):
         return ForeignReward(function, functools.partial(verl_call, function))
     if names & set(BATCH):
         if "answers" in names:

@@ -4,8 +4,8 @@ https://verl.readthedocs.io/en/latest/preparation/reward_function.html
 """
 
 import functools
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence, Set
+from typing import Any, Literal
 
 from rolloutlab.errors import RewardError
 from rolloutlab.store.decoded import completion_items, decoded_conversation
@@ -13,37 +13,72 @@ from rolloutlab.store.models import Group, StoredTrajectory
 from rolloutlab.trajectories.scoring.calls import Arguments, RewardCall, bound_names
 from rolloutlab.trajectories.scoring.signatures import check_known, is_asynchronous, wanted, with_parts
 
-OWN = {"solution_str", "ground_truth"}
+_OWN = {"solution_str", "ground_truth"}
 """Parameters by which such a function is recognised."""
+_OWN_OF_BATCH = {"solution_strs", "ground_truths"}
+"""The same of a function for verl's batch reward manager, which gets lists and returns a list."""
 _OTHERS = {"data_source", "extra_info"}
 
 
-def verl_call(function: Any, name: str, columns: Sequence[str]) -> RewardCall:
+def verl_kind(parameters: Set[str], own: Set[str]) -> Callable[[Any, str, Sequence[str]], RewardCall] | None:
+    """What makes the call of a function with these parameters; None for one of no such signature.
+
+    own: those parameters that are no columns, and not given by a partial.
+    """
+    if parameters >= _OWN and "solution_str" in own:
+        return _one_call
+    return _batch_call if parameters >= _OWN_OF_BATCH and "solution_strs" in own else None
+
+
+def _one_call(function: Any, name: str, columns: Sequence[str]) -> RewardCall:
     """The call; InputError for a parameter that is neither of verl nor a column."""
-    check_known(function, [*OWN, *_OTHERS, *columns], {})
+    check_known(function, [*_OWN, *_OTHERS, *columns], {})
     named, _ = wanted(function)
 
     def arguments(members: Sequence[StoredTrajectory], _group: Group) -> Arguments:
         (trajectory,) = members
-        row = trajectory.row
-        info = row.get("extra_info")
-        if info is None or isinstance(info, Mapping):  # verl adds these to it
-            info = {**(info or {}), "num_turns": 1 + len(completion_items(trajectory)), "rollout_reward_scores": {}}
-        extra = {"data_source": row.get("data_source"), "extra_info": info}
-        given = {**row, **extra, "solution_str": decoded_conversation(trajectory)}
-        if "ground_truth" not in row:
-            given["ground_truth"] = _right_answer(row)
+        given = {**trajectory.row, **_given(trajectory)}
         return Arguments((), {n: v for n, v in given.items() if n in named and n not in bound_names(function)})
 
+    return _call(function, name, "trajectory", arguments)
+
+
+def _batch_call(function: Any, name: str, _columns: Sequence[str]) -> RewardCall:
+    """The call for a group at once; errors as `_one_call`."""
+    check_known(function, [f"{each}s" for each in (*_OWN, *_OTHERS)], {})
+    named, _ = wanted(function)
+
+    def arguments(members: Sequence[StoredTrajectory], _group: Group) -> Arguments:
+        given = [_given(trajectory) for trajectory in members]
+        lists = {f"{each}s": [one[each] for one in given] for each in (*_OWN, *_OTHERS)}
+        return Arguments((), {n: v for n, v in lists.items() if n in named and n not in bound_names(function)})
+
+    return _call(function, name, "group", arguments)
+
+
+def _given(trajectory: StoredTrajectory) -> dict[str, Any]:
+    """The arguments of verl for a trajectory."""
+    row = trajectory.row
+    info = row.get("extra_info")
+    if info is None or isinstance(info, Mapping):  # verl adds these to it
+        info = {**(info or {}), "num_turns": 1 + len(completion_items(trajectory)), "rollout_reward_scores": {}}
+    right = row["ground_truth"] if "ground_truth" in row else _right_answer(row)
+    text = decoded_conversation(trajectory)
+    return {"data_source": row.get("data_source"), "solution_str": text, "ground_truth": right, "extra_info": info}
+
+
+def _call(function: Any, name: str, per: Literal["trajectory", "group"], arguments: Any) -> RewardCall:
+    value = _value_of if per == "trajectory" else _values_of
+
     async def waited(**given: Any) -> Any:
-        return _value_of(await function(**given))
+        return value(await function(**given))
 
     def called(**given: Any) -> Any:
-        return _value_of(function(**given))
+        return value(function(**given))
 
     asynchronous = is_asynchronous(function)
     wrapped = functools.wraps(function, updated=())(waited if asynchronous else called)
-    return RewardCall(name, wrapped, "trajectory", "verl", asynchronous, arguments)
+    return RewardCall(name, wrapped, per, "verl", asynchronous, arguments)
 
 
 def _right_answer(row: Mapping[str, Any]) -> Any:
@@ -60,3 +95,12 @@ def _value_of(outcome: Any) -> Any:
     if not isinstance(outcome, Mapping) or "score" not in outcome:
         return outcome
     return with_parts(outcome["score"], {name: part for name, part in outcome.items() if name != "score"})
+
+
+def _values_of(outcomes: Any) -> list[Any]:
+    """A value per trajectory, each as `_value_of`."""
+    outcomes = outcomes.tolist() if hasattr(outcomes, "tolist") else outcomes
+    if not isinstance(outcomes, list | tuple):
+        message = f"a batch function of verl must return a list of a value per solution, not {outcomes!r}"
+        raise RewardError(message, hint="return [0.0 for solution_str in solution_strs]")
+    return [_value_of(outcome) for outcome in outcomes]
