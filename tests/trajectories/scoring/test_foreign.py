@@ -92,6 +92,29 @@ def test_rows_without_a_right_answer_are_an_error_that_shows_what_to_type(said):
 # TRL
 
 
+def of_messages(completions, **kwargs):
+    return [float(len(completions[i][0]["content"])) for i in range(len(completions))]
+
+
+async def of_messages_later(completions):
+    return [float(len(completion[0].get("content"))) for completion in completions]
+
+
+def of_texts(completions):
+    return [float(len(re.findall("a", completion))) for completion in completions]
+
+
+@pytest.mark.parametrize(
+    ("function", "row", "other"),
+    [(of_messages, {}, True), (of_messages_later, {}, True), (of_texts, {"prompt": ASKED}, False)],
+)
+def test_a_function_that_means_the_other_form_of_completions_is_told_so(said, lab, function, row, other):
+    with pytest.raises(RewardError, match="failed on") as error:
+        said(function, **row)
+    assert error.value.hint == f"lab.trl({function.__name__}, conversational={other})"
+    assert len(said(lab.trl(function, conversational=other), **row)) == 4
+
+
 def by_length(completions, **kwargs):
     return [float(len(text)) for text in completions]
 

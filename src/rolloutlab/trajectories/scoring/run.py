@@ -376,6 +376,7 @@ def _raised(name: str, error: CallError, trajectory: str) -> BaseException:
     hint = f"%group {trajectory.rpartition('/')[0]} shows it; no reward was changed"
     if "main thread" in error.message:
         hint = "--concurrency 1 calls it in the main thread"
+    hint = getattr(error.cause, "rolloutlab_hint", hint)
     why = error.message if len(error.message) <= _MAX_MESSAGE else f"{error.message[:_MAX_MESSAGE]}…"
     made = RewardError(f"{who} failed on {trajectory}: {error.error}: {why}{place}", hint=hint)
     made.__cause__ = error.cause

@@ -5,7 +5,10 @@ https://huggingface.co/docs/trl/grpo_trainer#using-a-custom-reward-function
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 from rolloutlab.errors import RewardError
@@ -25,6 +28,12 @@ _HINTS = {
     "trainer_state": "trainer_state=None in its parameters",
     "environments": "env = lab.environment(CLASS, reward_funcs=f), then %%chat NAME --env env",
 }
+_WRONG_FORM: Mapping[type, re.Pattern[str]] = {
+    str: re.compile("string ind(ices|ex) must be|'str' object has no attribute"),
+    list: re.compile("'list' object has no attribute|expected string or bytes-like object"),
+}
+"""Errors of functions that got completions of this type, and mean the other."""
+Hinted = Callable[[Mapping[str, Any]], AbstractContextManager[Any]]
 _LOGS = ("log_extra", "log_metric")
 
 
@@ -52,26 +61,43 @@ def trl_call(function: Any, conversational: bool | None, name: str, columns: Seq
 
     logs = [log for log in _LOGS if log in named or all_columns]
     asynchronous = is_asynchronous(function)
-    called = _with_logs_async(function, logs) if asynchronous else _with_logs(function, logs)
+    hinted: Hinted = nullcontext if form is not None else partial(_hinted, name or getattr(function, "__name__", "f"))
+    called = _with_logs_async(function, logs, hinted) if asynchronous else _with_logs(function, logs, hinted)
     return RewardCall(name, called, "group", "TRL", asynchronous, arguments)
 
 
-def _with_logs(function: Any, logs: Sequence[str]) -> Callable[..., Any]:
+def _with_logs(function: Any, logs: Sequence[str], hinted: Hinted) -> Callable[..., Any]:
     @functools.wraps(function, updated=())
     def called(**arguments: Any) -> list[Any]:
         extra: dict[str, Sequence[Any]] = {}
-        return _trl_values(function(**arguments, **_log_functions(logs, extra)), extra)
+        with hinted(arguments):
+            return _trl_values(function(**arguments, **_log_functions(logs, extra)), extra)
 
     return called
 
 
-def _with_logs_async(function: Any, logs: Sequence[str]) -> Callable[..., Any]:
+def _with_logs_async(function: Any, logs: Sequence[str], hinted: Hinted) -> Callable[..., Any]:
     @functools.wraps(function, updated=())
     async def called(**arguments: Any) -> list[Any]:
         extra: dict[str, Sequence[Any]] = {}
-        return _trl_values(await function(**arguments, **_log_functions(logs, extra)), extra)
+        with hinted(arguments):
+            return _trl_values(await function(**arguments, **_log_functions(logs, extra)), extra)
 
     return called
+
+
+@contextmanager
+def _hinted(name: str, arguments: Mapping[str, Any]) -> Iterator[None]:
+    """Give an error a hint where a function reads completions as messages that are texts, or the other way round."""
+    try:
+        yield
+    except (TypeError, AttributeError) as error:
+        first = next(iter(arguments.get("completions") or ()), None)
+        wrong = _WRONG_FORM.get(type(first))
+        if wrong and wrong.search(str(error)):
+            other = "True" if isinstance(first, str) else "False"
+            error.rolloutlab_hint = f"lab.trl({name}, conversational={other})"  # type: ignore[union-attr]
+        raise
 
 
 def _log_functions(logs: Sequence[str], extra: dict[str, Sequence[Any]]) -> dict[str, Callable[..., None]]:
