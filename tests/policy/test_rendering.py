@@ -9,10 +9,11 @@ import pytest
 from rolloutlab.api.wire.chat import ChatRequest, FunctionTool, UserMessage
 from rolloutlab.api.wire.trajectories import History
 from rolloutlab.errors import RenderingError
-from rolloutlab.policy.model import Policy, load_policy
+from rolloutlab.policy.model import Policy, base_of, load_policy
 from rolloutlab.policy.rendering import Renderer
 from rolloutlab.policy.template_date import DATE
 from rolloutlab.policy.token_sequence import TokenSequence
+from tests.policies import policy_with
 
 TOOLS = (
     "<s>{% for t in tools or [] %}[ask]{{ t.function.name }}{% endfor %}"
@@ -615,3 +616,30 @@ def test_a_template_that_prints_the_date_gives_the_same_prompt_on_another_day(wi
     Clock.day = datetime(2027, 1, 2, 3, 4)
     assert renderer._tokenizer.apply_chat_template([user()], tokenize=False) != as_transformers_prints_it
     assert renderer.render([user()], begin=False) == as_transformers_prints_it
+
+
+PARTS = "{% for m in messages %}<|start|>{{ m.role }}: {% for part in m.content %}{% if part.type == 'text' %}"
+PARTS += "{{ part.text }}{% endif %}{% endfor %}<|end|>{% endfor %}{% if add_generation_prompt %}<|start|>assistant: "
+PARTS += "{% endif %}"
+
+
+def test_a_template_that_reads_content_in_parts_alone_gets_it_so(tmp_path):
+    for template in (
+        PARTS,
+        PARTS.replace("{{ part.text", "{{ '' + part.text").replace("if part.type == 'text'", "if part"),
+    ):
+        policy = policy_with(template, tmp_path / str(len(template)), ("<|end|>",))
+        request = {"model": "m", "messages": [{"role": "user", "content": "what"}]}
+        ids = base_of(policy).renderer().prompt(ChatRequest.model_validate(request).messages)
+        assert policy.tokenizer.decode(ids) == "<|start|>user: what<|end|><|start|>assistant: "
+
+
+@pytest.mark.parametrize("role", ["user", "assistant"])
+def test_a_message_that_a_template_drops_is_refused_by_name(tmp_path, role):
+    template = "{% for m in messages %}{% if m.role != ROLE %}{{ m.content }}{% endif %}<|end|>{% endfor %}"
+    policy = policy_with(template.replace("ROLE", repr(role)), tmp_path, ("<|end|>",))
+    talk = [{"role": "user", "content": "what"}, {"role": "assistant", "content": "this"}]
+    request = {"model": "m", "messages": [*talk, *talk[:1]]}
+    path = f"messages.{['user', 'assistant'].index(role)}"
+    with pytest.raises(RenderingError, match=f"{path}: this policy's chat template does not render .* {role}"):
+        base_of(policy).renderer().prompt(ChatRequest.model_validate(request).messages)

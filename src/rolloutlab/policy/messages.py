@@ -29,7 +29,7 @@ Template = Callable[[list[dict[str, Any]], Tools], str]
 Place = Callable[[str, str], dict[str, Any]]
 """The fields of a message with this reasoning and this content."""
 _EQUIVALENTS = {"developer": "system", "function": "tool", "function_call": "tool_calls"}
-_UNCHECKED = ("user", "assistant")
+_TALKERS = ("user", "assistant")
 _MARKERS = re.compile(r"rolloutlab\d+(?:content|call\d)")
 _MAX_SHAPES = 1000
 
@@ -227,8 +227,8 @@ class Messages:
 
     def _lost(self, shapes: _Shapes, tools: Tools) -> Sequence[str] | None:
         """What the template drops of each message (a key of `_LOST`, or nothing); None if it refuses them."""
-        if all(shape.kind in _UNCHECKED for shape in shapes):
-            return [""] * len(shapes)
+        if all(shape.kind in _TALKERS for shape in shapes):
+            return ["kind" if shape.kind in self._dropped else "" for shape in shapes]
         examples = [_example(shape, i) for i, shape in enumerate(shapes)]
         for example, shape in zip(examples, shapes, strict=True):
             if shape.reasoning and self._reasoning_place:
@@ -240,7 +240,24 @@ class Messages:
         except RenderingError:
             return None
         rendered = set(_MARKERS.findall(text))
-        return [_missing(shape, i, rendered) for i, shape in enumerate(shapes)]
+        return [
+            ("kind" if shape.kind in self._dropped else "") if shape.kind in _TALKERS else _missing(shape, i, rendered)
+            for i, shape in enumerate(shapes)
+        ]
+
+    @cached_property
+    def _dropped(self) -> list[str]:
+        """Which of users and assistants have messages that are not even rendered as the last one.
+
+        Earlier ones may be dropped: some templates keep the end of a conversation alone.
+        """
+        talk = [_example(_Shape(role), i) for i, role in enumerate(_TALKERS)]
+        dropped = []
+        for i, role in enumerate(_TALKERS):
+            with suppress(RenderingError):
+                if _content_marker(i) not in self._template([dict(each) for each in talk[: i + 1]], None):
+                    dropped.append(role)
+        return dropped
 
 
 def content_of(message: AssistantMessage | CompletionMessage) -> str:
@@ -288,7 +305,7 @@ def _example(shape: _Shape, i: int) -> dict[str, Any]:
 def _missing(shape: _Shape, i: int, rendered: set[str]) -> str:
     """What a template dropped of the i-th message of a test: a key of `_LOST`, or nothing."""
     if not shape.calls:
-        return "" if shape.kind in _UNCHECKED or _content_marker(i) in rendered else "kind"
+        return "" if _content_marker(i) in rendered else "kind"
     calls = [call for j, call in enumerate(shape.calls) if _call_marker(i, j) in rendered]
     if set(calls) != set(shape.calls):
         return "kind"

@@ -45,6 +45,7 @@ _CACHED_TOKENS = 16_384
 """Texts of tokens that are kept: a large answer repeats a few, and other requests wait while it is written."""
 _NOT_OF_MESSAGE = "these are not the tokens of the message"
 _ITEMS = "messages_and_choices"
+_TOLD = "rolloutlabtold"
 Encode = Callable[[str], list[int]]
 
 
@@ -280,6 +281,22 @@ class Renderer:
 
     def _template(self, messages: list[dict[str, Any]], tools: Tools, begin: bool = True) -> str:
         """The text of a conversation; begin: with the generation prompt."""
+        return self._rendered(_in_parts(messages) if self._takes_parts else messages, tools, begin)
+
+    @cached_property
+    def _takes_parts(self) -> bool:
+        """Whether the template reads content in parts alone, as those of some models that see images."""
+        user = [{"role": "user", "content": _TOLD}]
+
+        def reads(messages: list[dict[str, Any]]) -> bool:
+            try:
+                return _TOLD in self._rendered(messages, None)
+            except RenderingError:
+                return False
+
+        return not reads(user) and reads(_in_parts(user))
+
+    def _rendered(self, messages: list[dict[str, Any]], tools: Tools, begin: bool = True) -> str:
         self._check()
         definitions: Any = [tool.to_wire() for tool in tools] if tools else None
         try:
@@ -496,6 +513,11 @@ class Renderer:
     def _ids_by_text(self) -> dict[str, int]:
         texts = {self.token(i)[0]: i for i in reversed(range(len(self._tokenizer)))}
         return {text: i for text, i in texts.items() if _REPLACEMENT not in text}
+
+
+def _in_parts(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The messages with their content as one part of text each."""
+    return [message | {"content": [{"type": "text", "text": message["content"]}]} for message in messages]
 
 
 def _read_tokens(item: Any) -> bool:
