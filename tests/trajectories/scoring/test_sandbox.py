@@ -388,7 +388,21 @@ limit = 3
 def double(x): return 2 * x
 def sort(values): values.sort()
 def fails(): raise ValueError("no")
-class Own(Exception): ...
+class Own(ValueError): ...
+def _private(): return 1
+def statistics(x): return x
+queue = statistics
+def thirds():
+    from decimal import Decimal
+    from fractions import Fraction
+    return [Fraction(1, 3), Decimal("0.1")]
+counted = Counter
+def naturals():
+    n = 0
+    while True:
+        yield n
+        n += 1
+def stacked(): return [Stack()]
 def fails_own(): raise Own("mine")
 class Stack:
     def __init__(self): self.held = []
@@ -397,6 +411,7 @@ class Stack:
     def __len__(self): return len(self.held)
     def __iter__(self): return iter(self.held)
     def __getitem__(self, i): return self.held[i]
+    def __repr__(self): return "a stack"
 def same(x): return x
 def pairs(): return {"a": (1, [2.5, None]), "b": {1, 2}, "c": b"x"}
 """
@@ -417,6 +432,28 @@ def pairs(): return {"a": (1, [2.5, None]), "b": {1, 2}, "c": b"x"}
         "assert stack.pop() == 2 and stack.held == [1]\nassert same(stack).pop() == 1",
         "def check(f):\n    assert f(1) == 2\ncheck(double)\ncheck(program.double)",
         "import math\nassert math.isclose(double(0.1), 0.2)",
+        "import math\nassert same(math.inf) == math.inf and math.isnan(same(math.nan))",
+        "assert [*map(type, same([frozenset({1}), 2**20_000, -0.0, b'', bytearray(b'x'), 1j, ...]))] == "
+        "[frozenset, int, float, bytes, bytearray, complex, type(...)]",
+        "from fractions import Fraction\nfrom decimal import Decimal\n"
+        "assert same([Fraction(1, 3), Decimal('0.10')]) == [Fraction(1, 3), Decimal('0.1')] == thirds()",
+        "from collections import Counter\nassert counted('aab') == Counter('baa') == {'a': 2, 'b': 1}",
+        "import itertools\nassert list(itertools.islice(naturals(), 3)) == [0, 1, 2]",
+        "numbers = naturals()\nassert (next(numbers), next(numbers)) == (0, 1)",
+        "try:\n    fails_own()\nexcept Own as error:\n    assert str(error) == 'mine'\nelse:\n    assert False",
+        "try:\n    fails_own()\nexcept ValueError:\n    pass",
+        "try:\n    same([])\n    Stack().pop()\nexcept IndexError:\n    pass",
+        "assert _private() == 1 and statistics(1) == 1 and queue(2) == 2",
+        "import statistics\nassert statistics.mean([double(1), double(2)]) == 3",
+        "stack = Stack()\nassert same(stack) is stack and stack != None and 1 not in stack",
+        "stacks = stacked()\nstacks[0].push(1)\nassert len(stacks[0]) == 1",
+        "assert str(Stack()) == 'a stack' and dict(zip('ab', naturals())) == {'a': 0, 'b': 1}",
+        "if __name__ == '__main__':\n    assert double(1) == 2",
+        "import unittest\nclass T(unittest.TestCase):\n    def test(self): self.assertEqual(double(1), 2)\n"
+        "unittest.main()",
+        "def test_double():\n    assert double(1) == 2",
+        "class TestDouble:\n    def test_double(self):\n        assert double(1) == 2",
+        "'''\n>>> double(1)\n2\n'''\nimport doctest\ndoctest.testmod()",
     ],
 )
 def test_checks_call_the_program_and_compare_what_it_returns(either, checks):
@@ -431,7 +468,32 @@ def test_checks_call_the_program_and_compare_what_it_returns(either, checks):
         ("assert triple(2) == 6", "NameError: name 'triple' is not defined"),
         ("assert math.isclose(double(0.1), 0.2)", "NameError: name 'math' is not defined"),
         ("assert Stack()", "neither true nor false"),
-        ("double(lambda: 1)", "TypeError"),
+        ("double(lambda: 1)", "a function cannot be given to the program"),
+        ("assert Stack() == 4", "an object of the program (Stack) cannot be compared with a int"),
+        ("assert [Stack()] == [Stack()]", "let the program return a plain value"),
+        ("if __name__ == '__main__':\n    assert double(1) == 3", "AssertionError"),
+        (
+            "import unittest\nclass T(unittest.TestCase):\n    def test(self): self.assertEqual(double(1), 3)\n"
+            "unittest.main()",
+            "AssertionError: 2 != 3",
+        ),
+        (
+            "import unittest\nclass T(unittest.TestCase):\n    def test(self): self.assertEqual(double(1), 3)\n"
+            "unittest.main(exit=False)",
+            "tests of T failed",
+        ),
+        (
+            "import unittest\ndouble(1)\nclass T(unittest.TestCase):\n    def test(self): assert False",
+            "tests of T failed",
+        ),
+        ("def test_double():\n    assert double(1) == 3", "AssertionError"),
+        ("def test_double(tmp_path):\n    assert double(1) == 2", "missing 1 required positional argument: 'tmp_path'"),
+        ("async def test_double():\n    assert double(1) == 3", "test_double() did not run to its end"),
+        ("class TestDouble:\n    def test(self):\n        assert double(1) == 3", "AssertionError"),
+        ("'''\n>>> double(1)\n3\n'''\nimport doctest\ndoctest.testmod()", "1 examples of doctest failed"),
+        ("", "the checks called nothing of the program"),
+        ("import unittest\nunittest.main()", "the checks called nothing of the program"),
+        ("def check():\n    assert double(1) == 3", "the checks called nothing of the program"),
         ("fails()", "ValueError: no"),
         ("assert double(", "SyntaxError"),
         ("import time\nwhile True: double(1)", "ended before its checks did"),

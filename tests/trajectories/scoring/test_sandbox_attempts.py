@@ -45,15 +45,17 @@ FORGED = {
     "a thread": "import os, threading\nthreading.Timer(0.2, os._exit, (0,)).start()\ndouble = str",
     "another program": "import os, sys\nos.execv(sys.executable, [sys.executable, '-c', ''])",
     "a trace": "import sys\nsys.settrace(lambda *a: None)\nsys.excepthook = lambda *a: None\ndouble = str",
-    "answers of its own": "import os\nfor i in range(3, 30):\n    try:\n        os.write(i, b\"['double']\\n\" + "
-    "b\"('object', 1, [])\\n\" + b\"('value', 4, [])\\n\" * 9)\n    except OSError:\n        pass\nos._exit(0)",
-    "answers that are no values": "import os\nfor i in range(3, 30):\n    try:\n        os.write(i, b\"['double']\\n\" + "
+    "answers of its own": "import os\nfor i in range(3, 30):\n    try:\n        os.write(i, b'[\"double\"]\\n' + "
+    'b\'["value", ["object", [1, "f"]], [null]]\\n\' + b\'["value", 4, [null]]\\n\' * 9)\n    except OSError:\n        pass\nos._exit(0)',
+    "answers that are no values": "import os\nfor i in range(3, 30):\n    try:\n        os.write(i, b'[\"double\"]\\n' + "
     "b'__import__(\"os\")._exit(0)\\n' * 9)\n    except OSError:\n        pass\nos._exit(0)",
-    "answers that do not end": "import os\nfor i in range(3, 30):\n    try:\n        os.write(i, b'(' * 60_000)\n"
+    "answers that do not end": "import os\nfor i in range(3, 30):\n    try:\n        os.write(i, b'[' * 60_000)\n"
     "    except OSError:\n        pass\nos._exit(0)",
     "names that are no names": "import os\nfor i in range(3, 30):\n    try:\n        os.write(i, b'{}\\n' * 9)\n"
     "    except OSError:\n        pass\nos._exit(0)",
     "a stop of the iteration": "def double(x): raise StopIteration",
+    "a stop of its own": "class Stop(StopIteration): ...\ndef double(x): raise Stop",
+    "a stop by name": "double = lambda x: next(iter(()))",
     "another process": "import os\nif os.fork():\n    os._exit(0)\ndouble = str",
 }
 
@@ -63,6 +65,63 @@ def test_a_forged_result_is_not_ok_where_the_checks_are_apart(either, code):  # 
     result = sandbox.python(code, timeout=20, checks=CHECKS)
     assert (result.ok, result.checked) == (False, False)
     assert not [line for line in result.unprotected if line.startswith("ok:")]
+
+
+STOPPED = {
+    "a zip": "for got, want in zip(map(double, [1, 2]), [2, 4]):\n    assert got == want",
+    "a generator": "assert all(got == want for got, want in ((double(x), 2 * x) for x in (1, 2)))",
+    "a star map": "import itertools\nassert all(x == 2 for x in itertools.starmap(double, [(1,)]))",
+    "a default": "assert next(map(double, [1]), 2) == 2",
+}
+
+
+@pytest.mark.parametrize("checks", STOPPED.values(), ids=STOPPED)
+@pytest.mark.parametrize("stop", ["StopIteration", "StopAsyncIteration", "GeneratorExit", "Own"])
+def test_a_program_cannot_end_a_loop_of_its_checks(stop, checks):
+    program = f"class Own(StopIteration): ...\ndef double(x): raise {stop}"
+    assert not sandbox.python(program, timeout=20, checks=checks).ok
+
+
+@pytest.mark.parametrize(
+    "checks",
+    [
+        "assert getattr(thing, 'value', 4) == 4",
+        "for got, want in zip(reversed(thing), [1, 2]):\n    assert got == want",
+        "for got, want in zip(thing, [1, 2]):\n    assert got == want",
+    ],
+)
+def test_an_object_of_a_program_cannot_end_a_loop_of_its_checks(checks):
+    program = (
+        "class Thing:\n    def __len__(self): return 2\n    def __getitem__(self, i): raise {}\n"
+        "    value = property(__getitem__)\nthing = Thing()\nthing.__class__.value = property(lambda self: self[0])"
+    )
+    for error in ("KeyError", "AttributeError"):
+        assert not sandbox.python(program.format(error), timeout=20, checks=checks).ok
+
+
+@pytest.mark.parametrize("value", ["[],", "{},", "1,", "[1]," * 9])
+def test_an_answer_of_a_program_takes_neither_more_memory_nor_more_time_than_it_may(value):
+    program = (
+        "import fcntl, os, time\nfor i in range(3, 30):\n    try:\n"
+        "        if fcntl.fcntl(i, fcntl.F_GETFL) & 3 == 1: answers = i\n    except OSError:\n        pass\n"
+        "os.write(answers, b'[\"double\"]\\n')\n"
+        f"data = b'[\"value\", [\"list\", [' + b'{value}' * (9_900_000 // {len(value)}) + b'1]], [null]]\\n'\n"
+        "while data: data = data[os.write(answers, data[:65536]):]\ntime.sleep(60)"
+    )
+    script = (
+        "import resource, sys\nfrom rolloutlab.trajectories.scoring import sandbox\n"
+        "result = sandbox.python(sys.argv[1], timeout=3, memory_mb=256, checks=sys.argv[2])\n"
+        "print(result.ok, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
+    )
+    done = subprocess.run([sys.executable, "-c", script, program, CHECKS], capture_output=True, text=True, check=True)
+    ok, used = done.stdout.split()
+    assert (ok, int(used) < 256 * 1024) == ("False", True)
+
+
+def test_checks_that_do_not_end_are_ended():
+    result = sandbox.python("import os\ndef double(x): os._exit(0)", timeout=0.5, checks="while True:\n    pass")
+    assert not result.ok
+    assert "the checks did not end within the limits of time and memory" in result.stderr
 
 
 def test_without_checks_of_their_own_the_result_says_that_it_can_be_forged():

@@ -23,9 +23,15 @@ DISK_MB = 64
 """Size of the temporary folder and of any file in it."""
 _CHILD = Path(__file__).with_name("sandbox_child.py")
 _CHECKS = Path(__file__).with_name("sandbox_checks.py")
+_VALUES = Path(__file__).with_name("sandbox_values.py")
+_LEAST_MB = 256
+"""Memory that checks have at least: they import more than most programs do."""
+_LAST_SECONDS = 2.0
+"""Seconds in which checks say what failed, after the time limit."""
 _GRACE = 10.0
 """Seconds beyond the time limit after which the supervisor itself is ended."""
 _CHUNK = 1 << 16
+_ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
 @dataclass(frozen=True)
@@ -74,10 +80,11 @@ def python(
     are safe in many threads at once.
 
     checks: Python that calls the functions of the program and compares what they return, such as `assert double(2)
-    == 4`. It runs in another process when the program has ended; the functions run in the sandbox, and only plain
-    values (numbers, texts, lists, dictionaries, ...) leave it. Names that the checks do not define are those of the
-    program, but for built-in functions and modules of Python, which they import. Checks that are appended to `code`
-    run in the process of the program, which can pretend that they passed.
+    == 4`; tests of unittest and functions named `test_...` run as well. It runs in another process when the program has
+    ended, with the same limits; the functions run in the sandbox, and only plain values (numbers, texts, lists,
+    dictionaries, ...) leave it. Names that the checks do not define are those of the program, but for built-in
+    functions and modules of Python, which they import. Checks that call nothing of the program have not passed.
+    Checks that are appended to `code` run in the process of the program, which can pretend that they passed.
 
     It stops accidents and usual reward hacks. It is no security boundary: the program can read every file that its user
     can read, it shares the kernel, and without namespaces it can write to the user's files and signal their processes.
@@ -93,7 +100,7 @@ def python(
     with (
         tempfile.TemporaryDirectory(prefix="sandbox-", ignore_cleanup_errors=True) as folder,
         tempfile.TemporaryFile() as given,
-        _Checks(checks) as checking,
+        _Checks(checks, timeout, options["memory"]) as checking,
     ):
         Path(folder, "main.py").write_bytes(code.encode("utf-8", "surrogatepass"))
         given.write(stdin.encode("utf-8", "surrogatepass"))
@@ -122,8 +129,10 @@ def python(
 class _Checks:
     """The process of checks, and the pipes between it and the program; nothing where there are no checks."""
 
-    def __init__(self, checks: str | None) -> None:
+    def __init__(self, checks: str | None, timeout: float, memory: int) -> None:
         self._checks = checks
+        self._limits = {"memory": max(memory, _LEAST_MB * 2**20), "seconds": math.ceil(min(timeout, 10**9)) + 1}
+        self._give_up = time.monotonic() + timeout
         self._process: subprocess.Popen[bytes] | None = None
         self._errors: IO[bytes] | None = None
         self.calls: tuple[int, ...] = ()
@@ -146,7 +155,8 @@ class _Checks:
         """Start the checks, which wait until the program has ended; then the pipes are theirs alone."""
         if self._checks is None:
             return
-        options = {"checks": self._checks, "requests": self._own[0], "answers": self._own[1]}
+        options = {"checks": self._checks, "requests": self._own[0], "answers": self._own[1]} | self._limits
+        options["values"] = _VALUES.read_text("utf-8")
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `end`
         with tempfile.TemporaryFile() as given:  # not by arguments, which other processes can read
             given.write(json.dumps(options).encode())
@@ -160,9 +170,9 @@ class _Checks:
         return subprocess.Popen(
             [sys.executable, "-I", "-X", "utf8", str(_CHECKS)],
             stdin=given,
-            stdout=subprocess.DEVNULL,
+            stdout=self._errors,  # on which doctest says what failed
             stderr=self._errors,
-            env={"LANG": "C.UTF-8", "PATH": os.defpath},
+            env={"LANG": "C.UTF-8", "PATH": os.defpath, "MALLOC_ARENA_MAX": "1"} | _ONE_THREAD,
             pass_fds=self._own,
             start_new_session=True,
         )
@@ -172,7 +182,7 @@ class _Checks:
         if self._process is None or self._errors is None:
             return None, ""
         try:
-            code = self._process.wait(_GRACE)
+            code = self._process.wait(max(self._give_up - time.monotonic(), 0) + _LAST_SECONDS)
         except subprocess.TimeoutExpired:
             os.killpg(self._process.pid, signal.SIGKILL)
             code = self._process.wait()
@@ -180,6 +190,8 @@ class _Checks:
             errors.seek(0)
             errors_text = errors.read(OUTPUT).decode(errors="replace")
         self._process = self._errors = None
+        if code < 0:
+            errors_text += "the checks did not end within the limits of time and memory\n"
         return code == 0, errors_text
 
 
@@ -215,6 +227,7 @@ def _options(code: str, timeout: float, memory_mb: int) -> dict[str, Any]:
         "processes": PROCESSES,
         "disk": DISK_MB * 2**20,
         "python": sys.executable,
+        "values": _VALUES.read_text("utf-8"),
     }
 
 
@@ -225,9 +238,7 @@ def _start(options: dict[str, Any], stdin: IO[bytes]) -> "subprocess.Popen[bytes
         "HOME": options["folder"],
         "TMPDIR": options["folder"],
         "MALLOC_ARENA_MAX": "1",  # glibc reserves 64 MB of address space per thread for others
-        "OMP_NUM_THREADS": "1",
-        "OPENBLAS_NUM_THREADS": "1",
-    }
+    } | _ONE_THREAD
     return subprocess.Popen(
         [sys.executable, "-I", "-S", str(_CHILD), json.dumps(options | {"environment": environment})],
         stdin=stdin,

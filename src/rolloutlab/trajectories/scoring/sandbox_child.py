@@ -2,8 +2,8 @@
 
 A script for `python -I -S`, so it imports the standard library alone. `sandbox.py` starts it with one argument, a JSON
 object: `folder` of `main.py`, `timeout` (s), `memory` (bytes), `processes`, `disk` (bytes), `python`, `environment`,
-`report` (a file descriptor, to which one JSON object is written at the end), and `calls` (none, or two file descriptors
-by which `sandbox_checks.py` calls the program).
+`report` (a file descriptor, to which one JSON object is written at the end), `calls` (none, or two file descriptors
+by which `sandbox_checks.py` calls the program), and `values` (the text of `sandbox_values.py`).
 
 With namespaces (Linux, namespaces(7)) it is process 1 of a PID namespace, whose end the kernel makes the end of every
 process in it. Without them it is the subreaper (prctl(2)) of all that the code starts, and kills its children until
@@ -61,25 +61,36 @@ def run(os, sys, given, ended, *calls):
             serve(*lines)
 
     def serve(requests, answers):
-        from ast import literal_eval
+        import json
 
-        kept = [type("Program", (), {"__getattr__": lambda self, name: names[name]})()]
-        plain = (type(None), bool, int, float, complex, str, bytes, type(...))
+        codec = {}
+        exec(VALUES, codec)
+        kept, places = [], {}
 
-        def is_plain(value):
-            if type(value) in (list, tuple, set):
-                return all(map(is_plain, value))
-            if type(value) is dict:
-                return all(map(is_plain, value)) and all(map(is_plain, value.values()))
-            return type(value) in plain and value == value and repr(value) not in ("inf", "-inf")
+        def place(thing):
+            if id(thing) not in places:  # which stays its own: it is kept
+                places[id(thing)] = len(kept)
+                kept.append(thing)
+            return places[id(thing)]
+
+        def raises(kind):
+            base = next(base for base in kind.__bases__ if issubclass(base, Exception))
+            builtin = base.__module__ == "builtins"
+            return ["exception", [place(kind), kind.__name__, base.__name__ if builtin else raises(base)]]
+
+        def other(value):
+            if isinstance(value, type):
+                own = issubclass(value, Exception) and value.__module__ != "builtins"
+                return raises(value) if own else ["object", [place(value), value.__name__]]
+            if hasattr(value, "tolist"):  # an array, or a number of one
+                return codec["encode"](value.tolist(), other)
+            return ["object", [place(value), type(value).__name__]]
 
         def encoded(value):
-            if hasattr(value, "tolist"):  # an array, or a number of one
-                value = value.tolist()
-            if is_plain(value):
-                return "value", value
-            kept.append(value)
-            return "object", len(kept) - 1
+            try:
+                return codec["encode"](value, other)
+            except RecursionError:
+                return ["object", [place(value), type(value).__name__]]
 
         def do(what, thing, values, named):
             if what == "call":
@@ -90,23 +101,34 @@ def run(os, sys, given, ended, *calls):
                 return setattr(thing, *values)
             if what == "item":
                 return thing[values[0]]
-            return len(thing) if what == "len" else list(thing)
+            if what == "in":
+                return values[0] in thing
+            if what == "next":
+                try:
+                    return [next(thing)]
+                except StopIteration:
+                    return []
+            return {"len": len, "iter": iter, "str": str, "repr": repr}[what](thing)
 
         def send(answer):
-            answers.write(repr(answer).encode("utf-8", "backslashreplace") + b"\\n")
+            answers.write(json.dumps(answer).encode() + b"\\n")
             answers.flush()
 
-        decoded = lambda pair: kept[pair[1]] if pair[0] == "object" else pair[1]
-        send([name for name in names if not name.startswith("_")])
+        decoded = lambda node: codec["decode"](node, lambda kind, held: kept[held[0]])
+        place(type("Program", (), {"__getattr__": lambda self, name: names[name]})())
+        send([name for name in names if not name.startswith("__")])
         for line in requests:
-            what, place, given, others = literal_eval(line.decode())
-            values = [decoded(pair) for pair in given]
+            what, where, given, named = json.loads(line)
+            values = [decoded(node) for node in given]
             try:
-                done = do(what, kept[place], values, {name: decoded(pair) for name, pair in others.items()})
-                answer = encoded(done)
+                done = do(what, kept[where], values, {name: decoded(node) for name, node in named.items()})
+                answer = "value", encoded(done)
             except Exception as error:
-                answer = "raised", f"{type(error).__name__}: {error}"
-            send((*answer, [value if is_plain(value) else None for value in values]))
+                kind = type(error)
+                own = kind.__name__ if kind.__module__ == "builtins" else raises(kind)
+                answer = "raised", [own, str(error)]
+            changed = [encoded(value) if type(value) in (list, dict, set) else None for value in values]
+            send([*answer, changed])
 
     def exits_at_its_end(stop):
         import ast
@@ -436,7 +458,8 @@ def _become(options: dict[str, Any], given: int, ended: int) -> None:
     for file in options["calls"]:
         os.set_inheritable(file, True)
     files = map(str, (given, ended, *options["calls"]))
-    command = [options["python"], "-I", "-u", "-B", "-X", "utf8", "-c", _RUNNER, *files]
+    runner = _RUNNER.replace("VALUES", repr(options["values"]))
+    command = [options["python"], "-I", "-u", "-B", "-X", "utf8", "-c", runner, *files]
     os.execve(command[0], command, options["environment"])
 
 
