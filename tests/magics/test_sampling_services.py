@@ -121,6 +121,7 @@ ERRORS = {
     "vllm": {"object": "error", "message": "upstream is busy", "type": "Internal", "code": 1},
     "msg": {"code": 1113, "msg": "upstream is busy", "success": False},
     "errors": {"errors": [{"message": "upstream is busy"}], "choices": None},
+    "google": [{"error": {"message": "upstream is busy", "status": "UNAVAILABLE"}}],
 }
 
 
@@ -140,6 +141,34 @@ def test_the_status_of_an_error_that_comes_with_200_counts(at):
     service.chat = lambda body: httpx.Response(200, json={"error": {"message": "too long", "code": 413}})
     with pytest.raises(RefusedError, match="too long"):
         notebook.run("%%chat answers -n 2\nx")
+
+
+TEMPORARY = {
+    "429": {"error": {"message": "Rate limit exceeded", "code": 429}},
+    "text": {"error": {"message": "Rate limit exceeded", "code": "429"}},
+    "502": {"error": {"message": "upstream went away", "code": 502}},
+    "google": [{"error": {"message": "overloaded", "code": 503, "status": "UNAVAILABLE"}}],
+}
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+@pytest.mark.parametrize("error", TEMPORARY)
+def test_an_error_that_comes_with_200_is_retried_as_its_own_status_is(at, error, streamed):
+    service = services.SamplingService()
+    notebook, chat, left = at(service), service.chat, [TEMPORARY[error]] * 2
+    service.chat = lambda body: httpx.Response(200, json=left.pop()) if left else chat(body)
+    collection = notebook.run("%%chat answers -n 1\nx" if streamed else "%%chat answers -n 2\nx")
+    assert collection.missing == 0
+    assert len(service.taken) == 1
+
+
+def test_an_error_that_comes_with_200_for_ever_is_told_in_the_end(at):
+    service, asked = services.SamplingService(), []
+    notebook = at(service)
+    service.chat = lambda body: asked.append(body) or httpx.Response(200, json=TEMPORARY["502"])
+    with pytest.raises(ServiceError, match="502 upstream went away"):
+        notebook.run("%%chat answers -n 2\nx")
+    assert len(asked) == 4
 
 
 class Calling(services.SamplingService):

@@ -1,7 +1,8 @@
 """Inference API of a service: models, chat completions, and logprobs of existing conversations."""
 
+import asyncio
 import json
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -32,6 +33,11 @@ class StreamedCompletion:
         self._whole: dict[str, Any] | None = None
         self.text = ""
 
+    @property
+    def begun(self) -> bool:
+        """Whether there is anything of an answer yet."""
+        return bool(self._choices)
+
     def add(self, data: str) -> bool:
         """Add the `data:` of one event; whether it has added text. ServiceError: it is an error, or not a chunk."""
         before = len(self.text)
@@ -42,12 +48,13 @@ class StreamedCompletion:
     def _take(self, data: str) -> bool:
         """Add the `data:` of one event; whether it is a chunk."""
         try:
-            chunk = json.loads(data)
+            chunk = _object(json.loads(data))
             if chunk.get("object") == "chat.completion":
                 self._whole = chunk
                 return True
             if chunk.get("error") or (not chunk.get("choices") and message_of(chunk)):
-                raise ServiceError(f"the response broke off: {message_of(chunk) or 'no reason given'}")
+                words = message_of(chunk) or "no reason given"
+                raise ServiceError(f"the response broke off: {words}", status=_status_in(chunk))
             self._head |= {name: value for name, value in chunk.items() if name != "choices" and value is not None}
             for choice in chunk.get("choices") or []:
                 self._fold(self._choices.setdefault(choice.get("index", 0), {"tool_calls": {}, "logprobs": {}}), choice)
@@ -156,7 +163,7 @@ async def complete(
     async def made() -> ChatCompletion:
         return _checked(address, await http.request("POST", retry=True, tries=tries, **_options(address, request)))
 
-    return await _explained(address, request, made())
+    return await _explained(address, request, _tried(http, made, tries))
 
 
 async def stream(
@@ -169,21 +176,53 @@ async def stream(
 ) -> ChatCompletion:
     """As `complete`; `on_text` gets all text so far whenever there is more, `on_chunk` each chunk as it comes."""
     streaming = request.model_copy(update={"stream": True, "stream_options": StreamOptions(include_usage=True)})
-    streamed = StreamedCompletion(on_chunk)
 
     async def made() -> ChatCompletion:
+        streamed = StreamedCompletion(on_chunk)
         async for data in http.events(tries=tries, **_options(address, streaming)):
-            if streamed.add(data):
+            try:
+                added = streamed.add(data)
+            except ServiceError as error:
+                raise error if streamed.begun else _SentWith200(error) from None
+            if added:
                 on_text(streamed.text)
         return _checked(address, streamed.whole(), every=True)  # of one that failed, parts were passed on
 
-    return await _explained(address, request, made())
+    return await _explained(address, request, _tried(http, made, tries))
+
+
+class _SentWith200(Exception):  # noqa: N818 - it carries an error
+    """An error that came with status 200, before anything of an answer."""
+
+    def __init__(self, error: RolloutlabError) -> None:
+        super().__init__()
+        self.error = error
+
+
+async def _tried(
+    http: HttpClient, attempt: Callable[[], Awaitable[ChatCompletion]], tries: Tries | None
+) -> ChatCompletion:
+    """An attempt; again after an error with 200 whose own status is one of those that are retried."""
+    retries = http.retries()
+    while True:
+        try:
+            return await attempt()
+        except _SentWith200 as sent:
+            failure = sent.error
+        status = failure.status if isinstance(failure, ServiceError) else 0
+        if tries:
+            tries.failed(reached=not 400 <= status < 500 or status == 408)
+        pause = retries.after_answer(status, {})
+        if pause is None:
+            raise failure
+        await asyncio.sleep(pause)
 
 
 def _checked(address: Address, body: Any, *, every: bool = False) -> ChatCompletion:
     """The completion, without the choices that failed. every: none may have failed."""
+    body = _object(body)
     if isinstance(body, Mapping) and not body.get("choices") and (words := message_of(body)):
-        raise _failure(address, body, words)
+        raise _SentWith200(_failure(address, body, words))
     tidy = tidied(body)
     choices = tidy.get("choices") if isinstance(tidy, Mapping) else None
     if isinstance(choices, list) and (failed := [each for each in choices if failure_of(each) is not None]):
@@ -199,11 +238,22 @@ def _checked(address: Address, body: Any, *, every: bool = False) -> ChatComplet
 
 def _failure(address: Address, body: Mapping[str, Any], words: str) -> RolloutlabError:
     """The error in a body that came with 200, as gateways send it; some have the status of the service behind them."""
-    error = body.get("error")
-    code = error.get("code") if isinstance(error, Mapping) else body.get("code")
-    if type(code) is int and 400 <= code < 600:
+    if code := _status_in(body):
         return status_error(address.inference_base_url, code, words, json.dumps(body).encode())
     return ServiceError(f"{address.inference_base_url} answered with an error: {words}", hint=_OTHER)
+
+
+def _status_in(body: Mapping[str, Any]) -> int:
+    """The HTTP status that an error in a body names; 0 for none."""
+    error = body.get("error")
+    code = error.get("code") if isinstance(error, Mapping) else body.get("code")
+    number = int(code) if isinstance(code, int | str) and str(code).isdecimal() else 0
+    return number if 400 <= number < 600 else 0
+
+
+def _object(body: Any) -> Any:
+    """The object in a list of one, as Google sends its errors."""
+    return body[0] if isinstance(body, list) and len(body) == 1 and isinstance(body[0], Mapping) else body
 
 
 def _options(address: Address, request: ChatRequest) -> dict[str, Any]:
