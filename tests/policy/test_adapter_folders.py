@@ -176,6 +176,27 @@ def test_an_adapter_whose_base_is_not_there_is_refused(saved):
         load_policy(str(folder))
 
 
+@pytest.mark.parametrize("relative", ["../base", "base", "./adapter/../base"])
+@pytest.mark.parametrize("working", ["elsewhere", "."])
+def test_a_relative_base_is_found_from_the_working_folder_and_beside_the_adapter(
+    saved, base, tmp_path, monkeypatch, relative, working
+):
+    folder = saved(base=base)
+    expected = logits_of(folder, base)
+    change(folder, base_model_name_or_path=relative)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / working)
+    assert torch.allclose(logits(load_policy(str(folder)).base), expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("absent", ["../absent", "./absent", "runs/of/mine", "/absent"])
+def test_a_base_that_is_no_folder_is_called_that(saved, absent):
+    folder = saved()
+    change(folder, base_model_name_or_path=absent)
+    with pytest.raises(PolicyError, match=f"adapter of '{absent}', which could not be loaded: there is no such folder"):
+        load_policy(str(folder))
+
+
 def test_an_adapter_that_does_not_fit_its_base_is_refused(saved, tiny_policy, policy_of, tmp_path):
     folder = saved()
     change(folder, task_type="SEQ_CLS")
@@ -190,8 +211,11 @@ def test_an_adapter_that_does_not_fit_its_base_is_refused(saved, tiny_policy, po
         load_policy(str(saved(prompts)))
 
 
-def test_an_engine_elsewhere_refuses_an_adapter_with_what_merges_it(saved):
-    folder = saved()
+@pytest.mark.filterwarnings("ignore:Model .* `tie_word_embeddings")
+@pytest.mark.parametrize("options", [{}, {"target_modules": ["embed_tokens"], "new_tokens": ["<one>"]}])
+def test_an_engine_elsewhere_refuses_an_adapter_with_what_merges_it(saved, base, options):
+    folder = saved(base=base, **options)
+    change(folder, base_model_name_or_path="../base")
     with pytest.raises(PolicyError, match="this engine needs a whole model") as told:
         describe(str(folder))
     assert told.value.hint == f'python -c "{merge_command(str(folder))}"'

@@ -3,6 +3,7 @@
 import json
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from peft import PeftConfig, PeftModel, get_peft_model_state_dict
 from peft.tuners.tuners_utils import BaseTunerLayer
 from peft.utils import load_peft_weights
 from torch import Tensor
-from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 from transformers.utils.peft_utils import find_adapter_config_file
 
 from rolloutlab.errors import PolicyError
@@ -38,7 +39,12 @@ def base_of_adapter(source: str, name: str) -> str | None:
     if not base:
         message = f"the policy {name!r} is an adapter, and its adapter_config.json names no base model"
         raise PolicyError(message, hint="base_model_name_or_path in it: the folder or hub name of its base")
-    return str(base)
+    return _base_path(str(base), Path(path).parent)
+
+
+def _base_path(base: str, folder: Path) -> str:
+    """Where a base is: a relative path is of the working folder, the adapter's, or the one around it."""
+    return next((str(each) for each in (Path(base), folder / base, folder.parent / base) if each.is_dir()), base)
 
 
 def load_merged(source: str, base: str, name: str, tokenizer: PreTrainedTokenizerBase, dtype: torch.dtype) -> Any:
@@ -50,9 +56,8 @@ def load_merged(source: str, base: str, name: str, tokenizer: PreTrainedTokenize
     try:
         model: Any = AutoModelForCausalLM.from_pretrained(base, dtype=dtype)
     except (OSError, ValueError) as error:
-        message = (
-            f"the policy {name!r} is an adapter of {base!r}, which could not be loaded: {str(error).splitlines()[0]}"
-        )
+        why = "there is no such folder" if _is_path(base) and not Path(base).is_dir() else str(error).splitlines()[0]
+        message = f"the policy {name!r} is an adapter of {base!r}, which could not be loaded: {why}"
         raise PolicyError(message, hint="base_model_name_or_path in adapter_config.json: where its base is") from error
     try:
         kind = PeftConfig.from_pretrained(source).task_type
@@ -83,6 +88,11 @@ def load_merged(source: str, base: str, name: str, tokenizer: PreTrainedTokenize
     return merged
 
 
+def _is_path(base: str) -> bool:
+    """Whether a base can only be a folder: names of the hub are `name` or `owner/name`."""
+    return Path(base).is_absolute() or base.startswith((".", "~")) or base.count("/") > 1 or "\\" in base
+
+
 def _missing_biases(adapted: PeftModel, saved: Mapping[str, Tensor]) -> list[str]:
     """Biases that the adapter has and its file lacks, which peft does not report."""
     wanted = get_peft_model_state_dict(adapted, save_embedding_layers=False)
@@ -103,7 +113,7 @@ def _untie(adapted: PeftModel) -> None:
     model: Any = adapted
     layers = model.get_input_embeddings(), model.get_output_embeddings()
     if any(isinstance(layer, BaseTunerLayer) for layer in layers) and layers[0].weight is layers[1].weight:
-        head = layers[1].get_base_layer() if isinstance(layers[1], BaseTunerLayer) else layers[1]
+        head = getattr(layers[1], "base_layer", layers[1])
         head.weight = torch.nn.Parameter(head.weight.detach().clone())
 
 
@@ -121,9 +131,29 @@ def _unmerged(name: str, base: str, why: str) -> PolicyError:
 
 def merge_command(source: str) -> str:
     """What to type to have a folder with the merged model."""
-    return (
-        "from peft import PeftModel; from transformers import AutoModelForCausalLM as M, AutoTokenizer as T;"
-        f" import json; p = {source!r}; b = json.load(open(p + '/adapter_config.json'))['base_model_name_or_path'];"
-        " PeftModel.from_pretrained(M.from_pretrained(b), p).merge_and_unload().save_pretrained(p + '-merged');"
-        " T.from_pretrained(p).save_pretrained(p + '-merged')"
-    )
+    return f"from rolloutlab.policy.adapter_folder import save_merged; save_merged({source!r})"
+
+
+def save_merged(source: str) -> None:
+    """Save the merged model of an adapter folder beside it, as `NAME-merged`; raises as `load_merged`."""
+    base = base_of_adapter(source, source)
+    if base is None:
+        raise PolicyError(f"{source!r} is no adapter folder", hint="a folder with an adapter_config.json")
+    tokenizer, dtype = tokenizer_of(source, base), AutoConfig.from_pretrained(base).dtype
+    merged = load_merged(source, base, source, tokenizer, dtype or torch.float32)
+    for each in (merged, tokenizer):
+        each.save_pretrained(f"{source.rstrip('/')}-merged")
+
+
+def tokenizer_of(source: str, base: str | None) -> Any:
+    """The tokenizer of a source; that of its base where an adapter folder has none, or none with a chat template."""
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source)
+    except (OSError, ValueError):
+        if base is None:
+            raise
+        return AutoTokenizer.from_pretrained(base)
+    if base is not None and tokenizer.chat_template is None:
+        with suppress(OSError, ValueError):
+            tokenizer.chat_template = AutoTokenizer.from_pretrained(base).chat_template
+    return tokenizer

@@ -31,7 +31,7 @@ from transformers.pytorch_utils import Conv1D
 
 from rolloutlab.errors import PolicyError
 from rolloutlab.policy import practice
-from rolloutlab.policy.adapter_folder import base_of_adapter, load_merged, merge_command
+from rolloutlab.policy.adapter_folder import base_of_adapter, load_merged, merge_command, tokenizer_of
 from rolloutlab.policy.base import Base
 from rolloutlab.policy.capabilities import Probe
 from rolloutlab.policy.decode import CompletionRequest, Decoder
@@ -161,7 +161,7 @@ def load_policy(name: str, settings: ModelSettings | None = None) -> Policy:
     dtype = getattr(torch, settings.dtype or ("bfloat16" if device == "cuda" else "float32"))
     with _loading(name):
         of_adapter = base_of_adapter(source, name)
-        tokenizer = _tokenizer(source, of_adapter)
+        tokenizer = tokenizer_of(source, of_adapter)
         if of_adapter is None:
             base = AutoModelForCausalLM.from_pretrained(source, dtype=dtype)
     if of_adapter is not None:
@@ -215,20 +215,6 @@ def describe(name: str, settings: ModelSettings | None = None) -> tuple[Base, in
     digest = hashlib.sha256(b"without weights" + config.to_json_string().encode()).hexdigest()
     vocabulary = int(model.get_input_embeddings().weight.shape[0])
     return Base(fingerprint=digest, vocabulary=vocabulary, **facts), lora.r
-
-
-def _tokenizer(source: str, base: str | None) -> Any:
-    """The tokenizer of a source; that of its base where an adapter folder has none, or none with a chat template."""
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(source)
-    except (OSError, ValueError):
-        if base is None:
-            raise
-        return AutoTokenizer.from_pretrained(base)
-    if base is not None and tokenizer.chat_template is None:
-        with suppress(OSError, ValueError):
-            tokenizer.chat_template = AutoTokenizer.from_pretrained(base).chat_template
-    return tokenizer
 
 
 def _without_adapter(policy: Policy) -> str:
