@@ -62,6 +62,13 @@ class _Description:
 
     def lines(self, value: Any, *, inside: bool = False) -> Iterator[str]:
         """inside: of an object of an installed package, whose own such objects are its internals."""
+        try:
+            described = list(self._lines(value, inside=inside))
+        except Exception:  # noqa: BLE001 - of the value's own methods: it cannot be compared
+            described = [f"unreadable {type(value).__name__}"]
+        yield from described
+
+    def _lines(self, value: Any, *, inside: bool) -> Iterator[str]:
         if type(value) in _PLAIN:
             yield f"{type(value).__name__} {value!r}"
             return
