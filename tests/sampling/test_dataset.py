@@ -3,6 +3,7 @@
 import io
 import itertools
 import json
+import re
 import sys
 from collections import deque
 from datetime import UTC, date, datetime, time
@@ -18,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rolloutlab.errors import InputError, NotFoundError
-from rolloutlab.sampling.dataset import kinds_of, rows_of
+from rolloutlab.sampling.dataset import kinds_of, left_out, rows_of
 from rolloutlab.sampling.numbers import shortest
 from rolloutlab.sampling.prompt import fill_text
 from rolloutlab.sampling.split import split_rows
@@ -279,6 +280,55 @@ def test_datasets_of_hugging_face_give_rows_and_streams_no_more_than_is_asked_fo
 def test_tables_of_arrow_give_rows():
     pyarrow = pytest.importorskip("pyarrow")
     assert rows_of(pyarrow.table({"x": [1, 2], "y": ["a", None]}), 1) == [{"x": 1, "y": "a"}]
+
+
+def unreadable_of_arrow():
+    """By type, arrays of Arrow whose first value Python cannot hold."""
+    pyarrow = pytest.importorskip("pyarrow")
+    buffers = pyarrow.array(["xx", "yy"]).buffers()
+    return {
+        "timestamp[ms]": pyarrow.array([2**60, 1000], pyarrow.timestamp("ms")),
+        "date32[day]": pyarrow.array([2**30, 1], pyarrow.date32()),
+        "string": pyarrow.Array.from_buffers(pyarrow.string(), 2, [None, buffers[1], pyarrow.py_buffer(b"\xff\xfeyy")]),
+    }
+
+
+@pytest.mark.parametrize("source", ["table", "batch", "frame", "file", "lists"])
+@pytest.mark.parametrize("kind", ["timestamp[ms]", "date32[day]", "string"])
+def test_values_of_arrow_that_python_cannot_hold_are_left_out_by_name(kind, source, tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    array = unreadable_of_arrow()[kind]
+    if source == "lists":
+        array = pyarrow.ListArray.from_arrays([0, 1, 2], array)
+    table = pyarrow.table({"q": ["a", "b"], "t": array})
+    if source == "file":
+        from pyarrow import parquet
+
+        parquet.write_table(table, tmp_path / "a.parquet")
+    sources = {
+        "batch": lambda: table.to_batches()[0],
+        "frame": lambda: table.to_pandas(types_mapper=pd.ArrowDtype),
+        "file": lambda: tmp_path / "a.parquet",
+    }
+    rows = rows_of(sources.get(source, lambda: table)())
+    assert [row["q"] for row in rows] == ["a", "b"]
+    assert ["t" in row for row in rows] == [False, True]
+    (line,) = left_out(rows)
+    assert re.search(
+        rf"column 't': Python cannot hold this [^:]*(: )?{re.escape(kind)}>?: .*: left out of 1 row ->", line
+    )
+
+
+def test_two_columns_of_arrow_with_one_name_are_refused():
+    pyarrow = pytest.importorskip("pyarrow")
+    table = pyarrow.Table.from_arrays([pyarrow.array([1]), pyarrow.array([2])], names=["x", "x"])
+    with pytest.raises(InputError, match="the table has 'x' twice"):
+        rows_of(table)
+
+
+def test_a_table_of_arrow_without_columns_has_its_rows():
+    pyarrow = pytest.importorskip("pyarrow")
+    assert rows_of(pyarrow.table({"x": [1, 2]}).select([])) == [{}, {}]
 
 
 def test_types_that_json_has_not_are_known_by_column_where_all_values_have_one():

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from datetime import date, datetime, time
 from decimal import Decimal
 from enum import Enum
-from itertools import islice
+from itertools import islice, repeat
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from rolloutlab.fsutil import path_of
 from rolloutlab.objective.preflight import count
 from rolloutlab.sampling.data_files import Record, is_parquet, records, table_of
 from rolloutlab.sampling.numbers import frame_rows, shortest, with_integers, with_shortest
+from rolloutlab.sampling.parquet_rows import Unreadable, arrow_values
 from rolloutlab.sampling.prompt import PRESENT, Row
 
 
@@ -122,7 +123,7 @@ def _items(over: Any, limit: int | None) -> Iterable[Any]:
         return with_shortest(over.iter_rows(named=True), over.schema)
     if _is_frame(over):
         _check_names(over.columns, "the frame")
-        return frame_rows(over, limit)
+        return frame_rows(*_readable(over, limit))
     if hasattr(over, "to_pylist"):
         return _arrow_items(over if limit is None else over.slice(0, limit))
     if hasattr(over, "to_frame") and isinstance(over, Iterable):  # a Series of pandas or polars, or an Index
@@ -159,9 +160,25 @@ def _iterable_items(over: Any) -> Iterable[Any]:
 def _arrow_items(over: Any) -> Iterable[Any]:
     """Rows of a table of pyarrow, or the items of an array."""
     if hasattr(over, "schema"):
-        return with_shortest(over.to_pylist(), {field.name: field.type for field in over.schema})
-    rows = ({"item": value} for value in over.to_pylist())
-    return (row["item"] for row in with_shortest(rows, {"item": over.type}))
+        names = over.schema.names
+        _check_names(names, "the table")
+        columns = zip(*map(arrow_values, over.columns), strict=True) if names else repeat((), len(over))
+        rows = (dict(zip(names, row, strict=True)) for row in columns)
+        return with_shortest(rows, {field.name: field.type for field in over.schema})
+    items = ({"item": value} for value in arrow_values(over))
+    return (row["item"] for row in with_shortest(items, {"item": over.type}))
+
+
+def _readable(frame: Any, limit: int | None) -> tuple[Any, int | None]:
+    """A frame of pandas and a limit; its columns of Arrow have objects where Python cannot hold a value of them."""
+    for i, dtype in enumerate(frame.dtypes):
+        if hasattr(dtype, "pyarrow_dtype"):
+            head = frame.iloc[:limit, i]
+            values = arrow_values(head.array.__arrow_array__())
+            if any(isinstance(value, Unreadable) for value in values):
+                column = type(head)(values, index=head.index, dtype=object)
+                frame = frame.iloc[:limit].assign(**{frame.columns[i]: column})
+    return frame, limit
 
 
 def _series_items(series: Any, limit: int | None) -> Iterable[Any]:
@@ -273,7 +290,9 @@ def _plain(value: Any, place: str) -> Any:
 
 
 def _plain_array(value: Any, place: str) -> Any:
-    """A scalar of NumPy, or an array of several dimensions."""
+    """A scalar of NumPy, an array of several dimensions, or what cannot be one of JSON."""
+    if isinstance(value, Unreadable):
+        raise InputError(f"{place}: {value.why}", hint="a column of texts, or of numbers, in its place")
     kind = getattr(getattr(value, "dtype", None), "kind", "")
     if kind in _PLAIN and not value.ndim:
         return _plain(_PLAIN[kind](value), place) if value == value else None  # NaT is not itself

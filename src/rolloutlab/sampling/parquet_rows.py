@@ -149,7 +149,7 @@ def _values(array: Any) -> list[Any]:
     kind = array.type
     if types.is_dictionary(kind):
         indices = array.indices.to_pylist()
-        texts = {i: array.dictionary[i].as_py() for i in {*indices} - {None}}
+        texts = {i: _value(array.dictionary[i]) for i in {*indices} - {None}}
         return [None if i is None else texts[i] for i in indices]
     if types.is_struct(kind):
         names, fields = [field.name for field in kind], [_values(field) for field in map(array.field, range(len(kind)))]
@@ -161,4 +161,26 @@ def _values(array: Any) -> list[Any]:
         items = iter(_values(array.flatten()))
         lengths = compute.list_value_length(array).to_pylist()
         return [None if length is None else list(islice(items, length)) for length in lengths]
-    return list(array.to_pylist())
+    return arrow_values(array)
+
+
+class Unreadable:
+    """A value of Arrow that Python cannot hold: a date after the year 9999, or bytes that are no text."""
+
+    def __init__(self, kind: Any, error: Exception) -> None:
+        self.why = f"Python cannot hold this {kind}: {' '.join(str(error).split())}"
+
+
+def arrow_values(array: Any) -> list[Any]:
+    """The values of an array of Arrow; those that Python cannot hold are `Unreadable`."""
+    try:
+        return list(array.to_pylist())
+    except (ArithmeticError, ValueError):  # OverflowError, UnicodeDecodeError, ArrowInvalid
+        return [_value(each) for each in array]
+
+
+def _value(scalar: Any) -> Any:
+    try:
+        return scalar.as_py()
+    except (ArithmeticError, ValueError) as error:
+        return Unreadable(scalar.type, error)
