@@ -61,5 +61,13 @@ def test_a_full_disk_is_called_that_when_a_lab_and_a_service_are_opened(opened):
     ]
 
 
+@pytest.mark.parametrize("made", ["rm -r disk/lab", "rm disk/lab/lab.db disk/lab/service/service.db"])
+def test_a_full_disk_is_called_that_at_the_first_use_of_a_lab(opened, made):
+    said = opened(f"{made}; cat /dev/zero > disk/filled")
+    assert len(said) == 2
+    for line in said:
+        assert line.endswith(" -> free some disk space")
+
+
 def test_a_disk_with_some_space_is_enough(opened):
     assert opened("true") == ["it was opened", "it was opened"]
