@@ -537,10 +537,34 @@ PARTS = [{"type": "text", "text": "hello"}, {"type": "text", "text": " there"}]
         (lambda body: body["choices"][0].update(finish_reason=None) or body, "yes 1.0"),
         (lambda body: body["choices"][0].pop("finish_reason") and body, "yes 1.0"),
         (of_message(content=PARTS), "hello there"),
+        (lambda body: body["choices"][0]["message"].pop("role") and body, "yes 1.0"),
+        (lambda body: body["choices"][0].update(index="0") or body, "yes 1.0"),
+        (lambda body: (body["choices"][0].pop("index") and body) or body, "yes 1.0"),
     ],
-    ids=["a fraction of a second", "choices alone", "null", "absent", "parts"],
+    ids=["a fraction of a second", "choices alone", "null", "absent", "parts", "no role", "index of text", "no index"],
 )
 def test_an_answer_of_another_form_is_read_as_openais_clients_read_it(at, change, answer):
     first, *_ = at(answering(change)).run("%%chat answers -n 2\nhello").trajectories
     assert first.answer == answer
     assert first.tokens == 1  # with its logprobs
+
+
+QUESTION = [{"type": "text", "text": "is it"}, {"type": "text", "text": " so?"}]
+THOUGHTS = {
+    "reasoning": {"type": "reasoning", "text": "is it so?"},
+    "magistral": {"type": "thinking", "thinking": QUESTION, "closed": True},
+    "anthropic": {"type": "thinking", "thinking": "is it so?", "signature": "x"},
+    "summary": {"type": "reasoning", "summary": [{"type": "summary_text", "text": "is it so?"}]},
+}
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+@pytest.mark.parametrize("thought", THOUGHTS)
+def test_reasoning_in_a_part_of_the_content_is_not_the_answer(at, thought, streamed):
+    hidden = {"type": "redacted_thinking", "data": "x"}
+    service = Ending("stop", content=[THOUGHTS[thought], hidden, *PARTS], reasoning_content=None)
+    first, *_ = at(service).run(f"%%chat answers -n {1 if streamed else 2}\nhello").trajectories
+    [choice] = first.choices
+    assert first.answer == "hello there"
+    assert choice.message.content == "hello there"
+    assert choice.message.reasoning_content == "is it so?"

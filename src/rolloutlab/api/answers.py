@@ -13,11 +13,13 @@ from pydantic import ValidationError
 
 from rolloutlab.api.wire.base import Wire
 from rolloutlab.api.wire.endings import ending_of
+from rolloutlab.api.wire.reasoning import FIELDS
 from rolloutlab.errors import ServiceError
 
 W = TypeVar("W", bound=Wire)
 
 _EMPTY = ("tool_calls", "annotations")
+_REASONING = {"reasoning", "thinking", "redacted_thinking"}
 
 
 def parsed(kind: type[W], answer: Any) -> W:
@@ -39,7 +41,11 @@ def tidied(body: Any) -> Any:
     seconds = int(created) if isinstance(created, int | float) and math.isfinite(created) else 0
     head = {name: body.get(name) or "" for name in ("id", "model")}
     head |= {"object": "chat.completion", "created": seconds}
-    tidy = {**body, **head, "choices": list(map(_choice, choices)) if isinstance(choices, list) else choices}
+    tidy = {
+        **body,
+        **head,
+        "choices": [_choice(i, each) for i, each in enumerate(choices)] if isinstance(choices, list) else choices,
+    }
     return {**tidy, "usage": _whole_counts(body["usage"])} if "usage" in body else tidy
 
 
@@ -76,18 +82,45 @@ def arguments_of(function: Mapping[str, Any]) -> Any:
     return json.dumps(arguments, ensure_ascii=False) if isinstance(arguments, Mapping) else arguments
 
 
-def _choice(choice: Any) -> Any:
+def reasoning_and_text(content: Any) -> tuple[str, Any]:
+    """The reasoning among the parts of a content, and the text of the others; what cannot be read stays as it is.
+
+    Reasoning is text, or parts of text: `thinking` of Anthropic and Mistral, `reasoning` and `summary` of others.
+    """
+    if not isinstance(content, list) or not all(isinstance(part, Mapping) for part in content):
+        return "", content
+    thoughts = [_thought(part) for part in content if part.get("type") in _REASONING]
+    if not all(isinstance(thought, str) for thought in thoughts):
+        return "", content
+    return "".join(thoughts), text_of([part for part in content if part.get("type") not in _REASONING])
+
+
+def _thought(part: Mapping[str, Any]) -> Any:
+    if part.get("type") == "redacted_thinking":  # encrypted, for its service alone
+        return ""
+    return text_of(next((part[name] for name in ("thinking", "reasoning", "text", "summary") if name in part), None))
+
+
+def _choice(place: int, choice: Any) -> Any:
     message = choice.get("message") if isinstance(choice, Mapping) else None
     if not isinstance(message, Mapping):
         return choice
+    index = choice.get("index")
+    index = place if index is None else int(index) if isinstance(index, str) and index.isdecimal() else index
     # vLLM sends `tool_calls: []` where there is no call; as an earlier turn that would be a turn with calls
     tidy = {name: value for name, value in message.items() if name not in _EMPTY or value != []}
-    tidy |= {name: text_of(message[name]) for name in ("content", "refusal") if name in message}
+    if "refusal" in message:
+        tidy["refusal"] = text_of(message["refusal"])
+    if "content" in message:
+        reasoning, tidy["content"] = reasoning_and_text(message["content"])
+        if reasoning and not any(message.get(name) for name in FIELDS):
+            tidy["reasoning_content"] = reasoning
+    tidy["role"] = message.get("role") or "assistant"
     if isinstance(calls := tidy.get("tool_calls"), list):
         tidy["tool_calls"] = _calls(calls)
     if isinstance(function := message.get("function_call"), Mapping):
         tidy["function_call"] = {**function, "arguments": arguments_of(function)}
-    return {**choice, "message": tidy}
+    return {**choice, "index": index, "message": tidy}
 
 
 def _calls(calls: list[Any]) -> list[Any]:

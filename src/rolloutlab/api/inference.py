@@ -8,12 +8,13 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from rolloutlab.api.answers import arguments_of, failure_of, parsed, text_of, tidied
+from rolloutlab.api.answers import arguments_of, failure_of, parsed, reasoning_and_text, text_of, tidied
 from rolloutlab.api.http.client import HttpClient, Tries
 from rolloutlab.api.http.errors import message_of, status_error
 from rolloutlab.api.kinds import chat_name, kind_of, with_step
 from rolloutlab.api.model_list import model_cards
 from rolloutlab.api.wire.chat import ChatCompletion, ChatRequest, StreamOptions
+from rolloutlab.api.wire.reasoning import FIELDS
 from rolloutlab.api.wire.training import ModelCard
 from rolloutlab.api.wire.trajectories import History, LogprobsRequest, ScoredHistories
 from rolloutlab.errors import NotFoundError, NotOfferedError, RefusedError, RolloutlabError, ServiceError
@@ -73,7 +74,10 @@ class StreamedCompletion:
         return {**self._head, "choices": choices}
 
     def _fold(self, parts: dict[str, Any], choice: Mapping[str, Any]) -> None:
-        delta = choice.get("delta") or {}
+        delta = dict(choice.get("delta") or {})
+        reasoning, delta["content"] = reasoning_and_text(delta.get("content"))
+        if reasoning and not any(delta.get(name) for name in FIELDS):
+            delta["reasoning_content"] = reasoning
         for name in ("reasoning_content", "reasoning", "content", "refusal"):
             if text := text_of(delta.get(name)):
                 parts[name] = parts.get(name, "") + text
