@@ -298,6 +298,8 @@ CATCH_ALL = {
     "404 no route": httpx.Response(404, json={"message": "no Route matched with those values"}),
     "404 url": httpx.Response(404, json={"error": {"message": "Invalid URL (GET /v1/models)", "code": None}}),
     "404 odd": httpx.Response(404, json={"error": {"message": "nothing to see here"}}),
+    "405": httpx.Response(405, json={"detail": "Method Not Allowed"}),
+    "405 page": httpx.Response(405, text="x"),
     "500": httpx.Response(500, json={"detail": "no handler"}),
 }
 NO_MODEL = {
@@ -324,6 +326,22 @@ def test_a_gateway_that_answers_any_path_is_connected_where_it_has_chat_completi
         "http://gateway.example answers: it samples, but does not train; it does not list its models"
     )
     assert connected.trains in {False, None}
+    session._connector.http.close()
+
+
+@pytest.mark.parametrize("elsewhere", [405, 501])
+def test_a_service_whose_jobs_cannot_be_listed_trains_unless_any_path_answers_so(notebook, session, elsewhere):
+    def respond(request):
+        if request.url.path == "/v1/models":
+            return httpx.Response(200, json={"data": [{"id": "tiny"}]})
+        known = request.url.path.endswith("/training-jobs") and trains
+        return httpx.Response(405 if known else 404 if trains else elsewhere)
+
+    session._connector.http = HttpClient(httpx.MockTransport(respond), backoff=0)
+    trains = True
+    assert notebook.run("%connect http://some.example").trains is True
+    trains = False
+    assert notebook.run("%connect http://some.example").trains is False
     session._connector.http.close()
 
 

@@ -160,7 +160,7 @@ async def _trains(http: HttpClient, address: Address) -> bool | None:
     url = f"{address.base_url}/v1/preview/training-jobs"
     asked = await _asked(http, address, "GET", url)
     if isinstance(asked.error, NotOfferedError) and asked.error.status == 405:  # jobs can be created, but not listed
-        return True
+        return not await _any_path(http, address, "GET", url, asked)
     if not isinstance(asked.error, NotFoundError):
         if await _any_path(http, address, "GET", url, asked):
             return False
