@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rolloutlab.api.wire.chat import ChatRequest
-from rolloutlab.errors import RolloutlabError
+from rolloutlab.errors import RenderingError, RolloutlabError
 from tests.long_talks import learned_alike
 from tests.playing import CALL, TOOL, Player, Sampled, Written
 from tests.policies import policy_with
@@ -281,7 +281,6 @@ REASONING = {
     "trl/qwen3": "<think>\nbecause\n</think>\n\n42<|im_end|>",
     "axolotl/qwen3": "because\n</think>\n\n42<|im_end|>",
     "trl/qwen3_6": "because\n</think>\n\n42<|im_end|>",
-    "axolotl/exaone4": "<think>\nbecause\n</think>\n\n42[|endofturn|]",
     "trl/glm4moe": "\n<think>because</think>\n42<|user|>",
     "trl/lfm2_2_5": "<think>because</think>42<|im_end|>",
     "trl/nemotron_3_nano": "because\n</think>\n42<|im_end|>",
@@ -291,13 +290,26 @@ REASONING = {
 }
 
 
+def test_reasoning_after_a_prompt_that_closes_the_thought_is_named_and_an_answer_without_is_learned(tmp_path):
+    from rolloutlab.policy.model import base_of
+
+    policy = policy_with(published(f"{AXOLOTL}/exaone4.jinja"), tmp_path, ("[|endofturn|]",))
+    renderer = base_of(policy).renderer()
+    for answer in told("assistant", "42", reasoning_content="because"), told("assistant", "<think>because</think>42"):
+        request = ChatRequest.model_validate({"model": "m", "messages": [user("why"), answer]})
+        with pytest.raises(RenderingError, match="the chat template drops the reasoning of the answer"):
+            renderer.answer(request.messages)
+    request = ChatRequest.model_validate({"model": "m", "messages": [user("why"), told("assistant", "42")]})
+    ids = renderer.answer(request.messages)
+    assert policy.tokenizer.decode(ids, skip_special_tokens=False) == "42[|endofturn|]"
+
+
 @pytest.mark.parametrize("name", REASONING)
 def test_reasoning_in_the_content_is_learned_as_that_in_a_field(name, tmp_path):
     from rolloutlab.policy.model import base_of
 
     package, _, template = name.partition("/")
-    end = ("[|endofturn|]" if "exaone" in name else "<|base|>",)
-    policy = policy_with(published(f"{TRL if package == 'trl' else AXOLOTL}/{template}.jinja"), tmp_path, end)
+    policy = policy_with(published(f"{TRL if package == 'trl' else AXOLOTL}/{template}.jinja"), tmp_path, ("<|base|>",))
     inline = told("assistant", "<think>\nbecause\n</think>\n\n42")
     for answer in (told("assistant", "42", reasoning_content="because"), inline):
         request = ChatRequest.model_validate({"model": "m", "messages": [user("why"), answer]})
