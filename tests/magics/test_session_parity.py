@@ -2,6 +2,7 @@
 
 import inspect
 import keyword
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -246,7 +247,7 @@ def scripted(code: str, variables: dict[str, Any]) -> list[Any]:
 def every_magic() -> dict[str, Any]:
     """The magics as they are typed, such as `%%chat`."""
     shell = InteractiveShell()
-    register(shell, Session(Settings(home=None)))
+    register(shell, Session(Settings(home=Path("lab"))))
     shell.history_manager.end_session()
     return {
         f"{prefix}{name}": magic

@@ -154,14 +154,18 @@ async def _chats(http: HttpClient, address: Address) -> bool:
 
 
 async def _trains(http: HttpClient, address: Address) -> bool | None:
-    """Whether jobs can be created; tried by GET, then, after 404, by an empty job, which cannot be accepted."""
+    """Whether jobs can be created; tried by GET, then by an empty job, which cannot be accepted.
+
+    After 404 the empty job is tried, and after 405 where any path is answered so: else jobs are created but not listed.
+    """
     if (known := kind_of(address).trains) is not None:
         return known
     url = f"{address.base_url}/v1/preview/training-jobs"
     asked = await _asked(http, address, "GET", url)
-    if isinstance(asked.error, NotOfferedError) and asked.error.status == 405:  # jobs can be created, but not listed
-        return not await _any_path(http, address, "GET", url, asked)
-    if not isinstance(asked.error, NotFoundError):
+    if isinstance(asked.error, NotOfferedError) and asked.error.status == 405:
+        if not await _any_path(http, address, "GET", url, asked):
+            return True
+    elif not isinstance(asked.error, NotFoundError):
         if await _any_path(http, address, "GET", url, asked):
             return False
         if isinstance(asked.error, SignInError):
@@ -172,9 +176,8 @@ async def _trains(http: HttpClient, address: Address) -> bool | None:
     created = (await _asked(http, address, "POST", url, {})).error
     if isinstance(created, NotFoundError):
         return False
-    return (
-        created.status in {400, 422} if isinstance(created, RefusedError) else None
-    )  # None: also where it accepts that
+    # None: also where it accepts an empty job
+    return created.status in {400, 422} if isinstance(created, RefusedError) else None
 
 
 def _not_such(url: str, reason: str) -> ServiceError:

@@ -175,8 +175,8 @@ def as_message(
     if "role" not in known and {"from", "value"} <= known.keys():
         known = {"role": known.pop("from"), "content": known.pop("value"), **known}
     role = str(known.get("role")).lower()
-    if role == "function_call" and (said := _calls_in(known.get("content"))):
-        known |= {"content": "", "tool_calls": said}
+    if role == "function_call" and (calls := _calls_in(known.get("content"))):
+        known |= {"content": "", "tool_calls": calls}
     if role != "function_call" or known.get("tool_calls"):  # without calls it stays what it is, which an error names
         known |= {"role": _ROLES[role]} if role in _ROLES else {}
     if not known.get("tool_calls", True):

@@ -173,14 +173,14 @@ class Link:
     def _kind(self, node: Any) -> type[Exception]:
         """The class of an exception: Python's own by its name, so that checks can expect it, or one of the program."""
         if type(node) is list:
-            found = self._other(*node)
+            kind = self._other(*node)
         else:
-            found = getattr(builtins, node, None)
+            kind = getattr(builtins, node, None)
             if node in _ENDS_LOOPS:
                 return type(node, (ProgramError,), {})
             if node.startswith("Unicode"):  # which are not made of a text
                 return ValueError
-        return found if isinstance(found, type) and issubclass(found, Exception) else ProgramError
+        return kind if isinstance(kind, type) and issubclass(kind, Exception) else ProgramError
 
 
 class Names(dict):  # type: ignore[type-arg]  # `Any` is not imported
