@@ -12,6 +12,7 @@ from rolloutlab.errors import PolicyError
 from rolloutlab.policy.model import (
     Policy,
     adapter_parameters,
+    base_of,
     load_policy,
     read_adapter,
     write_adapter,
@@ -261,3 +262,10 @@ def test_in_bf16_the_adapter_stays_in_fp32_and_logprobs_are_fp32(tiny_policy):
     assert policy.bound_options == ("--dtype=bfloat16",)
     assert {p.dtype for p in adapter_parameters(policy.lora_copy()).values()} == {torch.float32}
     assert {tensor.dtype for tensor in read_adapter(policy.lora_copy()).values()} == {torch.float32}
+
+
+def test_a_base_is_the_same_one_under_a_newer_release_of_transformers(policy, monkeypatch):
+    before = base_of(policy).fingerprint
+    monkeypatch.setattr("transformers.configuration_utils.__version__", "99.0.0")
+    assert "99.0.0" in policy.base.config.to_json_string()
+    assert base_of(policy).fingerprint == before

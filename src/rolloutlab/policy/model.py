@@ -44,6 +44,11 @@ Adapter = dict[str, Tensor]
 _SMALL = 20_000_000
 _MAX_WORKERS = 4
 _FINGERPRINT_SAMPLES = 64
+_RELEASE = re.compile(r'"transformers_version": "[^"]*"')
+_HASHED_RELEASE = '"transformers_version": "5.23.0"'
+"""transformers writes its own release into a configuration: with a newer one the same weights would be another base, and
+no model of an older lab could be sampled. The release of the first labs stands in for all.
+"""
 _PEFT, _DOWN, _UP = "base_model.model.", ".lora_A.weight", ".lora_B.weight"
 
 
@@ -300,7 +305,8 @@ def _check_sampling(policy: Policy) -> None:
 
 def fingerprint(policy: Policy) -> str:
     """A hash of a base model's configuration and of samples of its weights: the same name may stand for others."""
-    digest = hashlib.sha256(policy.base.config.to_json_string().encode())
+    config = _RELEASE.sub(_HASHED_RELEASE, policy.base.config.to_json_string())
+    digest = hashlib.sha256(config.encode())
     for name, weight in policy.base.state_dict().items():
         samples = weight.flatten()[:: max(1, weight.numel() // _FINGERPRINT_SAMPLES)].float().cpu().contiguous()
         digest.update(f"{name}{tuple(weight.shape)}".encode() + samples.numpy().tobytes())
