@@ -46,8 +46,8 @@ _MAX_WORKERS = 4
 _FINGERPRINT_SAMPLES = 64
 _RELEASE = re.compile(r'"transformers_version": "[^"]*"')
 _HASHED_RELEASE = '"transformers_version": "5.23.0"'
-"""transformers writes its own release into a configuration: with a newer one the same weights would be another base, and
-no model of an older lab could be sampled. The release of the first labs stands in for all.
+"""transformers writes its own release into a configuration: with a newer one the same weights would be another base,
+and no model of an older lab could be sampled. The release of the first labs stands in for all.
 """
 _PEFT, _DOWN, _UP = "base_model.model.", ".lora_A.weight", ".lora_B.weight"
 
