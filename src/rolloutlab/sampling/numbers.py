@@ -62,7 +62,7 @@ def frame_rows(frame: Any, limit: int | None) -> Iterator[Mapping[str, Any]]:
             sizes[column] = getattr(kind, "itemsize", 8)
             is_numpy = not hasattr(kind, "numpy_dtype") and not hasattr(kind, "pyarrow_dtype")
             present = frame.iloc[:, i].dropna()
-            if is_numpy and 0 < len(present) < len(frame) and bool((present == present.round()).all()):
+            if is_numpy and 0 < len(present) < len(frame) and bool((present % 1 == 0).all()):
                 whole.add(column)
     for row in (frame if limit is None else frame.head(limit)).to_dict(orient="records"):
         for column, size in sizes.items():
