@@ -791,6 +791,7 @@ class Session:
         budget: Budget | float | None = None,
         variables: Mapping[str, Any] | None = None,
         overwrite: bool = False,
+        cache: bool = True,
         say: Say = print,
     ) -> Collection:
         """Have a model score each group of a collection from 0 to 1, its completions side by side; all groups or none.
@@ -802,10 +803,14 @@ class Session:
         The judge's explanation of each score is in `reward_history`, and its tokens count as tokens of the collection,
         also those of unusable responses.
 
+        Each judgement is stored as it comes, with what it cost; rewards are given once all are there. The same judge
+        is not asked again about the same completions, so the same call goes on where another was ended, and `say` gets
+        how much was judged before. cache: false judges all again.
+
         Raises:
             NotFoundError: no such collection or model. InputError: an invalid rubric or number of samples.
             RewardError: no scores for a group after a retry. ServiceError: the service's response. BudgetError: the
-            budget is used up; no reward was changed.
+            budget is used up; no reward was changed, and the same call goes on.
         """
         self.store.check_writable()
         collection, judge = self.collection(name), Judge(model, rubric, samples, seed, max_tokens)
@@ -815,8 +820,9 @@ class Session:
             with Progress(f"judging {name}") as shown:
                 try:
                     scores, disagreement = judge_collection(
-                        collection, name, judge, variables or {}, overwrite, self.store, self._connector, shown, meter
-                    )
+                        collection, name, judge, variables or {}, overwrite, self.store, self._connector, shown, meter,
+                        cache=cache, say=say,
+                    )  # fmt: skip
                 finally:
                     shown.keep("\n".join(self._connector.refused.notes()))
         finally:

@@ -90,8 +90,8 @@ def test_a_judge_ends_before_its_budget_is_exceeded_and_no_reward_is_changed(sam
     assert 0 < paid.charged - before <= Fraction(6, 10)
     assert re.search(
         r"BudgetError: the next request may cost \$0\.\d+, and \$0\.\d+ of a budget of \$0\.600 is spent; "
-        r"\d+ of 20 answers were there; no reward of words was changed\n"
-        r"  -> a larger --budget, or a smaller --samples or --max-tokens",
+        r"\d+ of 20 answers are kept; no reward of words was changed\n"
+        r"  -> the cell again --budget 0\.6",
         shown,
     )
     cost = Fraction(re.search(r"^cost: \$([\d.]+) for .* of team/judge", capsys.readouterr().out, re.MULTILINE)[1])
@@ -100,7 +100,15 @@ def test_a_judge_ends_before_its_budget_is_exceeded_and_no_reward_is_changed(sam
     assert not any(t.reward is not None for t in sampled.lab.collection("words").trajectories)
     assert spent(sampled.lab) == paid.charged
     sampled.run("%%reward words --judge team/judge --samples 1 --max-tokens 100 --budget 10\n")
+    assert len([body for body in paid.bodies if body["model"] == "team/judge"]) == 20
+    assert spent(sampled.lab) == paid.charged
     assert all(t.reward is not None for t in sampled.lab.collection("words").trajectories)
+
+
+def test_a_budget_that_pays_for_no_answer_of_a_judge_wants_a_larger_one(sampled):
+    shown = sampled.error("%%reward words --judge team/judge --samples 1 --max-tokens 100 --budget 0.0001\n")
+    assert "0 of 20 answers are kept; no reward of words was changed" in shown
+    assert "-> a larger --budget, or a smaller --samples or --max-tokens" in shown
 
 
 @pytest.mark.parametrize(

@@ -282,7 +282,7 @@ def test_the_order_is_shuffled_by_the_seed(lab):
     session, judge = lab()
     sample(session, {"France": [f"Answer {i}" for i in range(8)]})
     for seed in (1, 1, 2):
-        session.judge("capitals", model="judge", samples=1, seed=seed)
+        session.judge("capitals", model="judge", samples=1, seed=seed, cache=False)
     first, again, other = [list(shown(body).values()) for body in judge.requests]
     assert first == again != other
     assert first != sorted(first)
@@ -467,7 +467,8 @@ def test_hand_edits_are_kept_and_a_group_of_nothing_else_is_not_paid_for(lab):
     assert len(judge.requests) == 1
     session.judge("capitals", model="judge", samples=1, overwrite=True, say=lines.append)
     assert rewards(session) == LENGTHS
-    assert len(lines) == 1
+    assert lines[1:] == ["1 of 2 groups were judged before; judging 1 -> --no-cache judges all again (cache=False)"]
+    assert len(judge.requests) == 2
 
 
 def test_a_judge_counts_beside_functions_once_it_has_scored(lab):

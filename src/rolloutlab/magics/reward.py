@@ -48,7 +48,7 @@ class RewardMagics(LabMagics):
     @argument("--processes", type=int, help="call in so many processes, for functions of a module that compute long")
     @argument("--resume", action="store_true", help="score only what the last scoring left out or failed on")
     @argument("--dry-run", dest="dry_run", action="store_true", help="try three trajectories and store nothing")
-    @argument("--no-cache", dest="cache", action="store_false", help="call functions again whose results are stored")
+    @argument("--no-cache", dest="cache", action="store_false", help="ask again what is stored of functions and judges")
     @cell_magic
     def reward(self, options: Namespace, cell: str) -> "Collection | pd.DataFrame":
         """Score every trajectory of a collection.
@@ -120,9 +120,9 @@ class RewardMagics(LabMagics):
         return self.session.rewards(names[0] if len(names) == 1 else names)
 
     def _judge(self, options: Namespace, rubric: str) -> "Collection":
-        if options.resume or options.dry_run or not options.cache or self.given(options, *_CALLS):
+        if options.resume or options.dry_run or self.given(options, *_CALLS):
             names = ", ".join(f"--{name}" for name in _CALLS)
-            message = f"a judge scores all groups at once: --resume, --dry-run, --no-cache, {names} are for functions"
+            message = f"a judge scores all groups, or goes on by itself: --resume, --dry-run, {names} are for functions"
             raise InputError(message, hint=f"%%reward {options.name} --judge {options.judge}")
         if options.function or options.weights or options.grader is not None:
             hint = 'return {"judge": trajectory.components["judge"], ...} in a %%reward after it'
@@ -135,6 +135,7 @@ class RewardMagics(LabMagics):
             model=options.judge,
             variables=self.variables,
             overwrite=options.overwrite,
+            cache=options.cache,
             **self.given(options, "samples", "max_tokens", "budget"),
         )
 

@@ -4,6 +4,7 @@ import json
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 from rolloutlab.errors import ConflictError
@@ -20,6 +21,8 @@ _OF_SCORING = "o.trajectory_id = t.id AND o.change IN (SELECT change FROM scorin
 _UNDONE = "EXISTS (SELECT 1 FROM edits u WHERE u.undoes = s.change)"
 _REMEMBERED_FUNCTIONS = 32
 """Functions whose results are stored: each takes some 20 bytes per trajectory."""
+PAID = "judge-"
+"""How fingerprints of judges begin. Their results were paid for: those of newer functions never replace them."""
 
 
 @dataclass(frozen=True)
@@ -232,10 +235,23 @@ class Scorings:
         )
         return {row[0]: json.loads(row[1]) for row in self._database.read(sql, fingerprint, json.dumps(list(ids)))}
 
-    def forget_results(self, fingerprint: str) -> None:
-        """Delete the results of a function."""
-        if self.is_remembered(fingerprint):
+    def remember(self, results: Sequence[RewardResult]) -> None:
+        """Store results without a scoring, as of a judge that has not come to its end."""
+        if results:
+            self._database.change(partial(_remember, results=results))
+
+    def forget_results(self, fingerprint: str, ids: Iterable[int] | None = None) -> None:
+        """Delete the results of a function, or those of some trajectories."""
+        if not self.is_remembered(fingerprint):
+            return
+        if ids is None:
             self._database.execute("DELETE FROM reward_functions WHERE fingerprint = ?", fingerprint)
+            return
+        sql = (
+            "DELETE FROM reward_results WHERE trajectory_id IN (SELECT value FROM json_each(?))"
+            " AND function_id IN (SELECT id FROM reward_functions WHERE fingerprint = ?)"
+        )
+        self._database.execute(sql, json.dumps(list(ids)), fingerprint)
 
 
 def _remember(connection: sqlite3.Connection, results: Sequence[RewardResult]) -> None:
@@ -251,8 +267,9 @@ def _remember(connection: sqlite3.Connection, results: Sequence[RewardResult]) -
         [(each.trajectory, numbers[each.fingerprint], json.dumps(each.result)) for each in results],
     )
     connection.execute(
-        "DELETE FROM reward_functions WHERE id NOT IN (SELECT id FROM reward_functions ORDER BY used_at DESC LIMIT ?)",
-        (_REMEMBERED_FUNCTIONS,),
+        "WITH free AS (SELECT id, used_at FROM reward_functions WHERE fingerprint NOT GLOB ?)"
+        " DELETE FROM reward_functions WHERE id IN (SELECT id FROM free ORDER BY used_at DESC LIMIT -1 OFFSET ?)",
+        (f"{PAID}*", _REMEMBERED_FUNCTIONS),
     )
 
 

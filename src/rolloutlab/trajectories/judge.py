@@ -10,27 +10,33 @@ import hashlib
 import json
 import math
 import random
+from collections import Counter
 from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import combinations
 from typing import Any
 
-from rolloutlab.api.inference import complete
-from rolloutlab.api.wire.chat import ChatCompletion, ChatRequest, Usage
+from rolloutlab.api.inference import complete, models
+from rolloutlab.api.wire.chat import ChatCompletion, ChatRequest
 from rolloutlab.api.wire.reasoning import FIELDS, reasoning_of
+from rolloutlab.api.wire.training import ModelCard
 from rolloutlab.connection import Connector
-from rolloutlab.errors import BudgetError, InputError, RefusedError, RewardError, interrupted
+from rolloutlab.errors import BudgetError, InputError, RefusedError, RewardError, RolloutlabError, interrupted
+from rolloutlab.objective.preflight import count
 from rolloutlab.sampling.metering import Meter
 from rolloutlab.sampling.prompt import fill_text
 from rolloutlab.sampling.run import ProgressBar
+from rolloutlab.settings import Address
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import Group, Score, StoredTrajectory
-from rolloutlab.store.scorings import NewScoring
+from rolloutlab.store.scorings import PAID, NewScoring
 from rolloutlab.store.texts import plain_text
 from rolloutlab.trajectories.collection import Collection
 from rolloutlab.trajectories.json_objects import json_objects
 from rolloutlab.trajectories.scoring.functions import say_kept
+from rolloutlab.trajectories.verdicts import Hearing, Place, StoredVerdicts, Verdict
 
 RUBRIC = """\
 - What does what was asked, completely, scores well above what does not.
@@ -63,15 +69,6 @@ each of {labels}:
 
 Dialog = Generator[ChatRequest, ChatCompletion, list["Verdict"]]
 """The dialog about one group: yields requests, is sent their completions, returns a verdict per trajectory."""
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """A score from 0 to 1, and the judge's sentence on it. place: where the completion stood, from 0, once known."""
-
-    score: float
-    why: str | None
-    place: int | None = None
 
 
 @dataclass(frozen=True)
@@ -122,22 +119,42 @@ def judge_collection(
     connector: Connector,
     progress: ProgressBar,
     meter: Meter,
+    *,
+    cache: bool,
+    say: Callable[[str], None],
 ) -> tuple[list[Score], str]:
     """The judge's scores of every group that has trajectories to score, and its `disagreement_line`.
 
-    name: of the collection, in messages. overwrite: score groups that were scored by hand, too. meter: of the requests.
-    The tokens of the judge are added to the collection's, also if its completions are unusable. Raises as
-    `Session.judge`.
+    Each judgement is stored as it comes with what it cost, and asked for only once: what the same judge has said of the
+    same completions before is used, and `say` gets how much of it there is.
+
+    name: of the collection, in messages. overwrite: score groups that were scored by hand, too. cache: use what was
+    stored before. meter: of the requests. The tokens of the judge are added to the collection's, also those of unusable
+    completions. Raises as `Session.judge`.
     """
     meter.check(judge.model, max_tokens=judge.max_tokens)
     bounded = {"max_tokens": judge.max_tokens} if judge.max_tokens else {}
     groups = [g for g in collection.groups if any(overwrite or t.source != "hand" for t in g.trajectories)]
-    rubric, samples = judge.rubric, judge.samples
-    dialogs = dialogs_of(groups, rubric, variables, model=judge.model, samples=samples, seed=judge.seed)
+    model, samples = judge.model, judge.samples
+    begin = partial(dialogs_of, groups, judge.rubric, variables, model=model, samples=samples, seed=judge.seed)
+    dialogs = begin()
     address = connector.address(partial(progress.update, 0, None))
-    done: list[list[Verdict]] = []
-    usages: list[Usage] = []
-    total = samples * len(groups)
+    verdicts = StoredVerdicts(lab, collection.stored, groups, _fingerprint(judge, connector.name), meter)
+    if cache:
+        before = _of_same_requests(verdicts.stored(), begin)
+        old = _of_older_checkpoints(before, model, connector, address)
+        verdicts.heard.update({place: each for place, each in before.items() if each.by not in old})
+        for line in _before_lines(verdicts.heard, old, len(groups), samples):
+            say(line)
+    else:
+        verdicts.forget()
+    kept, total = frozenset(verdicts.heard), samples * len(groups)
+    work = {
+        place: dialog
+        for number, of_group in enumerate(dialogs)
+        for sample, dialog in enumerate(of_group)
+        if (place := Place(number, sample)) not in kept
+    }
 
     async def metered(request: ChatRequest) -> ChatCompletion:
         return await meter.complete(request, partial(complete, connector.http, address, request))
@@ -145,31 +162,81 @@ def judge_collection(
     async def ask(request: ChatRequest) -> ChatCompletion:
         asked = request.model_copy(update=bounded)
         completion = await connector.refused.complete(address, asked, metered, free={"temperature"})
-        usages.extend([completion.usage] if completion.usage else [])
+        verdicts.spent(completion.usage)
         return completion
 
     try:
-        verdicts = connector.http.run(judge_all(dialogs, ask, done.append), lambda: progress.update(len(done), total))
+        judging = judge_all(work, ask, verdicts)
+        connector.http.run(judging, lambda: progress.update(len(verdicts.heard), total), to_its_end=True)
     except BaseException as error:
-        unchanged = f"{len(done):,} of {total:,} answers were there; no reward of {name} was changed"
+        there = f"{len(verdicts.heard):,} of {total:,} answers are kept; no reward of {name} was changed"
+        goes_on = len(verdicts.heard) > len(kept)
         if isinstance(error, BudgetError):
-            hint = meter.more(None, "a smaller --samples or --max-tokens")
-            raise BudgetError(f"{error.message}; {unchanged}", hint=hint) from None
+            hint = meter.more("the cell again" if goes_on else None, "a smaller --samples or --max-tokens")
+            raise BudgetError(f"{error.message}; {there}", hint=hint) from None
         if isinstance(error, KeyboardInterrupt):
-            interrupted(error, unchanged, "run the cell again")
+            rest = total - len(verdicts.heard)
+            interrupted(error, there, f"run the cell again{f': it asks for the other {rest:,}' if goes_on else ''}")
         else:
-            progress.keep(unchanged)
+            progress.keep(there)
         raise
     finally:
-        tokens = sum(usage.prompt_tokens for usage in usages), sum(usage.completion_tokens for usage in usages)
-        lab.spend(collection.stored, *tokens)
         meter.close(collection.stored)
+    heard = [[verdicts.heard[Place(number, i)] for i in range(samples)] for number in range(len(groups))]
+    by = sorted({each.by for of_group in heard for each in of_group})
+    if kept and len(by) > 1:
+        say(f"what was judged before is of another model of this name: {', '.join(by)} -> --no-cache judges all again")
+    judged = [[each.verdicts for each in of_group] for of_group in heard]
     scores = [
         _to_score(trajectory, of_trajectory)
-        for group, samples_of in zip(groups, verdicts, strict=True)
+        for group, samples_of in zip(groups, judged, strict=True)
         for trajectory, of_trajectory in zip(group.trajectories, zip(*samples_of, strict=True), strict=True)
     ]
-    return scores, disagreement_line(verdicts)
+    return scores, disagreement_line(judged)
+
+
+def _fingerprint(judge: Judge, service: str) -> str:
+    """Of all that a judge's verdicts depend on, beside the completions and the columns and variables in its rubric."""
+    return f"{PAID}{_sha256(json.dumps([service, asdict(judge)]))}"
+
+
+def _of_same_requests(stored: Mapping[Place, Hearing], begin: Callable[[], list[list[Dialog]]]) -> dict[Place, Hearing]:
+    """Those of the stored judgements whose requests would be the same now."""
+    dialogs = begin() if stored else []
+    return {
+        place: hearing
+        for place, hearing in stored.items()
+        if place.sample < len(dialogs[place.group])
+        and hearing.of == _digest_of(next(dialogs[place.group][place.sample]))
+    }
+
+
+def _of_older_checkpoints(
+    before: Mapping[Place, Hearing], model: str, connector: Connector, address: Address
+) -> set[str]:
+    """The checkpoints among those that judged before that are not the newest one, which this name stands for."""
+    steps = {each.by for each in before.values() if each.by.startswith(f"{model}@")}
+    if not steps:
+        return set()
+    cards: list[ModelCard] = []
+    with suppress(RolloutlabError):  # another service, which writes its names so
+        cards = connector.http.run(models(connector.http, address))
+    newest = next((card.newest_step for card in cards if card.id == model), None)
+    return set() if newest is None else steps - {f"{model}@{newest}"}
+
+
+def _before_lines(heard: Mapping[Place, Hearing], old: set[str], groups: int, samples: int) -> list[str]:
+    """What was judged before, in lines. old: checkpoints whose judgements are not used."""
+    lines = [f"{each} has judged here before and is not the newest checkpoint: judging afresh" for each in sorted(old)]
+    whole = Counter(place.group for place in heard)
+    complete = sum(times == samples for times in whole.values())
+    again = "-> --no-cache judges all again (cache=False)"
+    if complete:
+        left = f"judging {groups - complete:,}" if complete < groups else "none is judged again"
+        lines.append(f"{complete:,} of {count(groups, 'group')} were judged before; {left} {again}")
+    elif heard:
+        lines.append(f"{len(heard):,} of {samples * groups:,} answers of the judge were there before {again}")
+    return lines
 
 
 def give(
@@ -183,16 +250,16 @@ def give(
 
 
 async def judge_all(
-    dialogs: Sequence[Sequence[Dialog]],
+    dialogs: Mapping[Place, Dialog],
     ask: Callable[[ChatRequest], Awaitable[ChatCompletion]],
-    done: Callable[[list[Verdict]], None],
-) -> list[list[list[Verdict]]]:
-    """Run every dialog, some at a time; `done` gets the verdicts of each. The first error cancels the rest."""
+    verdicts: StoredVerdicts,
+) -> None:
+    """Run every dialog, some at a time, and store what comes of each. The first error cancels the rest."""
     free = asyncio.Semaphore(CONCURRENT)
 
-    async def run(dialog: Dialog) -> list[Verdict]:
+    async def run(place: Place, dialog: Dialog) -> None:
         async with free:
-            request = next(dialog)
+            first = request = next(dialog)
             while True:
                 try:
                     completion = await ask(request)
@@ -202,19 +269,18 @@ async def judge_all(
                 try:
                     request = dialog.send(completion)
                 except StopIteration as end:
-                    verdicts: list[Verdict] = end.value
-                    done(verdicts)
-                    return verdicts
+                    await verdicts.add(place, Hearing(_digest_of(first), completion.model, end.value))
+                    return
+                await verdicts.add(None, None)
 
-    tasks = [[asyncio.create_task(run(dialog)) for dialog in of_group] for of_group in dialogs]
-    every = [task for of_group in tasks for task in of_group]
+    tasks = [asyncio.create_task(run(place, dialog)) for place, dialog in dialogs.items()]
     try:
-        await asyncio.gather(*every)
-        return [[task.result() for task in of_group] for of_group in tasks]
+        await asyncio.gather(*tasks)
     finally:
-        for task in every:
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*every, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await verdicts.flush_at_end()
 
 
 def disagreement_line(groups: Sequence[Sequence[Sequence[Verdict]]]) -> str:
@@ -410,8 +476,17 @@ def _text(message: Mapping[str, Any]) -> str:
     return "\n".join([*texts, json.dumps(rest, ensure_ascii=False)] if rest else texts)
 
 
+def _digest_of(request: ChatRequest) -> str:
+    """Of a first request: what is asked, of which completions in which order."""
+    return _sha256(request.model_dump_json())
+
+
 def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+    return _sha256(text)[:12]
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _label(place: int) -> str:
