@@ -917,7 +917,7 @@ class Session:
         submission = prepare(select(self.store, names), options or {}, self.selected, self._models.text_only)
         submission = submission.with_loss(publish_loss(loss, self._connector.settings)) if loss else submission
         model, address = self._models.for_training(self.selected), self._connector.address()
-        submission = submission.beginning(self._models.start()).on(self._models.engine())
+        submission = submission.beginning(self._models.start()).on(self._models.engine(), self._models.default_rate())
         submission = with_prediction(submission, self._connector)
         for line in [*submission.report(), *self._models.lost_notes(self.selected)]:
             say(line)
@@ -1040,7 +1040,8 @@ class Session:
         if over is None and source:
             over = partial(rows_of_round, source, sampling.get("limit"), new_seed() if seed is None else seed)
         steps = LoopSteps(self, name, prompt, reward, n, seed, options, held_out, sampling, shared, program)
-        return run_loop(steps, self.store, over, Live(say), jobs=jobs, every=every, patience=patience)
+        counts = {"jobs": jobs, "every": every, "patience": patience}
+        return run_loop(steps, self.store, over, Live(say), self._models.default_rate(), **counts)
 
     def compare(
         self,

@@ -140,22 +140,28 @@ OPTIONS: Mapping[str, Option] = MappingProxyType({option.name: option for option
 _OF_THE_ADVANTAGES = {"advantage_balance", "credit", "learning_rate", "precalculate_logprobs", "scale_rewards"}
 _OF_THE_LOSS = OPTIONS.keys() - _OF_THE_ADVANTAGES
 """Options that a loss of one's own replaces."""
-LARGEST_DEFAULT_RATE = 2e-3
-"""The learning rate of policies under 20 million parameters; larger ones have 5e-6."""
+SMALL_POLICY_RATE, LARGE_POLICY_RATE = 2e-3, 5e-6
+"""Default learning rates of policies under 20 million parameters, and of larger ones."""
+LARGE_POLICY_SFT_RATE = 5e-5
+"""That of fine-tuning large policies: openpipe-art's own; that of reinforcement learning is lower."""
 _HUGE = 1e300
 MANY_TIMES = 5
-"""A learning rate of so many times the default is worth a line: a rule of thumb."""
+"""A learning rate of so many times the default is named; that it is too high is not said."""
 _ALIASES = {"kimi_k2_tau": "vendor_k2_tau"}
 
 
-def rate_warnings(rate: float, default: float) -> list[str]:
-    """A warning about a learning rate far above the default of its policy."""
-    if rate < MANY_TIMES * default:
+def rate_warnings(rate: float, default: float | None, otherwise: float = LARGE_POLICY_RATE) -> list[str]:
+    """A warning about a learning rate far above the default of its policy.
+
+    default: None where it is not known; then that of large policies, `otherwise`, is named, without advice.
+    """
+    compared = otherwise if default is None else default
+    if rate < MANY_TIMES * compared:
         return []
-    times = (
-        f"{min(rate / default, _HUGE):.3g} times the default of this policy" if default else "above the default of 0"
-    )
-    return [f"learning_rate {rate:g} is {times} -> learning_rate: {default:g}"]
+    whose = "of policies over 20M parameters" if default is None else "of this policy"
+    times = f"{min(rate / compared, _HUGE):.3g} times the default {whose}" if compared else "above the default of 0"
+    advice = f", {compared:g}" if default is None else f" -> learning_rate: {default:g}"
+    return [f"learning_rate {rate:g} is {times}{advice}"]
 
 
 def proper_name(name: str) -> str:
@@ -278,9 +284,6 @@ def _weighing(given: Mapping[str, Any], options: "Options", groups: int | None) 
         yield "advantage_balance", "-1 removes what is above its group's mean: nothing teaches to repeat"
     if options.learning_rate == 0:
         yield "learning_rate", "0 trains nothing: the new checkpoint answers as the old one does"
-    if (rate := options.learning_rate or 0) >= MANY_TIMES * LARGEST_DEFAULT_RATE:
-        times = f"{min(rate / LARGEST_DEFAULT_RATE, _HUGE):.3g} times the default of the smallest policies"
-        yield "learning_rate", f"{rate:g} is {times}, {LARGEST_DEFAULT_RATE:g}: larger ones have 5e-6"
     if not options.scale_rewards and groups == 1:
         yield "scale_rewards", "changes nothing where one group trains: it weighs groups against each other"
     if options.precalculate_logprobs:

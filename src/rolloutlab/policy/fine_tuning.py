@@ -26,6 +26,7 @@ from rolloutlab.api.wire.reasoning import CLOSING, OPENING, reasoning_of
 from rolloutlab.api.wire.trajectories import History
 from rolloutlab.errors import ContextError, RenderingError, TrainingError
 from rolloutlab.objective.advantages import Reason
+from rolloutlab.objective.option_docs import LARGE_POLICY_SFT_RATE, rate_warnings
 from rolloutlab.objective.options import Options
 from rolloutlab.objective.preflight import count
 from rolloutlab.policy.base import Base
@@ -35,8 +36,6 @@ from rolloutlab.policy.rows import Row, TrainingSequence, pack
 from rolloutlab.policy.task import Callbacks, Task, seed_of
 from rolloutlab.policy.token_sequence import TokenSequence
 
-_LEAST_RATE = 5e-5
-"""The default learning rate of large policies: openpipe-art's own; that of reinforcement learning is lower."""
 _REPORTED = (
     "loss", "entropy", "grad_norm", "kl_base", "learning_rate",
     "row_tokens", "num_trajectories", "num_trainable_tokens",
@@ -239,14 +238,20 @@ def read_fine_tuning(
     rows = read.rows(base, config.batch_size)
     rates = _rates(config, base, len(rows))
     report("training_started", {"num_sequences": len(rows), "learning_rate": rates[0] if rates else 0.0, "step": step})
-    report("preflight", _preflight_data(read, config))
+    warnings = rate_warnings(max(rates, default=0.0), default_rate(base))
+    report("preflight", {**_preflight_data(read, config), "warnings": [*read.warnings, *warnings]})
     constant = {"num_trajectories": float(len(read.sequences)), "num_trainable_tokens": float(read.tokens)}
     return Task(rows, rates, Options(), seed_of(read.digest, config, step), constant, frozenset(_REPORTED))
 
 
+def default_rate(base: Base) -> float:
+    """The learning rate of a fine-tuning job that gives none."""
+    return max(base.learning_rate, LARGE_POLICY_SFT_RATE)
+
+
 def _rates(config: SFTTrainingConfig, base: Base, rows: int) -> list[float]:
     """A learning rate for each row."""
-    given = max(base.learning_rate, _LEAST_RATE) if config.learning_rate is None else config.learning_rate
+    given = default_rate(base) if config.learning_rate is None else config.learning_rate
     if not isinstance(given, list):
         return [given] * rows
     if lack := config.lacks_rates(rows):
@@ -262,6 +267,5 @@ def _preflight_data(read: ReadConversations, config: SFTTrainingConfig) -> dict[
         "reasons": {str(reason): len(names) for reason, names in read.skipped.items()},
         "skipped": {str(reason): names for reason, names in read.skipped.items()},
         "unreadable": read.unreadable,
-        "warnings": read.warnings,
         "unknown_options": sorted(config.model_extra or {}),
     }

@@ -30,6 +30,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.pytorch_utils import Conv1D
 
 from rolloutlab.errors import PolicyError
+from rolloutlab.objective.option_docs import LARGE_POLICY_RATE, SMALL_POLICY_RATE
 from rolloutlab.policy import practice
 from rolloutlab.policy.adapter_folder import base_of_adapter, load_merged, merge_command, tokenizer_of
 from rolloutlab.policy.base import Base
@@ -277,7 +278,7 @@ def _facts(
         "tokenizer": tokenizer,
         "context": context,
         "end_ids": _end_ids(name, base, tokenizer, day or DATE),
-        "learning_rate": 2e-3 if small else 5e-6,
+        "learning_rate": SMALL_POLICY_RATE if small else LARGE_POLICY_RATE,
         "row_tokens": budget // context * context or budget,
         "bound_options": _bound_options(lora, small, _targets(settings), dtype, day or DATE),
         "template_date": day or DATE,

@@ -12,6 +12,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from rolloutlab.api.http.secrecy import proof
 from rolloutlab.api.wire.engine import EngineStatus
 from rolloutlab.engines.engine import Engine
+from rolloutlab.policy.fine_tuning import default_rate
 from rolloutlab.service.endpoints import chat, fine_tuning, logprobs, models, training_jobs
 from rolloutlab.service.endpoints.body import add_schemas
 from rolloutlab.service.endpoints.chat import Completer, Ledger
@@ -82,7 +83,9 @@ def _engine_router(engine: Engine) -> APIRouter:
     @routes.get("/engine")
     def engine_status() -> EngineStatus:
         known = {"status": dict(engine.status()), "unsupported": dict(engine.unsupported)}
-        return EngineStatus(name=engine.name, notes=notes, **known)
+        base = engine.base
+        rates = {"learning_rate": base.learning_rate, "sft_learning_rate": default_rate(base)}
+        return EngineStatus(name=engine.name, notes=notes, **known, **rates)
 
     return routes
 

@@ -8,6 +8,7 @@ from rolloutlab.api.wire.engine import EngineStatus
 from rolloutlab.api.wire.fine_tuning import UploadedFile
 from rolloutlab.connection import Connector
 from rolloutlab.errors import InputError, NothingTrainsError
+from rolloutlab.objective.option_docs import LARGE_POLICY_SFT_RATE, rate_warnings
 from rolloutlab.objective.preflight import count, explained
 from rolloutlab.sanitize import escape_control_chars
 from rolloutlab.settings import Address, Price
@@ -83,6 +84,9 @@ class FineTuningCheck:
         self.batch_size = wanted.config.batch_size
         self.steps = wanted.config.steps(file.trainable, file.rows)
         self._refused = refusal_lines(wanted.config, engine)
+        rates = wanted.config.learning_rate or 0.0
+        rate, default = max(rates) if isinstance(rates, list) else rates, engine.sft_learning_rate if engine else None
+        self._rate = rate_warnings(rate, default, LARGE_POLICY_SFT_RATE)
         self._lack = wanted.config.lacks_rates(self.steps)
 
     def report(self) -> list[str]:
@@ -97,7 +101,7 @@ class FineTuningCheck:
             what = f": {'; '.join(list(file.unreadable)[:3])}" if reason == "unreadable" and file.unreadable else ""
             lines.append(f"{number:,} left out: {why}{what} ({which})")
         lacks = [f"no job can begin: {self._lack} -> {self._rates_hint}"] if self._lack else []
-        return [*lines, *lacks, *self._refused, *file.warnings, *self._warnings, *self._cost]
+        return [*lines, *lacks, *self._refused, *self._rate, *file.warnings, *self._warnings, *self._cost]
 
     @property
     def _rates_hint(self) -> str:

@@ -7,6 +7,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from rolloutlab.errors import InputError, interrupted
+from rolloutlab.objective.option_docs import rate_warnings
 from rolloutlab.objective.options import Options, settle
 from rolloutlab.objective.preflight import count, preflight
 from rolloutlab.sampling.config import SamplingConfig
@@ -43,15 +44,17 @@ class Loop(ShownLive):
 
     Round N is the generation `NAME:N`. Held-out rows are sampled into generations of `held_out.NAME`, a name that no
     pattern which begins like NAME fits, so that they are not trained on by accident. ended: why the loop stopped before
-    its last round, if it did. judged: by a judge, whose means do not compare checkpoints. made, held, held_again: what
-    the lab has of the rounds, of the held-out rows, and of these with other seeds: the highest of several means is on
-    average too high, the one of other seeds is not. of_rounds, of_held_out: how this call measures, where that is known
-    before it samples. fixed_rows: every round takes the same rows, so that means of other rows do not compare.
+    its last round, if it did. warnings: about its options. judged: by a judge, whose means do not compare checkpoints.
+    made, held, held_again: what the lab has of the rounds, of the held-out rows, and of these with other seeds: the
+    highest of several means is on average too high, the one of other seeds is not. of_rounds, of_held_out: how this
+    call measures, where that is known before it samples. fixed_rows: every round takes the same rows, so that means
+    of other rows do not compare.
     """
 
     name: str
     model: str
     ended: str = ""
+    warnings: Sequence[str] = ()
     judged: bool = False
     made: list[Measured] = field(default_factory=list)
     held: list[Measured] = field(default_factory=list)
@@ -154,10 +157,11 @@ class Loop(ShownLive):
         return render.plot(self.name, self.rounds)
 
     def __repr__(self) -> str:
-        return render.text(self.heading(), self.rounds, self.changes, self.ended)
+        return render.text(self.heading(), self.rounds, [*self.warnings, *self.changes], self.ended)
 
     def _repr_html_(self) -> str:
-        return for_notebook(render.html(self.heading(), self.plot(), self.rounds, self.changes, self.ended))
+        lines = [*self.warnings, *self.changes]
+        return for_notebook(render.html(self.heading(), self.plot(), self.rounds, lines, self.ended))
 
     def heading(self) -> str:
         """The result in a line."""
@@ -191,11 +195,22 @@ class LoopPlan:
     patience: int
 
 
-def run_loop(steps: LoopSteps, lab: Lab, over: Any, live: Live, *, jobs: int, every: int, patience: int) -> Loop:
+def run_loop(
+    steps: LoopSteps,
+    lab: Lab,
+    over: Any,
+    live: Live,
+    default_rate: float | None,
+    *,
+    jobs: int,
+    every: int,
+    patience: int,
+) -> Loop:
     """Check everything, then make `jobs` rounds after those that the lab has; after each, `live` shows the loop.
 
     It ends early when nothing has trained for `patience` rounds in a row. Any other error, an interrupt above all, is
-    raised after the finished rounds are shown. Arguments and errors: `Session.loop`.
+    raised after the finished rounds are shown. default_rate: the policy's learning rate, if
+    known. Arguments and errors: `Session.loop`.
     """
     options = settle(checked_config(steps.options or {}))
     check_counts(jobs=jobs, every=every, patience=patience)
@@ -219,7 +234,8 @@ def run_loop(steps: LoopSteps, lab: Lab, over: Any, live: Live, *, jobs: int, ev
 
     loop = so_far(lab, steps.name, steps.calls.selected, options, judged=isinstance(steps.reward, Judge))
     loop = replace(loop, of_rounds=of_rounds, of_held_out=of_held_out, fixed_rows=fixed_rows)
-    for line in loop.changes if jobs else ():
+    loop.warnings = rate_warnings(options.learning_rate or 0.0, default_rate) if jobs else []
+    for line in [*loop.warnings, *loop.changes] if jobs else ():
         live.update(loop, line)
     try:
         for line in _rounds(loop, LoopPlan(steps, lab, rows, options, jobs, every, patience)):

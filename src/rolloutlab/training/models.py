@@ -14,10 +14,11 @@ from rolloutlab.api.wire.engine import EngineStatus
 from rolloutlab.api.wire.training import LostCheckpoint, Model, ModelCard, RegisterModel
 from rolloutlab.connection import Connector
 from rolloutlab.errors import ConflictError, InputError, NotFoundError, NotOfferedError, RolloutlabError
+from rolloutlab.objective.option_docs import SMALL_POLICY_RATE
 from rolloutlab.objective.preflight import count
 from rolloutlab.sampling.config import SamplingConfig
 from rolloutlab.sanitize import escape_control_chars
-from rolloutlab.settings import Address
+from rolloutlab.settings import PACKAGED, Address
 from rolloutlab.store.agreement import Disagreement, disagreements
 from rolloutlab.training.default_model import PRACTICE, default_model
 from rolloutlab.trajectories.tables import data_frame
@@ -295,6 +296,13 @@ class Models:
         """What computes below the present service; None if no service runs, or it is not known."""
         address = self._connector.running()
         return self._connector.engine(address) if address else None
+
+    def default_rate(self) -> float | None:
+        """The learning rate of a job that gives none; None where it is not known."""
+        if engine := self.engine():
+            return engine.learning_rate
+        settings = self._connector.settings
+        return SMALL_POLICY_RATE if settings.service is None and settings.policy in PACKAGED else None
 
     def engine_name(self) -> str | None:
         """The name of that engine; of the embedded service the one in the settings, also where it does not run."""

@@ -15,7 +15,7 @@ from rolloutlab.connection import Connector
 from rolloutlab.errors import InputError, NothingTrainsError, RolloutlabError
 from rolloutlab.objective.advantages import Member
 from rolloutlab.objective.credit import ENVIRONMENT, misses_turns, turn_rewards
-from rolloutlab.objective.option_docs import beyond_specification, contradictions, problems
+from rolloutlab.objective.option_docs import beyond_specification, contradictions, problems, rate_warnings
 from rolloutlab.objective.options import settle
 from rolloutlab.objective.preflight import (
     Preflight,
@@ -58,7 +58,7 @@ class Submission:
     its checkpoints; origins: where each of these is, by its name. turn_rewards: how many of `members` have some;
     turns_missed: how many have a reward that does not count them once. begins: the checkpoint that the job would start
     from, if known. embedded: whether the embedded service is in use. trains: whether the service in use does, as far as
-    is known.
+    is known. default_rate: the policy's learning rate, if known.
     """
 
     model: str
@@ -79,6 +79,7 @@ class Submission:
     embedded: bool = False
     engine: EngineStatus | None = None
     trains: bool = True
+    default_rate: float | None = None
 
     def report(self) -> list[str]:
         """What would train and why the rest would not, line by line."""
@@ -92,9 +93,9 @@ class Submission:
         """The same for a job that starts from this checkpoint; None where it is not known."""
         return self._checked(self.config, start)
 
-    def on(self, engine: EngineStatus | None) -> "Submission":
-        """The same for a service above this engine; None where it is not known."""
-        return replace(self, engine=engine)._checked(self.config, self.begins)
+    def on(self, engine: EngineStatus | None, default_rate: float | None) -> "Submission":
+        """The same for a service above this engine, and a policy with this learning rate; None where not known."""
+        return replace(self, engine=engine, default_rate=default_rate)._checked(self.config, self.begins)
 
     def with_loss(self, digest: str) -> "Submission":
         """The same with a loss of the user's own, by the hash of its source; InputError: it replaces a given option."""
@@ -106,6 +107,7 @@ class Submission:
         settled = settle(config)
         warnings = [*_source_warnings(self.sources, self.model, begins), *self.warnings]
         warnings += [*honoured(config, embedded=self.embedded), *refusal_lines(config, self.engine)]
+        warnings += rate_warnings(settled.learning_rate or 0.0, self.default_rate)
         warnings += _turn_warnings(config, self.members, self.turn_rewards, self.turns_missed, self.names[0])
         if begins is not None:
             recomputes = settled.precalculate_logprobs and not settled.truncated_importance_sampling
@@ -345,7 +347,7 @@ def gather_for(models: Models, collections: Sequence[Collection], options: Mappi
     """As `gather`, for a job of the selected model that starts from its newest checkpoint; starts no service."""
     gathered = gather(collections, options, models.selected, models.text_only)
     gathered = replace(gathered, trains=models.may_train)
-    return gathered.beginning(models.start()).on(models.engine())
+    return gathered.beginning(models.start()).on(models.engine(), models.default_rate())
 
 
 def submit(submission: Submission, jobs: SubmittedJobs, connector: Connector, address: Address, model_id: str) -> str:

@@ -9,12 +9,15 @@ class EngineStatus(Wire):
 
     name: local, tinker or ray. status: what computes now, in words, such as `device` and `nodes`. unsupported: what
     the engine does not honour and why, by the option's name. notes: lines about the policy that a user should know.
+    learning_rate, sft_learning_rate: the policy's defaults for a job and for a fine-tuning job.
     """
 
     name: str
     status: dict[str, str] = {}
     unsupported: dict[str, str] = {}
     notes: list[str] = []
+    learning_rate: float | None = None
+    sft_learning_rate: float | None = None
 
     def lines(self) -> list[str]:
         """`engine ray: device cpu, nodes 2`, a line for each option that it does not honour, one for all settings.
