@@ -11,7 +11,7 @@ from rolloutlab.api.wire.training import Event, ExperimentalTrainingConfig
 from rolloutlab.objective.advantages import Member, token_weights
 from rolloutlab.objective.options import Options, settle
 from rolloutlab.objective.ratios import importance_ratios
-from rolloutlab.widgets.job import CURVES, Course, course_of, curves_of, curves_with_numbers, numbers_of, oddities
+from rolloutlab.widgets.job import CURVES, Course, course_of, curves_of, curves_with_numbers, numbers_of, oddities, text
 
 
 def steps(*response: dict[str, Any]) -> list[Event]:
@@ -44,9 +44,7 @@ def test_a_reward_that_is_the_whole_jobs_is_no_curve():
 @pytest.mark.parametrize(
     ("title", "name", "healthy", "odd"),
     [
-        ("distance (kl)", "kl", [0.0, 0.2], [0.0, 2.0]),
         ("distance (kl)", "kl", [0.01, 0.2], [0.06, 0.2]),
-        ("clipped tokens", "clipped", [0.0, 0.1], [0.0, 0.5]),
         ("old/new correlation", "old_new_correlation", [0.999, 0.7], [0.6, 0.9]),
     ],
 )
@@ -131,7 +129,7 @@ def test_captions_of_fine_tuning_say_nothing_of_rewards_ratios_or_a_policy_that_
 
 
 def test_a_low_entropy_is_not_odd_in_fine_tuning_where_it_is_what_was_asked_for():
-    assert oddities({"entropy": [0.9, 0.001]}, curves_of(SFT), Course(5, 10.0)) == {}
+    assert oddities({"entropy": [0.9, 0.001]}, curves_of(SFT), Course(10.0)) == {}
 
 
 def caption(name: str, options: dict[str, Any]) -> str:
@@ -175,7 +173,7 @@ def test_answers_are_called_alike_where_they_are_and_at_least_as_often_as_it_say
     random = np.random.default_rng(tokens)
     pairs = random.random((2, 2000, tokens)) < chances[best]
     alike = float((pairs[0] == pairs[1]).all(axis=1).mean())
-    odd = oddities({"entropy": [2.0, float(entropies[best])]}, course=Course(5, float(tokens))).get("entropy", "")
+    odd = oddities({"entropy": [2.0, float(entropies[best])]}, course=Course(float(tokens))).get("entropy", "")
     assert bool(odd) == (entropies[best] * tokens < 0.2)
     if odd:
         (percent,) = re.findall(r"at least (\d+)%", odd)
@@ -189,27 +187,35 @@ def test_an_entropy_of_answers_of_unknown_length_is_not_judged():
     assert oddities({"entropy": [0.9, 0.0001]}) == {}
 
 
-@pytest.mark.parametrize(
-    ("course", "fix"),
-    [
-        (Course(5), "learning_rate: lower"),
-        (Course(100), "fewer groups in a job"),
-        (Course(100, rate=4.0), "fewer groups in a job"),
-        (Course(100, rate=500.0), "learning_rate: lower"),
-    ],
-)
-def test_a_distance_is_of_the_learning_rate_where_that_is_high_or_the_steps_are_few(course, fix):
-    (odd,) = oddities({"kl": [0.0, 2.0]}, course=course).values()
-    assert odd.endswith(f" -> {fix}")
-    assert ("500 times the default" in odd) == (course.rate == 500)
+def test_a_number_is_judged_on_the_first_step_alone_and_no_cause_is_guessed_later():
+    for name in ("kl", "clipped", "kl_base", "loss", "grad_norm", "ratio_max"):
+        assert oddities({name: [0.0, 50.0]}) == {}
+
+
+def test_the_distance_as_one_number_is_near_the_truth_where_that_of_a_step_is_not():
+    """A hundred jobs of 16 steps, of 256 tokens each, at 1.4 nats from the policy that sampled them."""
+    random, single, shown = np.random.default_rng(0), [], []
+    for _ in range(100):
+        estimates, exact = [], []
+        for _ in range(16):
+            logits_TV = random.normal(0, 6, (256, 16))
+            moved_TV = logits_TV + random.normal(0, 3, logits_TV.shape)
+            old_TV, new_TV = (each - np.log(np.exp(each).sum(1, keepdims=True)) for each in (logits_TV, moved_TV))
+            sampled_T = (np.exp(old_TV).cumsum(1) < random.random((256, 1))).sum(1).clip(0, 15)
+            delta_T = (new_TV - old_TV)[np.arange(256), sampled_T]
+            estimates.append(float((np.expm1(delta_T) - delta_T).mean()))
+            exact.append(float((np.exp(old_TV) * (old_TV - new_TV)).sum(1).mean()))
+        (number,) = re.findall(r"kl ([\d.]+)", text("lab/practice", steps(*({"kl": each} for each in estimates))))
+        single.append(max(estimates) / np.mean(exact))
+        shown.append(float(number) / np.mean(exact))
+    assert max(single) > 3
+    assert 0.8 < min(shown) <= max(shown) < 1.2
 
 
 def test_the_course_is_read_from_the_events():
-    started = {"learning_rate": 1.0, "default_learning_rate": 2e-3}
     checked = {"trainable_tokens": 1200, "trainable_trajectories": 10}
-    events = [Event(id="a", type="training_started", data=started), Event(id="b", type="preflight", data=checked)]
-    assert course_of([*events, *steps({}, {})]) == Course(2, 120.0, 500.0)
-    assert course_of(steps({})) == Course(1)
+    assert course_of([Event(id="b", type="preflight", data=checked), *steps({}, {})]) == Course(120.0)
+    assert course_of(steps({})) == Course()
 
 
 @pytest.mark.parametrize(
@@ -237,5 +243,5 @@ def test_a_token_counts_as_often_as_the_caption_of_the_largest_ratio_says(option
 
 def test_no_caption_calls_a_size_fine_that_has_no_limit():
     for options in ({}, {"ppo": True}, SFT, {"custom_loss": "0" * 64}, {"importance_sampling_level": "sequence"}):
-        for words in ("is fine", "is normal", "should rise from job"):
+        for words in ("is fine", "is normal", "should rise", "usual", "at most a", "slowly", "every step", "look for"):
             assert words not in captions(options)

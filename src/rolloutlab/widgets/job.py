@@ -3,12 +3,12 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean, median
 from types import MappingProxyType
 from typing import Any
 
 from rolloutlab.api.job_state import gradient_steps, job_progress, last_value, since_restart, status
 from rolloutlab.api.wire.training import ENDINGS, Event, ExperimentalTrainingConfig
-from rolloutlab.objective.option_docs import MANY_TIMES
 from rolloutlab.objective.options import settle
 from rolloutlab.objective.preflight import count, explained
 from rolloutlab.sanitize import escape_control_chars
@@ -41,14 +41,9 @@ class Curve:
 
 @dataclass(frozen=True)
 class Course:
-    """What else is known of a job that has made these gradient steps; None where its events do not tell.
+    """What else is known of a job; None where its events do not tell. answer: mean trained tokens of a trajectory."""
 
-    answer: trained tokens of a trajectory, on average. rate: the learning rate by the policy's default.
-    """
-
-    steps: int = 0
     answer: float | None = None
-    rate: float | None = None
 
 
 _NO_COURSE = Course()
@@ -59,8 +54,6 @@ any two policies at level `token`, and below 1 at others."""
 
 _ALIKE = 0.2
 """Nats per answer, below which at least exp(-0.2), 82%, of two answers to a prompt are the same."""
-_EARLY_STEPS = 20
-"""A distance above 1 in fewer steps is of the learning rate: a rule of thumb, as `MANY_TIMES`."""
 
 
 def _entropy(_first: float, last: float, course: Course) -> str | None:
@@ -69,22 +62,11 @@ def _entropy(_first: float, last: float, course: Course) -> str | None:
         return None
     alike = math.floor(100 * math.exp(-max(0.0, last * course.answer)))
     nats = f"{last * course.answer:.2g} nats in an answer of {course.answer:,.0f} tokens"
-    return f"{nats}: at least {alike}% of pairs of answers to a prompt are the same -> learning_rate: lower"
+    return f"{nats}: at least {alike}% of pairs of answers to a prompt are the same"
 
 
-def _kl(first: float, last: float, course: Course) -> str | None:
-    if first > 0.05:
-        return f"{first:.2g} on the first step, where fresh completions have 0: {_STALE}"
-    if last <= 1:
-        return None
-    fast = course.steps < _EARLY_STEPS or (course.rate or 0) >= MANY_TIMES
-    fix = "learning_rate: lower" if fast else "fewer groups in a job"
-    times = f", at {course.rate:,.3g} times the default learning rate" if (course.rate or 0) >= MANY_TIMES else ""
-    return f"{last:.2g} after {count(course.steps, 'step')}{times}: the policy has left the one that sampled -> {fix}"
-
-
-def _clipped(_first: float, last: float, _course: Course) -> str | None:
-    return f"{last:.0%} of the tokens are cut back -> learning_rate: lower, or fresh %%chat" if last > 0.2 else None
+def _kl(first: float, _last: float, _course: Course) -> str | None:
+    return f"{first:.2g} on the first step, where fresh completions have 0: {_STALE}" if first > 0.05 else None
 
 
 def _correlation(first: float, _last: float, _course: Course) -> str | None:
@@ -92,7 +74,7 @@ def _correlation(first: float, _last: float, _course: Course) -> str | None:
 
 
 _RATIO_OPTIONS = ("ppo", "epsilon", "epsilon_high", "max_negative_advantage_importance_sampling_weight")
-_GRADIENT = Curve("gradient norm", ("grad_norm",), "before clipping: look for spikes; its size alone says nothing")
+_GRADIENT = Curve("gradient norm", ("grad_norm",), "before clipping")
 _OF_HISTORIES = "1 on the first step when fresh; the older the completions, the further below 1"
 """A mean over a history's tokens: exp(mean δ) ≤ mean exp(δ), whose expectation is 1 (Jensen's inequality)."""
 _LOSS = "-mean(weight · advantage · logprob): no goal, and of any size and sign; look at the reward"
@@ -102,29 +84,27 @@ _OWN_LOSS = "the value of your function; look at the reward"
 CURVES = (
     Curve("reward", ("reward",), "each step has other prompts, so that it is no sign of progress: compare jobs"),
     Curve("loss", ("loss",), _LOSS),
-    Curve("entropy", ("entropy",), "nats per token: a slow fall is usual; long answers can differ at 0.01", _entropy),
+    Curve("entropy", ("entropy",), "nats per token; long answers can differ at 0.01", _entropy),
     Curve(
         "distance (kl)",
         ("kl",),
-        "from the policy that sampled: 0 on the first step when fresh, then grows with every step",
+        "from the policy that sampled, in nats per token: 0 on the first step when fresh, then above it",
         _kl,
     ),
     Curve(
         "old/new correlation",
         ("old_new_correlation",),
-        "1 on the first step when fresh; falls as the policy leaves the one that sampled",
+        "of probabilities: 1 on the first step when fresh, then below it",
         _correlation,
     ),
     Curve(
         "distance to the start (kl_base)",
         ("kl_base",),
-        "KL divergence from checkpoint 0, on a sample of the tokens: 0 for a new model, grows slowly",
+        "KL divergence from checkpoint 0, on a sample of the tokens: 0 on the first step of a new model",
     ),
     Curve("importance ratio", ("ratio_mean",), "its mean is near 1 for old completions too: see distance, correlation"),
     Curve("largest ratio", ("ratio_max",), "new/old probability of one token"),
-    Curve(
-        "clipped tokens", ("clipped", "masked"), "share whose gradient a bound changes: a few percent at most", _clipped
-    ),
+    Curve("clipped tokens", ("clipped", "masked"), "share whose gradient a bound changes"),
     _GRADIENT,
 )
 
@@ -132,17 +112,17 @@ FINE_TUNING_CURVES = (
     Curve(
         "loss",
         ("loss",),
-        "cross-entropy, the mean negative logprob of learned tokens: falls, unevenly, as each step has others",
+        "cross-entropy, the mean negative logprob of learned tokens; each step has others",
     ),
     Curve(
         "entropy",
         ("entropy",),
-        "nats per token, of the predictions at the learned tokens: a fall is usual",
+        "nats per token, of the predictions at the learned tokens",
     ),
     Curve(
         "gain over the start (kl_base)",
         ("kl_base",),
-        "mean log ratio of learned tokens to checkpoint 0, on a sample: it should rise as they become more probable",
+        "mean log ratio of learned tokens to checkpoint 0, on a sample: above 0 as they have become more probable",
     ),
     _GRADIENT,
 )
@@ -197,10 +177,7 @@ def curves_with_numbers(numbers: Numbers, curves: Sequence[Curve] = CURVES) -> l
 def course_of(events: Sequence[Event]) -> Course:
     """What the events of a job tell beside the curves."""
     tokens, answers = (last_value(events, "preflight", name) for name in ("trainable_tokens", "trainable_trajectories"))
-    rate, default = (last_value(events, "training_started", f"{name}learning_rate") for name in ("", "default_"))
-    answer = tokens / answers if isinstance(tokens, int) and isinstance(answers, int) and answers else None
-    known = all(isinstance(each, int | float) for each in (rate, default)) and default
-    return Course(len(gradient_steps(events)), answer, rate / default if known else None)
+    return Course(tokens / answers if isinstance(tokens, int) and isinstance(answers, int) and answers else None)
 
 
 def oddities(numbers: Numbers, curves: Sequence[Curve] = CURVES, course: Course = _NO_COURSE) -> dict[str, str]:
@@ -231,6 +208,8 @@ _SHOWN = (
     "kl", "kl_base", "old_new_correlation", "ratio_mean", "ratio_max", "clipped",
 )  # fmt: skip
 
+_DISTANCES = {"kl", "kl_base"}
+"""Estimates from the few sequences of a step: single tokens rule `kl` of a step, and the mean over some of them."""
 PLOTTED = ("reward", "loss", "entropy", "grad_norm")
 
 
@@ -240,7 +219,7 @@ def text(model: str, events: Sequence[Event], options: Options = _NONE) -> str:
     lines = [_heading(model, events), *_reasons(events, options)]
     steps = gradient_steps(events)
     if steps:
-        lines.append("  " + "  ".join(f"{name} {_number(value)}" for name, value in _means(steps).items()))
+        lines.append("  " + "  ".join(f"{name} {_number(value)}" for name, value in _figures(steps).items()))
     return "\n".join(lines)
 
 
@@ -249,8 +228,8 @@ def html(model: str, events: Sequence[Event], options: Options = _NONE) -> str:
     events = since_restart(events)
     parts: list[str] = [title(_heading(model, events)), paragraphs(line.strip() for line in _reasons(events, options))]
     steps = gradient_steps(events)
-    if means := _means(steps):
-        parts.append(html_table(list(means), [[_number(value) for value in means.values()]]))
+    if figures := _figures(steps):
+        parts.append(html_table(list(figures), [[_number(value) for value in figures.values()]]))
     if len(steps) > 1:
         parts += [_course_table(events, curves_of(options)), plot(model, steps, PLOTTED).svg()]
     return "".join(parts)
@@ -375,14 +354,15 @@ def _again(collections: Sequence[str], options: Options) -> str:
     return f"%%train {' '.join(names)}" + " --sft" * bool(options.get("sft")) + f' --where "{where}"' * bool(where)
 
 
-def _means(steps: list[dict[str, Any]]) -> dict[str, float]:
-    """The mean of each number over the steps that have it; the largest for a maximum."""
-    means: dict[str, float] = {}
+def _figures(steps: list[dict[str, Any]]) -> dict[str, float]:
+    """Of each number, one over the steps that have it: the mean; of a maximum the largest; of a distance the median."""
+    figures: dict[str, float] = {}
     for name in _SHOWN:
         values = [step[name] for step in steps if name in step]
         if values:
-            means[name] = max(values) if name.endswith("_max") else sum(values) / len(values)
-    return means
+            of = max if name.endswith("_max") else median if name in _DISTANCES else fmean
+            figures[name] = of(values)
+    return figures
 
 
 def _course_table(events: Sequence[Event], curves: Sequence[Curve]) -> str:

@@ -6,6 +6,7 @@ import { h, number } from "../kit/dom.js";
 const HEIGHT = 104;
 const FEW = 40;
 const SHARES = new Set(["clipped", "masked"]);
+const DISTANCES = new Set(["kl", "kl_base"]); // noisy in single steps, so that one number is their median
 
 /** A chart per curve that has numbers; update() draws changes of the state. */
 export function curveGrid(state) {
@@ -78,8 +79,11 @@ function chartOf(curve, names, syncKey) {
   let plot = null;
 
   const showValues = (index) => {
-    const step = index == null ? [] : [h("span", { class: "rl-dim" }, `step ${data[0][index]}`)];
-    const shown = names.map((_, k) => (index == null ? lastOf(data[k + 1]) : data[k + 1][index]));
+    const smooth = index == null && DISTANCES.has(names[0]);
+    const which = smooth ? "median" : index == null ? "" : `step ${data[0][index]}`;
+    const step = which ? [h("span", { class: "rl-dim" }, which)] : [];
+    const one = smooth ? medianOf : lastOf;
+    const shown = names.map((_, k) => (index == null ? one(data[k + 1]) : data[k + 1][index]));
     values.replaceChildren(...step, ...names.map((name, k) => valueOf(name, shown[k], k, names.length)));
   };
   const read = () => {
@@ -171,6 +175,12 @@ function padded(_plot, low, high) {
 function valueOf(name, value, k, many) {
   const short = many > 1 ? `${name} ` : "";
   return h("span", { class: `rl-series-${k}` }, short, h("b", {}, value == null ? "–" : written(name, value, 4)));
+}
+
+function medianOf(values) {
+  const sorted = values.filter((value) => value != null).sort((a, b) => a - b);
+  const half = sorted.length >> 1;
+  return sorted.length % 2 ? sorted[half] : sorted.length ? (sorted[half - 1] + sorted[half]) / 2 : undefined;
 }
 
 function lastOf(values) {

@@ -1,0 +1,58 @@
+"""The captions of a job's curves, on jobs of the practice policy: what they say of the first step and of later ones."""
+
+import pytest
+
+from rolloutlab.widgets.job import curves_of
+
+CHAT = "%%chat capitals -n 48 --over countries --max-tokens 12 --seed 1\nuser: Capital of {{country}}?"
+REWARD = "%%reward capitals\nreturn float(sum(map(ord, answer)) % 7)"
+
+
+@pytest.fixture
+def service(start, practice_policy):
+    """An untrained one for each test."""
+    return start(practice_policy)
+
+
+def said(name: str, options: dict[str, bool]) -> str:
+    return next(curve.healthy for curve in curves_of(options) if curve.names[0] == name)
+
+
+@pytest.mark.parametrize("options", ["", "ppo: true", "importance_sampling_level: sequence"])
+def test_captions_are_true_of_fresh_answers_on_the_first_step_and_on_later_ones(notebook, options):
+    notebook.run(CHAT)
+    notebook.run(REWARD)
+    job = notebook.run(f"%%train capitals\n{options}")
+    first, *later = job.metrics().to_dict("records")
+    assert later
+    assert "0 on the first step when fresh, then above it" in said("kl", {})
+    assert first["kl"] == pytest.approx(0, abs=1e-6)
+    assert all(step["kl"] > 1e-5 for step in later)
+    assert "1 on the first step when fresh, then below it" in said("old_new_correlation", {})
+    assert first["old_new_correlation"] == pytest.approx(1, abs=1e-4)
+    assert all(step["old_new_correlation"] < 0.9999 for step in later)
+    assert "0 on the first step of a new model" in said("kl_base", {})
+    assert first.get("kl_base", 0.0) == pytest.approx(0, abs=1e-6)
+    assert job.state()["head"]["odd"] == {}
+
+
+def test_the_gain_of_fine_tuning_is_above_0_once_the_learned_tokens_are_more_probable(notebook):
+    notebook.run(CHAT)
+    job = notebook.run("%%train capitals --sft\nbatch_size: 48")
+    numbers = job.metrics()
+    assert "above 0 as they have become more probable" in said("kl_base", {"sft": True})
+    assert numbers["kl_base"].iloc[0] == pytest.approx(0, abs=1e-6)
+    again = notebook.run("%%train capitals --sft\nbatch_size: 48").metrics()
+    assert again["loss"].iloc[0] < numbers["loss"].iloc[0]
+    assert again["kl_base"].iloc[0] > 0
+
+
+def test_the_advised_rate_keeps_the_policy_near_and_500_times_of_it_does_not(notebook):
+    notebook.run(CHAT)
+    notebook.run(REWARD)
+    high = notebook.run("%%train capitals\nlearning_rate: 1").metrics()["kl"].iloc[-1]
+    assert "learning_rate 1 is 500 times the default of this policy" in repr(notebook.run("%job"))
+    notebook.run("%model lab/other")
+    advised = notebook.run("%%train capitals\nlearning_rate: 0.002").metrics()["kl"].iloc[-1]
+    assert "times the default" not in repr(notebook.run("%job"))
+    assert advised < 0.5 < 5 < high
