@@ -8,6 +8,8 @@ import time
 
 import pytest
 
+from rolloutlab.environments.thread import EnvironmentThread
+
 GAME = '''
 import asyncio, threading, time
 closed, made = [], []
@@ -183,6 +185,64 @@ def assert_ended():
     for thread in left:
         thread.join(timeout=60)
     assert not any(thread.is_alive() for thread in left)
+
+
+def test_the_end_of_a_thread_waits_for_what_the_environment_left_running(playing, monkeypatch):
+    """Also where the thread is told twice to end, the second time in the middle of its end."""
+    end, calls, ending, told = EnvironmentThread.end, [], threading.Event(), threading.Event()
+
+    def end_twice(thread):
+        assert not calls or ending.wait(60)
+        end(thread)
+        calls.append(thread)
+        if len(calls) == 2:
+            told.set()
+
+    monkeypatch.setattr(EnvironmentThread, "end", end_twice)
+    playing.shell.user_ns.update(ending=ending, told=told)
+    playing.run("""
+class Game:
+    def __init__(self, row): pass
+    async def watch(self):
+        try: await asyncio.sleep(60)
+        finally:
+            ending.set()
+            assert told.wait(60)
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            closed.append("watched")
+    async def reset(self, seed):
+        self.task = asyncio.create_task(self.watch())
+        return "begin"
+    async def step(self, answer): return Step(None, 1, True)
+""")
+    assert ends(playing.run("%%chat games --env Game\n")) == ["done"]
+    assert_ended()
+    assert playing["closed"] == ["watched"]
+
+
+def test_an_environment_that_stops_its_own_loop_goes_on(playing):
+    playing.run("""
+class Game:
+    def __init__(self, row): pass
+    async def watch(self):
+        try: await asyncio.sleep(60)
+        finally:
+            asyncio.get_running_loop().stop()
+            await asyncio.sleep(0)
+            closed.append("watched")
+    async def reset(self, seed):
+        self.task = asyncio.create_task(self.watch())
+        return "begin"
+    async def step(self, answer):
+        asyncio.get_running_loop().stop()
+        await asyncio.sleep(0)
+        return Step(None, 1, True)
+""")
+    (found,) = playing.run("%%chat games --env Game\n").trajectories
+    assert (found.episode_end, found.reward) == ("done", 1.0)
+    assert_ended()
+    assert playing["closed"] == ["watched"]
 
 
 def test_a_coroutine_that_will_not_be_cancelled_is_closed_beside_and_says_nothing_more(playing, capfd):

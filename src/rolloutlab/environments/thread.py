@@ -5,7 +5,7 @@ import ctypes
 import inspect
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any
@@ -24,6 +24,7 @@ class EnvironmentThread:
 
     def __init__(self, *, on_loop: bool) -> None:
         self._loop = asyncio.new_event_loop() if on_loop else None
+        self._ended = asyncio.Event()
         self._calls: queue.SimpleQueue[tuple[Callable[[], Any], Future[Outcome]] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run_quietly, name=_NAME, daemon=True)
         self._under_way: Future[Outcome] | None = None
@@ -75,7 +76,7 @@ class EnvironmentThread:
         self._calls.put(None)
         if self._loop:
             with suppress(RuntimeError):  # it has ended
-                self._loop.call_soon_threadsafe(self._loop.stop)
+                self._loop.call_soon_threadsafe(self._ended.set)  # not loop.stop: a second one would end the end early
 
     async def stop(self) -> None:
         """The same, and end what is under way: a loop in Python ends at once, a wait in C when it is over."""
@@ -113,14 +114,14 @@ class EnvironmentThread:
         assert self._loop
         asyncio.set_event_loop(self._loop)
         try:
-            self._loop.run_forever()
+            _run_through(self._loop, self._ended.wait())
             if self._last:
-                self._loop.run_until_complete(_into(Future(), self._last))
+                _run_through(self._loop, _into(Future(), self._last))
             tasks = asyncio.all_tasks(self._loop)
             for task in tasks:
                 task.cancel()
-            self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
-            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+            _run_through(self._loop, asyncio.wait(tasks) if tasks else asyncio.sleep(0))
+            _run_through(self._loop, self._loop.shutdown_asyncgens())
         finally:
             self._loop.close()
 
@@ -147,6 +148,14 @@ def _outcome(work: Callable[[], Any], runner: asyncio.Runner) -> Outcome:
         return (runner.run(_awaited(result)) if inspect.isawaitable(result) else result), None
     except BaseException as error:  # noqa: BLE001 - an environment may fail in any way
         return None, error
+
+
+def _run_through(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any]) -> None:
+    """As `run_until_complete`, which raises where something else stops the loop, such as the environment itself."""
+    task = loop.create_task(work)
+    task.add_done_callback(lambda _: loop.stop())
+    while not task.done():
+        loop.run_forever()
 
 
 async def _awaited(result: Any) -> Any:
