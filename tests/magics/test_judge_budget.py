@@ -2,6 +2,7 @@
 
 import json
 import re
+import threading
 from fractions import Fraction
 
 import pytest
@@ -10,6 +11,7 @@ from rolloutlab.errors import BudgetError, InputError
 from rolloutlab.session import Session
 from rolloutlab.settings import Address, Price, Settings
 from rolloutlab.trajectories.judge import Judge
+from rolloutlab.widgets.progress import Progress
 from tests.paid import MODEL, URL, Paid, spent
 
 BOTH = json.dumps({label: {"why": "It is so.", "score": score} for label, score in (("A", 0.25), ("B", 0.75))})
@@ -144,6 +146,50 @@ def test_a_grader_ends_before_its_budget_is_exceeded_and_resume_scores_the_rest(
     assert all(t.reward == 1.0 for t in sampled.lab.collection("words").trajectories)
     assert spent(sampled.lab) == paid.charged
     assert len(paid.bodies) <= requests + 44  # up to four answers came too late to be scored
+
+
+@pytest.mark.parametrize("options", [{}, {"budget": 10}])
+def test_what_a_grader_costs_is_recorded_as_it_comes(opened, paid, options):
+    session = opened()
+    session.chat("words", "Say {{word}}", model="team/small", n=2, over=ROWS, max_tokens=100)
+    recorded: list[tuple[Fraction, Fraction, int]] = []
+    charged = paid.charged
+
+    def answer(_: object) -> str:
+        nonlocal charged
+        tokens = session.store.collection("words").prompt_tokens
+        recorded.append((spent(session), charged, tokens))
+        charged = paid.charged
+        return '{"result": 1}'
+
+    paid.answer = answer
+    session.reward("words", session.grader(GRADER), concurrency=1, **options)
+    assert len(recorded) == 40
+    assert all(there >= charged for there, charged, _ in recorded)
+    assert len({tokens for *_, tokens in recorded}) == 40
+    assert spent(session) == paid.charged
+
+
+def test_what_the_progress_of_a_scoring_counts_is_on_disk(opened, paid, monkeypatch):
+    session, counted = opened(), []
+    session.chat("words", "Say {{word}}", model="team/small", n=2, over=ROWS, max_tokens=100)
+    asked, shown = iter(range(100)), threading.Event()
+
+    def update(self: Progress, done: int, *_: object) -> None:
+        counted.append((done, sum(t.reward is not None for t in session.collection("words").trajectories)))
+        if len(counted) > 2:
+            shown.set()
+
+    def answer(_: object) -> str:
+        if next(asked) == 30:  # the progress is shown while 30 are done
+            shown.wait(60)
+        return '{"result": 1}'
+
+    monkeypatch.setattr(Progress, "update", update)
+    paid.answer = answer
+    session.reward("words", session.grader(GRADER), concurrency=2)
+    assert counted
+    assert all(stored >= done for done, stored in counted)
 
 
 def test_a_grader_without_a_bound_is_refused_under_a_budget(opened, paid):

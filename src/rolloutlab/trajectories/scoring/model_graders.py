@@ -57,12 +57,17 @@ class ModelAsker:
         """By model, the requests and tokens so far."""
 
     def __call__(self, trajectory: StoredTrajectory, request: ChatRequest) -> ChatCompletion:
-        """The completion; raises as `api.inference.complete`."""
+        """The completion, once the lab has what it cost; raises as `api.inference.complete`."""
         with self._lock:
             address = self._connector.address()
         send = partial(complete, self._connector.http, address, request)
         meter = self._meter()
-        completion = self._connector.http.run(meter.complete(request, send) if meter else send())
+        try:
+            completion = self._connector.http.run(meter.complete(request, send) if meter else send())
+        finally:
+            if meter:  # what failed may have been paid for, too
+                with self._lock:
+                    meter.record(self._lab().find(trajectory.name.partition("/")[0]))
         usage = completion.usage
         with self._lock:
             spent = ModelUsage(1, usage.prompt_tokens, usage.completion_tokens) if usage else ModelUsage(1, None, None)

@@ -34,7 +34,10 @@ MIN_OUTCOMES = 16
 """Trajectories after which a run stops if more than half have failed."""
 _BATCH = 512
 _INTERVAL = 1.0
-"""Outcomes and seconds after which they are stored: of slow functions each at once."""
+"""Outcomes and seconds after which they are stored at the latest: of slow functions each at once."""
+_SHARE = 20.0
+"""How many times as long as storing took outcomes wait for the next time. They may have been paid for: the sooner they
+are on disk, the fewer are lost with a killed process."""
 _GRACE = 0.6
 """Seconds that calls under way get to end after an interrupt."""
 _PATIENCE = 60.0
@@ -106,7 +109,7 @@ class ScoringRun:
         self._delayed: list[tuple[float, int, PendingCall]] = []
         self._number = number()
         self._stop, self._ended = threading.Event(), threading.Event()
-        self._flushed = time.monotonic()
+        self._flushed, self._pause_to_flush = time.monotonic(), 0.0
         self.scoring = ""
         """The trajectory or group whose call is the oldest under way."""
 
@@ -318,7 +321,8 @@ class ScoringRun:
         return self.stopped_early or self._stop.is_set()
 
     def _flush_if_due(self) -> None:
-        if len(self._scores) + len(self._failures) >= _BATCH or time.monotonic() - self._flushed >= _INTERVAL:
+        waited = time.monotonic() - self._flushed
+        if len(self._scores) + len(self._failures) >= _BATCH or waited >= self._pause_to_flush:
             self._flush()
 
     def _flush(self, *, last: bool = False, complete: bool = False) -> None:
@@ -333,11 +337,12 @@ class ScoringRun:
             return
         if unknown and complete:
             check_known(self._weights, [*self._known])
-        self._checked = True
+        self._checked, begun = True, time.monotonic()
         self._store(self._scores, self._failures, self._results)
         self.stored += len(self._scores) + len(self._failures)
         self._scores, self._failures, self._results = [], [], []
         self._flushed = time.monotonic()
+        self._pause_to_flush = min(_INTERVAL, _SHARE * (self._flushed - begun))
 
     @property
     def first_error(self) -> BaseException | None:

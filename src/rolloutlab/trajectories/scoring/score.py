@@ -308,7 +308,7 @@ def wait_for(run: ScoringRun, total: int, name: str, progress: ProgressBar) -> N
     def watch() -> None:
         failed = f", {run.tally.failures:,} failed" if run.tally.failures else ""
         note = pace(run.tally.done, total, time.monotonic() - begun)
-        progress.update(run.tally.done, total, f"{note}{failed}")
+        progress.update(run.stored, total, f"{note}{failed}")  # what is on disk
 
     try:
         run.wait(watch)
