@@ -202,6 +202,14 @@ if sys.argv[3:]:
 PRICES = '[prices."tester/policy"]\nprompt = 1000\ncompletion = 2000\n'
 
 
+def is_gone(number: int) -> bool:
+    """Whether a process has ended; its parent may not have taken note of it."""
+    try:
+        return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
 def wait_for(condition) -> None:
     end = time.monotonic() + 60
     while not condition():
@@ -217,9 +225,9 @@ def captured(service, tmp_path):
     home, answered = tmp_path / "lab", tmp_path / "answered"
     variables = {"ROLLOUTLAB_HOME": str(home), "ROLLOUTLAB_URL": service.url, "ROLLOUTLAB_SETTINGS": str(file)}
 
-    def start(*options, first="a", then=("waits",)):
+    def start(*options, first="a", then=("waits",), program=None):
         command = [sys.executable, "-m", "rolloutlab", "capture", "eval", "--sessions", *options, "--"]
-        command += [sys.executable, "-I", "-S", "-c", EVALUATOR, first, str(answered), *then]
+        command += program or [sys.executable, "-I", "-S", "-c", EVALUATOR, first, str(answered), *then]
         terminal, there = pty.openpty()
         streams = {"stdin": there, "stdout": there, "stderr": there}
         options = {"env": os.environ | variables, "start_new_session": True, **streams}
@@ -250,11 +258,9 @@ def test_sessions_of_a_capture_that_is_ended_are_kept_with_what_they_cost(captur
         said = "" if by == "closing" else text_of(terminal)
         status = player.wait(60)
     evaluator_id = int(answered.read_text())
+    wait_for(lambda: is_gone(evaluator_id))
     if by != signal.SIGKILL:
-        wait_for(lambda: not Path(f"/proc/{evaluator_id}").exists())
         assert status == 128 + (signal.SIGHUP if by == "closing" else by)
-    else:
-        os.kill(evaluator_id, signal.SIGKILL)
     before = stored(settings, "eval")
     names = {t.extra["metadata"]["session"] for t in before.values()}
     assert names == {f"a{i}" for i in range(20)}
@@ -277,3 +283,14 @@ def test_sessions_of_a_capture_that_is_ended_are_kept_with_what_they_cost(captur
     after = stored(settings, "eval")
     assert {name: t for name, t in after.items() if name in before} == before
     assert len({t.answer for t in after.values()}) == 40
+
+
+def test_a_kill_ends_all_that_the_evaluator_has_started(captured):
+    start, _, answered = captured
+    evaluator = [sys.executable, "-I", "-S", "-c", EVALUATOR, "a", str(answered), "waits"]
+    player, terminal = start("--model", "tester/policy", program=["sh", "-c", '"$@"; true', "sh", *evaluator])
+    with player:
+        wait_for(lambda: answered.exists() and answered.read_text())
+        player.kill()
+    wait_for(lambda: is_gone(int(answered.read_text())))
+    os.close(terminal)

@@ -22,6 +22,10 @@ _KEPT = 1_000_000
 """Bytes of the end of an output that are kept: its last line is the reward."""
 _SHOWN = 400
 """Characters of the end of standard error that an error shows."""
+_GUARD = 'read -r group && [ "$group" != ended ] && ! read -r end && kill -KILL "-$group"'
+"""Shell program that ends a group of processes when its standard input ends without a second line. The write end is
+in this process alone, so that is when this process was killed; no signal of a parent's death does so on every system,
+and that of Linux reaches the first process of the group only."""
 
 
 def command_name(command: Sequence[str]) -> str:
@@ -62,11 +66,16 @@ class _Process(asyncio.SubprocessProtocol):
 
 async def _run(command: Sequence[str], environment: Environment, row: Mapping[str, Any], client: RolloutClient) -> Any:
     variables = {**environment(), **_address(client)}
-    loop = asyncio.get_running_loop()
+    loop, guard = asyncio.get_running_loop(), await _guard()
     try:
         transport, process = await loop.subprocess_exec(_Process, *command, env=variables, start_new_session=True)
-    except OSError as error:
-        raise SamplingError(f"{command[0]} cannot be started: {error.strerror}") from error
+    except BaseException as error:
+        await _dismiss(guard)
+        if isinstance(error, OSError):
+            raise SamplingError(f"{command[0]} cannot be started: {error.strerror}") from error
+        raise
+    if guard and guard.stdin:
+        guard.stdin.write(f"{transport.get_pid()}\n".encode())
     try:
         if stdin := cast("asyncio.WriteTransport | None", transport.get_pipe_transport(0)):
             stdin.write(json.dumps(row).encode())
@@ -78,10 +87,29 @@ async def _run(command: Sequence[str], environment: Environment, row: Mapping[st
         with suppress(TimeoutError):
             await asyncio.wait_for(process.closed.wait(), _END)
         transport.close()
+        await _dismiss(guard)
     if status := transport.get_returncode():
         message = f"{command[0]} ended with status {status}: {process.printed(2)[-_SHOWN:]}"
         raise SamplingError(message)
     return _reward(process.printed(1))
+
+
+async def _guard() -> asyncio.subprocess.Process | None:
+    """A process that reads a group and ends it when the present process is killed; None on a system without a shell."""
+    nothing = asyncio.subprocess.DEVNULL
+    try:
+        return await asyncio.create_subprocess_exec(
+            "/bin/sh", "-c", _GUARD, stdin=asyncio.subprocess.PIPE, stdout=nothing, stderr=nothing,
+            start_new_session=True,
+        )  # fmt: skip
+    except OSError:
+        return None
+
+
+async def _dismiss(guard: asyncio.subprocess.Process | None) -> None:
+    """End a guard without what it guards."""
+    if guard:
+        await guard.communicate(b"ended\n")
 
 
 def _address(client: RolloutClient) -> dict[str, str]:
