@@ -50,6 +50,7 @@ from rolloutlab.sampling.programs.plan import (
 from rolloutlab.sampling.programs.results import join_results, read_results
 from rolloutlab.sampling.programs.run import run_program
 from rolloutlab.sampling.programs.sessions import SESSIONS_TIMEOUT, run_sessions
+from rolloutlab.sampling.prompt import Row
 from rolloutlab.sampling.run import CONCURRENT, check_concurrency, sample
 from rolloutlab.sampling.split import split_rows
 from rolloutlab.sampling.template import Prompt
@@ -396,7 +397,9 @@ class Session:
         settings |= {"max_tokens": max_tokens, "stop": stop, "seed": seed, "max_turns": max_turns}
         settings |= {"env_timeout": env_timeout}
         known, source = self._mcp.resolve(tools), given_source(env)
-        work = sampled(name, prompt, over, system, variables or {}, settings, known, limit, prompt_column, source)
+        work = sampled(
+            name, prompt, over, system, variables or {}, settings, known, limit, prompt_column, source, _read
+        )
         return self._play(work, partial(sample, concurrency=concurrency), budget, register=model is None)
 
     def preview(
@@ -434,7 +437,9 @@ class Session:
         if continue_chat:
             return self._preview(continued(self.store, name, prompt, variables or {}, settings, known))
         check_repeatable(over)
-        return self._preview(sampled(name, prompt, over, system, variables or {}, settings, known, *rows, source))
+        return self._preview(
+            sampled(name, prompt, over, system, variables or {}, settings, known, *rows, source, _read)
+        )
 
     def _preview(self, work: SamplingRun) -> Preview:
         price = self._terms.price(work.plan.pinned_model)
@@ -531,7 +536,7 @@ class Session:
         program = self._programs.known(name, program_of(solve, self._connector.environment))
         settings: dict[str, Any] = {"model": model or self.selected, "n": n, "temperature": temperature, "top_p": top_p}
         settings |= {"max_tokens": max_tokens, "seed": seed, "timeout": timeout}
-        run = programmed(name, program, over, settings, limit)
+        run = programmed(name, program, over, settings, limit, _read)
         return self._play(run, partial(run_program, concurrency=concurrency), budget, register=model is None)
 
     def resume_rollouts(
@@ -1087,7 +1092,7 @@ class Session:
         functions, weights = self._scorers.scorer_for(summary, reward, name, gives_reward=bool(source or program))
         selected = self._models.existing(model or self.selected)
         steps = selected.two_steps(before, after, hint=f"%%train {name}")
-        over = over if over is None else rows_of(over)  # once, for both
+        over = over if over is None else _read(over)  # once, for both
         sides = []
         for step in steps:
             label, target = f"compare.{summary.name}.step{step}", f"{selected.name}@{step}"
@@ -1225,6 +1230,12 @@ class Session:
             finally:
                 shown.keep("\n".join([*notes, *self._connector.refused.notes(), *meter.lines()]))
         return self._collection(stored)
+
+
+def _read(over: Any, limit: int | None = None) -> list[Row]:
+    """The rows, and after a second how many have been read."""
+    with Progress("reading rows") as shown:
+        return rows_of(over, limit, shown.count)
 
 
 def lab() -> Session:

@@ -1,10 +1,12 @@
 """The loop as a user types it: sample, score, train, sample again."""
 
+import gzip
 import math
 
 import pytest
 
 from rolloutlab.objective.option_docs import OPTIONS
+from rolloutlab.widgets.progress import Progress
 
 CHAT = "%%chat capitals -n 4 --over countries --max-tokens 8 --seed 1\nsystem: One word.\nuser: Capital of {{country}}?"
 REWARD = '%%reward capitals\nreturn {"length": len(answer) / 8, "right": float(answer == row["capital"])}'
@@ -27,6 +29,14 @@ def test_chat_samples_one_group_per_row_and_binds_it(notebook):
     assert first.row == {"country": "France", "capital": "Paris"}
     assert first.step == 0
     assert first.sampling == {"temperature": 1.0, "top_p": 1.0, "seed": 1}
+
+
+def test_a_line_says_how_many_rows_of_a_file_have_been_read(notebook, tmp_path, monkeypatch):
+    monkeypatch.setattr(Progress, "count", lambda self, done: told.append((self._title, done)))
+    told, path = [], tmp_path / "tiny.jsonl.gz"
+    path.write_bytes(gzip.compress(b'{"a":1}\n' * 2500))
+    notebook.run(f"%%chat tiny --dry-run --over {path}\nuser: {{{{a}}}}")
+    assert ("reading rows", 2000) in told
 
 
 def test_the_same_seed_samples_the_same_again_in_a_new_generation(notebook):

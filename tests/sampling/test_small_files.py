@@ -1,12 +1,15 @@
 """Small files that unpack to gigabytes: read within bounds of memory, or refused by what they would take."""
 
 import gzip
+import itertools
 import tracemalloc
 
 import pytest
 
 from rolloutlab.errors import InputError
+from rolloutlab.sampling import data_files, dataset
 from rolloutlab.sampling.data_files import records
+from rolloutlab.sampling.dataset import rows_of
 from rolloutlab.trajectories.files import jsonl, parquet
 
 pyarrow = pytest.importorskip("pyarrow")
@@ -61,6 +64,38 @@ def test_a_text_that_is_in_many_rows_of_a_parquet_file_is_in_memory_once(write, 
     assert [row["a"] for _, row in records(path)] == values
 
 
+def repeated(kind, times):
+    """One row that has a text of half a megabyte so many times; the file has it once."""
+    texts = pyarrow.DictionaryArray.from_arrays([0] * times, [TEXT])
+    return {
+        "list": lambda: pyarrow.ListArray.from_arrays([0, times], texts),
+        "fixed": lambda: pyarrow.FixedSizeListArray.from_arrays(texts, times),
+        "map": lambda: pyarrow.MapArray.from_arrays([0, times], [str(i) for i in range(times)], texts),
+        "messages": lambda: pyarrow.ListArray.from_arrays(
+            [0, times], pyarrow.StructArray.from_arrays([texts, texts], ["role", "content"])
+        ),
+        "views": lambda: pyarrow.ListArray.from_arrays([0, times], pyarrow.array([TEXT] * times, "string_view")),
+        "bytes": lambda: pyarrow.ListArray.from_arrays([0, times], texts.cast(pyarrow.binary()).dictionary_encode()),
+    }[kind]()
+
+
+@pytest.mark.parametrize("read", [records, parquet.documents])
+@pytest.mark.parametrize("kind", ["list", "fixed", "map", "messages", "views", "bytes"])
+def test_a_row_that_has_a_long_text_thousands_of_times_is_refused(write, kind, read):
+    path = write(repeated(kind, 300))
+    tracemalloc.start()
+    with pytest.raises(InputError, match=r"a.parquet would take too much memory: the texts of one row have [\d,]{11,}"):
+        list(read(path))
+    assert tracemalloc.get_traced_memory()[1] < 20 * MEGABYTE
+    tracemalloc.stop()
+
+
+def test_rows_that_have_a_long_text_thousands_of_times_in_all_are_refused(write):
+    path = write(pyarrow.DictionaryArray.from_arrays([0] * 3000, [TEXT]))
+    with pytest.raises(InputError, match=r"the texts of its rows have 1,07\d,\d{3},\d{3} characters, in [\d,]+ bytes"):
+        list(records(path))
+
+
 @pytest.mark.parametrize("read", [records, parquet.documents])
 @pytest.mark.parametrize(
     ("values", "kind", "what"),
@@ -82,7 +117,8 @@ def test_values_of_every_type_are_read_as_arrow_reads_them(write):
         ([[], None, ["a", None]], pyarrow.list_(pyarrow.string())),
         ([[], None, [["a"], []]], pyarrow.large_list(pyarrow.list_(pyarrow.string()))),
         ([["a", "b"], None], pyarrow.list_(pyarrow.string(), 2)),
-        ([[("k", "v")], None, []], pyarrow.map_(pyarrow.string(), pyarrow.string())),
+        ([[("k", "v")], None, [], [("k", None), ("l", "v")]] * 400, pyarrow.map_(pyarrow.string(), pyarrow.string())),
+        ([["a", None], None, ["a", "b"]] * 400, pyarrow.list_(pyarrow.string(), 2)),
         (
             [{"a": 1, "b": ["x"]}, None],
             pyarrow.struct([("a", pyarrow.int64()), ("b", pyarrow.list_(pyarrow.string()))]),
@@ -147,4 +183,46 @@ def test_a_header_of_more_columns_than_anyone_reads_is_refused(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text("," * 200_000 + "\n")
     with pytest.raises(InputError, match=r"a\.csv, line 1: 200,001 columns"):
+        list(records(path))
+
+
+TINY = {"a.jsonl.gz": b'{"a":1}\n', "a.csv.gz": b"1\n", "a.json.gz": b'{"a":1},'}
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_more_rows_than_anyone_samples_over_are_refused_without_a_limit(tmp_path, monkeypatch, name):
+    monkeypatch.setattr(dataset, "MAX_ROWS", 5000)
+    path, ends = tmp_path / name, {"a.json.gz": (b"[", b"1]"), "a.csv.gz": (b"a\n", b"")}
+    begin, end = ends.get(name, (b"", b""))
+    path.write_bytes(gzip.compress(begin + TINY[name] * 6000 + end))
+    with pytest.raises(InputError, match=f"{name}, (line|item) 500[12]: there are more than 5,000 rows"):
+        rows_of(path)
+    assert len(rows_of(path, limit=5500)) == 5500
+
+
+def test_an_iterator_without_an_end_is_refused_without_a_limit(monkeypatch):
+    monkeypatch.setattr(dataset, "MAX_ROWS", 5000)
+    with pytest.raises(InputError, match="more than 5,000 rows"):
+        rows_of(itertools.count())
+
+
+def test_how_many_rows_have_been_read_is_told_while_they_are(tmp_path):
+    path, told = tmp_path / "a.jsonl.gz", []
+    path.write_bytes(gzip.compress(TINY["a.jsonl.gz"] * 3500))
+    rows_of(path, None, told.append)
+    assert told == [1000, 2000, 3000, 3500, 3500, 3500]
+
+
+def test_rows_that_have_been_read_are_not_read_again():
+    rows = rows_of([{"a": 1}, {"a": 2}])
+    assert rows_of(rows) is rows
+    assert [*rows_of(rows, limit=1)] == [{"a": 1}]
+
+
+@pytest.mark.parametrize("kind", ["gz", "zst"])
+def test_a_file_that_unpacks_to_hundreds_of_times_its_size_is_refused(tmp_path, monkeypatch, kind):
+    monkeypatch.setattr(data_files, "_UNCHECKED_BYTES", MEGABYTE)
+    path, text = tmp_path / f"a.jsonl.{kind}", b"\n" * 8 * MEGABYTE
+    path.write_bytes(gzip.compress(text) if kind == "gz" else pyarrow.compress(text, "zstd", asbytes=True))
+    with pytest.raises(InputError, match=rf"a.jsonl.{kind} would take too long: [\d,]+ bytes of it unpack to [\d,]+"):
         list(records(path))

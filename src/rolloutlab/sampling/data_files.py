@@ -28,6 +28,9 @@ Record = tuple[str, Any]
 
 MAX_BYTES = 128 << 20
 """Bytes of a line or of an item of an array, unpacked: gzip makes a file a thousand times smaller."""
+_MAX_EXPANSION = 500
+"""Unpacked bytes for each byte of a compressed file: texts that people write have 30, and a million tiny rows 200."""
+_UNCHECKED_BYTES = 256 << 20
 
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _UTF_8_MARK = b"\xef\xbb\xbf"
@@ -102,10 +105,35 @@ def reading(path: Path) -> Iterator[IO[bytes]]:
 def _unpacked(raw: io.BufferedReader) -> io.BufferedReader:
     beginning = raw.peek(4)
     if beginning[:2] == _GZIP:
-        return io.BufferedReader(gzip.GzipFile(fileobj=raw))
+        return io.BufferedReader(_Unpacking(gzip.GzipFile(fileobj=raw), raw))
     if beginning[:4] == _ZSTD:
-        return io.BufferedReader(pyarrow_for("Zstandard").CompressedInputStream(raw, "zstd"))
+        return io.BufferedReader(_Unpacking(pyarrow_for("Zstandard").CompressedInputStream(raw, "zstd"), raw))
     return raw
+
+
+class _Unpacking(io.RawIOBase):
+    """What a compressed file unpacks to; reading raises InputError where that is hundreds of times its size."""
+
+    def __init__(self, unpacked: Any, packed: io.BufferedReader) -> None:
+        super().__init__()
+        self._from = unpacked
+        self._packed = packed
+        self._size = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        piece = self._from.read(len(buffer))
+        buffer[: len(piece)] = piece
+        self._size += len(piece)
+        if self._size > max(_UNCHECKED_BYTES, _MAX_EXPANSION * self._packed.tell()):
+            path = Path(self._packed.name)
+            what = f"{self._packed.tell():,} bytes of it unpack to {self._size:,}"
+            raise InputError(
+                f"{path.name} would take too long: {what}", hint=f"unpack it first, if it is meant so: {path.stem}"
+            )
+        return len(piece)
 
 
 def json_lines(file: Iterable[bytes], name: str) -> Iterator[Record]:
@@ -138,7 +166,7 @@ def _parsed(text: str, place: str, *, cut: bool) -> Any:
     if why := too_large(text):
         raise InputError(f"{place}: {why}", hint="fewer values in one line")
     try:
-        return json.loads(text, object_pairs_hook=_object)
+        return _DECODER.decode(text)
     except (ValueError, RecursionError) as error:
         hint = "the last line is cut short: copy the file again" if cut else "one JSON value per line"
         raise InputError(f"{place}{_column(error)}: not JSON: {_problem(error)}", hint=hint) from error
@@ -150,6 +178,9 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(values) < len(pairs):
         raise ValueError(f"{_twice([name for name, _ in pairs])!r} is there twice")
     return values
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_object)
 
 
 def _column(error: Exception) -> str:
@@ -214,7 +245,6 @@ def _are_objects(values: list[Any]) -> bool:
 
 def _items(pieces: Iterator[str], name: str) -> Iterator[Record]:
     """The items of a JSON array that comes in pieces."""
-    decoder = json.JSONDecoder(object_pairs_hook=_object)
     text, at, number = "", 0, 0
     while True:
         place = f"{name}, item {number}" if number else name
@@ -223,7 +253,7 @@ def _items(pieces: Iterator[str], name: str) -> Iterator[Record]:
             if number and text[at : at + 1] == "]":
                 _check_end(chain([text[at + 1 :]], pieces), name)
                 return
-            value, end = decoder.raw_decode(text, at) if number else (None, text.index("[") + 1)
+            value, end = _DECODER.raw_decode(text, at) if number else (None, text.index("[") + 1)
             end = _after_space(text, end)
             if number and text[end : end + 1] not in {",", "]"}:  # the rest of a number may follow
                 raise json.JSONDecodeError("Expecting ',' or ']'", text, end)

@@ -40,13 +40,28 @@ _KINDS: Mapping[type, str] = {datetime: "datetime", date: "date", time: "time", 
 """Types that JSON has as text, the most special first; `to_frame` makes them again of the text."""
 
 
-def rows_of(over: Any, limit: int | None = None) -> list[Row]:
+MAX_ROWS = 1_000_000
+"""Rows that are read without a limit; each takes a kilobyte of memory, and 42 kB of gzip have a million."""
+_ROWS_BETWEEN = 1000
+_OF_JSON = frozenset({str, int, float, bool, type(None)})
+
+
+class Rows(list[Row]):
+    """Rows that have been read, for `over` once more."""
+
+
+ReadRows = Callable[[Any, int | None], list[Row]]
+"""As `rows_of`, perhaps with something that shows how many rows it has read."""
+
+
+def rows_of(over: Any, limit: int | None = None, on_read: Callable[[int], object] = lambda _: None) -> list[Row]:
     """Rows of a DataFrame or Series (pandas, polars), a pyarrow table, a dataset, a file, or an iterable.
 
     Items of an iterable are mappings, or values (as `item`, or as a Series is called); those of a set are sorted. None
-    is one empty row. limit: read no more than so many rows; without it an iterator is read until its end. Values become
-    JSON: arrays are lists, dates ISO texts, and missing values None at any depth. A value that cannot be JSON is left
-    out of its row, which knows why.
+    is one empty row. limit: read no more than so many rows; without it an iterator is read until its end, and more
+    than a million rows are refused. Values become JSON: arrays are lists, dates ISO texts, and missing values None at
+    any depth. A value that cannot be JSON is left out of its row, which knows why. on_read: called again and again with
+    the number of rows read so far.
 
     Raises:
         NotFoundError: there is no such file. InputError: no rows, `over` is of another type, a column is repeated, or
@@ -56,25 +71,38 @@ def rows_of(over: Any, limit: int | None = None) -> list[Row]:
         raise InputError(f"limit must be an integer ≥ 1, not {limit!r}", hint="--limit 1000")
     if over is None:
         return [Row()]
+    if isinstance(over, Rows) and (limit is None or len(over) <= limit):
+        return over
     structs, present = _has_structs(over), _present(over)
-    places = []
-    values = []
-    for place, row in islice(_records(over, limit), limit):
-        places.append(place)
-        values.append(row)
+    places, values = _read(over, limit, on_read)
     if present == PRESENT and any(map(_has_nan, values)):  # dicts of a frame, whose integers are floats
         present = _PRESENT["pandas"].replace("rows", "pandas.DataFrame(rows)", 1)
     read = values if structs else with_integers(values, of_frame=_is_frame(over))
-    rows = [
-        _plain_row(place, row, known, structs=structs, present=present)
-        for place, row, known in zip(places, read, values, strict=True)
-    ]
+    rows = Rows()
+    for place, row, known in zip(places, read, values, strict=True):
+        rows.append(_plain_row(place, row, known, structs=structs, present=present))
+        if len(rows) % _ROWS_BETWEEN == 0:
+            on_read(len(values))  # once more: what shows it may wait for a second before it does
     if not rows:
         raise InputError("there are no rows to sample over", hint="--over a DataFrame with at least one row")
     columns = frozenset(column for row in rows for column in row)
     for number, row in enumerate(rows):
         row.number, row.columns = number, columns
     return rows
+
+
+def _read(over: Any, limit: int | None, on_read: Callable[[int], object]) -> tuple[list[str], list[Any]]:
+    """The places of the rows, and the rows as they are."""
+    places, values = list[str](), list[Any]()
+    for place, row in islice(_records(over, limit), limit):
+        if len(values) == MAX_ROWS and limit is None:
+            hint = f"--limit {MAX_ROWS}, or itertools.islice(rows, {MAX_ROWS}), takes the first ones"
+            raise InputError(f"{place}: there are more than {MAX_ROWS:,} rows", hint=hint)
+        places.append(place)
+        values.append(row)
+        if len(values) % _ROWS_BETWEEN == 0:
+            on_read(len(values))
+    return places, values
 
 
 def kinds_of(rows: Sequence[Row]) -> dict[str, str]:
@@ -221,6 +249,8 @@ def _has_nan(row: Any) -> bool:
 
 def _is_struct_array(value: Any) -> bool:
     """What pandas makes of a list of structs: an array of dicts."""
+    if type(value) in _OF_JSON:
+        return False
     is_array = getattr(value, "ndim", 0) == 1 and getattr(value, "dtype", None) is not None
     return is_array and value.dtype.kind == "O" and any(isinstance(each, Mapping) for each in value)
 
@@ -253,6 +283,8 @@ def _plain_row(place: str, row: Any, given: Any, *, structs: bool, present: str)
 
 
 def _kind(value: Any) -> str:
+    if type(value) in _OF_JSON:
+        return ""
     if getattr(getattr(value, "dtype", None), "kind", "") == "M" and not value.ndim:
         return "datetime"
     return next((kind for type_, kind in _KINDS.items() if isinstance(value, type_)), "")
@@ -322,6 +354,9 @@ def _finite(value: float, place: str) -> float | None:
 
 def _check_names(names: Iterable[Any], place: str) -> None:
     """InputError where two names are one as texts."""
-    twice = [name for name, times in Counter(map(str, names)).items() if times > 1]
+    names = [*map(str, names)]
+    if len({*names}) == len(names):
+        return
+    twice = [name for name, times in Counter(names).items() if times > 1]
     if twice:
         raise InputError(f"{place} has {twice[0]!r} twice", hint="a name of its own for each column")

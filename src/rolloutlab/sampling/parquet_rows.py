@@ -3,9 +3,9 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
-from itertools import islice
+from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import IO, Any
 
@@ -23,6 +23,11 @@ _UNCHECKED_BYTES = 128 << 20
 _VALUES_PER_BYTE = 1000
 _UNCHECKED_VALUES = 16 << 20
 """Values in the lists of a column: 50 million zeros are 132 bytes."""
+_ROW_CHARACTERS = 128 << 20
+"""Characters of the texts of one row, each counted as often as the row has it, as it is sent and kept as JSON."""
+_UNCHECKED_CHARACTERS = 1 << 30
+_CHARACTERS_PER_BYTE = 1000
+"""The same of all rows of a row group, for each byte of it."""
 _SMALL_BYTES = 8 << 20
 _END = 8
 """Bytes after the footer: its length, and `PAR1`."""
@@ -64,9 +69,10 @@ def parquet_rows(source: Path | IO[bytes] | Any, name: str, hint: str) -> Iterat
             other = sum(each.total_uncompressed_size for each in columns if not _is_dictionary(each))
             batch_size = min(max(_BATCH_BYTES // max(other, 1), _FEW_ROWS), _ROWS)
             with parquet.ParquetFile(source, metadata=metadata, read_dictionary=texts) as file:
-                for batch in file.iter_batches(batch_size=batch_size, row_groups=[number]):
-                    rows = zip(*map(_values, batch.columns), strict=True)
-                    yield from with_shortest((dict(zip(names, row, strict=True)) for row in rows), types)
+                batches = file.iter_batches(batch_size=batch_size, row_groups=[number])
+                values = chain.from_iterable(zip(*map(_values, batch.columns), strict=True) for batch in batches)
+                rows = with_shortest((dict(zip(names, row, strict=True)) for row in values), types)
+                yield from _bounded(rows, sum(each.total_compressed_size for each in columns), name) if texts else rows
     except RolloutlabError:
         raise
     except Exception as error:  # damaged bytes raise what they are taken for: OSError, KeyError, UnicodeDecodeError
@@ -124,6 +130,27 @@ def _check_size(columns: list[Any], nested: list[int], name: str) -> None:
             raise _too_large(name, f"{what} in {each.total_compressed_size:,} bytes")
 
 
+def _bounded(rows: Iterable[Mapping[str, Any]], packed: int, name: str) -> Iterator[Mapping[str, Any]]:
+    """Rows whose texts the file has once, however often they are in them; InputError where that is too often."""
+    every = 0
+    for row in rows:
+        size = _characters(row)
+        every += size
+        if size > _ROW_CHARACTERS:
+            raise _too_large(name, f"the texts of one row have {size:,} characters")
+        if every > max(_UNCHECKED_CHARACTERS, _CHARACTERS_PER_BYTE * packed):
+            raise _too_large(name, f"the texts of its rows have {every:,} characters, in {packed:,} bytes")
+        yield row
+
+
+def _characters(value: Any) -> int:
+    if isinstance(value, str | bytes):
+        return len(value)
+    if isinstance(value, Mapping):
+        return sum(map(_characters, value.values()))
+    return sum(map(_characters, value)) if isinstance(value, list | tuple) else 0
+
+
 _KINDS = ("uncompressed", "compressed")
 
 
@@ -157,7 +184,15 @@ def _values(array: Any) -> list[Any]:
             {name: field[i] for name, field in zip(names, fields, strict=True)} if valid else None
             for i, valid in enumerate(array.is_valid().to_pylist())
         ]
-    if types.is_list(kind) or types.is_large_list(kind):
+    if types.is_map(kind):
+        places = array.offsets.to_pylist()  # in the keys and items of all maps, of which this array may be a part
+        own = [each.slice(places[0], places[-1] - places[0]) for each in (array.keys, array.items)]
+        pairs = list(zip(*map(_values, own), strict=True))
+        ranges = [slice(begin - places[0], end - places[0]) for begin, end in pairwise(places)]
+        return [
+            pairs[each] if valid else None for each, valid in zip(ranges, array.is_valid().to_pylist(), strict=True)
+        ]
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
         items = iter(_values(array.flatten()))
         lengths = compute.list_value_length(array).to_pylist()
         return [None if length is None else list(islice(items, length)) for length in lengths]

@@ -12,7 +12,7 @@ from rolloutlab.objective.preflight import count
 from rolloutlab.sampling.code_digest import code_digest
 from rolloutlab.sampling.config import SamplingConfig, make_plan, new_seed
 from rolloutlab.sampling.conversation import tools_beside
-from rolloutlab.sampling.dataset import kinds_of, left_out, rows_of
+from rolloutlab.sampling.dataset import ReadRows, kinds_of, left_out, rows_of
 from rolloutlab.sampling.episodes import Episodes
 from rolloutlab.sampling.programs.plan import check_no_program
 from rolloutlab.sampling.prompt import Row, as_messages, filled, turns_of
@@ -85,11 +85,12 @@ def sampled(
     limit: int | None = None,
     column: str | None = None,
     source: Source | None = None,
+    read: ReadRows = rows_of,
 ) -> SamplingRun:
     """A new collection: one group per row, its trajectories from the prompt on.
 
     limit: of rows. column: the column that holds the prompt. source: of environments, whose observations follow the
-    prompt, and which may bring rows of their own.
+    prompt, and which may bring rows of their own. read: what reads the rows.
 
     Raises:
         InputError: the prompt, a variable or a setting is wrong.
@@ -101,7 +102,7 @@ def sampled(
         over = _rows_of_source(source, limit, settings["seed"]) if over is None else over
     else:
         template = template_of(prompt, system, column)
-    rows = rows_of(over, limit)
+    rows = read(over, limit)
     groups = [template.group(row, variables) for row in rows]
     changed = {"template": template.stored(), "prompt_column": template.column, "tools": tools.schemas}
     own = {"env": source.name, "code": code_digest(source)} if source else {}

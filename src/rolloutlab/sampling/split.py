@@ -5,6 +5,7 @@ import json
 import re
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from rolloutlab.errors import InputError
@@ -23,6 +24,7 @@ _LEAST_DISTINCT = 0.5
 """The share of different values from which a column identifies rows: a topic is in both parts, a question is not."""
 _LEAST_WORDS = 4
 """Words of texts, in the mean, that are prompts also where each is in many rows: a topic is a word or two."""
+_MANY_ROWS = 250_000
 _MANY = 5_000
 """Texts from which their comparison is announced."""
 _PROMPTS = re.compile("prompts?|questions?|problems?|query|instruction|input|text|messages|conversations?")
@@ -72,7 +74,7 @@ def split_rows(
         raise InputError(f"held_out must be between 0 and 1, not {held_out!r}", hint="held_out=0.1")
     columns = [by] if isinstance(by, str) else by
     parts: dict[str, list[Row]] = {TRAIN: [], HELD_OUT: []}
-    rows = rows_of(data)
+    rows = rows_of(data, on_read=partial(_say_read, say))
     within = _common_parts(rows)
     for row in rows:
         row.part = HELD_OUT if _share(_key(row, columns), seed, within) < held_out else TRAIN
@@ -86,6 +88,11 @@ def split_rows(
     for line in (*left_out(rows), *describe(split)):
         say(line)
     return split
+
+
+def _say_read(say: Callable[[str], None], read: int) -> None:
+    if read % _MANY_ROWS == 0:
+        say(f"reading {count(read, 'row')} ...")
 
 
 def describe(split: DataSplit) -> Iterator[str]:

@@ -26,7 +26,7 @@ from rolloutlab.widgets import loop as render
 from rolloutlab.widgets.html import for_notebook
 from rolloutlab.widgets.loop import Round
 from rolloutlab.widgets.plot import Plot
-from rolloutlab.widgets.progress import Live, ShownLive
+from rolloutlab.widgets.progress import Live, Progress, ShownLive
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -220,8 +220,10 @@ def run_loop(
     fixed_rows = not callable(over) and (jobs > 0 or over is not None)
     of_rounds = of_held_out = None
     if jobs:  # once: every round takes the same rows, also of an iterator
-        over = over if callable(over) else rows_of(over, limit)
-        steps = steps if steps.held_out is None else replace(steps, held_out=rows_of(steps.held_out, limit))
+        with Progress("reading rows") as shown:
+            over = over if callable(over) else rows_of(over, limit, shown.count)
+            held_out = steps.held_out if steps.held_out is None else rows_of(steps.held_out, limit, shown.count)
+        steps = replace(steps, held_out=held_out)
         _check_parts([] if callable(over) else over, steps.held_out)
         of_rounds, of_held_out = steps.check(None if callable(over) else over, steps.held_out)
 

@@ -42,6 +42,10 @@ class Progress:
         """As `update`, for work of several steps: what is done, and how many of how many."""
         self.update(done, total, what)
 
+    def count(self, done: int) -> None:
+        """As `update`, of an unknown number."""
+        self.update(done, None)
+
     def keep(self, line: str) -> None:
         """Leave this line behind when the work is over, after those that it was called with before."""
         self._last_line = "\n".join(filter(None, [self._last_line, line]))

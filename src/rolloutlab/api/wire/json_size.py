@@ -6,6 +6,8 @@ MAX_VALUES_BYTES = 1 << 30
 _OF_CHARACTERS = ((b"[", 64), (b"{", 240), (b",", 60))
 """Bytes for each list, for each object, and for each further item of one, on CPython 3.11 with a text or a number."""
 
+_MOST_OF_A_CHARACTER = 256
+
 
 def values_bytes(text: bytes) -> int:
     """About how many bytes the values of a JSON text take; texts with brackets in them seem larger than they are."""
@@ -17,6 +19,8 @@ def too_large(text: bytes | str) -> str | None:
 
     Bracket and comma are one byte in UTF-8, so that a text may be given as either.
     """
+    if len(text) * _MOST_OF_A_CHARACTER <= MAX_VALUES_BYTES:  # a file may have a million short lines
+        return None
     size = values_bytes(text.encode(errors="surrogatepass") if isinstance(text, str) else text)
     if size <= MAX_VALUES_BYTES:
         return None

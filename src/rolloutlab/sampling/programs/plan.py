@@ -10,7 +10,7 @@ from rolloutlab.capture.client import RolloutClient
 from rolloutlab.errors import InputError
 from rolloutlab.sampling.code_digest import code_digest
 from rolloutlab.sampling.config import SamplingConfig, make_plan
-from rolloutlab.sampling.dataset import kinds_of, left_out, rows_of
+from rolloutlab.sampling.dataset import ReadRows, kinds_of, left_out, rows_of
 from rolloutlab.sampling.programs.commands import Environment, command_name, command_program
 from rolloutlab.sampling.split import ranges_of
 from rolloutlab.store.lab import Lab
@@ -126,15 +126,20 @@ def _is_anonymous(name: str) -> bool:
 
 
 def programmed(
-    name: str, program: Program, over: Any, settings: Mapping[str, Any], limit: int | None = None
+    name: str,
+    program: Program,
+    over: Any,
+    settings: Mapping[str, Any],
+    limit: int | None = None,
+    read: ReadRows = rows_of,
 ) -> ProgramRun:
-    """Rollouts of a program for each row: a new collection. limit: of rows.
+    """Rollouts of a program for each row: a new collection. limit: of rows. read: what reads them.
 
     Raises:
         InputError: a setting or the rows are wrong.
     """
     Lab.check_name(name)
-    rows = rows_of(over, limit)
+    rows = read(over, limit)
     fixed = {key: settings[key] for key in _FIXED if settings.get(key) is not None}
     about = {"types": kinds_of(rows), "parts": ranges_of(rows), "program": program.name, "fixed": fixed}
     about["code"] = code_digest(program.solve)
