@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rolloutlab.policy.decode import Completion, CompletionRequest, Decoder, gumbel
-from rolloutlab.policy.model import Policy, load_policy
+from rolloutlab.policy.model import Policy, load_policy, read_adapter
 from tests.decoding import decode
 
 NEVER_ENDS: frozenset[int] = frozenset()
@@ -61,12 +61,22 @@ class Constant:
         self.logits_V = torch.tensor(logits)
         self.widths: list[int] = []
 
-    def __call__(self, input_ids: Tensor, attention_mask: Tensor, past_key_values: Any, **_: Any) -> SimpleNamespace:
+    def __call__(self, **inputs: Any) -> SimpleNamespace:
+        return self.forward(**inputs)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, past_key_values: Any, **_: Any) -> SimpleNamespace:
         self.widths.append(attention_mask.shape[1])
         states = torch.zeros(len(input_ids), 1, input_ids.shape[1], 1)
         past_key_values.update(states, states, 0)
-        logits = self.logits_V.expand(len(input_ids), 1, -1)
-        return SimpleNamespace(logits=logits, past_key_values=past_key_values)
+        return SimpleNamespace(logits=self.logits_V.expand(len(input_ids), 1, -1))
+
+
+class Renamed(Constant):
+    """The same model as transformers 5.24 writes it."""
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, cache: Any, **others: Any) -> SimpleNamespace:
+        assert "past_key_values" not in others
+        return super().forward(input_ids, attention_mask, cache)
 
 
 LOGITS = [0.5, -1.0, 2.0, 0.0, 1.5, -1.5, 1.0, -0.5]
@@ -298,6 +308,21 @@ def test_equal_prompts_are_read_once():
     rows = decode(Counting(LOGITS), requests, NEVER_ENDS)
     assert [row.request for row in rows] == requests
     assert read == [3]
+
+
+@pytest.mark.parametrize("kind", [Constant, Renamed])
+def test_a_model_gets_its_cache_by_the_name_that_it_was_written_with(kind):
+    model = kind(LOGITS)
+    [row] = decode(model, [request(max_tokens=3)], NEVER_ENDS)
+    assert len(row.tokens) == 3
+    assert model.widths == [len(PROMPT), len(PROMPT) + 1, len(PROMPT) + 2]
+
+
+def test_a_policy_under_an_adapter_gets_its_cache_by_the_name_that_its_base_takes(policy):
+    """Warnings are errors here, and transformers warns of the name that it has given up."""
+    adapted = policy.with_adapter(read_adapter(policy.lora_copy()))
+    [row], [alone] = (decode(model, [request(max_tokens=3)], NEVER_ENDS) for model in (adapted, policy.base))
+    assert row.tokens == alone.tokens  # a new adapter changes nothing
 
 
 def test_a_busy_batch_does_not_grow_without_bound():

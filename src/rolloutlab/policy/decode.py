@@ -4,9 +4,10 @@ Axes: B completions in the batch, T cached positions (left-padded), V vocabulary
 """
 
 import hashlib
+import inspect
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from peft import PeftModel
@@ -82,6 +83,7 @@ class Decoder:
 
     def __init__(self, model: PreTrainedModel | PeftModel, end_ids: frozenset[int]) -> None:
         self._model = model
+        self._cache_argument = _cache_argument(model)
         self._end_ids = end_ids
         self._rows: list[Completion] = []
         self._cache = empty_cache(model)
@@ -167,16 +169,18 @@ class Decoder:
         ids_PT = torch.tensor([[0] * (longest - len(p)) + list(p) for p in prompts], device=self._model.device)
         mask_PT = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts], device=self._model.device)
         positions_PT = (mask_PT.cumsum(1) - 1).clamp(min=0)
-        out = self._model(
-            input_ids=ids_PT,
-            attention_mask=mask_PT,
-            position_ids=positions_PT,
-            past_key_values=empty_cache(self._model),
-            use_cache=True,
-            logits_to_keep=1,
-        )
-        rows = {ids: i for i, ids in enumerate(prompts)}
-        return _Prefill(rows, out.past_key_values, mask_PT, out.logits[:, -1].float())
+        cache = empty_cache(self._model)
+        logits_PV = self._forward(ids_PT, mask_PT, positions_PT, cache, logits_to_keep=1)
+        return _Prefill({ids: i for i, ids in enumerate(prompts)}, cache, mask_PT, logits_PV)
+
+    def _forward(
+        self, ids_BT: Tensor, mask_BT: Tensor, positions_BT: Tensor, cache: DynamicCache, **options: Any
+    ) -> Tensor:
+        """The logits (B, V) after the last token; the cache takes in what is read."""
+        inputs = {"input_ids": ids_BT, "attention_mask": mask_BT, "position_ids": positions_BT}
+        out = self._model(**inputs, **{self._cache_argument: cache}, use_cache=True, **options)
+        logits_BV: Tensor = out.logits[:, -1].float()
+        return logits_BV
 
     def _logprobs(self) -> Tensor:
         logprobs_BV = self._logits_BV.log_softmax(-1)
@@ -223,14 +227,17 @@ class Decoder:
 
     def _advance(self, token_B: Tensor) -> None:
         self._mask_BT = pad(self._mask_BT, (0, 1), value=1)
-        out = self._model(
-            input_ids=token_B[:, None],
-            attention_mask=self._mask_BT,
-            position_ids=self._mask_BT.sum(1, keepdim=True) - 1,
-            past_key_values=self._cache,
-            use_cache=True,
-        )
-        self._logits_BV = out.logits[:, -1].float()
+        positions_BT = self._mask_BT.sum(1, keepdim=True) - 1
+        self._logits_BV = self._forward(token_B[:, None], self._mask_BT, positions_BT, self._cache)
+
+
+def _cache_argument(model: Any) -> str:
+    """The name by which a model takes its cache: `cache` since transformers 5.24, `past_key_values` before.
+
+    Asked of the model, not of the release: a model with code of its own keeps the name it was written with.
+    """
+    model = model.get_base_model() if isinstance(model, PeftModel) else model
+    return "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
 
 
 class _Noise:
