@@ -5,10 +5,13 @@ import io
 import json
 import os
 import random
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -35,7 +38,42 @@ def lab(tmp_path):
 
 
 PARQUET_VARIANTS = 60
-"""Fewer: each is read in a process of its own first."""
+"""Fewer: each is read in a fork first."""
+FORKS = """
+import io, os, pyarrow.parquet, sys
+asked, answers = sys.stdin.buffer, sys.stdout.buffer
+while size := asked.read(8):
+    read = asked.read(int.from_bytes(size, "little"))
+    code = asked.read(int.from_bytes(asked.read(8), "little"))
+    pid = os.fork()
+    if not pid:
+        sys.stdin = io.TextIOWrapper(io.BytesIO(read))
+        try:
+            exec(code)
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    answers.write(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]).to_bytes(4, "little", signed=True))
+    answers.flush()
+"""
+"""A process that has imported pyarrow. A fork of it runs each program, and ends where pyarrow ends its process."""
+
+
+@pytest.fixture(scope="module")
+def forks():
+    """Runs `python -P -c CODE` with bytes as its input, as `subprocess.run` does, without its start of a Python."""
+    pytest.importorskip("pyarrow")
+    command = [sys.executable, "-P", "-c", FORKS]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+
+        def run(command: list[str], input: bytes, **_: object) -> SimpleNamespace:  # noqa: A002
+            *_, code = command
+            for part in (input, code.encode()):
+                process.stdin.write(len(part).to_bytes(8, "little") + part)
+            process.stdin.flush()
+            return SimpleNamespace(returncode=int.from_bytes(process.stdout.read(4), "little", signed=True))
+
+        yield run
 
 
 def damaged(data: bytes, seed: int) -> bytes:
@@ -151,7 +189,8 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_damaged_parquet_file_is_read_or_refused_with_what_to_type(kind, tmp_path, lab, monkeypatch):
+def test_a_damaged_parquet_file_is_read_or_refused_with_what_to_type(kind, tmp_path, lab, monkeypatch, forks):
+    monkeypatch.setattr(parquet_rows, "subprocess", SimpleNamespace(run=forks))
     whole, path = _parquet(**KINDS[kind]), tmp_path / "a.parquet"
     check = parquet_rows._check_footer
     refused = 0
@@ -167,7 +206,10 @@ def test_a_damaged_parquet_file_is_read_or_refused_with_what_to_type(kind, tmp_p
     assert refused
 
 
-def test_a_file_at_which_pyarrow_ends_its_process_is_refused(tmp_path, monkeypatch):
+@pytest.mark.parametrize("forked", [False, True])
+def test_a_file_at_which_pyarrow_ends_its_process_is_refused(tmp_path, monkeypatch, forks, forked):
+    if forked:
+        monkeypatch.setattr(parquet_rows, "subprocess", SimpleNamespace(run=forks))
     (tmp_path / "a.parquet").write_bytes(_parquet())
     assert len(rows_of(tmp_path / "a.parquet")) == len(ROWS)
     monkeypatch.setattr(parquet_rows, "_READ_COLUMNS", "import os; os.abort()")
