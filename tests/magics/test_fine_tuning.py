@@ -535,3 +535,22 @@ def test_a_comparison_tells_what_is_not_known_of_its_prompts(scored, file):
     lines = scored.lab.compare("capitals", score, after=2, **compare).words()
     assert "fine-tuned on capitals where reward > 0.9 in between: all its prompts count as trained on" in lines
     scored.run("%model lab/practice")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        {"system": "be", "messages": [ASK, SAY]},
+        {"system": [{"text": "be"}], "messages": [ASK, SAY]},
+        {"system": "be", "prompt": "hello", "completion": "fox"},
+        {"system": "be", "messages": [{"role": "system", "content": "be"}, ASK, SAY]},
+    ],
+)
+def test_a_system_text_beside_the_messages_is_their_first(line):
+    assert as_line(line, "line 1")["messages"] == [{"role": "system", "content": "be"}, ASK, SAY]
+
+
+def test_two_system_texts_are_an_error_that_names_the_line(notebook, file):
+    file.write_text(json.dumps({"system": "be", "messages": [{"role": "system", "content": "do"}, ASK, SAY]}))
+    error = notebook.error(f"%%train {file} --sft")
+    assert "line 1: system is beside the messages and among them, with other words" in error

@@ -32,13 +32,13 @@ KINDS = {
 def saved(tiny_policy, tmp_path):
     """Saves an adapter of the tiny policy that does something; the folder."""
 
-    def make(config=None, *, safe=True, tokenizer=True, base=tiny_policy, new_tokens=(), **options):
+    def make(config=None, *, safe=True, tokenizer=True, base=tiny_policy, new_tokens=(), padded=None, **options):
         folder = tmp_path / "adapter"
         torch.manual_seed(1)
         model = AutoModelForCausalLM.from_pretrained(base)
         words = AutoTokenizer.from_pretrained(base)
         if words.add_tokens(list(new_tokens)):
-            model.resize_token_embeddings(len(words))
+            model.resize_token_embeddings(len(words), pad_to_multiple_of=padded)
         options = {"r": 4, "target_modules": "all-linear", "task_type": "CAUSAL_LM", **options}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -92,6 +92,20 @@ def test_checkpoint_0_of_an_adapter_folder_is_the_adapter(saved, tiny_policy, ki
     assert base_of(policy).fingerprint != base_of(load_policy(str(tiny_policy))).fingerprint
     [note] = base_of(policy).notes()
     assert note.startswith(f"adapter is an adapter, and is merged into its base {tiny_policy}: ")
+
+
+@pytest.mark.filterwarnings("ignore:You have requested")
+@pytest.mark.parametrize("tokens", [{}, {"trainable_token_indices": {"embed_tokens": [3, 50]}}])
+def test_embeddings_that_were_padded_in_training_are_taken_with_their_padding(saved, tiny_policy, tokens):
+    named = {"target_modules": ["q_proj"], "modules_to_save": ["lm_head", *["embed_tokens"] * (not tokens)]}
+    folder = saved(new_tokens=("<one>", "<two>"), padded=64, **named, **tokens)
+    rows = load_file(folder / "adapter_model.safetensors")["base_model.model.lm_head.weight"].shape[0]
+    base = AutoModelForCausalLM.from_pretrained(tiny_policy)
+    assert rows % 64 == 0
+    assert rows > len(AutoTokenizer.from_pretrained(folder))
+    base.resize_token_embeddings(rows)
+    expected = logits(PeftModel.from_pretrained(base, folder))
+    assert torch.allclose(logits(load_policy(str(folder)).base), expected, atol=1e-4)
 
 
 EMBEDDINGS = {

@@ -76,7 +76,7 @@ def test_an_answer_of_weight_0_is_context(policy):
     assert learned(policy, conversation("hello", whole, "and?", "dog")) == ["fox</s>", "dog</s>"]
 
 
-@pytest.mark.parametrize("mask", [{"weight": 0}, {"train": False}, {"training": False}])
+@pytest.mark.parametrize("mask", [{"weight": 0}, {"train": False}, {"training": False}, {"loss": False}])
 def test_a_masked_answer_is_context_also_where_it_was_sampled(policy, mask):
     masked = {"role": "assistant", "content": "fox", **mask}
     assert learned(policy, conversation("hello", masked, "and?", "dog")) == ["dog</s>"]

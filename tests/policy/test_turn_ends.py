@@ -204,10 +204,30 @@ def test_an_answer_whose_end_cannot_be_found_is_named_in_the_report(policy_of):
         Renderer(policy.tokenizer, policy.end_ids).answer(request.messages)
 
 
-def test_a_template_that_takes_no_talk_of_markers_keeps_the_ends_of_the_configuration(policy_of):
+def test_a_template_that_wants_a_system_message_first_ends_answers_as_without(policy_of):
     template = "{% if messages[0].role != 'system' %}{{ raise_exception('a system message first') }}{% endif %}"
     policy = policy_of(template + CHATML)
+    assert policy.end_ids == set(policy.tokenizer("<|im_end|><|eos|>", add_special_tokens=False)["input_ids"])
+    told = [{"role": role, "content": "jumps"} for role in ("system", "user", "assistant")]
+    assert learned(policy, *told) == (["jumps<|im_end|>"], {})
+
+
+def test_a_template_that_takes_no_talk_of_markers_keeps_the_ends_of_the_configuration(policy_of):
+    policy = policy_of("{{ raise_exception('not this') }}" + CHATML)
     assert text(policy, policy.end_ids) == "<|eos|>"
+
+
+def test_a_mark_of_the_configuration_that_begins_the_next_turn_is_not_the_end_of_one(policy_of):
+    begins = "{% for m in messages %}{% if m.role == 'user' %}<|eos|>{% endif %}<|im_start|>"
+    policy = policy_of(CHATML.replace("{% for m in messages %}<|im_start|>", begins))
+    asked, told = {"role": "user", "content": "what"}, {"role": "assistant", "content": "jumps"}
+    assert learned(policy, asked, told) == (["jumps<|im_end|>"], {})
+    assert learned(policy, asked, told, asked, told) == (["jumps<|im_end|>"] * 2, {})
+    tokens = policy.tokenizer("jumps<|im_end|>", add_special_tokens=False)["input_ids"]
+    [completion] = decode(
+        policy.base, [CompletionRequest((1, 2), max_tokens=40, forced=(*tokens, *tokens))], policy.end_ids
+    )
+    assert (completion.tokens, completion.finish) == (tokens, "stop")
 
 
 def test_a_long_talk_of_turns_that_end_by_the_next_mark_is_learned_alike(policy_of, case):

@@ -61,13 +61,14 @@ def load_merged(source: str, base: str, name: str, tokenizer: PreTrainedTokenize
         raise PolicyError(message, hint="base_model_name_or_path in adapter_config.json: where its base is") from error
     try:
         kind = PeftConfig.from_pretrained(source).task_type
-        if len(tokenizer) > model.get_input_embeddings().weight.shape[0]:  # tokens that were added in training
-            model.resize_token_embeddings(len(tokenizer))
+        saved = load_peft_weights(source, device="cpu")
+        rows = max(len(tokenizer), _embedded_tokens(model, saved))
+        if rows > model.get_input_embeddings().weight.shape[0]:  # tokens that were added in training
+            model.resize_token_embeddings(rows)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of what is checked below
             adapted = PeftModel.from_pretrained(model, source).eval()
             loaded = adapted.load_adapter(source, adapter_name="default")
-            saved = load_peft_weights(source, device="cpu")
             missing = [*loaded.missing_keys, *_missing_biases(adapted, saved)]
             unknown = [key for key in loaded.unexpected_keys if not _is_copy(key, saved, adapted)]
             expected = _some_logits(adapted)
@@ -75,8 +76,8 @@ def load_merged(source: str, base: str, name: str, tokenizer: PreTrainedTokenize
             merged: Any = adapted.merge_and_unload(safe_merge=True)
         away = float((_some_logits(merged) - expected).norm() / expected.norm())
     except Exception as error:  # peft has an error for each way in which an adapter may not fit
-        why = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise _unmerged(name, base, why) from error
+        lines = str(error).split("\n", 2)[: 2 if ":\n" in str(error) else 1]  # torch names the tensor in the second one
+        raise _unmerged(name, base, " ".join(map(str.strip, lines)) or type(error).__name__) from error
     if kind not in {None, "CAUSAL_LM"}:
         raise _unmerged(name, base, f"it is for {kind}, not for CAUSAL_LM")
     if unknown:
@@ -86,6 +87,14 @@ def load_merged(source: str, base: str, name: str, tokenizer: PreTrainedTokenize
     if not away <= _ROUNDING[dtype is torch.float32]:  # NaN is none either
         raise _unmerged(name, base, f"merged, its logits differ by {away:.0%} from those of the adapter")
     return merged
+
+
+def _embedded_tokens(model: Any, saved: Mapping[str, Tensor]) -> int:
+    """Rows of the embeddings and output layers that an adapter has whole; padded, there are more than tokens."""
+    layers = model.get_input_embeddings(), model.get_output_embeddings()
+    names = [name for name, each in model.named_modules() if any(each is layer for layer in layers)]
+    whole = [each for key, each in saved.items() if any(key.endswith(f".{name}.weight") for name in names)]
+    return max((each.shape[0] for each in whole if each.ndim == 2), default=0)
 
 
 def _is_path(base: str) -> bool:

@@ -19,6 +19,7 @@ from rolloutlab.api.wire.chat import (
     FunctionTool,
     Message,
     MessageOrChoice,
+    SystemMessage,
     TokenLogprob,
 )
 from rolloutlab.api.wire.reasoning import CLOSING, OPENING, reasoning_of, without_thought
@@ -401,7 +402,11 @@ class Renderer:
         marks = {*self._tokenizer.added_tokens_decoder, *self._tokenizer.all_special_ids}
 
         def render(messages: Sequence[Message]) -> str:
-            return self._template(self._messages.plain(messages, "messages"), None, begin=False)
+            try:
+                return self._template(self._messages.plain(messages, "messages"), None, begin=False)
+            except RenderingError:  # some templates want a system message first
+                first: list[Message] = [SystemMessage(role="system", content="rolloutlabsystem"), *messages]
+                return self._template(self._messages.plain(first, "messages"), None, begin=False)
 
         def tokenize(text: str) -> list[tuple[int, str]]:
             return [(i, self._decode([i]) if i in marks else "") for i in self._encode(text)]

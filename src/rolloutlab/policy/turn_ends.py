@@ -46,10 +46,13 @@ def end_of_answers(render: Render, tokenize: Tokenize, known: Collection[int]) -
         return None
     before_next = _before(_NEXT, _after(_TOLD, render, [*talk, UserMessage(role="user", content=_NEXT)]))
     own, whole = tokenize(last), tokenize(before_next)
-    for token_id, _ in whole:
-        if token_id in known:
-            return _closed(token_id, last, before_next, own, whole)
-    if end := _own_end(own, whole, *_around_asked(render(talk), tokenize)):
+    before_asked, after_asked = _around_asked(render(talk), tokenize)
+    end_of_asked = [token for token in after_asked if token[1]][:1]
+    for i, token in enumerate(whole):
+        # a mark before each question, behind the one that ends questions, begins the next turn: bos that is eos, too
+        if token[0] in known and not (token in before_asked and end_of_asked and end_of_asked[0] in whole[:i]):
+            return _closed(token[0], last, before_next, own, whole)
+    if end := _own_end(own, whole, before_asked, after_asked):
         return end
     return _closed(_following(own, whole), last, before_next, own, whole)
 

@@ -46,6 +46,8 @@ def as_line(value: Any, place: str, *, structs: bool = False) -> Any:
     if line.get("messages") is None and line.get("messages_and_choices") is None:
         line["messages"] = _messages(line, place)
     messages: Any = line.get("messages")
+    if messages is not None:
+        messages = line["messages"] = _with_system(line.pop("system", None), messages, place)
     tools = tools_beside(line)
     if _are_mappings(messages) and not any("message" in each for each in messages):
         structs = structs or are_structs(messages, tools)
@@ -90,8 +92,7 @@ def _messages(line: dict[str, Any], place: str) -> list[Any]:
     """The messages of a line without any, whose properties are taken out of it."""
     chosen, rejected = line.get("chosen"), line.get("rejected")
     if _are_mappings(line.get("conversations")):
-        system = line.pop("system", None)
-        messages = [*[{"role": "system", "content": system}] * bool(system), *line.pop("conversations")]
+        messages = line.pop("conversations")
         return messages if chosen is None else [*_as_context(messages), *_completion(line.pop("chosen"))]
     if chosen is not None and rejected is not None:
         pair = _completion(chosen), _completion(rejected)
@@ -108,6 +109,22 @@ def _messages(line: dict[str, Any], place: str) -> list[Any]:
     names = ", ".join(map(str, list(line)[:_SHOWN])) or "nothing"
     hint = '{"messages": [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]} in each line'
     raise InputError(f"{place}: a line has messages, conversations, or prompt and completion; here: {names}", hint=hint)
+
+
+def _with_system(system: Any, messages: Any, place: str) -> Any:
+    """The messages with the system's text that stands beside them, as in Bedrock's form: a text, or a list of them."""
+    parts: list[Any] = [each.get("text") if isinstance(each, Mapping) else each for each in listed(system) or [system]]
+    if not any(parts) or not _are_mappings(messages):
+        return messages
+    if not all(isinstance(each, str) for each in parts):
+        raise InputError(f"{place}: system is no text", hint='"system": "..." or a message with the role system')
+    text, own = "\n".join(parts), as_message(messages[0])
+    if own.get("role") != "system":
+        return [{"role": "system", "content": text}, *messages]
+    if own.get("content") != text:
+        both = "system is beside the messages and among them, with other words"
+        raise InputError(f"{place}: {both}", hint="leave one of them out")
+    return messages
 
 
 def _texts(role: str, value: Any) -> Any:

@@ -218,6 +218,7 @@ LOST = [
     (404, b""),
     (404, b"<html>not found</html>"),
     (400, rpc_error(-32000, "Bad Request: No valid session ID provided")),
+    (400, rpc_error(-32000, "Bad Request: Server not initialized")),  # the TypeScript SDK, after a restart
     (400, b"Bad Request"),
     (410, b'{"error": "Session expired"}'),
     (410, rpc_error(-32000, "Gone")),

@@ -99,6 +99,24 @@ def test_an_object_of_a_program_cannot_end_a_loop_of_its_checks(checks):
         assert not sandbox.python(program.format(error), timeout=20, checks=checks).ok
 
 
+def test_an_object_that_contains_everything_passes_no_check():
+    everything = (
+        "class E:\n    def __len__(self): return 3\n    def __contains__(self, x): return True\n"
+        "    def __iter__(self): return iter(['other'])\n    __hash__ = lambda self: hash(1)\n"
+        "    __eq__ = lambda self, other: True\ndef f(): return E()\n"
+    )
+    for check in (
+        "r = f()\nassert len(r) == 3\nassert all(x in r for x in (1, 2, 3))",
+        "import unittest\nclass T(unittest.TestCase):\n    def test(self): self.assertIn(3, f())",
+        "assert f() not in {2, 3}",
+        "assert {1: 'a'}.get(f(), 'x') == 'x'",
+    ):
+        assert not sandbox.python(everything, timeout=20, checks=check).ok, check
+    lines = "class Bag:\n    def __contains__(self, x): return x == 2\ndef f(): return Bag()\n"
+    assert sandbox.python(lines, checks="assert 2 in f()\nassert 3 not in f()").ok
+    assert sandbox.python("def f(): return {1: 2}.keys()", checks="assert 1 in f()\nassert 2 not in f()").ok
+
+
 @pytest.mark.parametrize("value", ["[],", "{},", "1,", "[1]," * 9])
 def test_an_answer_of_a_program_takes_neither_more_memory_nor_more_time_than_it_may(value):
     program = (

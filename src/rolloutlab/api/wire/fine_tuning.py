@@ -18,16 +18,16 @@ from rolloutlab.api.wire.chat import (
 )
 
 _Rate = Annotated[Number, Field(ge=0)]
-MASKS = "weight", "train", "training"
+MASKS = "weight", "train", "training", "loss"
 """Properties of an answer; see `is_context`."""
 MAX_LINE_BYTES = 64_000_000
 """Limit of a line of fine-tuning data, which a service reads as a whole; a client checks it before it sends a line."""
 
 
 def is_context(item: MessageOrChoice) -> bool:
-    """Whether an answer is not to be learned: `"weight": 0`, as OpenAI has it, or `"train": false`, or `"training"`.
+    """Whether an answer is not to be learned: `"weight": 0`, as OpenAI has it, or another of `MASKS` is false.
 
-    The latter two are what axolotl's data sets have (`message_field_training`).
+    `train` and `training` are what axolotl's data sets have (`message_field_training`), `loss` those of ms-swift.
     """
     return any((item.model_extra or {}).get(name) == 0 for name in MASKS)
 

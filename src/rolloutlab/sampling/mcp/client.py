@@ -148,7 +148,9 @@ def _marked(status: int, body: bytes, *, in_session: bool) -> dict[str, Any]:
         error = json.loads(body)["error"]
         code, message = int(error["code"]), str(error["message"])
         of_session = in_session and code not in _OF_THE_CALL
-        mark = _LOST if of_session and (status in {404, 410} or "session" in message.lower()) else None
+        names_it = status in {404, 410} or "session" in message.lower()
+        # other words for it, such as "Server not initialized", are told from an error of the call by asking again
+        mark = (_LOST if names_it else _UNCLEAR if status == 400 else None) if of_session else None
     except (ValueError, LookupError, TypeError):
         words = " ".join(body.decode(errors="replace").split())[:_MAX_ERROR]
         code, message = INVALID_REQUEST, f"{status} {words or 'without a reason'}"

@@ -73,7 +73,11 @@ class Remote:
         return self._link.ask_for(str, "repr", self)
 
     def __contains__(self, value: Any) -> bool:
-        return self._link.ask_for(bool, "in", self, [value])
+        try:
+            items = iter(self)
+        except TypeError:  # what cannot be iterated over has no word but the program's
+            return self._link.ask_for(bool, "in", self, [value])
+        return any(each is value or each == value for each in items)
 
     def __getitem__(self, key: Any) -> Any:
         return self._link.ask("item", self, [key])
@@ -102,7 +106,8 @@ class Remote:
             "value, as a number, text, list or dict, or compare an attribute or str() of it"
         )
 
-    __hash__ = object.__hash__
+    def __hash__(self) -> int:  # else it would be unlike every value of a set or dictionary, in silence
+        raise TypeError(f"{self._words()} cannot be looked up or be a key here; take a plain value of it")
 
     def _words(self) -> str:
         kind: str = self._kind
