@@ -1,11 +1,16 @@
-"""Captured evaluators that are ended early, and backups of parts of a lab that are put back.
+"""Captured evaluators and judges that are ended early, and backups of parts of a lab that are put back.
 
-    kept.py [--ends 24] [--backups 200] [--seed 0]
+    kept.py [--ends 24] [--judges 24] [--backups 200] [--seed 0]
 
 An evaluator asks in sessions of several turns, one after the other, and writes down each answer that it has read. The
 capture is ended by SIGTERM, SIGHUP, SIGINT or SIGKILL at a random moment; some go on with the collection of the one
 before. What the evaluator has read must be in the lab, after SIGKILL all but what it read in the last seconds, the
 tokens of the collection must be those of its trajectories, and what earlier captures have stored must be unchanged.
+No evaluator may outlive its capture.
+
+Kernels judge a collection with a paid model, and are ended so, too; the same judge goes on in the next kernel until all
+is judged. What the model has answered is on disk with what it cost, all but the requests under way, and is never asked
+for again; no reward changes before the last group is judged.
 
 Then a model is trained a few times, with a copy of the lab folder after each job. `lab.db`, `service.db` or the whole
 folder of the service come from another copy than the rest: where the model would go on from an older checkpoint than
@@ -29,22 +34,30 @@ from contextlib import closing
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 sys.path.insert(0, str(Path(__file__).parent))
 from journal import digest
-from processes import command_line, end, fork, published, serve, until
+from processes import command_line, end, fork, gone, published, serve, until
 
+from rolloutlab.api.wire.chat import ChatRequest, Choice, UserMessage
 from rolloutlab.fsutil import Lock
 from rolloutlab.session import Session
-from rolloutlab.settings import Settings
+from rolloutlab.settings import Address, Price, Settings
+from rolloutlab.settings.values import same_service
 from rolloutlab.store.agreement import disagreements
 from rolloutlab.store.lab import Lab
+from rolloutlab.store.models import Arrival, NewGroup
+from rolloutlab.trajectories.judge import CONCURRENT, _digest_of
 
 ENDS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGKILL, signal.SIGKILL)
 LATEST = 2.0
 """Seconds before SIGKILL of which what was read may be lost: those of a batch, on a busy machine."""
 LONGEST = 60.0
+JUDGED = 120
+"""Groups of a collection that is judged, each in two requests."""
+ANSWER = (100 * 1000 + 10 * 2000) * 10**6
+"""What an answer of the judge costs, as the lab counts money."""
 JOBS = 3
 EVALUATOR = """
 import http.client, json, os, sys, time
@@ -125,8 +138,8 @@ class Captures:
         time.sleep(self._chance.expovariate(1.0) + (LATEST if by == signal.SIGKILL else 0))
         ended_at = time.time()
         end(pid, by)
-        if by == signal.SIGKILL:
-            end_evaluator(str(read))
+        if not until(lambda: not evaluators(str(read)), LONGEST):
+            self.losses.append(f"after {by.name}: the evaluator goes on")
         self._check(read, by, ended_at)
 
     def _check(self, read: Path, by: signal.Signals, ended_at: float) -> None:
@@ -159,15 +172,136 @@ class Captures:
         self._known, self.sessions = stored, len(stored)
 
 
-def end_evaluator(argument: str) -> None:
-    """End the evaluator that a killed capture has left, by its own argument."""
+def evaluators(argument: str) -> list[int]:
+    """Process ids of the evaluators with this argument that have not ended."""
+    running = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             words = path.read_bytes().split(b"\0")
         except OSError:
             continue
         if argument.encode() in words and EVALUATOR.encode() in words:
-            os.kill(int(path.parent.name), signal.SIGKILL)
+            running.append(int(path.parent.name))
+    return running
+
+
+class Judge(BaseHTTPRequestHandler):
+    """A judge whose answers take a random time. asked: digests of requests, and when they came; answered: and sent."""
+
+    protocol_version = "HTTP/1.1"
+    asked: ClassVar[list[tuple[str, float]]] = []
+    answered: ClassVar[list[tuple[str, float]]] = []
+    under_way = 0
+    lock = threading.Lock()
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        digest_of = _digest_of(ChatRequest.model_validate(body))
+        with self.lock:
+            self.asked.append((digest_of, time.time()))
+            Judge.under_way += 1
+        try:
+            self._answer()
+            with self.lock:
+                self.answered.append((digest_of, time.time()))
+        finally:
+            with self.lock:
+                Judge.under_way -= 1
+
+    def _answer(self) -> None:
+        time.sleep(random.random() * 0.1)
+        text = json.dumps({label: {"why": "So it is.", "score": random.random()} for label in "AB"})
+        choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
+        usage = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}
+        head = {"id": "c", "object": "chat.completion", "created": 1, "model": "judge"}
+        content = json.dumps({**head, "choices": [choice], "usage": usage}).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+        self.wfile.flush()
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+class Judgings:
+    """Kernels that judge and are ended, and what is checked after each. ends: how many were; losses: what was wrong."""
+
+    def __init__(self, home: Path, chance: random.Random, url: str) -> None:
+        self._home, self._chance, self._url = home, chance, url
+        self._stored_at: dict[str, float] = {}
+        self._paid = 0
+        self.ends = 0
+        self.losses: list[str] = []
+        self._settings = Settings(home=home, service=Address(url, f"{url}/v1", prices={"judge": Price(1000.0, 2000.0)}))
+
+    def run(self, number: int, ends: int) -> None:
+        """Judge a new collection until it is whole, with so many ends at most."""
+        name = f"words-{number}"
+        lab = Lab(self._home / "lab.db")
+        collection = lab.open_collection(name)
+        prompts = [NewGroup([UserMessage(role="user", content=f"{number}, {i}?")], {}) for i in range(JUDGED)]
+        for group in lab.add_groups(collection, prompts):
+            lab.put(group, [Arrival(i, [_said(text)]) for i, text in enumerate("ab")], model="m", step=0, sampling={})
+        lab.close()
+        while ends and not self._judge(name):
+            ends -= 1
+        if not ends and not self._judge(name, to_its_end=True):
+            self.losses.append(f"{name} does not come to its end: {(self._home / 'judge.log').read_text()[-2000:]}")
+
+    def _judge(self, name: str, *, to_its_end: bool = False) -> bool:
+        """Whether a kernel came to its end, which is ended at a random moment otherwise."""
+        until(lambda: not Judge.under_way, LONGEST)  # of the kernel before
+        by, asked, begun = self._chance.choice(ENDS), len(Judge.asked), time.time()
+        pid = fork(partial(self._work, name), self._home / "judge.log")
+        if to_its_end:
+            whole = os.waitpid(pid, 0)[1] == 0
+        else:
+            until(lambda: len(Judge.asked) > asked or gone(pid), LONGEST)
+            time.sleep(self._chance.expovariate(5.0))
+            whole = end(pid, by) == 0
+        self.ends += not whole
+        self._check(name, None if whole else by, begun, time.time())
+        return whole
+
+    def _work(self, name: str) -> None:
+        session = Session(self._settings)
+        session.judge(name, model="judge", say=lambda _: None)
+        session.close()
+
+    def _check(self, name: str, by: signal.Signals | None, begun: float, ended_at: float) -> None:
+        where = f"{name} after {by.name if by else 'its end'}"
+        lab = Lab(self._home / "lab.db")
+        rows = lab._database.read(
+            "SELECT DISTINCT json_extract(s.value, '$.of') FROM reward_results r, json_each(r.result) s"
+        )
+        stored = {row[0] for row in rows}
+        with Judge.lock:
+            asked, answered = [*Judge.asked], [*Judge.answered]
+        now = [digest_of for digest_of, at in answered if at >= begun]
+        if (lost := len({*now} - stored)) > (CONCURRENT if by else 0):
+            self.losses.append(f"{where}: {lost} of {len(now)} answers are not stored")
+        if twice := [d for d, at in asked if at > self._stored_at.get(d, at)]:
+            self.losses.append(f"{where}: {len(twice)} stored answers were asked for again")
+        self._stored_at.update(dict.fromkeys(stored - self._stored_at.keys(), ended_at))
+        self._paid += len(now) - (CONCURRENT if by else 0)
+        spent = lab.spending.at(same_service(self._url))
+        least, most = max(self._paid, len(stored)) * ANSWER, len(asked) * ANSWER
+        if not least <= spent <= most:
+            self.losses.append(f"{where}: ${spent / 10**12} is recorded, of ${least / 10**12} to ${most / 10**12}")
+        rewards = [t.reward is not None for group in lab.groups(lab.find(name)) for t in group.trajectories]
+        if any(rewards) and not all(rewards):
+            self.losses.append(f"{where}: {sum(rewards)} of {len(rewards)} trajectories have a reward")
+        if by is None and not all(rewards):
+            self.losses.append(f"{where}: there are no rewards")
+        lab.close()
+
+
+def _said(text: str) -> Choice:
+    message = {"role": "assistant", "content": text}
+    return Choice.model_validate({"finish_reason": "stop", "index": 0, "message": message})
 
 
 def copies(folder: Path) -> list[Path]:
@@ -215,12 +349,15 @@ def put_together(made: list[Path], chance: random.Random, home: Path) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ends", type=int, default=24)
+    parser.add_argument("--judges", type=int, default=24)
     parser.add_argument("--backups", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     chance, begun = random.Random(options.seed), time.monotonic()
-    with tempfile.TemporaryDirectory() as name, Quiet(("127.0.0.1", 0), Policy) as server:
+    localhost = ("127.0.0.1", 0)
+    with tempfile.TemporaryDirectory() as name, Quiet(localhost, Policy) as server, Quiet(localhost, Judge) as judge:
         folder = Path(name)
+        (folder / "judged").mkdir()
         (folder / "captures").mkdir()
         (folder / "backups").mkdir()
         os.environ["ROLLOUTLAB_HOME"] = str(folder / "captures")
@@ -229,6 +366,12 @@ def main() -> int:
         captures = Captures(folder / "captures", chance, f"http://127.0.0.1:{server.server_port}")
         for number in range(options.ends):
             captures.run(number)
+        threading.Thread(target=judge.serve_forever, daemon=True).start()
+        judgings = Judgings(folder / "judged", chance, f"http://127.0.0.1:{judge.server_port}")
+        number = 0
+        while judgings.ends < options.judges and not judgings.losses:
+            judgings.run(number, options.judges - judgings.ends)
+            number += 1
         wrong = []
         for number in range(options.backups):
             home = folder / f"put-{number}"
@@ -236,12 +379,13 @@ def main() -> int:
             shutil.rmtree(home)
     print(
         f"{options.ends} captures ended, {captures.answers:,} answers read, {captures.sessions:,} sessions, "
-        f"{len(captures.losses)} losses; {options.backups} labs put together, {len(wrong)} wrongly described; "
+        f"{len(captures.losses)} losses; {judgings.ends} judges ended, {len(Judge.asked):,} requests, "
+        f"{len(judgings.losses)} losses; {options.backups} labs put together, {len(wrong)} wrongly described; "
         f"{time.monotonic() - begun:.0f} s, seed {options.seed}"
     )
-    for trouble in [*captures.losses, *wrong][:20]:
+    for trouble in [*captures.losses, *judgings.losses, *wrong][:20]:
         print(f"  {trouble}")
-    return 1 if captures.losses or wrong else 0
+    return 1 if captures.losses or judgings.losses or wrong else 0
 
 
 if __name__ == "__main__":
