@@ -262,8 +262,8 @@ def test_equal_rewards_are_named_as_the_reason_that_nothing_trains(notebook, ses
     notebook.run("%%reward capitals\nreturn 1")
     assert notebook.error("%%train capitals") == (
         "NothingTrainsError: nothing in capitals would train: 4 left out: all rewards of the group are equal, "
-        f"so nothing in it is better or worse ({SOME})\n"
-        "  -> %%reward capitals with a finer score, or sample it with a larger -n or --temperature 1"
+        f"so nothing in it is better or worse; 3 of these cut off at the token limit ({SOME})\n"
+        "  -> %%reward capitals with a finer score, or sample capitals with a larger --max-tokens"
     )
     assert session.jobs().empty
 

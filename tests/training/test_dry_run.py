@@ -33,7 +33,7 @@ def test_it_says_what_would_train_with_what_and_why_the_rest_would_not(lab):
         "1 left out: no reward yet (capitals/2/1) -> %%reward capitals",
         "3 left out: all rewards of the group are equal, so nothing in it is better or worse "
         "(capitals/1/0, capitals/1/1, capitals/2/0) -> %%reward capitals with a finer score, "
-        "or sample it with a larger -n or --temperature 1",
+        "or sample it with a larger -n",
         "",
         "  capitals/0/0           1  advantage +1.00 x weight 1.25 on 2 tokens",
         "  capitals/0/1           0  advantage -1.00 x weight 0.83 on 3 tokens",

@@ -188,7 +188,7 @@ def test_html_has_the_course_as_a_picture_that_needs_no_script():
 def test_the_head_says_why_what_did_not_train_and_what_to_type_about_it():
     response = head(MODEL, WHOLE, ["capitals"])
     assert [(note["kind"], note["fix"]) for note in response["notes"]] == [
-        ("left out", "%%reward capitals with a finer score, or sample it with a larger -n or --temperature 1"),
+        ("left out", "%%train capitals --dry-run"),
         ("left out", "%%reward capitals"),
         ("warning", ""),
     ]
@@ -210,9 +210,9 @@ def test_a_reason_of_a_newer_service_is_told_as_it_is():
 def test_when_it_has_ended_the_head_says_what_to_type_next():
     begun = event("training_started", num_sequences=2, step=4, learning_rate=0.002)
     made = [begun, event("checkpoint_saved", step=5), ENDED]
-    assert head(MODEL, made, ["capitals", "letters"])["next"] == ["%%chat capitals"]
+    assert head(MODEL, made, ["capitals", "letters"])["next"] == []
     response = head(MODEL, made, ["capitals", "letters"], "%compare capitals")
-    assert response["next"] == ["%compare capitals --before 4 --after 5", "%%chat capitals"]
+    assert response["next"] == ["%compare capitals --before 4 --after 5"]
     assert response["facts"] == [("learning rate", "0.002")]
     failed = [begun, event("training_failed", error_message="the disk is full")]
     response = head(MODEL, failed, ["capitals", "letters"])
@@ -266,6 +266,12 @@ def test_what_a_file_lacks_is_not_to_be_looked_for_in_a_collection():
         ([], {"sft": True, "files": ["a.jsonl"]}, "%%train a.jsonl --sft"),
         (["capitals"], {"custom_loss": "0" * 64}, "lab.train(['capitals'], loss=fn)"),
         ([], {}, "%%train NAME"),
+        (["capitals"], {"ppo": True, "epsilon": 0.1}, "lab.train(['capitals'], {'ppo': True, 'epsilon': 0.1})"),
+        (
+            ["capitals"],
+            {"sft": True, "where": "reward > 0.9", "batch_size": 2},
+            "lab.train(['capitals'], {'batch_size': 2}, sft=True, where='reward > 0.9')",
+        ),
     ],
 )
 def test_a_failed_job_is_repeated_as_it_was_submitted(collections, options, again):

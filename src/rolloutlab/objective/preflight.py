@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from rolloutlab.api.wire.chat import Choice
@@ -30,7 +31,7 @@ _TURNS = 8
 _UNTRAINED = "this service samples only and trains nothing -> %connect embedded, or another service that trains"
 _FIX = {
     Reason.UNSCORED: "%%reward {collection}",
-    Reason.EQUAL_REWARDS: "%%reward {collection} with a finer score, or sample it with a larger -n or --temperature 1",
+    Reason.EQUAL_REWARDS: "%%reward {collection} with a finer score, or sample it with a larger -n",
     Reason.ALL_FAILED: "sample {collection} with a larger -n, or over easier rows",
     Reason.ALL_PASSED: "sample {collection} over harder rows, or %%reward {collection} with a finer score",
     Reason.MEAN_REWARD: "nothing: this is expected",
@@ -41,6 +42,15 @@ _FIX = {
     Reason.BALANCED_AWAY: "advantage_balance: 0",
     Reason.NO_ANSWER: "%group {collection} shows it",
 }
+
+_ENDS = {
+    "greedy": ("sampled at temperature 0", "sample {collection} with --temperature 1"),
+    "length": ("cut off at the token limit", "sample {collection} with a larger --max-tokens"),
+    "max_turns": ("ended after max_turns answers", "sample {collection} with a larger --max-turns"),
+    "timeout": ("ended by a time-out", "sample {collection} with a larger --env-timeout"),
+}
+"""Ends of answers that may be why their rewards are equal, and what is for each in the place of a larger -n."""
+_EQUAL = {Reason.EQUAL_REWARDS, Reason.ALL_FAILED, Reason.ALL_PASSED}
 
 
 class TurnCount(NamedTuple):
@@ -58,13 +68,17 @@ class TurnCount(NamedTuple):
 
 
 class Seat(NamedTuple):
-    """A stored trajectory in a dry run. tokens: trainable ones. sequences, split: how many it is, and why several."""
+    """A stored trajectory in a dry run. tokens: trainable ones. sequences, split: how many it is, and why several.
+
+    end: one of `greedy` (of answers at temperature 0), `length`, `max_turns` and `timeout`, or another.
+    """
 
     name: str
     reward: float | None
     tokens: int
     sequences: int = 1
     split: str = ""
+    end: str = ""
 
 
 @dataclass(frozen=True)
@@ -126,10 +140,13 @@ class Preflight:
                 names.setdefault(share.member.unreadable, []).append(share.member.name)
         return names
 
-    def words(self, collection: str = "NAME", *, trains: bool = True) -> list[str]:
+    def words(
+        self, collection: str = "NAME", *, trains: bool = True, ends: Mapping[str, str] = MappingProxyType({})
+    ) -> list[str]:
         """The report for a person: one line for what trains, one per reason for the rest, then the warnings.
 
-        trains: whether the service does; one that does not gives no logprobs for conversations either.
+        trains: whether the service does; one that does not gives no logprobs for conversations either. ends: how
+        trajectories ended, by their names.
         """
         groups = f"{self.trainable_groups:,} of {count(len(self.shares), 'group')}"
         lines = [
@@ -142,19 +159,38 @@ class Preflight:
             lines.insert(0, _UNTRAINED)
         for reason, names in self.skipped.items():
             elsewhere = "" if trains or reason is not Reason.NO_LOGPROBS else "%connect embedded, then "
-            fix = elsewhere + _FIX[reason].format(collection=collection)
-            why = WHY[reason] + (f", {_some(list(self.unreadable()))}" if reason is Reason.UNREADABLE else "")
+            ended, of_end = _most_ended(reason, [ends.get(name, "") for name in names])
+            fix = elsewhere + (of_end or _FIX[reason]).format(collection=collection)
+            why = WHY[reason] + ended + (f", {_some(list(self.unreadable()))}" if reason is Reason.UNREADABLE else "")
             lines.append(f"{len(names):,} left out: {why} ({_some(names)}) -> {fix}")
         return [*lines, *self.warnings]
 
 
+def _most_ended(reason: Reason, ends: Sequence[str]) -> tuple[str, str]:
+    """How most of the trajectories of a reason ended that ended oddly, and what is for it where that is most of all.
+
+    Answers at temperature 0 are the same, for which no score is finer; others that pass do not because they were ended.
+    """
+    odd = {Reason.ALL_PASSED: {"greedy"}}.get(reason, _ENDS.keys()) if reason in _EQUAL else ()
+    for end, n in Counter(end for end in ends if end in odd).most_common(1):
+        what, fix = _ENDS[end]
+        score = "%%reward {collection} with a finer score, or " if reason is Reason.EQUAL_REWARDS else ""
+        fix = score * (end != "greedy") + fix
+        return f"; {n:,} of these {what}", fix if 2 * n > len(ends) else ""
+    return "", ""
+
+
 def explained(reason: str, collection: str) -> tuple[str, str]:
-    """Why a trajectory does not train, and a hint, for a reason by its name on the wire."""
+    """Why a trajectory does not train, and a hint, for a reason by its name on the wire.
+
+    Where the advice depends on how answers ended, which a job's events do not tell, the hint is the report that does.
+    """
     try:
         known = Reason(reason)
     except ValueError:  # of a newer service
         return reason, ""
-    return WHY[known], _FIX[known].format(collection=collection)
+    fix = "%%train {collection} --dry-run" if known in _EQUAL else _FIX[known]
+    return WHY[known], fix.format(collection=collection)
 
 
 def preflight(

@@ -83,7 +83,8 @@ class Submission:
 
     def report(self) -> list[str]:
         """What would train and why the rest would not, line by line."""
-        return self.check.words(self.names[0], trains=self.trains)
+        ends = {seat.name: seat.end for group in self.seats for seat in group if seat.end}
+        return self.check.words(self.names[0], trains=self.trains, ends=ends)
 
     def under(self, options: Mapping[str, Any]) -> "Submission":
         """The same trajectories, as they were gathered, with other options; InputError when an option is wrong."""
@@ -237,7 +238,16 @@ def _turn_warnings(
 
 def _seat(trajectory: StoredTrajectory) -> Seat:
     histories = trajectory.histories()
-    return Seat(trajectory.name, trajectory.reward, trajectory.tokens, sequences_of(histories), split_note(histories))
+    sequences, split = sequences_of(histories), split_note(histories)
+    return Seat(trajectory.name, trajectory.reward, trajectory.tokens, sequences, split, _end(trajectory))
+
+
+def _end(trajectory: StoredTrajectory) -> str:
+    """How it ended, as of `Seat`; an answer that its service broke off is none that a token limit cut off."""
+    if trajectory.sampling.get("temperature") == 0:
+        return "greedy"
+    broken_off = trajectory.choices and trajectory.choices[-1].ending_note
+    return trajectory.episode_end or ("" if broken_off else trajectory.finish_reason) or ""
 
 
 def check_options(options: Mapping[str, Any], *, names_only: bool = False) -> None:

@@ -208,6 +208,8 @@ _SHOWN = (
     "kl", "kl_base", "old_new_correlation", "ratio_mean", "ratio_max", "clipped",
 )  # fmt: skip
 
+_NO_OPTIONS = {"sft", "where", "files", "custom_loss"}
+"""What is recorded with the options of a job and is given in another way."""
 _DISTANCES = {"kl", "kl_base"}
 """Estimates from the few sequences of a step: single tokens rule `kl` of a step, and the mean over some of them."""
 PLOTTED = ("reward", "loss", "entropy", "grad_norm")
@@ -335,23 +337,24 @@ def _facts(events: Sequence[Event], options: Options) -> list[tuple[str, str]]:
 
 def _next(events: Sequence[Event], collections: Sequence[str], made: Any, compare: str, options: Options) -> list[str]:
     """What to type once the job has ended."""
-    name = collections[0] if collections else "NAME"
     if made is None:
-        return [_again(collections, options)] if status(events) in {"failed", "cancelled"} else []
+        message = str(last_value(events, "training_failed", "error_message") or "")
+        return [_again(collections, options, message)] if status(events) in {"failed", "cancelled"} else []
     begun = last_value(events, "training_started", "step")
     before = f" --before {begun}" if begun is not None else ""
-    return [*([f"{compare}{before} --after {made}"] if compare else []), f"%%chat {name}"]
+    return [f"{compare}{before} --after {made}"] if compare else []
 
 
-def _again(collections: Sequence[str], options: Options) -> str:
-    """What submits such a job once more."""
+def _again(collections: Sequence[str], options: Options, message: str) -> str:
+    """What submits such a job once more. message: why it failed; an option that it names is left at its default."""
     names = [*collections, *options.get("files", ())] or ["NAME"]
-    if options.get("custom_loss"):
-        return f"lab.train({names}, loss=fn)"
-    where = str(options.get("where") or "")
-    if "F." in where:  # Python notation
-        return f"lab.train({names}, sft=True, where={where})"
-    return f"%%train {' '.join(names)}" + " --sft" * bool(options.get("sft")) + f' --where "{where}"' * bool(where)
+    given = {name: value for name, value in options.items() if name not in _NO_OPTIONS and name not in message}
+    where, sft = str(options.get("where") or ""), bool(options.get("sft"))
+    if given or options.get("custom_loss") or "F." in where:
+        what = [repr(names), *([repr(given)] if given else []), *(["sft=True"] if sft else [])]
+        what += [f"where={where if 'F.' in where else repr(where)}"] if where else []
+        return f"lab.train({', '.join(what)}{', loss=fn' if options.get('custom_loss') else ''})"
+    return f"%%train {' '.join(names)}" + " --sft" * sft + f' --where "{where}"' * bool(where)
 
 
 def _figures(steps: list[dict[str, Any]]) -> dict[str, float]:
