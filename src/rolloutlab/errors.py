@@ -19,6 +19,7 @@
     ├── JobFailedError        a training job ended without a checkpoint
     ├── LabError              the files of the lab cannot be used
     ├── PolicyError           a policy cannot be loaded
+    │   └── TemplateTimeError  its chat template took too long
     ├── RenderingError        a conversation cannot be turned into tokens faithfully
     ├── TrainingError         a job cannot be trained
     └── CheckpointError       a checkpoint is missing or damaged
@@ -145,6 +146,10 @@ class LabError(RolloutlabError):
 
 class PolicyError(RolloutlabError):
     """A policy cannot be loaded."""
+
+
+class TemplateTimeError(PolicyError):
+    """The chat template of a policy took too long."""
 
 
 class RenderingError(RolloutlabError):

@@ -6,7 +6,7 @@ its text is not tokenized again. Sampler and trainer build the prompt of a turn 
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date
-from functools import cache, cached_property, lru_cache
+from functools import cache, cached_property, lru_cache, partial
 from itertools import takewhile
 from typing import Any
 
@@ -24,7 +24,7 @@ from rolloutlab.api.wire.chat import (
 )
 from rolloutlab.api.wire.reasoning import CLOSING, OPENING, reasoning_of, without_thought
 from rolloutlab.api.wire.trajectories import History
-from rolloutlab.errors import ContextError, RenderingError
+from rolloutlab.errors import Cancelled, ContextError, RenderingError, TemplateTimeError
 from rolloutlab.policy.byte_tokens import raw_bytes
 from rolloutlab.policy.call_forms import MarkedCalls, infer_call_form
 from rolloutlab.policy.continuation import after_prompt
@@ -32,6 +32,7 @@ from rolloutlab.policy.messages import Messages, Tools, content_of
 from rolloutlab.policy.sampled_text import is_empty, is_text_of, names_calls
 from rolloutlab.policy.splicing import Splicer, Turns, words
 from rolloutlab.policy.template_date import DATE, with_date
+from rolloutlab.policy.template_watch import template_watch
 from rolloutlab.policy.token_sequence import TokenSequence
 from rolloutlab.policy.tool_calls import CallExample, ToolCallFormat, call_example
 from rolloutlab.policy.turn_ends import TurnEnd, end_of_answers, end_of_calls
@@ -300,14 +301,18 @@ class Renderer:
     def _rendered(self, messages: list[dict[str, Any]], tools: Tools, begin: bool = True) -> str:
         self._check()
         definitions: Any = [tool.to_wire() for tool in tools] if tools else None
+        render = partial(
+            self._tokenizer.apply_chat_template,
+            messages,
+            tools=definitions,
+            add_generation_prompt=begin,
+            tokenize=False,
+            chat_template=with_date(self._tokenizer.get_chat_template(tools=definitions), self._day),
+        )
         try:
-            text = self._tokenizer.apply_chat_template(
-                messages,
-                tools=definitions,
-                add_generation_prompt=begin,
-                tokenize=False,
-                chat_template=with_date(self._tokenizer.get_chat_template(tools=definitions), self._day),
-            )
+            text = template_watch().run(render, self._check)
+        except (Cancelled, TemplateTimeError):
+            raise
         except Exception as error:  # a template is a program, and may fail in any way
             raise RenderingError(f"the chat template refuses this conversation: {error}") from error
         return str(text)

@@ -14,7 +14,7 @@ from rolloutlab.service.endpoints.body import InvalidBodyError
 
 _STATUS: dict[type[errors.RolloutlabError], int] = {
     errors.NotFoundError: 404, errors.ConflictError: 409, errors.InputError: 400, errors.RenderingError: 422,
-    errors.CheckpointError: 410, errors.LabError: 507, errors.ServiceError: 503,
+    errors.TemplateTimeError: 422, errors.CheckpointError: 410, errors.LabError: 507, errors.ServiceError: 503,
 }  # fmt: skip
 """Any other error is the service's own: 500."""
 

@@ -1,0 +1,99 @@
+"""Time limit of chat templates: they are programs that come with a policy, and one with nested loops never ends."""
+
+import ctypes
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import TypeVar
+
+from rolloutlab.errors import Cancelled, TemplateTimeError
+
+T = TypeVar("T")
+SECONDS = 30.0
+"""For one rendering, where a conversation of megabytes takes a tenth of a second."""
+_TICK = 0.25
+
+
+@dataclass
+class _Rendering:
+    begun: float
+    check: Callable[[], None]
+    error: Exception | None = None
+
+
+class TemplateWatch:
+    """A thread that ends the renderings of other threads: those that take too long, and those that are cancelled.
+
+    It costs a rendering a microsecond; counting the lines of the template takes twice the time of the rendering.
+    """
+
+    def __init__(self, seconds: float = SECONDS) -> None:
+        self._seconds = seconds
+        self._lock = threading.Lock()
+        self._running: dict[int, _Rendering] = {}
+        self._any = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def run(self, render: Callable[[], T], check: Callable[[], None]) -> T:
+        """What `render` returns. check: called meanwhile, in another thread; where it raises Cancelled, so does this.
+
+        Raises:
+            TemplateTimeError: it took too long.
+        """
+        mine, ident = _Rendering(time.monotonic(), check), threading.get_ident()
+        try:
+            try:
+                self._enter(ident, mine)
+                return render()
+            finally:
+                self._leave(ident)
+        except _StoppedError:
+            self._leave(ident)
+            raise mine.error or Cancelled from None
+
+    def _enter(self, ident: int, rendering: _Rendering) -> None:
+        with self._lock:
+            self._running[ident] = rendering
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._watch, name="rolloutlab-templates", daemon=True)
+                self._thread.start()
+        self._any.set()
+
+    def _leave(self, ident: int) -> None:
+        # The lock is held where an exception is set for this thread, which Python raises at the next call: here at the
+        # latest, never in what the thread does afterwards.
+        with self._lock:
+            self._running.pop(ident, None)
+
+    def _watch(self) -> None:
+        while self._any.wait():
+            time.sleep(_TICK)
+            with self._lock:
+                for ident, rendering in self._running.items():
+                    if self._ends(rendering):
+                        ended = ctypes.c_ulong(ident), ctypes.py_object(_StoppedError)
+                        ctypes.pythonapi.PyThreadState_SetAsyncExc(*ended)
+                if not self._running:
+                    self._any.clear()
+
+    def _ends(self, rendering: _Rendering) -> bool:
+        try:
+            rendering.check()
+        except Exception as error:  # noqa: BLE001 - raised by the rendering
+            rendering.error = error
+        if rendering.error is None and time.monotonic() - rendering.begun > self._seconds:
+            what = f"the chat template took more than {self._seconds:g} s for one conversation"
+            rendering.error = TemplateTimeError(what, hint="a policy whose chat_template has no endless loop")
+        return rendering.error is not None
+
+
+class _StoppedError(BaseException):
+    """Raised in the thread of a rendering that is to end; no template can catch it."""
+
+
+@cache
+def template_watch() -> TemplateWatch:
+    """The watch of this process."""
+    return TemplateWatch()
