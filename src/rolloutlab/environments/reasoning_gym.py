@@ -89,7 +89,8 @@ def final_answer(text: str) -> str:
     The last of `<answer>...</answer>`; else what follows the last "answer is" or "answer:", without a full stop; else
     the whole text.
     """
-    if tagged := _TAGGED.findall(text):
+    before, closing, _ = text.rpartition("</answer>")  # tags that do not close would each be followed to the end
+    if tagged := _TAGGED.findall(before + closing):
         return str(tagged[-1]).strip()
     _, *after = _BEFORE_FINAL.split(text)
     if after and (final := after[-1].strip().partition("\n")[0].strip("*`$ ")):

@@ -58,13 +58,16 @@ def infer_call_form(example: CallExample, end: str) -> ToolCallFormat | MarkedCa
     return ToolCallFormat.of(example, end)
 
 
-def _xml(function: str, parameter: str, text: str, tools: Sequence[FunctionTool]) -> list[Call] | None:
-    """One call in XML. function, parameter: patterns with the groups `name`, `rest`, and `key`, `value`.
+def _xml(function: str, parameter: str, closing: str, text: str, tools: Sequence[FunctionTool]) -> list[Call] | None:
+    """One call in XML. function, parameter: patterns with the groups `name`, `rest`, and `key`, `value`; its end.
 
     The types of the values are those of the tool's parameters, by the parser of transformers.
     """
     call = re.fullmatch(function, text.strip(), re.DOTALL)
-    if call is None or re.sub(parameter, "", call["rest"], flags=re.DOTALL).strip():
+    # What follows the last parameter is checked first: a pattern looks for the end of each that has none up to the end.
+    if call is None or call["rest"].rpartition(closing)[2].strip():
+        return None
+    if re.sub(parameter, "", call["rest"], flags=re.DOTALL).strip():
         return None
     keys = [each["key"] for each in re.finditer(parameter, call["rest"], re.DOTALL)]
     if len({*keys}) < len(keys):
@@ -108,15 +111,17 @@ class _JsonNames(ast.NodeTransformer):
         return ast.Constant(constants[node.id]) if node.id in constants else node
 
 
-_PARAMETER = r"<parameter=(?P<key>[^>\n]+)>\n?(?P<value>.*?)\n?</parameter>"
+_PARAMETER = r"<parameter=(?P<key>[^>\n]{1,200})>\n?(?P<value>.*?)\n?</parameter>"
 _ARGUMENT = r"<arg_key>(?P<key>[^<]+)</arg_key>\s*<arg_value>(?P<value>.*?)</arg_value>"
 _FORMS = (
     MarkedCalls(
         "<tool_call>",
         "</tool_call>",
-        partial(_xml, r"<function=(?P<name>[^>\n]+)>(?P<rest>.*)</function>", _PARAMETER),
+        partial(_xml, r"<function=(?P<name>[^>\n]{1,200})>(?P<rest>.*)</function>", _PARAMETER, "</parameter>"),
     ),
-    MarkedCalls("<tool_call>", "</tool_call>", partial(_xml, r"(?P<name>[^\s<{]+)(?P<rest>.*)", _ARGUMENT)),
+    MarkedCalls(
+        "<tool_call>", "</tool_call>", partial(_xml, r"(?P<name>[^\s<{]{1,200})(?P<rest>.*)", _ARGUMENT, "</arg_value>")
+    ),
     MarkedCalls("<|tool_call_start|>", "<|tool_call_end|>", _python),
 )
 """Qwen3.5 and Nemotron 3; GLM-4.5; LFM2."""

@@ -14,8 +14,8 @@ _ENDS = re.compile(r"<\|(?:end|return|call)\|>")
 _SPECIAL = re.compile(r"<\|\w+\|>")
 _BEGUN = re.compile(r"<(?:\|\w*\|?)?$")
 _HEADER = re.compile(
-    r"\s*(?:<\|start\|>assistant)?\s*(?:to=(?P<before>[\w.-]+)\s*)?"
-    r"<\|channel\|>(?P<channel>analysis|commentary|final)\s*(?:to=(?P<after>[\w.-]+)\s*)?(?:<\|constrain\|>)?\w*\s*"
+    r"\s*+(?:<\|start\|>assistant)?\s*+(?:to=(?P<before>[\w.-]++)\s*+)?"
+    r"<\|channel\|>(?P<channel>analysis|commentary|final)\s*+(?:to=(?P<after>[\w.-]++)\s*+)?(?:<\|constrain\|>)?\w*+\s*+"
 )
 _FUNCTIONS = "functions."
 

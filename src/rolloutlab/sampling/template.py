@@ -197,7 +197,8 @@ def _check_no_representation(text: str, row: Mapping[str, Any], function: str) -
     None where JSON has the same text, `[2, 1]`, where a text of the row has it, or where it is short and not all of
     the text: `['a']`.
     """
-    if not re.search(r"[\[{].*[]}]", text, re.DOTALL):
+    opening = min((place for mark in "[{" if (place := text.find(mark)) >= 0), default=len(text))
+    if max(text.rfind("]"), text.rfind("}")) < opening:
         return
     for path, value in _containers(dict(row), "row"):
         written = repr(value)

@@ -68,7 +68,8 @@ def _without(secrets: Sequence[str], text: str) -> str:
 
 def names_a_thing(words: str) -> bool:
     """Whether an error is about a model, a job or the like, and not about the path that was asked for."""
-    return _OF_WHAT_IS_THERE.search(re.sub(r"\S*/\S*", "", words)) is not None  # of a path, `/v1/models` says nothing
+    without_paths = " ".join(word for word in words.split() if "/" not in word)  # `/v1/models` says nothing
+    return _OF_WHAT_IS_THERE.search(without_paths) is not None
 
 
 def root_cause(error: BaseException) -> str | None:

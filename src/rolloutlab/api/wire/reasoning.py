@@ -13,10 +13,11 @@ _ON_ITS_LINE = re.compile(rf"(^|\n)[ \t]*{CLOSING}|{CLOSING}[ \t]*(\n|$)")
 UNREAD = "unread_reasoning"
 """Property of a Choice: the mark of reasoning that is in its answer, since the service does not read it."""
 _MARK = re.compile(
-    r"[<\[◁]\|?/?(?!\|)[^\s<>\[\]|◁▷]*(?:think|thought|reason|channel|analysis|scratchpad)[^\s<>\[\]|◁▷]*\|?[>\]▷]",
+    r"[<\[◁]\|?/?(?!\|)[^\s<>\[\]|◁▷]{0,60}(?:think|thought|reason|channel|analysis|scratchpad)"
+    r"[^\s<>\[\]|◁▷]{0,60}\|?[>\]▷]",  # else marks that do not close take the square of their length
     re.IGNORECASE,
 )
-_CLOSED = re.compile(rf"(?:{_MARK.pattern}\s*\w*\s*{_MARK.pattern}|{CLOSING})\s*", re.IGNORECASE)
+_CLOSED = re.compile(rf"(?:{_MARK.pattern}\s*+\w*+\s*+{_MARK.pattern}|{CLOSING})\s*", re.IGNORECASE)
 _READ = {OPENING, CLOSING, "<|channel|>"}  # harmony's channels are read
 
 

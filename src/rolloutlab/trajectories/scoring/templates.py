@@ -12,7 +12,7 @@ from rolloutlab.store.models import StoredTrajectory
 NAMESPACES = ("item", "sample")
 SAMPLE = ("output_text", "output_json", "output_tools", "choices", "output_audio")
 """What `sample` has."""
-_REFERENCE = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
+_REFERENCE = re.compile(r"\{\{((?:(?!\{\{).)*?)\}\}", re.DOTALL)
 _STEP = re.compile(r"\.([\w$@:-]+)|\[(\d+)\]|\[\"([^\"]*)\"\]|\['([^']*)'\]")
 
 
