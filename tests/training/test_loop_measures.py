@@ -198,3 +198,84 @@ def test_a_reward_that_an_environment_changed_to_is_another_one(session):
         "mean reward of rounds 1 to 2: of another measure (reward)",
         "held-out mean of steps 0 to 2: of another measure (reward)",
     ]
+
+
+SCORED = """
+import heapq
+import numpy as np
+
+WEIGHTS, CACHE, COUNTS, LOG, HEAP = {"long": 1.0}, {}, np.zeros(3), [], []
+
+def cached(store, key, compute):
+    if key not in store:
+        store[key] = compute(key)
+    return store[key]
+
+def reward(answer):
+    parts = {}
+    parts["long"] = WEIGHTS["long"] * cached(CACHE, answer, len)
+    COUNTS[len(answer) % 3] += 1
+    log = LOG
+    log.append(answer)
+    heapq.heappush(HEAP, len(answer))
+    return parts
+"""
+
+
+def scored_in(cell):
+    names = {"__name__": "notebook"}
+    exec(cell, names)
+    return names
+
+
+def test_what_scoring_itself_changes_is_no_other_measure_and_a_setting_on_its_line_is(session):
+    names = scored_in(SCORED)
+    made = loop(session, names["reward"], held_out=ROWS)
+    assert made.changes == []
+    assert made.history["reward"].notna().tolist() == [True, True, False]
+    assert len(names["LOG"]) > len(names["CACHE"]) > 0
+
+    session.reward("letters", names["reward"], overwrite=True)  # fills the cache further
+    names["reward"]("another answer")
+    assert loop(session, names["reward"], jobs=1, held_out=ROWS).changes == []
+    assert loop(session, scored_in(SCORED)["reward"], jobs=1, held_out=ROWS).changes == []  # as after a restart
+
+    names["WEIGHTS"] = {"long": 100.0}
+    other = loop(session, names["reward"], jobs=1, held_out=ROWS)
+    assert [line.partition(",")[0] for line in other.changes] == [
+        "mean reward of rounds 1 to 4: of another measure (reward)",
+        "held-out mean of steps 0 to 4: of another measure (reward)",
+    ]
+
+
+def test_what_an_environment_counts_is_no_other_measure(session):
+    class Say:
+        played = 0
+
+        def __init__(self, row): ...
+
+        def reset(self, seed):
+            type(self).played += 1
+            return "say"
+
+        def step(self, answer):
+            return Step("ok", float(len(answer)), done=True)
+
+    given = {"over": ROWS, "n": 2, "jobs": 1, "max_tokens": 4, "seed": 1, "held_out": ROWS, "say": [].append}
+    for _ in range(2):
+        assert session.loop("letters", env=Say, **given).changes == []
+    assert Say.played > 4
+
+
+def test_rewards_of_an_earlier_version_are_compared_by_their_text_and_a_line_says_so(session):
+    loop(session, jobs=1)
+    earlier = """json_set(json_remove(options, '$.parts', '$.fingerprints'), '$.digests.hundreds', 'ab12')"""
+    session.store._database.execute(f"UPDATE scorings SET options = {earlier}")
+    lines: list[str] = []
+    assert loop(session, hundreds, lines, jobs=1).changes == []
+    assert lines[0] == (
+        "some means are of an earlier version: whether their reward was the same is told by its source text alone"
+    )
+    assert [line.partition(",")[0] for line in loop(session, ones, jobs=1).changes] == [
+        "mean reward of rounds 1 to 2: of another measure (reward)"
+    ]

@@ -1,177 +1,394 @@
-"""Digest of what gives rewards: equal for the same code, constants and settings of functions, objects and classes."""
+"""Digests of what gives rewards, part by part: equal for equal code, constants and settings of what it uses."""
 
+import copyreg
 import dis
 import functools
 import inspect
+import io
+import itertools
+import marshal
+import os
 import re
 import sys
-import sysconfig
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from hashlib import sha256
-from itertools import chain
-from pathlib import Path
-from types import CodeType, FunctionType, MethodType, ModuleType
+from enum import Enum
+from hashlib import blake2b
+from types import BuiltinMethodType, CodeType, FunctionType, MappingProxyType, MethodType, MethodWrapperType, ModuleType
 from typing import Any
 
+from rolloutlab.sampling.array_digest import array_text
+from rolloutlab.sampling.source_digest import is_installed, is_of_user, is_of_user_class, sources_digest
+
 _PLAIN = (int, float, complex, str, bytes, bool, type(None), type(...))
-_FILLED = (list, dict, set, deque)
-_FILLING = {
-    *("append", "appendleft", "add", "update", "setdefault", "pop", "popleft", "popitem", "extend", "insert"),
-    *("clear", "discard", "remove"),
-}
-_MAKING = {"__init__", "__post_init__", "__new__", "__setstate__"}
 _OF_CLASS = {
     *("__module__", "__qualname__", "__doc__", "__dict__", "__weakref__", "__annotations__", "__abstractmethods__"),
     *("__static_attributes__", "__firstlineno__", "_abc_impl", "__slots__", "__dataclass_fields__"),
 }
-_MOST = 5_000
-"""Objects that are looked at: settings are few, and more are the contents of a model or of a data set."""
-_LIBRARIES = tuple(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib"))
-_OWN = Path(__file__).resolve().parents[1]
+_FIELDS = {"__pydantic_fields__", "__attrs_attrs__"}
+_DEPTH = 4
+"""Levels of attributes and items that have a part of their own; what is deeper is part of the level above."""
+_ITEMS = 64
+"""Items of a container that are parts of their own: those of more are its data."""
+_PARTS = 200
+"""Parts below one name; with more, fewer levels have their own."""
+_LOOKED_AT = 50_000
+"""Objects below one name whose contents are looked at one by one; arrays, frames and plain data count as one."""
+_STACK = 150
+_MARSHAL = 2
+"""The version without references, whose bytes are the same for equal data."""
 
 
-def code_digest(value: Any) -> str:
-    """SHA-256 of a function, object or class: its code, constants, closure and attributes, and what it names.
+def described(value: Any, root: str, like: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
+    """A digest for each part of a function, object or class and of what it names, by a path that lasts.
 
-    Code and modules of installed packages are compared by name, and so are objects without readable state, such as
-    locks and clients inside of clients. What its own code changes while it runs, such as a count or a cache, is state
-    and no setting, and is left out.
+    Parts are globals, closure cells, attributes and items, as `__main__:WEIGHTS|['long']`. Functions and classes are
+    compared by what they do. Code and modules of installed packages are compared by name, and objects of theirs by how
+    they are pickled or by their attributes; of objects inside of these only plain public attributes count.
+
+    root: how the paths of `value` itself begin. like: an earlier description, whose paths are as deep.
     """
-    described = "\n".join(_Description().lines(value))
-    return sha256(f"{sys.version_info[:2]}\n{described}".encode(errors="surrogatepass")).hexdigest()
+    return _Description(like).parts_of(root, value)
+
+
+def changed_parts(one: Mapping[str, str], other: Mapping[str, str]) -> set[str]:
+    """The paths at which two descriptions differ, without those below others.
+
+    A name that only one of them has does not count: code that names something else differs itself, and the rest was
+    not there yet, such as a module that is imported when a function first runs.
+    """
+    roots = [{_root(path) for path in each} for each in (one, other)]
+    both = roots[0] & roots[1]
+    differing = {p for p in one.keys() | other.keys() if one.get(p) != other.get(p) and _root(p) in both}
+    return {path for path in differing if not is_part(path, differing - {path})}
+
+
+def is_part(path: str, of: Iterable[str]) -> bool:
+    """Whether a path is one of some, or below one of them."""
+    return any(path == each or (path.startswith(each) and path[len(each)] in ".[(") for each in of)
+
+
+def _root(path: str) -> str:
+    return path.partition("|")[0]
 
 
 @dataclass
-class _Changed:
-    """Names that code assigns outside of what makes an object, and names of containers that it fills."""
+class _Node:
+    """An object without what it is made of. children: with how they are found in it, and whether they are internals.
 
-    assigned: set[str] = field(default_factory=set)
-    filled: set[str] = field(default_factory=set)
+    whole: its children have no path that lasts, or are no settings by themselves.
+    """
 
-    def leaves_out(self, name: str, value: Any) -> bool:
-        return name in self.assigned or (name in self.filled and isinstance(value, _FILLED))
+    text: str
+    children: list[tuple[str, Any, bool]] = field(default_factory=list)
+    whole: bool = False
 
 
 class _Description:
-    """Lines that differ where values do. An object is described once, so that circles and shared parts end."""
+    """Describes values below names, one after another: code before data, as there may be too much data to look at."""
 
-    def __init__(self) -> None:
-        self._seen: dict[int, tuple[int, Any]] = {}  # the object is kept, so that its id stays its own
+    def __init__(self, like: Mapping[str, str]) -> None:
+        self._like = like
+        self._parts: dict[str, str] = {}
+        self._code: deque[tuple[str, Any]] = deque()
+        self._data: deque[tuple[str, Any]] = deque()
+        self._named: dict[str, Any] = {}
+        self._folded: dict[tuple[int, bool], str] = {}
+        self._kept: list[Any] = []  # so that an id stays that of its object
+        self._stack: dict[int, int] = {}
+        self._left, self._now = 0, ""
 
-    def lines(self, value: Any, *, inside: bool = False) -> Iterator[str]:
-        """inside: of an object of an installed package, whose own such objects are its internals."""
-        try:
-            described = list(self._lines(value, inside=inside))
-        except Exception:  # noqa: BLE001 - of the value's own methods: it cannot be compared
-            described = [f"unreadable {type(value).__name__}"]
-        yield from described
+    def parts_of(self, root: str, value: Any) -> dict[str, str]:
+        self._name(root, value)
+        while self._code or self._data:
+            name, each = (self._code or self._data).popleft()
+            self._left, self._now = _LOOKED_AT, name
+            self._parts |= self._expanded(f"{name}|", each)
+        return self._parts
 
-    def _lines(self, value: Any, *, inside: bool) -> Iterator[str]:
+    def _name(self, name: str, value: Any) -> bool:
+        """Describe a value by a name. False: the name is another object's."""
+        if name not in self._named:
+            self._named[name] = value
+            is_code = isinstance(value, FunctionType | MethodType | ModuleType | type | functools.partial)
+            (self._code if is_code else self._data).append((name, value))
+        return self._named[name] is value
+
+    def _expanded(self, path: str, value: Any) -> dict[str, str]:
+        known = self._like.get(f"{path}.depth()")
+        for depth in [int(known)] if known else range(_DEPTH, 0, -1):
+            parts: dict[str, str] = {}
+            self._expand(path, value, False, depth, parts)
+            if len(parts) <= _PARTS:
+                break
+        return parts | ({f"{path}.depth()": str(depth)} if depth < _DEPTH or known else {})
+
+    def _expand(self, path: str, value: Any, inside: bool, depth: int, parts: dict[str, str]) -> None:
+        node = self._node(value, inside)
+        if not depth or node.whole or not node.children or id(value) in self._stack:
+            parts[path] = self._fold(value, inside, node)[0]
+            return
+        parts[path] = _hashed(node.text)
+        self._stack[id(value)] = len(self._stack)
+        for label, child, is_inside in node.children:
+            if len(parts) <= _PARTS or depth == 1:
+                self._expand(path + label, child, is_inside, depth - 1, parts)
+        del self._stack[id(value)]
+
+    def _fold(self, value: Any, inside: bool, node: _Node | None = None) -> tuple[str, int]:
+        """A digest of an object with all that it is made of, and the outermost object that it leads back to.
+
+        It is the same wherever the object was found, so that it depends on no order in which objects are looked at.
+        """
+        own, outermost = len(self._stack), _STACK
         if type(value) in _PLAIN:
-            yield f"{type(value).__name__} {value!r}"
-            return
-        if id(value) in self._seen or len(self._seen) >= _MOST:
-            yield f"seen {self._seen.get(id(value), (-1,))[0]}"
-            return
-        if not isinstance(value, tuple):  # equal constants may be one object or several
-            self._seen[id(value)] = len(self._seen), value
-        if isinstance(value, dict | set | frozenset | list | tuple | deque):
-            yield from self._container(value, inside=inside)
-        elif isinstance(value, ModuleType | re.Pattern):
-            yield f"module {value.__name__} {_module_text(value)}" if isinstance(value, ModuleType) else repr(value)
-        elif isinstance(value, FunctionType):
-            yield from self._function(value)
-        elif isinstance(value, CodeType):
-            yield from self._code(value)
-        elif isinstance(value, type):
-            yield from self._class(value)
-        elif parts := _parts(value):
-            yield from self._each(parts, inside=False)
-        else:
-            yield from self._object(value, inside=inside)
+            return _hashed(self._node(value, inside).text), outermost
+        if id(value) in self._stack:
+            return f"up {own - self._stack[id(value)]}", self._stack[id(value)]
+        if digest := self._folded.get((id(value), inside)):
+            return digest, outermost
+        self._left -= 1
+        if self._left < 0 or own >= _STACK:
+            return _hashed(type(value).__qualname__), outermost
+        node = node or self._node(value, inside)
+        self._kept.append(value)
+        self._stack[id(value)] = own
+        lines = []
+        for label, child, is_inside in node.children:
+            digest, back = self._fold(child, is_inside)
+            outermost = min(outermost, back)
+            lines.append(f"{label} {digest}")
+        del self._stack[id(value)]
+        digest = _hashed("\n".join([node.text, *sorted(lines)]))
+        if outermost >= own:
+            self._folded[id(value), inside] = digest
+            return digest, _STACK
+        return digest, outermost
 
-    def _container(self, value: Any, *, inside: bool) -> Iterator[str]:
-        yield f"{type(value).__name__} {len(value)}"
-        if isinstance(value, set | frozenset):
-            yield from sorted("\n".join(self.lines(each, inside=inside)) for each in value)
-        else:
-            yield from self._each(chain(*value.items()) if isinstance(value, dict) else value, inside=inside)
+    def _node(self, value: Any, inside: bool) -> _Node:
+        try:
+            return self._read(value, inside)
+        except Exception:  # noqa: BLE001 - of the value's own methods: it cannot be compared
+            return _Node(f"unreadable {type(value).__name__}")
 
-    def _each(self, values: Any, *, inside: bool) -> Iterator[str]:
-        for value in values:
-            yield from self.lines(value, inside=inside)
-
-    def _function(self, function: FunctionType) -> Iterator[str]:
-        if _is_installed(function.__code__.co_filename):
-            yield f"function {function.__module__}.{function.__qualname__}"
-            cells = map(_content, function.__closure__ or ())  # of a decorator, the function that it wraps
-            yield from self._each([each for each in cells if isinstance(each, FunctionType)], inside=True)
-            return
-        yield "function"
-        attributes = {name: each for name, each in vars(function).items() if name != "__wrapped__"}
-        yield from self._each((function.__defaults__, function.__kwdefaults__, attributes), inside=False)
-        changed = _changed_by([function.__code__])
-        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-            content = _content(cell)
-            if not changed.leaves_out(name, content):
-                yield from self.lines(content)
-        yield from self._code(function.__code__)
-        for name in sorted(_globals_of(function.__code__)):
-            if name in function.__globals__ and not changed.leaves_out(name, function.__globals__[name]):
-                yield f"global {name}"
-                yield from self.lines(function.__globals__[name])
-
-    def _code(self, code: CodeType) -> Iterator[str]:
-        names = code.co_names, code.co_varnames, code.co_freevars, code.co_argcount, code.co_kwonlyargcount
-        yield f"code {code.co_code.hex()} {code.co_exceptiontable.hex()} {names} {code.co_flags}"
-        yield from self._each(code.co_consts, inside=False)
-
-    def _class(self, of: type) -> Iterator[str]:
-        if _is_library_class(of):
-            yield f"class {of.__module__}.{of.__qualname__}"
-            return
-        yield f"class {of.__name__}"
-        yield from self._each(of.__bases__, inside=False)
-        changed = _changed_by(_methods(of))
-        for name, each in vars(of).items():
-            if name not in _OF_CLASS and not changed.leaves_out(name, each):
-                yield f"attribute {name}"
-                yield from self.lines(each)
-
-    def _object(self, value: Any, *, inside: bool) -> Iterator[str]:
+    def _read(self, value: Any, inside: bool) -> _Node:
         of = type(value)
-        yield from self.lines(of)
-        library = _is_library_class(of)
-        if library and inside:
+        if of in _PLAIN:
+            return _Node(f"{of.__name__} {value!r}")
+        if isinstance(value, Enum):
+            return _Node(f"{_class_name(of)} {value._name_}", [(".value", value._value_, inside), *_own_class(of)])
+        if isinstance(value, dict | list | tuple | set | frozenset | deque):
+            return self._container(value, inside)
+        if isinstance(value, FunctionType):
+            return self._function(value)
+        if isinstance(value, CodeType):
+            return self._code_of(value)
+        if isinstance(value, type):
+            name = _class_name(value)
+            is_described_here = not is_of_user_class(value) or (self._name(name, value) and name != self._now)
+            return _Node(name) if is_described_here else self._class(value)
+        return self._simple(value, inside) or self._object(value, inside)
+
+    def _simple(self, value: Any, inside: bool) -> _Node | None:
+        """What is made of few things that are known; None for other objects."""
+        if isinstance(value, ModuleType):
+            self._module(value, None)
+            return _Node(f"module {value.__name__}")
+        if isinstance(value, re.Pattern):
+            return _Node(f"pattern {value.pattern!r} {value.flags}")
+        if isinstance(value, BuiltinMethodType | MethodWrapperType):
+            own = getattr(value, "__self__", None)
+            bound = [] if own is None or isinstance(own, ModuleType) else [(".__self__", own, False)]
+            return _Node(f"builtin {value.__qualname__}", bound)
+        if parts := _parts(value):
+            return _Node(type(value).__name__, [(f".{name}", each, False) for name, each in parts.items()])
+        if value is os.environ or isinstance(value, io.IOBase):
+            return _Node(type(value).__name__)
+        if array := array_text(value, inside=inside):
+            return _Node(array[0], [(f"[{i}]", each, inside) for i, each in enumerate(array[1])], whole=True)
+        return None
+
+    def _container(self, value: Any, inside: bool) -> _Node:
+        of, own = type(value), []
+        if is_of_user_class(of):
+            own = [*_own_class(of), *((f".{name}", each, False) for name, each in (_state(value) or {}).items())]
+        if factory := getattr(value, "default_factory", None):
+            own.append((".default_factory", factory, False))
+        text = f"{of.__name__} {len(value)}"
+        if isinstance(value, set | frozenset):
+            return _Node(text, [*(("", each, inside) for each in value), *own], whole=True)
+        if isinstance(value, dict):
+            return self._dict(value, text, own, inside)
+        plain = _plain(list(value))
+        if plain is not None:
+            return _Node(f"{text} {plain}", own)
+        items = [(f"[{i}]", each, inside) for i, each in enumerate(value)]
+        return _Node(text, [*items, *own], whole=len(value) > _ITEMS)
+
+    def _dict(self, value: Any, text: str, own: list[tuple[str, Any, bool]], inside: bool) -> _Node:
+        """In no order: a dictionary that was made from a set has another one in each kernel."""
+        if isinstance(value, OrderedDict):
+            text += f" {[self._fold(key, inside)[0] for key in value]}"
+        if len(value) > _ITEMS:
+            pairs: list[Any] = list(value.items())
+            with suppress(TypeError):
+                pairs.sort()
+            plain = _plain(pairs)
+            if plain is not None:
+                return _Node(f"{text} {plain}", own)
+            return _Node(text, [*(("", pair, inside) for pair in value.items()), *own], whole=True)
+        if all(type(key) in _PLAIN for key in value):
+            keys = sorted(map(repr, value))
+            return _Node(f"{text} {keys}", [*((f"[{key!r}]", each, inside) for key, each in value.items()), *own])
+        return _Node(text, [*(("", pair, inside) for pair in value.items()), *own], whole=True)
+
+    def _function(self, function: FunctionType) -> _Node:
+        cells = zip(function.__code__.co_freevars, map(_content, function.__closure__ or ()), strict=True)
+        defaults = [("(defaults)", function.__defaults__), ("(keywords)", function.__kwdefaults__)]
+        attributes = [(f".{name}", each) for name, each in sorted(vars(function).items()) if name != "__wrapped__"]
+        parts = [*((f"({name})", each) for name, each in cells), *defaults, *attributes]
+        parts = [part for part in parts if part[1] is not None and part[1] != {}]
+        if is_installed(function.__code__.co_filename):  # of a decorator, the function that it wraps
+            children = [(label, each, True) for label, each in parts]
+            return _Node(f"function {function.__module__}.{function.__qualname__}", children)
+        self._globals(function.__code__, function.__globals__)
+        text = self._fold(function.__code__, inside=False)[0]
+        return _Node(f"function {text}", [(label, each, False) for label, each in parts])
+
+    def _code_of(self, code: CodeType) -> _Node:
+        names = code.co_names, code.co_varnames, code.co_freevars, code.co_argcount, code.co_kwonlyargcount
+        text = f"code {code.co_code.hex()} {code.co_exceptiontable.hex()} {names} {code.co_flags}"
+        return _Node(text, [(f"[{i}]", each, False) for i, each in enumerate(code.co_consts)], whole=True)
+
+    def _globals(self, code: CodeType, names: dict[str, Any]) -> None:
+        """Describe the globals that code uses, each by its name, and what it takes of modules of the user's."""
+        module = str(names.get("__name__"))
+        steps = [step for step in dis.get_instructions(code) if step.opname not in {"PRECALL", "CACHE", "EXTENDED_ARG"}]
+        for i, step in enumerate(steps):
+            if step.opname in {"LOAD_GLOBAL", "LOAD_NAME"} and step.argval in names:
+                following = itertools.takewhile(lambda s: s.opname in {"LOAD_ATTR", "LOAD_METHOD"}, steps[i + 1 :])
+                self._global(module, step.argval, names[step.argval], [each.argval for each in following])
+            elif step.opname == "IMPORT_NAME":
+                level, taken = steps[i - 2].argval, steps[i - 1].argval or ()
+                package = str(names.get("__package__") or "")
+                self._import(level, step.argval, package, taken, taken or code.co_names)
+        for each in code.co_consts:
+            if isinstance(each, CodeType):
+                self._globals(each, names)
+
+    def _global(self, module: str, name: str, value: Any, attributes: Sequence[str]) -> None:
+        self._name(f"{module}:{name}", f"module {value.__name__}" if isinstance(value, ModuleType) else value)
+        if isinstance(value, ModuleType):
+            self._module(value, attributes or None)
+
+    def _module(self, module: ModuleType, attributes: Sequence[str] | None) -> None:
+        """Describe what is taken of a module of the user's: a chain of attributes, or all where that is not known."""
+        name, own = module.__name__, vars(module)
+        if not is_of_user(module):
             return
+        if attributes:
+            if attributes[0] in own:
+                self._global(name, attributes[0], own[attributes[0]], attributes[1:])
+        elif name != "__main__" and self._name(f"module {name}", sorted(each for each in own if each[:2] != "__")):
+            for each, value in sorted(own.items()):
+                if not each.startswith("__"):
+                    is_module = isinstance(value, ModuleType)  # what is taken of it is told by the functions here
+                    self._name(f"{name}:{each}", f"module {value.__name__}" if is_module else value)
+
+    def _import(self, level: int, name: str, package: str, taken: Sequence[str], used: Sequence[str]) -> None:
+        """Describe a module that a function imports when it runs: by its files, and by what it holds if it is there."""
+        for each, text in sources_digest("." * level + name, package, taken).items():
+            self._name(f"import {each}", text)
+            module = sys.modules.get(each)
+            for attribute in used if module else ():
+                self._module(module, [attribute]) if module else None
+
+    def _class(self, of: type) -> _Node:
+        children = [(f"(base {i})", base, False) for i, base in enumerate(of.__bases__)]
+        children += [("(metaclass)", type(of), False)]
+        members = getattr(of, "__members__", {}) if issubclass(of, Enum) else {}
+        children += [(f".{name}", member._value_, False) for name, member in members.items()]
+        for name, each in sorted(vars(of).items()):
+            is_set = name in _FIELDS or type(each) in _PLAIN or hasattr(each, "__get__") or not name.startswith("__")
+            hidden = name in _OF_CLASS or name in members or (members and name.startswith("_") and name.endswith("_"))
+            if is_set and not hidden:
+                children.append((f".{name}", each, False))
+        return _Node(f"class {of.__name__}", children)
+
+    def _object(self, value: Any, inside: bool) -> _Node:
+        of = type(value)
+        text, children = _class_name(of), list(_own_class(of))
+        library = not is_of_user_class(of)
         wrapped = getattr(value, "__wrapped__", None)  # of functools.lru_cache, for instance
         if wrapped is not None:
-            yield from self.lines(wrapped)
-            return
-        state = _state(value)
-        if state is None:
-            shown = repr(value) if library else ""
-            yield "" if " at 0x" in shown else shown
-            return
-        changed = _changed_by(_methods(of))
-        for name, each in sorted(state.items()):
+            return _Node(text, [(".__wrapped__", wrapped, False)])
+        text += "".join(f" {base.__repr__(value)}" for base in _PLAIN[:5] if isinstance(value, base))
+        if library and (not inside or of.__module__.partition(".")[0] in sys.stdlib_module_names):
+            pickled = _pickled(value)
+            if pickled is not None:
+                return _Node(text, [(f"({i})", each, True) for i, each in enumerate(pickled)])
+        if isinstance(value, Mapping) and library and not inside:
+            return _Node(text, [("", dict(value), True)])
+        for name, each in sorted((_state(value) or {}).items()):
             lazy = isinstance(inspect.getattr_static(of, name, None), functools.cached_property)
-            if not lazy and not changed.leaves_out(name, each):
-                yield f"attribute {name}"
-                yield from self.lines(each, inside=library)
+            internal = library and inside and (name.startswith("_") or type(each) not in _PLAIN)
+            if not lazy and not internal:
+                children.append((f".{name}", each, library))
+        return _Node(text, children)
 
 
-def _parts(value: Any) -> tuple[Any, ...]:
+def _own_class(of: type) -> list[tuple[str, Any, bool]]:
+    return [("(class)", of, False)] if is_of_user_class(of) else []
+
+
+def _class_name(of: type) -> str:
+    return f"class {of.__module__}.{of.__qualname__}"
+
+
+def _hashed(text: str) -> str:
+    return blake2b(text.encode(errors="surrogatepass"), digest_size=8).hexdigest()
+
+
+def _plain(values: list[Any]) -> str | None:
+    """A digest of plain data of any depth; None where something else is among it."""
+    if not {type(each) for each in values} <= {*_PLAIN, tuple, list, dict, set, frozenset}:
+        return None  # marshal takes arrays for their bytes
+    try:
+        return blake2b(marshal.dumps(values, _MARSHAL), digest_size=16).hexdigest()
+    except ValueError:
+        return None
+
+
+def _pickled(value: Any) -> list[Any] | None:
+    """What a class of an installed package says that its object is made of; None where it says nothing."""
+    of = type(value)
+    names = ("__reduce__", "__reduce_ex__", "__getstate__")
+    says = of in copyreg.dispatch_table or any(getattr(of, name) is not getattr(object, name) for name in names)
+    if not says and getattr(value, "__dict__", None) is not None:
+        return None
+    reduce = copyreg.dispatch_table.get(of)
+    try:
+        made = reduce(value) if reduce else value.__reduce_ex__(4)
+    except Exception:  # noqa: BLE001 - of a class that cannot be pickled
+        return None
+    if isinstance(made, str):
+        return [made]
+    function, arguments, *more = made
+    return [function, arguments, *(each if i == 0 else list(each) for i, each in enumerate(more[:3]) if each)]
+
+
+def _parts(value: Any) -> dict[str, Any]:
     """What a partial, a method or a descriptor is made of; nothing for anything else."""
     if isinstance(value, functools.partial):
-        return value.func, value.args, value.keywords
+        return {"func": value.func, "args": value.args, "keywords": value.keywords}
     if isinstance(value, MethodType):
-        return value.__func__, value.__self__
-    names = ("fget", "fset", "fdel") if isinstance(value, property) else ("__func__", "func")
-    descriptors: Any = property | staticmethod | classmethod | functools.cached_property
-    return tuple(getattr(value, name, None) for name in names) if isinstance(value, descriptors) else ()
+        return {"__func__": value.__func__, "__self__": value.__self__}
+    names = ("fget", "fset", "fdel") if isinstance(value, property) else ("__func__", "func", "args", "keywords")
+    descriptors: Any = property | staticmethod | classmethod | functools.cached_property | functools.partialmethod
+    named = {name: getattr(value, name, None) for name in names} if isinstance(value, descriptors) else {}
+    return {name: each for name, each in named.items() if each is not None}
 
 
 def _state(value: Any) -> dict[str, Any] | None:
@@ -184,9 +401,12 @@ def _state(value: Any) -> dict[str, Any] | None:
     return named | {str(name): each for name, each in dict(kept or {}).items()}
 
 
-def _slots(of: type) -> Sequence[str]:
+def _slots(of: type) -> Iterator[str]:
+    """The names of slots, as attributes have them: those with two underscores have the name of the class before it."""
     slots = vars(of).get("__slots__", ())
-    return [slots] if isinstance(slots, str) else list(slots)
+    for name in [slots] if isinstance(slots, str) else slots:
+        is_private = name.startswith("__") and not name.endswith("__")
+        yield f"_{of.__name__.lstrip('_')}{name}" if is_private else name
 
 
 def _content(cell: Any) -> Any:
@@ -194,77 +414,3 @@ def _content(cell: Any) -> Any:
         return cell.cell_contents
     except ValueError:  # it has no value yet
         return None
-
-
-def _methods(of: type) -> Iterator[CodeType]:
-    """The code that runs once an object is made."""
-    for each in of.__mro__:
-        for name, value in vars(each).items():
-            for part in (
-                value,
-                *(getattr(value, attribute, None) for attribute in ("fget", "fset", "__func__", "func")),
-            ):
-                if isinstance(part, FunctionType) and name not in _MAKING:
-                    yield inspect.unwrap(part).__code__
-
-
-def _changed_by(codes: Any) -> _Changed:
-    changed = _Changed()
-    for code in codes:
-        steps = list(dis.get_instructions(code))
-        lines: dict[int, set[str]] = {}
-        stores, line = set(), 0
-        for step, following in zip(steps, [*steps[1:], None], strict=True):
-            line = step.starts_line or line
-            if step.opname in {"STORE_ATTR", "DELETE_ATTR", "STORE_GLOBAL", "DELETE_GLOBAL"} or (
-                step.opname == "STORE_DEREF" and step.argval in code.co_freevars
-            ):
-                changed.assigned.add(step.argval)
-            elif step.opname in {"STORE_SUBSCR", "DELETE_SUBSCR"}:
-                stores.add(line)
-            elif isinstance(step.argval, str) and step.opname.startswith("LOAD_"):
-                lines.setdefault(line, set()).add(step.argval)
-                if following and following.argval in _FILLING and "CONST" not in following.opname:
-                    changed.filled.add(step.argval)
-        for each in stores:
-            changed.filled |= lines.get(each, set())
-        inner = _changed_by(constant for constant in code.co_consts if isinstance(constant, CodeType))
-        changed.assigned |= inner.assigned
-        changed.filled |= inner.filled
-    return changed
-
-
-def _globals_of(code: CodeType) -> set[str]:
-    own = {s.argval for s in dis.get_instructions(code) if s.opname in {"LOAD_GLOBAL", "LOAD_NAME"}}
-    return own.union(*(_globals_of(each) for each in code.co_consts if isinstance(each, CodeType)))
-
-
-def _module_text(module: ModuleType) -> str:
-    """Of a module of the user's, a digest of its source, which an edit changes."""
-    file = getattr(module, "__file__", None)
-    if not file or module.__name__ == "__main__" or _is_installed(file):
-        return ""
-    try:
-        return sha256(Path(file).read_bytes()).hexdigest()
-    except OSError:
-        return ""
-
-
-def _file_of(of: type) -> str | None:
-    """The file of the module of a class; None for one that was written in a notebook."""
-    module = sys.modules.get(of.__module__)
-    return None if of.__module__ == "__main__" else getattr(module, "__file__", None)
-
-
-def _is_library_class(of: type) -> bool:
-    file = _file_of(of)
-    if file is None:
-        return of.__module__.partition(".")[0] in {"builtins", *sys.stdlib_module_names} - {"__main__"}
-    return _is_installed(file)
-
-
-def _is_installed(file: str) -> bool:
-    if file.startswith("<"):
-        return file.startswith("<frozen ")
-    path = Path(file).resolve()
-    return any(path.is_relative_to(folder) for folder in (*_LIBRARIES, _OWN))

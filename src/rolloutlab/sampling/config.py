@@ -37,8 +37,9 @@ class SamplingConfig(BaseModel):
     the type that its values had and JSON has not. parts: by part of a split, the groups of its rows, as ranges. env:
     the environment that answers each turn; max_turns are then all answers of its episodes. env_timeout: seconds for
     each of its calls. program: the name of the program whose calls were captured. timeout: seconds for each of its
-    rollouts. code: the digest of the environment's or the program's code and settings, by which rewards are compared.
-    fixed: settings that replace the program's own. sessions: the name of the program whose sessions it holds.
+    rollouts. code: digests of the parts of the environment or program, by which rewards are compared; one digest in
+    labs of earlier versions. state: parts of these and of rewards that a loop has seen change while it ran. fixed:
+    settings that replace the program's own. sessions: the name of the program whose sessions it holds.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -62,7 +63,8 @@ class SamplingConfig(BaseModel):
     env: str | None = None
     env_timeout: float = Field(default=CALL_TIMEOUT, gt=0, allow_inf_nan=False)
     program: str | None = None
-    code: str | None = None
+    code: dict[str, str] | str | None = None
+    state: list[str] = []
     timeout: float = Field(default=ROLLOUT_TIMEOUT, gt=0, allow_inf_nan=False)
     fixed: dict[str, float | int] = {}
     sessions: str | None = None

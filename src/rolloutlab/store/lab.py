@@ -137,6 +137,11 @@ class Lab:
         (generation,) = self._database.change(lambda connection: connection.execute(sql, values).fetchone())
         return self.collection(f"{name}:{generation}")
 
+    def keep_state(self, collection_id: int, parts: Iterable[str]) -> None:
+        """Store with a collection which parts of what gave its rewards changed by themselves."""
+        sql = "UPDATE collections SET plan = json_set(plan, '$.state', json(?)) WHERE id = ?"
+        self._database.execute(sql, json.dumps(sorted(parts)), collection_id)
+
     def draft(self) -> Draft:
         """A draft of new collections, published at once; LabError if the lab is read-only."""
         self.check_writable()

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ from rolloutlab.errors import InputError, interrupted
 from rolloutlab.objective.option_docs import rate_warnings
 from rolloutlab.objective.options import Options, settle
 from rolloutlab.objective.preflight import count, preflight
+from rolloutlab.sampling.code_digest import changed_parts, is_part
 from rolloutlab.sampling.config import SamplingConfig
 from rolloutlab.sampling.dataset import rows_of
 from rolloutlab.sampling.prompt import Row
@@ -48,7 +50,7 @@ class Loop(ShownLive):
     made, held, held_again: what the lab has of the rounds, of the held-out rows, and of these with other seeds: the
     highest of several means is on average too high, the one of other seeds is not. of_rounds, of_held_out: how this
     call measures, where that is known before it samples. fixed_rows: every round takes the same rows, so that means
-    of other rows do not compare.
+    of other rows do not compare. state: parts of what gives rewards that scoring itself changes: a count, a cache.
     """
 
     name: str
@@ -62,6 +64,7 @@ class Loop(ShownLive):
     of_rounds: Measure | None = None
     of_held_out: Measure | None = None
     fixed_rows: bool = True
+    state: set[str] = field(default_factory=set)
 
     @property
     def rounds(self) -> list[Round]:
@@ -100,13 +103,14 @@ class Loop(ShownLive):
 
     def _round_differs(self, how: Measure) -> list[str]:
         newest = self.of_rounds or self.made[-1][1]
-        return how.differences(newest, rows=self.fixed_rows)
+        return how.differences(newest, self.state, rows=self.fixed_rows)
 
     def _held_out_differs(self, how: Measure) -> list[str]:
         if self.of_held_out:
-            return how.differences(self.of_held_out)
+            return how.differences(self.of_held_out, self.state)
         own = self.of_rounds or (self.made[-1][1] if self.made else how)  # the rows are others anyway
-        return how.differences(self.held[-1][1]) or how.differences(own, rows=False)
+        newest = self.held[-1][1]
+        return how.differences(newest, self.state) or how.differences(own, self.state, rows=False)
 
     def _of_step(self, means: Sequence[Measured], *, earlier: bool = False) -> dict[int, Round]:
         """The last mean of each checkpoint that compares with the newest, or the last that does not."""
@@ -183,7 +187,7 @@ def check_counts(**counts: Any) -> None:
 @dataclass(frozen=True)
 class LoopPlan:
     """What a loop repeats. rows: those of a round. every: rounds between two measures. patience: idle rounds in a row
-    after which it stops.
+    after which it stops. parts: of what gives rewards, before the first is given.
     """
 
     steps: LoopSteps
@@ -193,6 +197,7 @@ class LoopPlan:
     jobs: int
     every: int
     patience: int
+    parts: Mapping[str, str]
 
 
 def run_loop(
@@ -219,6 +224,7 @@ def run_loop(
     lab.check_name(steps.name)
     fixed_rows = not callable(over) and (jobs > 0 or over is not None)
     of_rounds = of_held_out = None
+    parts: Mapping[str, str] = steps.parts() if jobs else {}
     if jobs:  # once: every round takes the same rows, also of an iterator
         with Progress("reading rows") as shown:
             over = over if callable(over) else rows_of(over, limit, shown.count)
@@ -236,11 +242,13 @@ def run_loop(
 
     loop = so_far(lab, steps.name, steps.calls.selected, options, judged=isinstance(steps.reward, Judge))
     loop = replace(loop, of_rounds=of_rounds, of_held_out=of_held_out, fixed_rows=fixed_rows)
-    loop.warnings = rate_warnings(options.learning_rate or 0.0, default_rate) if jobs else []
+    loop.warnings = (
+        [*rate_warnings(options.learning_rate or 0.0, default_rate), *_of_earlier_version(loop)] if jobs else []
+    )
     for line in [*loop.warnings, *loop.changes] if jobs else ():
         live.update(loop, line)
     try:
-        for line in _rounds(loop, LoopPlan(steps, lab, rows, options, jobs, every, patience)):
+        for line in _rounds(loop, LoopPlan(steps, lab, rows, options, jobs, every, patience, parts)):
             live.update(loop, line)
     except BaseException as error:
         following = _next(loop)
@@ -270,7 +278,33 @@ def so_far(lab: Lab, name: str, model: str, options: Options, *, judged: bool) -
         return [_means(lab, each.generation, Collection(lab, each), options) for each in stored]
 
     held, again = means(held_out_name(name)), means(again_name(name))
-    return Loop(name, model, judged=judged, made=means(name), held=held, held_again=again)
+    loop = Loop(name, model, judged=judged, made=means(name), held=held, held_again=again)
+    loop.state.update(*(how.state for _, how in (*loop.made, *held, *again)))
+    return loop
+
+
+def _of_earlier_version(loop: Loop) -> list[str]:
+    """A line about means whose reward was stored in another way, so that less of it is compared."""
+    if all(how.is_described for _, how in (*loop.made, *loop.held)):
+        return []
+    return ["some means are of an earlier version: whether their reward was the same is told by its source text alone"]
+
+
+@contextmanager
+def _watched(loop: Loop, plan: LoopPlan) -> Iterator[None]:
+    """Keep which parts of what gives rewards change while rewards are given: they are state, and no settings.
+
+    What is set between two calls is seen by the comparison of these, as nothing is watched then.
+    """
+    try:
+        yield
+    finally:
+        changed = changed_parts(plan.parts, plan.steps.parts(plan.parts))
+        new = {path for path in changed if not is_part(path, loop.state)}
+        loop.state |= new
+        names = {loop.name, held_out_name(loop.name), again_name(loop.name)}
+        for newest in [each for each in plan.lab.collections() if new and each.name in names][:1]:
+            plan.lab.keep_state(newest.id, loop.state)
 
 
 def _change_lines(mean: str, place: str, different: Sequence[tuple[int | None, list[str]]]) -> list[str]:
@@ -316,7 +350,9 @@ def _rounds(loop: Loop, plan: LoopPlan) -> Iterator[str]:
             _measure(loop, plan)
         begun = perf_counter()
         number = _next(loop)
-        collection = steps.sample(plan.rows(number), number)
+        rows = plan.rows(number)
+        with _watched(loop, plan):
+            collection = steps.sample(rows, number)
         number = int(collection.label.rpartition(":")[2])
         why = steps.train(collection.label)
         made, how = _means(lab, number, collection, plan.options)
@@ -336,7 +372,9 @@ def _rounds(loop: Loop, plan: LoopPlan) -> Iterator[str]:
         yield render.line(loop.rounds[-1])
         best = loop.best_step
         if best is not None and best not in loop.again:
-            loop.held_again.append(_means(lab, 0, steps.measure_again(best), plan.options))
+            with _watched(loop, plan):
+                measured = steps.measure_again(best)
+            loop.held_again.append(_means(lab, 0, measured, plan.options))
             yield loop.heading()
 
 
@@ -344,7 +382,9 @@ def _measure(loop: Loop, plan: LoopPlan) -> bool:
     """Measure the held-out rows, where there are any, under the newest checkpoint."""
     if plan.steps.held_out is None:
         return False
-    loop.held.append(_means(plan.lab, _next(loop), plan.steps.measure(), plan.options))
+    with _watched(loop, plan):
+        measured = plan.steps.measure()
+    loop.held.append(_means(plan.lab, _next(loop), measured, plan.options))
     return True
 
 

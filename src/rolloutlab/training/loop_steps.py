@@ -6,10 +6,13 @@ from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from functools import partial
 from inspect import signature
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from rolloutlab.api.budget import Budget
+from rolloutlab.environments.source import given_source
 from rolloutlab.errors import InputError, NothingTrainsError, RewardError
+from rolloutlab.sampling.code_digest import described
 from rolloutlab.sampling.plan import Preview
 from rolloutlab.sampling.programs.plan import PLANNED, Program, ProgramRun, programmed
 from rolloutlab.sampling.template import Prompt
@@ -20,7 +23,7 @@ from rolloutlab.trajectories.collection import Collection
 from rolloutlab.trajectories.judge import Judge, dialogs_of
 from rolloutlab.trajectories.scoring.foreign import call_of
 from rolloutlab.trajectories.scoring.functions import Functions, by_name, check_functions
-from rolloutlab.trajectories.scoring.score import scoring_of
+from rolloutlab.trajectories.scoring.score import REWARD, scoring_of
 
 SEEDS_PER_ROUND = 1_000_000
 """A row of a round has a seed of its own; rounds of so many rows do not share any."""
@@ -100,6 +103,17 @@ class LoopSteps:
         if self.program and self.prompt:
             raise InputError("a loop samples by a prompt or by a program", hint="solve= without a prompt")
         return [None if each is None else self._measure(self._preview(each)) for each in rows]
+
+    def parts(self, like: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
+        """Digests of the parts of all that gives rewards, as of now. like: earlier ones, to compare with."""
+        parts: dict[str, str] = {}
+        if self.reward is not None and not isinstance(self.reward, Judge):
+            parts |= described(by_name(self.reward), REWARD, like)
+        if self.program:
+            parts |= described(self.program.solve, "program", like)
+        if source := given_source(self.sampling.get("env")):
+            parts |= described(source, "env", like)
+        return parts
 
     def _measure(self, run: Preview | ProgramRun) -> Measure | None:
         with suppress(InputError, RewardError):

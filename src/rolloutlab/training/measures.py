@@ -1,11 +1,12 @@
 """Measures of a loop: by what reward, prompts, rows and sampling settings a mean was taken, and which means compare."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
+from rolloutlab.sampling.code_digest import changed_parts, is_part
 from rolloutlab.sampling.config import SamplingConfig
 from rolloutlab.store.models import Group, NewGroup, dumped
 from rolloutlab.store.scorings import NewScoring
@@ -29,9 +30,25 @@ class Measure:
     rows: tuple[str, ...]
     prompts: tuple[str, ...]
 
-    def differences(self, other: "Measure", *, rows: bool = True) -> list[str]:
-        """What differs from another measure, as words; none where their means compare. rows: compare these as well."""
-        words = [] if _same_reward(self, other) else ["reward"]
+    @property
+    def is_described(self) -> bool:
+        """Whether what gave the rewards was stored part by part, and not as one digest as by earlier versions."""
+        of_code = self.plan is None or not isinstance(self.plan.code, str)
+        return of_code and (
+            self.scoring is None or self.scoring.source != "function" or "parts" in self.scoring.options
+        )
+
+    @property
+    def state(self) -> Set[str]:
+        """The parts of what gives rewards that changed by themselves."""
+        return frozenset(self.plan.state if self.plan else ())
+
+    def differences(self, other: "Measure", state: Set[str], *, rows: bool = True) -> list[str]:
+        """What differs from another measure, as words; none where their means compare.
+
+        state: parts of what gives rewards that are not compared. rows: compare these as well.
+        """
+        words = [] if _same_reward(self, other, state) else ["reward"]
         changed = [] if self.plan is None or other.plan is None else _changed(self.plan, other.plan)
         same_rows = self.rows == other.rows
         if "template" in changed or (same_rows and self.prompts != other.prompts):
@@ -59,21 +76,30 @@ def _changed(one: SamplingConfig, other: SamplingConfig) -> list[str]:
     return ["template", *names] if one.template != other.template else names
 
 
-def _same_reward(one: Measure, other: Measure) -> bool:
+def _same_reward(one: Measure, other: Measure, state: Set[str]) -> bool:
     """Whether two measures give the same rewards, as far as code, settings and what they use tell."""
-    codes = {each.plan.code for each in (one, other) if each.plan and each.plan.code}  # none is of an earlier version
-    return len(codes) < 2 and _same_scoring(one.scoring, other.scoring)
+    codes = [each.plan.code for each in (one, other) if each.plan and each.plan.code]
+    if len(codes) == 2 and not _same_parts(codes[0], codes[1], state):
+        return False
+    return _same_scoring(one.scoring, other.scoring, state)
 
 
-def _same_scoring(one: NewScoring | None, other: NewScoring | None) -> bool:
+def _same_parts(one: Mapping[str, str] | str, other: Mapping[str, str] | str, state: Set[str]) -> bool:
+    """Whether two descriptions are of the same; the one digest of an earlier version tells nothing about parts."""
+    if isinstance(one, str) or isinstance(other, str):
+        return type(one) is not type(other) or one == other
+    return all(is_part(path, state) for path in changed_parts(one, other))
+
+
+def _same_scoring(one: NewScoring | None, other: NewScoring | None, state: Set[str]) -> bool:
     if one is None or other is None:
         return one is other
     if _weights(one.options) != _weights(other.options) or one.source != other.source:
         return False
-    for kind in (
-        "digests",
-        "fingerprints",
-    ):  # of code, constants and settings; labs of earlier versions have no digests
+    parts = [scoring.options.get("parts") for scoring in (one, other)]
+    if parts[0] and parts[1]:
+        return list(one.names) == list(other.names) and _same_parts(parts[0], parts[1], state)
+    for kind in ("digests", "fingerprints"):  # labs of earlier versions have these, or the text alone
         prints = [scoring.options.get(kind) or {} for scoring in (one, other)]
         if all(each and all(each.values()) for each in prints):
             return prints[0] == prints[1]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rolloutlab.errors import BudgetError, InputError, interrupted
 from rolloutlab.objective.preflight import count
-from rolloutlab.sampling.code_digest import code_digest
+from rolloutlab.sampling.code_digest import described
 from rolloutlab.sampling.run import ProgressBar
 from rolloutlab.settings import Price
 from rolloutlab.store.lab import Lab
@@ -30,6 +30,9 @@ from rolloutlab.trajectories.tables import data_frame
 
 if TYPE_CHECKING:
     import pandas as pd
+
+REWARD = "reward"
+"""How the paths of parts of reward functions begin."""
 
 TRIED = 3
 """Trajectories of a dry run."""
@@ -291,14 +294,14 @@ def _first(
 
 
 def scoring_of(functions: Functions, calls: Sequence[RewardCall], options: Mapping[str, Any]) -> NewScoring:
-    """Names, source text, options and style of functions, for the log; with digests and any fingerprints."""
+    """Names, source text, options and style of functions, for the log; with digests of their parts and fingerprints."""
     named = by_name(functions)
     code = "\n\n".join(source_of(function) for function in named.values())
     names = [name or getattr(function, "__name__", "cell") for name, function in named.items()]
     styles = ", ".join(dict.fromkeys(call.style for call in calls if call.style))
     prints = {call.name: fingerprint(call) for call in calls}
-    digests = {name: code_digest(function) for name, function in named.items()}
-    return NewScoring("function", names, code, {**options, "fingerprints": prints, "digests": digests}, styles)
+    parts = described(named, REWARD)
+    return NewScoring("function", names, code, {**options, "fingerprints": prints, "parts": parts}, styles)
 
 
 def wait_for(run: ScoringRun, total: int, name: str, progress: ProgressBar) -> None:

@@ -1,0 +1,98 @@
+"""Which code is the user's own, and digests of the files of modules that functions import when they run."""
+
+import ast
+import sys
+import sysconfig
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from hashlib import sha256
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import resolve_name
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+_LIBRARIES = tuple(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+_FOLDERS = {"site-packages", "dist-packages"}
+_OWN = Path(__file__).resolve().parents[1]
+
+
+def is_installed(file: str) -> bool:
+    """Whether a file is of Python, of an installed package or of this project."""
+    if file.startswith("<"):
+        return file.startswith("<frozen ")
+    path = Path(file).resolve()
+    return bool(_FOLDERS.intersection(path.parts)) or any(path.is_relative_to(each) for each in (*_LIBRARIES, _OWN))
+
+
+def is_of_user(module: ModuleType) -> bool:
+    """Whether a module is the user's own, the notebook among them."""
+    file = None if module.__name__ == "__main__" else getattr(module, "__file__", None)
+    if file is None:
+        names = {*sys.builtin_module_names, *sys.stdlib_module_names} - {"__main__"}
+        return module.__name__.partition(".")[0] not in names
+    return not is_installed(file)
+
+
+def is_of_user_class(of: type) -> bool:
+    """Whether a class is the user's own."""
+    module = sys.modules.get(of.__module__)
+    return is_of_user(module or ModuleType(str(of.__module__)))
+
+
+def sources_digest(name: str, package: str, taken: Sequence[str]) -> dict[str, str]:
+    """A digest for each file of the user's that an import of this name reads, by module. taken: names after `import`.
+
+    Nothing is imported for it, as what a function imports may not be needed by what it does.
+    """
+    found: dict[str, str] = {}
+    wanted = [(name, package, tuple(taken))]
+    while wanted:
+        name, package, taken = wanted.pop()
+        with suppress(ImportError, ValueError):
+            name = resolve_name(name, package)
+        for each in [*_parents(name), *(f"{name}.{one}" for one in taken)]:
+            spec = None if each in found else _spec(each)
+            if spec is None or spec.origin is None or not spec.has_location or is_installed(spec.origin):
+                continue
+            with suppress(OSError):
+                source = Path(spec.origin).read_bytes()
+                found[each] = sha256(source).hexdigest()
+                own = each if spec.submodule_search_locations else each.rpartition(".")[0]
+                wanted += [(imported, own, names) for imported, names in _imports(source)]
+    return found
+
+
+def _parents(name: str) -> list[str]:
+    steps = name.split(".")
+    return [".".join(steps[: i + 1]) for i in range(len(steps))]
+
+
+def _spec(name: str) -> ModuleSpec | None:
+    """Where a module is found; its packages are not imported for it."""
+    path: Any = None
+    spec = None
+    for each in _parents(name):
+        if each in sys.builtin_module_names:
+            return None
+        with suppress(ImportError, AttributeError, ValueError):
+            spec = PathFinder.find_spec(each, path)
+        if spec is None:
+            return None
+        path = spec.submodule_search_locations
+        if path is None and each != name:
+            return None
+    return spec
+
+
+def _imports(source: bytes) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """The names that the text of a module imports, with what it takes of each."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((each.name, ()) for each in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield "." * node.level + (node.module or ""), tuple(each.name for each in node.names)
