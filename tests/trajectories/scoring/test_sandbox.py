@@ -72,14 +72,18 @@ def temporary(tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
-@pytest.fixture
-def no_namespaces(tmp_path, monkeypatch):
+def refuse_namespaces(folder: Path, patch: pytest.MonkeyPatch) -> None:
     """As on a system that refuses namespaces."""
-    child = tmp_path / "child.py"
+    child = folder / "child.py"
     source = sandbox._CHILD.read_text()
     assert "    uid, gid = os.getuid(), os.getgid()\n" in source
     child.write_text(source.replace("    uid, gid = os.getuid(), os.getgid()\n", "    return False\n"))
-    monkeypatch.setattr(sandbox, "_CHILD", child)
+    patch.setattr(sandbox, "_CHILD", child)
+
+
+@pytest.fixture
+def no_namespaces(tmp_path, monkeypatch):
+    refuse_namespaces(tmp_path, monkeypatch)
 
 
 @pytest.fixture(params=["namespaces", "without"])

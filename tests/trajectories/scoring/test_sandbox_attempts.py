@@ -11,13 +11,21 @@ import socket
 import subprocess
 import sys
 import tempfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rolloutlab.trajectories.scoring import sandbox
-from tests.trajectories.scoring.test_sandbox import alive_in, either, no_namespaces  # noqa: F401  # fixtures
+from tests.trajectories.scoring.test_sandbox import (  # noqa: F401  # fixtures
+    alive_in,
+    either,
+    no_namespaces,
+    refuse_namespaces,
+    temporary,
+)
 
 pytestmark = [
     pytest.mark.process,
@@ -117,23 +125,40 @@ def test_an_object_that_contains_everything_passes_no_check():
     assert sandbox.python("def f(): return {1: 2}.keys()", checks="assert 1 in f()\nassert 2 not in f()").ok
 
 
-@pytest.mark.parametrize("value", ["[],", "{},", "1,", "[1]," * 9])
-def test_an_answer_of_a_program_takes_neither_more_memory_nor_more_time_than_it_may(value):
-    program = (
-        "import fcntl, os, time\nfor i in range(3, 30):\n    try:\n"
-        "        if fcntl.fcntl(i, fcntl.F_GETFL) & 3 == 1: answers = i\n    except OSError:\n        pass\n"
-        "os.write(answers, b'[\"double\"]\\n')\n"
-        f"data = b'[\"value\", [\"list\", [' + b'{value}' * (9_900_000 // {len(value)}) + b'1]], [null]]\\n'\n"
-        "while data: data = data[os.write(answers, data[:65536]):]\ntime.sleep(60)"
-    )
-    script = (
-        "import resource, sys\nfrom rolloutlab.trajectories.scoring import sandbox\n"
-        "result = sandbox.python(sys.argv[1], timeout=3, memory_mb=256, checks=sys.argv[2])\n"
-        "print(result.ok, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
-    )
-    done = subprocess.run([sys.executable, "-c", script, program, CHECKS], capture_output=True, text=True, check=True)
-    ok, used = done.stdout.split()
-    assert (ok, int(used) < 256 * 1024) == ("False", True)
+LARGE = ["[],", "{},", "1,", "[1]," * 9]
+ANSWERS = (
+    "import fcntl, os, time\nfor i in range(3, 30):\n    try:\n"
+    "        if fcntl.fcntl(i, fcntl.F_GETFL) & 3 == 1: answers = i\n    except OSError:\n        pass\n"
+    "os.write(answers, b'[\"double\"]\\n')\n"
+    "data = b'[\"value\", [\"list\", [' + b'{value}' * (9_900_000 // {size}) + b'1]], [null]]\\n'\n"
+    "while data: data = data[os.write(answers, data[:65536]):]\ntime.sleep(60)"
+)
+RUN_AT_ONCE = """
+import json, resource, sys
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from rolloutlab.trajectories.scoring import sandbox
+programs, checks = json.loads(sys.argv[1])
+with ThreadPoolExecutor(len(programs)) as threads:
+    run = partial(sandbox.python, timeout=3, memory_mb=256, checks=checks)
+    passed = [result.ok for result in threads.map(run, programs)]
+print(json.dumps([passed, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss]))
+"""
+
+
+@pytest.fixture(scope="module")
+def large_answers():
+    """Whether the checks passed with each of the large answers, and the most memory (kB) that a process had."""
+    programs = [ANSWERS.replace("{value}", value).replace("{size}", str(len(value))) for value in LARGE]
+    command = [sys.executable, "-c", RUN_AT_ONCE, json.dumps([programs, CHECKS])]
+    passed, most = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    return dict(zip(LARGE, passed, strict=True)), most
+
+
+@pytest.mark.parametrize("value", LARGE)
+def test_an_answer_of_a_program_takes_neither_more_memory_nor_more_time_than_it_may(large_answers, value):
+    passed, most = large_answers
+    assert (passed[value], most < 256 * 1024) == (False, True)
 
 
 def test_checks_that_do_not_end_are_ended():
@@ -160,7 +185,7 @@ ATTEMPTS = {
     ),
     "never: the text of the checks": (
         "import os, glob\nfound = ''\nfor path in [*glob.glob('/proc/*/cmdline'), *glob.glob('/proc/*/environ'), "
-        "*glob.glob('/proc/self/fd/*'), *glob.glob('*')]:\n    try:\n"
+        "*glob.glob('/proc/self/fd/*'), *glob.glob('../*')]:\n    try:\n"
         "        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)\n        found += os.read(fd, 100_000).decode('latin-1')\n"
         "    except OSError:\n        pass\nprint('BREACH' if 'assert ' + 'known' in found else '')"
     ),
@@ -232,20 +257,45 @@ WITHOUT_WORDS = {
 }
 
 
-@pytest.fixture
-def surroundings(tmp_path, monkeypatch):
-    """What the attempts are after, all of this test alone; and the folder of temporary folders."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setenv("SOME_API_KEY", SECRET)
-    for folder in (tmp_path, *tmp_path.parents):  # so that no folder's mode protects what is below
-        if folder.owner() == tmp_path.owner() and folder != Path("/"):
-            folder.chmod(folder.stat().st_mode | 0o55)
-    tmp_path.chmod(0o777)
-    readable, writable, named = tmp_path / "readable", tmp_path / "writable", f"named-{os.getpid()}"
+RUN_EACH = """
+import json, os, sys, traceback
+for number, (name, (attempt, values)) in enumerate(json.loads(input()).items()):
+    seen, says = os.pipe()
+    pid = os.fork()
+    if not pid:
+        try:
+            os.dup2(says, 1)
+            os.close(seen)
+            os.close(says)
+            os.mkdir(str(number))
+            os.chdir(str(number))
+            exec(attempt, values)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            os._exit(0)
+    os.close(says)
+    with open(seen, errors="replace") as file:
+        said = file.read()
+    os.waitpid(pid, 0)
+    print(json.dumps([name, said]), flush=True)
+"""
+"""Runs each attempt in a fork and a folder of its own.
+
+What it is after comes by standard input, so that it is in no argument and no file that it could find itself.
+"""
+
+
+@contextmanager
+def surroundings(folder: Path) -> Iterator[dict[str, Any]]:
+    """What the attempts are after, all in a folder of this test alone."""
+    for each in (folder, *folder.parents):  # so that no folder's mode protects what is below
+        if each.owner() == folder.owner() and each != Path("/"):
+            each.chmod(each.stat().st_mode | 0o55)
+    folder.chmod(0o777)
+    readable, named, pipe = folder / "readable", f"named-{os.getpid()}", folder / "pipe"
     readable.write_text(SECRET)
-    writable.write_text("mine")
-    writable.chmod(0o666)
-    pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     pipe.chmod(0o666)
     listening = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
@@ -253,8 +303,7 @@ def surroundings(tmp_path, monkeypatch):
         socket.create_server(("127.0.0.1", 0)) as tcp,
         socket.socket(socket.AF_UNIX) as path,
         socket.socket(socket.AF_UNIX) as abstract,
-        (tmp_path / named).open("w") as held,
-        subprocess.Popen([sys.executable, "-c", f"input({named!r})"], stdin=subprocess.PIPE) as victim,
+        (folder / named).open("w") as held,
     ):
         os.set_inheritable(held.fileno(), True)
         unix = tempfile.mktemp(dir="/tmp")
@@ -268,48 +317,93 @@ def surroundings(tmp_path, monkeypatch):
             yield {
                 "SECRET": SECRET,
                 "NAMED": named,
-                "VICTIM": victim.pid,
                 "NOTEBOOK": os.getpid(),
                 "READABLE": str(readable),
-                "WRITABLE": str(writable),
                 "PIPE": str(pipe),
                 "UNIX": unix,
                 "PORT": tcp.getsockname()[1],
                 "KEYCTL": numbers[0],
                 "CLONE": numbers[1],
-                "alive": lambda: victim.poll() is None,
             }
         finally:
-            victim.kill()
             os.close(listening)
             Path(unix).unlink()
             with suppress(OSError):
                 Path("/dev/shm", named).unlink()
 
 
+class Victims:
+    """A file and a process for each attempt, to see which of them did something to it."""
+
+    def __init__(self, folder: Path, named: str) -> None:
+        self._files = {attempt: folder / f"writable-{number}" for number, attempt in enumerate(ATTEMPTS)}
+        for file in self._files.values():
+            file.write_text("mine")
+            file.chmod(0o666)
+        victim = [sys.executable, "-I", "-S", "-c", f"input({named!r})"]
+        self._processes = {
+            attempt: subprocess.Popen(victim, stdin=subprocess.PIPE)
+            for attempt in ATTEMPTS
+            if "VICTIM" in ATTEMPTS[attempt]
+        }
+
+    def of(self, attempt: str) -> dict[str, Any]:
+        process = self._processes.get(attempt)
+        return {"WRITABLE": str(self._files[attempt]), "VICTIM": process.pid if process else 0}
+
+    def harmed(self, attempt: str) -> bool:
+        file, process = self._files[attempt], self._processes.get(attempt)
+        return not file.exists() or file.read_text() != "mine" or (process is not None and process.poll() is not None)
+
+    def end(self) -> None:
+        for process in self._processes.values():
+            with process:
+                process.kill()
+
+
+@pytest.fixture(scope="module", params=["namespaces", "without"])
+def attempted(request, tmp_path_factory):
+    """The result of one run of all attempts, and whether each succeeded: by what it printed or what it left behind."""
+    folder = tmp_path_factory.mktemp("attempts")
+    with pytest.MonkeyPatch.context() as patch, surroundings(folder) as values:
+        patch.setattr(tempfile, "tempdir", str(folder))
+        patch.setenv("SOME_API_KEY", SECRET)
+        if request.param == "without":
+            refuse_namespaces(folder, patch)
+        victims = Victims(folder, values["NAMED"])
+        try:
+            given = {name: (attempt, values | victims.of(name)) for name, attempt in ATTEMPTS.items()}
+            result = sandbox.python(RUN_EACH, timeout=60, stdin=json.dumps(given), checks="assert known")
+            shared = {
+                name for name in ATTEMPTS if "/dev/shm" in ATTEMPTS[name] and Path("/dev/shm", values["NAMED"]).exists()
+            }
+            breaches = {
+                name: "BREACH" in said or name in shared or victims.harmed(name)
+                for name, said in map(json.loads, result.stdout.splitlines())
+            }
+        finally:
+            victims.end()
+    assert breaches["reading: a file"], result  # which succeeds everywhere: the attempts were made
+    return result, breaches
+
+
 @pytest.mark.parametrize("attempt", ATTEMPTS)
-def test_an_attempt_fails_or_the_result_names_it(either, surroundings, attempt):  # noqa: F811
-    values = {name: value for name, value in surroundings.items() if name.isupper()}
-    # what it is after comes by standard input, so that it is in no argument and no file that it could find itself
-    setup = "import json\nglobals().update(json.loads(input()))\n"
-    result = sandbox.python(setup + ATTEMPTS[attempt], timeout=20, stdin=json.dumps(values), checks="assert known")
-    changed = Path(values["WRITABLE"]).exists() is False or Path(values["WRITABLE"]).read_text() != "mine"
-    shared = Path("/dev/shm", values["NAMED"]).exists()
-    breach = "BREACH" in result.stdout or changed or shared or not surroundings["alive"]()
+def test_an_attempt_fails_or_the_result_names_it(attempted, attempt):
+    result, breaches = attempted
     kind = attempt.partition(":")[0]
-    if breach:
+    if breaches[attempt]:
         assert kind in {line.partition(":")[0] for line in result.unprotected}, result
     if (kind in {"network", "sockets"} and result.network_isolated) or (kind == "root" and result.files_read_only):
-        assert not breach
+        assert not breaches[attempt]
 
 
 @pytest.mark.parametrize("attempt", WITHOUT_WORDS)
-def test_an_attempt_to_use_up_what_there_is_ends(either, surroundings, attempt):  # noqa: F811
+def test_an_attempt_to_use_up_what_there_is_ends(either, temporary, attempt):  # noqa: F811
     result = sandbox.python(WITHOUT_WORDS[attempt], timeout=2)
     assert "BREACH" not in result.stdout or (attempt == "many files" and not result.files_read_only)
     assert not result.ok or attempt in {"a daemon", "many files"}
     assert len(result.stdout) <= sandbox.OUTPUT
-    assert alive_in(Path(tempfile.tempdir)) == []
+    assert alive_in(temporary) == []
 
 
 def test_there_are_forty_attempts_and_the_docs_name_what_may_succeed():
