@@ -1,6 +1,7 @@
 """Adapter folders as TRL and peft save them: checkpoint 0 is the adapter, and a folder that cannot be is refused."""
 
 import json
+import shlex
 import shutil
 import subprocess
 import sys
@@ -233,10 +234,20 @@ def test_an_engine_elsewhere_refuses_an_adapter_with_what_merges_it(saved, base,
     with pytest.raises(PolicyError, match="this engine needs a whole model") as told:
         describe(str(folder))
     assert told.value.hint == f'python -c "{merge_command(str(folder))}"'
-    subprocess.run([sys.executable, "-c", merge_command(str(folder))], check=True, capture_output=True)
+    exec(merge_command(str(folder)), {})
     whole = load_policy(f"{folder}-merged")
     assert torch.allclose(logits(whole.base), logits(load_policy(str(folder)).base), atol=1e-5)
     assert base_of(whole).notes() == []
+
+
+def test_what_merges_an_adapter_can_be_typed_in_a_process_of_its_own(saved):
+    folder = saved()
+    with pytest.raises(PolicyError, match="this engine needs a whole model") as told:
+        describe(str(folder))
+    _, *arguments = shlex.split(told.value.hint)
+    subprocess.run([sys.executable, *arguments], check=True, capture_output=True)
+    whole = load_policy(f"{folder}-merged")
+    assert torch.allclose(logits(whole.base), logits(load_policy(str(folder)).base), atol=1e-5)
 
 
 MIXTURES = {
