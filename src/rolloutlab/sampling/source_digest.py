@@ -45,22 +45,22 @@ def sources_digest(name: str, package: str, taken: Sequence[str]) -> dict[str, s
 
     Nothing is imported for it, as what a function imports may not be needed by what it does.
     """
-    found: dict[str, str] = {}
+    digests: dict[str, str] = {}
     wanted = [(name, package, tuple(taken))]
     while wanted:
         name, package, taken = wanted.pop()
         with suppress(ImportError, ValueError):
             name = resolve_name(name, package)
         for each in [*_parents(name), *(f"{name}.{one}" for one in taken)]:
-            spec = None if each in found else _spec(each)
+            spec = None if each in digests else _spec(each)
             if spec is None or spec.origin is None or not spec.has_location or is_installed(spec.origin):
                 continue
             with suppress(OSError):
                 source = Path(spec.origin).read_bytes()
-                found[each] = sha256(source).hexdigest()
+                digests[each] = sha256(source).hexdigest()
                 own = each if spec.submodule_search_locations else each.rpartition(".")[0]
                 wanted += [(imported, own, names) for imported, names in _imports(source)]
-    return found
+    return digests
 
 
 def _parents(name: str) -> list[str]:
