@@ -104,7 +104,7 @@ def test_a_form_is_filled_in_by_keyboard_and_becomes_one_job(loaded, lab, sortin
     job = form.locator(".rl-job")
     expect(job.locator(".rl-state")).to_have_text("succeeded")
     expect(job.locator("canvas")).to_have_count(9)
-    expect(job.locator(".rl-next")).to_contain_text(f"%%chat {sorting}")
+    expect(job.locator(".rl-next")).to_contain_text(f"compare {sorting}")
     expect(form.get_by_label("epsilon", exact=True)).to_be_disabled()
     loaded.screenshot("training-form")
     assert len(lab.store.jobs.newest_first()) == before + 1
