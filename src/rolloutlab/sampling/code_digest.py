@@ -3,7 +3,6 @@
 import copyreg
 import dis
 import functools
-import inspect
 import io
 import itertools
 import marshal
@@ -34,9 +33,11 @@ _ITEMS = 64
 """Items of a container that are parts of their own: those of more are its data."""
 _PARTS = 200
 """Parts below one name; with more, fewer levels have their own."""
-_LOOKED_AT = 50_000
+_LOOKED_AT = 20_000
 """Objects below one name whose contents are looked at one by one; arrays, frames and plain data count as one."""
 _STACK = 150
+_LEVELS, _ENTRIES = 8, 20_000_000
+"""Of plain data that are compared as a whole."""
 _MARSHAL = 2
 """The version without references, whose bytes are the same for equal data."""
 
@@ -50,7 +51,7 @@ def described(value: Any, root: str, like: Mapping[str, str] = MappingProxyType(
 
     root: how the paths of `value` itself begin. like: an earlier description, whose paths are as deep.
     """
-    return _Description(like).parts_of(root, value)
+    return _Descriptions(like).parts_of(root, value)
 
 
 def changed_parts(one: Mapping[str, str], other: Mapping[str, str]) -> set[str]:
@@ -75,7 +76,7 @@ def _root(path: str) -> str:
 
 
 @dataclass
-class _Part:
+class _Shallow:
     """An object without what it is made of. children: with how they are found in it, and whether they are internals.
 
     whole: its children have no path that lasts, or are no settings by themselves.
@@ -86,7 +87,7 @@ class _Part:
     whole: bool = False
 
 
-class _Description:
+class _Descriptions:
     """Describes values below names, one after another: code before data, as there may be too much data to look at."""
 
     def __init__(self, like: Mapping[str, str]) -> None:
@@ -137,7 +138,7 @@ class _Description:
                 self._expand(path + label, child, is_inside, depth - 1, parts)
         del self._stack[id(value)]
 
-    def _fold(self, value: Any, inside: bool, node: _Part | None = None) -> tuple[str, int]:
+    def _fold(self, value: Any, inside: bool, node: _Shallow | None = None) -> tuple[str, int]:
         """A digest of an object with all that it is made of, and the outermost object that it leads back to.
 
         It is the same wherever the object was found, so that it depends on no order in which objects are looked at.
@@ -167,18 +168,18 @@ class _Description:
             return digest, _STACK
         return digest, outermost
 
-    def _node(self, value: Any, inside: bool) -> _Part:
+    def _node(self, value: Any, inside: bool) -> _Shallow:
         try:
             return self._read(value, inside)
         except Exception:  # noqa: BLE001 - of the value's own methods: it cannot be compared
-            return _Part(f"unreadable {type(value).__name__}")
+            return _Shallow(f"unreadable {type(value).__name__}")
 
-    def _read(self, value: Any, inside: bool) -> _Part:
+    def _read(self, value: Any, inside: bool) -> _Shallow:
         of = type(value)
         if of in _PLAIN:
-            return _Part(f"{of.__name__} {value!r}")
+            return _Shallow(f"{of.__name__} {value!r}")
         if isinstance(value, Enum):
-            return _Part(f"{_class_name(of)} {value._name_}", [(".value", value._value_, inside), *_own_class(of)])
+            return _Shallow(f"{_class_name(of)} {value._name_}", [(".value", value._value_, inside), *_own_class(of)])
         if isinstance(value, dict | list | tuple | set | frozenset | deque):
             return self._container(value, inside)
         if isinstance(value, FunctionType):
@@ -188,29 +189,29 @@ class _Description:
         if isinstance(value, type):
             name = _class_name(value)
             is_described_here = not is_of_user_class(value) or (self._name(name, value) and name != self._now)
-            return _Part(name) if is_described_here else self._class(value)
+            return _Shallow(name) if is_described_here else self._class(value)
         return self._simple(value, inside) or self._object(value, inside)
 
-    def _simple(self, value: Any, inside: bool) -> _Part | None:
+    def _simple(self, value: Any, inside: bool) -> _Shallow | None:
         """What is made of few things that are known; None for other objects."""
         if isinstance(value, ModuleType):
             self._module(value, None)
-            return _Part(f"module {value.__name__}")
+            return _Shallow(f"module {value.__name__}")
         if isinstance(value, re.Pattern):
-            return _Part(f"pattern {value.pattern!r} {value.flags}")
+            return _Shallow(f"pattern {value.pattern!r} {value.flags}")
         if isinstance(value, BuiltinMethodType | MethodWrapperType):
             own = getattr(value, "__self__", None)
             bound = [] if own is None or isinstance(own, ModuleType) else [(".__self__", own, False)]
-            return _Part(f"builtin {value.__qualname__}", bound)
+            return _Shallow(f"builtin {value.__qualname__}", bound)
         if parts := _parts(value):
-            return _Part(type(value).__name__, [(f".{name}", each, False) for name, each in parts.items()])
+            return _Shallow(type(value).__name__, [(f".{name}", each, False) for name, each in parts.items()])
         if value is os.environ or isinstance(value, io.IOBase):
-            return _Part(type(value).__name__)
+            return _Shallow(type(value).__name__)
         if array := array_text(value, inside=inside):
-            return _Part(array[0], [(f"[{i}]", each, inside) for i, each in enumerate(array[1])], whole=True)
+            return _Shallow(array[0], [(f"[{i}]", each, inside) for i, each in enumerate(array[1])], whole=True)
         return None
 
-    def _container(self, value: Any, inside: bool) -> _Part:
+    def _container(self, value: Any, inside: bool) -> _Shallow:
         of, own = type(value), []
         if is_of_user_class(of):
             own = [*_own_class(of), *((f".{name}", each, False) for name, each in (_state(value) or {}).items())]
@@ -218,16 +219,16 @@ class _Description:
             own.append((".default_factory", factory, False))
         text = f"{of.__name__} {len(value)}"
         if isinstance(value, set | frozenset):
-            return _Part(text, [*(("", each, inside) for each in value), *own], whole=True)
+            return _Shallow(text, [*(("", each, inside) for each in value), *own], whole=True)
         if isinstance(value, dict):
             return self._dict(value, text, own, inside)
         plain = _plain(list(value))
         if plain is not None:
-            return _Part(f"{text} {plain}", own)
+            return _Shallow(f"{text} {plain}", own)
         items = [(f"[{i}]", each, inside) for i, each in enumerate(value)]
-        return _Part(text, [*items, *own], whole=len(value) > _ITEMS)
+        return _Shallow(text, [*items, *own], whole=len(value) > _ITEMS)
 
-    def _dict(self, value: Any, text: str, own: list[tuple[str, Any, bool]], inside: bool) -> _Part:
+    def _dict(self, value: Any, text: str, own: list[tuple[str, Any, bool]], inside: bool) -> _Shallow:
         """In no order: a dictionary that was made from a set has another one in each kernel."""
         if isinstance(value, OrderedDict):
             text += f" {[self._fold(key, inside)[0] for key in value]}"
@@ -237,14 +238,14 @@ class _Description:
                 pairs.sort()
             plain = _plain(pairs)
             if plain is not None:
-                return _Part(f"{text} {plain}", own)
-            return _Part(text, [*(("", pair, inside) for pair in value.items()), *own], whole=True)
+                return _Shallow(f"{text} {plain}", own)
+            return _Shallow(text, [*(("", pair, inside) for pair in value.items()), *own], whole=True)
         if all(type(key) in _PLAIN for key in value):
             keys = sorted(map(repr, value))
-            return _Part(f"{text} {keys}", [*((f"[{key!r}]", each, inside) for key, each in value.items()), *own])
-        return _Part(text, [*(("", pair, inside) for pair in value.items()), *own], whole=True)
+            return _Shallow(f"{text} {keys}", [*((f"[{key!r}]", each, inside) for key, each in value.items()), *own])
+        return _Shallow(text, [*(("", pair, inside) for pair in value.items()), *own], whole=True)
 
-    def _function(self, function: FunctionType) -> _Part:
+    def _function(self, function: FunctionType) -> _Shallow:
         cells = zip(function.__code__.co_freevars, map(_content, function.__closure__ or ()), strict=True)
         defaults = [("(defaults)", function.__defaults__), ("(keywords)", function.__kwdefaults__)]
         attributes = [(f".{name}", each) for name, each in sorted(vars(function).items()) if name != "__wrapped__"]
@@ -252,15 +253,15 @@ class _Description:
         parts = [part for part in parts if part[1] is not None and part[1] != {}]
         if is_installed(function.__code__.co_filename):  # of a decorator, the function that it wraps
             children = [(label, each, True) for label, each in parts]
-            return _Part(f"function {function.__module__}.{function.__qualname__}", children)
+            return _Shallow(f"function {function.__module__}.{function.__qualname__}", children)
         self._globals(function.__code__, function.__globals__)
         text = self._fold(function.__code__, inside=False)[0]
-        return _Part(f"function {text}", [(label, each, False) for label, each in parts])
+        return _Shallow(f"function {text}", [(label, each, False) for label, each in parts])
 
-    def _code_of(self, code: CodeType) -> _Part:
+    def _code_of(self, code: CodeType) -> _Shallow:
         names = code.co_names, code.co_varnames, code.co_freevars, code.co_argcount, code.co_kwonlyargcount
         text = f"code {code.co_code.hex()} {code.co_exceptiontable.hex()} {names} {code.co_flags}"
-        return _Part(text, [(f"[{i}]", each, False) for i, each in enumerate(code.co_consts)], whole=True)
+        return _Shallow(text, [(f"[{i}]", each, False) for i, each in enumerate(code.co_consts)], whole=True)
 
     def _globals(self, code: CodeType, names: dict[str, Any]) -> None:
         """Describe the globals that code uses, each by its name, and what it takes of modules of the user's."""
@@ -305,7 +306,7 @@ class _Description:
             for attribute in used if module else ():
                 self._module(module, [attribute]) if module else None
 
-    def _class(self, of: type) -> _Part:
+    def _class(self, of: type) -> _Shallow:
         children = [(f"(base {i})", base, False) for i, base in enumerate(of.__bases__)]
         children += [("(metaclass)", type(of), False)]
         members = getattr(of, "__members__", {}) if issubclass(of, Enum) else {}
@@ -315,28 +316,28 @@ class _Description:
             hidden = name in _OF_CLASS or name in members or (members and name.startswith("_") and name.endswith("_"))
             if is_set and not hidden:
                 children.append((f".{name}", each, False))
-        return _Part(f"class {of.__name__}", children)
+        return _Shallow(f"class {of.__name__}", children)
 
-    def _object(self, value: Any, inside: bool) -> _Part:
+    def _object(self, value: Any, inside: bool) -> _Shallow:
         of = type(value)
         text, children = _class_name(of), list(_own_class(of))
         library = not is_of_user_class(of)
         wrapped = getattr(value, "__wrapped__", None)  # of functools.lru_cache, for instance
         if wrapped is not None:
-            return _Part(text, [(".__wrapped__", wrapped, False)])
+            return _Shallow(text, [(".__wrapped__", wrapped, False)])
         text += "".join(f" {base.__repr__(value)}" for base in _PLAIN[:5] if isinstance(value, base))
         if library and (not inside or of.__module__.partition(".")[0] in sys.stdlib_module_names):
             pickled = _pickled(value)
             if pickled is not None:
-                return _Part(text, [(f"({i})", each, True) for i, each in enumerate(pickled)])
+                return _Shallow(text, [(f"({i})", each, True) for i, each in enumerate(pickled)])
         if isinstance(value, Mapping) and library and not inside:
-            return _Part(text, [("", dict(value), True)])
+            return _Shallow(text, [("", dict(value), True)])
         for name, each in sorted((_state(value) or {}).items()):
-            lazy = isinstance(inspect.getattr_static(of, name, None), functools.cached_property)
+            lazy = isinstance(getattr(of, name, None), functools.cached_property)
             internal = library and inside and (name.startswith("_") or type(each) not in _PLAIN)
             if not lazy and not internal:
                 children.append((f".{name}", each, library))
-        return _Part(text, children)
+        return _Shallow(text, children)
 
 
 def _own_class(of: type) -> list[tuple[str, Any, bool]]:
@@ -353,12 +354,30 @@ def _hashed(text: str) -> str:
 
 def _plain(values: list[Any]) -> str | None:
     """A digest of plain data of any depth; None where something else is among it."""
-    if not {type(each) for each in values} <= {*_PLAIN, tuple, list, dict, set, frozenset}:
-        return None  # marshal takes arrays for their bytes
+    if not _is_plain(values):
+        return None
     try:
         return blake2b(marshal.dumps(values, _MARSHAL), digest_size=16).hexdigest()
     except ValueError:
         return None
+
+
+def _is_plain(values: list[Any]) -> bool:
+    """Whether all is plain data of a few levels; level by level, as there may be much of it.
+
+    marshal takes arrays for their bytes, and writes what several lists share once for each of them.
+    """
+    level, size = values, 0
+    for _ in range(_LEVELS):
+        kinds = set(map(type, level)).difference(_PLAIN)
+        if not kinds:
+            return True
+        nested: list[Any] = [each for each in level if type(each) not in _PLAIN]
+        if not kinds <= {tuple, list, dict, set, frozenset} or (size := size + sum(map(len, nested))) > _ENTRIES:
+            return False
+        held = [each.values() for each in nested if type(each) is dict]
+        level = list(itertools.chain.from_iterable((*nested, *held)))
+    return False
 
 
 def _pickled(value: Any) -> list[Any] | None:

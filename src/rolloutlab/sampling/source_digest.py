@@ -1,6 +1,7 @@
 """Which code is the user's own, and digests of the files of modules that functions import when they run."""
 
 import ast
+import functools
 import sys
 import sysconfig
 from collections.abc import Iterator, Sequence
@@ -17,6 +18,7 @@ _FOLDERS = {"site-packages", "dist-packages"}
 _OWN = Path(__file__).resolve().parents[1]
 
 
+@functools.cache
 def is_installed(file: str) -> bool:
     """Whether a file is of Python, of an installed package or of this project."""
     if file.startswith("<"):
@@ -29,8 +31,8 @@ def is_of_user(module: ModuleType) -> bool:
     """Whether a module is the user's own, the notebook among them."""
     file = None if module.__name__ == "__main__" else getattr(module, "__file__", None)
     if file is None:
-        names = {*sys.builtin_module_names, *sys.stdlib_module_names} - {"__main__"}
-        return module.__name__.partition(".")[0] not in names
+        name = module.__name__.partition(".")[0]
+        return name == "__main__" or (name not in sys.stdlib_module_names and name not in sys.builtin_module_names)
     return not is_installed(file)
 
 
