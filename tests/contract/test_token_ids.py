@@ -16,6 +16,7 @@ from rolloutlab.api.wire.chat import (
     UserMessage,
 )
 from rolloutlab.errors import RefusedError
+from rolloutlab.service.endpoints import earlier_turns
 from rolloutlab.service.endpoints.earlier_turns import EarlierTurns
 from rolloutlab.session import Session
 from rolloutlab.settings import Settings
@@ -202,8 +203,41 @@ def test_the_first_ratio_is_one_also_for_clients_that_send_texts_alone(practice_
     wanted = {"model_id": str(model.id), "trajectory_groups": [group]}
     events = practice_service.ended(practice_service.call("POST", "/v1/preview/training-jobs", json=wanted)["id"])
     first = next(event.data for event in events if event.type == "gradient_step")
+    assert not of_type(events, "drift")
     assert first["num_trainable_tokens"] > 300
     assert first["ratio_max"] == pytest.approx(1, abs=1e-3)
+
+
+def train(service, name, trajectories):
+    """The job of one group for a model, and its events."""
+    model = service.register(name)
+    wanted = {"model_id": str(model.id), "trajectory_groups": [{"trajectories": trajectories}]}
+    return service.ended(service.call("POST", "/v1/preview/training-jobs", json=wanted)["id"])
+
+
+def of_type(events, kind):
+    return [event.data for event in events if event.type == kind]
+
+
+def test_a_job_says_how_much_was_sampled_after_a_text_that_the_service_had_to_tokenize_again(
+    practice_service, monkeypatch
+):
+    monkeypatch.setattr(earlier_turns, "_MAX_TOKENS", 0)  # it forgets at once, as at its end
+    events = train(practice_service, "forgotten", [talk(practice_service, number) for number in range(32)])
+    (drift,) = of_type(events, "drift")
+    assert of_type(events, "gradient_step")[0]["ratio_max"] > 1.5
+    assert drift["tokens"] > 10
+    assert 1 < drift["conversations"] <= 32
+    (warning,) = drift["warnings"]
+    assert warning.startswith(f"{drift['tokens']} tokens of later turns, in {drift['conversations']} of ")
+    assert "were sampled after other tokens than they train after" in warning
+    assert [event.type for event in events].index("drift") < [event.type for event in events].index("gradient_step")
+
+
+def test_a_job_of_turns_of_an_older_checkpoint_says_nothing_of_their_prompts(practice_service):
+    talks = [talk(practice_service, number) for number in range(32)]
+    for _ in range(2):
+        assert not of_type(train(practice_service, "older", talks), "drift")
 
 
 def test_answers_of_one_text_and_other_tokens_are_continued_in_turn():

@@ -28,10 +28,14 @@ from processes import end, fork, published, serve, until, wait_for_services
 from rolloutlab.api.embedded import Embedded
 from rolloutlab.api.http.client import HttpClient
 from rolloutlab.api.wire.chat import ChatRequest
+from rolloutlab.api.wire.reasoning import without_empty_thought, without_thought
 from rolloutlab.errors import RolloutlabError
+from rolloutlab.policy import harmony
+from rolloutlab.policy.call_forms import _FORMS
 from rolloutlab.policy.model import load_policy
 from rolloutlab.policy.rendering import Renderer
 from rolloutlab.sampling.data_files import records
+from rolloutlab.sampling.dataset import rows_of
 from rolloutlab.service.endpoints.body import InvalidBodyError, parse
 from rolloutlab.settings import Settings
 from rolloutlab.trajectories.files import jsonl
@@ -80,6 +84,61 @@ def read_parquet(random: random.Random, folder: Path) -> None:
 
 def read_body(random: random.Random, folder: Path) -> None:
     parse(ChatRequest, b'{"model": "practice", "messages": %s}' % lists(random))
+
+
+def read_rows(random: random.Random, folder: Path) -> None:
+    """A million tiny rows or more, of a file of some kilobytes."""
+    kinds = {
+        "a.jsonl.gz": (b"", b'{"a":1}\n', b""),
+        "a.csv.gz": (b"a\n", b"1\n", b""),
+        "a.json.gz": (b"[", b"1,", b"1]"),
+    }
+    name = random.choice([*kinds])
+    begin, row, end = kinds[name]
+    path, rows = folder / name, random.choice([b"\n", row]) if name != "a.json.gz" else row
+    with gzip.open(path, "wb", 1) as file:
+        file.write(begin)
+        for _ in range(random.randrange(1, 60)):
+            file.write(rows * 100_000)
+        file.write(end)
+    rows_of(path)
+
+
+def read_repeated(random: random.Random, folder: Path) -> None:
+    """One row of Parquet that has a long text thousands of times."""
+    import pyarrow
+    import pyarrow.parquet as parquet
+
+    n, text = random.randrange(1, 4000), "x" * random.randrange(1, 1 << 20)
+    texts = pyarrow.DictionaryArray.from_arrays([0] * n, [text])
+    column = random.choice(
+        [
+            lambda: pyarrow.ListArray.from_arrays([0, n], texts),
+            lambda: pyarrow.FixedSizeListArray.from_arrays(texts, n),
+            lambda: pyarrow.MapArray.from_arrays([0, n], list(map(str, range(n))), texts),
+        ]
+    )()
+    parquet.write_table(pyarrow.table({"a": column}), folder / "a.parquet", compression="zstd")
+    rows_of(folder / "a.parquet")
+
+
+def read_answer(random: random.Random, folder: Path) -> None:
+    """Texts of a policy that begin what never ends."""
+    unit = random.choice(
+        ["<think>", "<think", "think", " ", "\n\t", "<|channel|>", "<parameter=a>", "<arg_key>a</arg_key>"]
+    )
+    text = random.choice(["", "<", "<think>", "<function=f>", "to="]) + unit * (200_000 // len(unit)) + "!"
+    harmony.parse(text + random.choice(["", "<|message|>a<|end|>"]))
+    without_thought(text)
+    without_empty_thought(text)
+    for form in _FORMS:
+        form.split(f"{form.opening}{text}{random.choice(['', '</parameter></function>'])}{form.closing}")
+
+
+def render_endlessly(policy: Any, random: random.Random, folder: Path) -> None:
+    depth = random.randrange(2, 6)
+    policy.tokenizer.chat_template = "{% for a in range(90000) %}" * depth + "{% endfor %}" * depth
+    render(policy, random, folder)
 
 
 def render(policy: Any, random: random.Random, folder: Path) -> None:
@@ -160,6 +219,7 @@ def main() -> int:
     options = parser.parse_args()
     policy = load_policy("practice")
     reads = [read_json, read_depth, read_blank, read_parquet, read_body, partial(render, policy)]
+    reads += [read_rows, read_repeated, read_answer, partial(render_endlessly, policy)]
     wrong: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log"

@@ -4,7 +4,8 @@ Sampled token ids are read and trained as they are: where the chat template rend
 its text is not tokenized again. Sampler and trainer build the prompt of a turn by the same function.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import date
 from functools import cache, cached_property, lru_cache, partial
 from itertools import takewhile
@@ -224,6 +225,7 @@ class Renderer:
         Choice is marked as sampled so (`continues`), else of those whose text the template renders. A turn whose prompt
         does not begin with the tokens read and sampled before it, such as after a template has dropped earlier
         reasoning, begins a new sequence. Token ids of messages are read as those of sampled turns, and not trained.
+        Turns that may have been sampled after other tokens than these are `reread`.
 
         Raises:
             RenderingError: as for a prompt; or a sampled token is not in the vocabulary.
@@ -249,7 +251,15 @@ class Renderer:
                 sequences.append(TokenSequence())
             sequences[-1].turns.append((numbers[i], len(prompt)))
             sequences[-1].extend(prompt[len(sequences[-1]) :], ids, tokens[i])
-        return sequences
+        places = list(tokens)
+
+        def of_text(turn: int) -> list[int]:
+            i = places[turn]
+            plain = self._messages.plain(items[:i], _ITEMS, tools) if changes else whole[:i]
+            return self._prompt(plain, {}, Turns({}), tools, encode)
+
+        unmarked = {k for k, i in enumerate(places) if not _read_tokens(items[i])}
+        return [_with_reread(sequence, unmarked, of_text) for sequence in sequences]
 
     def unread(self, messages: Sequence[Message], tools: Tools = None) -> list[int]:
         """Which messages have content beside their calls that the prompt does not have.
@@ -533,6 +543,24 @@ def _in_parts(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def _read_tokens(item: Any) -> bool:
     """Whether the prompt of a Choice had the tokens of earlier turns, by the mark of the service that sampled it."""
     return isinstance((item.model_extra or {}).get("continues"), bool)
+
+
+def _with_reread(
+    sequence: TokenSequence, unmarked: Collection[int], of_text: Callable[[int], list[int]]
+) -> TokenSequence:
+    """The sequence with the first of its turns that may have been sampled after the tokens of its text.
+
+    unmarked: the turns without a mark of what their prompts were. of_text: the tokens of the text before a turn. Turns
+    after such a one were sampled after the same text, or after what followed on it.
+    """
+    turns = [turn for turn, _ in sequence.turns[1:] if turn in unmarked]
+    if not turns:
+        return sequence
+    other = of_text(turns[-1])
+    pairs = enumerate(zip(sequence.ids, other, strict=False))
+    same = next((i for i, (own, read) in pairs if own != read), min(len(sequence), len(other)))
+    starts = (start for turn, start in sequence.turns if turn >= turns[0] and start > same)
+    return replace(sequence, reread=next(starts, None))
 
 
 def _named_id(token: str) -> int | None:

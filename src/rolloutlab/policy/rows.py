@@ -57,7 +57,7 @@ def credited(tokens: TokenSequence, share: TokenWeight, *, at_one: bool) -> Trai
         return None
     end = trained.rindex(1) + 1
     logprobs = [p if on else 0.0 for p, on in zip(tokens.logprobs, trained, strict=True)]
-    kept = TokenSequence(tokens.ids[:end], trained[:end], array("f", logprobs[:end]))
+    kept = TokenSequence(tokens.ids[:end], trained[:end], array("f", logprobs[:end]), reread=tokens.reread)
     return TrainingSequence(kept, torch.tensor(advantages, dtype=torch.double), share.weight, at_one)
 
 

@@ -13,13 +13,15 @@ class TokenSequence:
 
     trained: 1 where the token was sampled and carries a logprob, else 0. logprobs: as sampled, in nats and rounded to
     fp32; 0 where not trained. turns: the number of each sampled turn of a main history, and the position of its first
-    token; none of other histories.
+    token; none of other histories. reread: the position of the first token of the turns that may have been sampled
+    after other tokens than these, as the text of an earlier turn has others and no mark says which were read.
     """
 
     ids: "array[int]" = field(default_factory=lambda: array("i"))
     trained: bytearray = field(default_factory=bytearray)
     logprobs: "array[float]" = field(default_factory=lambda: array("f"))
     turns: list[tuple[int, int]] = field(default_factory=list, compare=False)
+    reread: int | None = field(default=None, compare=False)
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from rolloutlab.errors import TrainingError
 from rolloutlab.objective.options import Options
 from rolloutlab.policy.custom_loss import CustomLoss, load_loss
+from rolloutlab.policy.drift import report_drift
 from rolloutlab.policy.forward import Forward
 from rolloutlab.policy.loss import row_loss
 from rolloutlab.policy.metrics import metrics_of
@@ -55,11 +56,13 @@ def take_steps(
     torch.manual_seed(task.seed)
     write_adapter(model, start.adapter)
     forward = Forward(policy, model, share=share)
+    state, reported = (progress.read() if progress else None) or (start, [])
+    if not reported:
+        report_drift(forward, rows, callbacks)
     if options.precalculate_logprobs:
         rows = [_with_new_logprobs(forward, row) for row in _until(callbacks, rows)]
     rows = list(_with_references(forward, model, replace(task, rows=rows), reference, callbacks))
     loss = load_loss(task.loss_source, callbacks.cancelled, callbacks.in_user_code) if task.loss_source else None
-    state, reported = (progress.read() if progress else None) or (start, [])
     for each in reported:
         callbacks.report("gradient_step", each)
     write_adapter(model, state.adapter)

@@ -298,7 +298,7 @@ def _notes(events: Sequence[Event], collection: str, options: Options) -> list[d
         if event.type == "training_failed"
     ]
     for event in events:
-        if event.type == "preflight":
+        if event.type in {"preflight", "drift"}:
             for reason, n in event.data.get("reasons", {}).items():
                 why, fix = explained(reason, collection)
                 fix = "" if options.get("files") else fix  # it is about trajectories
