@@ -8,7 +8,7 @@ import multiprocessing
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from types import SimpleNamespace
 from typing import IO, Any
@@ -26,7 +26,10 @@ def forkserver() -> Any:
 
 
 class Forked:
-    """A `subprocess.Popen` of `python ... -m rolloutlab ARGUMENTS`, forked. stdout, stderr: an open file or PIPE."""
+    """A `subprocess.Popen` of `python ... -m rolloutlab ARGUMENTS`, forked.
+
+    stdout, stderr: an open file or PIPE. preexec_fn: called in the fork before anything else; it is pickled.
+    """
 
     stdout: IO[str] | None = None
     stderr: IO[str] | None = None
@@ -41,13 +44,14 @@ class Forked:
         start_new_session: bool = False,
         text: bool = True,
         env: Mapping[str, str] | None = None,
+        preexec_fn: Callable[[], object] | None = None,
     ) -> None:
         self.returncode: int | None = None
         arguments = list(command[command.index("rolloutlab") + 1 :])
         mine, theirs = zip(_ends(stdout, 1), _ends(stderr, 2), strict=True)
         environment = dict(os.environ if env is None else env)
         self._process = forkserver().Process(
-            target=_serve, args=(arguments, environment, theirs, start_new_session), daemon=True
+            target=_serve, args=(arguments, environment, theirs, start_new_session, preexec_fn), daemon=True
         )
         self._process.start()
         for end in theirs:
@@ -92,7 +96,15 @@ def _ends(stream: Any, inherited: int) -> tuple[IO[str] | None, Connection]:
     return os.fdopen(reads), Connection(writes, readable=False)
 
 
-def _serve(arguments: list[str], environment: Mapping[str, str], outputs: Sequence[Connection], leads: bool) -> None:
+def _serve(
+    arguments: list[str],
+    environment: Mapping[str, str],
+    outputs: Sequence[Connection],
+    leads: bool,
+    first: Callable[[], object] | None,
+) -> None:
+    if first:
+        first()
     os.environ.clear()
     os.environ.update(environment)
     for number, output in enumerate(outputs, 1):

@@ -58,20 +58,35 @@ def attach(settings, monkeypatch):
         pass  # the service has ended
 
 
-def test_the_service_runs_no_module_that_lies_in_the_folder_of_the_notebook(attach, tmp_path, monkeypatch):
-    (tmp_path / "notebooks").mkdir()
+@pytest.fixture(scope="module")
+def started(tiny_policy, tmp_path_factory):
+    """The folder of a kernel without docstrings in which modules lie, and the address of a service started there.
+
+    It is not forked: imports are what this is about.
+    """
+    folder, lab = (tmp_path_factory.mktemp(name) for name in ("notebooks", "lab"))
     for name in ("transformers", "torch", "uvicorn", "json"):
-        (tmp_path / "notebooks" / f"{name}.py").write_text("open('was-run', 'w').close()\nraise SystemExit(name)\n")
-    monkeypatch.chdir(tmp_path / "notebooks")
-    monkeypatch.setattr("rolloutlab.api.embedded.subprocess", subprocess)  # imports are what this is about
-    assert attach().address()
-    assert not Path("was-run").exists()
+        (folder / f"{name}.py").write_text("open('was-run', 'w').close()\nraise SystemExit(name)\n")
+    client = Embedded(Settings(home=lab, policy=str(tiny_policy), linger=0.5), HttpClient())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("PYTHONOPTIMIZE", "2")
+        address = client.address()
+    client.stop()
+    client.close()
+    client._http.close()
+    return folder, address
 
 
-def test_a_kernel_without_docstrings_starts_a_service_that_has_them(attach, monkeypatch):
-    monkeypatch.setenv("PYTHONOPTIMIZE", "2")
-    monkeypatch.setattr("rolloutlab.api.embedded.subprocess", subprocess)  # a fork would have them anyway
-    assert attach().address()
+def test_the_service_runs_no_module_that_lies_in_the_folder_of_the_notebook(started):
+    folder, address = started
+    assert address
+    assert not (folder / "was-run").exists()
+
+
+def test_a_kernel_without_docstrings_starts_a_service_that_has_them(started):
+    _, address = started
+    assert address
     refused = subprocess.run([sys.executable, "-OO", "-m", "rolloutlab", "serve"], capture_output=True, text=True)
     assert refused.stderr.splitlines() == [
         "InputError: transformers needs docstrings, which PYTHONOPTIMIZE=2 and python -OO remove",

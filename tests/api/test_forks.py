@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.capture.test_killed import service
+from tests.forked import Forked
 
 __all__ = ["service"]
 pytestmark = [pytest.mark.process, pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")]
@@ -85,7 +86,21 @@ def test_a_forked_process_and_its_parent_sample_score_and_search(service, tmp_pa
     assert done.stdout.split()[-1] == "5"
 
 
-def test_a_forked_process_is_a_client_of_the_embedded_service_itself(tmp_path, tiny_policy):
+@pytest.fixture
+def embedded(tmp_path, tiny_policy):
+    """The home of a lab whose service runs already, and ends when it is told."""
+    home = tmp_path / "lab"
+    command = ["rolloutlab", "serve", "--home", str(home), "--policy", str(tiny_policy)]
+    process = Forked(command, stdout=subprocess.PIPE)
+    try:
+        assert "serves" in process.stdout.readline()
+        yield home
+    finally:
+        process.terminate()
+        process.communicate(timeout=240)
+
+
+def test_a_forked_process_is_a_client_of_the_embedded_service_itself(embedded, tmp_path, tiny_policy):
     """It samples, and its end leaves the parent attached; a child that outlives its parent keeps the service."""
     script = tmp_path / "script.py"
     script.write_text(
@@ -111,7 +126,7 @@ print(len(lab.collections()))
 lab.service("stop")
 """
     )
-    home = {"ROLLOUTLAB_HOME": str(tmp_path / "lab"), "ROLLOUTLAB_POLICY": str(tiny_policy)}
+    home = {"ROLLOUTLAB_HOME": str(embedded), "ROLLOUTLAB_POLICY": str(tiny_policy)}
     done = subprocess.run(
         [sys.executable, str(script)], env=os.environ | home, capture_output=True, text=True, timeout=240
     )

@@ -2,12 +2,14 @@
 
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -89,17 +91,12 @@ def test_a_notebook_signs_in_over_https_to_a_service_with_a_certificate_and_uses
 
 
 def test_a_service_short_of_descriptors_answers_503_and_goes_on_when_there_are_some_again(tiny_policy, tmp_path):
-    code = "import resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128)); " + (
-        "from rolloutlab.cli.commands import main; sys.exit(main())"
-    )
-    command = [sys.executable, "-c", code, "serve", "--home", str(tmp_path), "--policy", str(tiny_policy)]
-    with (
-        (tmp_path / "log").open("wb") as log,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True) as process,
-        ExitStack() as ended,
-        ExitStack() as idle,
-    ):
-        ended.callback(process.kill)  # also where the test fails
+    command = [sys.executable, "-m", "rolloutlab", "serve", "--home", str(tmp_path), "--policy", str(tiny_policy)]
+    short = partial(resource.setrlimit, resource.RLIMIT_NOFILE, (128, 128))
+    with (tmp_path / "log").open("w") as log, ExitStack() as ended, ExitStack() as idle:
+        process = Forked(command, stdout=subprocess.PIPE, stderr=log, preexec_fn=short)
+        ended.callback(process.communicate, timeout=240)
+        ended.callback(process.send_signal, signal.SIGKILL)  # also where the test fails
         assert process.stdout
         assert "serves" in process.stdout.readline()
         published = json.loads((tmp_path / "service" / "service.json").read_text())
