@@ -82,7 +82,7 @@ def _engine_router(engine: Engine) -> APIRouter:
     @routes.get("/engine")
     def engine_status() -> EngineStatus:
         known = {"status": dict(engine.status()), "unsupported": dict(engine.unsupported)}
-        return EngineStatus(name=engine.name, notes=notes, **known)
+        return EngineStatus(name=engine.name, notes=notes, groups_per_step=engine.base.groups_per_step, **known)
 
     return routes
 

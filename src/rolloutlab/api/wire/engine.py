@@ -9,12 +9,14 @@ class EngineStatus(Wire):
 
     name: local, tinker or ray. status: what computes now, in words, such as `device` and `nodes`. unsupported: what
     the engine does not honour and why, by the option's name. notes: lines about the policy that a user should know.
+    groups_per_step: of a job that sets none; absent at services that divide jobs in their own way.
     """
 
     name: str
     status: dict[str, str] = {}
     unsupported: dict[str, str] = {}
     notes: list[str] = []
+    groups_per_step: int | None = None
 
     def lines(self) -> list[str]:
         """`engine ray: device cpu, nodes 2`, a line for each option that it does not honour, one for all settings.
