@@ -655,6 +655,29 @@ def test_what_is_left_out_of_a_job_that_trains_is_counted_by_reason_and_named(po
     assert data["trajectories"] - data["trainable_trajectories"] == 6
 
 
+def test_answers_that_were_cut_off_are_left_out_where_that_is_asked_for(policy, start):
+    random = Random(0)
+    group = [trajectory(sampled(random, reward, 9)) for reward in (0.0, 1.0, 5.0)]
+    group[2]["messages_and_choices"][-1]["finish_reason"] = "length"
+    body = {"model_id": MODEL_ID, "trajectory_groups": [{"trajectories": group}]}
+    job = CreateTrainingJob.model_validate(body | {"experimental_config": {"mask_truncated": True}})
+    _, events = run(policy, start, job)
+    assert reported(events)["skipped"] == {"truncated": ["group 0, trajectory 2"]}
+    assert steps(events)[0]["num_trainable_tokens"] == 18
+    assert steps(events)[0]["reward"] == pytest.approx(2.0)
+    _, events = run(policy, start, CreateTrainingJob.model_validate(body))
+    assert steps(events)[0]["num_trainable_tokens"] == 27
+
+
+def test_the_preflight_has_the_factor_of_all_advantages(policy, start):
+    random = Random(0)
+    group = [sampled(random, reward, 9) for reward in (0.0, 4.0)]
+    _, events = run(policy, start, as_job([group], scale_rewards=False))
+    assert reported(events)["advantage_scale"] == pytest.approx(0.5)  # A are -2 and 2
+    _, events = run(policy, start, as_job([]))
+    assert "advantage_scale" not in reported(events)
+
+
 def test_a_history_left_out_of_a_trajectory_that_trains_is_reported_too(policy, start):
     random = Random(0)
     partly = [sampled(random, 0.0, 5), sampled(random, 1.0, 5, 200)]

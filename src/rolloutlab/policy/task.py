@@ -158,6 +158,7 @@ def _preflight_data(check: Preflight, options: Options) -> dict[str, object]:
         "groups": len(check.shares),
         "trainable_groups": check.trainable_groups,
         "trainable_tokens": check.trainable_tokens,
+        **({} if check.advantage_scale is None else {"advantage_scale": check.advantage_scale}),
         **({"turns": [turn._asdict() for turn in check.turns()]} if options.credit == "turn" else {}),
         "reasons": check.reasons(),
         "skipped": {str(reason): list(names) for reason, names in check.skipped.items()},
