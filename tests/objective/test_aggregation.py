@@ -1,7 +1,5 @@
 """Divisors of the loss of a step: the loss is then a mean over trajectories, over tokens, or a sum over a constant."""
 
-import math
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +8,6 @@ from rolloutlab.objective.advantages import Member, Turn
 from rolloutlab.objective.aggregation import step_divisor
 from rolloutlab.objective.options import Options
 from rolloutlab.objective.preflight import Preflight, preflight
-from rolloutlab.objective.steps import plan_steps
 
 # Of the first group, the second member is at the mean, and the fourth was cut off; of the second, one has no logprobs.
 GROUPS = [
@@ -65,12 +62,3 @@ def test_a_job_of_one_step_whose_members_all_train_has_the_mean_over_its_tokens(
     whole = Preflight([[share for share in shares if share.reason is None] for shares in check.shares])
     if whole.trainable_tokens:
         assert step_divisor(whole.shares, whole, Options()) == whole.trainable_tokens + 1e-6
-
-
-@given(st.integers(0, 300), st.integers(0, 40))
-def test_groups_are_split_evenly_over_as_few_steps_as_fit(groups, most):
-    sizes = plan_steps(groups, most)
-    assert sum(sizes) == groups
-    assert len(sizes) == (math.ceil(groups / most) if most else min(1, groups))
-    assert not sizes or max(sizes) - min(sizes) <= 1
-    assert sizes == sorted(sizes, reverse=True)
