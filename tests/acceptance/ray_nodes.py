@@ -25,17 +25,18 @@ from rolloutlab.api.wire.training import ExperimentalTrainingConfig
 from rolloutlab.engines.engine import Engine, partial_of
 from rolloutlab.engines.local import LocalEngine
 from rolloutlab.engines.ray.engine import RayEngine
+from rolloutlab.engines.sampling_check import step_of
 from rolloutlab.errors import Cancelled
 from rolloutlab.objective.options import settle
 from rolloutlab.policy.checkpoints import drafted, seal
 from rolloutlab.policy.decode import Completion, CompletionRequest
 from rolloutlab.policy.model import limit_threads, load_policy
-from rolloutlab.policy.rows import TrainingSequence, pack
+from rolloutlab.policy.steps import TrainingSequence
 from rolloutlab.policy.task import Callbacks, Task
 from rolloutlab.policy.token_sequence import TokenSequence
 from rolloutlab.settings import ModelSettings
 
-POLICY, PROMPT, LENGTH, ROWS = "practice", 12, 48, 12
+POLICY, PROMPT, LENGTH, STEPS = "practice", 12, 48, 12
 told = time.perf_counter()
 SLOPE = "def loss(new, old, advantage, weight, history):\n    return -(weight * advantage * new).mean()\n"
 CONFIGS: dict[str, tuple[dict[str, Any], str | None]] = {
@@ -49,7 +50,7 @@ CONFIGS: dict[str, tuple[dict[str, Any], str | None]] = {
 
 
 PATIENCE = 5.0
-"""Seconds until a rank or sampler counts as hung: a row takes less than one, on a busy machine as well."""
+"""Seconds until a rank or sampler counts as hung: a batch takes less than one, on a busy machine as well."""
 
 
 def main(address: str, folder: Path) -> None:
@@ -87,13 +88,12 @@ class Trials:
         self.local, self.engine, self.folder = local, engine, folder
         self.rows = local.sample(None, requests(192, LENGTH)).result()
 
-    def task(self, config: dict[str, Any], source: str | None = None, rows: int = ROWS) -> Task:
+    def task(self, config: dict[str, Any], source: str | None = None, steps: int = STEPS) -> Task:
         chance = random.Random(1)
-        group = [TrainingSequence(sequence(row), chance.uniform(-1, 1), 1.0) for row in self.rows]
-        packed = list(pack([group[i : i + 8] for i in range(0, len(group), 8)], self.local.base.row_tokens))
-        packed = (packed * rows)[:rows]
+        made = [TrainingSequence(sequence(row), chance.uniform(-1, 1), 1.0) for row in self.rows]
+        some = [step_of(made[i : i + 32]) for i in range(0, len(made), 32)]
         options = settle(ExperimentalTrainingConfig.model_validate(config))
-        return Task(packed, [2e-3] * rows, options, 7, {}, loss_source=source)
+        return Task((some * steps)[:steps], [2e-3] * steps, options, 7, {}, loss_source=source)
 
     @cached_property
     def expected(self) -> Any:
@@ -124,9 +124,9 @@ class Trials:
         tell(f"training: {name}", **apart(self.train(self.local, task), self.train(self.engine, task)))
 
     def rates(self, label: str, *engines: Engine) -> None:
-        """All alternately, on the same cores: the faster of two. A job takes some time besides that of its rows."""
-        short, long, asked = self.task({}, rows=4), self.task({}, rows=16), requests(512, LENGTH)
-        tokens = sum(s.tokens.trainable for row in long.rows for s in row) / len(long.rows)
+        """All alternately, on the same cores: the faster of two. A job takes some time besides that of its steps."""
+        short, long, asked = self.task({}, steps=4), self.task({}, steps=16), requests(512, LENGTH)
+        tokens = sum(step.trained for step in long.steps) / len(long.steps)
         values: dict[str, float] = {}
         for engine in engines * 2:
             calls = {
@@ -141,12 +141,12 @@ class Trials:
                 values[key] = min(values.get(key, 1e9), time.perf_counter() - begun)
         figures = {}
         for name in [engine.name for engine in engines]:
-            row = (values[f"{name} long"] - values[f"{name} short"]) / (len(long.rows) - len(short.rows))
+            step = (values[f"{name} long"] - values[f"{name} short"]) / (len(long.steps) - len(short.steps))
             figures[f"{name}_rollouts_per_second"] = len(asked) / values[f"{name} sample"]
-            figures[f"{name}_trained_tokens_per_second"] = tokens / row
-            figures[f"{name}_seconds_per_row"] = row
-            figures[f"{name}_seconds_per_job"] = values[f"{name} long"] - row * len(long.rows)
-        tell(f"rates: {label}", tokens_per_row=tokens, **figures)
+            figures[f"{name}_trained_tokens_per_second"] = tokens / step
+            figures[f"{name}_seconds_per_step"] = step
+            figures[f"{name}_seconds_per_job"] = values[f"{name} long"] - step * len(long.steps)
+        tell(f"rates: {label}", tokens_per_step=tokens, **figures)
 
     def lost_sampler(self, what: str) -> None:
         """Killed or stopped after some tokens of a stream."""
@@ -181,7 +181,7 @@ class Trials:
         tell("without rolloutlab", **self.engine.status())
 
     def cancelled(self) -> None:
-        """After three rows; the same task then goes on from what was kept."""
+        """After three steps; the same task then goes on from what was kept."""
         task, steps = self.task({}), 0
 
         def count(kind: str, data: dict[str, object]) -> None:
@@ -197,7 +197,7 @@ class Trials:
         tell("cancelled", error=name, kept=kept, **apart(self.expected, self.train(self.engine, task, target="again")))
 
     def lost(self, what: str, kill: Callable[[], None]) -> None:
-        """Killed after the fourth row."""
+        """Killed after the fourth step."""
         task, steps = self.task({}), list[dict[str, object]]()
         begun = 0.0
         pause = 0.0

@@ -62,7 +62,7 @@ def killed(environment: dict[str, str], home: Path) -> None:
     values = {
         "status": job.status,
         "restarts": kinds.count("restarted"),
-        "rows": steps(alone),
+        "expected_steps": steps(alone),
         "steps": steps(job),
         "optimizer_steps": max(float(value) for name, value in second.items() if name.endswith(".step")),
         "same_bits": first.keys() == second.keys() and all(first[name].equal(second[name]) for name in first),

@@ -18,7 +18,7 @@ import pytest
 
 HERE = Path(__file__).parent
 NAMESPACES = ["unshare", "-rnpf", "--mount-proc", "--kill-child"]
-ROWS, TRIAL = 12, '{"trial"'
+STEPS, TRIAL = 12, '{"trial"'
 LIMIT = 1800
 STARTS, DID_NOT_START = 3, 75
 
@@ -74,7 +74,7 @@ OPTIONS = ["default", "ppo", "sequence ratios", "new logprobs", "KL penalty", "a
 @pytest.mark.parametrize("name", OPTIONS)
 def test_two_ranks_train_what_one_process_trains_to_the_last_bit(trials: dict[str, Any], name: str) -> None:
     trial = trials[f"training: {name}"]
-    assert trial["steps"] == ROWS
+    assert trial["steps"] == STEPS
     assert trial["same_bits"], trial
 
 
@@ -85,17 +85,17 @@ def test_a_request_survives_the_loss_of_a_sampler_and_no_token_comes_twice(trial
     assert trial["each_token_once"]
 
 
-def test_a_cancelled_job_keeps_its_rows_and_goes_on_from_them(trials: dict[str, Any]) -> None:
+def test_a_cancelled_job_keeps_its_steps_and_goes_on_from_them(trials: dict[str, Any]) -> None:
     trial = trials["cancelled"]
-    assert (trial["error"], trial["kept"], trial["steps"]) == ("Cancelled", True, ROWS)
+    assert (trial["error"], trial["kept"], trial["steps"]) == ("Cancelled", True, STEPS)
     assert trial["same_bits"], trial
 
 
 @pytest.mark.parametrize("what", ["trainer", "hung trainer", "node"])
 def test_a_job_goes_on_after_a_loss_and_no_row_is_reported_or_applied_twice(trials: dict[str, Any], what: str) -> None:
     trial = trials[f"lost {what}"]
-    assert trial["steps"] == ROWS
-    assert trial["optimizer_steps"] == ROWS
+    assert trial["steps"] == STEPS
+    assert trial["optimizer_steps"] == STEPS
     assert trial["same_bits"], trial
 
 
@@ -115,7 +115,7 @@ def test_a_node_on_which_nothing_can_be_loaded_is_shown_with_the_reason(trials: 
 def test_a_job_of_a_killed_service_goes_on_as_if_nothing_had_happened(trials: dict[str, Any]) -> None:
     trial = trials["killed service"]
     assert (trial["status"], trial["jobs"], trial["restarts"]) == ("succeeded", 2, 1)
-    assert trial["optimizer_steps"] == trial["rows"] > 3
+    assert trial["optimizer_steps"] == trial["expected_steps"] > 3
     assert trial["same_bits"]
 
 

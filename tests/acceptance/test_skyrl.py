@@ -23,6 +23,7 @@ from rolloutlab.api.wire.chat import UserMessage
 from rolloutlab.engines.check import Conformance
 from rolloutlab.engines.local import LocalEngine
 from rolloutlab.engines.naive import Naive
+from rolloutlab.engines.sampling_check import step_of
 from rolloutlab.engines.tinker import TinkerEngine, open_engine
 from rolloutlab.errors import RolloutlabError
 from rolloutlab.objective.options import Options
@@ -30,8 +31,8 @@ from rolloutlab.policy.checkpoints import drafted, seal
 from rolloutlab.policy.decode import CompletionRequest
 from rolloutlab.policy.model import load_policy, read_adapter
 from rolloutlab.policy.practice import FOLDERS
-from rolloutlab.policy.rows import TrainingSequence
 from rolloutlab.policy.state import State, write_state
+from rolloutlab.policy.steps import TrainingSequence
 from rolloutlab.policy.task import Callbacks, Task
 from rolloutlab.policy.token_sequence import TokenSequence
 from rolloutlab.session import Session
@@ -260,7 +261,7 @@ def test_the_same_job_gives_the_same_weights_here(engine, skyrl, folder, prompt,
     sequences = [sequence(row) for row in engine.sample(None, requests).result(PATIENCE)]
     # weights so small that no gradient is clipped, as the server does not clip
     row = [TrainingSequence(each, 1.0 - 0.4 * i, 1e-3) for i, each in enumerate(sequences)]
-    task = Task([row, row[:4], row[4:], row], [1e-3] * 4, Options(), 1, {})
+    task = Task([step_of(each) for each in (row, row[:4], row[4:], row)], [1e-3] * 4, Options(), 1, {})
     results = []
     for each, name in ((local, "local"), (engine, "tinker")):
         with drafted(tmp_path / name) as draft:

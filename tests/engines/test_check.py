@@ -58,8 +58,9 @@ class NoLossOfOnesOwn(LocalEngine):
 
 class TwiceTheWeight(LocalEngine):
     def train(self, source, target, task, callbacks):
-        rows = [[replace(each, weight=2 * each.weight) for each in row] for row in task.rows]
-        super().train(source, target, replace(task, rows=rows), callbacks)
+        heavy = [[replace(each, weight=2 * each.weight) for each in step.sequences] for step in task.steps]
+        steps = [replace(step, sequences=each) for step, each in zip(task.steps, heavy, strict=True)]
+        super().train(source, target, replace(task, steps=steps), callbacks)
 
 
 class TwiceTheRate(LocalEngine):
@@ -67,24 +68,30 @@ class TwiceTheRate(LocalEngine):
         super().train(source, target, replace(task, rates=[2 * rate for rate in task.rates]), callbacks)
 
 
-class OtherRowsAfterAStop(LocalEngine):
+class OtherStepsAfterAStop(LocalEngine):
     def train(self, source, target, task, callbacks):
-        rows = task.rows[::-1] if partial_of(target).exists() else task.rows
-        super().train(source, target, replace(task, rows=rows), callbacks)
+        steps = task.steps[::-1] if partial_of(target).exists() else task.steps
+        super().train(source, target, replace(task, steps=steps), callbacks)
 
 
-class FewerRowsAfterAStop(LocalEngine):
+class FewerStepsAfterAStop(LocalEngine):
     def train(self, source, target, task, callbacks):
-        rows = task.rows[1:] if partial_of(target).exists() else task.rows
-        super().train(source, target, replace(task, rows=rows), callbacks)
+        kept = slice(partial_of(target).exists(), None)
+        super().train(source, target, replace(task, steps=task.steps[kept], rates=task.rates[kept]), callbacks)
 
 
 class OneAdvantage(LocalEngine):
     def train(self, source, target, task, callbacks):
-        rows = [
-            [replace(s, advantage=float(torch.as_tensor(s.advantage).flatten()[0])) for s in row] for row in task.rows
+        steps = [
+            replace(
+                step,
+                sequences=[
+                    replace(s, advantage=float(torch.as_tensor(s.advantage).flatten()[0])) for s in step.sequences
+                ],
+            )
+            for step in task.steps
         ]
-        super().train(source, target, replace(task, rows=rows), callbacks)
+        super().train(source, target, replace(task, steps=steps), callbacks)
 
 
 class NoSeed(LocalEngine):
@@ -191,11 +198,11 @@ class BaseAsReferenceElsewhere(Elsewhere, BaseAsReference):
     pass
 
 
-class OtherLossRateAndRows(NoLossOfOnesOwn, TwiceTheRate, OtherRowsAfterAStop):
+class OtherLossRateAndRows(NoLossOfOnesOwn, TwiceTheRate, OtherStepsAfterAStop):
     pass
 
 
-class FewerRowsAndOneSeed(FewerRowsAfterAStop, OneSeed):
+class FewerRowsAndOneSeed(FewerStepsAfterAStop, OneSeed):
     pass
 
 

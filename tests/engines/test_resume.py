@@ -1,4 +1,4 @@
-"""A job whose service stops goes on from its last rows, as if nothing had happened."""
+"""A job whose service stops goes on from its last steps, as if nothing had happened."""
 
 import threading
 from array import array
@@ -9,37 +9,39 @@ import torch
 from safetensors.torch import load_file
 
 from rolloutlab.api.job_state import job_progress
+from rolloutlab.api.wire.training import ExperimentalTrainingConfig
 from rolloutlab.engines.engine import partial_of
 from rolloutlab.engines.local import LocalEngine
+from rolloutlab.engines.sampling_check import step_of
 from rolloutlab.errors import Cancelled
 from rolloutlab.objective.options import settle
 from rolloutlab.policy import trainer
 from rolloutlab.policy.checkpoints import drafted, seal
 from rolloutlab.policy.progress import Progress
-from rolloutlab.policy.rows import TrainingSequence
 from rolloutlab.policy.state import State
+from rolloutlab.policy.steps import TrainingSequence
 from rolloutlab.policy.task import Callbacks, Task
 from rolloutlab.policy.token_sequence import TokenSequence
 from rolloutlab.service.model_registry import Registry
 
-PATIENCE, ROWS = 30.0, 6
+PATIENCE, STEPS = 30.0, 6
 STATE = State({"a": torch.ones(3)}, {"a.step": torch.tensor(2.0)})
 
 
 @pytest.fixture
 def job(body, trajectory):
-    """The JSON of a job of as many rows, each of one group, whose loss is one of many options."""
+    """The JSON of a job of as many steps, each of one group, whose loss is one of many options."""
 
     def make(model, **config):
         group = {"trajectories": [trajectory(float(i % 2), tokens=100) for i in range(8)]}
-        return body(model.id, trajectory_groups=[group] * ROWS, experimental_config=config)
+        return body(model.id, trajectory_groups=[group] * STEPS, experimental_config={"groups_per_step": 1, **config})
 
     return make
 
 
 @pytest.fixture
 def steps(monkeypatch):
-    """Counts gradient steps; holds before the one whose number is in `held` until `go_on`."""
+    """Counts whole gradient steps; holds before the one whose number is in `held` until `go_on`."""
 
     class Steps:
         taken, held, engine_closed = 0, -1, False
@@ -53,8 +55,9 @@ def steps(monkeypatch):
             assert steps.go_on.wait(PATIENCE)
         if steps.engine_closed:
             raise Cancelled
+        taken = step(*values)
         steps.taken += 1
-        return step(*values)
+        return taken
 
     monkeypatch.setattr(trainer, "_optimizer_step", counted)
     monkeypatch.setattr(Progress, "due", lambda self: True)
@@ -89,12 +92,20 @@ def stop_in_a_step(service, steps):
     stopping.join()
 
 
-@pytest.mark.parametrize("config", [{}, {"precalculate_logprobs": True}, {"kl_penalty_coef": 0.1}], ids=str)
+CONFIGS = [
+    {},
+    {"precalculate_logprobs": True},
+    {"kl_penalty_coef": 0.1},
+    {"epochs": 3, "groups_per_step": 3, "loss_aggregation": "token_mean", "weight_decay": 0.0},
+]
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=str)
 def test_a_job_goes_on_after_a_restart_with_the_same_bits_and_no_step_twice(start, job, steps, config):
     service = start()
     whole, model = service.register("whole"), service.register("stopped")
     expected = metrics(service.ended(submit(service, job(whole, **config))))
-    assert (len(expected), steps.taken) == (ROWS, ROWS)
+    assert (len(expected), steps.taken) == (STEPS, STEPS)
     steps.taken, steps.held = 0, 3
     job_id = submit(service, job(model, **config))
     stop_in_a_step(service, steps)
@@ -102,7 +113,7 @@ def test_a_job_goes_on_after_a_restart_with_the_same_bits_and_no_step_twice(star
     events = service.ended(job_id)
     assert [event.type for event in events[:3]] == ["restarted", "training_started", "preflight"]
     assert metrics(events) == expected
-    assert steps.taken == ROWS
+    assert steps.taken == STEPS
     assert same(tensors(service, model), tensors(service, whole))
     assert [path.name for path in service.folder.glob("models/*/.*")] == []
 
@@ -122,7 +133,7 @@ def test_a_job_whose_engine_is_closed_as_the_service_stops_is_not_cancelled(star
     service = start()
     events = service.ended(job_id)
     assert [events[0].type, events[-1].type] == ["restarted", "training_ended"]
-    assert len(metrics(events)) == ROWS
+    assert len(metrics(events)) == STEPS
 
 
 def test_a_job_of_another_base_waits_for_it_and_loses_nothing(start, job, steps, practice_policy):
@@ -140,7 +151,7 @@ def test_a_job_of_another_base_waits_for_it_and_loses_nothing(start, job, steps,
     assert (other.jobs.job(job_id).status, other.jobs.busy()) == ("queued", False)
     assert job_progress([last])[2].startswith("queued: lab/stopped was trained on another base policy")
     events = start().ended(job_id)
-    assert (events[-1].type, len(metrics(events)), steps.taken) == ("training_ended", ROWS, ROWS)
+    assert (events[-1].type, len(metrics(events)), steps.taken) == ("training_ended", STEPS, STEPS)
 
 
 def test_the_base_of_a_job_is_compared_as_it_is_queued_and_not_again_as_it_starts(start, job, monkeypatch):
@@ -164,17 +175,19 @@ def row(*ids):
 
 
 A, B, C = row(5, 6, 7), row(8, 9, 10), row(11, 12, 13)
-TASK = Task([[A, B], [C]], [1e-3] * 2, settle(None), 1, {})
+TASK = Task([step_of([A, B]), step_of([C])], [1e-3] * 2, settle(None), 1, {})
 OTHERS = {
-    "packing": replace(TASK, rows=[[A], [B, C]]),
-    "tokens": replace(TASK, rows=[[A, row(8, 9, 11)], [C]]),
-    "advantages": replace(TASK, rows=[[A, replace(B, advantage=-0.5)], [C]]),
+    "packing": replace(TASK, steps=[step_of([A]), step_of([B, C])]),
+    "tokens": replace(TASK, steps=[step_of([A, row(8, 9, 11)]), step_of([C])]),
+    "advantages": replace(TASK, steps=[step_of([A, replace(B, advantage=-0.5)]), step_of([C])]),
     "rates": replace(TASK, rates=[2e-3] * 2),
+    "divisors": replace(TASK, steps=[step_of([A, B]), replace(step_of([C]), divisor=7.0)]),
+    "epochs": replace(TASK, rates=[1e-3] * 4, options=settle(ExperimentalTrainingConfig(epochs=2))),
 }
 
 
 @pytest.mark.parametrize("other", OTHERS.values(), ids=OTHERS)
-def test_a_task_of_as_many_other_rows_does_not_go_on_from_what_was_kept(policy, tmp_path, other):
+def test_a_task_of_as_many_other_steps_does_not_go_on_from_what_was_kept(policy, tmp_path, other):
     engine, steps = LocalEngine(policy, least_seconds=0.0), []
 
     def train(target, task, most=9):

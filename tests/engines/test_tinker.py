@@ -15,13 +15,14 @@ from rolloutlab import errors
 from rolloutlab.api.wire.training import ExperimentalTrainingConfig
 from rolloutlab.engines.engine import partial_of
 from rolloutlab.engines.local import LocalEngine
+from rolloutlab.engines.sampling_check import step_of
 from rolloutlab.engines.tinker import PLACE
 from rolloutlab.engines.tinker_trainer import SavedProgress
 from rolloutlab.objective.options import settle
 from rolloutlab.policy.checkpoints import drafted, read_checkpoint, seal
 from rolloutlab.policy.decode import CompletionRequest
 from rolloutlab.policy.model import base_of, describe, read_adapter
-from rolloutlab.policy.rows import TrainingSequence
+from rolloutlab.policy.steps import TrainingSequence
 from rolloutlab.policy.task import Callbacks, Task
 from rolloutlab.policy.token_sequence import TokenSequence
 from tests.engines.tinker_server import PATIENCE, Server, engine_of, serving
@@ -52,17 +53,19 @@ def sequence(seed, prompt=6, sampled=9, known=True):
     return TokenSequence(ids, bytearray([0] * prompt + [1] * sampled), array("f", [0.0] * prompt + logprobs))
 
 
-def task_of(rows=1, known=True, loss_source=None, reference=None, **config):
-    """Rows of sequences of different lengths, with advantages of both signs."""
+def task_of(steps=1, known=True, loss_source=None, reference=None, **config):
+    """Steps of sequences of different lengths, with advantages of both signs."""
     made = [
-        [
-            TrainingSequence(sequence(10 * i + j, 4 + j, 5 + 3 * j, known), advantage=1.0 - 0.8 * j, weight=1.0)
-            for j in range(3)
-        ]
-        for i in range(rows)
+        step_of(
+            [
+                TrainingSequence(sequence(10 * i + j, 4 + j, 5 + 3 * j, known), advantage=1.0 - 0.8 * j, weight=1.0)
+                for j in range(3)
+            ]
+        )
+        for i in range(steps)
     ]
     options = settle(ExperimentalTrainingConfig(**config))
-    return Task(made, [1e-3] * rows, options, 1, {}, loss_source=loss_source, reference=reference)
+    return Task(made, [1e-3] * steps * options.epochs, options, 1, {}, loss_source=loss_source, reference=reference)
 
 
 def trained(engine, source, folder, task, cancelled=lambda: False):
@@ -84,16 +87,18 @@ def distance(policy, ours, theirs):
 
 
 OPTIONS = {
-    "defaults": {"rows": 2},
+    "defaults": {"steps": 2},
     "ppo": {"ppo": True},
     "masked": {"mask_prob_ratio": True, "epsilon": 0.3, "epsilon_high": 0.5},
     "k2": {"vendor_k2_tau": 0.1},
     "sequence": {"importance_sampling_level": "sequence"},
     "average": {"importance_sampling_level": "average"},
     "geometric": {"importance_sampling_level": "geometric_average"},
+    "clip and decay": {"max_grad_norm": 0.05, "weight_decay": 0.0, "epochs": 2},
+    "no clip": {"max_grad_norm": 0, "steps": 2},
     "max weight": {"ppo": True, "max_negative_advantage_importance_sampling_weight": 0.9},
     "truncated": {"precalculate_logprobs": True, "truncated_importance_sampling": 2.0},
-    "kl": {"rows": 2, "kl_penalty_coef": 0.1},
+    "kl": {"steps": 2, "kl_penalty_coef": 0.1},
     "own loss": {"loss_source": SQUARES},
     "fine-tuning": {"known": False},
 }
@@ -123,7 +128,7 @@ def test_later_jobs_go_on_from_a_checkpoint_and_measure_their_distance_to_anothe
         first, _ = trained(each, filled(tmp_path / f"{name}0", each.create_initial), tmp_path / f"{name}1", task_of(2))
         again = task_of(2, kl_penalty_coef=0.2, kl_ref_step=1, reference=first)
         second, steps = trained(each, first, tmp_path / f"{name}2", again)
-        sequences = [s.tokens for s in again.rows[0]]
+        sequences = again.steps[0].tokens
         results.append((steps, each.logprobs(first, sequences), each.logprobs(second, sequences)))
     (ours, *scored), (theirs, *others) = results
     assert_same_steps(ours, theirs)
@@ -274,7 +279,7 @@ def test_each_checkpoint_is_sampled_as_it_is_while_later_ones_are_trained(policy
     """On the server, sampling a model's older path overwrites the weights that it trains, and steps shrink others."""
     with serving(Server(policy, "tiny", most=4, leaks=True)) as server, engine_of(server, slots=2) as engine:
         folders = [filled(tmp_path / "0", engine.create_initial)]
-        task, sequences, first = replace(task_of(1), rates=[0.05]), [s.tokens for s in task_of(1).rows[0]], []
+        task, sequences, first = replace(task_of(1), rates=[0.05]), task_of(1).steps[0].tokens, []
         for i in range(3):
             folders.append(trained(engine, folders[-1], tmp_path / str(i + 1), task)[0])
             first.append(engine.logprobs(folders[-1], sequences))
@@ -349,12 +354,12 @@ def test_a_checkpoint_is_verified_once_until_it_is_forgotten(engine, tmp_path):
         engine.sample(folder, [CompletionRequest(PROMPT, 2)])
 
 
-def test_a_loss_that_is_no_number_ends_the_job_by_its_row(engine, tmp_path):
+def test_a_loss_that_is_no_number_ends_the_job_by_its_step(engine, tmp_path):
     source = "def loss(new, old, advantage, weight, history):\n    return (new * torch.tensor(float('inf'))).sum()"
     target = tmp_path / "1"
     target.mkdir()
     initial = filled(tmp_path / "0", engine.create_initial)
-    with pytest.raises(errors.TrainingError, match="the loss of row 0 is not a finite number"):
+    with pytest.raises(errors.TrainingError, match="the loss of step 0 is not a finite number"):
         engine.train(initial, target, task_of(1, loss_source=source), Callbacks(lambda kind, data: None))
     assert list(target.iterdir()) == []
 

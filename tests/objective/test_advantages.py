@@ -10,13 +10,29 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from rolloutlab.objective.advantages import Member, Reason, TokenWeight, balanced, group_advantages, token_weights
+from rolloutlab.objective.advantages import (
+    Member,
+    Reason,
+    TokenWeight,
+    balanced,
+    group_advantages,
+    job_weights,
+    token_weights,
+)
 from rolloutlab.objective.options import Options
 
 ANY_REWARD = st.floats(allow_nan=False, allow_infinity=False)
 PLAIN_REWARD = st.sampled_from((0.0, 1.0, -1.0, 0.1, 0.5, 0.25, 2.0, 0.30000000000000004, 0.3, 1e-3)) | st.floats(-5, 5)
 TOKENS_H = st.lists(st.integers(0, 5), min_size=1, max_size=3).map(tuple)
 BALANCE = st.sampled_from((-1.0, 1.0, 0.0)) | st.floats(-1, 1)
+AGGREGATION = st.sampled_from(("sequence_mean", "token_mean", "constant"))
+OPTIONS = st.builds(
+    Options,
+    scale_rewards=st.booleans(),
+    advantage_balance=BALANCE,
+    loss_aggregation=AGGREGATION,
+    mask_truncated=st.booleans(),
+)
 
 
 def member(reward: float, *tokens_H: int, **fields: Any) -> Member:
@@ -28,7 +44,7 @@ def members(*rewards_G: float, tokens: int = 2) -> list[Member]:
 
 
 def jobs(rewards: st.SearchStrategy[float]) -> st.SearchStrategy[list[list[Member]]]:
-    one = st.builds(Member, st.just("m"), rewards, TOKENS_H, st.booleans())
+    one = st.builds(Member, st.just("m"), rewards, TOKENS_H, st.booleans(), truncated=st.booleans())
     groups = st.lists(one, max_size=5) | st.tuples(rewards, st.integers(1, 4)).map(
         lambda same: members(*same[:1]) * same[1]
     )
@@ -57,19 +73,20 @@ def reasons(shares: list[list[TokenWeight]]) -> list[list[Reason | None]]:
 Token = tuple[int, int, Decimal, Decimal]
 
 
-def naive_tokens(groups: Sequence[Sequence[Member]], scale_rewards: bool, balance: float) -> list[Token]:
+def naive_tokens(groups: Sequence[Sequence[Member]], options: Options) -> list[Token]:
     with localcontext(Context(prec=60, Emin=-(10**6), Emax=10**6)):
         tokens: list[Token] = []
         for g, group in enumerate(groups):
-            for i, advantage in enumerate(naive_group(group, scale_rewards)):
+            for i, advantage in enumerate(naive_group(group, options.scale_rewards)):
                 count = sum(group[i].tokens_H)
-                if advantage != 0:
-                    tokens += [(g, i, advantage, 1 / (count + Decimal("1e-6")))] * count
+                one = 1 / (count + Decimal("1e-6")) if options.loss_aggregation == "sequence_mean" else Decimal(1)
+                if advantage != 0 and not (options.mask_truncated and group[i].truncated):
+                    tokens += [(g, i, advantage, one)] * count
         if not tokens:
             return []
         mean_weight = sum(w for *_, w in tokens) / len(tokens)
         tokens = [(g, i, a, w / mean_weight) for g, i, a, w in tokens]
-        b = Decimal(balance)
+        b = Decimal(options.advantage_balance)
         if b > 0:
             tokens = [(g, i, a * (1 - b) if a <= 0 else a, w) for g, i, a, w in tokens]
         if b < 0:
@@ -103,7 +120,7 @@ def is_clear(group: Sequence[Member]) -> bool:
 
 
 def assert_agrees_with_the_naive_one(groups: list[list[Member]], options: Options) -> None:
-    tokens = naive_tokens(groups, options.scale_rewards, options.advantage_balance)
+    tokens = naive_tokens(groups, options)
     expected = {(g, i): (float(a), float(w)) for g, i, a, w in tokens}
     found = {
         (g, i): (share.advantage, share.weight)
@@ -116,16 +133,16 @@ def assert_agrees_with_the_naive_one(groups: list[list[Member]], options: Option
         assert found[key] == (pytest.approx(advantage, rel=1e-6, abs=1e-9), pytest.approx(weight, rel=1e-9))
 
 
-@given(jobs(PLAIN_REWARD), st.booleans(), BALANCE)
-def test_shares_agree_with_a_naive_implementation(groups, scale_rewards, balance):
+@given(jobs(PLAIN_REWARD), OPTIONS)
+def test_shares_agree_with_a_naive_implementation(groups, options):
     assume(all(map(is_clear, groups)))
-    assert_agrees_with_the_naive_one(groups, Options(scale_rewards=scale_rewards, advantage_balance=balance))
+    assert_agrees_with_the_naive_one(groups, options)
 
 
-@given(jobs(ANY_REWARD | PLAIN_REWARD), st.booleans(), BALANCE)
-def test_shares_agree_with_a_naive_implementation_whatever_the_size_of_the_rewards(groups, scale_rewards, balance):
+@given(jobs(ANY_REWARD | PLAIN_REWARD), OPTIONS)
+def test_shares_agree_with_a_naive_implementation_whatever_the_size_of_the_rewards(groups, options):
     assume(all(map(is_clear, groups)))
-    assert_agrees_with_the_naive_one(groups, Options(scale_rewards=scale_rewards, advantage_balance=balance))
+    assert_agrees_with_the_naive_one(groups, options)
 
 
 @pytest.mark.parametrize("balance", [-1.0, -0.25, 0.0, 0.5, 1.0])
@@ -140,11 +157,9 @@ def test_a_job_with_everything_in_it_agrees_with_the_naive_implementation(scale_
     assert_agrees_with_the_naive_one(groups, Options(scale_rewards=scale_rewards, advantage_balance=balance))
 
 
-@given(jobs(ANY_REWARD | PLAIN_REWARD), st.booleans(), BALANCE)
-def test_over_the_trainable_tokens_the_mean_weight_and_the_mean_weighted_advantage_are_one(
-    groups, scale_rewards, balance
-):
-    training = trained(token_weights(groups, Options(scale_rewards=scale_rewards, advantage_balance=balance)))
+@given(jobs(ANY_REWARD | PLAIN_REWARD), OPTIONS)
+def test_over_the_trainable_tokens_the_mean_weight_and_the_mean_weighted_advantage_are_one(groups, options):
+    training = trained(token_weights(groups, options))
     tokens = [share for share in training for _ in range(share.member.tokens)]
     assume(tokens)
     assert math.fsum(share.weight for share in tokens) / len(tokens) == pytest.approx(1, rel=1e-9)
@@ -348,6 +363,7 @@ def test_a_job_whose_whole_advantage_is_balanced_away_trains_nothing_and_says_wh
         (member(1.0, 0, too_long=True), Reason.TOO_LONG),
         (member(1.0, 2, too_long=True), None),  # another history of it still trains
         (member(0.5, 2), Reason.MEAN_REWARD),
+        (member(1.0, 2, truncated=True), None),
     ],
 )
 def test_each_member_that_does_not_train_says_why(one, reason):
@@ -413,3 +429,46 @@ def test_advantages_of_a_group_with_huge_rewards_are_those_of_any_other(huge):
 def test_tiny_rewards_below_the_bound_are_equal_and_above_it_train_fully():
     assert reasons(token_weights([members(0.0, 1e-10)], Options())) == [[Reason.EQUAL_REWARDS] * 2]
     assert advantages(token_weights([members(0.0, 1e-8)], Options())) == [pytest.approx([-1, 1], rel=1e-9)]
+
+
+def test_answers_of_unlike_length_weigh_by_their_tokens_where_the_loss_is_no_mean_over_sequences():
+    groups = [[member(0.0, 1), member(1.0, 3)], [member(0.0, 9), member(0.0, 9)]]
+    for aggregation in ("token_mean", "constant"):
+        assert weights(token_weights(groups, Options(loss_aggregation=aggregation))) == [[1.0, 1.0], [0.0, 0.0]]
+    assert weights(token_weights(groups, Options()))[0] == pytest.approx([2.0, 2 / 3])
+
+
+MASKED = Options(scale_rewards=False, mask_truncated=True)
+
+
+def test_a_masked_answer_trains_nothing_and_its_reward_stays_in_the_mean_of_its_group():
+    group = [member(0.0, 2), member(1.0, 4), member(5.0, 9, truncated=True)]
+    [shares] = token_weights([group], MASKED)
+    assert [share.reason for share in shares] == [None, None, Reason.TRUNCATED]
+    assert (shares[2].advantage, shares[2].weight, shares[2].tokens) == (0.0, 0.0, 0)
+    assert shares[0].advantage / shares[1].advantage == pytest.approx(2.0)  # 0 and 1 below a mean of 2
+    assert [share.weight for share in shares[:2]] == pytest.approx([1.5, 0.75])  # N is 6, without the 9
+
+
+def test_a_group_of_masked_answers_alone_trains_nothing():
+    shares = token_weights([[member(float(i), 2, truncated=True) for i in range(2)]], MASKED)
+    assert reasons(shares) == [[Reason.TRUNCATED] * 2]
+
+
+def test_what_would_not_train_without_the_mask_either_has_its_own_reason():
+    group = [member(0.0, 2), member(2.0, 2), member(1.0, 2, truncated=True), member(1.0, 0, truncated=True)]
+    assert reasons(token_weights([group], MASKED)) == [[None, None, Reason.MEAN_REWARD, Reason.NO_LOGPROBS]]
+    equal = [member(1.0, 2, truncated=True)] * 2
+    assert reasons(token_weights([equal, members(1.0, 2.0)], MASKED))[0] == [Reason.ALL_FAILED] * 2
+
+
+@pytest.mark.parametrize("scale_rewards", [True, False])
+def test_the_factor_of_all_advantages_is_that_of_the_job(scale_rewards):
+    groups = [[member(0.0, 1), member(1.0, 3)], [member(3.0, 2), member(5.0, 2), member(10.0, 2)], members(1.0, 1.0)]
+    options = Options(scale_rewards=scale_rewards)
+    shares, scale = job_weights(groups, options)
+    assert shares == token_weights(groups, options)
+    for group, share in zip(groups[:2], shares[:2], strict=True):
+        raw = group_advantages([each.reward for each in group], scale_rewards)
+        assert [each.advantage for each in share] == pytest.approx([scale * a for a in raw])
+    assert job_weights(groups[2:], options).advantage_scale is None

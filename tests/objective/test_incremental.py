@@ -15,7 +15,15 @@ REWARD = (
     | st.floats(allow_nan=False, allow_infinity=False)
 )
 TOKENS_H = st.lists(st.integers(0, 300), min_size=1, max_size=2).map(tuple)
-PLAIN = st.builds(Member, st.just("m"), REWARD, TOKENS_H, st.booleans(), turns=st.just(()))
+PLAIN = st.builds(
+    Member,
+    st.just("m"),
+    REWARD,
+    TOKENS_H,
+    st.booleans(),
+    turns=st.just(()),
+    truncated=st.sampled_from((False, False, True)),
+)
 TURNS = st.lists(st.builds(Turn, REWARD, st.integers(0, 9)), max_size=3).map(tuple)
 WITH_TURNS = st.tuples(PLAIN, TURNS).map(
     lambda drawn: drawn[0]._replace(turns=drawn[1], tokens_H=(*drawn[0].tokens_H, sum(t.tokens for t in drawn[1])))
@@ -26,6 +34,8 @@ OPTIONS = st.builds(
     scale_rewards=st.booleans(),
     advantage_balance=st.sampled_from((0.0, 1.0, -1.0, 0.3)),
     credit=st.sampled_from(("trajectory", "turn")),
+    loss_aggregation=st.sampled_from(("sequence_mean", "token_mean", "constant")),
+    mask_truncated=st.booleans(),
 )
 EDITS = st.lists(st.dictionaries(st.integers(0, 3), GROUP, min_size=1, max_size=3), max_size=5)
 

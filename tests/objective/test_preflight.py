@@ -108,6 +108,33 @@ def test_a_reason_comes_with_something_to_type(group, unscored, what, fix):
     assert fix in to_type
 
 
+def test_an_answer_that_was_cut_off_is_left_out_where_that_is_asked_for():
+    group = [Member("a", 0.0, (1,)), Member("b", 1.0, (2,), truncated=True)]
+    report = preflight([group], Options(mask_truncated=True))
+    assert report.reasons() == {"truncated": 1}
+    assert report.words("sums")[1] == (
+        "1 left out: the last answer was cut off at the token limit, and mask_truncated is on (b)"
+        " -> sample sums with a larger --max-tokens, or mask_truncated: false"
+    )
+    assert preflight([group], Options()).trainable_tokens == 3
+
+
+@pytest.mark.parametrize(
+    ("items", "truncated"),
+    [
+        ([], False),
+        ([choice(content=1, finish_reason="length")], True),
+        ([choice(content=1, finish_reason="length"), choice(content=1)], False),
+        ([choice(content=1), choice(content=1, finish_reason="length"), {"role": "assistant", "content": "x"}], True),
+        ([choice(content=1, finish_reason="tool_calls")], False),
+        ([choice(content=1, finish_reason="content_filter")], False),
+    ],
+)
+def test_a_trajectory_is_cut_off_if_its_last_sampled_answer_is(items, truncated):
+    further = [{"messages_and_choices": [USER, choice(content=1, finish_reason="length")]}]
+    assert member("a", trajectory(USER, *items, additional_histories=further)).truncated == truncated
+
+
 def test_the_lowest_reward_of_a_job_is_no_failure_in_itself():
     groups = [[Member(f"{reward}", reward, (2,))] * 2 for reward in (0.9, 1.0)]
     lines = preflight(groups, Options()).words("sums")[1:]

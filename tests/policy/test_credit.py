@@ -13,16 +13,16 @@ from rolloutlab.engines import naive
 from rolloutlab.objective.options import settle
 from rolloutlab.objective.preflight import member, preflight
 from rolloutlab.policy.model import base_of
-from rolloutlab.policy.rows import TrainingSequence
 from rolloutlab.policy.state import State
+from rolloutlab.policy.steps import TrainingSequence
 from rolloutlab.policy.task import Callbacks, Task, read_task
 from tests.policy.test_trainer import (
     MODEL_ID,
-    Plain,
+    PlainStep,
     Sampled,
     Turn,
     distance,
-    naive_of_rows,
+    naive_of_steps,
     parts,
     plain,
     reasons,
@@ -97,24 +97,29 @@ def advantage(group: list[Episode], i: int, k: int | None, scale_rewards: bool) 
     return (own - fmean(togo)) / (pstdev(togo) + 1e-6 if scale_rewards else 1)
 
 
-def plain_rows(policy, groups: list[list[Episode]], balance: float, scale_rewards: bool) -> list[list[Plain]]:
+def plain_step(policy, groups: list[list[Episode]], options: dict[str, Any]) -> PlainStep:
     """Sequences with an advantage for each token; turns without one are context."""
-    sequences = []
+    balance, scale_rewards = options.get("advantage_balance", 0.0), options.get("scale_rewards", True)
+    by_token = options.get("loss_aggregation") == "token_mean"
+    sequences, trained_members, members = [], 0, 0
     for group in groups:
+        before = trained_members
         for i, each in enumerate(group):
             histories = [(each.turns, list(range(len(each.turns)))), (each.more, [None])]
             own = []
             for turns, numbers in histories:
-                whole, by_token = plain(policy, turns), []
+                whole, advantages = plain(policy, turns), []
                 for one, k in zip(turns, numbers, strict=False):
-                    by_token += [advantage(group, i, k, scale_rewards)] * len(one.ids)
-                trained = [t for t, a in enumerate(by_token) if abs(a) > 1e-9]
+                    advantages += [advantage(group, i, k, scale_rewards)] * len(one.ids)
+                trained = [t for t, a in enumerate(advantages) if abs(a) > 1e-9]
                 if trained:
                     at, old = ([values[t] for t in trained] for values in (whole.at, whole.old))
                     ids = whole.ids[: at[-1] + 1]
-                    own.append(replace(whole, ids=ids, at=at, old=old, advantage=[by_token[t] for t in trained]))
+                    own.append(replace(whole, ids=ids, at=at, old=old, advantage=[advantages[t] for t in trained]))
             n = sum(len(s.at) for s in own)
-            sequences += [replace(s, weight=1 / (n + 1e-6)) for s in own]
+            sequences += [replace(s, weight=1.0 if by_token else 1 / (n + 1e-6)) for s in own]
+            trained_members += bool(own)
+        members += len(group) * (trained_members > before)
     tokens = sum(len(s.at) for s in sequences)
     mean_weight = sum(s.weight * len(s.at) for s in sequences) / tokens
     balanced = [[a * (1 - balance) if a <= 0 else a for a in s.advantage] for s in sequences]
@@ -125,8 +130,7 @@ def plain_rows(policy, groups: list[list[Episode]], balance: float, scale_reward
         replace(s, advantage=torch.tensor([a / size for a in row]), weight=s.weight / mean_weight)
         for s, row in zip(sequences, balanced, strict=True)
     ]
-    assert sum(len(s.ids) for s in done) <= 1024
-    return [done]
+    return PlainStep(done, tokens if by_token else members * tokens / trained_members)
 
 
 @pytest.mark.parametrize(
@@ -136,13 +140,13 @@ def plain_rows(policy, groups: list[list[Episode]], balance: float, scale_reward
         {"scale_rewards": False},
         {"advantage_balance": 0.3},
         {"ppo": True, "importance_sampling_level": "sequence"},
+        {"loss_aggregation": "token_mean"},
     ],
     ids=str,
 )
 def test_a_job_is_the_formulas_worked_out_turn_by_turn(policy, start, options):
-    rows = plain_rows(policy, episodes(), options.get("advantage_balance", 0.0), options.get("scale_rewards", True))
-    level = options.get("importance_sampling_level", "token")
-    expected_adapter, [expected] = naive_of_rows(policy, start, rows, options.get("ppo", False), level)
+    level, made = options.get("importance_sampling_level", "token"), plain_step(policy, episodes(), options)
+    expected_adapter, [expected] = naive_of_steps(policy, start, [made], options.get("ppo", False), level)
     end, events = run(policy, start, as_job(episodes(), **options))
     [found] = steps(events)
     assert {name: found[name] for name in expected} == pytest.approx(expected, rel=1e-3, abs=1e-5)
@@ -161,10 +165,10 @@ def advantages(sequence: TrainingSequence) -> list[float]:
     return torch.as_tensor(sequence.advantage, dtype=torch.double).expand(sequence.tokens.trainable).tolist()
 
 
-def test_the_row_has_the_loss_and_the_gradient_of_the_second_implementation(policy, start):
+def test_the_step_has_the_loss_and_the_gradient_of_the_second_implementation(policy, start):
     task = task_of(policy, as_job(episodes()))
-    [row] = task.rows
-    expected = naive.Naive(policy).step(start, row, task.options)
+    [step] = task.steps
+    expected = naive.Naive(policy).step(start, step, task.options)
     _, events = run(policy, start, as_job(episodes()))
     [found] = steps(events)
     assert (found["loss"], found["grad_norm"]) == pytest.approx((expected.loss, expected.norm), rel=1e-4)
@@ -178,9 +182,9 @@ def test_the_dry_run_is_what_the_job_trains_turn_by_turn(policy, start):
     data = reported(events)
     assert data["turns"] == [each._asdict() for each in check.turns()]
     assert (data["trainable_tokens"], data["reasons"]) == (check.trainable_tokens, check.reasons())
-    [row] = task_of(policy, job).rows
-    assert sum(s.tokens.trainable for s in row) == steps(events)[0]["row_tokens"] == check.trainable_tokens
-    found = [round(a, 6) for s in row for a in advantages(s)]
+    [step] = task_of(policy, job).steps
+    assert step.trained == steps(events)[0]["row_tokens"] == check.trainable_tokens
+    found = [round(a, 6) for s in step.sequences for a in advantages(s)]
     shares = [share for share in check.all_shares() if share.reason is None]
     expected = [(t.advantage, t.tokens) for share in shares for t in share.by_turn() if t.advantage is not None]
     assert found == [round(a, 6) for a, n in expected for _ in range(n)]
@@ -198,12 +202,12 @@ def test_the_dry_run_is_what_the_job_trains_turn_by_turn(policy, start):
 def test_turns_that_do_not_train_are_context(policy):
     first, second = Random(1), Random(2)
     group = [episode(first, 0.0, 1.0, 0.0), episode(second, 1.0, 0.0, 0.0)]  # 1, 1, 0 and 1, 0, 0 to go: turn 1 differs
-    [row] = task_of(policy, as_job([group])).rows
-    assert [s.tokens.trainable for s in row] == [len(each.turns[1].ids) for each in group]
-    for sequence, each in zip(row, group, strict=True):
+    [step] = task_of(policy, as_job([group])).steps
+    assert [tokens.trainable for tokens in step.tokens] == [len(each.turns[1].ids) for each in group]
+    for sequence, each in zip(step.tokens, group, strict=True):
         ids = plain(policy, each.turns[:2]).ids
-        assert list(sequence.tokens.ids) == ids
-        assert sequence.tokens.trained.index(1) == len(ids) - len(each.turns[1].ids)
+        assert list(sequence.ids) == ids
+        assert sequence.trained.index(1) == len(ids) - len(each.turns[1].ids)
 
 
 def test_a_job_of_equal_turns_trains_nothing_and_says_why(policy, start):
@@ -220,9 +224,9 @@ def test_a_turn_without_logprobs_keeps_its_number(policy):
     body = as_job([group]).to_wire()
     for each in body["trajectory_groups"][0]["trajectories"]:
         each["messages_and_choices"][1]["logprobs"] = None
-    [row] = task_of(policy, CreateTrainingJob.model_validate(body)).rows
+    [step] = task_of(policy, CreateTrainingJob.model_validate(body)).steps
     # 0, 1 and 0 to go at turn 1; 1, 1 and 0 at turn 0, whose tokens are not known
-    signs = [{a > 0 for a in advantages(s)} for s in row]
+    signs = [{a > 0 for a in advantages(s)} for s in step.sequences]
     assert signs == [{False}, {True}, {False}]
 
 
@@ -232,17 +236,17 @@ def test_without_the_option_turn_rewards_change_nothing(policy, start):
         [replace(plain, end=each.reward) for plain, each in zip(*pair, strict=True)]
         for pair in zip(groups, episodes(), strict=True)
     ]
-    rows = [task_of(policy, as_job(each, credit="trajectory")).rows for each in (episodes(), groups)]
-    assert rows[0] == rows[1]
-    assert all(isinstance(s.advantage, float) for row in rows[0] for s in row)
+    found = [task_of(policy, as_job(each, credit="trajectory")).steps for each in (episodes(), groups)]
+    assert found[0] == found[1]
+    assert all(isinstance(s.advantage, float) for step in found[0] for s in step.sequences)
     _, events = run(policy, start, as_job(episodes(), credit="trajectory"))
     assert "turns" not in reported(events)
 
 
 def test_a_loss_of_ones_own_gets_the_advantage_of_each_token(policy, start):
     source = "def loss(new, old, advantage, weight, history):\n    return -(weight * advantage * new).sum() / len(new)"
-    [row] = task_of(policy, as_job(episodes())).rows
-    assert any(len(set(advantages(s))) > 1 for s in row)
+    [step] = task_of(policy, as_job(episodes())).steps
+    assert any(len(set(advantages(s))) > 1 for s in step.sequences)
     _, own = run(policy, start, as_job(episodes()), loss_source=source)
-    expected = naive.Naive(policy).step(start, row, task_of(policy, as_job(episodes())).options, source)
+    expected = naive.Naive(policy).step(start, step, task_of(policy, as_job(episodes())).options, source)
     assert steps(own)[0]["loss"] == pytest.approx(expected.loss, rel=1e-4)

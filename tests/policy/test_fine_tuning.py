@@ -1,6 +1,7 @@
 """Supervised fine-tuning: which tokens are learned, and by which loss."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -289,7 +290,7 @@ def test_the_gradient_is_that_of_cross_entropy(policy, tune):
     target_L = torch.where(trained_L, ids_L, -100)
     torch.nn.functional.cross_entropy(model(ids_L[None]).logits[0, :-1], target_L[1:]).backward()
     parameters = adapter_parameters(model)
-    torch.nn.utils.clip_grad_norm_(parameters.values(), max_norm=0.1)
+    torch.nn.utils.clip_grad_norm_(parameters.values(), max_norm=1.0)
     for name, parameter in parameters.items():
         torch.testing.assert_close(10 * state.optimizer[f"{name}.exp_avg"], parameter.grad, rtol=1e-3, atol=1e-6)
 
@@ -308,6 +309,23 @@ def test_a_batch_has_so_many_conversations_and_a_rate_of_its_own(tune):
     assert events[0][1]["num_sequences"] == 3
     assert [step["learning_rate"] for step in steps(events)] == [1e-3, 5e-4, 0]
     assert steps(events)[0]["row_tokens"] == 2 * steps(events)[2]["row_tokens"]
+
+
+@pytest.mark.parametrize(("least", "number", "sizes"), [(4, 9, [4, 5]), (8, 20, [8, 12]), (8, 7, [7]), (1, 3, [1] * 3)])
+def test_a_step_has_some_conversations_however_long_they_are(policy, least, number, sizes):
+    found = read(policy, *[conversation("hello", "the quick brown fox")] * number)
+    base = replace(base_of(policy), row_tokens=1, groups_per_step=least)
+    made = found.steps(base)
+    assert [step.groups for step in made] == sizes
+    assert [tokens for step in made for tokens in step.tokens] == [each for some in found.sequences for each in some]
+
+
+def test_short_conversations_fill_a_step(policy):
+    found = read(policy, *[conversation("hello", "fox")] * 30)
+    [[first]] = found.sequences[:1]
+    base = replace(base_of(policy), row_tokens=10 * len(first), groups_per_step=4)
+    assert [step.groups for step in found.steps(base)] == [10, 10, 10]
+    assert [step.groups for step in found.steps(base, 7)] == [7, 7, 7, 7, 2]
 
 
 def test_numbers_of_a_step_are_finite_and_of_no_policy_that_sampled(tune):

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from rolloutlab.api.wire.training import ExperimentalTrainingConfig
 from rolloutlab.objective.options import Options, settle
-from rolloutlab.policy.loss import RowLoss, row_loss
+from rolloutlab.policy.loss import StepLoss, step_loss
 
 NAN = math.nan
 LEVELS = ("token", "sequence", "average", "geometric_average")
@@ -120,10 +120,10 @@ def loss_of(
     history: list[int] | None = None,
     dtype: torch.dtype = torch.float64,
     **options: object,
-) -> tuple[RowLoss, list[float]]:
+) -> tuple[StepLoss, list[float]]:
     """The loss of a row and its gradient; advantages and weights are 1 and the history is one, unless given."""
     new_T = torch.tensor(new, dtype=dtype, requires_grad=True)
-    result = row_loss(
+    result = step_loss(
         new_T,
         torch.tensor(old, dtype=dtype),
         torch.tensor(advantage or [1.0] * len(new), dtype=dtype),
@@ -136,14 +136,14 @@ def loss_of(
     return result, new_T.grad.tolist()
 
 
-def whole_row(options: Options) -> tuple[RowLoss, list[float]]:
+def whole_step(options: Options) -> tuple[StepLoss, list[float]]:
     return loss_of(NEW, OLD, ADVANTAGE, WEIGHT, HISTORY, **vars(options))
 
 
 @pytest.mark.parametrize("options", EVERY_OPTION, ids=option_id)
 def test_the_loss_agrees_with_a_naive_implementation(options):
     expected = naive_loss(NEW, NEW, OLD, ADVANTAGE, WEIGHT, HISTORY, options)
-    assert whole_row(options)[0].loss.item() == pytest.approx(expected, rel=1e-12)
+    assert whole_step(options)[0].loss.item() == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_the_gradient_agrees_with_finite_differences(options):
     kinks = [1 - options.epsilon, 1 + options.epsilon_high, options.max_weight or math.inf]
     ratios = naive_ratios(NEW, settled, HISTORY, options.importance_sampling_level)
     assert min(abs(ratio - kink) for ratio in ratios for kink in kinks) > 1e-3, "the row is too near to a kink"
-    _, gradient = whole_row(options)
+    _, gradient = whole_step(options)
     assert gradient == pytest.approx(naive_gradient(options), rel=1e-6, abs=1e-8)
 
 
@@ -371,8 +371,8 @@ def test_the_loss_is_the_weighted_sum_over_the_number_of_tokens_of_the_row():
 
 
 def test_the_options_of_the_advantages_do_not_change_the_loss():
-    reference = whole_row(Options())
-    other = whole_row(
+    reference = whole_step(Options())
+    other = whole_step(
         Options(
             advantage_balance=0.5, learning_rate=1.0, precalculate_logprobs=True, scale_rewards=False, unknown=("x",)
         )
@@ -382,14 +382,16 @@ def test_the_options_of_the_advantages_do_not_change_the_loss():
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_the_losses_of_the_parts_of_a_row_add_up_to_that_of_the_row(level):
+def test_the_losses_of_the_parts_of_a_step_add_up_to_that_of_the_step(level):
     generator = torch.Generator().manual_seed(0)
     new_T, old_T, advantage_T, weight_T = torch.randn(4, 10, generator=generator, dtype=torch.float64)
     history_T = torch.tensor([0, 0, 0, 1, 1, 1, 1, 2, 2, 3])
     options = Options(ppo=True, importance_sampling_level=level)
-    row = row_loss(new_T, old_T, advantage_T, weight_T, history_T, options)
+    row, divisor = step_loss(new_T, old_T, advantage_T, weight_T, history_T, options), 10 + 1e-6
     parts = [
-        row_loss(new_T[at], old_T[at], advantage_T[at], weight_T[at], history_T[at] - history_T[at][0], options, 10)
+        step_loss(
+            new_T[at], old_T[at], advantage_T[at], weight_T[at], history_T[at] - history_T[at][0], options, divisor
+        )
         for at in (slice(3), slice(3, 7), slice(7, 10))
     ]
     assert sum(part.loss for part in parts).item() == pytest.approx(row.loss.item())
@@ -398,7 +400,7 @@ def test_the_losses_of_the_parts_of_a_row_add_up_to_that_of_the_row(level):
 
 def test_an_empty_row_has_a_loss_of_zero():
     empty = torch.zeros(0, requires_grad=True)
-    result = row_loss(
+    result = step_loss(
         empty, empty.detach(), empty.detach(), empty.detach(), torch.zeros(0, dtype=torch.int64), Options()
     )
     assert result.loss.item() == 0.0
@@ -518,7 +520,7 @@ def test_with_ppo_one_ratio_too_large_to_represent_spoils_no_gradient(level, mas
 
 def test_in_float32_the_loss_is_the_same_but_for_rounding():
     options = Options(ppo=True, importance_sampling_level="average", k2_tau=0.1)
-    exact, gradient = whole_row(options)
+    exact, gradient = whole_step(options)
     rounded, rounded_gradient = loss_of(NEW, OLD, ADVANTAGE, WEIGHT, HISTORY, torch.float32, **vars(options))
     assert rounded.loss.dtype == torch.float32
     assert rounded.loss.item() == pytest.approx(exact.loss.item(), rel=1e-5)
@@ -530,14 +532,14 @@ def test_in_float32_the_loss_is_the_same_but_for_rounding():
 def test_without_ppo_a_bound_of_the_ratio_beyond_the_clip_range_changes_nothing_as_the_form_says(bound, mask):
     options = Options(epsilon=0.3, epsilon_high=0.5, mask_prob_ratio=mask)
     tensors = [torch.tensor(values) for values in (NEW, OLD, ADVANTAGE, WEIGHT, HISTORY)]
-    free, bounded = (row_loss(*tensors, each) for each in (options, replace(options, max_weight=bound)))
+    free, bounded = (step_loss(*tensors, each) for each in (options, replace(options, max_weight=bound)))
     assert free.loss == bounded.loss
-    wanted = row_loss(*tensors, replace(options, max_weight=bound, ppo=True)).loss
-    assert (wanted == row_loss(*tensors, replace(options, ppo=True)).loss) == (mask or bound > 10)
+    wanted = step_loss(*tensors, replace(options, max_weight=bound, ppo=True)).loss
+    assert (wanted == step_loss(*tensors, replace(options, ppo=True)).loss) == (mask or bound > 10)
 
 
 def test_without_ppo_what_is_masked_is_lifted_to_the_lower_bound_as_the_form_says():
     new, old = torch.tensor([-0.5], requires_grad=True), torch.tensor([-3.0])
     options = Options(epsilon=0.2, epsilon_high=0.2, mask_prob_ratio=True)
-    row_loss(new, old, torch.ones(1), torch.ones(1), torch.zeros(1, dtype=torch.long), options).loss.backward()
+    step_loss(new, old, torch.ones(1), torch.ones(1), torch.zeros(1, dtype=torch.long), options).loss.backward()
     assert new.grad.item() == pytest.approx(-0.8, rel=1e-4)

@@ -9,7 +9,7 @@ import torch
 
 from rolloutlab.api.wire.training import ExperimentalTrainingConfig
 from rolloutlab.objective.options import settle
-from rolloutlab.policy.loss import kl_penalty, row_loss
+from rolloutlab.policy.loss import kl_penalty, step_loss
 
 GOLDEN = json.loads((Path(__file__).parent / "loss_vectors.json").read_text())
 _CLOSE = 1e-7  # the reference adds 1e-8 to the number of tokens of a history's mean
@@ -23,7 +23,7 @@ ROW = {
 def test_loss_and_gradient_are_those_of_the_reference(vector):
     options = settle(ExperimentalTrainingConfig.model_validate(vector["options"]))
     new_T = ROW["new"].clone().requires_grad_()
-    result = row_loss(
+    result = step_loss(
         new_T,
         ROW["old"],
         ROW["advantage"],

@@ -5,7 +5,7 @@ import torch
 
 from rolloutlab.objective.options import Options
 from rolloutlab.objective.ratios import importance_ratios
-from rolloutlab.policy.loss import row_loss
+from rolloutlab.policy.loss import step_loss
 
 DELTAS = [[0.0, 0.5, -2.0], [0.25], [100.0, -3.0], []]
 
@@ -16,6 +16,8 @@ def test_the_ratios_are_those_of_the_loss_before_any_bound(level):
     new_T = torch.tensor([delta for delta_T in sequences for delta in delta_T], requires_grad=True)
     history_T = torch.arange(len(sequences)).repeat_interleave(torch.tensor([*map(len, sequences)]))
     ones_T = torch.ones(len(new_T))
-    loss = row_loss(new_T, torch.zeros(len(new_T)), ones_T, ones_T, history_T, Options(importance_sampling_level=level))
+    loss = step_loss(
+        new_T, torch.zeros(len(new_T)), ones_T, ones_T, history_T, Options(importance_sampling_level=level)
+    )
     ratios = [ratio for delta_T in DELTAS for ratio in importance_ratios(delta_T, level)]
     assert ratios == pytest.approx(loss.ratio_T.tolist(), rel=1e-4)

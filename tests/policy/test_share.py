@@ -9,11 +9,12 @@ from functools import partial
 import pytest
 
 from rolloutlab.api.wire.training import ExperimentalTrainingConfig
+from rolloutlab.engines.sampling_check import step_of
 from rolloutlab.objective.options import settle
 from rolloutlab.policy.model import read_adapter
-from rolloutlab.policy.rows import TrainingSequence
 from rolloutlab.policy.share import Share
 from rolloutlab.policy.state import State
+from rolloutlab.policy.steps import TrainingSequence
 from rolloutlab.policy.task import Callbacks, Task
 from rolloutlab.policy.token_sequence import TokenSequence
 from rolloutlab.policy.trainer import take_steps
@@ -47,9 +48,9 @@ def task_of(config, source, counts):
         tokens = TokenSequence(array("i", context + answer), bytearray([0] * 6 + [1] * 12), array("f", logprobs))
         return TrainingSequence(tokens, chance.uniform(-1, 1), 1.0)
 
-    rows = [[sequence() for _ in range(count)] for count in counts]
+    steps = [step_of([sequence() for _ in range(count)]) for count in counts]
     options = settle(ExperimentalTrainingConfig.model_validate(config))
-    return Task(rows, [1e-3] * len(rows), options, 5, {}, loss_source=source)
+    return Task(steps, [1e-3] * len(steps) * options.epochs, options, 5, {}, loss_source=source)
 
 
 def run(policy, task, share, model=None):
@@ -99,7 +100,7 @@ def test_other_parts_are_the_same_but_for_rounding(policy):
     assert three == [pytest.approx(each, rel=1e-3, abs=1e-4) for each in two]
 
 
-def test_a_row_of_fewer_sequences_than_processes_is_trained_by_some_of_them(policy):
+def test_a_step_of_fewer_sequences_than_processes_is_trained_by_some_of_them(policy):
     task = task_of({}, None, [1])
     expected = alone(policy, task, 3)
     assert all(same(each, expected) for each in together(policy, task, 3, 3))

@@ -4,7 +4,6 @@ import copy
 import json
 import math
 import weakref
-from array import array
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import repeat
@@ -21,8 +20,10 @@ from torch import Tensor
 from rolloutlab.api.wire.training import CreateTrainingJob, ExperimentalTrainingConfig
 from rolloutlab.api.wire.trajectories import Trajectory
 from rolloutlab.errors import Cancelled, TrainingError
+from rolloutlab.policy import forward
 from rolloutlab.policy.decode import CompletionRequest
-from rolloutlab.policy.loss import row_loss
+from rolloutlab.policy.forward import Forward
+from rolloutlab.policy.loss import step_loss
 from rolloutlab.policy.model import (
     Adapter,
     Policy,
@@ -32,10 +33,8 @@ from rolloutlab.policy.model import (
     read_adapter,
     write_adapter,
 )
-from rolloutlab.policy.rendering import TokenSequence
-from rolloutlab.policy.rows import TrainingSequence, pack
 from rolloutlab.policy.state import State
-from rolloutlab.policy.task import Callbacks, read_task
+from rolloutlab.policy.task import Callbacks, StepProgress, read_task
 from rolloutlab.policy.trainer import take_steps
 from rolloutlab.settings import ModelSettings
 from tests.decoding import decode
@@ -168,13 +167,13 @@ def distance(a: Adapter, b: Adapter) -> float:
 
 
 def small_job(seed: int = 0, **options: Any) -> CreateTrainingJob:
-    """Four answers, one row."""
+    """Four answers, one step."""
     random = Random(seed)
     return as_job([[sampled(random, reward, 20) for reward in (1.0, 0.0, 0.25, 0.0)]], **options)
 
 
 def large_groups(seed: int = 0) -> list[list[Sampled]]:
-    """Three rows, and most of what a job can hold."""
+    """Five groups that train, which are two steps, and most of what a job can hold."""
     random = Random(seed)
     talk = [turn(random, 20), turn(random, 9, "and?"), turn(random, 13, "so?")]
     long_talk = [turn(random, 60), turn(random, 60, "more?")]
@@ -218,38 +217,67 @@ def plain(policy: Policy, turns: list[Turn]) -> Plain:
     return Plain(ids, at, [p for each in turns for p in each.logprobs])
 
 
-def plain_rows(policy: Policy, groups: list[list[Sampled]], balance: float, scale_rewards: bool) -> list[list[Plain]]:
-    """Section 1 and the packing of section 3 of the maths page."""
-    kept: list[tuple[float, list[Plain]]] = []
+@dataclass(frozen=True)
+class PlainStep:
+    """The sequences of an optimiser step, and the divisor of its loss."""
+
+    sequences: list[Plain]
+    divisor: float
+
+
+def plain_steps(policy: Policy, groups: list[list[Sampled]], balance: float = 0.0, **options: Any) -> list[PlainStep]:
+    """Section 1 of the maths page, and the steps and aggregation of the page on training."""
+    aggregation = options.get("loss_aggregation", "sequence_mean")
+    kept: list[list[tuple[float, list[Plain]]]] = []
+    members, tokens = [], []
     for group in groups:
         rewards = [each.reward for each in group]
+        trained: list[tuple[float, list[Plain]]] = []
+        counts = 0
         for each in group:
             advantage = each.reward - fmean(rewards)
-            if scale_rewards:
+            if options.get("scale_rewards", True):
                 advantage /= pstdev(rewards) + 1e-6
             sequences = [] if each.silent else [plain(policy, turns) for turns in each.histories]
             sequences = [s for s in sequences if len(s.ids) <= policy.context]
+            counts += sum(len(s.at) for s in sequences)
             if abs(advantage) > 1e-9 and sequences:
-                kept.append((advantage, sequences))
-    counts = [sum(len(s.at) for s in sequences) for _, sequences in kept]
-    weights = [1 / (n + 1e-6) for n in counts]
-    mean_weight = sum(w * n for w, n in zip(weights, counts, strict=True)) / sum(counts)
+                trained.append((advantage, sequences))
+        if trained:
+            kept.append(trained)
+            members.append(len(group))
+            tokens.append(counts)
+    every = [each for group in kept for each in group]
+    lengths = [sum(len(s.at) for s in sequences) for _, sequences in every]
+    weights = [1 / (n + 1e-6) if aggregation == "sequence_mean" else 1.0 for n in lengths]
+    mean_weight = sum(w * n for w, n in zip(weights, lengths, strict=True)) / sum(lengths)
     weights = [w / mean_weight for w in weights]
-    advantages = [a * (1 - balance) if a <= 0 else a for a, _ in kept]
-    size = sum(abs(a) * w * n for a, w, n in zip(advantages, weights, counts, strict=True)) / sum(counts)
-    rows: list[list[Plain]] = [[]]
-    for a, w, (_, sequences) in zip(advantages, weights, kept, strict=True):
-        for s in sequences:
-            if sum(len(other.ids) for other in rows[-1]) + len(s.ids) > 1024:
-                rows.append([])
-            rows[-1].append(replace(s, advantage=a / size, weight=w))
-    return rows
+    advantages = [a * (1 - balance) if a <= 0 else a for a, _ in every]
+    size = sum(abs(a) * w * n for a, w, n in zip(advantages, weights, lengths, strict=True)) / sum(lengths)
+    weighed = iter([(a / size, w) for a, w in zip(advantages, weights, strict=True)])
+    most = options.get("groups_per_step", 4) or len(kept)
+    number = math.ceil(len(kept) / most)
+    made, begin = [], 0
+    for i in range(number):
+        end = begin + len(kept) // number + (i < len(kept) % number)
+        sequences = []
+        for _, each in (member for group in kept[begin:end] for member in group):
+            a, w = next(weighed)
+            sequences += [replace(s, advantage=a, weight=w) for s in each]
+        divisor = {
+            "sequence_mean": sum(members[begin:end]) * sum(lengths) / len(lengths),
+            "token_mean": sum(tokens[begin:end]),
+            "constant": sum(members[begin:end]) * options.get("loss_scale_factor", 1.0),
+        }[aggregation]
+        made.append(PlainStep(sequences, divisor))
+        begin = end
+    return made * options.get("epochs", 1)
 
 
-def plain_loss(model: Any, row: list[Plain], ppo: bool, level: str) -> tuple[Tensor, dict[str, float]]:
-    """Section 2 of the maths page, for one row."""
+def plain_loss(model: Any, step: PlainStep, ppo: bool, level: str) -> tuple[Tensor, dict[str, float]]:
+    """Section 2 of the maths page, for one step."""
     loss, tokens, ratios, entropies, divergences = torch.zeros(()), 0, [], [], []
-    for s in row:
+    for s in step.sequences:
         all_TV = model(input_ids=torch.tensor([s.ids])).logits[0].log_softmax(-1)
         seen_TV = all_TV.detach()
         new_T = torch.stack([all_TV[t - 1, s.ids[t]] for t in s.at])
@@ -273,7 +301,7 @@ def plain_loss(model: Any, row: list[Plain], ppo: bool, level: str) -> tuple[Ten
         "kl": fmean(divergences),
         "row_tokens": tokens,
     }
-    return loss / (tokens + 1e-6), numbers
+    return loss / step.divisor, numbers
 
 
 def naive(
@@ -283,69 +311,32 @@ def naive(
     ppo: bool = False,
     level: str = "token",
     balance: float = 0.0,
-    scale_rewards: bool = True,
+    **options: Any,
 ) -> tuple[Adapter, list[dict[str, float]]]:
     """Jobs one after the other, with one optimiser over all of them; the adapter at the end, and numbers per step."""
-    rows = [row for groups in jobs for row in plain_rows(policy, groups, balance, scale_rewards)]
-    return naive_of_rows(policy, start, rows, ppo, level)
+    made = [step for groups in jobs for step in plain_steps(policy, groups, balance, **options)]
+    return naive_of_steps(policy, start, made, ppo, level, **options)
 
 
-def naive_of_rows(
-    policy: Policy, start: State, rows: list[list[Plain]], ppo: bool = False, level: str = "token"
+def naive_of_steps(
+    policy: Policy, start: State, made: list[PlainStep], ppo: bool = False, level: str = "token", **options: Any
 ) -> tuple[Adapter, list[dict[str, float]]]:
     model = policy.lora_copy()
     write_adapter(model, start.adapter)
     parameters = list(adapter_parameters(model).values())
-    optimizer = torch.optim.AdamW(parameters, lr=2e-3, betas=(0.9, 0.99), weight_decay=0.1)
+    decay, most = options.get("weight_decay", 0.1), options.get("max_grad_norm", 1.0) or math.inf
+    optimizer = torch.optim.AdamW(parameters, lr=2e-3, betas=(0.9, 0.99), weight_decay=decay)
     seen = []
-    for row in rows:
-        loss, numbers = plain_loss(model, row, ppo, level)
+    for step in made:
+        loss, numbers = plain_loss(model, step, ppo, level)
         optimizer.zero_grad()
         loss.backward()
         norm = math.sqrt(sum(float(p.grad.square().sum()) for p in parameters))
         for p in parameters:
-            p.grad *= min(1.0, 0.1 / (norm + 1e-6))
+            p.grad *= min(1.0, most / (norm + 1e-6))
         optimizer.step()
         seen.append(numbers | {"loss": float(loss.detach()), "grad_norm": norm})
     return read_adapter(model), seen
-
-
-def weighted(tokens: int) -> TrainingSequence:
-    return TrainingSequence(TokenSequence(array("i", [0] * tokens)), 1.0, 1.0)
-
-
-@pytest.mark.parametrize(
-    ("lengths", "rows"),
-    [
-        ([], []),
-        ([4], [[4]]),
-        ([4, 6], [[4, 6]]),
-        ([4, 6, 1], [[4, 6], [1]]),
-        ([4, 7, 3], [[4], [7, 3]]),
-        ([11], [[11]]),
-        ([2, 30, 2, 2], [[2], [30], [2, 2]]),
-        ([30, 40, 10, 1], [[30], [40], [10], [1]]),
-    ],
-)
-def test_rows_hold_whole_sequences_in_order_up_to_the_budget(lengths, rows):
-    sequences = [weighted(n) for n in lengths]
-    packed = list(pack([[each] for each in sequences], budget=10))
-    assert [[len(s.tokens) for s in row] for row in packed] == rows
-    assert all(a is b for a, b in zip([s for row in packed for s in row], sequences, strict=True))
-
-
-@pytest.mark.parametrize(
-    ("groups", "rows"),
-    [
-        ([[3, 3], [3, 3]], [[3, 3], [3, 3]]),
-        ([[3, 3], [2, 2], [1]], [[3, 3, 2, 2], [1]]),
-        ([[4], [4, 4, 4], [2]], [[4, 4], [4, 4, 2]]),
-        ([[], [5], []], [[5]]),
-    ],
-)
-def test_a_group_that_fits_into_a_row_is_not_split_over_two(groups, rows):
-    packed = pack([[weighted(n) for n in group] for group in groups], budget=10)
-    assert [[len(s.tokens) for s in row] for row in packed] == rows
 
 
 @pytest.mark.parametrize(
@@ -355,6 +346,10 @@ def test_a_group_that_fits_into_a_row_is_not_split_over_two(groups, rows):
         {"scale_rewards": False},
         {"advantage_balance": 0.3},
         {"ppo": True, "importance_sampling_level": "sequence"},
+        {"loss_aggregation": "token_mean"},
+        {"loss_aggregation": "constant", "loss_scale_factor": 40.0, "max_grad_norm": 0},
+        {"groups_per_step": 0},
+        {"groups_per_step": 2, "epochs": 2, "weight_decay": 0.0, "max_grad_norm": 0.05},
     ],
     ids=str,
 )
@@ -363,13 +358,13 @@ def test_a_job_of_many_kinds_is_the_maths_page_worked_out_one_sequence_at_a_time
         policy,
         start,
         [large_groups()],
-        ppo=options.get("ppo", False),
         level=options.get("importance_sampling_level", "token"),
         balance=options.get("advantage_balance", 0.0),
-        scale_rewards=options.get("scale_rewards", True),
+        **options,
     )
     end, events = run(policy, start, as_job(large_groups(), **options))
-    assert len(steps(events)) == len(expected) == 3
+    number = {0: 1, 2: 3, 4: 2}[options.get("groups_per_step", 4)] * options.get("epochs", 1)
+    assert len(steps(events)) == len(expected) == number
     for found, wanted in zip(steps(events), expected, strict=True):
         assert {name: found[name] for name in wanted} == pytest.approx(wanted, rel=1e-3, abs=1e-5)
     assert steps(events)[0]["loss"] == pytest.approx(expected[0]["loss"], abs=1e-6)
@@ -396,12 +391,16 @@ def test_a_state_without_the_optimisers_memory_goes_another_way(policy, start):
     assert distance(after.adapter, forgetful.adapter) > 0.05 * distance(after.adapter, first.adapter)
 
 
-def test_the_optimisers_memory_is_of_betas_0_9_and_0_99_and_of_a_gradient_clipped_to_0_1(policy, start):
-    end, events = run(policy, start, small_job())
-    assert steps(events)[0]["grad_norm"] > 0.2
+@pytest.mark.parametrize(("options", "norm"), [({}, 1.0), ({"max_grad_norm": 0.1}, 0.1), ({"max_grad_norm": 0}, None)])
+def test_the_optimisers_memory_is_of_betas_0_9_and_0_99_and_of_the_clipped_gradient(policy, start, options, norm):
+    end, events = run(policy, start, small_job(**options))
+    before = steps(events)[0]["grad_norm"]
+    assert before > 1.1
     means = {name: t for name, t in end.optimizer.items() if name.endswith(".exp_avg")}
     assert len(means) == len(start.adapter)
-    assert math.sqrt(sum(float(t.square().sum()) for t in means.values())) == pytest.approx(0.1 * 0.1, rel=1e-3)
+    assert math.sqrt(sum(float(t.square().sum()) for t in means.values())) == pytest.approx(
+        0.1 * (norm or before), rel=1e-3
+    )
     for name, mean in means.items():
         # after one step, (1 - 0.9)·gradient beside (1 - 0.99)·gradient²
         assert torch.allclose(end.optimizer[f"{name}_sq"], mean.square(), rtol=1e-3, atol=0)
@@ -410,13 +409,13 @@ def test_the_optimisers_memory_is_of_betas_0_9_and_0_99_and_of_a_gradient_clippe
 def test_a_factor_of_the_loss_changes_nothing_while_gradients_are_longer_than_their_bound(policy, start, monkeypatch):
     def adapter_of_jobs(factor):
         def scaled(*given):
-            found = row_loss(*given)
+            found = step_loss(*given)
             return replace(found, loss=found.loss * factor)
 
-        monkeypatch.setattr("rolloutlab.policy.trainer.row_loss", scaled)
+        monkeypatch.setattr("rolloutlab.policy.trainer.step_loss", scaled)
         state, norms = start, []
         for seed in range(3):
-            state, events = run(policy, state, small_job(seed))
+            state, events = run(policy, state, small_job(seed, max_grad_norm=0.1))
             norms += [data["grad_norm"] for data in steps(events)]
         return state.adapter, norms
 
@@ -550,9 +549,9 @@ def test_the_first_event_says_how_many_steps_follow_and_at_which_learning_rate(p
     _, events = run(replace(policy, learning_rate=0.25), start, as_job(large_groups()), step=5)
     assert events[0] == (
         "training_started",
-        {"num_sequences": 3, "learning_rate": 0.25, "default_learning_rate": 0.25, "step": 5},
+        {"num_sequences": 2, "learning_rate": 0.25, "default_learning_rate": 0.25, "step": 5},
     )
-    assert [kind for kind, _ in events[1:]] == ["preflight"] + 3 * ["gradient_step"]
+    assert [kind for kind, _ in events[1:]] == ["preflight"] + 2 * ["gradient_step"]
     assert {data["learning_rate"] for data in steps(events)} == {0.25}
 
 
@@ -600,7 +599,7 @@ def test_events_are_json(policy, start):
 def test_a_loss_that_is_no_number_fails_the_job_and_says_what_to_try(policy, start):
     events: list[Event] = []
     job = as_job(large_groups(), learning_rate=1e30)
-    with pytest.raises(TrainingError, match="row 1 is not a finite number") as caught:
+    with pytest.raises(TrainingError, match="step 1 is not a finite number") as caught:
         run(policy, start, job, events=events)
     assert "learning_rate" in caught.value.hint
     assert len(steps(events)) == 1
@@ -653,6 +652,29 @@ def test_what_is_left_out_of_a_job_that_trains_is_counted_by_reason_and_named(po
     assert data["skipped"]["too_long"] == ["group 4, trajectory 0"]
     assert (data["groups"], data["trainable_groups"], data["trajectories"]) == (6, 5, 33)
     assert data["trajectories"] - data["trainable_trajectories"] == 6
+
+
+def test_answers_that_were_cut_off_are_left_out_where_that_is_asked_for(policy, start):
+    random = Random(0)
+    group = [trajectory(sampled(random, reward, 9)) for reward in (0.0, 1.0, 5.0)]
+    group[2]["messages_and_choices"][-1]["finish_reason"] = "length"
+    body = {"model_id": MODEL_ID, "trajectory_groups": [{"trajectories": group}]}
+    job = CreateTrainingJob.model_validate(body | {"experimental_config": {"mask_truncated": True}})
+    _, events = run(policy, start, job)
+    assert reported(events)["skipped"] == {"truncated": ["group 0, trajectory 2"]}
+    assert steps(events)[0]["num_trainable_tokens"] == 18
+    assert steps(events)[0]["reward"] == pytest.approx(2.0)
+    _, events = run(policy, start, CreateTrainingJob.model_validate(body))
+    assert steps(events)[0]["num_trainable_tokens"] == 27
+
+
+def test_the_preflight_has_the_factor_of_all_advantages(policy, start):
+    random = Random(0)
+    group = [sampled(random, reward, 9) for reward in (0.0, 4.0)]
+    _, events = run(policy, start, as_job([group], scale_rewards=False))
+    assert reported(events)["advantage_scale"] == pytest.approx(0.5)  # A are -2 and 2
+    _, events = run(policy, start, as_job([]))
+    assert "advantage_scale" not in reported(events)
 
 
 def test_a_history_left_out_of_a_trajectory_that_trains_is_reported_too(policy, start):
@@ -718,20 +740,80 @@ def test_with_precalculated_logprobs_the_recorded_ones_do_not_matter(policy, sta
     assert not same(recorded[0].adapter, recorded[1].adapter)
 
 
-@pytest.mark.parametrize("rows", [0, 1, 2])
-def test_a_cancelled_job_stops_before_its_next_row(policy, start, rows):
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_cancelled_job_stops_before_its_next_step(policy, start, number):
     events: list[Event] = []
+    job = as_job(large_groups(), groups_per_step=2)
     with pytest.raises(Cancelled):
-        run(policy, start, as_job(large_groups()), lambda: len(steps(events)) == rows, events=events)
-    assert len(steps(events)) == rows
+        run(policy, start, job, lambda: len(steps(events)) == number, events=events)
+    assert len(steps(events)) == number
+
+
+OWN_LOSS = "def loss(new, old, advantage, weight, history):\n    return -(weight * advantage * new).mean()\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "given"),
+    [({}, {}), ({"kl_penalty_coef": 0.1}, {}), ({"precalculate_logprobs": True}, {}), ({}, {"loss_source": OWN_LOSS})],
+    ids=["default", "KL penalty", "new logprobs", "own loss"],
+)
+def test_a_step_of_any_size_is_cancelled_before_its_next_batch(policy, start, options, given, monkeypatch):
+    passes, encode = [], Forward.__call__
+    monkeypatch.setattr(Forward, "__call__", lambda *values: passes.append(1) or encode(*values))
+    job, small = as_job(large_groups(), groups_per_step=0, **options), replace(policy, row_tokens=64)
+    run(small, start, job, **given)
+    whole = len(passes)
+    assert whole > 20
+    for most in (1, whole // 3, whole - 8):
+        passes.clear()
+        events: list[Event] = []
+        with pytest.raises(Cancelled):
+            run(small, start, job, lambda most=most: len(passes) >= most, events=events, **given)
+        assert len(passes) <= most + small.workers + 1
+        assert steps(events) == []
+
+
+def test_a_long_step_reports_how_far_it_is(policy, start):
+    events: list[Event] = []
+    callbacks = Callbacks(lambda kind, data: events.append((kind, data)), progress_seconds=0.0)
+    job, small = as_job(large_groups(), groups_per_step=0), replace(policy, row_tokens=64)
+    train(small, small.lora_copy(), start, *parts(job), 3, callbacks)
+    told = [data for kind, data in events if kind == "step_progress"]
+    [step] = steps(events)
+    assert {(data["step"], data["of"]) for data in told} == {(0, step["row_tokens"])}
+    tokens = [data["tokens"] for data in told]
+    assert tokens == sorted(set(tokens))
+    assert 0 < tokens[0] < tokens[-1] < step["row_tokens"]
+    _, events = run(small, start, job)  # which takes no two seconds a batch
+    assert [kind for kind, _ in events] == ["training_started", "preflight", "gradient_step"]
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_no_more_batches_are_in_memory_than_workers_and_one(policy, start, workers, monkeypatch):
+    collated, summed, held = [], [], []
+    made, add = forward.collate, StepProgress.add
+
+    def collate(*values: Any) -> Any:
+        collated.append(1)
+        held.append(len(collated) - len(summed))
+        return made(*values)
+
+    monkeypatch.setattr(forward, "collate", collate)
+    monkeypatch.setattr(StepProgress, "add", lambda *values: summed.append(1) or add(*values))
+    monkeypatch.setattr(Forward, "divergences", lambda *_: [])
+    monkeypatch.setattr("rolloutlab.policy.trainer.sample", lambda *_: set())
+    run(replace(policy, row_tokens=64, workers=workers), start, as_job(large_groups(), groups_per_step=0))
+    assert len(summed) > 20
+    assert max(held) == workers + 1
 
 
 def test_a_job_after_a_cancelled_one_starts_from_its_own_state(policy, start):
     used, job = policy.lora_copy(), small_job(1)
     clean, _ = run(policy, start, job)
     events: list[Event] = []
+    other = as_job(large_groups())
     with pytest.raises(Cancelled):
-        run(policy, start, as_job(large_groups()), lambda: len(steps(events)) == 2, model=used, events=events)
+        run(policy, start, other, lambda: len(steps(events)) == 1, model=used, events=events)
     after, _ = run(policy, start, job, model=used)
     assert same(after.adapter, clean.adapter)
 

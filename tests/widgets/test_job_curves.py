@@ -139,7 +139,7 @@ def caption(name: str, options: dict[str, Any]) -> str:
 def fresh_loss(random: np.random.Generator, options: Options) -> float:
     """The loss of a first step on 8 fresh groups of 8 answers, of 5 to 60 tokens, by the trainer's own code."""
     torch = pytest.importorskip("torch")
-    from rolloutlab.policy.loss import row_loss
+    from rolloutlab.policy.loss import step_loss
 
     lengths_GN = random.integers(5, 60, (8, 8))
     groups = [[Member(f"{g}/{i}", float(random.random() < 0.4), (int(n),)) for i, n in enumerate(row)]
@@ -149,7 +149,7 @@ def fresh_loss(random: np.random.Generator, options: Options) -> float:
     old_T = torch.tensor(np.log(random.beta(4, 1, sum(lengths))))
     per_token = [np.repeat([getattr(share, name) for share in shares], lengths) for name in ("advantage", "weight")]
     history_T = torch.tensor(np.repeat(range(len(shares)), lengths))
-    loss = row_loss(old_T, old_T, *map(torch.tensor, per_token), history_T, options).loss
+    loss = step_loss(old_T, old_T, *map(torch.tensor, per_token), history_T, options).loss
     return abs(float(loss))
 
 
@@ -225,7 +225,7 @@ def test_the_course_is_read_from_the_events():
 )  # fmt: skip
 def test_a_token_counts_as_often_as_the_caption_of_the_largest_ratio_says(options):
     torch = pytest.importorskip("torch")
-    from rolloutlab.policy.loss import row_loss
+    from rolloutlab.policy.loss import step_loss
 
     settled = settle(ExperimentalTrainingConfig.model_validate(options))
     counts = {}
@@ -233,7 +233,7 @@ def test_a_token_counts_as_often_as_the_caption_of_the_largest_ratio_says(option
         new_T = torch.tensor([0.0], requires_grad=True)
         one = torch.ones(1)
         old_T = torch.tensor([-np.log(415.0)], dtype=torch.float32)
-        loss = row_loss(new_T, old_T, one * advantage, one, torch.zeros(1, dtype=torch.long), settled).loss
+        loss = step_loss(new_T, old_T, one * advantage, one, torch.zeros(1, dtype=torch.long), settled).loss
         counts[advantage] = abs(float(loss.detach() if settled.ppo else torch.autograd.grad(loss, new_T)[0]))
     said = [float(number) for number in re.findall(r"at most ([\d.]+) times", caption("ratio_max", options))]
     in_full = ["in full" in caption("ratio_max", options)]

@@ -20,10 +20,11 @@ from rolloutlab.engines.report import Measurement
 from rolloutlab.engines.sampling_check import (
     TIMEOUT,
     in_turns,
-    row_of,
     sampled_divergence,
+    sampled_step,
     sequence,
     sequences,
+    step_of,
     stop_fault,
     stop_of,
 )
@@ -33,19 +34,19 @@ from rolloutlab.fsutil import remove
 from rolloutlab.objective.options import Options
 from rolloutlab.policy.checkpoints import drafted, seal
 from rolloutlab.policy.decode import Completion, CompletionRequest
-from rolloutlab.policy.rows import Row, TrainingSequence
 from rolloutlab.policy.state import read_state
+from rolloutlab.policy.steps import Step, TrainingSequence
 from rolloutlab.policy.task import Callbacks, Task
 from rolloutlab.policy.token_sequence import TokenSequence
 
 _RATE = 1e-3
-_TOKENS, _COMPLETIONS, _ROWS = 16, 8, 4
+_TOKENS, _COMPLETIONS, _STEPS = 16, 8, 4
 _CUTS = (0, 6, 12, 18)
 """Where the text below is cut, for prompts that differ in how many tokens may follow."""
 _CHANCE = math.log(1e-5)
 """Logprob above which completions may be the same by chance."""
 _OFFSETS = (0.05, -0.6, 0.9, 2.1, -0.1, 0.3)
-"""Log ratios of the rows of gradients, on both sides of every bound that the options below set, and near none."""
+"""Log ratios of the steps of gradients, on both sides of every bound that the options below set, and near none."""
 _TEXT = "The quick brown fox jumps over the lazy dog, and the dog sleeps on; nothing else moves in the field today."
 _LOSS = """
 def loss(new, old, advantage, weight, history):
@@ -149,7 +150,7 @@ class Conformance:
         return self._compared(gap, f"moved by {changed:.2g}", min(self._tolerance, changed / 2))  # the base must fail
 
     def _first_ratio(self) -> Measurement:
-        both = [self._train("ratio", self._initial, self._task([row_of(self._sampled)]))[-1], self._further[1]]
+        both = [self._train("ratio", self._initial, self._task([sampled_step(self._sampled)]))[-1], self._further[1]]
         gaps = [abs(float(metrics[name]) - 1) for metrics in both for name in ("ratio_mean", "ratio_max")]
         mean = max((float(metrics["ratio_mean"]) for metrics in both), key=lambda each: _size(abs(each - 1)))
         return self._compared(max(gaps, key=_size), f"mean {mean:.6f}")
@@ -165,14 +166,14 @@ class Conformance:
         if why := next((why for wire, why in self._engine.unsupported.items() if wire in wires), ""):
             return Measurement("", "refused", note=why)
         reference = self._further[0] if name == "kl_ref_step" else None
-        row = in_turns(self._row) if options.credit == "turn" else self._row
-        task = replace(self._task([row], options, source), reference=reference)
+        step = in_turns(self._step) if options.credit == "turn" else self._step
+        task = replace(self._task([step], options, source), reference=reference)
         metrics = self._train(f"gradient {name}", self._started, task)[-1]
         if self._naive and not isinstance(self._engine, HasTrials):
             before, after = read_state(self._started), read_state(self._folder / f"gradient {name}")
             other = read_state(reference) if reference else None
-            expected = self._naive.step(before, row, options, source, other)
-            clipped = naive.clipped_gradients(expected)
+            expected = self._naive.step(before, step, options, source, other)
+            clipped = naive.clipped_gradients(expected, options.max_grad_norm)
             gap = naive.relative_gap(naive.gradients_between(before, after), clipped)
             gaps = {"gradient": gap, "norm": abs(float(metrics["grad_norm"]) / expected.norm - 1)}
             loss = expected.loss
@@ -181,26 +182,25 @@ class Conformance:
             gaps = {}
             if "custom_loss" not in self._engine.unsupported:
                 own = f"def loss(new, *_):\n    return (torch.tensor({slope}).to(new) * new).sum()"
-                same = self._train(f"own {name}", self._started, self._task([self._row], Options(), own))[-1]
+                same = self._train(f"own {name}", self._started, self._task([self._step], Options(), own))[-1]
                 gaps["norm"] = abs(float(metrics["grad_norm"]) / float(same["grad_norm"]) - 1)
         gaps["loss"] = abs(float(metrics["loss"]) - loss) / max(abs(loss), 1e-2)
         worst = max(gaps, key=lambda each: _size(gaps[each]))
         return self._compared(gaps[worst], f"{worst}; norm {metrics['grad_norm']:.4g}")
 
     def _slopes(self, task: Task) -> tuple[float, list[float]]:
-        (row,), states = task.rows, (self._started, task.reference)
-        given = [each.tokens for each in row]
-        new, other = ([value for each in self._engine.logprobs(at, given) for value in each] for at in states)
-        loss, slope_T = naive.slopes(torch.tensor(new), row, task.options, other, task.loss_source)
+        (step,), states = task.steps, (self._started, task.reference)
+        new, other = ([value for each in self._engine.logprobs(at, step.tokens) for value in each] for at in states)
+        loss, slope_T = naive.slopes(torch.tensor(new), step, task.options, other, task.loss_source)
         return loss, slope_T.tolist()
 
     def _optimizer(self) -> Measurement:
         if isinstance(self._engine, HasTrials):
             return self._trials(self._engine)
-        self._train("optimizer", self._started, self._task([self._row]))
+        self._train("optimizer", self._started, self._task([self._step]))
         before, after = read_state(self._started), read_state(self._folder / "optimizer")
         moments = {name.replace(".default.", "."): each for name, each in after.optimizer.items()}
-        expected = naive.adapter_after(before.adapter, moments, _RATE)
+        expected = naive.adapter_after(before.adapter, moments, _RATE, Options().weight_decay)
         changes = [
             {name: each.double() - before.adapter[name] for name, each in some.items()}
             for some in (after.adapter, expected)
@@ -208,30 +208,29 @@ class Conformance:
         return self._compared(naive.relative_gap(*changes), "one step of AdamW")
 
     def _trials(self, engine: HasTrials) -> Measurement:
-        row = [
+        step = [
             (tokens, torch.tensor([_OFFSETS[(i + t) % len(_OFFSETS)] / 8 for t in range(tokens.trainable)]))
             for i, tokens in enumerate(self._unlike)
         ]
         with engine.trial(self._started) as model:
-            gaps = gradient_gaps(model, row)
+            gaps = gradient_gaps(model, step)
         with engine.trial(self._initial) as model:
-            gaps["momentum"] = momentum_gap(model, row)
+            gaps["momentum"] = momentum_gap(model, step)
         worst, most = max(gaps, key=lambda each: _size(gaps[each])), max(LIMIT, self._tolerance)
         norm = "; no norm is reported: the size of a step is not compared" if "sign" in gaps else ""
         return self._compared(gaps[worst], f"{worst}; up to {most:g} passes{norm}", most)
 
     def _resume(self) -> Measurement:
-        rows = self._task(self._rows)
-        whole = self._train("whole", self._initial, rows)
+        task = self._task(self._steps)
+        whole = self._train("whole", self._initial, task)
         with suppress(Cancelled):
-            self._train("stopped", self._initial, rows, stop_after=_ROWS // 2)
+            self._train("stopped", self._initial, task, stop_after=_STEPS // 2)
         kept = partial_of(self._folder / ".stopped").exists()
-        steps = self._train("stopped", self._initial, rows)
+        steps = self._train("stopped", self._initial, task)
         if len(steps) != len(whole):
             raise _ProtocolError(f"{len(steps)} gradient steps reported of {len(whole)}")
-        given = [each.tokens for each in self._row]
-        both = [self._engine.logprobs(self._folder / name, given) for name in ("whole", "stopped")]
-        note = f"stopped after {_ROWS // 2} of {_ROWS} rows, {'went on' if kept else 'started over'}"
+        both = [self._engine.logprobs(self._folder / name, self._step.tokens) for name in ("whole", "stopped")]
+        note = f"stopped after {_STEPS // 2} of {_STEPS} steps, {'went on' if kept else 'started over'}"
         return self._compared(_gap(*both), note)
 
     def _seed(self) -> Measurement:
@@ -278,7 +277,7 @@ class Conformance:
     def _cancel_training(self) -> Measurement:
         begun = time.monotonic()
         try:
-            self._train("cancelled", self._initial, self._task(self._rows), stop_after=1)
+            self._train("cancelled", self._initial, self._task(self._steps), stop_after=1)
         except Cancelled:
             return Measurement("", "pass", note=f"{time.monotonic() - begun:.1f} s")
         raise _ProtocolError("a cancelled task trained to its end")
@@ -294,10 +293,10 @@ class Conformance:
 
     def _training_speed(self) -> Measurement:
         begun = time.monotonic()
-        self._train("speed", self._initial, self._task(self._rows))
-        tokens = sum(each.tokens.trainable for row in self._rows for each in row)
+        self._train("speed", self._initial, self._task(self._steps))
+        tokens = sum(step.trained for step in self._steps)
         return Measurement(
-            "", "measured", note=f"{tokens / (time.monotonic() - begun):.0f} trained tokens/s, {_ROWS} rows"
+            "", "measured", note=f"{tokens / (time.monotonic() - begun):.0f} trained tokens/s, {_STEPS} steps"
         )
 
     @cached_property
@@ -321,7 +320,7 @@ class Conformance:
         return self._sample(seed=1, checkpoint=self._started)
 
     @cached_property
-    def _row(self) -> Row:
+    def _step(self) -> Step:
         """Three answers of given tokens, with logprobs as if another policy had sampled them."""
         ids = self._engine.base.tokenizer.encode(_TEXT, add_special_tokens=False)
         parts = [ids[start : start + 12] for start in (0, 5, 9)]
@@ -331,7 +330,7 @@ class Conformance:
         for i, (part, logprobs) in enumerate(zip(parts, scored, strict=True)):
             old = [min(0.0, each - _OFFSETS[(i + t) % len(_OFFSETS)]) for t, each in enumerate(logprobs)]
             row.append(TrainingSequence(sequence(self._prompt, part, old), (1.0, -0.7, 0.4)[i], (1.0, 0.5, 2.0)[i]))
-        return row
+        return step_of(row)
 
     @property
     def _unlike(self) -> list[TokenSequence]:
@@ -341,9 +340,10 @@ class Conformance:
         return [sequence(self._prompt, part) for part in parts]
 
     @property
-    def _rows(self) -> list[Row]:
-        """As many as `_ROWS`, no two of which have the same gradient."""
-        return [self._row[:1], self._row[:2], self._row[1:], self._row]
+    def _steps(self) -> list[Step]:
+        """As many as `_STEPS`, no two of which have the same gradient."""
+        row = self._step.sequences
+        return [step_of(each) for each in (row[:1], row[:2], row[1:], row)]
 
     @cached_property
     def _initial(self) -> Path:
@@ -356,17 +356,17 @@ class Conformance:
     @cached_property
     def _started(self) -> Path:
         """A checkpoint whose adapter is not zero."""
-        self._train("started", self._initial, self._task([row_of(self._sampled)] * 2))
+        self._train("started", self._initial, self._task([sampled_step(self._sampled)] * 2))
         return self._folder / "started"
 
     @cached_property
     def _further(self) -> tuple[Path, dict[str, Any]]:
         """The checkpoint one step later, and the metrics of that step, on samples of the one before."""
-        steps = self._train("further", self._started, self._task([row_of(self._sampled_later)]))
+        steps = self._train("further", self._started, self._task([sampled_step(self._sampled_later)]))
         return self._folder / "further", steps[-1]
 
-    def _task(self, rows: list[Row], options: Options | None = None, loss_source: str | None = None) -> Task:
-        return Task(rows, [_RATE] * len(rows), options or Options(), 1, {}, loss_source=loss_source)
+    def _task(self, steps: list[Step], options: Options | None = None, loss_source: str | None = None) -> Task:
+        return Task(steps, [_RATE] * len(steps), options or Options(), 1, {}, loss_source=loss_source)
 
     def _train(self, name: str, source: Path, task: Task, stop_after: float = float("inf")) -> list[dict[str, Any]]:
         """Train a task to the checkpoint `name`; the metrics of its steps. stop_after: steps, then it is cancelled."""

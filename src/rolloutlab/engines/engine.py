@@ -14,7 +14,7 @@ from rolloutlab.policy.task import Callbacks, Task
 from rolloutlab.policy.token_sequence import TokenSequence
 
 OnToken = Callable[[Completion], None]
-SlopedRow = Sequence[tuple[TokenSequence, Tensor]]
+SlopedStep = Sequence[tuple[TokenSequence, Tensor]]
 """Sequences, each with the derivatives of a loss by the logprobs of its trained tokens."""
 
 
@@ -83,8 +83,8 @@ class TrialModel(Protocol):
     def logprobs(self, sequences: Sequence[TokenSequence]) -> list[Tensor]:
         """The logprob of each trained token, in nats. Raises ServiceError: the engine does not answer."""
 
-    def step(self, row: SlopedRow, rate: float, eps: float | None = None) -> float:
-        """Take a job's step on a row; the gradient norm that the engine reports, NaN if it reports none.
+    def step(self, row: SlopedStep, rate: float, eps: float | None = None) -> float:
+        """Take a job's step on sequences; the gradient norm that the engine reports, NaN if it reports none.
 
         eps: of AdamW, in a step without clipping, momentum and weight decay; None takes all settings of a job.
 

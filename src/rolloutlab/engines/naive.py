@@ -14,17 +14,17 @@ from torch import Tensor
 from rolloutlab.objective.options import Options
 from rolloutlab.policy.custom_loss import load_loss
 from rolloutlab.policy.model import Policy, adapter_parameters, write_adapter
-from rolloutlab.policy.rows import Row
 from rolloutlab.policy.state import State
+from rolloutlab.policy.steps import Step
 from rolloutlab.policy.token_sequence import TokenSequence
 
-BETAS, WEIGHT_DECAY, EPS, MAX_NORM = (0.9, 0.99), 0.1, 1e-8, 0.1
-"""Of AdamW and of the clipping of gradients; see docs/training.md."""
+BETAS, EPS = (0.9, 0.99), 1e-8
+"""Of AdamW; see docs/training.md."""
 
 
 @dataclass(frozen=True)
-class Step:
-    """The loss of a row, its gradient by the adapter's parameters before clipping, and the norm of that."""
+class StepGradient:
+    """The loss of a step, its gradient by the adapter's parameters before clipping, and the norm of that."""
 
     loss: float
     gradients: dict[str, Tensor]
@@ -43,24 +43,24 @@ class Naive:
             return [self._logprobs(each).tolist() for each in sequences]
 
     def step(
-        self, state: State, row: Row, options: Options, loss_source: str | None = None, reference: State | None = None
-    ) -> Step:
-        """The gradient of a row's loss at a checkpoint. reference: of a penalty; None is checkpoint 0."""
-        other = self._reference_logprobs(row, reference)
+        self, state: State, step: Step, options: Options, loss_source: str | None = None, reference: State | None = None
+    ) -> StepGradient:
+        """The gradient of a step's loss at a checkpoint. reference: of a penalty; None is checkpoint 0."""
+        other = self._reference_logprobs(step.tokens, reference)
         write_adapter(self._model, state.adapter)
         parameters = adapter_parameters(self._model)
-        new_T = torch.cat([self._logprobs(s.tokens) for s in row])
-        loss, slope_T = slopes(new_T.detach(), row, options, other, loss_source)
+        new_T = torch.cat([self._logprobs(each) for each in step.tokens])
+        loss, slope_T = slopes(new_T.detach(), step, options, other, loss_source)
         slopes_P = torch.autograd.grad((slope_T.to(new_T) * new_T).sum(), list(parameters.values()))
         gradients = dict(zip(parameters, (each.detach().cpu() for each in slopes_P), strict=True))
-        return Step(loss, gradients, norm_of(gradients))
+        return StepGradient(loss, gradients, norm_of(gradients))
 
-    def _reference_logprobs(self, row: Row, reference: State | None) -> list[float]:
+    def _reference_logprobs(self, sequences: Sequence[TokenSequence], reference: State | None) -> list[float]:
         if reference is None:
-            return [value for each in self.base_logprobs([s.tokens for s in row]) for value in each]
+            return [value for each in self.base_logprobs(sequences) for value in each]
         write_adapter(self._model, reference.adapter)
         with torch.no_grad():
-            return [value for s in row for value in self._logprobs(s.tokens).tolist()]
+            return [value for each in sequences for value in self._logprobs(each).tolist()]
 
     def _logprobs(self, sequence: TokenSequence) -> Tensor:
         ids = torch.tensor([list(sequence.ids)], device=self._model.device)
@@ -70,10 +70,10 @@ class Naive:
 
 
 def slopes(
-    new_T: Tensor, row: Row, options: Options, reference: Sequence[float], loss_source: str | None = None
+    new_T: Tensor, step: Step, options: Options, reference: Sequence[float], loss_source: str | None = None
 ) -> tuple[float, Tensor]:
-    """The loss of a row, and its derivative by the logprob of each trained token. reference: logprobs, of a penalty."""
-    moving_T = new_T.detach().double().cpu().requires_grad_()
+    """A step's loss, and its derivative by the logprob of each trained token. reference: logprobs, of a penalty."""
+    moving_T, row = new_T.detach().double().cpu().requires_grad_(), step.sequences
     tokens = [
         (h, old) for h, s in enumerate(row) for old, on in zip(s.tokens.logprobs, s.tokens.trained, strict=True) if on
     ]
@@ -98,7 +98,7 @@ def slopes(
                 mismatch = torch.tensor(old[t] - recorded[t]).exp()
                 term = term * min(float(mismatch), options.truncated_importance_sampling)
             terms.append(weights[t] * term)
-        loss = torch.stack(terms).sum() / (len(terms) + 1e-6)
+        loss = torch.stack(terms).sum() / step.divisor
     (slope_T,) = torch.autograd.grad(loss, moving_T)
     return float(loss.detach()), slope_T
 
@@ -129,10 +129,10 @@ def _term(new: Tensor, ratio: Tensor, advantage: float, options: Options) -> Ten
     return -first if float(first.detach()) <= float(second.detach()) else -second
 
 
-def clipped_gradients(step: Step) -> dict[str, Tensor]:
-    """The gradients with a norm of at most `MAX_NORM`."""
-    scale = min(1.0, MAX_NORM / (step.norm + 1e-6))
-    return {name: each * scale for name, each in step.gradients.items()}
+def clipped_gradients(gradient: StepGradient, max_norm: float) -> dict[str, Tensor]:
+    """The gradients with a norm of at most `max_norm`; 0 is off."""
+    scale = min(1.0, max_norm / (gradient.norm + 1e-6)) if max_norm else 1.0
+    return {name: each * scale for name, each in gradient.gradients.items()}
 
 
 def gradients_between(before: State, after: State) -> dict[str, Tensor]:
@@ -144,14 +144,16 @@ def gradients_between(before: State, after: State) -> dict[str, Tensor]:
     }
 
 
-def adapter_after(before: dict[str, Tensor], moments: dict[str, Tensor], rate: float) -> dict[str, Tensor]:
+def adapter_after(
+    before: dict[str, Tensor], moments: dict[str, Tensor], rate: float, weight_decay: float
+) -> dict[str, Tensor]:
     """Parameters after a step of AdamW with these moments (Loshchilov and Hutter 2019, algorithm 2)."""
     after = {}
     for name, value in before.items():
         first, second = (moments[f"{name}.{which}"].double() for which in ("exp_avg", "exp_avg_sq"))
         count = float(moments[f"{name}.step"])
         first, second = first / (1 - BETAS[0] ** count), second / (1 - BETAS[1] ** count)
-        after[name] = value.double() * (1 - rate * WEIGHT_DECAY) - rate * first / (second.sqrt() + EPS)
+        after[name] = value.double() * (1 - rate * weight_decay) - rate * first / (second.sqrt() + EPS)
     return after
 
 

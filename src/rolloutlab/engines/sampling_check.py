@@ -16,8 +16,9 @@ from random import Random
 import torch
 
 from rolloutlab.engines.engine import Engine
+from rolloutlab.objective.aggregation import TINY
 from rolloutlab.policy.decode import Completion, CompletionRequest
-from rolloutlab.policy.rows import Row, TrainingSequence
+from rolloutlab.policy.steps import Step, TrainingSequence
 from rolloutlab.policy.token_sequence import TokenSequence
 
 TIMEOUT = 600.0
@@ -41,15 +42,21 @@ def sequences(rows: Sequence[Completion]) -> list[TokenSequence]:
     return [sequence(row.request.prompt, row.tokens, row.logprobs) for row in rows]
 
 
-def row_of(rows: Sequence[Completion]) -> Row:
+def step_of(row: list[TrainingSequence]) -> Step:
+    """A step of one group, all of which trains, so that its loss is a mean over tokens."""
+    return Step(row, sum(each.tokens.trainable for each in row) + TINY, 1)
+
+
+def sampled_step(rows: Sequence[Completion]) -> Step:
     """Completions that are trained, every other one away from."""
-    return [TrainingSequence(each, (1.0, -1.0)[i % 2], 1.0) for i, each in enumerate(sequences(rows))]
+    return step_of([TrainingSequence(each, (1.0, -1.0)[i % 2], 1.0) for i, each in enumerate(sequences(rows))])
 
 
-def in_turns(row: Row) -> Row:
+def in_turns(step: Step) -> Step:
     """The same with other advantages from the middle of each answer on."""
-    first = [torch.arange(each.tokens.trainable) < each.tokens.trainable // 2 for each in row]
-    return [replace(s, advantage=torch.where(at_T, s.advantage, -0.5)) for s, at_T in zip(row, first, strict=True)]
+    first = [torch.arange(each.trainable) < each.trainable // 2 for each in step.tokens]
+    pairs = zip(step.sequences, first, strict=True)
+    return replace(step, sequences=[replace(s, advantage=torch.where(at_T, s.advantage, -0.5)) for s, at_T in pairs])
 
 
 def sampled_divergence(engine: Engine, prompts: Sequence[tuple[int, ...]]) -> tuple[float, float]:

@@ -10,7 +10,7 @@ import math
 import torch
 from torch import Tensor
 
-from rolloutlab.engines.engine import SlopedRow, TrialModel
+from rolloutlab.engines.engine import SlopedStep, TrialModel
 
 LIMIT = 0.03
 """Largest gap that passes, relative: changes are so small that logprobs are rounded, and not infinitely small."""
@@ -20,7 +20,7 @@ _EPS = 1e6
 _RATE, _BETA1, _BETA2 = 1e-5, 0.9, 0.99
 
 
-def gradient_gaps(model: TrialModel, row: SlopedRow) -> dict[str, float]:
+def gradient_gaps(model: TrialModel, row: SlopedStep) -> dict[str, float]:
     """Gaps of steps that are proportional to the gradient, relative, by what they show.
 
     rate: twice the rate gives twice the change. rows: sequences together give the sum of their own changes. size: the
@@ -53,7 +53,7 @@ def gradient_gaps(model: TrialModel, row: SlopedRow) -> dict[str, float]:
     return {**gaps, "sign": 0.0 if min(changed) > 0 else math.inf}
 
 
-def momentum_gap(model: TrialModel, row: SlopedRow) -> float:
+def momentum_gap(model: TrialModel, row: SlopedStep) -> float:
     """Relative gap of two steps of a job from a new adapter, the second without a gradient; inf if the loss grows."""
     slope_T = torch.cat([slope_S for _, slope_S in row])
     still = [(tokens, torch.zeros_like(slope_S)) for tokens, slope_S in row]
@@ -65,7 +65,7 @@ def momentum_gap(model: TrialModel, row: SlopedRow) -> float:
 
 
 def _change(
-    model: TrialModel, row: SlopedRow, stepped: SlopedRow, rate: float, eps: float | None
+    model: TrialModel, row: SlopedStep, stepped: SlopedStep, rate: float, eps: float | None
 ) -> tuple[Tensor, float]:
     """What a step on some sequences changes in the logprobs of all, and the reported norm."""
     sequences = [tokens for tokens, _ in row]
@@ -74,7 +74,7 @@ def _change(
     return torch.cat(model.logprobs(sequences)) - before_T, norm
 
 
-def _slopes(row: SlopedRow, change_T: Tensor) -> Tensor:
+def _slopes(row: SlopedStep, change_T: Tensor) -> Tensor:
     """The change of each sequence's part of the loss."""
     slopes = [slope_S for _, slope_S in row]
     parts = torch.split(change_T, [len(each) for each in slopes])

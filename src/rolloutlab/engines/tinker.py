@@ -165,9 +165,9 @@ class TinkerEngine:
 
     def train(self, source: Path, target: Path, task: Task, callbacks: Callbacks) -> None:
         """See `Engine`. Results are those of `LocalEngine` up to rounding; after an outage from its last state."""
-        for row in task.rows:
-            for each in row:
-                self._check(each.tokens.ids)
+        for step in task.steps:
+            for each in step.tokens:
+                self._check(each.ids)
         start, reference = self._state(source), self._state(task.reference)
         score = partial(partial, self._score, cancelled=callbacks.cancelled)
         scores = score(start), score(None), score(reference)

@@ -79,14 +79,14 @@ class Datum:
 
 @dataclass(frozen=True)
 class Adam:
-    """Settings of an AdamW step; the defaults are those of the embedded service."""
+    """Settings of an AdamW step; the defaults are those of the embedded service. grad_clip_norm: 0 is off."""
 
     learning_rate: float
     beta1: float = 0.9
     beta2: float = 0.99
     eps: float = 1e-8
     weight_decay: float = 0.1
-    grad_clip_norm: float = 0.1
+    grad_clip_norm: float = 1.0
 
 
 @dataclass(frozen=True)

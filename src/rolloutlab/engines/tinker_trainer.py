@@ -13,23 +13,23 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from rolloutlab.engines.engine import SlopedRow
+from rolloutlab.engines.engine import SlopedStep
 from rolloutlab.engines.tinker_client import Adam, Datum, LostModelError, TinkerClient, missing
 from rolloutlab.errors import BrokenOffError, CheckpointError, ServiceError, TrainingError, UnreachableError
 from rolloutlab.fsutil import remove, write_private
 from rolloutlab.policy.custom_loss import CustomLoss, load_loss
-from rolloutlab.policy.loss import RowLoss, row_loss
+from rolloutlab.policy.loss import StepLoss, step_loss
 from rolloutlab.policy.metrics import metrics_of
 from rolloutlab.policy.packing import trained_positions
 from rolloutlab.policy.reference import sample
-from rolloutlab.policy.rows import Row, RowTokens, recorded, tokens_of, with_logprobs
+from rolloutlab.policy.steps import Step, StepTokens, recorded, tokens_of, with_logprobs
 from rolloutlab.policy.task import Callbacks, Task
 from rolloutlab.policy.token_sequence import TokenSequence
-from rolloutlab.policy.whole_row import whole_row
+from rolloutlab.policy.whole_step import whole_step
 
 _SHARE, _MONTH = 20, 30 * 24 * 3600
 _ATTEMPTS, _OUTAGES = 3, 50
-"""Failures on a server that answers, and of a server that comes back, without a new row between them."""
+"""Failures on a server that answers, and of a server that comes back, without a new step between them."""
 _PAUSE, _LONGEST_PAUSE = 2.0, 60.0
 _CPU = torch.device("cpu")
 Score = Callable[[Sequence[TokenSequence]], list[Tensor]]
@@ -96,7 +96,7 @@ def _leaks(client: TinkerClient, model: Any, other: Any, data: Sequence[Datum]) 
 
 
 class SavedProgress:
-    """A file with the path of a state that the server saved after rows of the job that `key` identifies.
+    """A file with the path of a state that the server saved after steps of the job that `key` identifies.
 
     A file of another job is not read. least_seconds: between two states; saving takes a twentieth of the time at most.
     """
@@ -109,7 +109,7 @@ class SavedProgress:
         return time.monotonic() - self._saved >= max(self._least_seconds, _SHARE * self._took)
 
     def save(self, save: Callable[[], str], reported: list[dict[str, object]]) -> None:
-        """Have the state after as many rows as there are metrics saved; a full disk is no reason to end the job."""
+        """Have the state after as many steps as there are metrics saved; a full disk is no reason to end the job."""
         begun = time.monotonic()
         content = {"key": self._key, "state": save(), "reported": reported}
         with suppress(OSError):
@@ -139,7 +139,7 @@ class Trained(NamedTuple):
 
 
 class TinkerTrainer:
-    """Takes the steps of a task, one a row, each on a model of its own that begins with the state `start`.
+    """Takes the steps of a task, on a model of its own that begins with the state `start`.
 
     make: a model of a state, with its moments; CheckpointError: the server does not have it. scores: under the start,
     under checkpoint 0, and under the reference of the task.
@@ -170,18 +170,18 @@ class TinkerTrainer:
         with the reason, and `resumed`.
 
         Raises:
-            TrainingError: the loss stopped being a number, or a custom loss fails. Cancelled: checked before each row,
+            TrainingError: the loss stopped being a number, or a custom loss fails. Cancelled: checked before each step,
             and in waits. CheckpointError: the server does not have the state. LostModelError, UnreachableError: again
-            and again without a new row. Others: as of `TinkerClient`.
+            and again without a new step. Others: as of `TinkerClient`.
         """
-        rows: list[Row] | None = None
+        steps: list[Step] | None = None
         failures = outages = 0
         try:
             while True:
                 reported = self._reported
                 try:
-                    rows = self._begin() if rows is None else rows
-                    return self._steps(rows, progress)
+                    steps = self._begin() if steps is None else steps
+                    return self._steps(steps, progress)
                 except (LostModelError, UnreachableError) as error:
                     if self._reported > reported:
                         failures = outages = 0
@@ -192,12 +192,12 @@ class TinkerTrainer:
         finally:
             self._free()
 
-    def _begin(self) -> list[Row]:
+    def _begin(self) -> list[Step]:
         torch.manual_seed(self._task.seed)
-        rows = self._prepared()
+        steps = self._prepared()
         if self._task.loss_source:
             self._loss = load_loss(self._task.loss_source, self._callbacks.cancelled, self._callbacks.in_user_code)
-        return rows
+        return steps
 
     def _waited(self, error: ServiceError) -> bool:
         """Wait while the server is away; whether it was, rather than answering, but not this job's request."""
@@ -225,22 +225,22 @@ class TinkerTrainer:
         while self._left:
             self._client.unload(self._left.pop())
 
-    def _steps(self, rows: Sequence[Row], progress: SavedProgress) -> Trained:
+    def _steps(self, steps: Sequence[Step], progress: SavedProgress) -> Trained:
         state, reported = progress.read() or (self._start, [])
         self._free()
         model = self._open(state, progress)
         try:
             for each in reported[self._reported :]:
                 self._report(each)
-            for i in range(len(reported), len(rows)):
+            for i in range(len(reported), len(self._task.rates)):
                 self._callbacks.raise_if_cancelled()
-                reported.append(self._step(model, rows[i], i))
+                reported.append(self._step(model, steps[i % len(steps)], i))
                 if i >= self._reported:  # else it was reported before the model was lost
                     self._report(reported[-1])
                 if progress.due():
                     progress.save(lambda: self._client.save(model, _MONTH), reported)
-            if rows:
-                self._logprobs(model, rows[-1][:1])
+            if steps:
+                self._logprobs(model, steps[-1].tokens[:1])
             return Trained(model, *self._client.finish(model))
         except UnreachableError:
             self._left.append(model)
@@ -263,10 +263,10 @@ class TinkerTrainer:
         self._callbacks.report("gradient_step", metrics)
         self._reported += 1
 
-    def _prepared(self) -> list[Row]:
-        """The rows with the logprobs that are known before the first step, as `policy.trainer` has them."""
+    def _prepared(self) -> list[Step]:
+        """The steps with the logprobs that are known before the first step, as `policy.trainer` has them."""
         options, (start, base, reference) = self._task.options, self._scores
-        sequences = [s for row in self._task.rows for s in row]
+        sequences = [s for step in self._task.steps for s in step.sequences]
         tokens = [s.tokens for s in sequences]
         penalised = options.kl_penalty_coef > 0
         against_base = penalised and self._task.reference is None
@@ -283,21 +283,23 @@ class TinkerTrainer:
             replace(s, base_T=under_base.get(i) if s.at_one else None, reference_T=others[i] if penalised else None)
             for i, s in enumerate(sequences)
         )
-        return [list(islice(prepared, len(row))) for row in self._task.rows]
+        return [replace(step, sequences=list(islice(prepared, len(step.sequences)))) for step in self._task.steps]
 
-    def _step(self, model: Any, row: Row, i: int) -> dict[str, object]:
-        """One AdamW step on one row; what is reported of it."""
-        new_T = torch.cat(self._logprobs(model, row)).requires_grad_()
-        tokens = tokens_of(row, _CPU)
-        result = self._result(new_T, tokens)
-        counts = [s.tokens.trainable for s in row]
-        whole = whole_row(result, new_T, counts)
-        sloped = list(zip([s.tokens for s in row], torch.split(whole.slope_T, counts), strict=True))
+    def _step(self, model: Any, step: Step, i: int) -> dict[str, object]:
+        """One AdamW step; what is reported of it."""
+        new_T = torch.cat(self._logprobs(model, step.tokens)).requires_grad_()
+        tokens = tokens_of(step.sequences, _CPU)
+        result = self._result(new_T, tokens, step.divisor)
+        counts = [each.trainable for each in step.tokens]
+        whole = whole_step(result, new_T, counts)
+        sloped = list(zip(step.tokens, torch.split(whole.slope_T, counts), strict=True))
         examples = examples_of(sloped, torch.split(new_T.detach(), counts), self._capabilities)
         loss, rate = float(result.loss.detach()), self._task.rates[i]
         if not math.isfinite(loss) or not whole.slope_T.isfinite().all():
             raise _not_finite(i)
-        norm = self._client.step(model, examples, Adam(rate), self._callbacks.cancelled)
+        settings = self._task.options
+        adam = Adam(rate, weight_decay=settings.weight_decay, grad_clip_norm=settings.max_grad_norm)
+        norm = self._client.step(model, examples, adam, self._callbacks.cancelled)
         if self._capabilities.reports_norm and not math.isfinite(norm):
             raise _not_finite(i)
         statistics = [tokens.old_T, torch.full_like(tokens.old_T, math.nan)]
@@ -306,15 +308,14 @@ class TinkerTrainer:
         metrics = {"loss": loss, "grad_norm": norm, **metrics_of(new_T.detach(), *(s.float() for s in statistics))}
         return self._task.reported_of({**metrics, "learning_rate": rate})
 
-    def _result(self, new_T: Tensor, tokens: RowTokens) -> RowLoss:
+    def _result(self, new_T: Tensor, tokens: StepTokens, divisor: float) -> StepLoss:
         if self._loss:
-            return self._loss.of_row(new_T, *tokens[:4])
+            return self._loss.of_step(new_T, *tokens[:4])
         options = self._task.options
         reference_T = tokens.reference_T if options.kl_penalty_coef > 0 else None
-        return row_loss(new_T, *tokens[:4], options, reference_T=reference_T, original_T=tokens.original_T)
+        return step_loss(new_T, *tokens[:4], options, divisor, tokens.original_T, reference_T)
 
-    def _logprobs(self, model: Any, row: Row) -> list[Tensor]:
-        sequences = [s.tokens for s in row]
+    def _logprobs(self, model: Any, sequences: Sequence[TokenSequence]) -> list[Tensor]:
         try:
             scored = self._client.logprobs(model, [list(s.ids) for s in sequences], self._callbacks.cancelled)
         except ServiceError as error:
@@ -335,14 +336,14 @@ class TinkerTrial:
         scored = self._client.logprobs(self._model, [list(each.ids) for each in sequences])
         return [trained(each, tokens) for each, tokens in zip(scored, sequences, strict=True)]
 
-    def step(self, row: SlopedRow, rate: float, eps: float | None = None) -> float:
+    def step(self, row: SlopedStep, rate: float, eps: float | None = None) -> float:
         """See `TrialModel`."""
         examples = examples_of(row, self.logprobs([tokens for tokens, _ in row]), self._capabilities)
         return self._client.step(self._model, examples, Adam(rate) if eps is None else _plain(rate, eps))
 
 
-def examples_of(row: SlopedRow, new: Sequence[Tensor], capabilities: Capabilities) -> list[Datum]:
-    """Sequences whose gradient on the server is that of the row's loss. new: logprobs of their trained tokens."""
+def examples_of(row: SlopedStep, new: Sequence[Tensor], capabilities: Capabilities) -> list[Datum]:
+    """Sequences whose gradient on the server is that of the step's loss. new: logprobs of their trained tokens."""
     examples, filled = [], missing(len(tokens) for tokens, _ in row)
     for (tokens, slope_S), new_S in zip(row, new, strict=True):
         scale = len(tokens) - 1 if capabilities.per_token else 1
@@ -364,9 +365,9 @@ def _plain(rate: float, eps: float) -> Adam:
     return Adam(rate, beta1=0.0, beta2=0.0, eps=eps, weight_decay=0.0, grad_clip_norm=0.0)
 
 
-def _not_finite(row: int) -> TrainingError:
+def _not_finite(step: int) -> TrainingError:
     hint = "a lower learning_rate or epsilon_high"
-    return TrainingError(f"the loss of row {row} is not a finite number", hint=hint)
+    return TrainingError(f"the loss of step {step} is not a finite number", hint=hint)
 
 
 def _is_mean(value: float, mean: float, total: float) -> bool:

@@ -22,7 +22,8 @@ class Reason(StrEnum):
 
     Of a group whose rewards are equal: ALL_FAILED and ALL_PASSED where they are the lowest and the highest rewards of
     the job; EQUAL_REWARDS where they are neither, where the job has no other reward, and in a group of one.
-    NO_TURN_ADVANTAGE: with `credit: turn`, in a group whose rewards differ, or those of its turns.
+    NO_TURN_ADVANTAGE: with `credit: turn`, in a group whose rewards differ, or those of its turns. TRUNCATED: with
+    `mask_truncated`, where it would train otherwise.
     """
 
     UNSCORED = "unscored"
@@ -36,6 +37,7 @@ class Reason(StrEnum):
     NO_TURN_ADVANTAGE = "no_turn_advantage"
     BALANCED_AWAY = "balanced_away"
     NO_ANSWER = "no_answer"
+    TRUNCATED = "truncated"
 
 
 class Turn(NamedTuple):
@@ -50,7 +52,8 @@ class Member(NamedTuple):
 
     tokens_H: trainable tokens of each history, without histories that are too long for the context or have no logprobs.
     too_long: a history was too long. unreadable: the part that the policy cannot read, with its path; there are no
-    tokens then. turns: the sampled answers of the main history; their tokens are among `tokens_H`.
+    tokens then. turns: the sampled answers of the main history; their tokens are among `tokens_H`. truncated: the
+    last of them ended at the token limit.
     """
 
     name: str
@@ -59,6 +62,7 @@ class Member(NamedTuple):
     too_long: bool = False
     unreadable: str = ""
     turns: tuple[Turn, ...] = ()
+    truncated: bool = False
 
     @property
     def tokens(self) -> int:
@@ -163,14 +167,28 @@ def token_weights(groups: Sequence[Sequence[Member]], options: Options) -> list[
     """The token weights of a job, one list per group, in order.
 
     Group statistics are over all members, everything else over the members that train. Token weights are
-    w_i = 1 / (n_i + 1e-6), scaled to mean 1 over the job's N tokens; advantages are balanced, then scaled so that
-    the mean of |A|·w over the N tokens is 1. A global scale of the rewards therefore has no effect.
+    w_i = 1 / (n_i + 1e-6), scaled to mean 1 over the job's N tokens, or 1 where `loss_aggregation` is no mean over
+    sequences; advantages are balanced, then scaled so that the mean of |A|·w over the N tokens is 1. A global scale of
+    the rewards therefore has no effect.
     """
+    return job_weights(groups, options).weights
+
+
+class JobWeights(NamedTuple):
+    """The token weights of a job, one list per group, and the factor that scaled its advantages; None: none trains."""
+
+    weights: list[list[TokenWeight]]
+    advantage_scale: float | None
+
+
+def job_weights(groups: Sequence[Sequence[Member]], options: Options) -> JobWeights:
+    """See `token_weights`."""
     unit = job_unit((largest_reward(group, options) for group in groups), options)
     weights = [group_weights(group, options, unit) for group in groups]
     scale = job_scale([g.tokens for g in weights], [g.weight for g in weights], [g.size for g in weights])
     rewards = joint_range(map(reward_range, groups))
-    return [scaled_weights(group, scale, rewards) for group in weights]
+    factor = 1 / scale.size / unit if scale and scale.size else None
+    return JobWeights([scaled_weights(group, scale, rewards) for group in weights], factor)
 
 
 def reward_range(members_G: Sequence[Member]) -> RewardRange:
@@ -218,14 +236,18 @@ def group_weights(members_G: Sequence[Member], options: Options, unit: float = 1
     tokens_G = trained_P[: len(members_G)]
     for i, n in zip(member_P[len(members_G) :], trained_P[len(members_G) :], strict=True):
         tokens_G[i] += n
+    reasons_G = _reasons(members_G, any(raw_P), tokens_G, options)
+    if Reason.TRUNCATED in reasons_G:
+        trained_P = [0 if reasons_G[i] is Reason.TRUNCATED else n for i, n in zip(member_P, trained_P, strict=True)]
+        tokens_G = [0 if reason is Reason.TRUNCATED else n for reason, n in zip(reasons_G, tokens_G, strict=True)]
     advantages_P: list[float | None] = [a if n else None for a, n in zip(raw_P, trained_P, strict=True)]
     if options.advantage_balance:
         advantages_P = [a and balanced(a, options.advantage_balance) for a in advantages_P]
-    weights_G = [1.0 / (n + _TINY) if n else 0.0 for n in tokens_G]
+    mean = options.loss_aggregation == "sequence_mean"
+    weights_G = [(1.0 / (n + _TINY) if mean else 1.0) if n else 0.0 for n in tokens_G]
     heavy_P = [weights_G[i] * n for i, n in zip(member_P, trained_P, strict=True)]
     size = math.fsum([abs(a) * heavy for a, heavy in zip(advantages_P, heavy_P, strict=True) if a])
     weight = math.fsum([w * n for w, n in zip(weights_G, tokens_G, strict=True)])
-    reasons_G = _reasons(members_G, any(raw_P), tokens_G, options)
     sums = reasons_G.count(None), sum(tokens_G), weight, size
     return GroupWeights(members_G, advantages_P, member_P, weights_G, reasons_G, *sums)
 
@@ -280,12 +302,17 @@ def scaled_weights(group: GroupWeights, scale: Scale | None, rewards: RewardRang
 def _reasons(
     members_G: Sequence[Member], differ: bool, tokens_G: Sequence[int], options: Options
 ) -> list[Reason | None]:
-    """differ: whether there is any advantage in the group. tokens_G: how many train."""
-    if all(tokens_G):
+    """differ: whether there is any advantage in the group. tokens_G: how many have one."""
+    masked = options.mask_truncated and any(m.truncated for m in members_G)
+    if all(tokens_G) and not masked:
         return [None] * len(members_G)
     some = Reason.NO_TURN_ADVANTAGE if options.credit == "turn" else Reason.MEAN_REWARD
     zero = some if differ else Reason.EQUAL_REWARDS
-    return [None if n else zero if m.tokens else _untrainable(m) for m, n in zip(members_G, tokens_G, strict=True)]
+    pairs = zip(members_G, tokens_G, strict=True)
+    return [
+        (Reason.TRUNCATED if masked and m.truncated else None) if n else zero if m.tokens else _untrainable(m)
+        for m, n in pairs
+    ]
 
 
 def _untrainable(member: Member) -> Reason:

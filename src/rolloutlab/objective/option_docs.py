@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, get_args
 
-from rolloutlab.api.wire.levels import LARGEST_STEP, Credit, ImportanceSamplingLevel
+from rolloutlab.api.wire.levels import LARGEST_STEP, MOST_EPOCHS, Credit, ImportanceSamplingLevel, LossAggregation
 
 if TYPE_CHECKING:
     from rolloutlab.objective.options import Options
@@ -111,8 +111,7 @@ _ALL = (
     Option("vendor_k2_tau", default="off", example="0.01",
            does="strength of the penalty on the change of a token's logprob; 0 is off"),
     Option("learning_rate", default="the policy's own: 2e-3 under 20M parameters, 5e-6 above", example="2e-3", low=0,
-           does="the optimiser's step size; nearly every gradient is cut to norm 0.1, so this alone sets how far a step"
-                " goes"),
+           does="the optimiser's step size"),
     Option("mask_prob_ratio", default="false", example="true", values=_BOOLEAN,
            does="a ratio outside the clip range becomes 0 instead of the bound"),
     Option("max_negative_advantage_importance_sampling_weight", default="off", example="10.0", low=0,
@@ -134,11 +133,30 @@ _ALL = (
     Option("credit", default="trajectory", example="turn", values=get_args(Credit), specified=False,
            does="whether all tokens of a trajectory have the advantage of its reward, or those of each turn that of the"
                 " rewards from it on, the metrics turn_reward/0, turn_reward/1 and so on"),
+    Option("groups_per_step", default="the policy's own: 4 under 20M parameters, 8 above", example="16", low=0,
+           high=math.inf, whole=True, specified=False,
+           does="groups of which each optimiser step has the mean gradient; they are split evenly; 0 is one step"),
+    Option("epochs", default="1", example="2", low=1, high=MOST_EPOCHS, whole=True, specified=False,
+           does="how often the steps are taken; ratios stay those to the recorded logprobs"),
+    Option("loss_aggregation", default="sequence_mean", example="token_mean", values=get_args(LossAggregation),
+           specified=False,
+           does="whether each trajectory counts alike, each token, or each token by 1 / loss_scale_factor"),
+    Option("loss_scale_factor", default="none", example="512", low=0, specified=False,
+           does="the divisor of loss_aggregation: constant, above 0, such as the longest answer in tokens"),
+    Option("mask_truncated", default="false", example="true", values=_BOOLEAN, specified=False,
+           does="answers that were cut off at max_tokens do not train; their rewards stay in the group's mean"),
+    Option("max_grad_norm", default="1.0", example="0.1", low=0, specified=False,
+           does="a step's gradient is scaled down to this norm; 0 is off"),
+    Option("weight_decay", default="0.1", example="0", low=0, specified=False,
+           does="by how much each step shrinks the adapter, times the learning rate (AdamW)"),
 )  # fmt: skip
 
 OPTIONS: Mapping[str, Option] = MappingProxyType({option.name: option for option in _ALL})
-_OF_THE_ADVANTAGES = {"advantage_balance", "credit", "learning_rate", "precalculate_logprobs", "scale_rewards"}
-_OF_THE_LOSS = OPTIONS.keys() - _OF_THE_ADVANTAGES
+_BESIDE_THE_LOSS = {
+    "advantage_balance", "credit", "epochs", "groups_per_step", "learning_rate", "mask_truncated", "max_grad_norm",
+    "precalculate_logprobs", "scale_rewards", "weight_decay",
+}  # fmt: skip
+_OF_THE_LOSS = OPTIONS.keys() - _BESIDE_THE_LOSS
 """Options that a loss of one's own replaces."""
 SMALL_POLICY_RATE, LARGE_POLICY_RATE = 2e-3, 5e-6
 """Default learning rates of policies under 20 million parameters, and of larger ones."""
@@ -189,6 +207,10 @@ def contradictions(options: Mapping[str, Any]) -> list[tuple[str, str, str]]:
         name = "truncated_importance_sampling"
         why = "only with precalculate_logprobs: else it would apply the importance ratio a second time"
         wrong.append((name, why, "precalculate_logprobs: true"))
+    if options.get("loss_aggregation") == "constant" and not options.get("loss_scale_factor"):
+        wrong.append(("loss_aggregation", "constant needs a loss_scale_factor", "loss_scale_factor: 512"))
+    if options.get("loss_scale_factor") and options.get("loss_aggregation") != "constant":
+        wrong.append(("loss_scale_factor", "only with loss_aggregation: constant", "loss_aggregation: constant"))
     if options.get("custom_loss"):
         replaced = [name for name, value in options.items() if name in _OF_THE_LOSS and value is not None]
         wrong += [(name, "has no effect with a loss of one's own", f"leave out {name}") for name in replaced]

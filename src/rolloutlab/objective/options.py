@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rolloutlab.api.wire.fine_tuning import SFTTrainingConfig
-from rolloutlab.api.wire.levels import Credit, ImportanceSamplingLevel
+from rolloutlab.api.wire.levels import Credit, ImportanceSamplingLevel, LossAggregation
 from rolloutlab.api.wire.training import ExperimentalTrainingConfig
 
 
@@ -13,9 +13,9 @@ from rolloutlab.api.wire.training import ExperimentalTrainingConfig
 class Options:
     """Resolved options; their effects are documented in `rolloutlab.objective.option_docs`.
 
-    k2_tau and max_weight are `vendor_k2_tau` and `max_negative_advantage_importance_sampling_weight`. learning_rate:
-    None means the policy's own. max_weight: None is off. custom_loss: SHA-256 of a loss's source. unknown: names of
-    options that this version does not know, which have no effect.
+    k2_tau and max_weight are `vendor_k2_tau` and `max_negative_advantage_importance_sampling_weight`. learning_rate,
+    groups_per_step: None means the policy's own; 0 groups are all of the job. max_weight: None is off. custom_loss:
+    SHA-256 of a loss's source. unknown: names of options that this version does not know, which have no effect.
     """
 
     advantage_balance: float = 0.0
@@ -33,6 +33,13 @@ class Options:
     scale_rewards: bool = True
     truncated_importance_sampling: float = 0.0
     credit: Credit = "trajectory"
+    groups_per_step: int | None = None
+    epochs: int = 1
+    loss_aggregation: LossAggregation = "sequence_mean"
+    loss_scale_factor: float | None = None
+    mask_truncated: bool = False
+    max_grad_norm: float = 1.0
+    weight_decay: float = 0.1
     custom_loss: str | None = None
     unknown: tuple[str, ...] = ()
 

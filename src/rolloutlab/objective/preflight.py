@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from rolloutlab.api.wire.chat import Choice
 from rolloutlab.api.wire.trajectories import History, Trajectory
-from rolloutlab.objective.advantages import Member, Reason, TokenWeight, token_weights
+from rolloutlab.objective.advantages import Member, Reason, TokenWeight, job_weights
 from rolloutlab.objective.credit import turns
 from rolloutlab.objective.options import Options
 
@@ -24,6 +24,7 @@ WHY = {
     Reason.NO_TURN_ADVANTAGE: "no turn has more or less reward to go than the same turn of others in the group",
     Reason.BALANCED_AWAY: "advantage_balance takes the whole advantage away",
     Reason.NO_ANSWER: "no answer of an assistant to learn",
+    Reason.TRUNCATED: "the last answer was cut off at the token limit, and mask_truncated is on",
 }
 
 _TURNS = 8
@@ -41,6 +42,7 @@ _FIX = {
     Reason.NO_TURN_ADVANTAGE: "sample {collection} with a larger -n, or credit: trajectory",
     Reason.BALANCED_AWAY: "advantage_balance: 0",
     Reason.NO_ANSWER: "%group {collection} shows it",
+    Reason.TRUNCATED: "sample {collection} with a larger --max-tokens, or mask_truncated: false",
 }
 
 _ENDS = {
@@ -83,11 +85,15 @@ class Seat(NamedTuple):
 
 @dataclass(frozen=True)
 class Preflight:
-    """The result of a pre-flight check. shares: one list per group, in order. unscored: names."""
+    """The result of a pre-flight check. shares: one list per group, in order. unscored: names.
+
+    advantage_scale: the factor that all advantages of the job were multiplied by; None where nothing trains.
+    """
 
     shares: list[list[TokenWeight]]
     unscored: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    advantage_scale: float | None = None
     skipped: Mapping[Reason, tuple[str, ...]] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -198,14 +204,21 @@ def preflight(
 ) -> Preflight:
     """Check a job before it is sent, with the trainer's own functions."""
     ignored = [f"unknown option {name!r} has no effect here" for name in options.unknown]
-    return Preflight(token_weights(groups, options), tuple(unscored), (*ignored, *warnings))
+    weights, scale = job_weights(groups, options)
+    return Preflight(weights, tuple(unscored), (*ignored, *warnings), scale)
 
 
 def member(name: str, trajectory: Trajectory) -> Member:
     """The Member of a trajectory whose histories have not been tokenized, so that none is known to be too long."""
-    tokens_K = [len(item.trained_tokens()) for item in trajectory.messages_and_choices if isinstance(item, Choice)]
-    turns_K = turns(trajectory.reward, trajectory.metrics, tokens_K)
-    return Member(name, trajectory.reward, tuple(map(sampled_tokens, trajectory.histories())), turns=turns_K)
+    choices = [item for item in trajectory.messages_and_choices if isinstance(item, Choice)]
+    turns_K = turns(trajectory.reward, trajectory.metrics, [len(choice.trained_tokens()) for choice in choices])
+    tokens_H = tuple(map(sampled_tokens, trajectory.histories()))
+    return Member(name, trajectory.reward, tokens_H, turns=turns_K, truncated=is_truncated(choices))
+
+
+def is_truncated(choices: Sequence[Choice]) -> bool:
+    """Whether the last answer of the main history ended at the token limit. choices: those of that history."""
+    return bool(choices) and choices[-1].finish_reason == "length"
 
 
 def no_text(histories: Sequence[History]) -> str:

@@ -1,8 +1,8 @@
-"""A loss of one's own: torch code of a notebook cell, run in the place of `row_loss` by the embedded service.
+"""A loss of one's own: torch code of a notebook cell, run in the place of `step_loss` by the embedded service.
 
-`fn(new, old, advantage, weight, history) -> loss` gets the trained tokens of one row as tensors T: logprobs under the
+`fn(new, old, advantage, weight, history) -> loss` gets the trained tokens of one step as tensors T: logprobs under the
 weights being trained (with gradients) and when sampled, advantage and weight of each token, and the index of its
-history. Its scalar is minimised, one AdamW step a row. The source runs as the user whose lab folder it lies in; what
+history. Its scalar is minimised, one AdamW step each. The source runs as the user whose lab folder it lies in; what
 may name one is decided in `rolloutlab.service.loss_files`.
 """
 
@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from rolloutlab.errors import TrainingError
-from rolloutlab.policy.loss import RowLoss
+from rolloutlab.policy.loss import StepLoss
 from rolloutlab.policy.user_code import run_user_code
 
 _DETACHING = {"detach", "detach_"}
@@ -44,7 +44,7 @@ _ROUNDING = 8
 
 @dataclass(frozen=True)
 class CustomLoss:
-    """A loss function of a row, by its source. cancelled: whether the job is to stop, also while the function runs.
+    """A loss function of a step, by its source. cancelled: whether the job is to stop, also while the function runs.
 
     running: see `run_user_code`.
     """
@@ -53,8 +53,10 @@ class CustomLoss:
     cancelled: Callable[[], bool] = lambda: False
     running: Running = nullcontext
 
-    def of_row(self, new_T: Tensor, old_T: Tensor, advantage_T: Tensor, weight_T: Tensor, history_T: Tensor) -> RowLoss:
-        """The loss of a row, with the ratios of its tokens. An old logprob that is not known is the detached new one.
+    def of_step(
+        self, new_T: Tensor, old_T: Tensor, advantage_T: Tensor, weight_T: Tensor, history_T: Tensor
+    ) -> StepLoss:
+        """The loss of a step, with the ratios of its tokens. An old logprob that is not known is the detached new one.
 
         Raises:
             TrainingError: it raises, or returns anything but a real scalar that depends on `new_T`. Cancelled: see
@@ -73,7 +75,7 @@ class CustomLoss:
         none_T = torch.zeros_like(new_T, dtype=torch.bool)
         # of the same value and gradient, so that none of the user's code runs in a backward pass
         loss_T = value_T + (slope_T * (new_T - new_T.detach())).sum()
-        return RowLoss(loss_T, ratio_T, none_T, none_T)
+        return StepLoss(loss_T, ratio_T, none_T, none_T)
 
 
 def checked_loss(
@@ -133,7 +135,7 @@ def _scalar(function: Callable[..., Any], *arguments_T: Tensor) -> Tensor:
 
 
 def _check_gradient(function: Callable[..., Any], seed: int) -> None:
-    """Compare autograd with central differences, on a row of three histories.
+    """Compare autograd with central differences, on a step of three histories.
 
     In double precision, or, if the function fails in that alone, in single precision, in which jobs train.
     """

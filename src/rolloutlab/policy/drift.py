@@ -12,7 +12,7 @@ import torch
 from rolloutlab.objective.preflight import count
 from rolloutlab.policy.forward import Forward
 from rolloutlab.policy.packing import trained_positions
-from rolloutlab.policy.rows import Row, recorded
+from rolloutlab.policy.steps import Step, recorded
 from rolloutlab.policy.task import Callbacks
 from rolloutlab.policy.token_sequence import TokenSequence
 
@@ -23,9 +23,9 @@ _LEAST = 0.1
 """Nats between two logprobs of a token that rounding does not explain."""
 
 
-def report_drift(forward: Forward, rows: Sequence[Row], callbacks: Callbacks) -> None:
+def report_drift(forward: Forward, steps: Sequence[Step], callbacks: Callbacks) -> None:
     """Report `drift` if later turns have other logprobs than recorded, and the turns before them have those."""
-    every = [s.tokens for row in rows for s in row if s.tokens.reread is not None]
+    every = [s.tokens for step in steps for s in step.sequences if s.tokens.reread is not None]
     sequences, drifted = every[:_MOST], list[int]()
     for first in range(0, len(sequences), _AT_ONCE):
         callbacks.raise_if_cancelled()

@@ -26,13 +26,14 @@ from rolloutlab.api.wire.reasoning import CLOSING, OPENING, reasoning_of
 from rolloutlab.api.wire.trajectories import History
 from rolloutlab.errors import ContextError, RenderingError, TrainingError
 from rolloutlab.objective.advantages import Reason
+from rolloutlab.objective.aggregation import TINY
 from rolloutlab.objective.option_docs import LARGE_POLICY_SFT_RATE, rate_warnings
 from rolloutlab.objective.options import Options
 from rolloutlab.objective.preflight import count
 from rolloutlab.policy.base import Base
 from rolloutlab.policy.messages import content_of
 from rolloutlab.policy.rendering import Renderer
-from rolloutlab.policy.rows import Row, TrainingSequence, pack
+from rolloutlab.policy.steps import Step, TrainingSequence
 from rolloutlab.policy.task import Callbacks, Task, seed_of
 from rolloutlab.policy.token_sequence import TokenSequence
 
@@ -43,6 +44,8 @@ _REPORTED = (
 """Numbers of a gradient step that mean something here: there is no policy that sampled, and no reward."""
 
 
+Batch = list[list[TokenSequence]]
+"""Conversations of a step, each with its sequences."""
 _FEW_ANSWERS = 4
 """A conversation of more is rendered once where that is the same."""
 _TEXT_FIELDS = {"role", "content", "name", *MASKS}
@@ -70,14 +73,37 @@ class ReadConversations:
         """Tokens that are learned."""
         return sum(sequence.trainable for sequences in self.sequences for sequence in sequences)
 
-    def rows(self, base: Base, batch_size: int | None = None) -> list[Row]:
-        """Rows of `batch_size` conversations each, or as many as fit into the policy's row; in order."""
-        # advantage and weight 1 make the loss of a row the mean negative logprob of its trained tokens
-        learned = [[TrainingSequence(each, 1.0, 1.0) for each in sequences] for sequences in self.sequences]
-        if batch_size is None:
-            return list(pack(learned, base.row_tokens))
-        remaining = iter(learned)
-        return [list(chain.from_iterable(batch)) for batch in iter(lambda: list(islice(remaining, batch_size)), [])]
+    def steps(self, base: Base, batch_size: int | None = None) -> list[Step]:
+        """Steps of `batch_size` conversations each, in order, and the rest.
+
+        Without it a step has as many as fit into the policy's batch, and at least as many as a job's step has groups,
+        however long they are: steps of one long conversation each would move the weights as far as any others.
+        """
+        return [_step(each) for each in (self._filled(base) if batch_size is None else self._chunks(batch_size))]
+
+    def _chunks(self, batch_size: int) -> list[Batch]:
+        remaining = iter(self.sequences)
+        return list(iter(lambda: list(islice(remaining, batch_size)), []))
+
+    def _filled(self, base: Base) -> list[Batch]:
+        batches: list[Batch] = []
+        room = 0
+        for sequences in self.sequences:
+            tokens = sum(map(len, sequences))
+            if not batches or (tokens > room and len(batches[-1]) >= base.groups_per_step):
+                batches.append([])
+                room = base.row_tokens
+            batches[-1].append(sequences)
+            room -= tokens
+        if len(batches) > 1 and len(batches[-1]) < base.groups_per_step:
+            batches[-2:] = [batches[-2] + batches[-1]]
+        return batches
+
+
+def _step(batch: Batch) -> Step:
+    # advantage and weight 1 make the loss the mean negative logprob of the trained tokens
+    learned = [TrainingSequence(each, 1.0, 1.0) for each in chain.from_iterable(batch)]
+    return Step(learned, sum(each.tokens.trainable for each in learned) + TINY, len(batch))
 
 
 def read_conversations(
@@ -228,20 +254,20 @@ def read_fine_tuning(
     step: int,
     callbacks: Callbacks,
 ) -> Task:
-    """As `read_task`, by cross-entropy: the loss of a row is the mean negative logprob of its trained tokens.
+    """As `read_task`, by cross-entropy: the loss of a step is the mean negative logprob of its trained tokens.
 
     Raises:
-        TrainingError: there are fewer learning rates than rows. Cancelled: as of `read_task`.
+        TrainingError: there are fewer learning rates than steps. Cancelled: as of `read_task`.
     """
     config, report = config or SFTTrainingConfig(), callbacks.report
     read = read_conversations(conversations, base, callbacks.beat, callbacks.raise_if_cancelled)
-    rows = read.rows(base, config.batch_size)
-    rates = _rates(config, base, len(rows))
-    report("training_started", {"num_sequences": len(rows), "learning_rate": rates[0] if rates else 0.0, "step": step})
+    steps = read.steps(base, config.batch_size)
+    rates = _rates(config, base, len(steps))
+    report("training_started", {"num_sequences": len(steps), "learning_rate": rates[0] if rates else 0.0, "step": step})
     warnings = rate_warnings(max(rates, default=0.0), default_rate(base))
     report("preflight", {**_preflight_data(read, config), "warnings": [*read.warnings, *warnings]})
     constant = {"num_trajectories": float(len(read.sequences)), "num_trainable_tokens": float(read.tokens)}
-    return Task(rows, rates, Options(), seed_of(read.digest, config, step), constant, frozenset(_REPORTED))
+    return Task(steps, rates, Options(), seed_of(read.digest, config, step), constant, frozenset(_REPORTED))
 
 
 def default_rate(base: Base) -> float:
@@ -249,14 +275,14 @@ def default_rate(base: Base) -> float:
     return max(base.learning_rate, LARGE_POLICY_SFT_RATE)
 
 
-def _rates(config: SFTTrainingConfig, base: Base, rows: int) -> list[float]:
-    """A learning rate for each row."""
+def _rates(config: SFTTrainingConfig, base: Base, steps: int) -> list[float]:
+    """A learning rate for each step."""
     given = default_rate(base) if config.learning_rate is None else config.learning_rate
     if not isinstance(given, list):
-        return [given] * rows
-    if lack := config.lacks_rates(rows):
-        raise TrainingError(lack, hint=f"learning_rate: one number, or {rows} of them")
-    return given[:rows]
+        return [given] * steps
+    if lack := config.lacks_rates(steps):
+        raise TrainingError(lack, hint=f"learning_rate: one number, or {steps} of them")
+    return given[:steps]
 
 
 def _preflight_data(read: ReadConversations, config: SFTTrainingConfig) -> dict[str, object]:

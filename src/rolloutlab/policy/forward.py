@@ -4,7 +4,7 @@ Axes: B, L, T as in `policy.packing`; D the hidden states; V the vocabulary.
 """
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -23,10 +23,21 @@ CHUNK = 1 << 22
 
 
 class Forward:
-    """Runs a LoRA copy of a policy over sequences, in batches of bounded size."""
+    """Runs a LoRA copy of a policy over sequences, in batches of bounded size.
 
-    def __init__(self, policy: Policy, model: PeftModel, chunk: int = CHUNK, share: Share = WHOLE) -> None:
+    between_batches: called before each batch of any pass, in the caller's thread; may raise, to end the pass.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        model: PeftModel,
+        chunk: int = CHUNK,
+        share: Share = WHOLE,
+        between_batches: Callable[[], None] = lambda: None,
+    ) -> None:
         self._chunk = chunk
+        self._between_batches = between_batches
         self._probe = policy.probe
         self._model = model
         self._dtype = policy.base.dtype
@@ -41,11 +52,12 @@ class Forward:
     def batches(self, sequences: Sequence[TokenSequence]) -> Iterator[Batch]:
         """Batches of sequences of similar length, each with at least one trained token and one before it; the share's.
 
-        A batch has at most twice as many tokens as a row, padding included, or is one sequence; there is at least one
-        for each worker of all processes, if there are enough tokens.
+        A batch has at most twice `row_tokens`, padding included, or is one sequence; there is at least one for each
+        worker of all processes, if there are enough tokens. Each is collated when it is asked for.
         """
         for part in self._share.of(parts(sequences, self._parts)):
             for batch in batches(bundles(sequences, self._limit, self._probe.shares, part), 2 * self._limit):
+                self._between_batches()
                 yield collate(batch, sequences, self._dtype)
 
     def __call__(self, batch: Batch) -> tuple[Tensor, Tensor]:

@@ -10,7 +10,7 @@ from rolloutlab.api.wire.trajectories import History, Trajectory
 from rolloutlab.errors import RenderingError
 from rolloutlab.objective.advantages import Member
 from rolloutlab.objective.credit import turns
-from rolloutlab.objective.preflight import odd_settings, sampling_warnings
+from rolloutlab.objective.preflight import is_truncated, odd_settings, sampling_warnings
 from rolloutlab.policy.rendering import Renderer
 from rolloutlab.policy.token_sequence import TokenSequence
 
@@ -85,20 +85,22 @@ def _tokenize(name: str, item: Item, renderer: Renderer, context: int) -> tuple[
     tokens_K = Counter[int]()
     for sequence in fitting:
         tokens_K.update({turn: sum(sequence.trained[part]) for turn, part in sequence.spans()})
-    turns_K = turns(item.reward, item.metrics, [tokens_K[k] for k in range(_answers(item))])
+    answers = _answers(item)
+    turns_K = turns(item.reward, item.metrics, [tokens_K[k] for k in range(len(answers))])
     tokens_H = tuple(h.trainable for h in fitting)
-    member = Member(name, item.reward, tokens_H, too_long=len(fitting) < len(histories), turns=turns_K)
+    too_long, truncated = len(fitting) < len(histories), is_truncated(answers)
+    member = Member(name, item.reward, tokens_H, too_long=too_long, turns=turns_K, truncated=truncated)
     return member, [history for history in fitting if history.trainable]
 
 
 def _unreadable(name: str, item: Trajectory, what: str) -> tuple[Member, list[TokenSequence]]:
-    turns_K = turns(item.reward, item.metrics, [0] * _answers(item))
+    turns_K = turns(item.reward, item.metrics, [0] * len(_answers(item)))
     return Member(name, item.reward, (), unreadable=what, turns=turns_K), []
 
 
-def _answers(item: Trajectory) -> int:
-    """How many sampled answers the main history has."""
-    return sum(isinstance(each, Choice) for each in item.messages_and_choices)
+def _answers(item: Trajectory) -> list[Choice]:
+    """The sampled answers of the main history."""
+    return [each for each in item.messages_and_choices if isinstance(each, Choice)]
 
 
 def _sequences(history: History, renderer: Renderer) -> list[TokenSequence]:

@@ -1,6 +1,6 @@
-"""The loss of one row: every option of a training job, on flat tensors of the row's trainable tokens.
+"""The loss of one optimiser step: every option of a job, on flat tensors of the step's trainable tokens.
 
-Axes: T is the trainable tokens of the row, over all its histories. Logprobs are of the unscaled full-vocabulary
+Axes: T is the trainable tokens of the step, over all its histories. Logprobs are of the unscaled full-vocabulary
 distribution, in nats. Formulas: `docs/training.md`, after PPO (arXiv 1707.06347), GRPO (2402.03300), sequence-level
 ratios of GSPO (2507.18071) the k2 term of Kimi K2 (2507.20534), and
 truncated importance sampling (Yao et al. 2025, "Your efficient RL framework secretly brings you off-policy RL").
@@ -19,7 +19,7 @@ _MAX_LOG_RATIO = 80.0
 
 
 @dataclass(frozen=True)
-class RowLoss:
+class StepLoss:
     """The scalar to differentiate, and statistics without gradients.
 
     ratio_T: the importance ratios before any bound. clipped_T: the tokens whose gradient a bound changes. With `ppo` it
@@ -34,25 +34,25 @@ class RowLoss:
     masked_T: Tensor
 
 
-def row_loss(
+def step_loss(
     new_T: Tensor,
     old_T: Tensor,
     advantage_T: Tensor,
     weight_T: Tensor,
     history_T: Tensor,
     options: Options,
-    row_tokens: int | None = None,
+    divisor: float | None = None,
     original_T: Tensor | None = None,
     reference_T: Tensor | None = None,
-) -> RowLoss:
-    """Sum of w·L over the row's trainable tokens, divided by their number + 1e-6.
+) -> StepLoss:
+    """Sum of w·L over the step's trainable tokens, over `divisor`; None is their number + 1e-6.
 
-    For some histories of a row of `row_tokens` trainable tokens, their summand of the row's loss.
+    For some histories of a step, with its divisor, their summand of the step's loss.
 
     new_T: logprobs under the weights being trained, with gradients. old_T: logprobs when sampled; NaN if unknown, which
     counts as the detached new one. advantage_T and weight_T come from `objective.advantages`.
     history_T: index of the history of each token, 0-based and without gaps. reference_T: logprobs under the reference
-    of `kl_penalty_coef`; the tokens must be a whole row then, as the penalty is centred on its mean. original_T:
+    of `kl_penalty_coef`; the tokens must be a whole step then, as the penalty is centred on its mean. original_T:
     logprobs when sampled, NaN if unknown, where old_T was computed again; `truncated_importance_sampling` needs them.
     """
     old_T = torch.where(old_T.isnan(), new_T.detach(), old_T)
@@ -81,12 +81,12 @@ def row_loss(
         loss_T = -weight_of_ratio_T * advantage_T * new_T
     if options.truncated_importance_sampling and original_T is not None:
         loss_T = loss_T * _truncated(new_T, old_T, original_T, options.truncated_importance_sampling)
-    loss = (weight_T * loss_T).sum() / ((len(new_T) if row_tokens is None else row_tokens) + _TINY)
-    return RowLoss(loss, seen_T, clipped_T, masked_T)
+    loss = (weight_T * loss_T).sum() / (len(new_T) + _TINY if divisor is None else divisor)
+    return StepLoss(loss, seen_T, clipped_T, masked_T)
 
 
 def kl_penalty(new_T: Tensor, reference_T: Tensor, coefficient: float) -> Tensor:
-    """What is added to the advantages: a token above the row's mean log ratio to the reference loses, others gain.
+    """What is added to the advantages: a token above the step's mean log ratio to the reference loses, others gain.
 
     The mean of log(new / reference) over sampled tokens estimates the KL divergence (k1, Schulman 2020).
     """

@@ -58,8 +58,8 @@ class Policy:
     """A frozen base model with its tokenizer and settings.
 
     context: maximum tokens of a conversation, prompt and completion together. end_ids: tokens that end a turn.
-    learning_rate: default of a job. row_tokens: maximum tokens of one optimiser step, unless a single sequence has
-    more. workers: threads, each with a batch, during training.
+    learning_rate, groups_per_step: defaults of a job. row_tokens: maximum tokens of a batch, unless a single sequence
+    has more. workers: threads, each with a batch, during training.
     bound_options: of `rolloutlab serve`, those without which checkpoints would have other tensors or another scale, or
     prompts another date.
     gradient_checkpointing: see `training_copy`. template_date: what the chat template prints as the current date.
@@ -76,6 +76,7 @@ class Policy:
     row_tokens: int
     workers: int
     probe: Probe
+    groups_per_step: int = 8
     bound_options: tuple[str, ...] = ()
     gradient_checkpointing: bool = False
     template_date: date = DATE
@@ -280,6 +281,7 @@ def _facts(
         "end_ids": _end_ids(name, base, tokenizer, day or DATE),
         "learning_rate": SMALL_POLICY_RATE if small else LARGE_POLICY_RATE,
         "row_tokens": budget // context * context or budget,
+        "groups_per_step": 4 if small else 8,
         "bound_options": _bound_options(lora, small, _targets(settings), dtype, day or DATE),
         "template_date": day or DATE,
     }

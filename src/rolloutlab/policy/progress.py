@@ -1,4 +1,4 @@
-"""The state of a training job after some of its rows, from which it goes on after the process was killed."""
+"""The state of a training job after some of its steps, from which it goes on after the process was killed."""
 
 import json
 import time
@@ -19,7 +19,7 @@ _ADAPTER, _OPTIMIZER = "adapter/", "optimizer/"
 
 
 class Progress:
-    """One file, replaced after rows of the job that `key` identifies; a file of another job is not read.
+    """One file, replaced after steps of the job that `key` identifies; a file of another job is not read.
 
     least_seconds: between two writes; None is a second.
     """
@@ -36,7 +36,7 @@ class Progress:
         return time.monotonic() - self._written >= max(self._least_seconds, _SHARE * self._took)
 
     def write(self, state: State, reported: list[dict[str, object]]) -> None:
-        """Write the state after as many rows as there are metrics; a full disk is no reason to end the job."""
+        """Write the state after as many steps as there are metrics; a full disk is no reason to end the job."""
         begun = time.monotonic()
         self._save(state, reported)
         self._written = time.monotonic()
@@ -53,7 +53,7 @@ class Progress:
             remove(draft)
 
     def read(self) -> tuple[State, list[dict[str, object]]] | None:
-        """State and metrics after the last rows that were written, or None: a job without them starts over."""
+        """State and metrics after the last steps that were written, or None: a job without them starts over."""
         try:
             with safe_open(self._path, framework="pt") as file:
                 metadata = file.metadata() or {}

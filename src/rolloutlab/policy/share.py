@@ -14,16 +14,17 @@ Add = Callable[[Tensor], None]
 
 @dataclass(frozen=True)
 class Share:
-    """Process `rank` of `size`, which all do the same but for their parts of each row.
+    """Process `rank` of `size`, which all do the same but for their parts of each step.
 
     parts: how many there are; results depend on it alone, not on how many processes take them. None is one for each
-    worker of the only process. add: None where there is one process.
+    worker of the only process. add: None where there is one process. beat: called before each batch, as a sign of life.
     """
 
     rank: int = 0
     size: int = 1
     parts: int | None = None
     add: Add | None = None
+    beat: Callable[[], None] = lambda: None
 
     def of(self, parts: list[T]) -> list[T]:
         """Every `size`-th part."""

@@ -1,14 +1,15 @@
-"""A training job as gradient steps: trajectories to sequences, sequences to rows of tokens.
+"""A training job as gradient steps: trajectories to sequences, whole groups of sequences to optimiser steps.
 
 All of it is known without weights, so that any engine can take the steps.
 """
 
 import hashlib
 import math
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
@@ -18,14 +19,16 @@ import torch
 from rolloutlab.api.wire.base import Wire
 from rolloutlab.api.wire.training import ExperimentalTrainingConfig
 from rolloutlab.errors import Cancelled
+from rolloutlab.objective.aggregation import step_divisor
 from rolloutlab.objective.option_docs import rate_warnings
 from rolloutlab.objective.options import Options, settle
 from rolloutlab.objective.preflight import Preflight, preflight
+from rolloutlab.objective.steps import plan_steps
 from rolloutlab.policy.base import Base
 from rolloutlab.policy.checkpoints import identity
 from rolloutlab.policy.custom_loss import checked_loss
 from rolloutlab.policy.job_reader import Groups, ReadJob, read_job
-from rolloutlab.policy.rows import Row, credited, pack
+from rolloutlab.policy.steps import Step, TrainingSequence, credited
 
 _MAX_OPTION = 1e18
 _HEARTBEAT = 1000
@@ -36,11 +39,15 @@ Report = Callable[[str, dict[str, object]], None]
 
 @dataclass(frozen=True)
 class Callbacks:
-    """What the training of a job calls meanwhile: for each event; to know whether to stop; around code of the user."""
+    """What the training of a job calls meanwhile: for each event; to know whether to stop; around code of the user.
+
+    progress_seconds: at least between two events within one step.
+    """
 
     report: Report
     cancelled: Callable[[], bool] = lambda: False
     in_user_code: Callable[[], AbstractContextManager[None]] = nullcontext
+    progress_seconds: float = 2.0
 
     def raise_if_cancelled(self) -> None:
         if self.cancelled():
@@ -53,15 +60,32 @@ class Callbacks:
             self.report("heartbeat", {"trajectories": count})
 
 
+class StepProgress:
+    """Reports `step_progress` while a step of so many trained tokens is computed."""
+
+    def __init__(self, callbacks: Callbacks, step: int, of: int) -> None:
+        self._callbacks, self._step, self._of = callbacks, step, of
+        self._tokens, self._told = 0, time.monotonic()
+
+    def add(self, tokens: int) -> None:
+        """So many more tokens are done."""
+        self._tokens += tokens
+        if self._tokens < self._of and time.monotonic() - self._told >= self._callbacks.progress_seconds:
+            self._told = time.monotonic()
+            data: dict[str, object] = {"step": self._step, "tokens": self._tokens, "of": self._of}
+            self._callbacks.report("step_progress", data)
+
+
 @dataclass(frozen=True)
 class Task:
-    """The gradient steps of a job, one a row. rates: a learning rate per row. seed: of the job's content.
+    """The gradient steps of a job, which are taken once in each of `options.epochs`. seed: of the job's content.
 
-    constant: numbers that every step reports. reported: names of the numbers that mean something; None is all.
-    reference: the checkpoint of `kl_penalty_coef`; None is checkpoint 0. loss_source: of `custom_loss`.
+    rates: the learning rate of each step of all epochs. constant: numbers that every step reports. reported: names of
+    the numbers that mean something; None is all. reference: the checkpoint of `kl_penalty_coef`; None is checkpoint 0.
+    loss_source: of `custom_loss`.
     """
 
-    rows: list[Row]
+    steps: list[Step]
     rates: Sequence[float]
     options: Options
     seed: int
@@ -71,10 +95,10 @@ class Task:
     loss_source: str | None = None
 
     def key(self, source: Path) -> str:
-        """Identifies the task from a checkpoint: another one has other rows, or begins elsewhere."""
-        parts = self.seed, self.loss_source, identity(source), list(self.rates), list(map(len, self.rows))
-        digest = hashlib.sha256(repr(parts).encode())
-        for each in chain.from_iterable(self.rows):
+        """Identifies the task from a checkpoint: another one has other steps, or begins elsewhere."""
+        steps = [(len(step.sequences), step.divisor, step.groups) for step in self.steps]
+        digest = hashlib.sha256(repr((self.seed, self.loss_source, identity(source), list(self.rates), steps)).encode())
+        for each in chain.from_iterable(step.sequences for step in self.steps):
             tokens = each.tokens
             advantage = torch.as_tensor(each.advantage, dtype=torch.double).tolist()  # one, or of each token
             digest.update(repr((len(tokens), advantage, each.weight, each.at_one)).encode())
@@ -113,14 +137,14 @@ def read_task(
     renderer = base.renderer(check=callbacks.raise_if_cancelled)
     job = read_job(groups, renderer, base.context, callbacks.beat)
     check = preflight(job.members, options, warnings=[*job.warnings, *rate_warnings(learning_rate, base.learning_rate)])
-    rows = list(pack(_training_sequences(check, job), base.row_tokens))
+    steps = list(_steps(check, job, options, base.groups_per_step))
+    rates, seed = [learning_rate] * (len(steps) * options.epochs), seed_of(job.digest, config, step)
     report = callbacks.report
     started = {"learning_rate": learning_rate, "default_learning_rate": base.learning_rate}
-    report("training_started", {"num_sequences": len(rows), **started, "step": step})
-    report("preflight", {**_preflight_data(check, options), "sequences": sum(map(len, rows))})
-    rates, seed = [learning_rate] * len(rows), seed_of(job.digest, config, step)
+    report("training_started", {"num_sequences": len(rates), **started, "step": step})
+    report("preflight", {**_preflight_data(check, options), "sequences": sum(len(each.sequences) for each in steps)})
     numbers = _job_metrics(job, check)
-    return Task(rows, rates, options, seed, numbers, reference=reference, loss_source=loss_source)
+    return Task(steps, rates, options, seed, numbers, reference=reference, loss_source=loss_source)
 
 
 def _in_fp32(options: Options) -> Options:
@@ -130,7 +154,19 @@ def _in_fp32(options: Options) -> Options:
     return replace(options, **clamped)
 
 
-def _training_sequences(check: Preflight, job: ReadJob) -> Iterator[Row]:
+def _steps(check: Preflight, job: ReadJob, options: Options, groups_per_step: int) -> Iterator[Step]:
+    """The steps of one epoch. groups_per_step: of the policy, for options without it."""
+    most = groups_per_step if options.groups_per_step is None else options.groups_per_step
+    pairs = zip(check.shares, _training_sequences(check, job), strict=True)
+    training = [(shares, sequences) for shares, sequences in pairs if sequences]
+    remaining = iter(training)
+    for size in plan_steps(len(training), most):
+        groups = list(islice(remaining, size))
+        divisor = step_divisor([shares for shares, _ in groups], check, options)
+        yield Step([each for _, sequences in groups for each in sequences], divisor, size)
+
+
+def _training_sequences(check: Preflight, job: ReadJob) -> Iterator[list[TrainingSequence]]:
     """The trainable sequences of each group."""
     remaining = iter(zip(job.sequences, job.at_one, strict=True))
     for group in check.shares:
@@ -158,6 +194,7 @@ def _preflight_data(check: Preflight, options: Options) -> dict[str, object]:
         "groups": len(check.shares),
         "trainable_groups": check.trainable_groups,
         "trainable_tokens": check.trainable_tokens,
+        **({} if check.advantage_scale is None else {"advantage_scale": check.advantage_scale}),
         **({"turns": [turn._asdict() for turn in check.turns()]} if options.credit == "turn" else {}),
         "reasons": check.reasons(),
         "skipped": {str(reason): list(names) for reason, names in check.skipped.items()},

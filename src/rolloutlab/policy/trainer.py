@@ -1,10 +1,12 @@
-"""The gradient steps of a training job on this machine: one AdamW step per row."""
+"""The gradient steps of a training job on this machine: one AdamW step per step of its task."""
 
 import math
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from itertools import accumulate
+from typing import TypeVar
 
 import torch
 from peft import PeftModel
@@ -15,19 +17,21 @@ from rolloutlab.objective.options import Options
 from rolloutlab.policy.custom_loss import CustomLoss, load_loss
 from rolloutlab.policy.drift import report_drift
 from rolloutlab.policy.forward import Forward
-from rolloutlab.policy.loss import row_loss
+from rolloutlab.policy.loss import step_loss
 from rolloutlab.policy.metrics import metrics_of
 from rolloutlab.policy.model import Adapter, Policy, adapter_parameters, read_adapter, write_adapter
 from rolloutlab.policy.packing import Batch
 from rolloutlab.policy.progress import Progress
 from rolloutlab.policy.reference import adapter_logprobs, base_logprobs, sample
-from rolloutlab.policy.rows import Row, recorded, tokens_of, with_logprobs
 from rolloutlab.policy.share import WHOLE, Share
 from rolloutlab.policy.state import State
-from rolloutlab.policy.task import Callbacks, Task
+from rolloutlab.policy.steps import Step, recorded, tokens_of, with_logprobs
+from rolloutlab.policy.task import Callbacks, StepProgress, Task
 from rolloutlab.policy.token_sequence import TokenSequence
-from rolloutlab.policy.whole_row import WholeRow, whole_row
+from rolloutlab.policy.whole_step import WholeStep, whole_step
 
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 _STATISTICS = 9
 """Numbers of each trained token that `metrics_of` takes."""
 
@@ -42,61 +46,65 @@ def take_steps(
     progress: Progress | None = None,
     share: Share = WHOLE,
 ) -> State:
-    """Train `model`, a LoRA copy of the policy, on the rows of a task, one AdamW step each; the state afterwards.
+    """Train `model`, a LoRA copy of the policy, by the steps of a task in each of its epochs; the state afterwards.
 
     The same task from the same state gives bit-identical tensors on the same machine, also where it goes on from the
-    rows of its `progress`. reference: the adapter of the task's; None is checkpoint 0. share: of this process, where
-    several take the steps together: they end with the tensors of one process that divides rows into as many parts.
+    steps of its `progress`. reference: the adapter of the task's; None is checkpoint 0. share: of this process, where
+    several take the steps together: they end with the tensors of one process that divides steps into as many parts.
 
     Raises:
         TrainingError: the loss stopped being a number, or a custom loss fails.
-        Cancelled: checked before each row, and in a custom loss.
+        Cancelled: checked before each batch, and in a custom loss.
     """
-    rows, options = task.rows, task.options
+    steps, options = task.steps, task.options
     torch.manual_seed(task.seed)
     write_adapter(model, start.adapter)
-    forward = Forward(policy, model, share=share)
+
+    def between_batches() -> None:
+        callbacks.raise_if_cancelled()
+        share.beat()
+
+    forward = Forward(policy, model, share=share, between_batches=between_batches)
     state, reported = (progress.read() if progress else None) or (start, [])
     if not reported:
-        report_drift(forward, rows, callbacks)
+        report_drift(forward, steps, callbacks)
     if options.precalculate_logprobs:
-        rows = [_with_new_logprobs(forward, row) for row in _until(callbacks, rows)]
-    rows = list(_with_references(forward, model, replace(task, rows=rows), reference, callbacks))
+        steps = [_with_new_logprobs(forward, step) for step in steps]
+    steps = list(_with_references(forward, model, replace(task, steps=steps), reference, callbacks))
     loss = load_loss(task.loss_source, callbacks.cancelled, callbacks.in_user_code) if task.loss_source else None
     for each in reported:
         callbacks.report("gradient_step", each)
     write_adapter(model, state.adapter)
-    optimizer = torch.optim.AdamW(adapter_parameters(model).values(), lr=0.0, betas=(0.9, 0.99), weight_decay=0.1)
+    optimizer = torch.optim.AdamW(
+        adapter_parameters(model).values(), lr=0.0, betas=(0.9, 0.99), weight_decay=options.weight_decay
+    )
     _restore(optimizer, model, state.optimizer)
     with ThreadPoolExecutor(policy.workers, "trainer") as pool:
-        for i, row in enumerate(_until(callbacks, rows[len(reported) :]), start=len(reported)):
+        for i in range(len(reported), len(task.rates)):
+            callbacks.raise_if_cancelled()
             optimizer.param_groups[0]["lr"] = task.rates[i]
-            metrics = _optimizer_step(forward, optimizer, row, options, pool, loss, share)
+            step = steps[i % len(steps)]
+            within = StepProgress(callbacks, i, step.trained)
+            metrics = _optimizer_step(forward, optimizer, step, options, pool, policy.workers + 1, within, loss, share)
             if not math.isfinite(metrics["loss"]) or not math.isfinite(metrics["grad_norm"]):
                 hint = "a lower learning_rate or epsilon_high"
-                raise TrainingError(f"the loss of row {i} is not a finite number", hint=hint)
+                raise TrainingError(f"the loss of step {i} is not a finite number", hint=hint)
             reported.append(task.reported_of({**metrics, "learning_rate": task.rates[i]}))
             callbacks.report("gradient_step", reported[-1])
             if progress and progress.due():
                 progress.write(State(read_adapter(model), _moments(optimizer, model)), reported)
-    if rows and not forward.logprobs([rows[-1][0].tokens])[0].isfinite().all():
+    if steps and not forward.logprobs([steps[-1].sequences[0].tokens])[0].isfinite().all():
         raise TrainingError("the weights are no longer finite", hint="a lower learning_rate")
     return State(read_adapter(model), _moments(optimizer, model))
 
 
-def _until(callbacks: Callbacks, rows: Sequence[Row]) -> Iterator[Row]:
-    for row in rows:
-        callbacks.raise_if_cancelled()
-        yield row
-
-
-def _with_new_logprobs(forward: Forward, row: Row) -> Row:
-    """The row with logprobs under the current weights instead of the recorded ones."""
-    logprobs = forward.logprobs([s.tokens for s in row])
-    return [
+def _with_new_logprobs(forward: Forward, step: Step) -> Step:
+    """The step with logprobs under the current weights instead of the recorded ones."""
+    sequences = [
         replace(s, tokens=with_logprobs(s.tokens, new_T), original_T=recorded(s.tokens))
-        for s, new_T in zip(row, logprobs, strict=True)
+        for s, new_T in zip(step.sequences, forward.logprobs(step.tokens), strict=True)
     ]
+    return replace(step, sequences=sequences)
 
 
 def _with_references(
@@ -105,88 +113,110 @@ def _with_references(
     task: Task,
     reference: Adapter | None,
     callbacks: Callbacks,
-) -> Iterator[Row]:
-    """The rows with logprobs under the reference of the penalty, and marks at the sample for `kl_base`.
+) -> Iterator[Step]:
+    """The steps with logprobs under the reference of the penalty, and marks at the sample for `kl_base`.
 
     The sample is only of what was sampled from the distribution of its logprobs. Of learned tokens, which no policy
     sampled, it has the logprobs under checkpoint 0 instead.
     """
     penalised = task.options.kl_penalty_coef > 0
-    at_one = [s.at_one for row in task.rows for s in row]
+    at_one = [s.at_one for step in task.steps for s in step.sequences]
     picked = sample([i for i, each in enumerate(at_one) if each], task.seed)
     first = 0
-    for row in _until(callbacks, task.rows):
-        tokens = [s.tokens for s in row]
-        measured = {i for i in range(len(row)) if first + i in picked}
+    for step in task.steps:
+        callbacks.raise_if_cancelled()
+        tokens = step.tokens
+        measured = {i for i in range(len(tokens)) if first + i in picked}
         learned = {i for i in measured if all(map(math.isnan, _logprobs(tokens[i])))}
-        chosen = [i for i in range(len(row)) if i in learned or (penalised and reference is None)]
-        first += len(row)
+        chosen = [i for i in range(len(tokens)) if i in learned or (penalised and reference is None)]
+        first += len(tokens)
         base = dict(zip(chosen, base_logprobs(forward, model, [tokens[i] for i in chosen]), strict=True))
         others: list[Tensor] | dict[int, Tensor] = {}
         if penalised:
             others = base if reference is None else adapter_logprobs(forward, model, reference, tokens)
-        yield [
+        sequences = [
             replace(
                 s,
                 measured=i in measured - learned,
                 base_T=base.get(i) if i in learned else None,
                 reference_T=others[i] if penalised else None,
             )
-            for i, s in enumerate(row)
+            for i, s in enumerate(step.sequences)
         ]
+        yield replace(step, sequences=sequences)
 
 
 def _optimizer_step(
     forward: Forward,
     optimizer: torch.optim.Optimizer,
-    row: Row,
+    step: Step,
     options: Options,
     pool: ThreadPoolExecutor,
+    most: int,
+    within: StepProgress,
     loss: CustomLoss | None = None,
     share: Share = WHOLE,
 ) -> dict[str, float]:
-    """One AdamW step on one row; its metrics. loss: in the place of the options' own. share: as of `forward`.
+    """One AdamW step; its metrics. loss: in the place of the options' own. share: as of `forward`.
 
-    Batches run in parallel, and their gradients are summed in fp64, where their order makes no difference in fp32.
+    Batches run in parallel, at most so many at a time, so that memory does not grow with the step. Their gradients are
+    summed in order and in fp64, where the division into batches makes no difference in fp32.
     """
     parameters: list[nn.Parameter] = [p for group in optimizer.param_groups for p in group["params"]]
-    row_tokens = sum(s.tokens.trainable for s in row)
-    begin = list(accumulate((s.tokens.trainable for s in row), initial=0))
+    begin = list(accumulate((s.tokens.trainable for s in step.sequences), initial=0))
 
-    divergence_T = _divergences(forward, row)
-    whole = _whole_row(forward, row, options, loss) if loss or options.kl_penalty_coef > 0 else None
+    divergence_T = _divergences(forward, step)
+    whole = _whole_step(forward, step, options, loss) if loss or options.kl_penalty_coef > 0 else None
 
     def loss_and_gradients(batch: Batch) -> tuple[float, tuple[Tensor, ...], Tensor, list[int]]:
-        part = [row[i] for i in batch.order]
+        part = [step.sequences[i] for i in batch.order]
         new_T, entropy_T = forward(batch)
         tokens = tokens_of(part, new_T.device)
         if whole:
             result = whole.part(new_T, batch.order)
         else:
-            result = row_loss(new_T, *tokens[:4], options, row_tokens, tokens.original_T)
+            result = step_loss(new_T, *tokens[:4], options, step.divisor, tokens.original_T)
         gradients = torch.autograd.grad(result.loss, parameters, allow_unused=True, materialize_grads=True)
         statistics = [new_T.detach(), tokens.old_T, entropy_T, result.ratio_T, result.clipped_T, result.masked_T]
         statistics += [tokens.base_T, tokens.reference_T, tokens.sampled_T]
         return float(result.loss.detach()), gradients, torch.stack(statistics), batch.order
 
     sums = [torch.zeros_like(p, dtype=_wide(p.device)) for p in parameters]
-    total_1, row_ST = torch.zeros(1, dtype=torch.double), torch.zeros(_STATISTICS, row_tokens)
-    for part_loss, gradients, statistics_ST, order in pool.map(
-        loss_and_gradients, forward.batches([s.tokens for s in row])
+    total_1, step_ST = torch.zeros(1, dtype=torch.double), torch.zeros(_STATISTICS, step.trained)
+    for part_loss, gradients, statistics_ST, order in _in_order(
+        pool, loss_and_gradients, forward.batches(step.tokens), most
     ):
         for sum_, gradient in zip(sums, gradients, strict=True):
             sum_.add_(gradient)
         total_1 += part_loss
-        row_ST[:, [t for i in order for t in range(begin[i], begin[i + 1])]] = statistics_ST.cpu()
-    *sums, total_1, row_ST = share.sums([*sums, total_1, row_ST])
+        step_ST[:, [t for i in order for t in range(begin[i], begin[i + 1])]] = statistics_ST.cpu()
+        within.add(statistics_ST.shape[1] * share.size)
+    *sums, total_1, step_ST = share.sums([*sums, total_1, step_ST])
     for parameter, sum_ in zip(parameters, sums, strict=True):
         parameter.grad = sum_.to(parameter.dtype)
-    norm = torch.nn.utils.clip_grad_norm_(parameters, max_norm=0.1)
+    norm = torch.nn.utils.clip_grad_norm_(parameters, max_norm=options.max_grad_norm or math.inf)
     if norm.isfinite():
         optimizer.step()
-    loss_of_row = whole.result.loss.detach() if whole else total_1
-    metrics = {"loss": float(loss_of_row), "grad_norm": float(norm), **metrics_of(*row_ST)}
+    loss_of_step = whole.result.loss.detach() if whole else total_1
+    metrics = {"loss": float(loss_of_step), "grad_norm": float(norm), **metrics_of(*step_ST)}
     return metrics if divergence_T.isnan().all() else metrics | {"kl_base": float(divergence_T.nanmean())}
+
+
+def _in_order(
+    pool: ThreadPoolExecutor, function: Callable[[Item], Result], items: Iterable[Item], most: int
+) -> Iterator[Result]:
+    """The results in order, of which at most `most` are being computed or wait: each holds a batch and gradients."""
+    pending: deque[Future[Result]] = deque()
+    try:
+        for item in items:
+            pending.append(pool.submit(function, item))
+            if len(pending) == most:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+    finally:
+        for each in pending:
+            each.cancel()
 
 
 def _logprobs(tokens: TokenSequence) -> list[float]:
@@ -194,11 +224,12 @@ def _logprobs(tokens: TokenSequence) -> list[float]:
     return [p for p, trained in zip(tokens.logprobs, tokens.trained, strict=True) if trained]
 
 
-def _divergences(forward: Forward, row: Row) -> Tensor:
-    """The divergence from checkpoint 0 before each trained token of a row; NaN where it is not in the sample."""
-    measured = iter(forward.divergences([s.tokens for s in row if s.measured]))
-    unknown = [torch.full((s.tokens.trainable,), math.nan) for s in row]
-    return torch.cat([next(measured) if s.measured else nan_T for s, nan_T in zip(row, unknown, strict=True)])
+def _divergences(forward: Forward, step: Step) -> Tensor:
+    """The divergence from checkpoint 0 before each trained token of a step; NaN where it is not in the sample."""
+    measured = iter(forward.divergences([s.tokens for s in step.sequences if s.measured]))
+    unknown = [torch.full((s.tokens.trainable,), math.nan) for s in step.sequences]
+    pairs = zip(step.sequences, unknown, strict=True)
+    return torch.cat([next(measured) if s.measured else nan_T for s, nan_T in pairs])
 
 
 def _wide(device: torch.device) -> torch.dtype:
@@ -206,15 +237,15 @@ def _wide(device: torch.device) -> torch.dtype:
     return torch.float if device.type == "mps" else torch.double
 
 
-def _whole_row(forward: Forward, row: Row, options: Options, loss: CustomLoss | None) -> WholeRow:
-    """The loss of a row by the logprobs of all of it, under the current weights."""
-    new_T = torch.cat(forward.logprobs([s.tokens for s in row])).requires_grad_()
-    tokens = tokens_of(row, new_T.device)
+def _whole_step(forward: Forward, step: Step, options: Options, loss: CustomLoss | None) -> WholeStep:
+    """The loss of a step by the logprobs of all of it, under the current weights."""
+    new_T = torch.cat(forward.logprobs(step.tokens)).requires_grad_()
+    tokens = tokens_of(step.sequences, new_T.device)
     if loss:
-        result = loss.of_row(new_T, *tokens[:4])
+        result = loss.of_step(new_T, *tokens[:4])
     else:
-        result = row_loss(new_T, *tokens[:4], options, reference_T=tokens.reference_T, original_T=tokens.original_T)
-    return whole_row(result, new_T, [s.tokens.trainable for s in row])
+        result = step_loss(new_T, *tokens[:4], options, step.divisor, tokens.original_T, tokens.reference_T)
+    return whole_step(result, new_T, [each.trainable for each in step.tokens])
 
 
 def _moments(optimizer: torch.optim.Optimizer, model: PeftModel) -> dict[str, Tensor]:

@@ -84,8 +84,12 @@ def _engine_router(engine: Engine) -> APIRouter:
     def engine_status() -> EngineStatus:
         known = {"status": dict(engine.status()), "unsupported": dict(engine.unsupported)}
         base = engine.base
-        rates = {"learning_rate": base.learning_rate, "sft_learning_rate": default_rate(base)}
-        return EngineStatus(name=engine.name, notes=notes, **known, **rates)
+        defaults: dict[str, Any] = {
+            "learning_rate": base.learning_rate,
+            "sft_learning_rate": default_rate(base),
+            "groups_per_step": base.groups_per_step,
+        }
+        return EngineStatus(name=engine.name, notes=notes, **known, **defaults)
 
     return routes
 

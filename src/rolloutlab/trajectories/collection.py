@@ -12,7 +12,7 @@ from rolloutlab.errors import InputError, NotFoundError
 from rolloutlab.objective.advantages import Member, TokenWeight
 from rolloutlab.objective.credit import turns
 from rolloutlab.objective.options import Options
-from rolloutlab.objective.preflight import Preflight, count, no_text, preflight
+from rolloutlab.objective.preflight import Preflight, count, is_truncated, no_text, preflight
 from rolloutlab.sampling.split import positions_in
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import Edit, Group, StoredCollection, StoredTrajectory, TrajectorySummary
@@ -254,7 +254,8 @@ def _member(trajectory: StoredTrajectory, reward: float, text_only: bool) -> Mem
     tokens_H = () if unreadable else trajectory.history_tokens
     tokens_K = [0 if unreadable else len(choice.trained_tokens()) for choice in trajectory.choices]
     turns_K = turns(reward, trajectory.metrics, tokens_K)
-    return Member(trajectory.name, reward, tokens_H, unreadable=unreadable, turns=turns_K)
+    truncated = is_truncated(trajectory.choices)
+    return Member(trajectory.name, reward, tokens_H, unreadable=unreadable, turns=turns_K, truncated=truncated)
 
 
 def unscored_names(groups: Sequence[Group]) -> list[str]:

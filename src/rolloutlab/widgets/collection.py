@@ -38,6 +38,7 @@ WHY_NOT = {
     Reason.NO_TURN_ADVANTAGE: "no difference",
     Reason.BALANCED_AWAY: "balanced away",
     Reason.NO_ANSWER: "no answer",
+    Reason.TRUNCATED: "cut off",
 }
 """Why there is no advantage, in its place; `rolloutlab.objective.preflight.WHY` in a word or two."""
 FLAGS = {

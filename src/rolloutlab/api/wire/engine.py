@@ -10,6 +10,7 @@ class EngineStatus(Wire):
     name: local, tinker or ray. status: what computes now, in words, such as `device` and `nodes`. unsupported: what
     the engine does not honour and why, by the option's name. notes: lines about the policy that a user should know.
     learning_rate, sft_learning_rate: the policy's defaults for a job and for a fine-tuning job.
+    groups_per_step: of a job that sets none; absent at services that divide jobs in their own way.
     """
 
     name: str
@@ -18,6 +19,7 @@ class EngineStatus(Wire):
     notes: list[str] = []
     learning_rate: float | None = None
     sft_learning_rate: float | None = None
+    groups_per_step: int | None = None
 
     def lines(self) -> list[str]:
         """`engine ray: device cpu, nodes 2`, a line for each option that it does not honour, one for all settings.

@@ -6,5 +6,9 @@ ImportanceSamplingLevel = Literal["token", "sequence", "average", "geometric_ave
 
 Credit = Literal["trajectory", "turn"]
 
+LossAggregation = Literal["sequence_mean", "token_mean", "constant"]
+
+MOST_EPOCHS = 16
+
 LARGEST_STEP = 999_999_999
 """Limit of a checkpoint's step, also of a recovered one, as later jobs count on from it."""

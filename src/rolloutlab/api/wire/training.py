@@ -8,7 +8,7 @@ from pydantic import AliasChoices, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from rolloutlab.api.wire.base import Boolean, DateTime, Integer, Items, Number, Wire
-from rolloutlab.api.wire.levels import LARGEST_STEP, Credit, ImportanceSamplingLevel
+from rolloutlab.api.wire.levels import LARGEST_STEP, MOST_EPOCHS, Credit, ImportanceSamplingLevel, LossAggregation
 from rolloutlab.api.wire.trajectories import TrajectoryGroup
 
 NAME = r"^[\w.-]+$"
@@ -43,6 +43,13 @@ class ExperimentalTrainingConfig(Wire):
     kl_ref_step: Integer | None = Field(default=None, ge=0, le=LARGEST_STEP)
     truncated_importance_sampling: Number | None = Field(default=None, ge=0)
     credit: Credit | None = None
+    groups_per_step: Integer | None = Field(default=None, ge=0)
+    epochs: Integer | None = Field(default=None, ge=1, le=MOST_EPOCHS)
+    loss_aggregation: LossAggregation | None = None
+    loss_scale_factor: Number | None = Field(default=None, gt=0)
+    mask_truncated: Boolean | None = None
+    max_grad_norm: Number | None = Field(default=None, ge=0)
+    weight_decay: Number | None = Field(default=None, ge=0)
     custom_loss: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
 
     @model_validator(mode="before")

@@ -1,4 +1,4 @@
-"""The engine on a Ray cluster: trainers that take a job's rows together, samplers that share requests."""
+"""The engine on a Ray cluster: trainers that take a job's steps together, samplers that share requests."""
 
 import asyncio
 import threading
@@ -95,7 +95,7 @@ class RayEngine:
         return self._run(self.samplers.logprobs(self._adapter(checkpoint), sequences)).result()
 
     def train(self, source: Path, target: Path, task: Task, callbacks: Callbacks) -> None:
-        """See `Engine`. Where a trainer or its node is lost, it goes on from the last rows that were kept."""
+        """See `Engine`. Where a trainer or its node is lost, it goes on from the last steps that were kept."""
         progress = Progress(partial_of(target), task.key(source))
         start = ray.put(read_checkpoint(source))
         reference = self._adapter(task.reference) if task.reference else None

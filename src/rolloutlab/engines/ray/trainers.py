@@ -44,7 +44,7 @@ Event = tuple[str, Any]
 class GroupRank:
     """The place of a trainer in a group.
 
-    key: of this group's attempt at its task. address: where rank 0 listens. parts: into which each row is divided.
+    key: of this group's attempt at its task. address: where rank 0 listens. parts: into which each step is divided.
     patience: seconds until a rank counts as hung. least_seconds: between two times that the state is sent.
     """
 
@@ -129,7 +129,7 @@ class RayTrainer:
             return all(kind != "progress" for kind, _ in self._events)
 
     def stop(self, key: str) -> None:
-        """End an attempt at the next row, or in a custom loss."""
+        """End an attempt before the next batch, or in a custom loss."""
         self._stopped = key
 
     def _send(self, seat: GroupRank, kind: str, data: Any) -> None:
@@ -195,12 +195,12 @@ class Trainers:
     def train(self, start: Any, task: Any, reference: Any, progress: Progress, once: ReportOnce) -> State:
         """Take the steps of a task; where a trainer or its node is lost, the others go on from what was kept.
 
-        Rows are divided into as many parts as the first group has workers, so that a loss does not change the result.
+        Steps are divided into as many parts as the first group has workers, so that a loss does not change the result.
 
         start, task, reference: references into the object store; None is checkpoint 0.
 
         Raises:
-            ServiceError: there is no node, or trainers were lost in a row's every attempt. Others: as of `take_steps`.
+            ServiceError: there is no node, or trainers were lost in a step's every attempt. Others: as of `take_steps`.
         """
         lost = parts = 0
         while True:
@@ -211,9 +211,9 @@ class Trainers:
                 return self._attempt(group, parts, (start, progress.read(), task, reference), progress, once)
             except LOST as error:
                 lost = lost + 1 if once.steps == reported else 1
-                logging.getLogger(__name__).warning("a trainer was lost at row %d: %s", once.steps, error_line(error))
+                logging.getLogger(__name__).warning("a trainer was lost at step %d: %s", once.steps, error_line(error))
                 if lost >= _ATTEMPTS:
-                    message = f"trainers were lost {lost} times at row {once.steps}: {error_line(error)}"
+                    message = f"trainers were lost {lost} times at step {once.steps}: {error_line(error)}"
                     raise ServiceError(message, hint=HINT) from error
 
     def _group(self) -> dict[str, _Rank]:

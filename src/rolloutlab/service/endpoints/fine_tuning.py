@@ -74,7 +74,7 @@ def _not_issued() -> InvalidBodyError:
 
 def _size(data: Path, base: Base) -> FileSize:
     read = read_conversations(sft_upload.conversations(data), base)
-    return FileSize(len(read.sequences), len(read.rows(base)))
+    return FileSize(len(read.sequences), len(read.steps(base)))
 
 
 def _check_rates(config: SFTTrainingConfig, size: FileSize) -> None:
@@ -98,7 +98,7 @@ def _report(draft: Path, base: Base) -> dict[str, Any]:
         "conversations": read.number,
         "trainable": len(read.sequences),
         "tokens": read.tokens,
-        "rows": len(read.rows(base)),
+        "rows": len(read.steps(base)),
         "reasons": {str(reason): len(names) for reason, names in read.skipped.items()},
         "skipped": {str(reason): _some(names) for reason, names in read.skipped.items()},
         "unreadable": {what: _some(names) for what, names in read.unreadable.items()},

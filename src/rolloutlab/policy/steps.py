@@ -1,8 +1,8 @@
-"""Rows of training sequences, and what is known of their trained tokens before a gradient step."""
+"""Optimiser steps of training sequences, and what is known of their trained tokens before they are taken."""
 
 import math
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -37,7 +37,25 @@ class TrainingSequence:
     reference_T: Tensor | None = None
 
 
-Row = list[TrainingSequence]
+@dataclass(frozen=True)
+class Step:
+    """The sequences of one optimiser step, whose loss is the sum of w·L over their trained tokens, over `divisor`.
+
+    groups: of which these are the trained members; in fine-tuning, conversations.
+    """
+
+    sequences: list[TrainingSequence]
+    divisor: float
+    groups: int
+
+    @property
+    def tokens(self) -> list[TokenSequence]:
+        return [each.tokens for each in self.sequences]
+
+    @property
+    def trained(self) -> int:
+        """Trained tokens."""
+        return sum(each.tokens.trainable for each in self.sequences)
 
 
 def credited(tokens: TokenSequence, share: TokenWeight, *, at_one: bool) -> TrainingSequence | None:
@@ -61,27 +79,6 @@ def credited(tokens: TokenSequence, share: TokenWeight, *, at_one: bool) -> Trai
     return TrainingSequence(kept, torch.tensor(advantages, dtype=torch.double), share.weight, at_one)
 
 
-def pack(groups: Iterable[Sequence[TrainingSequence]], budget: int) -> Iterator[Row]:
-    """Rows of whole sequences, in order, each of at most `budget` tokens or one sequence.
-
-    A group that fits into a row is not split, because its members share their prompt.
-    """
-    row: Row = []
-    for group in groups:
-        whole = _tokens(group) if _tokens(group) <= budget else 0
-        for i, sequence in enumerate(group):
-            if row and _tokens(row) + (whole if whole and not i else len(sequence.tokens)) > budget:
-                yield row
-                row = []
-            row.append(sequence)
-    if row:
-        yield row
-
-
-def _tokens(sequences: Sequence[TrainingSequence]) -> int:
-    return sum(len(s.tokens) for s in sequences)
-
-
 def recorded(tokens: TokenSequence) -> Tensor:
     """The recorded logprob of each trained token."""
     return torch.frombuffer(tokens.logprobs, dtype=torch.float32)[trained_positions(tokens)]
@@ -93,7 +90,7 @@ def with_logprobs(tokens: TokenSequence, new_T: Tensor) -> TokenSequence:
     return replace(tokens, logprobs=array("f", logprobs_L.tolist()))
 
 
-class RowTokens(NamedTuple):
+class StepTokens(NamedTuple):
     """What is known of the trained tokens of sequences before a step; a logprob that is not known is NaN."""
 
     old_T: Tensor
@@ -106,7 +103,7 @@ class RowTokens(NamedTuple):
     sampled_T: Tensor
 
 
-def tokens_of(part: Row, device: torch.device) -> RowTokens:
+def tokens_of(part: Sequence[TrainingSequence], device: torch.device) -> StepTokens:
     counts = [s.tokens.trainable for s in part]
     history_T = torch.arange(len(part)).repeat_interleave(torch.tensor(counts))
     advantages = [
@@ -123,4 +120,4 @@ def tokens_of(part: Row, device: torch.device) -> RowTokens:
         known(s.original_T for s in part), known(s.base_T for s in part), known(s.reference_T for s in part),
         torch.cat([recorded(s.tokens) if s.original_T is None else s.original_T for s in part]),
     )  # fmt: skip
-    return RowTokens(*(tensor.to(device) for tensor in tensors))
+    return StepTokens(*(tensor.to(device) for tensor in tensors))
