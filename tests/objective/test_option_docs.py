@@ -1,6 +1,5 @@
 """The options in words: what they say is what the wire takes, and what the pages and the help show."""
 
-import json
 import math
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from rolloutlab.objective.option_docs import (
     help_lines,
     markdown_table,
     problems,
+    read,
 )
 from rolloutlab.objective.options import settle
 
@@ -34,6 +34,9 @@ SAID = [
         {"importance_sampling_level": "word"},
         "importance_sampling_level: 'word' must be one of token, sequence, average, geometric_average",
     ),
+    ({"loss_scale_factor": 0}, "loss_scale_factor: 0 is not above 0"),
+    ({"epochs": 17}, "epochs: 17 is outside 1 to 16"),
+    ({"groups_per_step": -1}, "groups_per_step: -1 is outside 0 to 999,999,999"),
     ({"credit": "turns"}, "credit: 'turns' must be one of trajectory, turn"),
 ]
 
@@ -62,7 +65,7 @@ VALUES = st.one_of(
     st.booleans(),
     st.none(),
     st.text(max_size=5),
-    st.sampled_from(("sequence", "turn")),
+    st.sampled_from(("sequence", "turn", "token_mean")),
     st.just(10**400),
 )
 
@@ -74,7 +77,7 @@ def test_a_value_has_a_problem_exactly_when_the_wire_refuses_it(name, value):
 
 @pytest.mark.parametrize("option", OPTIONS.values(), ids=OPTIONS)
 def test_every_example_is_fine_and_is_not_the_default(option):
-    value = option.example if option.example in {"sequence", "turn", "token_mean"} else json.loads(option.example)
+    value = read(option.example)
     assert option.problem(value) is None
     assert settle(ExperimentalTrainingConfig.model_validate({option.name: value})) != settle(None)
 
@@ -84,7 +87,8 @@ def test_what_an_option_can_be_is_fine(option):
     for value in option.values:
         assert option.problem({"true": True, "false": False}.get(value, value)) is None
     for bound in (option.low, option.high):
-        assert not math.isfinite(bound) or option.problem(bound) is None
+        outside = not math.isfinite(bound) or (option.above and bound == option.low)
+        assert outside or option.problem(bound) is None
 
 
 def test_options_that_do_not_go_together_are_named_with_what_to_type():

@@ -12,7 +12,14 @@ from difflib import get_close_matches
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, get_args
 
-from rolloutlab.api.wire.levels import LARGEST_STEP, MOST_EPOCHS, Credit, ImportanceSamplingLevel, LossAggregation
+from rolloutlab.api.wire.levels import (
+    LARGEST_STEP,
+    MOST_EPOCHS,
+    MOST_GROUPS,
+    Credit,
+    ImportanceSamplingLevel,
+    LossAggregation,
+)
 
 if TYPE_CHECKING:
     from rolloutlab.objective.options import Options
@@ -49,7 +56,7 @@ _BOOLEAN = ("true", "false")
 class Option:
     """One option: a number in [low, high], or one of `values`, as typed in a cell.
 
-    whole: an integer. specified: whether the specification of the hosted service has it.
+    above: it is above `low`. whole: an integer. specified: whether the specification of the hosted service has it.
     """
 
     name: str
@@ -58,6 +65,7 @@ class Option:
     example: str
     low: float = -math.inf
     high: float = math.inf
+    above: bool = False
     values: tuple[str, ...] = ()
     whole: bool = False
     specified: bool = True
@@ -69,6 +77,8 @@ class Option:
             return " or ".join([", ".join(self.values[:-1]), self.values[-1]])
         if math.isfinite(self.high):
             return f"{self.low} to {self.high:,}" if self.whole else f"{self.low:g} to {self.high:g}"
+        if self.above:
+            return f"above {self.low:g}"
         return f"{self.low:g} or more" if math.isfinite(self.low) else "any number"
 
     def problem(self, value: Any) -> str | None:
@@ -93,6 +103,8 @@ class Option:
             return f"{value!r} is not finite"
         if self.whole and not isinstance(value, int):
             return f"{value!r} is not an integer"
+        if self.above and value == self.low:
+            return f"{value} is not above {self.low:g}"
         if self.low <= value <= self.high:
             return None
         return f"{value} is outside {self.range}" if math.isfinite(self.high) else f"{value} is below {self.low:g}"
@@ -134,15 +146,15 @@ _ALL = (
            does="whether all tokens of a trajectory have the advantage of its reward, or those of each turn that of the"
                 " rewards from it on, the metrics turn_reward/0, turn_reward/1 and so on"),
     Option("groups_per_step", default="the policy's own: 4 under 20M parameters, 8 above", example="16", low=0,
-           high=math.inf, whole=True, specified=False,
+           high=MOST_GROUPS, whole=True, specified=False,
            does="groups of which each optimiser step has the mean gradient; they are split evenly; 0 is one step"),
     Option("epochs", default="1", example="2", low=1, high=MOST_EPOCHS, whole=True, specified=False,
            does="how often the steps are taken; ratios stay those to the recorded logprobs"),
     Option("loss_aggregation", default="sequence_mean", example="token_mean", values=get_args(LossAggregation),
            specified=False,
            does="whether each trajectory counts alike, each token, or each token by 1 / loss_scale_factor"),
-    Option("loss_scale_factor", default="none", example="512", low=0, specified=False,
-           does="the divisor of loss_aggregation: constant, above 0, such as the longest answer in tokens"),
+    Option("loss_scale_factor", default="none", example="512", low=0, above=True, specified=False,
+           does="the divisor of loss_aggregation: constant, such as the longest answer in tokens"),
     Option("mask_truncated", default="false", example="true", values=_BOOLEAN, specified=False,
            does="answers that were cut off at max_tokens do not train; their rewards stay in the group's mean"),
     Option("max_grad_norm", default="1.0", example="0.1", low=0, specified=False,

@@ -10,5 +10,8 @@ LossAggregation = Literal["sequence_mean", "token_mean", "constant"]
 
 MOST_EPOCHS = 16
 
+MOST_GROUPS = 999_999_999
+"""Limit of `groups_per_step`: far above the groups of any job, so that a step of all of them can be asked for."""
+
 LARGEST_STEP = 999_999_999
 """Limit of a checkpoint's step, also of a recovered one, as later jobs count on from it."""
