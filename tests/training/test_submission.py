@@ -36,6 +36,13 @@ OUT_OF_RANGE = {
     "kl_ref_step": 1.5,
     "truncated_importance_sampling": "much",
     "credit": "token",
+    "groups_per_step": 2.5,
+    "epochs": 0,
+    "loss_aggregation": "sum",
+    "loss_scale_factor": 0,
+    "mask_truncated": 1,
+    "max_grad_norm": -1.0,
+    "weight_decay": -0.1,
 }
 
 MODEL = "lab/practice"

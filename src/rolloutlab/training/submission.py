@@ -16,18 +16,20 @@ from rolloutlab.errors import InputError, NothingTrainsError, RolloutlabError
 from rolloutlab.objective.advantages import Member
 from rolloutlab.objective.credit import ENVIRONMENT, misses_turns, turn_rewards
 from rolloutlab.objective.option_docs import beyond_specification, contradictions, problems
-from rolloutlab.objective.options import settle
+from rolloutlab.objective.options import Options, settle
 from rolloutlab.objective.preflight import (
     Preflight,
     Seat,
     count,
     lag_warnings,
+    length_warnings,
     no_text,
     odd_settings,
     preflight,
     setting_warnings,
 )
 from rolloutlab.objective.splits import sequences_of, split_note, split_warnings
+from rolloutlab.objective.steps import DEFAULT_GROUPS, plan_steps, step_words
 from rolloutlab.sampling.split import HELD_OUT
 from rolloutlab.settings import Address
 from rolloutlab.store.jobs import SubmittedJobs
@@ -81,8 +83,26 @@ class Submission:
     trains: bool = True
 
     def report(self) -> list[str]:
-        """What would train and why the rest would not, line by line."""
-        return self.check.words(self.names[0], trains=self.trains)
+        """What would train, in which steps, and why the rest would not, line by line."""
+        headline, *rest = self.check.words(self.names[0], trains=self.trains)
+        return [headline, *self._steps(), *rest]
+
+    def _steps(self) -> list[str]:
+        """How the job is divided into steps; nothing where there are none."""
+        check, options, groups = self.check, settle(self.config), self.check.trainable_groups
+        if not (self.trains and groups):
+            return []
+        size = self.engine.groups_per_step if self.engine else None
+        if size is None and (self.engine or not self.embedded):
+            return ["steps: as the service divides"]
+        size = size if options.groups_per_step is None else options.groups_per_step
+        sizes = DEFAULT_GROUPS if size is None else (size,)
+        numbers = list(dict.fromkeys(len(plan_steps(groups, each)) for each in sizes))
+        if len(numbers) > 1:  # the embedded service does not run: the size of its policy is not known
+            small, large = numbers
+            return [f"{small} steps of a policy under 20M parameters, {large} above; known once the service runs"]
+        of_all = check.trainable_trajectories, check.trainable_tokens
+        return [step_words(groups, numbers[0], *of_all, epochs=options.epochs)]
 
     def under(self, options: Mapping[str, Any]) -> "Submission":
         """The same trajectories, as they were gathered, with other options; InputError when an option is wrong."""
@@ -111,7 +131,14 @@ class Submission:
             recomputes = settled.precalculate_logprobs and not settled.truncated_importance_sampling
             warnings += lag_warnings(self.sampled, begins.step, self.names[0], recomputes=recomputes)
         check = preflight(self.members, settled, self.check.unscored, warnings)
+        check = replace(check, warnings=(*check.warnings, *self._length_warnings(check, settled)))
         return replace(self, config=config, check=check, begins=begins)
+
+    def _length_warnings(self, check: Preflight, options: Options) -> list[str]:
+        """See `length_warnings`; what to type is left out where the engine would refuse it."""
+        lines = length_warnings(check.shares, options)
+        refused = self.engine is not None and "loss_aggregation" in self.engine.unsupported
+        return [line.partition(" -> ")[0] for line in lines] if refused else lines
 
     def stale(self) -> list[str]:
         """The names of what would train of older checkpoints than the one that the job starts from."""

@@ -1,0 +1,46 @@
+"""Steps of a training job: how many groups each optimiser step has, and that in words."""
+
+from rolloutlab.objective.preflight import count
+
+DEFAULT_GROUPS = 4, 8
+"""`groups_per_step` of policies under 20 million parameters, and of larger ones."""
+
+
+def plan_steps(groups: int, groups_per_step: int) -> list[int]:
+    """How many groups each step has, in the order of the job; no steps where no group trains.
+
+    There are as few steps as `groups_per_step` allows (0: one), and none is much smaller than the others, since each
+    moves the weights as far as any: 9 groups of at most 8 are 5 and 4, not 8 and 1.
+    """
+    if not groups:
+        return []
+    steps = -(-groups // groups_per_step) if groups_per_step else 1
+    least, larger = divmod(groups, steps)
+    return [least + 1] * larger + [least] * (steps - larger)
+
+
+def step_words(groups: int, steps: int, completions: int, tokens: int, epochs: int = 1) -> str:
+    """`2 steps of 8 groups (64 completions, ≈ 96k tokens each)`, `2 epochs of 2 steps of 4 to 5 groups (…)`.
+
+    All numbers are of one epoch of the whole job, and of what trains.
+    """
+    least, larger = divmod(groups, steps)
+    of = f"{least:,} to {least + 1:,} groups" if larger else count(least, "group")
+    repeated = f"{count(epochs, 'epoch')} of " if epochs > 1 else ""
+    each = " each" if steps * epochs > 1 else ""
+    parts = f"{_share(completions, steps, 'completion')}, {_share(tokens, steps, 'token')}"
+    return f"{repeated}{count(steps, 'step')} of {of} ({parts}{each})"
+
+
+def short(n: int) -> str:
+    """`9,600`, `96k`, `1.2M`."""
+    if n < 10_000:
+        return f"{n:,}"
+    return f"{n / 1000:,.0f}k" if n < 999_500 else f"{n / 1e6:,.3g}M"
+
+
+def _share(n: int, steps: int, noun: str) -> str:
+    """What each of the steps has of n on average, with `≈` unless it is exact."""
+    mean = round(n / steps)
+    exact = mean * steps == n and mean < 10_000
+    return f"{count(mean, noun)}" if exact else f"≈ {short(mean)} {noun}s"
