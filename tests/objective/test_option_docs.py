@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from rolloutlab.api.wire.training import ExperimentalTrainingConfig
+from rolloutlab.objective.algorithms import ALGORITHMS, algorithm_table
 from rolloutlab.objective.option_docs import (
     OPTIONS,
     beyond_specification,
@@ -112,4 +113,17 @@ def test_the_page_has_the_table_of_the_options():
 
 
 def test_the_help_has_a_line_for_every_option():
-    assert [line.partition(":")[0] for line in help_lines()] == list(OPTIONS)
+    assert [line.partition(":")[0] for line in help_lines()][1 + len(ALGORITHMS) :] == list(OPTIONS)
+
+
+def test_the_help_begins_with_the_algorithms_and_what_each_stands_for():
+    first, *lines = help_lines()[: 1 + len(ALGORITHMS)]
+    assert first == (
+        "algorithm: several options by one name, grpo, dr_grpo, dapo, gspo, cispo, rloo; what is typed beside it wins "
+        "(default none)"
+    )
+    assert "algorithm: cispo is loss_aggregation: token_mean" in lines
+
+
+def test_the_page_begins_with_the_table_of_the_algorithms():
+    assert algorithm_table() in PAGE.read_text()

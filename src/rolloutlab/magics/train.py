@@ -62,6 +62,12 @@ class TrainMagics(LabMagics):
             learning_rate: 2e-3
             epsilon: 0.2
 
+        `algorithm: dapo` stands for several of them; what is typed beside it wins:
+
+            %%train capitals
+            algorithm: dapo
+            groups_per_step: 16
+
         With --sft its options are learning_rate, one number or one for each step, and batch_size, conversations of a
         step; without, a step has as many as fit:
 

@@ -20,6 +20,7 @@ from rolloutlab.api.wire.levels import (
     ImportanceSamplingLevel,
     LossAggregation,
 )
+from rolloutlab.objective.algorithms import ALGORITHM, algorithm_lines, algorithm_problem
 
 if TYPE_CHECKING:
     from rolloutlab.objective.options import Options
@@ -194,12 +195,15 @@ def proper_name(name: str) -> str:
 
 
 def problems(options: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """All errors in the options of a job, each with what to type instead."""
-    errors = []
+    """All errors in the options of a job and the name of its algorithm, each with what to type instead."""
+    errors: list[tuple[str, str]] = []
+    examples = {ALGORITHM: "dapo", **{option.name: option.example for option in _ALL}}
     for name, value in options.items():
-        if (option := OPTIONS.get(proper_name(name))) is None:
-            close = get_close_matches(name, OPTIONS, n=1)
-            typed = f"{close[0]}: {OPTIONS[close[0]].example}" if close else f"one of {', '.join(OPTIONS)}"
+        if name == ALGORITHM:
+            errors += filter(None, [algorithm_problem(value)])
+        elif (option := OPTIONS.get(proper_name(name))) is None:
+            close = get_close_matches(name, examples, n=1)
+            typed = f"{close[0]}: {examples[close[0]]}" if close else f"one of {', '.join(examples)}"
             errors.append((f"unknown option {name!r}", typed))
         elif problem := option.problem(value):
             errors.append((f"{name}: {problem}", f"{name}: {option.example}"))
@@ -230,8 +234,8 @@ def beyond_specification(options: Mapping[str, Any]) -> list[str]:
 
 
 def help_lines() -> list[str]:
-    """One line per option: effect, range, default."""
-    return [f"{o.name}: {o.does} ({o.range}; default {o.default})" for o in OPTIONS.values()]
+    """Lines about algorithms by name, then one per option: effect, range, default."""
+    return [*algorithm_lines(), *(f"{o.name}: {o.does} ({o.range}; default {o.default})" for o in OPTIONS.values())]
 
 
 def markdown_table() -> str:
@@ -246,10 +250,13 @@ _TOKEN_RANGE = 0.01
 """A clip range this wide is meant for ratios of single tokens."""
 
 
-def effects(given: Mapping[str, Any], trainable_groups: int | None = None) -> list[Effect]:
+def effects(
+    given: Mapping[str, Any], trainable_groups: int | None = None, truncated: int | None = None
+) -> list[Effect]:
     """Option names with notes about surprising effects.
 
-    given: valid options as typed; None is the default. trainable_groups: of the job, if known.
+    given: valid options as typed; None is the default. trainable_groups: of the job, truncated: its trajectories whose
+    last answer was cut off; if known.
     """
     # imported here: loading the extension needs only the options' names, and pydantic is slow to import
     from rolloutlab.api.wire.training import ExperimentalTrainingConfig
@@ -258,7 +265,15 @@ def effects(given: Mapping[str, Any], trainable_groups: int | None = None) -> li
     typed = {name: value for name, value in given.items() if value is not None}
     options = settle(ExperimentalTrainingConfig.model_validate(typed))
     weighing = _weighing(typed, options, trainable_groups)
-    return [*_clipping(typed, options), *_masking(options), *_bounding(typed, options), *weighing, *_distance(typed)]
+    dividing = _dividing(typed, options, trainable_groups, truncated)
+    return [
+        *_clipping(typed, options),
+        *_masking(options),
+        *_bounding(typed, options),
+        *weighing,
+        *_distance(typed),
+        *dividing,
+    ]
 
 
 def _clipping(given: Mapping[str, Any], options: "Options") -> Iterator[Effect]:
@@ -329,3 +344,24 @@ def _distance(given: Mapping[str, Any]) -> Iterator[Effect]:
             yield name, "0 is off"
     if "kl_ref_step" in given and not given.get("kl_penalty_coef"):
         yield "kl_ref_step", "has no effect without kl_penalty_coef"
+
+
+def _dividing(
+    given: Mapping[str, Any], options: "Options", groups: int | None, truncated: int | None
+) -> Iterator[Effect]:
+    if options.groups_per_step == 0:
+        yield "groups_per_step", "0 makes the whole job one step"
+    elif options.groups_per_step and groups and options.groups_per_step > groups:
+        yield "groups_per_step", f"no more than {groups} of them train, so that this is one step"
+    elif options.groups_per_step == 1:
+        yield "groups_per_step", "1 takes a step of full size for each group: a rate that is safe is smaller"
+    if options.epochs > 1:
+        bounds = f"{max(0.0, 1 - options.epsilon):g} and {1 + options.epsilon_high:g}"
+        narrow = "" if options.ppo else "; ppo: true has the narrow range of the papers that repeat steps"
+        yield "epochs", f"importance ratios leave 1 with every epoch, and are clipped at {bounds}{narrow}"
+    if options.mask_truncated and truncated == 0:
+        yield "mask_truncated", "changes nothing: no answer was cut off"
+    if options.max_grad_norm == 0:
+        yield "max_grad_norm", "0 is off: one unusual step can change the policy as far as many others"
+    if options.weight_decay == 0 and "weight_decay" in given:
+        yield "weight_decay", "0 is off"

@@ -15,3 +15,9 @@ MOST_GROUPS = 999_999_999
 
 LARGEST_STEP = 999_999_999
 """Limit of a checkpoint's step, also of a recovered one, as later jobs count on from it."""
+
+OF_STEPS = (
+    "groups_per_step", "epochs", "loss_aggregation", "loss_scale_factor", "mask_truncated", "max_grad_norm",
+    "weight_decay",
+)  # fmt: skip
+"""Options that came together; services of before take their own steps."""
