@@ -4,7 +4,9 @@ import re
 
 import pytest
 
+from rolloutlab.api import health
 from rolloutlab.api.wire.engine import EngineStatus
+from rolloutlab.errors import InputError
 from rolloutlab.session import Session
 from rolloutlab.settings import Settings
 from rolloutlab.training.submission import gather
@@ -107,3 +109,45 @@ def test_nothing_is_advised_that_the_engine_would_refuse(away):
     engine = EngineStatus(name="wandb", unsupported={"loss_aggregation": "its vendor's client does not send it"})
     submission = gather([scored(away, (10, 1000)).collection("capitals")], {}, "lab/practice").on(engine)
     assert "answers of 10 and 1,000 tokens: a token of the first counts 100 times" in submission.report()
+
+
+@pytest.fixture
+def old(session, monkeypatch):
+    """A session at a service of before the options of steps: it does not say how many groups a step has."""
+    asked = health._once
+
+    async def answer(http, address, method, url, *body):
+        response = await asked(http, address, method, url, *body)
+        if url.endswith("/engine"):
+            del response["groups_per_step"]
+        return response
+
+    monkeypatch.setattr(health, "_once", answer)
+    return scored(session)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"groups_per_step": 4},
+        {"epochs": 2},
+        {"mask_truncated": True},
+        {"loss_aggregation": "token_mean"},
+        {"max_grad_norm": 1.0},  # whose default was another one
+        {"weight_decay": 0.1},
+    ],
+)
+def test_a_service_that_is_older_than_an_option_refuses_it_by_name(old, given):
+    [name] = given
+    why = f"the engine local does not honour {name}: this service is older than the option"
+    with pytest.raises(InputError) as refused:
+        old.train("capitals", given, say=lambda _: None)
+    assert (refused.value.message, refused.value.hint) == (why, "leave it out")
+    assert f"no job can begin: {why} -> leave it out" in repr(old.check("capitals", given))
+    assert old.train_form("capitals", given).look(given)["problems"] == {name: why}
+    assert old.store.jobs.newest_first() == []
+
+
+def test_a_service_that_is_older_trains_what_it_knows(old):
+    assert old.train("capitals", algorithm="grpo", say=lambda _: None).status == "succeeded"
+    assert "steps: as the service divides" in repr(old.check("capitals"))
