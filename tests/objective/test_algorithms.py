@@ -103,7 +103,8 @@ def test_it_is_told_in_a_line_with_what_was_typed_instead():
 
 
 @pytest.mark.parametrize(
-    ("typed", "hint"), [("drgrpo", "dr_grpo"), ("DAPO", "dapo"), ("dr-grpo", "dr_grpo"), ("zeal", "grpo"), (3, "grpo")]
+    ("typed", "hint"),
+    [("drgrpo", "dr_grpo"), ("DAPO", "dapo"), ("dr-grpo", "dr_grpo"), ("zeal", "grpo"), ("ppo", "grpo"), (3, "grpo")],
 )
 def test_an_unknown_name_has_a_close_one_as_its_hint(typed, hint):
     message, fix = algorithm_problem(typed)

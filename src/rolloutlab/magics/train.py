@@ -119,7 +119,7 @@ class JobMagics(LabMagics):
     @magic(binds="the job")
     @argument("job_id", nargs="?", metavar="id", help="the job's id, or the beginning of it; without it, the newest")
     @argument("--wait", action="store_true", help="follow it until it has ended")
-    @argument("--cancel", action="store_true", help="end it at its next row; its step then does not count")
+    @argument("--cancel", action="store_true", help="end it, also within a gradient step; it then makes no checkpoint")
     @line_magic
     def job(self, options: Namespace) -> "Job":
         """Attach to a job, from this kernel or any other of the lab."""

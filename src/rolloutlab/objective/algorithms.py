@@ -108,7 +108,7 @@ def algorithm_problem(name: Any) -> tuple[str, str] | None:
     """What is wrong with the name of an algorithm, and what to type; None where nothing is. None is none."""
     if name is None or (isinstance(name, str) and name in ALGORITHMS):
         return None
-    close = get_close_matches(str(name).lower().replace("-", "_"), ALGORITHMS, n=1, cutoff=0.4)
+    close = get_close_matches(str(name).lower().replace("-", "_"), ALGORITHMS, n=1)
     return f"algorithm: {name!r} is not one of {', '.join(ALGORITHMS)}", f"algorithm: {close[0] if close else 'grpo'}"
 
 

@@ -270,7 +270,7 @@ class Job(NotebookView):
         bar.update(done, rows, render.step_under_way(self._events) or note, part=part)
 
     def cancel(self) -> "Job":
-        """Have the service end the job at its next row; its step then does not count."""
+        """Have the service end the job, also within a gradient step; it then makes no checkpoint."""
         self._http.run(training.cancel_job(self._http, self._find(True), self.id))
         return self
 

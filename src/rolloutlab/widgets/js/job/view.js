@@ -159,7 +159,7 @@ function cancelControl(kernel, onChange, line) {
   const question = h(
     "span",
     { class: "rl-question", role: "group", "aria-label": "cancel the job?", onkeydown: escape },
-    "Its step will not count.",
+    "It will make no checkpoint.",
     sure,
     no,
   );
@@ -175,7 +175,7 @@ function cancelControl(kernel, onChange, line) {
   }
   function stop() {
     wanted = true;
-    element.replaceChildren(h("span", { class: "rl-dim" }, "cancelling: it ends at its next row"));
+    element.replaceChildren(h("span", { class: "rl-dim" }, "cancelling: it ends within this step"));
     kernel.ask("cancel").then(onChange, (error) => {
       wanted = false;
       element.replaceChildren(begin);
