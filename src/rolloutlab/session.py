@@ -19,6 +19,7 @@ from rolloutlab.connection import Connection, Connector
 from rolloutlab.environments.episode import CALL_TIMEOUT
 from rolloutlab.environments.source import given_source, rows_of_round, source_of
 from rolloutlab.errors import InputError
+from rolloutlab.objective.algorithms import named
 from rolloutlab.sampling.config import ROLLOUT_TIMEOUT, new_seed
 from rolloutlab.sampling.cost import cost_line
 from rolloutlab.sampling.dataset import check_repeatable, rows_of
@@ -895,15 +896,18 @@ class Session:
         where: Any = None,
         loss: Loss | None = None,
         budget: Budget | float | None = None,
+        algorithm: str | None = None,
     ) -> Job:
         """Train the selected model on scored collections: check, submit, and follow until the job has ended.
 
         names: collections, or patterns such as `cap*` for the newest generation of each match. options: those of
-        `rolloutlab.objective.option_docs`. say: gets the report. wait: for its end; an interrupt leaves it running.
-        sft: supervised fine-tuning: learn the assistant's tokens of all trajectories, or of those that meet `where`, as
-        of `search`; `names` may then be fine-tuning files too, and options are `learning_rate` and `batch_size`.
-        loss: torch code in the place of the options' loss, `fn(new, old, advantage, weight, history) -> loss`, for the
-        embedded service alone; see docs/training.md. budget: dollars; a job that costs more is not submitted.
+        `rolloutlab.objective.option_docs`. algorithm: a name of `rolloutlab.objective.algorithms` for several of them;
+        it can be among the options, which win over those that it stands for. say: gets the report. wait: for its end;
+        an interrupt leaves it running. sft: supervised fine-tuning: learn the assistant's tokens of all trajectories,
+        or of those that meet `where`, as of `search`; `names` may then be fine-tuning files too, and options are
+        `learning_rate` and `batch_size`. loss: torch code in the place of the options' loss, `fn(new, old, advantage,
+        weight, history) -> loss`, for the embedded service alone; see docs/training.md. budget: dollars; a job that
+        costs more is not submitted.
 
         Raises:
             InputError: invalid options, or an unusable loss. NotFoundError: no such collection. NothingTrainsError: no
@@ -912,6 +916,7 @@ class Session:
         """
         self.store.check_writable()
         self._models.check_trains()
+        options = named(options, algorithm)
         meter = self._meter("training", budget)
         meter.check_training(self.selected)
         if check_sft(sft=sft, where=where):
@@ -946,7 +951,13 @@ class Session:
         return job.wait() if wait else job
 
     def check(
-        self, names: Names, options: Options | None = None, *, sft: bool = False, where: Any = None
+        self,
+        names: Names,
+        options: Options | None = None,
+        *,
+        sft: bool = False,
+        where: Any = None,
+        algorithm: str | None = None,
     ) -> DryRun | FineTuningCheck:
         """The pre-flight report of `train`: what would train, its cost, and why the rest would not. Starts no job.
 
@@ -955,7 +966,7 @@ class Session:
         Raises:
             InputError: invalid options. NotFoundError: no such collection.
         """
-        price = self._terms.price(self.selected)
+        options, price = named(options, algorithm), self._terms.price(self.selected)
         if check_sft(sft=sft, where=where):
             wanted = fine_tuning(self.store, lambda: self.index, names, options or {}, where, self.selected)
             self._models.for_training(self.selected)
@@ -963,8 +974,12 @@ class Session:
         submission = gather_for(self._models, select(self.store, names), options or {})
         return DryRun(with_prediction(submission, self._connector), price)
 
-    def train_form(self, names: str | Sequence[str], options: Options | None = None) -> TrainingForm:
+    def train_form(
+        self, names: str | Sequence[str], options: Options | None = None, *, algorithm: str | None = None
+    ) -> TrainingForm:
         """A form of the training options for these collections, starting from `options`, with the pre-flight report.
+
+        An algorithm fills in the options that it stands for.
 
         Patterns are matched now; the form keeps its collections when they are renamed or newer ones match.
 
@@ -974,7 +989,7 @@ class Session:
         collections = select(self.store, names)
         return TrainingForm(
             collections,
-            options or {},
+            named(options, algorithm) or {},
             partial(gather_for, self._models, collections, {}),
             lambda: (self.store.changes(), self.selected),
             lambda options: self.train([each.name for each in collections], options, wait=False, say=lambda _: None),
@@ -1024,9 +1039,9 @@ class Session:
         default those that the source of environments brings, new ones each round. held_out: rows that are sampled
         before every `every` rounds and after the last, and never trained on; at the end the best checkpoint is measured
         on them again, with other seeds. patience: the loop ends after so many consecutive rounds in which nothing
-        trained. seed: of the first round; later seeds follow from it. budget: dollars that this call may cost in all:
-        sampling, judging and training. sampling: further settings of `chat`, or of `rollouts`. say: gets a line per
-        round where no chart can be shown.
+        trained. options: as of `train`, `algorithm` too. seed: of the first round; later seeds follow from it. budget:
+        dollars that this call may cost in all: sampling, judging and training. sampling: further settings of `chat`, or
+        of `rollouts`. say: gets a line per round where no chart can be shown.
 
         An interrupt or an error loses nothing that was sampled or trained; `jobs=0` only shows the rounds so far.
 

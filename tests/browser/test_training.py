@@ -113,6 +113,24 @@ def test_a_form_is_filled_in_by_keyboard_and_becomes_one_job(loaded, lab, sortin
 
 
 @pytest.mark.parametrize("front_end", ["lab"])
+def test_a_form_is_filled_in_with_an_algorithm_and_says_when_its_options_are_others(loaded, sorting):
+    form = loaded.run(f"%%train {sorting} --form\nalgorithm: dapo").locator(".rl-form")
+    algorithm = form.get_by_label("algorithm", exact=True)
+    expect(algorithm).to_have_value("dapo")
+    expect(form.get_by_label("epsilon_high")).to_have_value("0.28")
+    form.get_by_label("learning_rate").fill("1e-3")
+    algorithm.select_option("rloo")
+    expect(form.get_by_label("epsilon_high")).to_have_value("")
+    filled = "scale_rewards: false\nloss_aggregation: constant\nloss_scale_factor: 1"
+    expect(form.locator("pre")).to_have_text(f"%%train {sorting}\nlearning_rate: 1e-3\n{filled}")
+    loaded.screenshot("training-form-algorithm")
+    form.get_by_label("loss_scale_factor").fill("8")
+    expect(algorithm).to_have_value("as typed")
+    form.get_by_role("button", name="All defaults").click()
+    expect(algorithm).to_have_value("")
+    expect(form.locator("pre")).to_have_text(f"%%train {sorting}")
+
+
 def test_a_form_shows_what_other_cells_change_before_anything_is_typed(loaded, lab):
     lab.chat("fm", "Name a colour.", n=4, max_tokens=4, seed=1)
     lab.reward("fm", lambda trajectory, answer, messages, row: int(trajectory.name[-1]), say=lambda _: None)

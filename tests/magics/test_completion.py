@@ -106,7 +106,10 @@ OFFERED = {
     "%connect --project ": ["%connect --project research/capitals"],
     "%connect --key-env RO": ["%connect --key-env ROLLOUTLAB_API_KEY"],
     "%%train capitals\nlearn": ["learning_rate: "],
-    "%%train capitals\nlearning_rate: 2e-3\nmask": ["mask_prob_ratio: "],
+    "%%train capitals\nlearning_rate: 2e-3\nmask_p": ["mask_prob_ratio: "],
+    "%%train capitals\nal": ["algorithm: "],
+    "%%train capitals\nalgorithm: d": ["algorithm: dapo", "algorithm: dr_grpo"],
+    "%%train capitals\nloss_aggregation: t": ["loss_aggregation: token_mean"],
     "%%train capitals\nppo: t": ["ppo: true"],
     "%%train capitals\nimportance_sampling_level: ": [
         f"importance_sampling_level: {level}" for level in ("average", "geometric_average", "sequence", "token")
@@ -130,7 +133,7 @@ def test_every_magic_offers_its_options_but_those_that_were_given(shell, tab):
 
 
 def test_every_option_of_a_job_is_offered_in_its_cell(tab):
-    assert tab("%%train capitals\n") == sorted(f"{name}: " for name in OPTIONS)
+    assert tab("%%train capitals\n") == sorted(f"{name}: " for name in ["algorithm", *OPTIONS])
 
 
 def test_functions_are_offered_as_tools(shell):

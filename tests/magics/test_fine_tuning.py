@@ -34,7 +34,7 @@ def file(tmp_path):
 def test_rejection_sampling_fine_tuning_is_one_cell(scored, capsys):
     job = scored.run('%%train capitals --sft --where "reward > 0.9"\nlearning_rate: 1e-2')
     sampled = sum(t.tokens for t in scored.lab.collection("capitals").trajectories if t.reward)
-    assert f"4 conversations, {sampled} tokens in 1 row" in capsys.readouterr().out
+    assert f"4 conversations, {sampled} tokens in 1 step" in capsys.readouterr().out
     assert job.status == "succeeded"
     metrics = job.metrics()
     assert list(metrics["num_trajectories"]) == [4]
@@ -85,7 +85,7 @@ def test_a_dry_run_reports_what_a_job_would_learn(scored, file):
     dry = scored.run(f'%%train capitals "{file}" --sft --dry-run\nbatch_size: 2')
     assert repr(dry).splitlines()[0].startswith("dry run of capitals, facts.jsonl for lab/")
     assert "11 conversations, " in dry.report()[0]
-    assert dry.report()[0].endswith("in 6 rows")
+    assert dry.report()[0].endswith("in 6 steps")
     assert "11 conversations" in dry._repr_html_()
     job_ids = list(scored.lab.jobs().index)
     scored.run("%%train capitals --sft --dry-run")
@@ -464,7 +464,7 @@ def test_too_few_learning_rates_are_reported_before_there_is_a_job(scored, file)
     lines = scored.run(cell.format(" --dry-run")).report()
     hint = "learning_rate: one number, or 3 of them"
     assert lines[:2] == [lines[0], f"no job can begin: 2 learning rates for 3 gradient steps -> {hint}"]
-    assert lines[0].endswith(" in 3 rows")
+    assert lines[0].endswith(" in 3 steps")
     assert scored.error(cell.format("")).splitlines() == [
         "InputError: 2 learning rates for 3 gradient steps",
         f"  -> {hint}",

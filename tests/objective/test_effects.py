@@ -42,6 +42,15 @@ LEVEL = "importance_sampling_level"
         ({"advantage_balance": 1}, "advantage_balance", "nothing teaches to avoid"),
         ({"advantage_balance": -1}, "advantage_balance", "nothing teaches to repeat"),
         ({"learning_rate": 0}, "learning_rate", "0 trains nothing"),
+        ({"groups_per_step": 0}, "groups_per_step", "0 makes the whole job one step"),
+        ({"groups_per_step": 1}, "groups_per_step", "a step of full size for each group"),
+        (
+            {"epochs": 2},
+            "epochs",
+            "leave 1 with every epoch, and are clipped at 0 and 5; ppo: true has the narrow range",
+        ),
+        ({"max_grad_norm": 0}, "max_grad_norm", "0 is off: one unusual step"),
+        ({"weight_decay": 0}, "weight_decay", "0 is off"),
         (
             {"precalculate_logprobs": True},
             "precalculate_logprobs",
@@ -67,3 +76,24 @@ def test_scaling_is_between_groups_so_one_group_knows_no_difference():
     assert "changes nothing" in about("scale_rewards", {"scale_rewards": False}, 1)
     assert about("scale_rewards", {"scale_rewards": False}, 2) == ""
     assert about("scale_rewards", {"scale_rewards": True}, 1) == ""
+
+
+def test_what_a_step_has_no_groups_for_is_told():
+    assert "no more than 3 of them train" in about("groups_per_step", {"groups_per_step": 8}, 3)
+    assert about("groups_per_step", {"groups_per_step": 8}, 8) == ""
+    assert about("groups_per_step", {"groups_per_step": 8}) == ""
+
+
+def test_epochs_with_ppo_are_clipped_in_its_narrow_range():
+    assert about("epochs", {"epochs": 2, "ppo": True}).endswith("clipped at 0.8 and 1.2")
+    assert about("epochs", {"epochs": 1}) == ""
+
+
+def told(given: dict[str, Any], truncated: int | None) -> list[str]:
+    return [sentence for name, sentence in effects(given, None, truncated) if name == "mask_truncated"]
+
+
+def test_masking_what_was_cut_off_is_told_to_do_nothing_only_where_nothing_was():
+    assert told({"mask_truncated": True}, 0) == ["changes nothing: no answer was cut off"]
+    assert told({"mask_truncated": True}, 1) == told({"mask_truncated": True}, None) == []
+    assert told({}, 0) == []

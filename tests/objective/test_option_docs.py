@@ -1,6 +1,5 @@
 """The options in words: what they say is what the wire takes, and what the pages and the help show."""
 
-import json
 import math
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from rolloutlab.api.wire.training import ExperimentalTrainingConfig
+from rolloutlab.objective.algorithms import ALGORITHMS, algorithm_table
 from rolloutlab.objective.option_docs import (
     OPTIONS,
     beyond_specification,
@@ -17,6 +17,7 @@ from rolloutlab.objective.option_docs import (
     help_lines,
     markdown_table,
     problems,
+    read,
 )
 from rolloutlab.objective.options import settle
 
@@ -34,6 +35,9 @@ SAID = [
         {"importance_sampling_level": "word"},
         "importance_sampling_level: 'word' must be one of token, sequence, average, geometric_average",
     ),
+    ({"loss_scale_factor": 0}, "loss_scale_factor: 0 is not above 0"),
+    ({"epochs": 17}, "epochs: 17 is outside 1 to 16"),
+    ({"groups_per_step": -1}, "groups_per_step: -1 is outside 0 to 999,999,999"),
     ({"credit": "turns"}, "credit: 'turns' must be one of trajectory, turn"),
 ]
 
@@ -62,7 +66,7 @@ VALUES = st.one_of(
     st.booleans(),
     st.none(),
     st.text(max_size=5),
-    st.sampled_from(("sequence", "turn")),
+    st.sampled_from(("sequence", "turn", "token_mean")),
     st.just(10**400),
 )
 
@@ -74,7 +78,7 @@ def test_a_value_has_a_problem_exactly_when_the_wire_refuses_it(name, value):
 
 @pytest.mark.parametrize("option", OPTIONS.values(), ids=OPTIONS)
 def test_every_example_is_fine_and_is_not_the_default(option):
-    value = option.example if option.example in {"sequence", "turn", "token_mean"} else json.loads(option.example)
+    value = read(option.example)
     assert option.problem(value) is None
     assert settle(ExperimentalTrainingConfig.model_validate({option.name: value})) != settle(None)
 
@@ -84,7 +88,8 @@ def test_what_an_option_can_be_is_fine(option):
     for value in option.values:
         assert option.problem({"true": True, "false": False}.get(value, value)) is None
     for bound in (option.low, option.high):
-        assert not math.isfinite(bound) or option.problem(bound) is None
+        outside = not math.isfinite(bound) or (option.above and bound == option.low)
+        assert outside or option.problem(bound) is None
 
 
 def test_options_that_do_not_go_together_are_named_with_what_to_type():
@@ -108,4 +113,17 @@ def test_the_page_has_the_table_of_the_options():
 
 
 def test_the_help_has_a_line_for_every_option():
-    assert [line.partition(":")[0] for line in help_lines()] == list(OPTIONS)
+    assert [line.partition(":")[0] for line in help_lines()][1 + len(ALGORITHMS) :] == list(OPTIONS)
+
+
+def test_the_help_begins_with_the_algorithms_and_what_each_stands_for():
+    first, *lines = help_lines()[: 1 + len(ALGORITHMS)]
+    assert first == (
+        "algorithm: several options by one name, grpo, dr_grpo, dapo, gspo, cispo, rloo; what is typed beside it wins "
+        "(default none)"
+    )
+    assert "algorithm: cispo is loss_aggregation: token_mean" in lines
+
+
+def test_the_page_begins_with_the_table_of_the_algorithms():
+    assert algorithm_table() in PAGE.read_text()

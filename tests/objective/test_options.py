@@ -33,6 +33,13 @@ DEFAULTS = Options(
     kl_ref_step=0,
     truncated_importance_sampling=0.0,
     credit="trajectory",
+    groups_per_step=None,
+    epochs=1,
+    loss_aggregation="sequence_mean",
+    loss_scale_factor=None,
+    mask_truncated=False,
+    max_grad_norm=1.0,
+    weight_decay=0.1,
     custom_loss=None,
     unknown=(),
 )

@@ -35,3 +35,10 @@ def test_nobody_knows_before_anything_is_done_or_how_much_there_is(at):
     at(1.0), seen.update(1)
     at(2.0), seen.update(2)
     assert seen.left(2, None) is None
+
+
+def test_a_part_of_a_step_is_enough_for_a_pace(at):
+    seen = Clock()
+    at(0.0), seen.update(0.25)
+    at(10.0), seen.update(0.5)
+    assert seen.left(0.5, 2) == 60.0

@@ -60,8 +60,9 @@ def episodes(lab, play):
 def test_a_dry_run_has_the_advantages_of_each_turn(lab, play):
     play(EPISODES)
     lines = repr(lab.check("guess", TURN)).splitlines()
-    assert lines[1:4] == [
+    assert lines[1:5] == [
         "3 of 3 trajectories will train: 20 tokens in 1 of 1 group",
+        "1 step of 1 group (3 completions, 20 tokens)",
         "turn 0 trains in 3 of 3 (16 tokens), turn 1 trains in 2 of 2 (4 tokens), turn 2 trains in 0 of 1 (0 tokens)",
         "credit: honoured by the embedded service, not in the specification of a hosted one",
     ]

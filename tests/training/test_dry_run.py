@@ -30,6 +30,7 @@ def test_it_says_what_would_train_with_what_and_why_the_rest_would_not(lab):
     assert repr(lab.check("capitals")).splitlines() == [
         "dry run of capitals for lab/practice: nothing was submitted",
         "2 of 6 trajectories will train: 5 tokens in 1 of 3 groups",
+        "1 step of 1 group (2 completions, 5 tokens)",
         "1 left out: no reward yet (capitals/2/1) -> %%reward capitals",
         "3 left out: all rewards of the group are equal, so nothing in it is better or worse "
         "(capitals/1/0, capitals/1/1, capitals/2/0) -> %%reward capitals with a finer score, "

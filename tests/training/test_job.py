@@ -117,7 +117,7 @@ def test_an_interrupted_wait_says_that_the_job_goes_on(scored, service, monkeypa
     service.jobs.close()  # so that it waits
     job = scored.train("capitals", wait=False, say=quiet)
 
-    def interrupt(*_):
+    def interrupt(*_, **_part):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("rolloutlab.widgets.progress.Progress.update", interrupt)

@@ -36,6 +36,13 @@ OUT_OF_RANGE = {
     "kl_ref_step": 1.5,
     "truncated_importance_sampling": "much",
     "credit": "token",
+    "groups_per_step": 2.5,
+    "epochs": 0,
+    "loss_aggregation": "sum",
+    "loss_scale_factor": 0,
+    "mask_truncated": 1,
+    "max_grad_norm": -1.0,
+    "weight_decay": -0.1,
 }
 
 MODEL = "lab/practice"
@@ -277,3 +284,13 @@ def test_completions_that_were_not_sampled_at_one_are_warned_of(collect):
     (warning,) = prepare([collect([1.0, 0.0], temperature=0.5)], {}, MODEL).check.warnings
     assert "temperature 0.5" in warning
     assert prepare([collect([1.0, 0.0], temperature=1.0, top_p=1.0)], {}, MODEL).check.warnings == ()
+
+
+def test_a_loss_of_ones_own_takes_no_options_of_an_algorithm_for_another_loss(collect):
+    submission = prepare([collect([1.0, 0.0])], {"algorithm": "dr_grpo", "loss_scale_factor": 9}, MODEL)
+    with pytest.raises(InputError) as refused:
+        submission.with_loss("0" * 64)
+    assert refused.value.message == (
+        "algorithm: dr_grpo sets ppo, loss_aggregation, which a loss of one's own replaces"
+    )
+    assert refused.value.hint == "leave out algorithm"

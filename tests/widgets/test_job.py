@@ -277,3 +277,53 @@ def test_what_a_file_lacks_is_not_to_be_looked_for_in_a_collection():
 def test_a_failed_job_is_repeated_as_it_was_submitted(collections, options, again):
     failed = [started(), event("training_failed", error_message="the disk is full")]
     assert head(MODEL, failed, collections, "", options)["next"] == [again]
+
+
+def progress(tokens: int, of: int = 96_000) -> Event:
+    return event("step_progress", step=1, tokens=tokens, of=of)
+
+
+@pytest.mark.parametrize(
+    ("events", "line"),
+    [
+        ([started(), progress(40_000)], "job on lab/practice: running, step 1 of 2, 40k of 96k tokens"),
+        (
+            [started(), gradient_step(), progress(800), progress(1_600)],
+            "job on lab/practice: running, step 2 of 2, 1,600 of 96k tokens",
+        ),
+        ([started(), progress(96_000), gradient_step()], "job on lab/practice: running, 1 of 2 gradient steps"),
+        ([started(), progress(9), event("resumed")], "job on lab/practice: running, 0 of 2 gradient steps"),
+        ([started(), progress(9, of=0)], "job on lab/practice: running, 0 of 2 gradient steps"),
+        (
+            [started(), progress(9), event("training_cancelled")],
+            "job on lab/practice: cancelled, 0 of 2 gradient steps",
+        ),
+    ],
+)
+def test_a_step_under_way_is_told_by_its_tokens(events, line):
+    assert text(MODEL, events).splitlines()[0] == line
+
+
+def test_a_browser_gets_the_part_of_the_step_under_way():
+    shown = head(MODEL, [started(), gradient_step(), progress(24_000)])
+    assert (shown["done"], shown["part"], shown["within"]) == (1, 0.25, "24k of 96k tokens")
+    assert (head(MODEL, WHOLE)["part"], head(MODEL, WHOLE)["within"]) == (0, "")
+
+
+def divided(**data: Any) -> list[Event]:
+    counts = {"trainable_groups": 16, "trainable_trajectories": 128, "trainable_tokens": 192_000}
+    return [started(), event("preflight", **{**counts, "advantage_scale": 1.0, **data})]
+
+
+def test_a_job_tells_how_it_is_divided_into_steps():
+    line = "2 steps of 8 groups (64 completions, ≈ 96k tokens each)"
+    assert text(MODEL, divided()).splitlines()[1] == f"  {line}"
+    assert f"<p>{line}</p>" in html(MODEL, divided())
+    assert ("divided into", line) in head(MODEL, divided())["facts"]
+    repeated = text(MODEL, divided(), {"epochs": 2}).splitlines()[1]
+    assert repeated == "  2 epochs of 1 step of 16 groups (128 completions, ≈ 192k tokens each)"
+
+
+@pytest.mark.parametrize("data", [{"advantage_scale": None}, {"trainable_groups": 0}])
+def test_steps_of_another_kind_are_not_told_as_steps_of_groups(data):
+    assert "groups (" not in text(MODEL, divided(**data))

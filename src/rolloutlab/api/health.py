@@ -12,6 +12,7 @@ from rolloutlab.api.http.errors import message_of, names_a_thing
 from rolloutlab.api.kinds import kind_of
 from rolloutlab.api.model_list import model_cards
 from rolloutlab.api.wire.engine import EngineStatus
+from rolloutlab.api.wire.levels import OF_STEPS
 from rolloutlab.api.wire.training import ModelCard
 from rolloutlab.errors import (
     NotFoundError,
@@ -63,6 +64,9 @@ async def ask(http: HttpClient, address: Address) -> Offer:
     raise _not_such(url, listed.words or "it lists no models")
 
 
+_OLDER = "this service is older than the option"
+
+
 async def engine_of(http: HttpClient, address: Address, *, own: bool = False) -> EngineStatus | None:
     """What computes below a service of rolloutlab; None below another, or an older one that has no such endpoint.
 
@@ -78,7 +82,8 @@ async def engine_of(http: HttpClient, address: Address, *, own: bool = False) ->
             body = await _once(http, address, "GET", f"{address.inference_base_url}/models")
             if not _is_own(model_cards(body) or ()):
                 return None
-        return EngineStatus.model_validate(await _once(http, address, "GET", f"{address.base_url}/v1/preview/engine"))
+        engine = EngineStatus.model_validate(await _once(http, address, "GET", f"{address.base_url}/v1/preview/engine"))
+        return engine.without(OF_STEPS, _OLDER) if engine.groups_per_step is None else engine
     except (NotFoundError, RefusedError, ValidationError):
         return None
 

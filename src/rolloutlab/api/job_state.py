@@ -45,6 +45,23 @@ def job_progress(events: Sequence[Event]) -> tuple[int, int | None, str]:
     return len(steps), started[-1] if started else None, note
 
 
+def within_step(events: Sequence[Event]) -> tuple[int, int] | None:
+    """Trained tokens that are done of the gradient step under way, and all of them; None where it is not reported."""
+    for event in reversed(events):
+        if event.type == "step_progress":
+            done, of = event.data.get("tokens"), event.data.get("of")
+            return (min(done, of), of) if isinstance(done, int) and isinstance(of, int) and of > 0 else None
+        if event.type == "gradient_step" or event.type in STATUS:  # a resumed job begins its step again
+            return None
+    return None
+
+
+def fraction_done(events: Sequence[Event]) -> float:
+    """Rows done, and the fraction of the one under way."""
+    done, of = within_step(events) or (0, 1)
+    return job_progress(events)[0] + done / of
+
+
 def last_value(events: Sequence[Event], kind: str, name: str) -> Any:
     """A field of the newest event of one type; None where there is none."""
     return next((e.data.get(name) for e in reversed(events) if e.type == kind), None)

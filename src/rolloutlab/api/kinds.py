@@ -11,6 +11,7 @@ from typing import Any
 
 from rolloutlab.api.wire.chat import ChatCompletion
 from rolloutlab.api.wire.engine import EngineStatus
+from rolloutlab.api.wire.levels import OF_STEPS
 from rolloutlab.api.wire.reasoning import UNREAD
 from rolloutlab.api.wire.training import CreateTrainingJob, RegisterModel
 from rolloutlab.errors import InputError
@@ -37,7 +38,7 @@ class Kind:
         return self.endpoints is None or self.endpoints.fullmatch(f"{method} {path}") is not None
 
 
-_BEYOND = ("kl_penalty_coef", "kl_ref_step", "truncated_importance_sampling")
+_BEYOND = ("kl_penalty_coef", "kl_ref_step", "truncated_importance_sampling", *OF_STEPS)
 _UNSUPPORTED = {
     **dict.fromkeys(_BEYOND, "its vendor's client does not send it"),
     "credit": "it takes one reward for each trajectory",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rolloutlab.environments.adapters import adapted_names
 from rolloutlab.errors import RolloutlabError
 from rolloutlab.magics.base import LabMagics, kind_of
+from rolloutlab.objective.algorithms import ALGORITHM, ALGORITHMS
 from rolloutlab.objective.option_docs import OPTIONS
 
 if TYPE_CHECKING:
@@ -210,9 +211,10 @@ def training_option(line: str) -> tuple[str, list[str]]:
     if not typed:
         return "", []
     if not typed["colon"]:
-        return typed["name"], _beginning(typed["name"], [f"{name}: " for name in OPTIONS])
+        return typed["name"], _beginning(typed["name"], [f"{name}: " for name in (ALGORITHM, *OPTIONS)])
     option = OPTIONS.get(typed["name"])
-    return typed["value"], _beginning(typed["value"], option.values if option else [])
+    values = ALGORITHMS if typed["name"] == ALGORITHM else option.values if option else ()
+    return typed["value"], _beginning(typed["value"], values)
 
 
 def register(shell: "InteractiveShell") -> None:

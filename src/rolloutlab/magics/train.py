@@ -62,6 +62,12 @@ class TrainMagics(LabMagics):
             learning_rate: 2e-3
             epsilon: 0.2
 
+        `algorithm: dapo` stands for several of them; what is typed beside it wins:
+
+            %%train capitals
+            algorithm: dapo
+            groups_per_step: 16
+
         With --sft its options are learning_rate, one number or one for each step, and batch_size, conversations of a
         step; without, a step has as many as fit:
 
@@ -113,7 +119,7 @@ class JobMagics(LabMagics):
     @magic(binds="the job")
     @argument("job_id", nargs="?", metavar="id", help="the job's id, or the beginning of it; without it, the newest")
     @argument("--wait", action="store_true", help="follow it until it has ended")
-    @argument("--cancel", action="store_true", help="end it at its next row; its step then does not count")
+    @argument("--cancel", action="store_true", help="end it, also within a gradient step; it then makes no checkpoint")
     @line_magic
     def job(self, options: Namespace) -> "Job":
         """Attach to a job, from this kernel or any other of the lab."""

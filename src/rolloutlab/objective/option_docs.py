@@ -12,7 +12,15 @@ from difflib import get_close_matches
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, get_args
 
-from rolloutlab.api.wire.levels import LARGEST_STEP, MOST_EPOCHS, Credit, ImportanceSamplingLevel, LossAggregation
+from rolloutlab.api.wire.levels import (
+    LARGEST_STEP,
+    MOST_EPOCHS,
+    MOST_GROUPS,
+    Credit,
+    ImportanceSamplingLevel,
+    LossAggregation,
+)
+from rolloutlab.objective.algorithms import ALGORITHM, algorithm_lines, algorithm_problem
 
 if TYPE_CHECKING:
     from rolloutlab.objective.options import Options
@@ -49,7 +57,7 @@ _BOOLEAN = ("true", "false")
 class Option:
     """One option: a number in [low, high], or one of `values`, as typed in a cell.
 
-    whole: an integer. specified: whether the specification of the hosted service has it.
+    above: it is above `low`. whole: an integer. specified: whether the specification of the hosted service has it.
     """
 
     name: str
@@ -58,6 +66,7 @@ class Option:
     example: str
     low: float = -math.inf
     high: float = math.inf
+    above: bool = False
     values: tuple[str, ...] = ()
     whole: bool = False
     specified: bool = True
@@ -69,6 +78,8 @@ class Option:
             return " or ".join([", ".join(self.values[:-1]), self.values[-1]])
         if math.isfinite(self.high):
             return f"{self.low} to {self.high:,}" if self.whole else f"{self.low:g} to {self.high:g}"
+        if self.above:
+            return f"above {self.low:g}"
         return f"{self.low:g} or more" if math.isfinite(self.low) else "any number"
 
     def problem(self, value: Any) -> str | None:
@@ -93,6 +104,8 @@ class Option:
             return f"{value!r} is not finite"
         if self.whole and not isinstance(value, int):
             return f"{value!r} is not an integer"
+        if self.above and value == self.low:
+            return f"{value} is not above {self.low:g}"
         if self.low <= value <= self.high:
             return None
         return f"{value} is outside {self.range}" if math.isfinite(self.high) else f"{value} is below {self.low:g}"
@@ -134,15 +147,15 @@ _ALL = (
            does="whether all tokens of a trajectory have the advantage of its reward, or those of each turn that of the"
                 " rewards from it on, the metrics turn_reward/0, turn_reward/1 and so on"),
     Option("groups_per_step", default="the policy's own: 4 under 20M parameters, 8 above", example="16", low=0,
-           high=math.inf, whole=True, specified=False,
+           high=MOST_GROUPS, whole=True, specified=False,
            does="groups of which each optimiser step has the mean gradient; they are split evenly; 0 is one step"),
     Option("epochs", default="1", example="2", low=1, high=MOST_EPOCHS, whole=True, specified=False,
            does="how often the steps are taken; ratios stay those to the recorded logprobs"),
     Option("loss_aggregation", default="sequence_mean", example="token_mean", values=get_args(LossAggregation),
            specified=False,
            does="whether each trajectory counts alike, each token, or each token by 1 / loss_scale_factor"),
-    Option("loss_scale_factor", default="none", example="512", low=0, specified=False,
-           does="the divisor of loss_aggregation: constant, above 0, such as the longest answer in tokens"),
+    Option("loss_scale_factor", default="none", example="512", low=0, above=True, specified=False,
+           does="the divisor of loss_aggregation: constant, such as the longest answer in tokens"),
     Option("mask_truncated", default="false", example="true", values=_BOOLEAN, specified=False,
            does="answers that were cut off at max_tokens do not train; their rewards stay in the group's mean"),
     Option("max_grad_norm", default="1.0", example="0.1", low=0, specified=False,
@@ -188,12 +201,15 @@ def proper_name(name: str) -> str:
 
 
 def problems(options: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """All errors in the options of a job, each with what to type instead."""
-    errors = []
+    """All errors in the options of a job and the name of its algorithm, each with what to type instead."""
+    errors: list[tuple[str, str]] = []
+    examples = {ALGORITHM: "dapo", **{option.name: option.example for option in _ALL}}
     for name, value in options.items():
-        if (option := OPTIONS.get(proper_name(name))) is None:
-            close = get_close_matches(name, OPTIONS, n=1)
-            typed = f"{close[0]}: {OPTIONS[close[0]].example}" if close else f"one of {', '.join(OPTIONS)}"
+        if name == ALGORITHM:
+            errors += filter(None, [algorithm_problem(value)])
+        elif (option := OPTIONS.get(proper_name(name))) is None:
+            close = get_close_matches(name, examples, n=1)
+            typed = f"{close[0]}: {examples[close[0]]}" if close else f"one of {', '.join(examples)}"
             errors.append((f"unknown option {name!r}", typed))
         elif problem := option.problem(value):
             errors.append((f"{name}: {problem}", f"{name}: {option.example}"))
@@ -224,8 +240,8 @@ def beyond_specification(options: Mapping[str, Any]) -> list[str]:
 
 
 def help_lines() -> list[str]:
-    """One line per option: effect, range, default."""
-    return [f"{o.name}: {o.does} ({o.range}; default {o.default})" for o in OPTIONS.values()]
+    """Lines about algorithms by name, then one per option: effect, range, default."""
+    return [*algorithm_lines(), *(f"{o.name}: {o.does} ({o.range}; default {o.default})" for o in OPTIONS.values())]
 
 
 def markdown_table() -> str:
@@ -240,10 +256,13 @@ _TOKEN_RANGE = 0.01
 """A clip range this wide is meant for ratios of single tokens."""
 
 
-def effects(given: Mapping[str, Any], trainable_groups: int | None = None) -> list[Effect]:
+def effects(
+    given: Mapping[str, Any], trainable_groups: int | None = None, truncated: int | None = None
+) -> list[Effect]:
     """Option names with notes about surprising effects.
 
-    given: valid options as typed; None is the default. trainable_groups: of the job, if known.
+    given: valid options as typed; None is the default. trainable_groups: of the job, truncated: its trajectories whose
+    last answer was cut off; if known.
     """
     # imported here: loading the extension needs only the options' names, and pydantic is slow to import
     from rolloutlab.api.wire.training import ExperimentalTrainingConfig
@@ -252,7 +271,15 @@ def effects(given: Mapping[str, Any], trainable_groups: int | None = None) -> li
     typed = {name: value for name, value in given.items() if value is not None}
     options = settle(ExperimentalTrainingConfig.model_validate(typed))
     weighing = _weighing(typed, options, trainable_groups)
-    return [*_clipping(typed, options), *_masking(options), *_bounding(typed, options), *weighing, *_distance(typed)]
+    dividing = _dividing(typed, options, trainable_groups, truncated)
+    return [
+        *_clipping(typed, options),
+        *_masking(options),
+        *_bounding(typed, options),
+        *weighing,
+        *_distance(typed),
+        *dividing,
+    ]
 
 
 def _clipping(given: Mapping[str, Any], options: "Options") -> Iterator[Effect]:
@@ -320,3 +347,24 @@ def _distance(given: Mapping[str, Any]) -> Iterator[Effect]:
             yield name, "0 is off"
     if "kl_ref_step" in given and not given.get("kl_penalty_coef"):
         yield "kl_ref_step", "has no effect without kl_penalty_coef"
+
+
+def _dividing(
+    given: Mapping[str, Any], options: "Options", groups: int | None, truncated: int | None
+) -> Iterator[Effect]:
+    if options.groups_per_step == 0:
+        yield "groups_per_step", "0 makes the whole job one step"
+    elif options.groups_per_step and groups and options.groups_per_step > groups:
+        yield "groups_per_step", f"no more than {groups} of them train, so that this is one step"
+    elif options.groups_per_step == 1:
+        yield "groups_per_step", "1 takes a step of full size for each group: a rate that is safe is smaller"
+    if options.epochs > 1:
+        bounds = f"{max(0.0, 1 - options.epsilon):g} and {1 + options.epsilon_high:g}"
+        narrow = "" if options.ppo else "; ppo: true has the narrow range of the papers that repeat steps"
+        yield "epochs", f"importance ratios leave 1 with every epoch, and are clipped at {bounds}{narrow}"
+    if options.mask_truncated and truncated == 0:
+        yield "mask_truncated", "changes nothing: no answer was cut off"
+    if options.max_grad_norm == 0:
+        yield "max_grad_norm", "0 is off: one unusual step can change the policy as far as many others"
+    if options.weight_decay == 0 and "weight_decay" in given:
+        yield "weight_decay", "0 is off"

@@ -66,12 +66,16 @@ def settle(config: ExperimentalTrainingConfig | None) -> Options:
     return Options(**values, unknown=tuple(sorted(config.model_extra or {})))
 
 
+_OPTIMIZER = {"max_grad_norm", "weight_decay"}
+
+
 def not_honoured(
     config: ExperimentalTrainingConfig | SFTTrainingConfig | None, unsupported: Mapping[str, str]
 ) -> dict[str, str]:
     """The options of `config` that an engine does not honour, with why: those that differ from their default.
 
-    unsupported: by an option's name on the wire.
+    unsupported: by an option's name on the wire. Of the optimizer, other services have defaults of their own, so that
+    ours are not honoured there either.
     """
     if isinstance(config, SFTTrainingConfig):  # whose defaults are None
         return {
@@ -81,4 +85,5 @@ def not_honoured(
         }
     settled, default = settle(config), Options()
     given = {name: _OWN_NAME.get(name, name) for name in unsupported if config and name in config.model_fields_set}
-    return {name: unsupported[name] for name, own in given.items() if getattr(settled, own) != getattr(default, own)}
+    differ = (n for n, own in given.items() if n in _OPTIMIZER or getattr(settled, own) != getattr(default, own))
+    return {name: unsupported[name] for name in differ}

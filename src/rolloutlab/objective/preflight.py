@@ -273,6 +273,27 @@ def setting_warnings(odd: Mapping[str, int]) -> list[str]:
     return [f"{count(n, 'trajectory')} sampled at {setting}: {advice}" for setting, n in odd.items()]
 
 
+_FOURFOLD = 4
+"""A group whose answers differ in length by so much is worth a line: a rule of thumb."""
+
+
+def length_warnings(shares: Iterable[Sequence[TokenWeight]], options: Options) -> list[str]:
+    """A warning about the group of a job whose answers have the most different lengths, where each counts alike.
+
+    With `loss_aggregation: sequence_mean` the tokens of a short answer weigh more than those of a long one.
+    """
+    if options.loss_aggregation != "sequence_mean" or options.custom_loss:
+        return []
+    trained = [[share.tokens for share in group if share.reason is None] for group in shares]
+    ends = [(min(tokens), max(tokens)) for tokens in trained if tokens]
+    least, most = max(ends, key=lambda pair: pair[1] / pair[0], default=(1, 1))
+    if most < _FOURFOLD * least:
+        return []
+    times = f"{most / least:.2g}" if most < 10 * least else f"{most / least:,.0f}"  # the weight is 1 / tokens
+    lengths = f"answers of {least:,} and {most:,} tokens"
+    return [f"{lengths}: a token of the first counts {times} times -> loss_aggregation: token_mean"]
+
+
 def lag_warnings(sampled: Mapping[int, int], begins: int, collection: str, *, recomputes: bool = False) -> list[str]:
     """Warnings about off-policy completions, sampled from older checkpoints than the one that a job trains from.
 

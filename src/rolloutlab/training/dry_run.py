@@ -90,10 +90,10 @@ class FineTuningCheck:
         self._lack = wanted.config.lacks_rates(self.steps)
 
     def report(self) -> list[str]:
-        """`412 conversations, 38,000 tokens in 17 rows`, then a line per reason for the rest, then warnings."""
+        """`412 conversations, 38,000 tokens in 17 steps`, then a line per reason for the rest, then warnings."""
         file = self.file
         what = f"{count(file.trainable, 'conversation')}, {count(file.tokens, 'token')}"
-        lines = [f"{what} in {count(self.steps, 'row')}"]
+        lines = [f"{what} in {count(self.steps, 'step')}"]
         for reason, number in file.reasons.items():
             why, _ = explained(reason, self._names)
             names = file.skipped.get(reason, [])

@@ -6,12 +6,13 @@ from threading import Lock
 from typing import Any
 
 from rolloutlab.errors import NotFoundError, RolloutlabError
+from rolloutlab.objective.algorithms import ALGORITHM, ALGORITHMS, expand
 from rolloutlab.objective.option_docs import OPTIONS, contradictions, effects, proper_name, read, written
 from rolloutlab.settings import Price
 from rolloutlab.training.dry_run import DryRun, training_cost
 from rolloutlab.training.job import Job
 from rolloutlab.training.refusals import refusals
-from rolloutlab.training.submission import Submission, check_options
+from rolloutlab.training.submission import Submission, bounds_of, check_options, one_bound
 from rolloutlab.trajectories.collection import Collection
 from rolloutlab.widgets import form as render
 from rolloutlab.widgets.base import NotebookView
@@ -49,7 +50,7 @@ class TrainingForm(NotebookView):
         self._gathered: tuple[object, Submission] | None = None
         self._submit = submit
         self._price = price
-        self._texts = _texts(given)
+        self._texts = self._filled(given)
         self._job: Job | None = None
         self._submitting = Lock()
         listen(self._edited)
@@ -106,6 +107,7 @@ class TrainingForm(NotebookView):
         job = self._job
         return {
             "options": render.controls(),
+            "algorithms": {name: self._filled({ALGORITHM: name}) for name in ALGORITHMS},
             "texts": dict(self._texts),
             "outlook": self._outlook_json(),
             "job": job.state() if job else None,
@@ -119,6 +121,14 @@ class TrainingForm(NotebookView):
         """Submit what is in the fields of a browser: the job's state."""
         self._fill(texts)
         return self.submit().state()
+
+    def _filled(self, given: Mapping[str, Any]) -> dict[str, str]:
+        """The texts of the fields for some options and an algorithm; what it divides by is left empty if not known.
+
+        InputError: an option is unknown, or the algorithm.
+        """
+        check_options(given, names_only=True)
+        return _texts(expand(given, lambda: one_bound(bounds_of(self._collections))).options)
 
     def _fill(self, texts: Mapping[str, Any]) -> None:
         if self._job is None:
@@ -157,7 +167,7 @@ class TrainingForm(NotebookView):
         wrong |= (refused := refusals(submission.config, submission.engine))
         blocked += [f"{name}: {why}" for name, why in refused.items()]
         cost = training_cost(self._price(), check.trainable_tokens)
-        report, notes = (*submission.report(), *cost), _by_option(valid, check.trainable_groups)
+        report, notes = (*submission.report(), *cost), _by_option(valid, submission)
         return Outlook(self.cell, submission.model, report, render.spread(check), wrong, notes, "; ".join(blocked))
 
     def __repr__(self) -> str:
@@ -175,8 +185,9 @@ def _texts(given: Mapping[str, Any]) -> dict[str, str]:
     return {name: texts[name] for name in OPTIONS if texts.get(name)}
 
 
-def _by_option(given: Mapping[str, Any], groups: int | None = None) -> dict[str, list[str]]:
+def _by_option(given: Mapping[str, Any], submission: Submission | None = None) -> dict[str, list[str]]:
     notes: dict[str, list[str]] = {}
-    for name, sentence in effects(given, groups):
+    known = (submission.check.trainable_groups, submission.truncated) if submission else ()
+    for name, sentence in effects(given, *known):
         notes.setdefault(name, []).append(sentence)
     return notes

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from rolloutlab.api import training
 from rolloutlab.api.http.client import HttpClient
-from rolloutlab.api.job_state import STATUS, job_progress, since_restart, status, step_made
+from rolloutlab.api.job_state import STATUS, fraction_done, job_progress, since_restart, status, step_made
 from rolloutlab.api.kinds import kind_of
 from rolloutlab.api.wire.training import ENDINGS, Event
 from rolloutlab.errors import JobFailedError, NotFoundError, NotOfferedError, RolloutlabError, interrupted
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
 
 
 class Clock:
-    """Estimates the time left from the rows that are done. Rows done before its first update do not count."""
+    """Estimates the time left from the rows that are done, also in part. What its first update has does not count."""
 
     def __init__(self) -> None:
-        self._first: tuple[float, int] | None = None
-        self._last: tuple[float, int] | None = None
+        self._first: tuple[float, float] | None = None
+        self._last: tuple[float, float] | None = None
 
-    def update(self, done: int) -> None:
+    def update(self, done: float) -> None:
         if done and (self._last is None or done > self._last[1]):
             self._last = (monotonic(), done)
             self._first = self._first or self._last
 
-    def left(self, done: int, rows: int | None) -> float | None:
+    def left(self, done: float, rows: int | None) -> float | None:
         """Seconds until all rows are done; None where there is no estimate."""
         if not rows or self._first is None or self._last is None or self._last[1] == self._first[1]:
             return None
@@ -89,8 +89,7 @@ class EventReader:
     @property
     def left(self) -> float | None:
         """Seconds until the job has ended, if the pace is known."""
-        done, rows, _ = job_progress(self.events)
-        return self._clock.left(done, rows)
+        return self._clock.left(fraction_done(self.events), job_progress(self.events)[1])
 
     async def read(self, address: Address) -> bool:
         """Poll once; whether there were new events."""
@@ -148,7 +147,7 @@ class EventReader:
         self.events += new
         if restarted:
             self._clock = Clock()
-        self._clock.update(job_progress(self.events)[0])
+        self._clock.update(fraction_done(self.events))
         self._on_events(before)
 
 
@@ -254,7 +253,7 @@ class Job(NotebookView):
         with Progress(f"training {self.model}", visible=progress, view=live) as bar:
             self._waits = True
             try:
-                self._http.run(self._reader.follow(address), lambda: bar.update(*job_progress(self._events)))
+                self._http.run(self._reader.follow(address), lambda: self._update(bar))
             except KeyboardInterrupt as error:
                 short = self.id[:8]
                 interrupted(error, "the job goes on", f"%job {short} --wait follows it, %job {short} --cancel ends it")
@@ -265,8 +264,13 @@ class Job(NotebookView):
                     bar.leave()
                     self.follow()
 
+    def _update(self, bar: Progress) -> None:
+        done, rows, note = job_progress(self._events)
+        part = fraction_done(self._events) - done
+        bar.update(done, rows, render.step_under_way(self._events) or note, part=part)
+
     def cancel(self) -> "Job":
-        """Have the service end the job at its next row; its step then does not count."""
+        """Have the service end the job, also within a gradient step; it then makes no checkpoint."""
         self._http.run(training.cancel_job(self._http, self._find(True), self.id))
         return self
 

@@ -194,9 +194,9 @@ class LabJobs:
         return max((checkpoint.step for checkpoint in listed), default=None)
 
     def _ended(self, job_id: str, events: Sequence[wire.Event]) -> None:
-        """Record the last status of a job, and all events."""
+        """Record the last status of a job, and all events but those about a part of a step, as it is over."""
         self._lab().jobs.set_status(job_id, status(events), step_made(events))
-        self._lab().jobs.keep_events(job_id, events)
+        self._lab().jobs.keep_events(job_id, [event for event in events if event.type != "step_progress"])
 
     def _name_now(self, label: str) -> str:
         """The present name of a collection; the old one if it was deleted or renamed since."""

@@ -20,7 +20,7 @@ from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import Group
 from rolloutlab.training.loop_steps import LoopSteps, again_name, held_out_name
 from rolloutlab.training.measures import Measure, measure
-from rolloutlab.training.submission import checked_config
+from rolloutlab.training.submission import checked_config, expanded
 from rolloutlab.trajectories.collection import Collection, members_of
 from rolloutlab.trajectories.judge import Judge
 from rolloutlab.trajectories.tables import data_frame
@@ -217,7 +217,8 @@ def run_loop(
     raised after the finished rounds are shown. default_rate: the policy's learning rate, if
     known. Arguments and errors: `Session.loop`.
     """
-    options = settle(checked_config(steps.options or {}))
+    bounds = {steps.name: steps.sampling.get("max_tokens") if jobs else 1}  # without jobs nothing is divided by it
+    options = settle(checked_config(expanded(steps.options or {}, bounds).options))
     check_counts(jobs=jobs, every=every, patience=patience)
     limit = steps.sampling.get("limit")
     steps.check()

@@ -5,6 +5,8 @@ from rolloutlab.api.wire.fine_tuning import SFTTrainingConfig
 from rolloutlab.api.wire.training import ExperimentalTrainingConfig
 from rolloutlab.connection import Connector
 from rolloutlab.errors import InputError
+from rolloutlab.objective.algorithms import AS_TYPED, Expanded
+from rolloutlab.objective.option_docs import OPTIONS
 from rolloutlab.objective.options import not_honoured
 from rolloutlab.settings import Address
 
@@ -16,13 +18,23 @@ def refusals(config: Config, engine: EngineStatus | None) -> dict[str, str]:
     return {name: engine.refusal(name) for name in not_honoured(config, engine.unsupported)} if engine else {}
 
 
-def refusal_lines(config: Config, engine: EngineStatus | None) -> list[str]:
-    """The same for a report."""
-    return [f"no job can begin: {why} -> leave it out" for why in refusals(config, engine).values()]
+def refusal_lines(config: Config, engine: EngineStatus | None, given: Expanded = AS_TYPED) -> list[str]:
+    """The same for a report. given: how the options were given."""
+    return [f"no job can begin: {why} -> {_hint(name, given)}" for name, why in refusals(config, engine).items()]
 
 
-def check_honoured(config: Config, connector: Connector, address: Address) -> None:
+def check_honoured(config: Config, connector: Connector, address: Address, given: Expanded = AS_TYPED) -> None:
     """InputError where the engine of a service refuses a job; it may have another one since it was first asked."""
     if refusals(config, connector.engine(address)):
-        for why in refusals(config, connector.engine(address, again=True)).values():
-            raise InputError(why, hint="leave it out")
+        refused = refusals(config, connector.engine(address, again=True))
+        hints = dict.fromkeys(_hint(name, given) for name in refused)
+        if refused:
+            raise InputError("; ".join(refused.values()), hint="; ".join(hints))
+
+
+def _hint(name: str, given: Expanded) -> str:
+    """What to type about a refused option: its default, where an algorithm has set it."""
+    if name not in given.own:
+        return "leave it out"
+    name = "loss_aggregation" if name == "loss_scale_factor" else name  # which comes and goes with it
+    return f"{name}: {OPTIONS[name].default}"

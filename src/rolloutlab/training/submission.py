@@ -4,7 +4,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 from uuid import UUID
 
 from rolloutlab.api.training import deliver, never_arrived
@@ -14,20 +14,23 @@ from rolloutlab.api.wire.trajectories import TrajectoryGroup
 from rolloutlab.connection import Connector
 from rolloutlab.errors import InputError, NothingTrainsError, RolloutlabError
 from rolloutlab.objective.advantages import Member
+from rolloutlab.objective.algorithms import ALGORITHM, AS_TYPED, Expanded, expand
 from rolloutlab.objective.credit import ENVIRONMENT, misses_turns, turn_rewards
-from rolloutlab.objective.option_docs import beyond_specification, contradictions, problems, rate_warnings
-from rolloutlab.objective.options import settle
+from rolloutlab.objective.option_docs import OPTIONS, beyond_specification, contradictions, problems, rate_warnings
+from rolloutlab.objective.options import Options, settle
 from rolloutlab.objective.preflight import (
     Preflight,
     Seat,
     count,
     lag_warnings,
+    length_warnings,
     no_text,
     odd_settings,
     preflight,
     setting_warnings,
 )
 from rolloutlab.objective.splits import sequences_of, split_note, split_warnings
+from rolloutlab.objective.steps import DEFAULT_GROUPS, plan_steps, step_words
 from rolloutlab.sampling.split import HELD_OUT
 from rolloutlab.settings import Address
 from rolloutlab.store.jobs import SubmittedJobs
@@ -58,7 +61,8 @@ class Submission:
     its checkpoints; origins: where each of these is, by its name. turn_rewards: how many of `members` have some;
     turns_missed: how many have a reward that does not count them once. begins: the checkpoint that the job would start
     from, if known. embedded: whether the embedded service is in use. trains: whether the service in use does, as far as
-    is known. default_rate: the policy's learning rate, if known.
+    is known. default_rate: the policy's learning rate, if known. expanded: the options as given, with those of an
+    algorithm.
     """
 
     model: str
@@ -80,15 +84,35 @@ class Submission:
     engine: EngineStatus | None = None
     trains: bool = True
     default_rate: float | None = None
+    expanded: Expanded = AS_TYPED
 
     def report(self) -> list[str]:
-        """What would train and why the rest would not, line by line."""
+        """What would train, in which steps, and why the rest would not, line by line."""
         ends = {seat.name: seat.end for group in self.seats for seat in group if seat.end}
-        return self.check.words(self.names[0], trains=self.trains, ends=ends)
+        headline, *rest = self.check.words(self.names[0], trains=self.trains, ends=ends)
+        algorithm = str(self.expanded)
+        return [headline, *self._steps(), *([algorithm] if algorithm else []), *rest]
+
+    def _steps(self) -> list[str]:
+        """How the job is divided into steps; nothing where there are none."""
+        check, options, groups = self.check, settle(self.config), self.check.trainable_groups
+        if not (self.trains and groups):
+            return []
+        size = self.engine.groups_per_step if self.engine else None
+        if size is None and (self.engine or not self.embedded):
+            return ["steps: as the service divides"]
+        size = size if options.groups_per_step is None else options.groups_per_step
+        sizes = DEFAULT_GROUPS if size is None else (size,)
+        numbers = list(dict.fromkeys(len(plan_steps(groups, each)) for each in sizes))
+        if len(numbers) > 1:  # the embedded service does not run: the size of its policy is not known
+            small, large = numbers
+            return [f"{small} steps of a policy under 20M parameters, {large} above; known once the service runs"]
+        of_all = check.trainable_trajectories, check.trainable_tokens
+        return [step_words(groups, numbers[0], *of_all, epochs=options.epochs)]
 
     def under(self, options: Mapping[str, Any]) -> "Submission":
         """The same trajectories, as they were gathered, with other options; InputError when an option is wrong."""
-        return self._checked(checked_config(options), self.begins)
+        return replace(self, expanded=Expanded(dict(options)))._checked(checked_config(options), self.begins)
 
     def beginning(self, start: Start | None) -> "Submission":
         """The same for a job that starts from this checkpoint; None where it is not known."""
@@ -101,25 +125,44 @@ class Submission:
     def with_loss(self, digest: str) -> "Submission":
         """The same with a loss of the user's own, by the hash of its source; InputError: it replaces a given option."""
         config = self.config.model_copy(update={"custom_loss": digest})
+        wrong = [name for name, _, _ in contradictions(config.to_wire())]
+        if own := ", ".join(name for name in wrong if name in self.expanded.own):
+            why = f"algorithm: {self.expanded.name} sets {own}, which a loss of one's own replaces"
+            raise InputError(why, hint="leave out algorithm")
         _check_together(config.to_wire())
         return self._checked(config, self.begins)
 
     def _checked(self, config: ExperimentalTrainingConfig, begins: Start | None) -> "Submission":
         settled = settle(config)
         warnings = [*_source_warnings(self.sources, self.model, begins), *self.warnings]
-        warnings += [*honoured(config, embedded=self.embedded), *refusal_lines(config, self.engine)]
+        warnings += [
+            *honoured(config, self.engine, embedded=self.embedded),
+            *refusal_lines(config, self.engine, self.expanded),
+        ]
         warnings += rate_warnings(settled.learning_rate or 0.0, self.default_rate)
         warnings += _turn_warnings(config, self.members, self.turn_rewards, self.turns_missed, self.names[0])
         if begins is not None:
             recomputes = settled.precalculate_logprobs and not settled.truncated_importance_sampling
             warnings += lag_warnings(self.sampled, begins.step, self.names[0], recomputes=recomputes)
         check = preflight(self.members, settled, self.check.unscored, warnings)
+        check = replace(check, warnings=(*check.warnings, *self._length_warnings(check, settled)))
         return replace(self, config=config, check=check, begins=begins)
+
+    def _length_warnings(self, check: Preflight, options: Options) -> list[str]:
+        """See `length_warnings`; what to type is left out where the engine would refuse it."""
+        lines = length_warnings(check.shares, options)
+        refused = self.engine is not None and "loss_aggregation" in self.engine.unsupported
+        return [line.partition(" -> ")[0] for line in lines] if refused else lines
 
     def stale(self) -> list[str]:
         """The names of what would train of older checkpoints than the one that the job starts from."""
         trained = (share.member.name for share in self.check.all_shares() if share.reason is None)
         return [name for name in trained if name in self.origins and self.origins[name].step < self.first_step]
+
+    @property
+    def truncated(self) -> int:
+        """How many scored trajectories end with an answer that was cut off at the token limit."""
+        return sum(member.truncated for group in self.members for member in group)
 
     @property
     def first_step(self) -> int:
@@ -138,8 +181,13 @@ class Submission:
         return replace(self, check=replace(self.check, warnings=(*self.check.warnings, *lines)))
 
     def to_job(self, model_id: str) -> CreateTrainingJob:
-        """The job but for its groups: `groups` are too large to be held at once."""
-        return CreateTrainingJob(model_id=UUID(model_id), trajectory_groups=[], experimental_config=self.config)
+        """The job but for its groups: `groups` are too large to be held at once.
+
+        What other services do not know is sent only where it differs from its default.
+        """
+        sent = {n: v for n, v in self.config.to_wire().items() if n not in OPTIONS or not _goes_without_saying(n, v)}
+        config = ExperimentalTrainingConfig.model_validate(sent)
+        return CreateTrainingJob(model_id=UUID(model_id), trajectory_groups=[], experimental_config=config)
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -236,6 +284,10 @@ def _turn_warnings(
     return [f"{without}: each turn of {'it' if lacking == 1 else 'them'} has the whole reward to go"]
 
 
+def _goes_without_saying(name: str, value: Any) -> bool:
+    return not OPTIONS[name].specified and OPTIONS[name].is_default(value)
+
+
 def _seat(trajectory: StoredTrajectory) -> Seat:
     histories = trajectory.histories()
     sequences, split = sequences_of(histories), split_note(histories)
@@ -251,14 +303,17 @@ def _end(trajectory: StoredTrajectory) -> str:
 
 
 def check_options(options: Mapping[str, Any], *, names_only: bool = False) -> None:
-    """InputError where options are unknown or, unless `names_only`, out of range; the message names every one."""
+    """InputError where options or their algorithm are unknown or, unless `names_only`, out of range; it names each.
+
+    Whether valid ones go together is checked by `checked_config`, which has those that an algorithm stands for.
+    """
     if not isinstance(options, Mapping):
         raise InputError(f"options are a dict, not a {type(options).__name__}", hint='{"learning_rate": 2e-3}')
-    if wrong := problems(dict.fromkeys(options) if names_only else options):
+    if names_only:
+        options = {name: value if name == ALGORITHM else None for name, value in options.items()}
+    if wrong := problems(options):
         messages, hints = zip(*wrong, strict=True)
         raise InputError("; ".join(messages), hint="; ".join(dict.fromkeys(hints)))
-    if not names_only:
-        _check_together(options)
 
 
 def _check_together(options: Mapping[str, Any]) -> None:
@@ -266,18 +321,55 @@ def _check_together(options: Mapping[str, Any]) -> None:
         raise InputError(f"{name}: {why}", hint=hint)
 
 
-def honoured(config: ExperimentalTrainingConfig, *, embedded: bool) -> list[str]:
-    """A line on the options that the specification of the hosted service does not have, and who honours them."""
-    if not (names := ", ".join(beyond_specification(config.to_wire()))):
+def honoured(
+    config: ExperimentalTrainingConfig, engine: EngineStatus | None = None, *, embedded: bool = False
+) -> list[str]:
+    """A line on the options that the specification of the hosted service does not have, and who honours them.
+
+    Those that the engine refuses have a line of their own.
+    """
+    refused = engine.unsupported if engine else {}
+    if not (names := ", ".join(name for name in beyond_specification(config.to_wire()) if name not in refused)):
         return []
     if embedded:
         return [f"{names}: honoured by the embedded service, not in the specification of a hosted one"]
+    if engine and engine.groups_per_step is not None:
+        return [f"{names}: honoured by this service, as it is rolloutlab's, not in the specification of a hosted one"]
     return [f"{names}: not in the specification, so this service may ignore it -> %connect embedded honours it"]
 
 
-def checked_config(options: Mapping[str, Any]) -> ExperimentalTrainingConfig:
-    """The options of a job; InputError as of `check_options`."""
+def expanded(options: Mapping[str, Any], bounds: Mapping[str, int | None]) -> Expanded:
+    """Checked options, with those that the name of an algorithm among them stands for.
+
+    bounds: of the tokens of an answer, by what was sampled; None where there is none, or none is known.
+
+    Raises:
+        InputError: as of `check_options`, or there is not one bound, and the algorithm divides by it.
+    """
     check_options(options)
+    return expand(options, lambda: one_bound(bounds) or _refuse_bounds(options, bounds))
+
+
+def bounds_of(collections: Iterable[Collection]) -> dict[str, int | None]:
+    """The `max_tokens` that each collection was sampled with, by its name."""
+    return {each.name: (each.stored.plan or {}).get("max_tokens") for each in collections}
+
+
+def one_bound(bounds: Mapping[str, int | None]) -> int | None:
+    """The bound that all have; None where they have none, or several."""
+    return next(iter(bounds.values())) if len(set(bounds.values())) == 1 else None
+
+
+def _refuse_bounds(options: Mapping[str, Any], bounds: Mapping[str, int | None]) -> NoReturn:
+    have = ", ".join(f"{name} has {most or 'none'}" for name, most in bounds.items())
+    why = f"algorithm: {options[ALGORITHM]} divides by the max_tokens of what was sampled, and {have}"
+    raise InputError(why, hint=f"loss_scale_factor: {max((most for most in bounds.values() if most), default=512)}")
+
+
+def checked_config(options: Mapping[str, Any]) -> ExperimentalTrainingConfig:
+    """The options of a job; InputError as of `check_options`, or where they do not go together."""
+    check_options(options)
+    _check_together(options)
     return ExperimentalTrainingConfig.model_validate(dict(options))
 
 
@@ -293,7 +385,8 @@ def prepare(
     """
     submission = gather(collections, options, model, text_only)
     if not submission.check.trainable_trajectories:
-        reasons = [line.partition(" -> ") for line in submission.report()[1:]]
+        report = submission.check.words(submission.names[0], trains=submission.trains)
+        reasons = [line.partition(" -> ") for line in report[1:]]
         why = "; ".join(reason for reason, _, _ in reasons) or "it holds no trajectories"
         hint = reasons[0][2] if reasons else f"%%chat {submission.names[0]}"
         raise NothingTrainsError(f"nothing in {', '.join(submission.names)} would train: {why}", hint=hint)
@@ -308,9 +401,11 @@ def gather(
     Raises:
         InputError: an option is wrong. NothingTrainsError: there is no collection.
     """
-    config = checked_config(options)
+    check_options(options)
     if not collections:
         raise NothingTrainsError("no collection is given: nothing would train", hint="%%train NAME")
+    given = expanded(options, bounds_of(collections))
+    config = checked_config(given.options)
     read = _Read()
     for collection in collections:
         weights = collection.weights_of(ENVIRONMENT)
@@ -350,7 +445,7 @@ def gather(
         read.turn_rewards,
         read.turns_missed,
     )
-    return Submission(model, names, labels, config, *gathered, embedded=text_only)
+    return Submission(model, names, labels, config, *gathered, embedded=text_only, expanded=given)
 
 
 def gather_for(models: Models, collections: Sequence[Collection], options: Mapping[str, Any]) -> Submission:
@@ -369,7 +464,7 @@ def submit(submission: Submission, jobs: SubmittedJobs, connector: Connector, ad
         BrokenOffError: the response was lost, and the job may train; it stays in `jobs`. InputError: the engine of the
         service does not honour an option. Other errors as of `deliver`.
     """
-    check_honoured(submission.config, connector, address)
+    check_honoured(submission.config, connector, address, submission.expanded)
     http, options = connector.http, submission.config.to_wire()
     job = submission.to_job(model_id)
     return recorded(

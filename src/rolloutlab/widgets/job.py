@@ -7,10 +7,19 @@ from statistics import fmean, median
 from types import MappingProxyType
 from typing import Any
 
-from rolloutlab.api.job_state import gradient_steps, job_progress, last_value, since_restart, status
+from rolloutlab.api.job_state import (
+    fraction_done,
+    gradient_steps,
+    job_progress,
+    last_value,
+    since_restart,
+    status,
+    within_step,
+)
 from rolloutlab.api.wire.training import ENDINGS, Event, ExperimentalTrainingConfig
 from rolloutlab.objective.options import settle
 from rolloutlab.objective.preflight import count, explained
+from rolloutlab.objective.steps import short, step_words
 from rolloutlab.sanitize import escape_control_chars
 from rolloutlab.widgets.dry_run import with_fix
 from rolloutlab.widgets.html import Words, html_table, paragraphs, title
@@ -218,7 +227,8 @@ PLOTTED = ("reward", "loss", "entropy", "grad_norm")
 def text(model: str, events: Sequence[Event], options: Options = _NONE) -> str:
     """The job as plain text. options: as recorded in the lab."""
     events = since_restart(events)
-    lines = [_heading(model, events), *_reasons(events, options)]
+    divided = [f"  {division}"] if (division := _division(events, options)) else []
+    lines = [_heading(model, events), *divided, *_reasons(events, options)]
     steps = gradient_steps(events)
     if steps:
         lines.append("  " + "  ".join(f"{name} {_number(value)}" for name, value in _figures(steps).items()))
@@ -228,7 +238,8 @@ def text(model: str, events: Sequence[Event], options: Options = _NONE) -> str:
 def html(model: str, events: Sequence[Event], options: Options = _NONE) -> str:
     """The job as HTML; its course as a picture that needs no script."""
     events = since_restart(events)
-    parts: list[str] = [title(_heading(model, events)), paragraphs(line.strip() for line in _reasons(events, options))]
+    lines = [_division(events, options), *_reasons(events, options)]
+    parts: list[str] = [title(_heading(model, events)), paragraphs(line.strip() for line in lines if line)]
     steps = gradient_steps(events)
     if figures := _figures(steps):
         parts.append(html_table(list(figures), [[_number(value) for value in figures.values()]]))
@@ -253,6 +264,8 @@ def head(
         "ended": bool(events) and events[-1].type in ENDINGS,
         "model": escape_control_chars(model),
         "done": done,
+        "part": fraction_done(events) - done,
+        "within": _within(events),
         "rows": rows,
         "made": None if made is None else escape_control_chars(f"{model}@{made}"),
         "facts": _facts(events, options),
@@ -280,8 +293,32 @@ def _heading(model: str, events: Sequence[Event]) -> str:
     done, rows, _ = job_progress(events)
     made = [event.data["step"] for event in events if event.type == "checkpoint_saved"]
     became = f" -> {model}@{made[-1]}" if made else ""
-    steps = "" if rows is None else f", {done} of {count(rows, 'gradient step')}"
-    return f"job on {model}: {status(events)}{steps}{became}"
+    steps = "" if rows is None else f"{done} of {count(rows, 'gradient step')}"
+    where = step_under_way(events) or steps
+    return f"job on {model}: {status(events)}{', ' * bool(where)}{where}{became}"
+
+
+def step_under_way(events: Sequence[Event]) -> str:
+    """`step 1 of 2, 40k of 96k tokens`; nothing where that is not reported."""
+    done, rows, _ = job_progress(events)
+    within = _within(events)
+    return f"step {done + 1:,}{f' of {rows:,}' if rows else ''}, {within}" if within else ""
+
+
+def _within(events: Sequence[Event]) -> str:
+    """`40k of 96k tokens`."""
+    return f"{short(within[0])} of {short(within[1])} tokens" if (within := within_step(events)) else ""
+
+
+def _division(events: Sequence[Event], options: Options) -> str:
+    """`2 steps of 8 groups (64 completions, ≈ 96k tokens each)`; nothing where the service divides in its own way."""
+    rows = last_value(events, "training_started", "num_sequences")
+    names = ("trainable_groups", "trainable_trajectories", "trainable_tokens")
+    groups, answers, tokens = (last_value(events, "preflight", name) for name in names)
+    epochs = options.get("epochs") or 1
+    if last_value(events, "preflight", "advantage_scale") is None or not (rows and groups):
+        return ""
+    return step_words(groups, max(1, rows // epochs), answers, tokens, epochs)
 
 
 def _reasons(events: Sequence[Event], options: Options) -> list[str]:
@@ -328,6 +365,8 @@ def _facts(events: Sequence[Event], options: Options) -> list[tuple[str, str]]:
             sequences, trajectories = (event.data.get(name) for name in ("sequences", "trainable_trajectories"))
             if isinstance(sequences, int) and isinstance(trajectories, int) and sequences > trajectories:
                 facts.append(("sequences that they are", f"{sequences:,}"))
+    if division := _division(events, options):
+        facts.append(("divided into", division))
     rate = last_value(events, "training_started", "learning_rate")
     rates = options.get("learning_rate")
     if isinstance(rates, list) and len(set(rates)) > 1:  # one for each step

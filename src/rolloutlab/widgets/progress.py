@@ -28,15 +28,18 @@ class Progress:
         self._view = view
         self._stays = False
 
-    def update(self, done: int, total: int | None, note: str = "", text: str = "") -> None:
-        """Show that `done` of `total` (None: unknown) is done, and the text that has come so far."""
+    def update(self, done: int, total: int | None, note: str = "", text: str = "", part: float = 0) -> None:
+        """Show that `done` of `total` (None: unknown) is done, and the text that has come so far.
+
+        part: of the next one, for the bar alone.
+        """
         if not self._visible or time.monotonic() - self._begun < _DELAY:
             return
         of = f"{done:,}" if total is None else f"{done:,} of {total:,}"
         line = f"{self._title}: {of}  {text[-_MAX_WIDTH:] or note}"
         if line != self._line:
             self._line = line
-            self._show(line, done, total)
+            self._show(line, done + part, total)
 
     def step(self, what: str, done: int, total: int) -> None:
         """As `update`, for work of several steps: what is done, and how many of how many."""
@@ -67,7 +70,7 @@ class Progress:
             if self._last_line and self._visible:
                 print(self._last_line)
 
-    def _show(self, line: str, done: int, total: int | None) -> None:
+    def _show(self, line: str, done: float, total: int | None) -> None:
         bar = _Bar(line, f'<progress value="{done}" max="{total}"></progress>' if total else "<progress></progress>")
         if self._display is not None:
             if not self._view:

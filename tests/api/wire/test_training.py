@@ -176,6 +176,13 @@ OPTIONAL = {
     f"{CONFIG}.kl_ref_step": "integer",
     f"{CONFIG}.truncated_importance_sampling": "number",
     f"{CONFIG}.credit": "constant",
+    f"{CONFIG}.groups_per_step": "integer",
+    f"{CONFIG}.epochs": "integer",
+    f"{CONFIG}.loss_aggregation": "constant",
+    f"{CONFIG}.loss_scale_factor": "number",
+    f"{CONFIG}.mask_truncated": "boolean",
+    f"{CONFIG}.max_grad_norm": "number",
+    f"{CONFIG}.weight_decay": "number",
     f"{CONFIG}.custom_loss": "constant",
 }
 

@@ -1,5 +1,7 @@
 """What computes below a service: an extension of rolloutlab's own service."""
 
+from collections.abc import Iterable
+
 from rolloutlab.api.wire.base import Wire
 from rolloutlab.settings import ModelSettings
 
@@ -21,14 +23,22 @@ class EngineStatus(Wire):
     sft_learning_rate: float | None = None
     groups_per_step: int | None = None
 
+    def without(self, options: Iterable[str], why: str) -> "EngineStatus":
+        """The same, which does not honour these options either."""
+        return self.model_copy(update={"unsupported": {**dict.fromkeys(options, why), **self.unsupported}})
+
     def lines(self) -> list[str]:
-        """`engine ray: device cpu, nodes 2`, a line for each option that it does not honour, one for all settings.
+        """`engine ray: device cpu, nodes 2`, lines about what it does not honour, by reason, one for all settings.
 
         Then the notes about the policy.
         """
         what = ", ".join(f"{name} {value}" for name, value in self.status.items())
         lines = [f"engine {self.name}{f': {what}' if what else ''}"]
-        lines += [self.refusal(name) for name in self.unsupported if name not in ModelSettings.model_fields]
+        names: dict[str, list[str]] = {}
+        for name, why in self.unsupported.items():
+            if name not in ModelSettings.model_fields:
+                names.setdefault(why, []).append(name)
+        lines += [f"the engine {self.name} does not honour {', '.join(each)}: {why}" for why, each in names.items()]
         settings = ", ".join(name for name in self.unsupported if name in ModelSettings.model_fields)
         lines += [f"the engine {self.name} does not honour the settings {settings}"] if settings else []
         return [*lines, *self.notes]

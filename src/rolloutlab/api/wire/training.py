@@ -8,7 +8,14 @@ from pydantic import AliasChoices, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from rolloutlab.api.wire.base import Boolean, DateTime, Integer, Items, Number, Wire
-from rolloutlab.api.wire.levels import LARGEST_STEP, MOST_EPOCHS, Credit, ImportanceSamplingLevel, LossAggregation
+from rolloutlab.api.wire.levels import (
+    LARGEST_STEP,
+    MOST_EPOCHS,
+    MOST_GROUPS,
+    Credit,
+    ImportanceSamplingLevel,
+    LossAggregation,
+)
 from rolloutlab.api.wire.trajectories import TrajectoryGroup
 
 NAME = r"^[\w.-]+$"
@@ -43,7 +50,7 @@ class ExperimentalTrainingConfig(Wire):
     kl_ref_step: Integer | None = Field(default=None, ge=0, le=LARGEST_STEP)
     truncated_importance_sampling: Number | None = Field(default=None, ge=0)
     credit: Credit | None = None
-    groups_per_step: Integer | None = Field(default=None, ge=0)
+    groups_per_step: Integer | None = Field(default=None, ge=0, le=MOST_GROUPS)
     epochs: Integer | None = Field(default=None, ge=1, le=MOST_EPOCHS)
     loss_aggregation: LossAggregation | None = None
     loss_scale_factor: Number | None = Field(default=None, gt=0)

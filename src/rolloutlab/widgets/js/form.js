@@ -7,6 +7,7 @@ import { frame, h, number, refusal, statusLine } from "./kit/dom.js";
 import { jobView } from "./job/view.js";
 
 const PAUSE = 180;
+const AS_TYPED = "as typed";
 
 function render({ model, el }) {
   const state = model.get("state");
@@ -15,7 +16,8 @@ function render({ model, el }) {
   const prefix = `rl-${Math.random().toString(36).slice(2)}`;
   const fields = state.options.map((option) => field(option, state.texts[option.name] ?? "", prefix, () => typed()));
   const reset = h("button", { type: "button", onclick: () => defaults() }, "All defaults");
-  const set = h("fieldset", {}, h("legend", {}, "Options"), fields.map((each) => each.element), reset);
+  const algorithm = algorithmChoice(state.algorithms, fields, prefix, () => typed());
+  const set = h("fieldset", {}, h("legend", {}, "Options"), algorithm.element, fields.map((each) => each.element), reset);
   const outlook = outlookView(() => submit());
   const place = h("div", { class: "rl-submitted" });
   const title = h("h3");
@@ -37,6 +39,7 @@ function render({ model, el }) {
   };
   const typed = () => {
     state.texts = texts();
+    algorithm.update();
     lookSoon();
   };
   const lookSoon = () => {
@@ -61,7 +64,7 @@ function render({ model, el }) {
     if (again) look();
   };
   const defaults = () => {
-    fields.forEach((each) => each.clear());
+    fields.forEach((each) => each.fill(""));
     typed();
   };
   const submitted = (started) => {
@@ -87,6 +90,7 @@ function render({ model, el }) {
   kernel.on("changed", () => lookSoon());
   kernel.on("submitted", ({ job: started }) => submitted(started));
   kernel.onSilence((silent) => outlook.silence(silent));
+  algorithm.update();
   show(state.outlook);
   if (state.job) submitted(state.job);
   else look();
@@ -128,14 +132,49 @@ function field(option, text, prefix, typed) {
     name: option.name,
     element,
     text: () => control.value.trim(),
-    clear() {
-      control.value = "";
+    fill(value) {
+      control.value = value;
     },
     tell(problem, remarks = []) {
       element.classList.toggle("rl-set", Boolean(control.value.trim()));
       control.setAttribute("aria-invalid", String(Boolean(problem)));
       wrong.textContent = problem ?? "";
       notes.textContent = remarks.join("; ");
+    },
+  };
+}
+
+/** A choice that fills in the options of an algorithm, and shows which one's they are: none's, or as typed. */
+function algorithmChoice(algorithms, fields, prefix, typed) {
+  const names = Object.keys(algorithms);
+  const known = new Set(names.flatMap((name) => Object.keys(algorithms[name])));
+  const theirs = fields.filter(({ name }) => known.has(name));
+  const text = (name, option) => algorithms[name]?.[option] ?? "";
+  const isOf = (name) => theirs.every((each) => each.text() === text(name, each.name));
+  const id = `${prefix}-algorithm`;
+  const fill = () => {
+    theirs.forEach((each) => each.fill(text(control.value, each.name)));
+    typed();
+  };
+  const control = h(
+    "select",
+    { id, onchange: fill, "aria-describedby": `${id}-does` },
+    h("option", { value: "" }, "default"),
+    names.map((name) => h("option", { value: name }, name)),
+    h("option", { value: AS_TYPED, hidden: true }, "as typed"),
+  );
+  const does = h("p", { id: `${id}-does`, class: "rl-dim" }, "fills in the options of a published algorithm");
+  const element = h(
+    "div",
+    { class: "rl-option" },
+    h("label", { for: id }, "algorithm"),
+    control,
+    h("div", { class: "rl-about" }, does),
+  );
+  return {
+    element,
+    update() {
+      control.value = ["", ...names].find(isOf) ?? AS_TYPED;
     },
   };
 }

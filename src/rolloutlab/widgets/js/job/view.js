@@ -112,7 +112,7 @@ function headView(kernel, onChange) {
       status.textContent = head.status;
       status.dataset.state = head.status;
       title.replaceChildren(`job ${head.id} on ${head.model}`, ...(head.made ? [" → ", h("b", {}, head.made)] : []));
-      const share = head.rows ? head.done / head.rows : head.ended ? 1 : 0;
+      const share = head.rows ? (head.done + (head.part ?? 0)) / head.rows : head.ended ? 1 : 0;
       bar.style.width = `${100 * share}%`;
       track.setAttribute("aria-valuenow", Math.round(100 * share));
       track.setAttribute("aria-valuetext", progressWords(head));
@@ -134,10 +134,14 @@ function noteItem({ kind, text, fix }) {
   return h("li", { "data-kind": kind }, text, fix && " → ", fix && h("code", {}, fix));
 }
 
-function progressWords({ done, rows, left, ended }) {
+function progressWords({ done, rows, left, ended, within }) {
   if (rows == null) return ended ? "" : "waiting for its first gradient step";
-  const steps = `${done.toLocaleString()} of ${rows.toLocaleString()} gradient ${rows === 1 ? "step" : "steps"}`;
+  const steps = within ? `step ${(done + 1).toLocaleString()} of ${rows.toLocaleString()}, ${within}` : stepsDone(done, rows);
   return ended || left == null ? steps : `${steps}, ${duration(left)} left`;
+}
+
+function stepsDone(done, rows) {
+  return `${done.toLocaleString()} of ${rows.toLocaleString()} gradient ${rows === 1 ? "step" : "steps"}`;
 }
 
 function duration(seconds) {
@@ -155,7 +159,7 @@ function cancelControl(kernel, onChange, line) {
   const question = h(
     "span",
     { class: "rl-question", role: "group", "aria-label": "cancel the job?", onkeydown: escape },
-    "Its step will not count.",
+    "It will make no checkpoint.",
     sure,
     no,
   );
@@ -171,7 +175,7 @@ function cancelControl(kernel, onChange, line) {
   }
   function stop() {
     wanted = true;
-    element.replaceChildren(h("span", { class: "rl-dim" }, "cancelling: it ends at its next row"));
+    element.replaceChildren(h("span", { class: "rl-dim" }, "cancelling: it ends within this step"));
     kernel.ask("cancel").then(onChange, (error) => {
       wanted = false;
       element.replaceChildren(begin);

@@ -1,0 +1,155 @@
+"""Published algorithms by name: the options that each differs in from the defaults, which is all that is ever sent."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from rolloutlab.errors import InputError
+
+ALGORITHM = "algorithm"
+"""The word of a cell, or the key of `lab.train`'s options."""
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """paper: its number at arXiv. options: without defaults. longest: its `loss_scale_factor` is the longest answer.
+
+    trl: what makes TRL's trainer compute the same.
+    """
+
+    name: str
+    paper: str
+    trl: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    longest: bool = False
+
+    def __str__(self) -> str:
+        """`ppo: true, loss_aggregation: constant`."""
+        return written_options({**self.options, **({"loss_scale_factor": "max_tokens"} if self.longest else {})})
+
+
+_ALL = (
+    Algorithm("grpo", "2402.03300", '`GRPOConfig(loss_type="grpo")`', {"ppo": True}),
+    Algorithm(
+        "dr_grpo",
+        "2503.20783",
+        '`loss_type="dr_grpo"`, `scale_rewards="none"`',
+        {"ppo": True, "scale_rewards": False, "loss_aggregation": "constant"},
+        longest=True,
+    ),
+    Algorithm(
+        "dapo",
+        "2503.14476",
+        '`loss_type="dapo"`, `epsilon_high=0.28`, `mask_truncated_completions=True`',
+        {"ppo": True, "epsilon_high": 0.28, "loss_aggregation": "token_mean", "mask_truncated": True},
+    ),
+    Algorithm(
+        "gspo",
+        "2507.18071",
+        '`loss_type="grpo"`, `importance_sampling_level="sequence"`, `epsilon=3e-4`, `epsilon_high=4e-4`',
+        {"ppo": True, "importance_sampling_level": "sequence", "epsilon": 3e-4, "epsilon_high": 4e-4},
+    ),
+    Algorithm(
+        "cispo",
+        "2506.13585",
+        '`loss_type="cispo"`, `epsilon_high=5.0`, which is there the bound itself, here 1 + `epsilon_high`',
+        {"loss_aggregation": "token_mean"},
+    ),
+    Algorithm(
+        "rloo",
+        "2402.14740",
+        "`RLOOTrainer`, on fresh samples",
+        {"scale_rewards": False, "loss_aggregation": "constant", "loss_scale_factor": 1},
+    ),
+)
+
+ALGORITHMS: Mapping[str, Algorithm] = MappingProxyType({each.name: each for each in _ALL})
+
+
+class Expanded(NamedTuple):
+    """Options without the name of an algorithm. name: of it, if one was given. own: those that it set.
+
+    typed: those that were given in the place of one of its own.
+    """
+
+    options: dict[str, Any]
+    name: str = ""
+    own: Mapping[str, Any] = MappingProxyType({})
+    typed: Mapping[str, Any] = MappingProxyType({})
+
+    def __str__(self) -> str:
+        """`algorithm dapo (arXiv 2503.14476): ppo: true, loss_aggregation: token_mean; as typed: epsilon_high: 0.3`."""
+        if not self.name:
+            return ""
+        set_here = written_options(self.own) or "nothing"
+        typed = f"; as typed: {written_options(self.typed)}" if self.typed else ""
+        return f"algorithm {self.name} (arXiv {ALGORITHMS[self.name].paper}): {set_here}{typed}"
+
+
+AS_TYPED = Expanded({})
+"""No algorithm was given."""
+
+
+def named(options: Any, algorithm: str | None) -> Any:
+    """The options with an algorithm that was given beside them; InputError where they name another one."""
+    options = {} if options is None else options
+    if algorithm is None or not isinstance(options, Mapping):
+        return options
+    if (other := options.get(ALGORITHM, algorithm)) != algorithm:
+        hint = f"algorithm={algorithm!r}, and no algorithm among the options"
+        raise InputError(f"algorithm is given twice: {other} and {algorithm}", hint=hint)
+    return {**options, ALGORITHM: algorithm}
+
+
+def algorithm_problem(name: Any) -> tuple[str, str] | None:
+    """What is wrong with the name of an algorithm, and what to type; None where nothing is. None is none."""
+    if name is None or (isinstance(name, str) and name in ALGORITHMS):
+        return None
+    close = get_close_matches(str(name).lower().replace("-", "_"), ALGORITHMS, n=1)
+    return f"algorithm: {name!r} is not one of {', '.join(ALGORITHMS)}", f"algorithm: {close[0] if close else 'grpo'}"
+
+
+def expand(given: Mapping[str, Any], longest: Callable[[], float | None]) -> Expanded:
+    """The options that a name among `given` stands for, but for those that are given, also as None, their default.
+
+    longest: the most tokens of an answer, which is asked for where the algorithm divides by it; None leaves it open.
+    """
+    typed = {name: value for name, value in given.items() if name != ALGORITHM}
+    if (name := given.get(ALGORITHM)) is None:
+        return Expanded(typed)
+    own = dict(ALGORITHMS[name].options)
+    if typed.get("loss_aggregation", own.get("loss_aggregation")) != "constant":
+        own.pop("loss_scale_factor", None)  # without constant it has no meaning
+    elif ALGORITHMS[name].longest and "loss_scale_factor" not in typed and (most := longest()) is not None:
+        own["loss_scale_factor"] = most
+    replaced = {option: typed[option] for option in own if option in typed and typed[option] != own[option]}
+    left = {option: value for option, value in own.items() if option not in typed}
+    return Expanded({**left, **typed}, name, left, replaced)
+
+
+def algorithm_lines() -> list[str]:
+    """Help: a line about the word, and one for each name."""
+    first = (
+        f"algorithm: several options by one name, {', '.join(ALGORITHMS)}; what is typed beside it wins (default none)"
+    )
+    return [first, *(f"algorithm: {each.name} is {each}" for each in ALGORITHMS.values())]
+
+
+def algorithm_table() -> str:
+    """The table of docs/training.md."""
+    head = ["| `algorithm:` | paper | stands for | the same in TRL |", "|---|---|---|---|"]
+    rows = [
+        f"| `{each.name}` | [{each.paper}](https://arxiv.org/abs/{each.paper})"
+        f" | {', '.join(f'`{option}`' for option in str(each).split(', '))} | {each.trl} |"
+        for each in ALGORITHMS.values()
+    ]
+    return "\n".join([*head, *rows])
+
+
+def written_options(options: Mapping[str, Any]) -> str:
+    """`ppo: true, epsilon: 0.2`."""
+    written = {name: value if isinstance(value, str) else json.dumps(value) for name, value in options.items()}
+    return ", ".join(f"{name}: {value or 'default'}" for name, value in written.items())
