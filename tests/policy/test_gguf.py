@@ -102,7 +102,8 @@ def test_processes_that_want_the_same_file_wait_for_the_first_and_are_told_so(fi
     waiting = threading.Thread(target=lambda: found.append(source_of(str(file), note)))
     waiting.start()
     assert told.wait(240)
-    assert notes[0].startswith("converting Tiny-ChatML.F32.gguf, once: another process does it, ")
+    assert notes[0].startswith("converting a policy: another process does it, ")
+    assert notes[0].endswith(" s (Tiny-ChatML.F32.gguf)")
     assert not found
     held.release()
     waiting.join(240)

@@ -322,7 +322,7 @@ class Embedded:
                 raise self._start_error(start)
             if (now := self._doing_since(begun)) != doing:
                 doing, deadline = now, time.monotonic() + _START_TIMEOUT
-            tick(f"{_STARTING}: {doing}" if doing else _STARTING)
+            tick(doing or _STARTING)
             time.sleep(_POLL)
         process.terminate()
         raise UnreachableError(f"the embedded service did not answer in {_START_TIMEOUT:.0f} s", hint="%service log")

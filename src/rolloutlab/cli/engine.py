@@ -3,6 +3,7 @@
 import argparse
 import json
 import math
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -90,6 +91,6 @@ def _reference(policy: str, model: ModelSettings, engine: "Engine") -> "tuple[Na
 def _progress(line: str) -> None:
     """A line to standard error, which in a terminal takes the place of the one before it."""
     if sys.stderr.isatty():
-        print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
+        print(f"\r\x1b[K{line[: shutil.get_terminal_size().columns - 1]}", end="", file=sys.stderr, flush=True)
     elif line:
         print(line, file=sys.stderr, flush=True)

@@ -44,7 +44,7 @@ def converted(file: Path, name: str, note: Note) -> Path:
         LabError: the cache cannot be written.
     """
     cache = Path(platformdirs.user_cache_dir("rolloutlab")) / "policies"
-    with _Heard(f"converting {file.name}, once", note) as heard:
+    with _Heard(file.name, note) as heard:
         try:
             state = file.stat()
             digest = _digest(file, state.st_size, state.st_mtime_ns)
@@ -74,10 +74,10 @@ def notes_of(folder: str) -> list[str]:
 
 
 class _Heard:
-    """A context in which `note` hears what is done, and for how long already: some of it is silent for minutes."""
+    """A context in which `note` hears what is done with a file, and since when: some of it is silent for minutes."""
 
-    def __init__(self, title: str, note: Note) -> None:
-        self._title = title
+    def __init__(self, name: str, note: Note) -> None:
+        self._name = name
         self._note = note
         self._doing = ""
         self._over = threading.Event()
@@ -93,12 +93,15 @@ class _Heard:
     def __exit__(self, *_error: object) -> None:
         self._over.set()
         self._thread.join()
+        if self._doing:
+            self._note("loading the policy")
 
     def _repeat(self) -> None:
         begun = time.monotonic()
         while not self._over.wait(_BEAT):
             if self._doing:
-                self._note(f"{self._title}: {self._doing}, {time.monotonic() - begun:.0f} s")
+                # the name comes last: a narrow terminal shows the beginning
+                self._note(f"converting a policy: {self._doing}, {time.monotonic() - begun:.0f} s ({self._name})")
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -127,7 +128,7 @@ def _noted(folder: Folder) -> Callable[[str], None]:
     def note(doing: str) -> None:
         folder.note_start(doing)
         if sys.stdout.isatty():
-            print(f"\r\x1b[K{doing}", end="\r", flush=True)
+            print(f"\r\x1b[K{doing[: shutil.get_terminal_size().columns - 1]}", end="\r", flush=True)
 
     return note
 

@@ -1,5 +1,6 @@
 """Output that changes while a cell runs: a progress bar, and objects that are shown anew in their place."""
 
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -90,7 +91,9 @@ class Progress:
         else:
             with suppress(OSError):  # as in `__exit__`
                 if sys.stdout.isatty():
-                    sys.stdout.write(f"\r\x1b[K{line}")
+                    # of a line that is wrapped, the next one would overwrite the last part alone
+                    shown = line[: shutil.get_terminal_size().columns - 1]
+                    sys.stdout.write(f"\r\x1b[K{shown}")
                     sys.stdout.flush()
 
 
