@@ -253,6 +253,15 @@ def test_a_file_beside_the_files_of_another_model_is_read_by_itself(file):
     assert torch.equal(logits(load_policy(str(file)).base), logits(model))
 
 
+def test_nothing_is_asked_of_a_network(file, monkeypatch):
+    write_gguf(file)
+    asked = []
+    monkeypatch.setattr("socket.getaddrinfo", lambda *arguments, **options: asked.append(arguments))
+    monkeypatch.setattr("socket.socket.connect", lambda *arguments: asked.append(arguments))
+    load_policy(str(file))
+    assert asked == []
+
+
 def test_a_link_has_its_own_name(file, tmp_path):
     write_gguf(file)
     link = tmp_path / "named.gguf"

@@ -161,7 +161,10 @@ def _write(file: Path, header: _Header, draft: Path, heard: _Heard) -> list[str]
     """Weights, configuration, tokenizer and chat template of the file into a folder; what is to be known of them."""
     # by itself: beside a file, transformers would read a tokenizer or an adapter of another model
     link = draft / "from" / _LINK
-    link.symlink_to(file)
+    try:
+        link.symlink_to(file)
+    except OSError:  # Windows allows it to few
+        shutil.copyfile(file, link)
     with _reading(file):
         heard.now("reading the tokenizer")
         # neither this class nor a configuration at hand makes it read the description again, which takes seconds
