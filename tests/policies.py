@@ -1,5 +1,6 @@
 """Random policies, tiny or not, as `transformers` loads them. torch is imported inside, as in `conftest`."""
 
+import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -85,6 +86,102 @@ def policy_with(template: str, folder: Path, ends: tuple[str, ...], special: tup
     ids = [tokenizer.token_to_id(mark) for mark in ends]
     save_policy(folder, tokenizer, template, names, eos_token_id=ids, **sizes)
     return emphatic(load_policy(str(folder)))
+
+
+CHATML = (
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+
+def write_gguf(
+    path: Path, *, marks: Sequence[str] = ("<|end|>", "<|im_start|>", "<|im_end|>"), like: str = "F32", **changes: Any
+) -> "PreTrainedModel":
+    """Write a tiny random Llama with a byte-level ChatML tokenizer as a GGUF file; the model that it holds.
+
+    marks: the tokens that are never cut; the first ends a text, the last a turn. like: the type of its matrices.
+    changes: of the file's values by name, None for none. `tensor` changes a tensor by its name in the file.
+    """
+    import gguf
+    import torch
+    from tokenizers import pre_tokenizers
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    tokenizer = byte_tokenizer([CHATML, WORDS], 400)
+    made = json.loads(tokenizer.to_str())
+    vocab, alphabet = made["model"]["vocab"], set(pre_tokenizers.ByteLevel.alphabet())
+    ordinary = sorted(vocab, key=vocab.__getitem__)
+    assert all(set(token) <= alphabet for token in ordinary)
+    tokens = [*marks, *ordinary]
+    heads, kv_heads, layers, width = 4, 2, 2, 32
+    config = AutoConfig.for_model(
+        "llama",
+        vocab_size=len(tokens),
+        hidden_size=width,
+        intermediate_size=64,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=kv_heads,
+        max_position_embeddings=256,
+        tie_word_embeddings=True,
+        rms_norm_eps=1e-5,
+    )
+    torch.manual_seed(0)
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(config)
+    tensor = changes.pop("tensor", lambda name, values: values)
+    writer = gguf.GGUFWriter(path, "llama")
+    values: dict[str, Any] = {
+        "llama.context_length": 256,
+        "llama.embedding_length": width,
+        "llama.feed_forward_length": 64,
+        "llama.block_count": layers,
+        "llama.attention.head_count": heads,
+        "llama.attention.head_count_kv": kv_heads,
+        "llama.rope.dimension_count": width // heads,
+        "llama.vocab_size": len(tokens),
+        "tokenizer.ggml.bos_token_id": 1,
+        "tokenizer.ggml.eos_token_id": 0,
+        "tokenizer.ggml.eot_token_id": len(marks) - 1,
+        "tokenizer.ggml.padding_token_id": len(marks) - 1,
+    }
+    texts = {
+        "general.type": "model",
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "smollm",
+        "tokenizer.chat_template": CHATML,
+    }
+    for name, value in {**values, **texts, **changes}.items():
+        if isinstance(value, str):
+            writer.add_string(name, value)
+        elif value is not None:
+            writer.add_uint32(name, value)
+    writer.add_float32("llama.attention.layer_norm_rms_epsilon", 1e-5)
+    writer.add_float32("llama.rope.freq_base", 10_000.0)
+    writer.add_token_list(tokens)
+    writer.add_token_types([3] * len(marks) + [1] * len(ordinary))
+    writer.add_token_merges([" ".join(pair) for pair in made["model"]["merges"]])
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, layers)
+    for name, weight in model.state_dict().items():
+        own = names.get_name(name, try_suffixes=(".weight",))
+        if name == "lm_head.weight" or own is None:
+            continue
+        array = weight.numpy()
+        for part, count in (("q_proj", heads), ("k_proj", kv_heads)):
+            if part in name:  # llama.cpp turns pairs of neighbours, transformers those of the two halves
+                halves = array.reshape(count, 2, -1, array.shape[-1])
+                array = halves.swapaxes(1, 2).reshape(array.shape)
+        if (array := tensor(own, array)) is None:
+            continue
+        kind = gguf.GGMLQuantizationType[like if array.ndim > 1 else "F32"]
+        if array.dtype.kind == "i":  # a type in which no weights are
+            writer.add_tensor(own, array)
+        else:
+            writer.add_tensor(own, gguf.quantize(array, kind), raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return model
 
 
 def emphatic(policy: "Policy") -> "Policy":

@@ -3,9 +3,9 @@
 import getpass
 import os
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 
 from rolloutlab.api import health
 from rolloutlab.api.embedded import Embedded
@@ -160,11 +160,16 @@ class Connector:
     """The service of a session: settings in force, HTTP client, OAuth tokens, embedded service, former addresses.
 
     settings: None reads the environment and the settings file on first use. prompt: asks a person to sign in. can_ask:
-    whether this front end can ask a person for an API key.
+    whether this front end can ask a person for an API key. waiting: shows what is waited for.
     """
 
     def __init__(
-        self, settings: Settings | None, http: HttpClient, prompt: UserPrompt, can_ask: Callable[[], bool]
+        self,
+        settings: Settings | None,
+        http: HttpClient,
+        prompt: UserPrompt,
+        can_ask: Callable[[], bool],
+        waiting: Callable[[], AbstractContextManager[Callable[[str], None]]],
     ) -> None:
         if settings:
             self.settings = settings
@@ -181,6 +186,7 @@ class Connector:
         """Variables that were named for a key in this session, besides those of the present settings."""
         self._prompt = prompt
         self._can_ask = can_ask
+        self._waiting = waiting
 
     @cached_property
     def settings(self) -> Settings:
@@ -232,15 +238,21 @@ class Connector:
         if "embedded" in self.__dict__:
             self.__dict__.pop("embedded").close()
 
-    def address(self, progress: Callable[[str], None] = lambda _: None, *, start_empty: bool = False) -> Address:
+    def address(self, progress: Callable[[str], None] | None = None, *, start_empty: bool = False) -> Address:
         """The present service with its token; the embedded one is started if it does not run.
 
-        progress: called with a note, repeatedly, while it starts. start_empty: as of `Embedded.address`.
+        progress: called with a note, repeatedly, while it starts; by default this is shown. start_empty: as of
+        `Embedded.address`.
         """
         if service := self.renewed().service:
             return self.with_token(service)
-        start = partial(progress, "starting the embedded service")
-        return replace(self.embedded.address(start, start_empty=start_empty), project=self.settings.project)
+        return replace(self._started(progress, start_empty=start_empty), project=self.settings.project)
+
+    def _started(self, progress: Callable[[str], None] | None = None, *, start_empty: bool = False) -> Address:
+        if progress:
+            return self.embedded.address(progress, start_empty=start_empty)
+        with self._waiting() as note:
+            return self.embedded.address(note, start_empty=start_empty)
 
     def running(self) -> Address | None:
         """The present service, if there is one without starting it; one that hangs counts as none."""
@@ -294,7 +306,7 @@ class Connector:
         if service := self.known_address(base_url):
             return self.with_token(service)
         self.renewed()
-        running = self.embedded.address() if start else self.embedded.running()
+        running = self._started() if start else self.embedded.running()
         if running is None:
             raise UnreachableError("the embedded service does not run", hint=hint)
         return replace(running, project=self.settings.project)
@@ -326,7 +338,7 @@ class Connector:
         if server != EMBEDDED:
             return server
         self.renewed()
-        return f"{self.embedded.address().base_url}/context"
+        return f"{self._started().base_url}/context"
 
     def running_mcp_url(self, server: str) -> str:
         """As `mcp_url`, starting nothing; NotFoundError when the embedded service does not run."""

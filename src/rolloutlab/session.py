@@ -96,7 +96,7 @@ from rolloutlab.trajectories.scoring.score import ScoringRequest, score_collecti
 from rolloutlab.trajectories.tables import catalogue, reward_history
 from rolloutlab.widgets.login.frontend import can_ask, new_broker
 from rolloutlab.widgets.login.render import SignInTable
-from rolloutlab.widgets.progress import Live, Progress
+from rolloutlab.widgets.progress import Live, Progress, waiting
 from rolloutlab.widgets.rewards import undone
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ class Session:
 
     def __init__(self, settings: Settings | None = None, *, http: HttpClient | None = None) -> None:
         self._brokers = Brokers(new_broker)
-        connector = self._connector = Connector(settings, http or HttpClient(), self._brokers, can_ask)
+        connector = self._connector = Connector(settings, http or HttpClient(), self._brokers, can_ask, waiting)
         self._models = Models(self._connector)
         self._mcp = McpRegistry(self._connector, self._brokers.tick)
         self._names = BareNames()
@@ -718,7 +718,7 @@ class Session:
         """
         collection, target = self.store.collection(name), model or self.selected
         with Progress(f"logprobs of {name}") as shown:
-            address = self._connector.address(partial(shown.update, 0, None))
+            address = self._connector.address(shown.waiting)
             if model is None:
                 self._models.register(target)
             ask = partial(ask_service, self._connector, target, address=address)

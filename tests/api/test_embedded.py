@@ -1,5 +1,6 @@
 """The embedded service's life, with real processes: found, shared, started once, gone when nobody needs it."""
 
+import hashlib
 import json
 import os
 import re
@@ -18,16 +19,18 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from rolloutlab.api import inference
+from rolloutlab.api import inference, training
 from rolloutlab.api.embedded import Embedded
 from rolloutlab.api.http.client import HttpClient
 from rolloutlab.api.http.secrecy import proof, proves
+from rolloutlab.api.wire.training import RegisterModel
 from rolloutlab.connection import inspect
 from rolloutlab.errors import InputError, LabError, PolicyError, SignInError, UnreachableError
 from rolloutlab.service.lifecycle import Folder
 from rolloutlab.session import Session
 from rolloutlab.settings import ModelSettings, Settings
 from tests.forked import fork_embedded
+from tests.policies import write_gguf
 
 pytestmark = pytest.mark.process
 
@@ -123,6 +126,51 @@ def test_a_service_that_was_killed_is_started_again_and_one_that_is_told_to_stop
 def test_a_policy_that_cannot_be_loaded_is_reported_from_the_log(attach):
     with pytest.raises(PolicyError, match="the policy '/nowhere' could not be loaded"):
         attach(policy="/nowhere").address()
+
+
+def test_a_kernel_hears_what_a_long_start_is_doing_and_gets_the_policy_of_a_file(attach, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    write_gguf(tmp_path / "tiny.gguf")
+    digest = hashlib.sha256((tmp_path / "tiny.gguf").read_bytes()).hexdigest()[:16]
+    lock = tmp_path / "cache" / "rolloutlab" / "policies" / f"tiny-{digest}-1.lock"
+    lock.parent.mkdir(parents=True)
+    converting, heard = FileLock(lock), []
+    converting.acquire()
+
+    def hear(doing):
+        heard.append(doing)
+        if doing.startswith("converting a policy: another process does it, "):
+            converting.release()
+
+    client = attach(policy=str(tmp_path / "tiny.gguf"))
+    address = client.address(hear)
+    assert heard[0] == "starting the embedded service"
+    assert "loading the policy" in heard or heard[-1].startswith("converting a policy: ")
+    assert not (client.settings.service_folder / "starting").exists()
+    model = RegisterModel(project="lab", name="tiny", return_existing=True)
+    assert client._http.run(training.register_model(client._http, address, model)).base_model == "tiny"
+
+
+@pytest.mark.parametrize("noted", [True, False])
+def test_a_start_is_waited_for_while_it_says_what_it_is_doing(tmp_path, noted):
+    first = Folder(tmp_path / "service")
+    first.claim()
+    if noted:
+        first.note_start("converting a policy")
+
+    class Second(Folder):
+        def _is_starting(self, seconds):
+            says = super()._is_starting(LONGEST)
+            first._lock.release()
+            return says
+
+    second = Second(tmp_path / "service")
+    if noted:
+        second.claim(timeout=0.01)
+        assert not (tmp_path / "service" / "starting").exists()
+    else:
+        with pytest.raises(InputError, match="a service already runs on"):
+            second.claim(timeout=0.01)
 
 
 def test_another_policy_than_the_running_one_is_refused(attach):

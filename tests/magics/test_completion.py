@@ -1,5 +1,6 @@
 """What Tab offers, through the shell's own completer; nothing is started or asked for it."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pandas as pd
@@ -207,3 +208,9 @@ def ours(shell):
 def test_before_ipython_8_6_what_follows_the_symbol_is_given(shell, line, symbol, offered):
     hook = _as_hook(Matcher(shell))
     assert hook(shell, SimpleNamespace(text_until_cursor=line, symbol=symbol)) == offered
+
+
+def test_the_model_that_a_policy_has_by_default_is_offered(shell, tab):
+    session = shell.user_ns["session"]
+    session._connector.settings = replace(session.settings, policy="smollm2")
+    assert tab("%model ") == ["%model lab/smollm2"]

@@ -59,7 +59,7 @@ def test_a_service_without_descriptors_goes_on_watching_and_ends_once_no_client_
 def test_a_service_without_an_engine_leaves_its_port(tmp_path, monkeypatch):
     listeners, listen = [], serve._listen
 
-    def refuse(*given):
+    def refuse(*given, **options):
         raise PolicyError("no engine")
 
     monkeypatch.setattr(serve, "_listen", lambda *given: listeners.append(listen(*given)) or listeners[0])

@@ -32,6 +32,7 @@ def used(tmp_path):
         ("practice-games", "lab/practice-games"),
         ("HuggingFaceTB/SmolLM2-135M-Instruct", "lab/SmolLM2-135M-Instruct"),
         ("org/a model: new", "lab/a-model-new"),
+        ("smollm2", "lab/smollm2"),
         ("...", "lab/policy"),
     ],
 )
@@ -44,6 +45,14 @@ def test_a_folder_has_its_name(tmp_path):
     folder.mkdir()
     assert default_model(Settings(home=tmp_path, policy=str(folder))) == "lab/my-policy"
     assert default_model(Settings(home=tmp_path, policy=f"{folder}/../my policy/")) == "lab/my-policy"
+
+
+def test_a_file_has_its_name_without_the_ending(tmp_path):
+    file = tmp_path / "Tiny-1.5 (new).Q8_0.gguf"
+    file.write_bytes(b"GGUF")
+    assert default_model(Settings(home=tmp_path, policy=str(file))) == "lab/Tiny-1.5-new-.Q8_0"
+    (tmp_path / "smollm2").mkdir()
+    assert default_model(Settings(home=tmp_path, policy=str(tmp_path / "smollm2"))) == "lab/smollm2"
 
 
 def test_a_lab_of_an_earlier_version_goes_on_with_its_model(used):

@@ -3,7 +3,7 @@
 import pytest
 
 from rolloutlab.widgets import progress
-from rolloutlab.widgets.progress import Progress
+from rolloutlab.widgets.progress import Progress, waiting
 
 
 class Place:
@@ -66,3 +66,22 @@ def test_what_is_over_at_once_is_not_shown(place, monkeypatch):
     with Progress("training") as shown:
         shown.update(1, 3)
     assert place.shown == []
+
+
+def test_what_is_waited_for_is_shown_at_once(place, monkeypatch):
+    monkeypatch.setattr(progress, "_DELAY", 1e9)
+    with waiting() as note:
+        note("starting the embedded service")
+        note("starting the embedded service")
+        note("loading the policy")
+    line = "rolloutlab: starting the embedded service"
+    assert place.shown == [{}, line, "rolloutlab: loading the policy", {}]
+
+
+def test_a_line_of_a_terminal_is_no_longer_than_that(monkeypatch, capsys):
+    monkeypatch.setattr(progress, "in_notebook", lambda: False)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "40")
+    with Progress("sampling") as shown:
+        shown.waiting("converting a policy: 12 of 272 tensors, 8 s (a-long-name.gguf)")
+    assert capsys.readouterr().out == "\r\x1b[Ksampling: converting a policy: 12 of 27\r\x1b[K"

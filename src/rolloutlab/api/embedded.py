@@ -100,6 +100,7 @@ class FolderToken:
         self.current = published.token
 
 
+_STARTING = "starting the embedded service"
 _START_TIMEOUT = 120.0
 _STOP_TIMEOUT = 20.0  # longer than the service gives itself, so that it can close its files
 _KILL_TIMEOUT = 10.0
@@ -134,14 +135,14 @@ class Embedded:
         """The log file of the service."""
         return self._folder / "log"
 
-    def address(self, tick: Callable[[], None] = lambda: None, *, start_empty: bool = False) -> Address:
-        """The address of the service, started if necessary; `tick` is called while it starts.
+    def address(self, tick: Callable[[str], None] = lambda _: None, *, start_empty: bool = False) -> Address:
+        """The address of the service, started if necessary; `tick` is called with what is done while it starts.
 
         start_empty: start also where its database lists no model but checkpoints are on disk.
 
         Raises:
             PolicyError: the service ended at its start; the message has its error.
-            UnreachableError: it did not answer in two minutes; and as `running`.
+            UnreachableError: it has neither answered nor said what it is doing for two minutes; and as `running`.
             InputError: it runs with another policy than that of the settings. LabError: its folder cannot be written.
         """
         try:
@@ -158,7 +159,7 @@ class Embedded:
         policy, expected = self._published().policy, named_policy(self.settings.policy, self.settings.model)
         return f"the service of this lab runs the policy {policy!r}, not {expected!r}" if policy != expected else None
 
-    def _find_or_start(self, tick: Callable[[], None], start_empty: bool) -> Address:
+    def _find_or_start(self, tick: Callable[[str], None], start_empty: bool) -> Address:
         """The address of the service; that of a read-only lab can neither be attached to nor started."""
         if may_fill(self._folder / "clients"):
             self._attach()
@@ -296,8 +297,9 @@ class Embedded:
             raise UnreachableError("the embedded service has just ended", hint="run the cell again")
         return published
 
-    def _start(self, tick: Callable[[], None], start_empty: bool) -> Address:
-        settings = self.settings
+    def _start(self, tick: Callable[[str], None], start_empty: bool) -> Address:
+        settings, begun = self.settings, time.time()
+        tick(_STARTING)
         command = [sys.executable, "-P", "-m", "rolloutlab", "serve", "--home", str(settings.home)]
         command += ["--policy", settings.policy, *settings.model.arguments, "--linger", str(settings.linger)]
         command += ["--start-empty"] * start_empty
@@ -308,7 +310,8 @@ class Embedded:
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env=environment
             )
-        for _ in _until(_START_TIMEOUT):
+        doing, deadline = "", time.monotonic() + _START_TIMEOUT
+        while time.monotonic() < deadline:
             if address := self.running():
                 if process.pid != self.pid():  # another kernel's service was first
                     process.terminate()
@@ -317,9 +320,20 @@ class Embedded:
                 return address
             if process.poll() is not None:
                 raise self._start_error(start)
-            tick()
+            if (now := self._doing_since(begun)) != doing:
+                doing, deadline = now, time.monotonic() + _START_TIMEOUT
+            tick(doing or _STARTING)
+            time.sleep(_POLL)
         process.terminate()
         raise UnreachableError(f"the embedded service did not answer in {_START_TIMEOUT:.0f} s", hint="%service log")
+
+    def _doing_since(self, begun: float) -> str:
+        """What a starting service has noted that it is doing, since a time."""
+        note = self._folder / "starting"
+        try:
+            return note.read_text() if note.stat().st_mtime >= begun else ""
+        except (OSError, ValueError):
+            return ""
 
     def _start_error(self, start: int) -> PolicyError:
         """Why a service ended at its start: the last error in its log from byte `start` on."""

@@ -54,7 +54,7 @@ def add_capture(commands: Any) -> None:
     capture.add_argument("-n", type=int, help="rollouts per row (1)")
     capture.add_argument("--limit", type=int, metavar="N", help="no more than the first N rows")
     capture.add_argument("--service", metavar="URL", help="as for %%connect (that of the environment, or embedded)")
-    capture.add_argument("-m", "--model", help="a model to sample (the newest checkpoint of lab/practice)")
+    capture.add_argument("-m", "--model", help="a model to sample (the newest checkpoint of the default one)")
     for name in ("temperature", "top-p"):
         capture.add_argument(f"--{name}", type=float, help="of every call, instead of the program's own")
     capture.add_argument("--max-tokens", type=int, help="of every call, instead of the program's own")

@@ -3,6 +3,7 @@
 import argparse
 import json
 import math
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -58,7 +59,7 @@ def _measured(policy: str, model: ModelSettings, tolerance: float, only: list[st
     from rolloutlab.engines.report import Report
 
     _progress(f"opening the engine {model.engine} on {policy}")
-    engine = open_engine(policy, model, least_seconds=0.0)
+    engine = open_engine(policy, model, least_seconds=0.0, note=_progress)
     try:
         reference, missing = _reference(policy, model, engine)
         with tempfile.TemporaryDirectory(prefix="rolloutlab-") as folder:
@@ -72,7 +73,7 @@ def _reference(policy: str, model: ModelSettings, engine: "Engine") -> "tuple[Na
     """The same policy in this process, or why there is none."""
     from rolloutlab.engines.naive import Naive
     from rolloutlab.policy.model import base_of, describe, load_policy
-    from rolloutlab.policy.practice import source_of
+    from rolloutlab.policy.source import source_of
 
     if engine.name != "local" and not Path(source_of(policy)).is_dir():
         return None, f"the weights of {policy!r} are not in a folder of this machine"
@@ -90,6 +91,6 @@ def _reference(policy: str, model: ModelSettings, engine: "Engine") -> "tuple[Na
 def _progress(line: str) -> None:
     """A line to standard error, which in a terminal takes the place of the one before it."""
     if sys.stderr.isatty():
-        print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
+        print(f"\r\x1b[K{line[: shutil.get_terminal_size().columns - 1]}", end="", file=sys.stderr, flush=True)
     elif line:
         print(line, file=sys.stderr, flush=True)

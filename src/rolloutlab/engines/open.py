@@ -9,22 +9,27 @@ import transformers
 from rolloutlab.engines.engine import Engine
 from rolloutlab.engines.local import LocalEngine
 from rolloutlab.errors import InputError, PolicyError
+from rolloutlab.policy.gguf import Note
 from rolloutlab.policy.model import limit_threads, load_policy
-from rolloutlab.policy.practice import source_of
+from rolloutlab.policy.source import source_of
 from rolloutlab.settings import ModelSettings
 
 
-def open_engine(policy: str, settings: ModelSettings, *, least_seconds: float | None = None) -> Engine:
-    """Open the engine `settings.engine` on a policy: a packaged one, a folder, or a name of the Hugging Face hub.
+def open_engine(
+    policy: str, settings: ModelSettings, *, least_seconds: float | None = None, note: Note = lambda _: None
+) -> Engine:
+    """Open the engine `settings.engine` on a policy: a packaged one, a folder or file, or a name of the hub.
 
     An engine elsewhere is opened by a function of the same name and arguments in `rolloutlab.engines.<name>`.
-    least_seconds: between two times that the progress of a job is kept; None is the engine's own choice.
+    least_seconds: between two times that the progress of a job is kept; None is the engine's own choice. note: hears
+    of the conversion of a GGUF file.
 
     Raises:
         PolicyError: the policy cannot be loaded, or the engine's extra is not installed. InputError: a setting that the
         engine does not honour, or the server at `settings.sampler_url` serves another base. ServiceError: what is at
         `settings.engine_url` or `sampler_url` does not answer.
     """
+    source_of(policy, note)  # engines elsewhere too find a file converted
     engine = _opened(policy, settings, least_seconds)
     for name in settings.model_dump(exclude_defaults=True):
         if why := engine.unsupported.get(name):

@@ -31,7 +31,7 @@ from rolloutlab.policy.base import Base
 from rolloutlab.policy.checkpoints import check_checkpoint, checkpoint_errors
 from rolloutlab.policy.decode import Completion, CompletionRequest
 from rolloutlab.policy.model import describe
-from rolloutlab.policy.practice import source_of
+from rolloutlab.policy.source import source_of
 from rolloutlab.policy.state import writing
 from rolloutlab.policy.task import Callbacks, Task
 from rolloutlab.policy.token_sequence import TokenSequence

@@ -48,7 +48,7 @@ def _policies(magics: LabMagics) -> Iterable[str]:
     """What can be sampled: models, and checkpoints that a service listed or a job made."""
     jobs = magics.session.store.jobs.newest_first() if _has_lab(magics) else ()
     made = {f"{job.model}@{job.step}" for job in jobs if job.step is not None}
-    return sorted({*magics.session.seen, *made, *(job.model for job in jobs)})
+    return sorted({*magics.session.seen, magics.session.selected, *made, *(job.model for job in jobs)})
 
 
 def _steps(magics: LabMagics) -> list[str]:

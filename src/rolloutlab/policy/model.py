@@ -31,14 +31,15 @@ from transformers.pytorch_utils import Conv1D
 
 from rolloutlab.errors import PolicyError
 from rolloutlab.objective.option_docs import LARGE_POLICY_RATE, SMALL_POLICY_RATE
-from rolloutlab.policy import practice
 from rolloutlab.policy.adapter_folder import base_of_adapter, load_merged, merge_command, tokenizer_of
 from rolloutlab.policy.base import Base
 from rolloutlab.policy.capabilities import Probe
 from rolloutlab.policy.decode import CompletionRequest, Decoder
+from rolloutlab.policy.gguf import Note, notes_of
 from rolloutlab.policy.rendering import Renderer
+from rolloutlab.policy.source import source_of
 from rolloutlab.policy.template_date import DATE, prints_date
-from rolloutlab.settings import ModelSettings
+from rolloutlab.settings import ModelSettings, short_name
 
 Adapter = dict[str, Tensor]
 """The tensors of one LoRA adapter, under peft's names, fp32 on the CPU."""
@@ -154,15 +155,17 @@ class Policy:
         return model
 
 
-def load_policy(name: str, settings: ModelSettings | None = None) -> Policy:
-    """Load a policy that comes with the package, such as `practice`, a folder, or a name of the Hugging Face hub.
+def load_policy(name: str, settings: ModelSettings | None = None, note: Note = lambda _: None) -> Policy:
+    """Load a policy of a package, such as `practice`, a folder, a GGUF file, or a name of the Hugging Face hub.
+
+    note: hears of the conversion of a file.
 
     Raises:
         PolicyError: the name is none of them, or what is there cannot be loaded, has no chat template, cannot be
-        sampled, or does not fit the settings; or there is no such device.
+        sampled, or does not fit the settings; or there is no such device. LabError: see `source_of`.
     """
     settings = settings or ModelSettings()
-    source = practice.source_of(name)
+    source = source_of(name, note)
     device = settings.device or ("cuda" if torch.cuda.is_available() else "cpu")
     _check_device(device)
     dtype = getattr(torch, settings.dtype or ("bfloat16" if device == "cuda" else "float32"))
@@ -188,12 +191,12 @@ def load_policy(name: str, settings: ModelSettings | None = None) -> Policy:
         **_facts(name, base, tokenizer, settings, lora, dtype),
     )
     _check_sampling(policy)
-    about = []
+    about = notes_of(source)
     if of_adapter is not None:
         what = f"{policy.name} is an adapter, and is merged into its base {of_adapter}"
-        about = [
+        about.append(
             f"{what}: checkpoints are adapters of the merged model, which peft's merge_and_unload() makes elsewhere"
-        ]
+        )
     if not _targets(settings) and (untrained := _without_adapter(policy)):
         why = "jobs leave these weights as they are, since they are not in linear layers"
         about.append(f"no adapter reaches {untrained} of {policy.name}: {why}")
@@ -206,7 +209,7 @@ def describe(name: str, settings: ModelSettings | None = None) -> tuple[Base, in
     Raises PolicyError: as `load_policy`.
     """
     settings = settings or ModelSettings()
-    source = practice.source_of(name)
+    source = source_of(name)
     with _loading(name):
         if base_of_adapter(source, name):
             message = f"the policy {name!r} is an adapter, and this engine needs a whole model"
@@ -251,7 +254,7 @@ def _without_adapter(policy: Policy) -> str:
 @contextmanager
 def _loading(name: str) -> Iterator[None]:
     message = f"the policy {name!r} could not be loaded"
-    if (name.startswith(".") or Path(name).is_absolute()) and not Path(name).is_dir():
+    if (name.startswith((".", "~")) or Path(name).is_absolute()) and not Path(name).expanduser().exists():
         raise PolicyError(f"{message}: there is no such folder", hint="practice, a folder, or ORG/NAME of the hub")
     try:
         yield
@@ -275,7 +278,7 @@ def _facts(
     small, context = _parameters(base) < _SMALL, base.config.max_position_embeddings
     budget = 1024 if small else 2048  # of a row: a multiple of the context, if it fits more than once
     return {
-        "name": name if name in practice.FOLDERS or not Path(name).exists() else Path(name).resolve().name,
+        "name": short_name(name),
         "tokenizer": tokenizer,
         "context": context,
         "end_ids": _end_ids(name, base, tokenizer, day or DATE),

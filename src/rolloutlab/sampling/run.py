@@ -28,6 +28,9 @@ class ProgressBar(Protocol):
     def update(self, done: int, total: int | None, note: str = "", text: str = "") -> None:
         """Show that `done` of `total` (None: unknown) is done, and the text that has come so far."""
 
+    def waiting(self, what: str) -> None:
+        """Show at once what is waited for."""
+
     def keep(self, line: str) -> None:
         """Leave this line on the screen after the work."""
 
@@ -91,7 +94,7 @@ def sample(
     meter.check(run.plan.pinned_model, max_tokens=run.plan.max_tokens)
     lab.check_writable()
     with closing(TrajectoryWriter(lab, run)) as writer:
-        address = connector.address(partial(progress.update, 0, None))
+        address = connector.address(progress.waiting)
         prepare(address)
 
         def take(answers: Sequence[Answered]) -> None:

@@ -9,7 +9,9 @@ import json
 import logging
 import os
 import secrets
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from rolloutlab.errors import InputError, LabError
@@ -36,12 +38,29 @@ class Folder:
     def claim(self, timeout: float = 0.0) -> None:
         """Lock the folder, waiting up to `timeout` seconds, and remove `service.json` of a killed service.
 
+        With a timeout, the start of another service is waited for as long as it notes what it is doing.
+
         Raises:
             InputError: another service runs. LabError: the folder cannot be locked.
         """
-        if not self._lock.try_acquire(timeout):
-            raise InputError(f"a service already runs on {self.path.parent}", hint="%service stop")
+        while not self._lock.try_acquire(timeout):
+            if not timeout or not self._is_starting(timeout):
+                raise InputError(f"a service already runs on {self.path.parent}", hint="%service stop")
         self.withdraw()
+
+    def note_start(self, doing: str) -> None:
+        """Say what a start is doing that takes long, to the kernels that wait for it."""
+        draft = self.path / "starting.draft"
+        with suppress(OSError):
+            draft.write_text(doing)
+            draft.replace(self.path / "starting")
+
+    def _is_starting(self, seconds: float) -> bool:
+        """Whether the service that holds the lock has noted within so many seconds what its start is doing."""
+        try:
+            return time.time() - (self.path / "starting").stat().st_mtime < seconds
+        except OSError:
+            return False
 
     def draw_token(self) -> str:
         """A new bearer token, in a file that only the user can read; each start draws one."""
@@ -102,9 +121,11 @@ class Folder:
         urls = {"base_url": base_url, "inference_base_url": f"{base_url}/v1"}
         draft.write_text(json.dumps({**urls, "policy": policy, "pid": os.getpid(), "instance": self.instance}))
         draft.replace(self.path / "service.json")
+        remove(self.path / "starting")
 
     def withdraw(self) -> None:
-        remove(self.path / "service.json")
+        for name in ("service.json", "starting"):
+            remove(self.path / name)
 
     def attached(self) -> bool:
         """Whether any process holds a client lock, or that cannot be checked; removes the files of ended processes."""

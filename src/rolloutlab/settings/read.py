@@ -18,6 +18,7 @@ from rolloutlab.fsutil import line_of_key, path_of
 from rolloutlab.settings.model import (
     EMBEDDED,
     PACKAGED,
+    SMOLLM2,
     Address,
     Embedding,
     ModelSettings,
@@ -119,9 +120,23 @@ def unknown_profile(name: str, profiles: Mapping[str, Profile]) -> InputError:
 
 
 def named_policy(name: str, model: ModelSettings) -> str:
-    """A policy's full name, which is the real path of a folder, and how it is loaded."""
-    path = path_of(name, "--policy FOLDER, or practice")
-    return " ".join([str(path.resolve()) if name not in PACKAGED and path.is_dir() else name, *model.arguments])
+    """A policy's full name, which is the real path of a folder or file, and how it is loaded."""
+    path = _path_of_policy(name)
+    return " ".join([str(path.resolve()) if path else name, *model.arguments])
+
+
+def short_name(policy: str) -> str:
+    """What models call their policy: the name of its folder, or of its file without the ending, else its own."""
+    path = _path_of_policy(policy)
+    if path is None:
+        return policy
+    # a file may be a link to one with a digest for a name, as in the cache of the hub; a folder's path may end in `..`
+    return path.resolve().name if path.is_dir() else path.stem
+
+
+def _path_of_policy(policy: str) -> Path | None:
+    path = path_of(policy, "--policy FOLDER, or practice")
+    return path if policy not in {*PACKAGED, SMOLLM2} and path.exists() else None
 
 
 def _service(values: _Variables, env: Mapping[str, str], origin: Callable[[str], str]) -> tuple[Address | None, str]:

@@ -3,23 +3,22 @@
 import re
 import sqlite3
 from contextlib import closing, suppress
-from pathlib import Path
 
-from rolloutlab.settings import Settings
+from rolloutlab.settings import Settings, short_name
 
 PRACTICE = "lab/practice"
 """The default model of the policy `practice`, and at services elsewhere."""
 
 
 def default_model(settings: Settings) -> str:
-    """`lab/NAME` for a policy called NAME, or for a folder of that name; `lab/practice` for the practice policy.
+    """`lab/NAME` for a policy called NAME, or a folder or file of that name; `lab/practice` for the practice policy.
 
     A model is bound to the policy that it was registered on, so that policies that share a lab need names of their own.
     A lab of an earlier version has `lab/practice` on whatever policy it used: with that policy it goes on.
     """
     if settings.service is not None:
         return PRACTICE
-    base = Path(settings.policy).expanduser().resolve().name if Path(settings.policy).is_dir() else settings.policy
+    base = short_name(settings.policy)
     own = re.sub(r"[^\w.-]+", "-", base.rpartition("/")[2]).strip("-.") or "policy"
     models = _models_of_lab(settings)
     return PRACTICE if own not in models and models.get("practice") == base else f"lab/{own}"

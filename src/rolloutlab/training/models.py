@@ -171,7 +171,7 @@ class Models:
     """
 
     def __init__(self, connector: Connector) -> None:
-        self.seen = {PRACTICE}
+        self.seen: set[str] = set()
         self._chosen: str | None = None
         self._connector = connector
         self._registered: set[tuple[str, str]] = set()

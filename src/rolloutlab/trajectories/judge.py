@@ -138,7 +138,7 @@ def judge_collection(
     model, samples = judge.model, judge.samples
     begin = partial(dialogs_of, groups, judge.rubric, variables, model=model, samples=samples, seed=judge.seed)
     dialogs = begin()
-    address = connector.address(partial(progress.update, 0, None))
+    address = connector.address(progress.waiting)
     verdicts = StoredVerdicts(lab, collection.stored, groups, _fingerprint(judge, connector.name), meter)
     if cache:
         before = _of_same_requests(verdicts.stored(), begin)

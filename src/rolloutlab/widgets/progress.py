@@ -1,9 +1,10 @@
 """Output that changes while a cell runs: a progress bar, and objects that are shown anew in their place."""
 
+import shutil
 import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, Self
 
 from rolloutlab.widgets.html import escape, for_notebook
@@ -13,7 +14,7 @@ _MAX_WIDTH = 100
 
 
 class Progress:
-    """A context in which `update` may be called often; it appears after a second and is gone at the end.
+    """A context in which `update` may be called often; it appears after a second, and is gone at the end.
 
     A bar in a notebook, a line in a terminal. view: shown by a kernel instead of a bar; it keeps itself up to date.
     """
@@ -40,6 +41,12 @@ class Progress:
         if line != self._line:
             self._line = line
             self._show(line, done + part, total)
+
+    def waiting(self, what: str) -> None:
+        """Show at once what is waited for, which is known to take seconds."""
+        if self._visible and (line := f"{self._title}: {what}") != self._line:
+            self._line = line
+            self._show(line, 0, None)
 
     def step(self, what: str, done: int, total: int) -> None:
         """As `update`, for work of several steps: what is done, and how many of how many."""
@@ -87,8 +94,17 @@ class Progress:
         else:
             with suppress(OSError):  # as in `__exit__`
                 if sys.stdout.isatty():
-                    sys.stdout.write(f"\r\x1b[K{line}")
+                    # of a line that is wrapped, the next one would overwrite the last part alone
+                    shown = line[: shutil.get_terminal_size().columns - 1]
+                    sys.stdout.write(f"\r\x1b[K{shown}")
                     sys.stdout.flush()
+
+
+@contextmanager
+def waiting() -> Iterator[Callable[[str], None]]:
+    """A context in which the function shows at once what is waited for; nothing of it stays."""
+    with Progress("rolloutlab") as shown:
+        yield shown.waiting
 
 
 class _Bar:

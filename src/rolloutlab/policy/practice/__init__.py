@@ -16,5 +16,5 @@ FOLDER = FOLDERS["practice"]
 
 def source_of(policy: str) -> str:
     """What `transformers` loads: the absolute path of a packaged policy or of a folder; else a name of the hub."""
-    path = Path(FOLDERS.get(policy, policy))
+    path = Path(FOLDERS.get(policy, policy)).expanduser()
     return str(path.resolve()) if path.is_dir() else policy

@@ -40,7 +40,7 @@ def run_program(
     check_concurrency(concurrency)
     check_run(run, lab, meter)
     with closing(ProgramWriter(lab, run)) as writer:
-        address = connector.address(partial(progress.update, 0, None))
+        address = connector.address(progress.waiting)
         prepare(address)
         gateway = gateway_to(connector, address, meter)
 

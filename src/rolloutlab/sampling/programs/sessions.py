@@ -45,7 +45,7 @@ def run_sessions(
     """
     check_run(run, lab, meter)
     with closing(SessionWriter(lab, run, meter)) as writer:
-        address = connector.address(partial(progress.update, 0, None))
+        address = connector.address(progress.waiting)
         prepare(address)
         gateway = gateway_to(connector, address, meter)
         # sessions that join others have other seeds than those: else they would repeat their answers
