@@ -100,12 +100,13 @@ def test_rows_that_have_a_long_text_thousands_of_times_in_all_are_refused(write)
 @pytest.mark.parametrize(
     ("values", "kind", "what"),
     [
-        (["y" * 300 * MEGABYTE], "string", "bytes of it unpack to 314,"),
-        ([[0] * 20_000_000], "lists", "the lists of its column a.list.element have 20,000,000 values in"),
+        # made in the test: every worker imports this module
+        (lambda: ["y" * 300 * MEGABYTE], "string", "bytes of it unpack to 314,"),
+        (lambda: [[0] * 20_000_000], "lists", "the lists of its column a.list.element have 20,000,000 values in"),
     ],
 )
 def test_a_parquet_file_that_unpacks_to_hundreds_of_times_its_size_is_refused(write, values, kind, what, read):
-    path = write(values, pyarrow.list_(pyarrow.int8()) if kind == "lists" else kind, use_dictionary=kind == "lists")
+    path = write(values(), pyarrow.list_(pyarrow.int8()) if kind == "lists" else kind, use_dictionary=kind == "lists")
     with pytest.raises(InputError, match=f"a.parquet would take too much memory: .*{what}"):
         list(read(path))
 
