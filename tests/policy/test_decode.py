@@ -1,6 +1,7 @@
 """What is sampled: repeatable, from the right distribution, with the right logprobs, and no longer than asked."""
 
 from collections import Counter
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -82,7 +83,7 @@ class Renamed(Constant):
 LOGITS = [0.5, -1.0, 2.0, 0.0, 1.5, -1.5, 1.0, -0.5]
 BEST, SECOND, THIRD = 2, 4, 6
 PROBABILITIES = torch.tensor(LOGITS).softmax(0)
-CRITICAL = {1: 10.83, 7: 24.32, 63: 103.44}
+CRITICAL = {1: 10.83, 7: 24.32, 24: 51.18, 63: 103.44}
 """The value that chi-square exceeds once in 1000 draws, by degrees of freedom."""
 
 
@@ -240,18 +241,84 @@ def test_no_draw_of_the_hash_gives_a_token_that_is_all_but_impossible(seed, posi
 
 
 def test_the_noise_is_finite_where_the_hash_is_all_ones():
-    assert gumbel(torch.tensor([0]), torch.tensor([2]), 208_728).isfinite().all()
+    assert gumbel(torch.tensor([0]), torch.tensor([2]), torch.arange(208_728)).isfinite().all()
 
 
 def test_the_noise_has_the_mean_and_spread_of_a_gumbel_distribution():
-    noise_BV = gumbel(torch.arange(200), torch.zeros(200, dtype=torch.long), 500).double()
+    noise_BV = gumbel(torch.arange(200), torch.zeros(200, dtype=torch.long), torch.arange(500)).double()
     assert float(noise_BV.mean()) == pytest.approx(0.57722, abs=0.02)
     assert float(noise_BV.var()) == pytest.approx(1.64493, abs=0.05)
 
 
 def test_a_token_has_the_same_noise_in_a_larger_vocabulary():
     keys, positions = torch.tensor([3, -4]), torch.tensor([0, 9])
-    assert torch.equal(gumbel(keys, positions, 50), gumbel(keys, positions, 300)[:, :50])
+    few, many = (gumbel(keys, positions, torch.arange(size)) for size in (50, 300))
+    assert torch.equal(few, many[:, :50])
+
+
+LARGE = 6001
+"""A vocabulary whose tokens behind the first 4,096 are drawn in blocks; the last block has one token."""
+
+
+@pytest.fixture(scope="module")
+def large_logits() -> Tensor:
+    """As of words, the first the most frequent; the last token is likely too, and so are some of one block."""
+    logits = 1.5 * torch.randn(LARGE, generator=torch.Generator().manual_seed(3)) - torch.arange(1, LARGE + 1).log()
+    logits[[LARGE - 1, 4100, 4101, 4700]] = -1.0
+    return logits
+
+
+def large_draws(logits: Tensor, **settings: Any) -> list[list[int]]:
+    requests = [request(seed=i, max_tokens=40, **settings) for i in range(200)]
+    return [row.tokens for row in decode(Constant(logits.tolist()), requests, NEVER_ENDS)]
+
+
+def excess(tokens: list[int], probability_V: Tensor) -> float:
+    """By how many standard deviations chi-square is above its mean; tokens that are rare count together."""
+    expected_V = len(tokens) * probability_V.double()
+    seen_V = torch.bincount(torch.tensor(tokens), minlength=LARGE).double()
+    assert len(seen_V) == LARGE
+    often = expected_V >= 10
+    expected, seen = (torch.cat([each[often], each[~often].sum()[None]]) for each in (expected_V, seen_V))
+    freedom = len(expected) - 1
+    return (float(((seen - expected).square() / expected).sum()) - freedom) / (2 * freedom) ** 0.5
+
+
+def test_a_large_vocabulary_is_drawn_from_in_its_proportions(large_logits):
+    drawn = large_draws(large_logits)
+    assert abs(excess(flat(drawn), large_logits.softmax(0))) < 4
+    assert large_draws(large_logits) == drawn
+
+
+def test_neighbouring_draws_of_a_large_vocabulary_do_not_depend_on_each_other(large_logits):
+    likely = {LARGE - 1, 4100, 4101, 4700}
+    kinds = [[token if token in likely else -1 for token in row] for row in large_draws(large_logits)]
+    share = Counter(flat(kinds))
+    total = sum(share.values())
+    pairs = {(a, b): share[a] * share[b] / total**2 for a in share for b in share}
+    assert chi_square([pair for row in kinds for pair in pairwise(row)], pairs) < CRITICAL[24]
+
+
+def test_temperature_and_top_p_hold_for_a_large_vocabulary(large_logits):
+    assert abs(excess(flat(large_draws(large_logits, temperature=2.0)), (large_logits / 2).softmax(0))) < 4
+    kept = large_logits.softmax(0).sort(descending=True)
+    within = kept.indices[: int((kept.values.cumsum(0) < 0.9).sum()) + 1]
+    drawn = flat(large_draws(large_logits, top_p=0.9))
+    assert set(drawn) <= set(within.tolist())
+    nucleus_V = torch.zeros(LARGE).index_copy(0, within, large_logits[within].softmax(0))
+    assert abs(excess(drawn, nucleus_V)) < 4
+
+
+def test_two_checkpoints_draw_the_same_tokens_as_often_as_with_noise_for_every_token(large_logits, monkeypatch):
+    changed = large_logits + 0.1 * torch.randn(LARGE, generator=torch.Generator().manual_seed(4))
+
+    def same() -> float:
+        pairs = zip(flat(large_draws(large_logits)), flat(large_draws(changed)), strict=True)
+        return sum(a == b for a, b in pairs) / (200 * 40)
+
+    in_two_levels = same()
+    monkeypatch.setattr("rolloutlab.policy.decode._FIRST", LARGE)
+    assert in_two_levels > same() - 0.005
 
 
 @pytest.mark.parametrize("max_tokens", [1, 7])

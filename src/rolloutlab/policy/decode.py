@@ -19,6 +19,13 @@ from rolloutlab.errors import PolicyError
 from rolloutlab.policy.cache_rows import empty_cache, joined, select, selected, trim
 
 Finish = Literal["stop", "length", "abandoned"]
+_FIRST = 4096
+"""Tokens with noise of their own, so that two checkpoints mostly draw the same one: in vocabularies that were built by
+merging, the first are the most frequent. Noise for all of 49,152 took as long as the forward pass of a model with 135
+million parameters (128 completions, two cores).
+"""
+_BLOCK = 16
+"""Of the others, so many share their noise."""
 KEPT_PROMPTS = 8192
 """Prompt tokens, padding included, that a batch keeps the cache of, for further completions of the same prompts."""
 
@@ -255,23 +262,49 @@ class _Noise:
 
 
 def choose(logprobs_BV: Tensor, noise: _Noise, position_B: Tensor) -> Tensor:
-    """The next token of each completion: the largest of logprob / temperature + Gumbel noise.
+    """The next token of each completion, drawn from the softmax of logprob / temperature.
 
-    Adding Gumbel noise and taking the largest draws from the softmax. The noise is a hash of (seed, index, position,
-    token), so a completion is the same whatever else is in the batch, up to rounding in the model.
+    The randomness is a hash of (seed, index, position, token), so a completion is the same whatever else is in the
+    batch, up to rounding in the model.
     """
     scores_BV = logprobs_BV / noise.temperature_B.clamp(min=1e-4)[:, None]
     if noise.any_top_p:
         scores_BV = _nucleus(scores_BV, noise.top_p_B)
-    noisy_BV = scores_BV + gumbel(noise.key_B, position_B.to(noise.key_B.device), logprobs_BV.shape[1])
-    chosen_B = noisy_BV.argmax(-1)
+    chosen_B = _draw(scores_BV, noise.key_B, position_B.to(noise.key_B.device))
     return torch.where(noise.greedy_B, logprobs_BV.argmax(-1), chosen_B) if noise.any_greedy else chosen_B
 
 
-def gumbel(key_B: Tensor, position_B: Tensor, vocabulary: int) -> Tensor:
-    """Standard Gumbel noise (B, V) from a counter-based hash (SplitMix64, doi 10.1145/2714064.2660195)."""
-    token_V = torch.arange(vocabulary, device=key_B.device)
-    x = _mix(key_B + _wrap(0x9E3779B97F4A7C15) * (position_B + 1))[:, None] + _wrap(0xD1B54A32D192ED03) * (token_V + 1)
+def _draw(scores_BV: Tensor, key_B: Tensor, position_B: Tensor) -> Tensor:
+    """The largest of score + Gumbel noise, which draws from the softmax.
+
+    The largest of a block of tokens is distributed as the log of the sum of their exponentials, with noise (Maddison et
+    al., arXiv 1411.0030). So the tokens behind the first are drawn in blocks, and where one wins, a token of it: as
+    exact, with less noise to compute.
+    """
+    rows, _vocabulary = scores_BV.shape
+    first_BF, rest_BR = scores_BV[:, :_FIRST], scores_BV[:, _FIRST:]
+    token_F = torch.arange(first_BF.shape[1], device=scores_BV.device)
+    best_B, chosen_B = (first_BF + gumbel(key_B, position_B, token_F)).max(1)
+    if not rest_BR.shape[1]:
+        return chosen_B
+    blocks = -(-rest_BR.shape[1] // _BLOCK)
+    rest_BKN = pad(rest_BR, (0, blocks * _BLOCK - rest_BR.shape[1]), value=-torch.inf).reshape(rows, blocks, _BLOCK)
+    most_B = scores_BV.amax(1)
+    sum_BK = (rest_BKN - most_B[:, None, None]).exp_().sum(-1).log_() + most_B[:, None]
+    block_K = -1 - torch.arange(blocks, device=scores_BV.device)  # counters below those of tokens
+    best_block_B, block_B = (sum_BK + gumbel(key_B, position_B, block_K)).max(1)
+    within_BN = rest_BKN[torch.arange(rows, device=scores_BV.device), block_B]
+    token_BN = _FIRST + block_B[:, None] * _BLOCK + torch.arange(_BLOCK, device=scores_BV.device)
+    other_B = token_BN[:, 0] + (within_BN + gumbel(key_B, position_B, token_BN)).argmax(1)
+    return torch.where(best_block_B > best_B, other_B, chosen_B)
+
+
+def gumbel(key_B: Tensor, position_B: Tensor, counter: Tensor) -> Tensor:
+    """Standard Gumbel noise (B, V) from a counter-based hash (SplitMix64, doi 10.1145/2714064.2660195).
+
+    counter: such as the tokens; of shape V, the same for all completions, or (B, V).
+    """
+    x = _mix(key_B + _wrap(0x9E3779B97F4A7C15) * (position_B + 1))[:, None] + _wrap(0xD1B54A32D192ED03) * (counter + 1)
     uniform = _shift(_mix(x), 41).float().add_(0.5).mul_(2.0**-23)  # 23 bits and a half: never 0, and never 1 in fp32
     return uniform.log_().neg_().log_().neg_()
 
