@@ -110,11 +110,12 @@ def _written(path: Path, stop: Any, rates: Any) -> None:
     rates.put(write(path, stop))
 
 
-def beside_a_writer(path: Path, query_D: Any) -> dict[str, float]:
-    """A hundred searches while another process writes: its rows per second, and the age of the newest that is seen."""
+def beside_a_writer(path: Path, query_D: Any, searches: int = 100) -> dict[str, float]:
+    """Searches while another process writes: its rows per second, and the age of the newest that is seen."""
     spawn = get_context("spawn")
     stop, rates = spawn.Event(), spawn.Queue()
-    writer = spawn.Process(target=_written, args=(path, stop, rates))
+    # a daemon, so that an error here does not wait for it for ever
+    writer = spawn.Process(target=_written, args=(path, stop, rates), daemon=True)
     records = Records(path)
     nearest = Search(GOOD, Knn(query_D.tolist(), limit=10), limit=Limit(10))
     newest = Search(Compare("written", "$gt", 0), -FieldTerm("written"), limit=Limit(1))
@@ -123,13 +124,12 @@ def beside_a_writer(path: Path, query_D: Any) -> dict[str, float]:
     while not execute(newest, records).hits:
         time.sleep(0.01)
     seconds, ages = [], []
-    for _ in range(100):
+    for _ in range(searches):
         begun = time.perf_counter()
         execute(nearest, records)
         seconds.append(time.perf_counter() - begun)
         began = time.time()
-        with records.snapshot() as snapshot:
-            written = snapshot.get(snapshot.filter(newest.where), ["written"])["written"]
+        written = records.within(lambda all_: all_.get(all_.filter(newest.where), ["written"])["written"])
         ages.append(began - max(written))
         time.sleep(0.01)
     stop.set()

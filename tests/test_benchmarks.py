@@ -114,3 +114,16 @@ def test_a_peers_environment_is_made_before_its_python_is_used(measure, tmp_path
 @pytest.mark.parametrize("path", sorted(BENCHMARKS.glob("*.py")), ids=lambda path: path.stem)
 def test_no_benchmark_uses_an_environment_that_it_does_not_make(path):
     assert path.name == "measure.py" or ".venvs" not in path.read_text()
+
+
+def test_the_benchmark_of_searching_runs_beside_a_writer_at_its_smallest_size(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    search = importlib.import_module("search")
+    monkeypatch.setattr(search, "BATCH", 50)
+    assert search.fill(tmp_path / "50.db", 50) > 0
+    [(_, vectors_ND, rewards_N)] = search.made(50)
+    answers = search.ask(tmp_path / "50.db", vectors_ND[:2])
+    assert search.recall(answers["ids"], [search.exact(vectors_ND, rewards_N, each) for each in vectors_ND[:2]]) == 1
+    beside = search.beside_a_writer(tmp_path / "50.db", vectors_ND[0], searches=2)
+    assert beside["rate"] > 0
+    assert beside["age"] < 60
