@@ -117,7 +117,7 @@ compat: $(COMPAT:%=compat-%)
 # The notebook side on older versions of what it stands on, each set in an environment of its own.
 $(COMPAT:%=compat-%): compat-%: .venvs/%/.ready
 	.venvs/$*/bin/python -m pytest --numprocesses=2 --dist=loadfile \
-		tests $(addprefix --ignore tests/,browser contract engines policy service $(WITHOUT_$*))
+		tests $(addprefix --ignore tests/,browser contract engines policy service test_benchmarks.py $(WITHOUT_$*))
 
 bench: $(READY)
 	$(BIN)/python benchmarks/history.py $(BENCHMARKS:%=benchmarks/%.py)

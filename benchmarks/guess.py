@@ -88,32 +88,37 @@ def difference(these: Sequence[float], those: Sequence[float]) -> tuple[float, f
     return fmean(differences), float(low), float(high)
 
 
+def measure(lab: Session, seeds: int, jobs: int) -> list[Goal]:
+    means: dict[str, list[float]] = {"checkpoint_0": [], "random_player": []}
+    trained: list[float] = []
+    goals = []
+    for seed in range(seeds):
+        begun = perf_counter()
+        before, after = turns(lab, seed, jobs)
+        trained.append(fmean(after))
+        others = {"checkpoint_0": before, "random_player": [RANDOM_PLAYER] * len(after)}
+        print(f"seed {seed}: {fmean(before):.2f} -> {fmean(after):.2f} turns, {perf_counter() - begun:.0f} s")
+        for name, those in others.items():
+            means[name].append(fmean(those))
+            mean, low, high = difference(after, those)
+            print(f"  less {name}: {mean:+.2f} (95 % interval {low:+.2f} to {high:+.2f})", flush=True)
+            goals.append(Goal(f"turns_above_{name}_seed_{seed}", high, "<=", 0.0))
+    for name, those in means.items() if len(trained) > 1 else ():
+        mean, low, high = difference(trained, those)
+        print(f"over seeds {fmean(trained):.2f}, less {name}: {mean:+.2f} (95 % interval {low:+.2f} to {high:+.2f})")
+    return goals
+
+
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--jobs", type=int, default=JOBS)
     options = parser.parse_args()
-    means: dict[str, list[float]] = {"checkpoint_0": [], "random_player": []}
-    trained: list[float] = []
-    goals = []
     with tempfile.TemporaryDirectory() as folder:
         lab = Session(Settings(home=Path(folder) / "lab", policy="practice-games"))
-        for seed in range(options.seeds):
-            begun = perf_counter()
-            before, after = turns(lab, seed, options.jobs)
-            trained.append(fmean(after))
-            others = {"checkpoint_0": before, "random_player": [RANDOM_PLAYER] * len(after)}
-            print(f"seed {seed}: {fmean(before):.2f} -> {fmean(after):.2f} turns, {perf_counter() - begun:.0f} s")
-            for name, those in others.items():
-                means[name].append(fmean(those))
-                mean, low, high = difference(after, those)
-                print(f"  less {name}: {mean:+.2f} (95 % interval {low:+.2f} to {high:+.2f})", flush=True)
-                goals.append(Goal(f"turns_above_{name}_seed_{seed}", high, "<=", 0.0))
+        goals = measure(lab, options.seeds, options.jobs)
         lab.service("stop")
         lab.close()
-    for name, those in means.items() if len(trained) > 1 else ():
-        mean, low, high = difference(trained, those)
-        print(f"over seeds {fmean(trained):.2f}, less {name}: {mean:+.2f} (95 % interval {low:+.2f} to {high:+.2f})")
     return conclude(goals)
 
 

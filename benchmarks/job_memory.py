@@ -76,18 +76,23 @@ def grown(lab: Session, address: Address, model_id: str, times: int) -> tuple[fl
     return (accepted - before) / size, (read - before) / size
 
 
+def measure(lab: Session) -> list[Goal]:
+    model, address = lab.model("lab/large"), lab.embedded.address()
+    grown(lab, address, model.id, 1)  # what the first job needs once
+    ratios = {times: grown(lab, address, model.id, times) for times in TIMES}
+    return [
+        *(Goal(f"peak_growth_over_body_x{times}_accepting", ratios[times][0], "<=", 1) for times in TIMES),
+        *(Goal(f"peak_growth_over_body_x{times}_until_its_end", ratios[times][1], "<=", 1) for times in TIMES),
+    ]
+
+
 def main() -> int:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as home:
         lab = Session(Settings(home=Path(home), linger=5.0))
-        model, address = lab.model("lab/large"), lab.embedded.address()
-        grown(lab, address, model.id, 1)  # what the first job needs once
-        ratios = {times: grown(lab, address, model.id, times) for times in TIMES}
+        goals = measure(lab)
         lab.embedded.stop()
         lab.close()
-    return conclude(
-        [Goal(f"peak_growth_over_body_x{times}_accepting", ratios[times][0], "<=", 1) for times in TIMES]
-        + [Goal(f"peak_growth_over_body_x{times}_until_its_end", ratios[times][1], "<=", 1) for times in TIMES]
-    )
+    return conclude(goals)
 
 
 if __name__ == "__main__":

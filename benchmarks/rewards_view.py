@@ -32,11 +32,13 @@ OPENED, REPEATS = 3, 7
 
 PREPARE = """
 %load_ext rolloutlab
-import pandas as pd, rolloutlab
-from ipydatagrid import DataGrid
-from rolloutlab.objective.advantages import group_advantages
+import rolloutlab
 lab = rolloutlab.lab()
 frame = lab.rewards("letters").to_frame()[["reward", "advantage", "answer", "prompt", "source", "tokens"]]
+"""
+PREPARE_PEER = """
+from ipydatagrid import DataGrid
+from rolloutlab.objective.advantages import group_advantages
 
 def edited(change):
     if change["column"] != "reward":
@@ -184,12 +186,13 @@ def figures(*measured: Sequence[float]) -> dict[str, float]:
     return dict(zip(("first rows", "advantages", "edit", "sort"), map(median, measured), strict=True))
 
 
-def opened(browser: Browser, jupyter: Jupyter, name: str) -> Watched:
+def opened(browser: Browser, jupyter: Jupyter, name: str, *prepare: str) -> Watched:
     """A notebook of its own for each side."""
     page = browser.new_page(viewport={"width": 1280, "height": 900})
     notebook = NotebookPage(page, jupyter.url, jupyter.notebooks / f"{name}.ipynb", "lab")
     notebook.open()
-    notebook.run(PREPARE)
+    for code in prepare:
+        notebook.run(code)
     return Watched(notebook)
 
 
@@ -200,7 +203,8 @@ def main() -> int:
         jupyter = Jupyter(folder, {"ROLLOUTLAB_HOME": str(folder / "lab")}, python=peer_python("grid"))
         try:
             browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
-            mine, theirs = ours(opened(browser, jupyter, "ours")), peers(opened(browser, jupyter, "peers"))
+            mine = ours(opened(browser, jupyter, "ours", PREPARE))
+            theirs = peers(opened(browser, jupyter, "peers", PREPARE, PREPARE_PEER))
             browser.close()
         finally:
             jupyter.stop()

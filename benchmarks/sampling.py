@@ -32,6 +32,10 @@ from rolloutlab.settings import Settings
 
 LETTERS = ["d b a c", "s h i f", "q m e r", "z x w v"]
 TOKENS = 64
+BATCHES = (16, 64)
+CHATS = 60
+PROMPTS = 256
+"""Of the job beside which short chats are timed, each with eight completions."""
 
 
 def lengths(batch: int, ragged: bool) -> list[int]:
@@ -145,12 +149,12 @@ def latency(lab: Session) -> float:
 
 def beside_training(lab: Session) -> Goal:
     """A short chat with the service idle, and while a job of some thousand completions trains."""
-    rows = [{"letters": text} for text in LETTERS * 64]
+    rows = [{"letters": text} for text in LETTERS * (PROMPTS // len(LETTERS))]
     lab.chat("letters", "Sort these letters: {{letters}}", n=8, over=rows, seed=1)
     lab.reward("letters", lambda _trajectory, answer, _messages, _row: float(len(answer)))
-    idle = [latency(lab) for _ in range(60)][10:]
+    idle = [latency(lab) for _ in range(CHATS)][CHATS // 6 :]
     job = lab.train("letters", wait=False, say=lambda _: None)
-    busy = []
+    busy = [latency(lab)]
     while job.status in {"queued", "running"}:
         busy.append(latency(lab))
     print(
@@ -164,7 +168,7 @@ def main() -> int:
     goals = []
     with mid_size() as folder:
         for name, policy in (("practice", "practice"), ("mid-size", str(folder))):
-            for batch in (16, 64):
+            for batch in BATCHES:
                 goals += compare(name, policy, batch)
     with session() as lab:
         seconds = over_http(lab, 16)

@@ -26,6 +26,7 @@ from rolloutlab.search.engine.records import Record, Records
 from rolloutlab.search.where import Compare
 
 DIMENSION, QUERIES, BATCH = 384, 30, 10_000
+SEARCHES_BESIDE = 100
 SIZES = (10_000, 100_000, 1_000_000)
 COMPARED = SIZES[1]
 GOOD = Compare("reward", "$gt", 0.5)
@@ -110,7 +111,7 @@ def _written(path: Path, stop: Any, rates: Any) -> None:
     rates.put(write(path, stop))
 
 
-def beside_a_writer(path: Path, query_D: Any, searches: int = 100) -> dict[str, float]:
+def beside_a_writer(path: Path, query_D: Any) -> dict[str, float]:
     """Searches while another process writes: its rows per second, and the age of the newest that is seen."""
     spawn = get_context("spawn")
     stop, rates = spawn.Event(), spawn.Queue()
@@ -124,7 +125,7 @@ def beside_a_writer(path: Path, query_D: Any, searches: int = 100) -> dict[str, 
     while not execute(newest, records).hits:
         time.sleep(0.01)
     seconds, ages = [], []
-    for _ in range(searches):
+    for _ in range(SEARCHES_BESIDE):
         begun = time.perf_counter()
         execute(nearest, records)
         seconds.append(time.perf_counter() - begun)

@@ -58,27 +58,32 @@ def shares(lab: Session, folder: Path, seed: int, rounds: int, *, sft: bool) -> 
     return measured
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--seeds", type=int, default=SEEDS)
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
-    options = parser.parse_args()
+def measure(lab: Session, folder: Path, seeds: int, rounds: int) -> list[Goal]:
     after: dict[bool, list[list[float]]] = {False: [], True: []}
-    with tempfile.TemporaryDirectory() as folder:
-        lab = Session(Settings(home=Path(folder) / "lab"))
-        for seed in range(options.seeds):
-            for sft in after:
-                after[sft].append(shares(lab, Path(folder), seed, options.rounds, sft=sft))
-                print(f"seed {seed}, {'SFT, then RL' if sft else 'RL alone'}: {after[sft][-1]}", flush=True)
-        lab.service("stop")
-        lab.close()
+    for seed in range(seeds):
+        for sft in after:
+            after[sft].append(shares(lab, folder, seed, rounds, sft=sft))
+            print(f"seed {seed}, {'SFT, then RL' if sft else 'RL alone'}: {after[sft][-1]}", flush=True)
     for sft, measured in after.items():
         for number, values in enumerate(zip(*measured, strict=True)):
             spread = stdev(values) if len(values) > 1 else 0.0
             sampled = number * PROMPTS * COMPLETIONS
             print(f"{'SFT, then RL' if sft else 'RL alone'}, {sampled} completions: {fmean(values):.3f} ± {spread:.3f}")
     gain = fmean(each[-1] for each in after[True]) - fmean(each[-1] for each in after[False])
-    return conclude([Goal("gain of SFT before RL at equal completions", gain, ">=", 0.0)])
+    return [Goal("gain_of_sft_before_rl", gain, ">=", 0.0)]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seeds", type=int, default=SEEDS)
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        lab = Session(Settings(home=Path(folder) / "lab"))
+        goals = measure(lab, Path(folder), options.seeds, options.rounds)
+        lab.service("stop")
+        lab.close()
+    return conclude(goals)
 
 
 if __name__ == "__main__":

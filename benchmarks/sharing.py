@@ -22,14 +22,17 @@ from rolloutlab.settings import Settings
 CHATS = 240
 TOKENS = 16
 ROUNDS = 20
+LARGE = 512
 LARGE_REQUESTS = """
 import json, sys, urllib.request
-url, token = sys.argv[1:]
+url, token, n = sys.argv[1:]
 message = {"role": "user", "content": "Sort these letters: q m e r t z"}
 for seed in range(1000):
-    body = json.dumps({"model": "practice", "messages": [message], "n": 512, "max_tokens": 64, "seed": seed}).encode()
+    asked = {"model": "practice", "messages": [message], "n": int(n), "max_tokens": 64, "seed": seed}
     headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
-    urllib.request.urlopen(urllib.request.Request(f"{url}/v1/chat/completions", body, headers)).read()
+    request = urllib.request.Request(f"{url}/v1/chat/completions", json.dumps(asked).encode(), headers)
+    urllib.request.urlopen(request).read()
+    print(seed, flush=True)
 """
 
 
@@ -65,17 +68,18 @@ async def beside_a_large_request(client: Client) -> Goal:
     The large ones come from a process of their own, which would otherwise parse them while a chat is timed.
     """
     alone = [await client.latency(seed) for seed in range(CHATS + 10)][10:]
-    arguments = "-c", LARGE_REQUESTS, client.base_url, client.token
-    process = await asyncio.create_subprocess_exec(sys.executable, *arguments)
+    arguments = "-c", LARGE_REQUESTS, client.base_url, client.token, str(LARGE)
+    process = await asyncio.create_subprocess_exec(sys.executable, *arguments, stdout=asyncio.subprocess.PIPE)
+    assert process.stdout
     try:
-        await asyncio.sleep(2)
+        assert await process.stdout.readline(), "the large requests fail"
         beside = [await client.latency(seed) for seed in range(CHATS)]
         assert process.returncode is None
     finally:
         process.terminate()
         await process.wait()
     both = [f"{1000 * statistics.median(each):.0f} ms, p95 {1000 * p95(each):.0f} ms" for each in (alone, beside)]
-    print(f"a chat of {TOKENS} tokens alone {both[0]}; beside requests of n = 512 {both[1]}")
+    print(f"a chat of {TOKENS} tokens alone {both[0]}; beside requests of n = {LARGE} {both[1]}")
     return Goal("short_chat_p95_beside_512_over_alone", p95(beside) / p95(alone), "<=", 3)
 
 

@@ -11,6 +11,9 @@ from pathlib import Path
 from goals import Goal, conclude
 
 ROOT = Path(__file__).parent.parent
+NOTEBOOK = ROOT / "notebooks" / "01_first_loop.ipynb"
+IMPORTS, COMPLETIONS = 5, 3
+"""How often each is timed."""
 SHELL = "from IPython.core.interactiveshell import InteractiveShell; InteractiveShell.instance()"
 FIRST_COMPLETION = """
 import time
@@ -27,9 +30,9 @@ session.close()
 
 
 def wall(code: str) -> float:
-    """Seconds of a fresh Python that runs the code; the best of five, since only noise adds."""
+    """Seconds of a fresh Python that runs the code; the best of a few, since only noise adds."""
     times = []
-    for _ in range(5):
+    for _ in range(IMPORTS):
         begun = time.perf_counter()
         subprocess.run([sys.executable, "-c", code], check=True)
         times.append(time.perf_counter() - begun)
@@ -37,9 +40,9 @@ def wall(code: str) -> float:
 
 
 def first_completion() -> float:
-    """Seconds from the first chat of a new lab to its answer, the start of the service included; median of three."""
+    """Seconds from the first chat of a new lab to its answer, the service's start included; the median of a few."""
     times = []
-    for _ in range(3):
+    for _ in range(COMPLETIONS):
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as home:
             code = FIRST_COMPLETION.format(home=home)
             done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
@@ -49,7 +52,7 @@ def first_completion() -> float:
 
 def first_loop() -> tuple[str, float]:
     """What the notebook of the first loop prints, and the seconds in it."""
-    command = [sys.executable, str(ROOT / "notebooks" / "run.py"), str(ROOT / "notebooks" / "01_first_loop.ipynb")]
+    command = [sys.executable, str(ROOT / "notebooks" / "run.py"), str(NOTEBOOK)]
     line = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
     found = re.search(r"(\d+) s$", line)
     if not found:

@@ -30,6 +30,10 @@ from rolloutlab.policy.task import Callbacks, read_task
 from rolloutlab.policy.trainer import take_steps
 
 REPEATS = 3
+SHAPES = ((16, 4, 16), (8, 40, 32))
+"""Groups of the practice policy, words of their prompts, tokens of their completions."""
+MID_SHAPES = ((1, 40, 60),)
+"""Those of the mid-size model."""
 WORDS = [
     "river",
     "stone",
@@ -125,9 +129,9 @@ def compare(label: str, name: str, folder: Path, shape: tuple[int, int, int], ra
 
 
 def main() -> int:
-    goals = [compare("practice", "practice", FOLDER, shape, 16) for shape in ((16, 4, 16), (8, 40, 32))]
+    goals = [compare("practice", "practice", FOLDER, shape, 16) for shape in SHAPES]
     with mid_size() as folder:
-        goals += [compare("mid-size", str(folder), folder, shape, 8) for shape in ((1, 40, 60),)]
+        goals += [compare("mid-size", str(folder), folder, shape, 8) for shape in MID_SHAPES]
     return conclude(goals)
 
 

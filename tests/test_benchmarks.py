@@ -1,15 +1,30 @@
-"""What the benchmarks share: goals against the last release, and the environments of their peers."""
+"""Every benchmark at its smallest size, goals against the last release, and the environments of the peers."""
 
 import importlib
 import json
+import math
+import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import nbformat
+import numpy as np
 import pytest
+import torch
 
 from rolloutlab import __version__
+from rolloutlab.policy.practice import FOLDER
+from rolloutlab.session import Session
+from rolloutlab.settings import ModelSettings, Settings
+from rolloutlab.store.lab import Lab
+from tests.forked import fork_embedded
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 
@@ -116,14 +131,182 @@ def test_no_benchmark_uses_an_environment_that_it_does_not_make(path):
     assert path.name == "measure.py" or ".venvs" not in path.read_text()
 
 
-def test_the_benchmark_of_searching_runs_beside_a_writer_at_its_smallest_size(monkeypatch, tmp_path):
+@pytest.fixture(scope="module")
+def practice_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
+    """A lab with its embedded service, as benchmarks open one."""
+    yield from running(Session(Settings(home=tmp_path_factory.mktemp("lab"), linger=0.5)))
+
+
+def running(lab: Session) -> Iterator[Session]:
+    """A lab whose service is forked, as torch has been imported here."""
+    with pytest.MonkeyPatch.context() as patch:
+        fork_embedded(patch)
+        lab.embedded.address()
+    yield lab
+    lab.embedded.stop()
+    lab.close()
+
+
+@pytest.fixture
+def smallest(monkeypatch):
+    """Imports a benchmark and changes its sizes, or a peer. What it has a process alone do is done in this one."""
+    threads = torch.get_num_threads()
     monkeypatch.syspath_prepend(BENCHMARKS)
-    search = importlib.import_module("search")
-    monkeypatch.setattr(search, "BATCH", 50)
-    assert search.fill(tmp_path / "50.db", 50) > 0
-    [(_, vectors_ND, rewards_N)] = search.made(50)
-    answers = search.ask(tmp_path / "50.db", vectors_ND[:2])
-    assert search.recall(answers["ids"], [search.exact(vectors_ND, rewards_N, each) for each in vectors_ND[:2]]) == 1
-    beside = search.beside_a_writer(tmp_path / "50.db", vectors_ND[0], searches=2)
-    assert beside["rate"] > 0
-    assert beside["age"] < 60
+
+    def load(benchmark: str, **changed: Any) -> Any:
+        module = importlib.import_module(benchmark)
+        if hasattr(module, "alone"):
+            changed["alone"] = lambda work, *arguments: work(*arguments)
+        for name, value in changed.items():
+            monkeypatch.setattr(module, name, value)
+        return module
+
+    yield load
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def small_model(smallest):
+    """Makes a small model in place of the mid-size one."""
+    sizes = json.loads((FOLDER / "config.json").read_text())
+    return partial(smallest("models").mid_size, sizes["vocab_size"], 32, 1)
+
+
+@pytest.fixture
+def printed(capsys, history):
+    """What main() printed for `history`: the names of its goals. Each has a figure."""
+
+    def read(status: int) -> set[str]:
+        figures = history.read(capsys.readouterr().out.splitlines())
+        assert status in {0, 1}
+        assert all(math.isfinite(each["figure"]) for each in figures.values())
+        return set(figures)
+
+    return read
+
+
+def names(goals: Iterable[Any]) -> set[str]:
+    """The names of goals that all have a figure, as `history` reads them."""
+    goals = list(goals)
+    assert all(math.isfinite(goal.figure) for goal in goals)
+    assert all(goal.name.split() == [goal.name] for goal in goals)
+    return {goal.name for goal in goals}
+
+
+@pytest.mark.process
+def test_the_benchmark_of_starting_runs_at_its_smallest_size(smallest, practice_lab, tmp_path, printed):
+    notebook = tmp_path / "loop.ipynb"
+    cells = [nbformat.v4.new_code_cell("print('0.23 -> 0.97 in 1 s')")]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), notebook)
+    folders = SimpleNamespace(TemporaryDirectory=lambda **_: nullcontext(str(practice_lab.settings.home)))
+    start = smallest("start", IMPORTS=1, COMPLETIONS=1, NOTEBOOK=notebook, tempfile=folders)
+    expected = {"import_and_load_ext_over_import_pandas", "first_completion_seconds", "first_loop_seconds"}
+    assert printed(start.main()) == expected
+
+
+@pytest.mark.process
+def test_the_benchmark_of_sampling_runs_at_its_smallest_size(smallest, practice_lab, small_model, printed):
+    once = partial(smallest("measure").best, repeats=1)
+    sizes = {
+        "THREADS": [1],
+        "TOKENS": 8,
+        "BATCHES": (2,),
+        "CHATS": 2,
+        "PROMPTS": 4,
+        "best": once,
+        "mid_size": small_model,
+    }
+    sampling = smallest("sampling", session=lambda: nullcontext(practice_lab), **sizes)
+    compared = {f"sampling_over_generate_{name}" for name in ("practice_2", "mid-size_2")}
+    kinds = {f"{name}_{kind}" for name in compared for kind in ("equal", "ragged")}
+    assert printed(sampling.main()) == kinds | {"chat_beside_training_over_idle"}
+
+
+@pytest.mark.process
+def test_the_benchmark_of_sharing_runs_at_its_smallest_size(smallest, practice_lab):
+    sharing = smallest("sharing", CHATS=2, TOKENS=2, ROUNDS=1, LARGE=2)
+    measured = practice_lab._connector.http.run(sharing.measure(sharing.Client(practice_lab)))
+    assert names(measured) == {"eight_requests_over_one_of_eight", "short_chat_p95_beside_512_over_alone"}
+
+
+def test_the_benchmark_of_rollouts_runs_at_its_smallest_size(smallest, printed):
+    rollouts = smallest("rollouts", CHATS=4, CONCURRENT=4, ROUNDS=1)
+    rollouts = smallest("rollouts", sdk=rollouts.raw)
+    assert printed(rollouts.main()) == {"rollouts_over_openai_sdk", "rollouts_over_aiohttp"}
+
+
+@pytest.mark.process
+def test_the_benchmark_of_capture_runs_at_its_smallest_size(smallest, practice_lab):
+    capture = smallest("capture", CONCURRENT=2, ROLLOUTS=2, WARM_UP=2, ROUNDS=1)
+    assert names(capture.measure(practice_lab)) == {"capture_calls_ratio"}
+
+
+def test_the_benchmark_of_the_lab_runs_at_its_smallest_size(smallest, printed):
+    lab = smallest("lab", GROUPS=2, TOTAL=10 * 2 * 8)
+    assert printed(lab.main()) == {"lab_opening_seconds", "lab_listing_seconds", "lab_group_seconds"}
+
+
+def test_the_benchmark_of_the_rewards_view_fills_its_lab_at_its_smallest_size(smallest, tmp_path):
+    view = smallest("rewards_view", GROUPS=2, MEMBERS=2, TOTAL=4)
+    view.fill(tmp_path / "lab.db")
+    lab = Lab(tmp_path / "lab.db")
+    stored = lab.collection("letters")
+    assert (stored.trajectories, stored.scored) == (4, 4)
+    lab.close()
+
+
+def test_the_benchmark_of_searching_runs_at_its_smallest_size(smallest, printed):
+    search = smallest("search", BATCH=50, SIZES=(50, 100, 150), COMPARED=100, QUERIES=2, SEARCHES_BESIDE=2)
+
+    def peer(_python: str, _name: str, folder: Path, deed: str) -> dict[str, Any]:
+        return {"seconds": 1.0} if deed == "fill" else search.ask(folder / "100.db", np.load(folder / "queries.npy"))
+
+    smallest("search", peer=peer, peer_python=lambda _: sys.executable)
+    expected = {"recall", "chromadb_times_ours", "lancedb_times_ours", "million_seconds", "million_gigabytes"}
+    expected |= {"writer_rows_per_second", "newest_row_seconds"}
+    assert printed(search.main()) == {f"search_{name}" for name in expected}
+
+
+def test_the_benchmark_of_training_runs_at_its_smallest_size(smallest, small_model, printed):
+    shapes = {"SHAPES": ((1, 1, 2),), "MID_SHAPES": ((1, 1, 2),)}
+    training = smallest("training", REPEATS=1, trl=lambda *_: 1.0, mid_size=small_model, **shapes)
+    without_lengths = {name.rsplit("_", 2)[0] for name in printed(training.main())}
+    assert without_lengths == {"training_over_trl_practice", "training_over_trl_mid-size"}
+
+
+@pytest.mark.process
+def test_the_benchmark_of_the_memory_of_a_job_runs_at_its_smallest_size(smallest, practice_lab):
+    job_memory = smallest("job_memory", MEGABYTES=0.1, TIMES=(1,))
+    expected = {"peak_growth_over_body_x1_accepting", "peak_growth_over_body_x1_until_its_end"}
+    assert names(job_memory.measure(practice_lab)) == expected
+
+
+@pytest.mark.process
+def test_the_benchmark_of_half_a_billion_runs_at_its_smallest_size(smallest, tmp_path):
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4}
+    half_billion = smallest("half_billion", SIZES=sizes, VOCABULARY=300)
+    assert half_billion.write_policy(tmp_path / "policy") > 0
+    model = ModelSettings(dtype="bfloat16", device="cpu", gradient_checkpointing=True)
+    for lab in running(Session(Settings(tmp_path / "lab", policy=str(tmp_path / "policy"), model=model, linger=0.5))):
+        assert names(half_billion.measure(lab)) == {"half_billion_job_gigabytes"}
+
+
+@pytest.mark.process
+def test_the_benchmark_of_guessing_runs_at_its_smallest_size(smallest, tmp_path):
+    guess = smallest("guess", TARGETS=4, HELD_OUT=2, ROWS=2, COMPLETIONS=4, COMPARED=1, TURNS=3)
+    for lab in running(Session(Settings(tmp_path, policy="practice-games", linger=0.5))):
+        expected = {"turns_above_checkpoint_0_seed_0", "turns_above_random_player_seed_0"}
+        assert names(guess.measure(lab, seeds=1, jobs=1)) == expected
+
+
+@pytest.mark.process
+def test_the_benchmark_of_sft_before_rl_runs_at_its_smallest_size(smallest, practice_lab, tmp_path):
+    sft_then_rl = smallest("sft_then_rl", PROMPTS=4, COMPLETIONS=8, HELD_OUT=2, DEMONSTRATIONS=2)
+    assert names(sft_then_rl.measure(practice_lab, tmp_path, seeds=1, rounds=1)) == {"gain_of_sft_before_rl"}
+
+
+def test_every_benchmark_of_the_makefile_has_a_test_of_its_smallest_size():
+    made = re.search(r"^BENCHMARKS := (.+)$", (BENCHMARKS.parent / "Makefile").read_text(), re.MULTILINE)
+    assert made
+    tests = Path(__file__).read_text()
+    assert [name for name in made[1].split() if f'smallest("{name}"' not in tests] == []
