@@ -118,7 +118,7 @@ class Submission:
         """The same for a job that starts from this checkpoint; None where it is not known."""
         return self._checked(self.config, start)
 
-    def on(self, engine: EngineStatus | None, default_rate: float | None) -> "Submission":
+    def on(self, engine: EngineStatus | None, default_rate: float | None = None) -> "Submission":
         """The same for a service above this engine, and a policy with this learning rate; None where not known."""
         return replace(self, engine=engine, default_rate=default_rate)._checked(self.config, self.begins)
 
