@@ -22,6 +22,7 @@ from rolloutlab.api.wire.training import ENDINGS, CreateTrainingJob, Event, Mode
 from rolloutlab.session import Session
 from rolloutlab.settings import Address, Settings
 from rolloutlab.store.sqlite import Database
+from tests.parquet_footers import ForkedChecks, stand_in
 from tests.policies import byte_tokenizer, save_policy
 
 if TYPE_CHECKING:
@@ -64,6 +65,16 @@ def pytest_collection() -> Iterator[None]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def parquet_footers() -> Iterator[None]:
+    """Checked in forks of one process, which starts where the first Parquet file is read."""
+    checks = ForkedChecks()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("rolloutlab.sampling.parquet_rows.subprocess", stand_in(checks))
+        yield
+    checks.end()
 
 
 @pytest.fixture(scope="session", autouse=True)

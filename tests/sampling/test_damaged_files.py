@@ -6,12 +6,10 @@ import json
 import os
 import random
 import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -39,41 +37,6 @@ def lab(tmp_path):
 
 PARQUET_VARIANTS = 60
 """Fewer: each is read in a fork first."""
-FORKS = """
-import io, os, pyarrow.parquet, sys
-asked, answers = sys.stdin.buffer, sys.stdout.buffer
-while size := asked.read(8):
-    read = asked.read(int.from_bytes(size, "little"))
-    code = asked.read(int.from_bytes(asked.read(8), "little"))
-    pid = os.fork()
-    if not pid:
-        sys.stdin = io.TextIOWrapper(io.BytesIO(read))
-        try:
-            exec(code)
-        except BaseException:
-            os._exit(1)
-        os._exit(0)
-    answers.write(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]).to_bytes(4, "little", signed=True))
-    answers.flush()
-"""
-"""A process that has imported pyarrow. A fork of it runs each program, and ends where pyarrow ends its process."""
-
-
-@pytest.fixture(scope="module")
-def forks():
-    """Runs `python -P -c CODE` with bytes as its input, as `subprocess.run` does, without its start of a Python."""
-    pytest.importorskip("pyarrow")
-    command = [sys.executable, "-P", "-c", FORKS]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
-
-        def run(command: list[str], input: bytes, **_: object) -> SimpleNamespace:  # noqa: A002
-            *_, code = command
-            for part in (input, code.encode()):
-                process.stdin.write(len(part).to_bytes(8, "little") + part)
-            process.stdin.flush()
-            return SimpleNamespace(returncode=int.from_bytes(process.stdout.read(4), "little", signed=True))
-
-        yield run
 
 
 def damaged(data: bytes, seed: int) -> bytes:
@@ -189,8 +152,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_damaged_parquet_file_is_read_or_refused_with_what_to_type(kind, tmp_path, lab, monkeypatch, forks):
-    monkeypatch.setattr(parquet_rows, "subprocess", SimpleNamespace(run=forks))
+def test_a_damaged_parquet_file_is_read_or_refused_with_what_to_type(kind, tmp_path, lab, monkeypatch):
     whole, path = _parquet(**KINDS[kind]), tmp_path / "a.parquet"
     check = parquet_rows._check_footer
     refused = 0
@@ -207,9 +169,9 @@ def test_a_damaged_parquet_file_is_read_or_refused_with_what_to_type(kind, tmp_p
 
 
 @pytest.mark.parametrize("forked", [False, True])
-def test_a_file_at_which_pyarrow_ends_its_process_is_refused(tmp_path, monkeypatch, forks, forked):
-    if forked:
-        monkeypatch.setattr(parquet_rows, "subprocess", SimpleNamespace(run=forks))
+def test_a_file_at_which_pyarrow_ends_its_process_is_refused(tmp_path, monkeypatch, forked):
+    if not forked:
+        monkeypatch.setattr(parquet_rows, "subprocess", subprocess)
     (tmp_path / "a.parquet").write_bytes(_parquet())
     assert len(rows_of(tmp_path / "a.parquet")) == len(ROWS)
     monkeypatch.setattr(parquet_rows, "_READ_COLUMNS", "import os; os.abort()")

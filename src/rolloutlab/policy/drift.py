@@ -32,13 +32,13 @@ def report_drift(forward: Forward, steps: Sequence[Step], callbacks: Callbacks) 
         part = sequences[first : first + _AT_ONCE]
         drifted += [_drifted(tokens, new_T) for tokens, new_T in zip(part, forward.logprobs(part), strict=True)]
     if any(drifted):
-        found = sum(map(bool, drifted))
-        of = f"{found:,} of {count(len(sequences), 'conversation')}" + " looked at" * (len(every) > _MOST)
+        conversations = sum(map(bool, drifted))
+        of = f"{conversations:,} of {count(len(sequences), 'conversation')}" + " looked at" * (len(every) > _MOST)
         tokens = count(sum(drifted), "token")
         what = f"{tokens} of later turns, in {of}, were sampled after other tokens than they train after"
         why = "the service had forgotten an earlier answer, and read its text"
         warning = f"{what}: {why}. Their ratios are not 1 -> send token_ids back with earlier answers, or sample again"
-        report = {"tokens": sum(drifted), "conversations": found, "warnings": [warning]}
+        report = {"tokens": sum(drifted), "conversations": conversations, "warnings": [warning]}
         callbacks.report("drift", report)
 
 
