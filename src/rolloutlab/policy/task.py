@@ -65,13 +65,13 @@ class StepProgress:
 
     def __init__(self, callbacks: Callbacks, step: int, of: int) -> None:
         self._callbacks, self._step, self._of = callbacks, step, of
-        self._tokens, self._told = 0, time.monotonic()
+        self._tokens, self._reported_at = 0, time.monotonic()
 
     def add(self, tokens: int) -> None:
         """So many more tokens are done."""
         self._tokens += tokens
-        if self._tokens < self._of and time.monotonic() - self._told >= self._callbacks.progress_seconds:
-            self._told = time.monotonic()
+        if self._tokens < self._of and time.monotonic() - self._reported_at >= self._callbacks.progress_seconds:
+            self._reported_at = time.monotonic()
             data: dict[str, object] = {"step": self._step, "tokens": self._tokens, "of": self._of}
             self._callbacks.report("step_progress", data)
 
