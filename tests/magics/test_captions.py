@@ -5,6 +5,7 @@ import pytest
 from rolloutlab.widgets.job import curves_of
 
 CHAT = "%%chat capitals -n 48 --over countries --max-tokens 12 --seed 1\nuser: Capital of {{country}}?"
+STEPS = "groups_per_step: 1\nepochs: 4"
 REWARD = "%%reward capitals\nreturn float(sum(map(ord, answer)) % 7)"
 
 
@@ -22,7 +23,7 @@ def said(name: str, options: dict[str, bool]) -> str:
 def test_captions_are_true_of_fresh_answers_on_the_first_step_and_on_later_ones(notebook, options):
     notebook.run(CHAT)
     notebook.run(REWARD)
-    job = notebook.run(f"%%train capitals\n{options}")
+    job = notebook.run(f"%%train capitals\n{STEPS}\n{options}")
     first, *later = job.metrics().to_dict("records")
     assert later
     assert "0 on the first step when fresh, then above it" in said("kl", {})
@@ -50,9 +51,9 @@ def test_the_gain_of_fine_tuning_is_above_0_once_the_learned_tokens_are_more_pro
 def test_the_advised_rate_keeps_the_policy_near_and_500_times_of_it_does_not(notebook):
     notebook.run(CHAT)
     notebook.run(REWARD)
-    high = notebook.run("%%train capitals\nlearning_rate: 1").metrics()["kl"].iloc[-1]
+    high = notebook.run("%%train capitals\ngroups_per_step: 1\nlearning_rate: 1").metrics()["kl"].iloc[-1]
     assert "learning_rate 1 is 500 times the default of this policy" in repr(notebook.run("%job"))
     notebook.run("%model lab/other")
-    advised = notebook.run("%%train capitals\nlearning_rate: 0.002").metrics()["kl"].iloc[-1]
+    advised = notebook.run("%%train capitals\ngroups_per_step: 1\nlearning_rate: 0.002").metrics()["kl"].iloc[-1]
     assert "times the default" not in repr(notebook.run("%job"))
     assert advised < 0.5 < 5 < high

@@ -214,7 +214,9 @@ def in_a_thread(function):
 
 
 def test_the_loss_of_the_options_written_as_ones_own_trains_alike(policy, start):
-    job = as_job(large_groups())
+    # members that do not train count in the divisor of the options' loss: here all of them do
+    groups = large_groups()
+    job = as_job([groups[0][:4], groups[3][::2]])
     plain, own = (steps(run(policy, start, job, loss_source=source)[1])[0] for source in (None, SAME_AS_DEFAULT))
     for name in ("loss", "grad_norm", "ratio_mean", "entropy", "kl_base"):
         assert own[name] == pytest.approx(plain[name], rel=1e-3, abs=1e-5), name

@@ -88,10 +88,14 @@ class Submission:
 
     def report(self) -> list[str]:
         """What would train, in which steps, and why the rest would not, line by line."""
-        ends = {seat.name: seat.end for group in self.seats for seat in group if seat.end}
-        headline, *rest = self.check.words(self.names[0], trains=self.trains, ends=ends)
+        headline, *rest = self.words()
         algorithm = str(self.expanded)
         return [headline, *self._steps(), *([algorithm] if algorithm else []), *rest]
+
+    def words(self) -> list[str]:
+        """What would train and why the rest would not."""
+        ends = {seat.name: seat.end for group in self.seats for seat in group if seat.end}
+        return self.check.words(self.names[0], trains=self.trains, ends=ends)
 
     def _steps(self) -> list[str]:
         """How the job is divided into steps; nothing where there are none."""
@@ -385,8 +389,7 @@ def prepare(
     """
     submission = gather(collections, options, model, text_only)
     if not submission.check.trainable_trajectories:
-        report = submission.check.words(submission.names[0], trains=submission.trains)
-        reasons = [line.partition(" -> ") for line in report[1:]]
+        reasons = [line.partition(" -> ") for line in submission.words()[1:]]
         why = "; ".join(reason for reason, _, _ in reasons) or "it holds no trajectories"
         hint = reasons[0][2] if reasons else f"%%chat {submission.names[0]}"
         raise NothingTrainsError(f"nothing in {', '.join(submission.names)} would train: {why}", hint=hint)
