@@ -131,6 +131,7 @@ def test_a_form_is_filled_in_with_an_algorithm_and_says_when_its_options_are_oth
     expect(form.locator("pre")).to_have_text(f"%%train {sorting}")
 
 
+@pytest.mark.parametrize("front_end", ["lab"])
 def test_a_form_shows_what_other_cells_change_before_anything_is_typed(loaded, lab):
     lab.chat("fm", "Name a colour.", n=4, max_tokens=4, seed=1)
     lab.reward("fm", lambda trajectory, answer, messages, row: int(trajectory.name[-1]), say=lambda _: None)
