@@ -13,12 +13,14 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+import nbval.kernel
 import pytest
 
 from rolloutlab.api.embedded import Embedded
 from rolloutlab.api.http.client import HttpClient
 from rolloutlab.settings import read_settings
 from tests.forked import fork_embedded
+from tests.kernels import FileKernelManager
 
 HOMES = pytest.StashKey[Path]()
 SERVICE = pytest.StashKey[ExitStack]()
@@ -30,6 +32,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[SERVICE] = service = ExitStack()
     config.add_cleanup(lambda: shutil.rmtree(homes, ignore_errors=True))
     config.add_cleanup(service.close)
+    nbval.kernel.KernelManager = FileKernelManager
     os.environ["ROLLOUTLAB_LINGER"] = "1"
     os.environ["ROLLOUTLAB_BROWSER"] = shlex.join([sys.executable, str(Path(__file__).with_name("browser.py"))])
 

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 from jupyter_client.blocking import BlockingKernelClient
-from jupyter_client.manager import KernelManager, start_new_kernel
+from jupyter_client.manager import KernelManager
 
 from rolloutlab.session import Session
 from rolloutlab.settings import Settings
 from rolloutlab.store.lab import Lab
 from tests.forked import fork_embedded
+from tests.kernels import start_kernel
 
 pytestmark = pytest.mark.process
 
@@ -35,7 +36,7 @@ class Kernel:
         }
         self.manager: KernelManager
         self.client: BlockingKernelClient
-        self.manager, self.client = start_new_kernel(env=environment)
+        self.manager, self.client = start_kernel(environment)
         self.run("%load_ext rolloutlab")
 
     def run(self, cell: str) -> str:

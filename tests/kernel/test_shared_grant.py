@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 from jupyter_client.blocking import BlockingKernelClient
-from jupyter_client.manager import KernelManager, start_new_kernel
+from jupyter_client.manager import KernelManager
 
 from tests.forked import Forked
+from tests.kernels import start_kernel
 
 pytest.importorskip("mcp")
 if find_spec("torch") is None:  # imported by the service alone
@@ -46,7 +47,7 @@ class Kernel:
     def __init__(self, environment: dict[str, str]) -> None:
         self.manager: KernelManager
         self.client: BlockingKernelClient
-        self.manager, self.client = start_new_kernel(env=environment)
+        self.manager, self.client = start_kernel(environment)
         self.run(BEGIN)
 
     def run(self, cell: str) -> str:

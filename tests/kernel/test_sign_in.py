@@ -9,9 +9,9 @@ import httpx
 import pexpect
 import pytest
 from jupyter_client.blocking import BlockingKernelClient
-from jupyter_client.manager import start_new_kernel
 
 from tests.kernel.terminals import end
+from tests.kernels import start_kernel
 
 pytestmark = pytest.mark.process
 
@@ -62,7 +62,7 @@ class Kernel:
     """A kernel and whoever talks to it. variables: of its environment. asks: whether it may ask something."""
 
     def __init__(self, variables: dict[str, str]) -> None:
-        self.manager, self.client = start_new_kernel(env={**os.environ, **variables})
+        self.manager, self.client = start_kernel({**os.environ, **variables})
         self.client: BlockingKernelClient
 
     def run(self, cell: str, answer=None) -> dict:
@@ -144,8 +144,8 @@ def test_where_the_address_is_asked_for_an_answer_that_comes_otherwise_or_the_en
 
 CONSOLE = """
 import os, sys
-from jupyter_client.manager import start_new_kernel
-manager, client = start_new_kernel(env=dict(os.environ))
+from tests.kernels import start_kernel
+manager, client = start_kernel(dict(os.environ))
 def heard(message):
     content = message["content"]
     print(content.get("text") or content.get("data", {}).get("text/plain", ""), end="", flush=True)
@@ -157,8 +157,9 @@ client.stop_channels(); manager.shutdown_kernel(now=True)
 def test_in_a_console_with_a_kernel_the_link_is_printed_and_the_answer_comes_to_the_listener(tmp_path):
     script = tmp_path / "jupyter-console"
     script.write_text(CONSOLE)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     console = pexpect.spawn(
-        sys.executable, [str(script), DEFINE + SIGN_IN], env=dict(os.environ), encoding="utf-8", timeout=LONGEST
+        sys.executable, [str(script), DEFINE + SIGN_IN], env=environment, encoding="utf-8", timeout=LONGEST
     )
     try:
         console.expect(r"redirect=(http://127\.0\.0\.1:\d+/[\w-]+)")
