@@ -6,6 +6,7 @@ thread counts and batch sizes is compared.
 """
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -95,7 +96,7 @@ def ours(name: str, groups: int, words: int, tokens: int) -> tuple[float, dict[s
 
 def _timed(policy: Policy, model: Any, start: State, job: Groups) -> float:
     moments: list[float] = []
-    callbacks = Callbacks(lambda *_: moments.append(time.perf_counter()))
+    callbacks = Callbacks(lambda *_: moments.append(time.perf_counter()), progress_seconds=math.inf)
     take_steps(policy, model, start, read_task(base_of(policy), job, None, 0, callbacks), callbacks)
     return moments[-1] - moments[1]  # from the preflight to the last step
 

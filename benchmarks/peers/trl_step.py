@@ -97,7 +97,7 @@ def configuration(options, given, folder):
         lr_scheduler_type="constant",
         adam_beta2=0.99,
         weight_decay=0.1,
-        max_grad_norm=0.1,
+        max_grad_norm=1.0,
         bf16=False,
         gradient_checkpointing=False,
         model_init_kwargs={"dtype": "float32"},

@@ -6,6 +6,7 @@ It kills a sampler, a trainer and a node of the cluster at HOST:PORT.
 """
 
 import json
+import math
 import os
 import random
 import signal
@@ -211,7 +212,7 @@ class Trials:
             elif len(steps) == 5:
                 pause = time.perf_counter() - begun
 
-        trained = self.train(self.engine, task, Callbacks(on_event), steps=steps)
+        trained = self.train(self.engine, task, Callbacks(on_event, progress_seconds=math.inf), steps=steps)
         tell(f"lost {what}", seconds=pause, **apart(self.expected, trained))
 
     def last_trainer(self) -> Any:
@@ -234,7 +235,7 @@ class Trials:
     ) -> tuple[dict[str, Any], dict[str, Any], list[dict[str, object]]]:
         """Adapter, moments, and what each step reported."""
         reported: list[dict[str, object]] = [] if steps is None else steps
-        collect = Callbacks(lambda kind, data: reported.append(data))
+        collect = Callbacks(lambda kind, data: reported.append(data), progress_seconds=math.inf)
         path = self.folder / target
         path.mkdir(exist_ok=True)
         partial_of(path).unlink(missing_ok=True) if target == "1" else None

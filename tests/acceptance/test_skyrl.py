@@ -1,6 +1,7 @@
 """The Tinker engine against SkyRL's own server, with the practice policy in fp32: `make acceptance-skyrl`."""
 
 import json
+import math
 import os
 import re
 import signal
@@ -123,7 +124,7 @@ def test_the_first_notebook_reaches_its_reward_unchanged(variables, tmp_path):
 
 @pytest.fixture
 def lab(variables, tmp_path, monkeypatch):
-    """A lab with scored completions; its service has the state of a job saved after each row."""
+    """A lab with scored completions; its service has the state of a job saved after each step."""
     (tmp_path / "sitecustomize.py").write_text(OFTEN)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     lab = Session(read_settings(variables))
@@ -178,7 +179,7 @@ def test_jobs_go_on_after_a_kill_of_the_service_and_of_the_server(lab, skyrl, tm
             skyrl.end(signal.SIGKILL)
             skyrl.start()
         assert ended(job) == "succeeded"
-        # a row that was applied twice, or left out, would change every later step
+        # a step that was applied twice, or left out, would change every later step
         for expected, step in zip(steps(alone), steps(job), strict=True):
             assert step == pytest.approx(expected, rel=1e-4, abs=1e-5)
         assert sum(event.type == "restarted" for event in job.events()) == (name == "service")
@@ -198,7 +199,7 @@ def engine(folder, settings):
 
 
 def test_what_the_server_ignores_is_listed(engine):
-    assert engine.unsupported["gradient clipping at 0.1"] == "the Tinker server ignores it"
+    assert engine.unsupported["max_grad_norm"] == "the Tinker server does not clip gradients"
     assert "ppo" not in engine.unsupported
 
 
@@ -229,7 +230,7 @@ def trained(engine, source, folder, task):
     """The checkpoint of a task, and the metrics of its steps."""
     events = []
     with drafted(folder) as draft:
-        engine.train(source, draft, task, Callbacks(lambda kind, data: events.append(data)))
+        engine.train(source, draft, task, Callbacks(lambda kind, data: events.append(data), progress_seconds=math.inf))
         seal(draft, folder)
     return folder, events
 

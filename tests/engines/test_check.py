@@ -22,8 +22,10 @@ from rolloutlab.errors import ServiceError
 from rolloutlab.objective.options import Options
 from rolloutlab.policy.model import base_of
 
-OPTIONS = {f"gradient: {name}" for name in GRADIENTS} - {"gradient: default", "gradient: custom_loss"}
-EVERY_GRADIENT = OPTIONS | {"gradient: default", "gradient: custom_loss"}
+EVERY_GRADIENT = {f"gradient: {name}" for name in GRADIENTS}
+# Advantages of turns, and the weights and the divisor of an aggregation, are in the steps that an engine is given.
+IN_THE_STEPS = {"gradient: credit turn", "gradient: loss_aggregation token_mean", "gradient: loss_aggregation constant"}
+OPTIONS = EVERY_GRADIENT - IN_THE_STEPS - {"gradient: default", "gradient: custom_loss"}
 
 
 class OtherScores(LocalEngine):
@@ -92,6 +94,42 @@ class OneAdvantage(LocalEngine):
             for step in task.steps
         ]
         super().train(source, target, replace(task, steps=steps), callbacks)
+
+
+class MeanOverTokens(LocalEngine):
+    def train(self, source, target, task, callbacks):
+        steps = [replace(step, divisor=float(step.trained)) for step in task.steps]
+        super().train(source, target, replace(task, steps=steps), callbacks)
+
+
+class FirstBatchAlone(LocalEngine):
+    def train(self, source, target, task, callbacks):
+        steps = [replace(step, sequences=step.sequences[:100]) for step in task.steps]
+        super().train(source, target, replace(task, steps=steps), callbacks)
+
+
+class ClipsAtOne(LocalEngine):
+    def train(self, source, target, task, callbacks):
+        options = replace(task.options, max_grad_norm=1.0)
+        super().train(source, target, replace(task, options=options), callbacks)
+
+
+class DecaysByATenth(LocalEngine):
+    def train(self, source, target, task, callbacks):
+        options = replace(task.options, weight_decay=0.1)
+        super().train(source, target, replace(task, options=options), callbacks)
+
+
+class CancelledBetweenSteps(LocalEngine):
+    def train(self, source, target, task, callbacks):
+        taken = [0]
+
+        def report(kind, data):
+            taken[0] += kind == "gradient_step"
+            callbacks.report(kind, data)
+
+        between = replace(callbacks, report=report, cancelled=lambda: bool(taken[0]) and callbacks.cancelled())
+        super().train(source, target, task, between)
 
 
 class NoSeed(LocalEngine):
@@ -178,7 +216,7 @@ class NoTraining(LocalEngine):
 
 
 class FewerOptions(NoOptions):
-    unsupported = {name.partition(" ")[0]: "it has no such loss" for name in GRADIENTS}
+    unsupported = {name.partition(" ")[0]: "it has no such loss" for name in [*GRADIENTS, "max_grad_norm"]}
 
 
 class NoOptionsNorSeeds(NoOptions, NoSeed):
@@ -247,9 +285,12 @@ def test_the_engine_of_this_process_passes(check):
         (OtherSamples, {"logprobs: scored as sampled", "logprobs: after training", "first ratio"}),
         (OnlyTheBase, {"logprobs: after training", "first ratio"}),
         (NoStops, {"stop"}),
-        (OtherLossRateAndRows, {"gradient: custom_loss", "optimizer", "resume"}),
+        (
+            OtherLossRateAndRows,
+            {"gradient: custom_loss", "optimizer", "clip and decay", "resume"},
+        ),
         (FewerRowsAndOneSeed, {"resume", "seed: another"}),
-        (NeverCancelled, {"cancel: sampling", "cancel: training"}),
+        (NeverCancelled, {"cancel: sampling", "cancel: training", "cancel: inside a step"}),
     ],
 )
 def test_a_broken_engine_fails_by_name(check, few, engine, lines):
@@ -260,14 +301,32 @@ def test_a_broken_engine_fails_by_name(check, few, engine, lines):
 
 def test_an_engine_without_options_nor_seeds_fails_each_of_them_by_name(check):
     status, report = check(NoOptionsNorSeeds)
-    # advantages of turns are in the rows that the engine is given
-    assert failed(report) == OPTIONS - {"gradient: credit turn"} | {"seed: repeated"}
+    assert failed(report) == OPTIONS | {"clip and decay", "seed: repeated"}
     assert (status, report["passed"]) == (1, False)
 
 
 def test_an_engine_that_gives_all_turns_the_advantage_of_the_first_fails_their_gradient_by_name(check):
     _, report = check(OneAdvantage, "--only=credit", "--only=default")
     assert failed(report) == {"gradient: credit turn"}
+
+
+@pytest.mark.parametrize(
+    ("engine", "only", "lines"),
+    [
+        (
+            MeanOverTokens,
+            "gradient: loss_agg",
+            {"gradient: loss_aggregation token_mean", "gradient: loss_aggregation constant"},
+        ),
+        (FirstBatchAlone, "accumulation", {"accumulation"}),
+        (ClipsAtOne, "decay", {"clip and decay"}),
+        (DecaysByATenth, "decay", {"clip and decay"}),
+        (CancelledBetweenSteps, "cancel: ", {"cancel: inside a step"}),
+    ],
+)
+def test_an_engine_that_takes_other_steps_fails_by_name(check, engine, only, lines):
+    _, report = check(engine, f"--only={only}")
+    assert failed(report) == lines
 
 
 @pytest.mark.parametrize("engine", [Colder, Nucleus])
@@ -358,7 +417,7 @@ def test_an_error_of_the_engine_fails_its_lines_and_the_others_are_measured(chec
 def test_lines_can_be_chosen_by_what_their_names_have(check):
     _, report = check(LocalEngine, "--only=ratio", "--only=cancel")
     assert [line["name"] for line in report["lines"]] == ["first ratio", "gradient: mask_prob_ratio"] + [
-        f"cancel: {what}" for what in ("sampling", "training")
+        f"cancel: {what}" for what in ("sampling", "training", "inside a step")
     ]
 
 
@@ -388,7 +447,7 @@ def test_the_report_is_a_table_with_progress_beside_it(tiny_policy, capsys, few)
     )
     assert printed.out.endswith("\n\nnothing failed\n")
     assert max(map(len, printed.out.splitlines())) <= 80
-    assert "1 of 17: logprobs: scored as sampled\n" in printed.err
+    assert "1 of 20: logprobs: scored as sampled\n" in printed.err
 
 
 def test_a_failure_is_explained_once_and_progress_takes_one_line_of_a_terminal(tiny_policy, few, capsys, monkeypatch):
@@ -399,7 +458,7 @@ def test_a_failure_is_explained_once_and_progress_takes_one_line_of_a_terminal(t
     assert "FAIL               optimizer (ServiceError: no trainer is left -> start one)" in out
     assert out.count("-> gradient: the engine computes another loss: leave this option out on it\n") == 1
     assert max(map(len, out.splitlines())) <= 80
-    assert "\r\x1b[K1 of 17: logprobs: scored as sampled" in err
+    assert "\r\x1b[K1 of 20: logprobs: scored as sampled" in err
     assert err.endswith("\r\x1b[K")
     assert "\n" not in err
 

@@ -1,5 +1,6 @@
 """A job whose service stops goes on from its last steps, as if nothing had happened."""
 
+import math
 import threading
 from array import array
 from dataclasses import replace
@@ -193,7 +194,9 @@ def test_a_task_of_as_many_other_steps_does_not_go_on_from_what_was_kept(policy,
     def train(target, task, most=9):
         (tmp_path / target).mkdir(exist_ok=True)
         steps.clear()
-        callbacks = Callbacks(lambda kind, data: steps.append(data), lambda: len(steps) == most)
+        callbacks = Callbacks(
+            lambda kind, data: steps.append(data), lambda: len(steps) == most, progress_seconds=math.inf
+        )
         engine.train(tmp_path / "0", tmp_path / target, task, callbacks)
         return list(steps)
 

@@ -38,6 +38,11 @@ class OtherMoments(AdamOf):
         return adam.model_copy(update={"beta2": 0.5, "weight_decay": 0.0})
 
 
+class ClipsElsewhere(AdamOf):
+    def settings(self, adam):
+        return adam.model_copy(update={"grad_clip_norm": 1.5 * adam.grad_clip_norm})
+
+
 class DropsTheLast(Server):
     def _forward_backward(self, body):
         data = list(body.forward_backward_input.data)
@@ -54,14 +59,14 @@ class Uphill(Server):
 
 @pytest.fixture
 def optimizer(tmp_path, monkeypatch):
-    """The line of the check for a server; other capabilities than the engine has measured can be given."""
+    """A line of the check for a server; other capabilities than the engine has measured can be given."""
     for name in ("_COMPLETIONS", "_TOKENS"):  # the checkpoint that the steps begin with is trained on what is sampled
         monkeypatch.setattr(f"rolloutlab.engines.check.{name}", 4)
 
-    def check(server, **capabilities):
+    def check(server, name="optimizer", **capabilities):
         with serving(server), engine_of(server) as engine:
             engine._capabilities = replace(engine._capabilities, **capabilities)
-            (line,) = Conformance(engine, None, tmp_path, 1e-4).run(only=["optimizer"])
+            (line,) = Conformance(engine, None, tmp_path, 1e-4).run(only=[name])
         return line
 
     return check
@@ -74,6 +79,29 @@ def test_an_honest_server_passes(policy, optimizer, means):
     assert line.gap < 0.02
     assert "up to 0.03 passes" in line.note
     assert "no norm" not in line.note
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "result"),
+    [
+        (Server, {}, "pass"),
+        (ClipsElsewhere, {}, "fail"),
+        (Server, {"clips": False}, "refused"),
+        (Server, {"means": False, "reports_norm": False}, "measured"),
+    ],
+)
+def test_clipping_is_seen_by_the_size_of_a_step(policy, optimizer, kind, options, result):
+    assert optimizer(kind(policy, "tiny", **options), "clip and decay").result == result
+
+
+def test_a_step_of_more_examples_than_a_request_has_is_that_of_few(policy, optimizer, monkeypatch):
+    monkeypatch.setattr("rolloutlab.engines.check._REQUEST", 40)
+    monkeypatch.setattr("rolloutlab.engines.tinker_client._EXAMPLES", 32)
+    for requests in ("all", "each"):
+        assert optimizer(Server(policy, "tiny", requests=requests), "accumulation").result == "pass"
+        line = optimizer(Server(policy, "tiny", requests=requests), "accumulation", per_request=requests == "all")
+        assert line.result == "fail"
+    assert optimizer(Server(policy, "tiny", requests="last"), "accumulation").result == "fail"
 
 
 def test_an_honest_server_samples_as_it_is_asked(policy, tmp_path, monkeypatch):

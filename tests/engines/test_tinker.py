@@ -11,12 +11,17 @@ import pytest
 
 pytest.importorskip("tinker")
 
+from tinker.lib.internal_client_holder import InternalClientHolder
+from tinker.lib.public_interfaces.training_client import TrainingClient
+
 from rolloutlab import errors
 from rolloutlab.api.wire.training import ExperimentalTrainingConfig
+from rolloutlab.engines import tinker_client
 from rolloutlab.engines.engine import partial_of
 from rolloutlab.engines.local import LocalEngine
 from rolloutlab.engines.sampling_check import step_of
 from rolloutlab.engines.tinker import PLACE
+from rolloutlab.engines.tinker_client import Datum
 from rolloutlab.engines.tinker_trainer import SavedProgress
 from rolloutlab.objective.options import settle
 from rolloutlab.policy.checkpoints import drafted, read_checkpoint, seal
@@ -71,7 +76,7 @@ def task_of(steps=1, known=True, loss_source=None, reference=None, **config):
 def trained(engine, source, folder, task, cancelled=lambda: False):
     """The checkpoint of a task, and the metrics of its steps."""
     events = []
-    callbacks = Callbacks(lambda kind, data: events.append(data), cancelled)
+    callbacks = Callbacks(lambda kind, data: events.append(data), cancelled, progress_seconds=math.inf)
     return filled(folder, lambda draft: engine.train(source, draft, task, callbacks)), events
 
 
@@ -141,9 +146,53 @@ def test_what_a_server_does_with_a_gradient_is_measured(policy, local, tmp_path,
     _, (expected,) = trained(local, filled(tmp_path / "0", local.create_initial), tmp_path / "1", task_of(1))
     with serving(Server(policy, "tiny", means=means, clips=clips)) as server, engine_of(server) as engine:
         _, (step,) = trained(engine, filled(tmp_path / "t0", engine.create_initial), tmp_path / "t1", task_of(1))
-        ignored = [reason for name, reason in engine.unsupported.items() if "clipping" in name]
+        ignored = engine.unsupported.get("max_grad_norm")
     assert step["grad_norm"] == pytest.approx(expected["grad_norm"], rel=1e-4)
-    assert ignored == ([] if clips else ["the Tinker server ignores it"])
+    assert ignored == (None if clips else "the Tinker server does not clip gradients")
+
+
+@pytest.mark.parametrize(("means", "requests"), [(True, "all"), (True, "each"), (False, "all")])
+def test_a_step_of_several_requests_is_that_of_one(policy, local, tmp_path, monkeypatch, means, requests):
+    monkeypatch.setattr(tinker_client, "_BYTES", 3 * 40 * 20)
+    task = task_of(1, kl_penalty_coef=0.1)
+    whole = [task_of(i + 1).steps[i].sequences for i in range(4)]
+    task = replace(task, steps=[step_of([each for some in whole for each in some])])
+    _, (expected,) = trained(local, filled(tmp_path / "0", local.create_initial), tmp_path / "1", task)
+    with serving(Server(policy, "tiny", means=means, requests=requests)) as server, engine_of(server) as engine:
+        before = server.calls["forward_backward"]
+        _, (step,) = trained(engine, filled(tmp_path / "t0", engine.create_initial), tmp_path / "t1", task)
+        assert server.calls["forward_backward"] - before == 3
+        assert engine._capabilities.per_request == (requests == "each")
+    assert_same_steps([expected], [step])
+
+
+def test_a_server_that_forgets_a_request_is_refused_where_a_step_needs_several(policy, tmp_path, monkeypatch):
+    with serving(Server(policy, "tiny", requests="last")) as server, engine_of(server) as engine:
+        source = filled(tmp_path / "0", engine.create_initial)
+        trained(engine, source, tmp_path / "1", task_of(1))
+        monkeypatch.setattr(tinker_client, "_EXAMPLES", 9)
+        target = tmp_path / "2"
+        target.mkdir()
+        with pytest.raises(errors.ServiceError, match="all but the last of 3 requests") as raised:
+            engine.train(source, target, task_of(1), Callbacks(lambda *_: None))
+        assert raised.value.hint == "a smaller groups_per_step"
+
+
+@pytest.mark.parametrize(("number", "length"), [(3000, 8), (200, 2000), (1, 200_000), (1016, 127)])
+def test_requests_are_those_that_the_sdk_sends_as_they_are(number, length):
+    class Holder:
+        estimate_bytes_count_in_chunk = InternalClientHolder.estimate_bytes_count_in_chunk
+        estimate_bytes_count_in_model_input = InternalClientHolder.estimate_bytes_count_in_model_input
+
+    sdk = TrainingClient.__new__(TrainingClient)
+    sdk.holder = Holder()
+    datum = Datum([1] * length, [0.0] * (length - 1), [0.0] * (length - 1)).sent()
+    filling = Datum([1, 1], [0.0], [0.0]).sent()
+    found = list(tinker_client.requests([length] * number))
+    assert [i for part in found for i in range(part.start, part.stop)] == list(range(number))
+    for part in {part.stop - part.start for part in found}:
+        data = [datum] * part + [filling] * tinker_client.missing([length] * part)
+        assert len(list(sdk._chunked_requests_generator(data))) == 1
 
 
 def test_a_server_that_reports_no_norm_trains_with_sums(policy, server, engine, tmp_path):
@@ -168,7 +217,7 @@ def test_a_killed_job_goes_on_from_its_last_saved_state(server, engine, tmp_path
     whole, expected = trained(engine, source, tmp_path / "whole", task)
     target, events = tmp_path / "job", []
     target.mkdir()
-    callbacks = Callbacks(lambda kind, data: events.append(data), lambda: len(events) == 2)
+    callbacks = Callbacks(lambda kind, data: events.append(data), lambda: len(events) == 2, progress_seconds=math.inf)
     with pytest.raises(errors.Cancelled):
         engine.train(source, target, task, callbacks)
     assert partial_of(target).exists()
@@ -177,7 +226,9 @@ def test_a_killed_job_goes_on_from_its_last_saved_state(server, engine, tmp_path
     with engine_of(server) as another:
         taken = server.calls["optim_step"]
         events = []
-        another.train(source, target, task, Callbacks(lambda kind, data: events.append(data)))
+        another.train(
+            source, target, task, Callbacks(lambda kind, data: events.append(data), progress_seconds=math.inf)
+        )
     assert server.calls["optim_step"] == taken + 1
     assert events == expected
     first, second = (server.saved[place(folder)["state"]][0] for folder in (whole, target))
@@ -205,7 +256,7 @@ def test_a_job_survives_the_loss_of_its_model_and_of_a_saved_state_and_reports_n
     kept = SavedProgress(partial_of(target), task.key(source), 0.0)
     kept.save(lambda: "tinker://model_1/weights/expired", expected[:1])
     events = []
-    engine.train(source, target, task, Callbacks(lambda kind, data: events.append(data)))
+    engine.train(source, target, task, Callbacks(lambda kind, data: events.append(data), progress_seconds=math.inf))
     assert events == expected
 
 

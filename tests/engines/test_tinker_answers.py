@@ -1,6 +1,7 @@
 """Odd answers and a full disk end in words, nothing is lost, and the key of a Tinker server goes nowhere else."""
 
 import json
+import math
 from errno import ENOSPC
 from pathlib import Path
 
@@ -37,7 +38,9 @@ def taught(engine, source, target, rows=1):
     """Train into a folder, from what is kept of it; the metrics of the steps."""
     target.mkdir(exist_ok=True)
     events = []
-    engine.train(source, target, task_of(rows), Callbacks(lambda kind, data: events.append(data)))
+    engine.train(
+        source, target, task_of(rows), Callbacks(lambda kind, data: events.append(data), progress_seconds=math.inf)
+    )
     return events
 
 

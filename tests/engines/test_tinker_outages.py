@@ -1,5 +1,6 @@
 """A job outlives an outage of its Tinker server: it waits, says why, and takes no row twice."""
 
+import math
 import threading
 
 import pytest
@@ -106,7 +107,9 @@ def test_a_server_that_answers_but_not_the_job_is_asked_three_times(engine, whol
     monkeypatch.setattr(engine._client, "step", never)
     (tmp_path / "job").mkdir()
     with pytest.raises(errors.BrokenOffError, match="has not answered"):
-        engine.train(source, tmp_path / "job", task, Callbacks(lambda kind, data: events.append(kind)))
+        engine.train(
+            source, tmp_path / "job", task, Callbacks(lambda kind, data: events.append(kind), progress_seconds=math.inf)
+        )
     assert (len(calls), events) == (3, [])
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import torch
@@ -84,7 +84,8 @@ class _Model:
 class Server:
     """What a test sets and counts. model: name of the base. most: models in memory at once.
 
-    means: whether gradients are means over tokens and rows, not sums. clips: whether `grad_clip_norm` is honoured.
+    means: whether gradients are means over tokens and rows, not sums. requests: of several before a step the mean is
+    over all rows or over each one's, or only the last counts. clips: whether `grad_clip_norm` is honoured.
     leaks: whether weight decay shrinks other models. reports_norm: whether steps report the gradient's. broken: whether
     logprobs are NaN. odd: by the name of a request, what its answer is turned into. redirect: where every request is
     redirected to. status: of the answer to what the server can do. held: while it is not set, no future is answered.
@@ -94,6 +95,7 @@ class Server:
     policy: Policy
     model: str
     means: bool = True
+    requests: Literal["all", "each", "last"] = "all"
     clips: bool = True
     leaks: bool = False
     reports_norm: bool = True
@@ -230,6 +232,8 @@ class Server:
             model = self._model(body.model_id)
             parameters = adapter_parameters(model.net)
             rows = []
+            if self.requests == "last":
+                model.gradients, model.rows = {}, 0
             for datum in request.data:
                 new_L = self._logprobs(model.net, datum)
                 inputs = {name: torch.tensor(each.data) for name, each in datum.loss_fn_inputs.items()}
@@ -242,6 +246,7 @@ class Server:
                 else:
                     raise FailedFutureError(f"no loss {request.loss_fn}")
                 loss = loss_L.sum() / (weights_L.sum() if self.means else 1)
+                loss = loss / (len(request.data) if self.means and self.requests == "each" else 1)
                 gradients = torch.autograd.grad(loss, list(parameters.values()))
                 for name, gradient in zip(parameters, gradients, strict=True):
                     model.gradients[name] = model.gradients.get(name, 0) + gradient
@@ -259,7 +264,7 @@ class Server:
             if not model.gradients:
                 raise FailedFutureError("no gradients")
             for name, parameter in adapter_parameters(model.net).items():
-                parameter.grad = model.gradients[name] / (model.rows if self.means else 1)
+                parameter.grad = model.gradients[name] / (model.rows if self.means and self.requests != "each" else 1)
             parameters = list(adapter_parameters(model.net).values())
             bound = settings.grad_clip_norm if self.clips and settings.grad_clip_norm else math.inf
             norm = float(torch.nn.utils.clip_grad_norm_(parameters, bound))

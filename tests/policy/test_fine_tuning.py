@@ -53,7 +53,7 @@ def tune(policy, model):
 
     def run(*conversations, cancelled=lambda: False, **config):
         events = []
-        callbacks = Callbacks(lambda kind, data: events.append((kind, data)), cancelled)
+        callbacks = Callbacks(lambda kind, data: events.append((kind, data)), cancelled, progress_seconds=math.inf)
         named = [(f"line {i}", each) for i, each in enumerate(conversations, start=1)]
         options = SFTTrainingConfig.model_validate(config) if config else None
         task = read_fine_tuning(base_of(policy), named, options, 0, callbacks)

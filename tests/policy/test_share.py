@@ -1,5 +1,6 @@
 """Several processes take the steps of one task: here threads, each with a model of its own."""
 
+import math
 import random
 import threading
 from array import array
@@ -56,7 +57,7 @@ def task_of(config, source, counts):
 def run(policy, task, share, model=None):
     model, reported = model or policy.lora_copy(), []
     start = State(read_adapter(model), {})
-    callbacks = Callbacks(lambda _, data: reported.append(data))
+    callbacks = Callbacks(lambda _, data: reported.append(data), progress_seconds=math.inf)
     return take_steps(policy, model, start, task, callbacks, share=share), reported
 
 

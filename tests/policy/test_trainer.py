@@ -136,7 +136,7 @@ def run(
     events: list[Event] = overrides.pop("events", [])
     model = overrides.pop("model", None) or policy.lora_copy()
     step = overrides.pop("step", 3)
-    callbacks = Callbacks(lambda kind, data: events.append((kind, data)), cancelled)
+    callbacks = Callbacks(lambda kind, data: events.append((kind, data)), cancelled, progress_seconds=math.inf)
     return train(policy, model, state, *parts(job), step, callbacks, **overrides), events
 
 

@@ -7,6 +7,7 @@ from concurrent.futures import CancelledError
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
+from itertools import count
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -15,10 +16,11 @@ import torch
 
 from rolloutlab.api.wire.chat import UserMessage
 from rolloutlab.engines import naive
-from rolloutlab.engines.engine import Engine, HasTrials, partial_of
+from rolloutlab.engines.engine import Engine, HasTrials, SlopedStep, partial_of
 from rolloutlab.engines.report import Measurement
 from rolloutlab.engines.sampling_check import (
     TIMEOUT,
+    aggregated,
     in_turns,
     sampled_divergence,
     sampled_step,
@@ -28,7 +30,7 @@ from rolloutlab.engines.sampling_check import (
     stop_fault,
     stop_of,
 )
-from rolloutlab.engines.step_check import LIMIT, gradient_gaps, momentum_gap
+from rolloutlab.engines.step_check import LIMIT, clip_gap, gradient_gaps, momentum_gap
 from rolloutlab.errors import Cancelled, InputError
 from rolloutlab.fsutil import remove
 from rolloutlab.objective.options import Options
@@ -41,6 +43,9 @@ from rolloutlab.policy.token_sequence import TokenSequence
 
 _RATE = 1e-3
 _TOKENS, _COMPLETIONS, _STEPS = 16, 8, 4
+_COMPARED = ("loss", "grad_norm")
+_REQUEST, _ASKED = 1032, 2
+"""Sequences that no client sends in one request, and how often a task asks whether it is cancelled before it is."""
 _CUTS = (0, 6, 12, 18)
 """Where the text below is cut, for prompts that differ in how many tokens may follow."""
 _CHANCE = math.log(1e-5)
@@ -70,6 +75,8 @@ GRADIENTS: dict[str, Mapping[str, Any]] = {
     "precalculate_logprobs": {"precalculate_logprobs": True},
     "truncated_importance_sampling": {"truncated_importance_sampling": 1.5, "precalculate_logprobs": True},
     "credit turn": {"credit": "turn"},
+    "loss_aggregation token_mean": {"loss_aggregation": "token_mean"},
+    "loss_aggregation constant": {"loss_aggregation": "constant", "loss_scale_factor": 30.0},
     "custom_loss": {},
 }  # fmt: skip
 """Options of each gradient that is compared, by the option's name on the wire."""
@@ -100,9 +107,11 @@ class Conformance:
         every |= {"logprobs: after training": self._scored_later, "first ratio": self._first_ratio}
         every["sampled distribution"] = self._distribution
         every |= {f"gradient: {name}": partial(self._gradient, name) for name in GRADIENTS}
-        every |= {"optimizer": self._optimizer, "resume": self._resume}
+        every |= {"accumulation": self._accumulation, "optimizer": self._optimizer}
+        every |= {"clip and decay": self._clip_and_decay, "resume": self._resume}
         every |= {"seed: repeated": self._seed, "seed: another": self._other_seed, "stop": self._stop}
         every |= {"cancel: sampling": self._cancel_sampling, "cancel: training": self._cancel_training}
+        every["cancel: inside a step"] = self._cancel_inside
         every |= {"throughput: sampling": self._sampling_speed, "throughput: training": self._training_speed}
         return every
 
@@ -166,7 +175,7 @@ class Conformance:
         if why := next((why for wire, why in self._engine.unsupported.items() if wire in wires), ""):
             return Measurement("", "refused", note=why)
         reference = self._further[0] if name == "kl_ref_step" else None
-        step = in_turns(self._step) if options.credit == "turn" else self._step
+        step = in_turns(self._step) if options.credit == "turn" else aggregated(self._step, options)
         task = replace(self._task([step], options, source), reference=reference)
         metrics = self._train(f"gradient {name}", self._started, task)[-1]
         if self._naive and not isinstance(self._engine, HasTrials):
@@ -182,7 +191,7 @@ class Conformance:
             gaps = {}
             if "custom_loss" not in self._engine.unsupported:
                 own = f"def loss(new, *_):\n    return (torch.tensor({slope}).to(new) * new).sum()"
-                same = self._train(f"own {name}", self._started, self._task([self._step], Options(), own))[-1]
+                same = self._train(f"own {name}", self._started, self._task([step], Options(), own))[-1]
                 gaps["norm"] = abs(float(metrics["grad_norm"]) / float(same["grad_norm"]) - 1)
         gaps["loss"] = abs(float(metrics["loss"]) - loss) / max(abs(loss), 1e-2)
         worst = max(gaps, key=lambda each: _size(gaps[each]))
@@ -194,24 +203,74 @@ class Conformance:
         loss, slope_T = naive.slopes(torch.tensor(new), step, task.options, other, task.loss_source)
         return loss, slope_T.tolist()
 
+    def _accumulation(self) -> Measurement:
+        """A step of as many copies as need several batches and requests, of which each counts for as much less."""
+        one = self._step
+        several = math.ceil(4 * self._engine.base.row_tokens / sum(map(len, one.tokens)))
+        if isinstance(self._engine, HasTrials):
+            several = max(several, math.ceil(_REQUEST / len(one.sequences)))
+        many = Step(one.sequences * several, one.divisor * several, several)
+        alone, together = (
+            self._train(name, self._started, self._task([step]))[-1] for name, step in (("one", one), ("many", many))
+        )
+        gaps: dict[str, float] = {name: abs(together[name] / alone[name] - 1) for name in _COMPARED if name in alone}
+        if not isinstance(self._engine, HasTrials):
+            before, *after = (read_state(self._folder / name) for name in ("started", "one", "many"))
+            first, second = (naive.gradients_between(before, each) for each in after)
+            gaps["gradient"] = naive.relative_gap(second, first)
+        elif "grad_norm" not in alone:
+            return Measurement("", "measured", note="no norm is reported")
+        worst = max(gaps, key=lambda each: _size(gaps[each]))
+        return self._compared(gaps[worst], f"{worst}; {len(many.sequences)} sequences against {len(one.sequences)}")
+
     def _optimizer(self) -> Measurement:
         if isinstance(self._engine, HasTrials):
             return self._trials(self._engine)
         self._train("optimizer", self._started, self._task([self._step]))
-        before, after = read_state(self._started), read_state(self._folder / "optimizer")
+        return self._compared(self._gap_to_adam("optimizer", Options()), "one step of AdamW")
+
+    def _gap_to_adam(self, name: str, options: Options) -> float:
+        """Of the change of the adapter in a step, by the moments after it."""
+        before, after = read_state(self._started), read_state(self._folder / name)
         moments = {name.replace(".default.", "."): each for name, each in after.optimizer.items()}
-        expected = naive.adapter_after(before.adapter, moments, _RATE, Options().weight_decay)
+        expected = naive.adapter_after(before.adapter, moments, _RATE, options.weight_decay)
         changes = [
             {name: each.double() - before.adapter[name] for name, each in some.items()}
             for some in (after.adapter, expected)
         ]
-        return self._compared(naive.relative_gap(*changes), "one step of AdamW")
+        return naive.relative_gap(*changes)
 
-    def _trials(self, engine: HasTrials) -> Measurement:
-        step = [
+    def _clip_and_decay(self) -> Measurement:
+        wanted = {"max_grad_norm", "weight_decay"} & self._engine.unsupported.keys()
+        if why := next((self._engine.unsupported[name] for name in wanted), ""):
+            return Measurement("", "refused", note=why)
+        if isinstance(self._engine, HasTrials):
+            with self._engine.trial(self._started) as model:
+                gap = clip_gap(model, self._sloped)
+            if math.isnan(gap):
+                return Measurement("", "measured", note="no norm is reported")
+            return self._compared(gap, f"clip; up to {LIMIT:g} passes", max(LIMIT, self._tolerance))
+        free = Options(max_grad_norm=0.0, weight_decay=0.0)
+        norm = float(self._train("free", self._started, self._task([self._step], free))[-1]["grad_norm"])
+        clipped = Options(max_grad_norm=norm / 3, weight_decay=0.5)
+        self._train("clipped", self._started, self._task([self._step], clipped))
+        gaps = {}
+        for name, most, options in (("free", norm, free), ("clipped", norm / 3, clipped)):
+            between = naive.gradients_between(read_state(self._started), read_state(self._folder / name))
+            gaps[f"{name} gradient"] = abs(naive.norm_of(between) / most - 1)
+            gaps[f"{name} step"] = self._gap_to_adam(name, options)
+        worst = max(gaps, key=lambda each: _size(gaps[each]))
+        return self._compared(gaps[worst], f"{worst}; norm {norm:.4g}, clipped at {norm / 3:.4g}")
+
+    @property
+    def _sloped(self) -> SlopedStep:
+        return [
             (tokens, torch.tensor([_OFFSETS[(i + t) % len(_OFFSETS)] / 8 for t in range(tokens.trainable)]))
             for i, tokens in enumerate(self._unlike)
         ]
+
+    def _trials(self, engine: HasTrials) -> Measurement:
+        step = self._sloped
         with engine.trial(self._started) as model:
             gaps = gradient_gaps(model, step)
         with engine.trial(self._initial) as model:
@@ -281,6 +340,17 @@ class Conformance:
         except Cancelled:
             return Measurement("", "pass", note=f"{time.monotonic() - begun:.1f} s")
         raise _ProtocolError("a cancelled task trained to its end")
+
+    def _cancel_inside(self) -> Measurement:
+        one = self._step
+        several = math.ceil(8 * self._engine.base.row_tokens / sum(map(len, one.tokens)))
+        long = self._task([Step(one.sequences * several, one.divisor * several, several)])
+        begun, asked = time.monotonic(), count()
+        try:
+            self._train("inside", self._initial, long, cancelled=lambda: next(asked) >= _ASKED)
+        except Cancelled:
+            return Measurement("", "pass", note=f"{time.monotonic() - begun:.1f} s")
+        raise _ProtocolError("a task that was cancelled in its only step took the step")
 
     def _sampling_speed(self) -> Measurement:
         begun = time.monotonic()
@@ -368,8 +438,18 @@ class Conformance:
     def _task(self, steps: list[Step], options: Options | None = None, loss_source: str | None = None) -> Task:
         return Task(steps, [_RATE] * len(steps), options or Options(), 1, {}, loss_source=loss_source)
 
-    def _train(self, name: str, source: Path, task: Task, stop_after: float = float("inf")) -> list[dict[str, Any]]:
-        """Train a task to the checkpoint `name`; the metrics of its steps. stop_after: steps, then it is cancelled."""
+    def _train(
+        self,
+        name: str,
+        source: Path,
+        task: Task,
+        stop_after: float = float("inf"),
+        cancelled: Callable[[], bool] = lambda: False,
+    ) -> list[dict[str, Any]]:
+        """Train a task to the checkpoint `name`; the metrics of its steps.
+
+        It is cancelled after `stop_after` steps, or as `cancelled` wants.
+        """
         steps: list[dict[str, Any]] = []
 
         def report(kind: str, data: dict[str, object]) -> None:
@@ -379,7 +459,7 @@ class Conformance:
         draft = self._folder / f".{name}"
         remove(draft)
         draft.mkdir()
-        self._engine.train(source, draft, task, Callbacks(report, lambda: len(steps) >= stop_after))
+        self._engine.train(source, draft, task, Callbacks(report, lambda: len(steps) >= stop_after or cancelled()))
         if not steps:
             raise _ProtocolError("no gradient step was reported")
         seal(draft, self._folder / name)

@@ -20,7 +20,9 @@ _ADVICE = {
     "sampled distribution": "tokens are drawn at another temperature, top_p, top_k or with a penalty: see the defaults"
     " of the sampler, such as a generation_config.json",
     "gradient": "the engine computes another loss: leave this option out on it",
+    "accumulation": "a step of several batches or requests is not that of their sum: a smaller groups_per_step",
     "optimizer": "steps are of another size: choose the learning rate anew on this engine",
+    "clip and decay": "max_grad_norm or weight_decay has another effect: leave them out on this engine",
     "resume": "a job of a service that was killed ends in another checkpoint: train it again",
     "seed: repeated": "the same seed does not repeat completions on this engine",
     "seed: another": "completions do not depend on the seed: each sampling of a prompt gives the same again",

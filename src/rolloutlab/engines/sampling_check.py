@@ -17,6 +17,7 @@ import torch
 
 from rolloutlab.engines.engine import Engine
 from rolloutlab.objective.aggregation import TINY
+from rolloutlab.objective.options import Options
 from rolloutlab.policy.decode import Completion, CompletionRequest
 from rolloutlab.policy.steps import Step, TrainingSequence
 from rolloutlab.policy.token_sequence import TokenSequence
@@ -50,6 +51,16 @@ def step_of(row: list[TrainingSequence]) -> Step:
 def sampled_step(rows: Sequence[Completion]) -> Step:
     """Completions that are trained, every other one away from."""
     return step_of([TrainingSequence(each, (1.0, -1.0)[i % 2], 1.0) for i, each in enumerate(sequences(rows))])
+
+
+def aggregated(step: Step, options: Options) -> Step:
+    """The same with the weights and the divisor of another aggregation, as if others of it did not train."""
+    if options.loss_aggregation == "sequence_mean":
+        return step
+    members = len(step.sequences) + 2
+    by_token = options.loss_aggregation == "token_mean"
+    divisor = step.trained + 11.0 if by_token else members * (options.loss_scale_factor or 1.0)
+    return Step([replace(each, weight=1.0) for each in step.sequences], divisor, step.groups)
 
 
 def in_turns(step: Step) -> Step:

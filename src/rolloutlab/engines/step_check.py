@@ -31,14 +31,8 @@ def gradient_gaps(model: TrialModel, row: SlopedStep) -> dict[str, float]:
         return {"norm": math.inf}
     known = math.isfinite(norm)
     eps = 1000 * norm if known else _EPS
-    slope_T = torch.cat([slope_S for _, slope_S in row])
-    part = _CHANGE / 4 * float(slope_T.norm()) / norm**2 if known else 1e-8
-    for _ in range(_ATTEMPTS):
-        change = float(_change(model, row, row, part * eps, eps)[0].abs().max())
-        if change >= _CHANGE:
-            break
-        part *= min(_GROWTH, 1.5 * _CHANGE / max(change, 1e-9))
-    else:
+    part = _part(model, row, norm, eps)
+    if math.isnan(part):
         return {"no step changes a logprob": math.inf}
     rows = [row, *([each] for each in row)]
     half_T = _slopes(row, _change(model, row, row, part * eps / 2, eps)[0])
@@ -53,6 +47,29 @@ def gradient_gaps(model: TrialModel, row: SlopedStep) -> dict[str, float]:
     return {**gaps, "sign": 0.0 if min(changed) > 0 else math.inf}
 
 
+def clip_gap(model: TrialModel, row: SlopedStep) -> float:
+    """Relative gap of a step whose gradient is clipped at half its norm to half the step; NaN: no norm is reported."""
+    norm = model.step(row, 0.0, eps=_EPS)
+    if not math.isfinite(norm) or norm == 0:
+        return math.nan if norm else math.inf
+    eps = 1000 * norm
+    part = _part(model, row, norm, eps)
+    whole_T, half_T = (_slopes(row, _change(model, row, row, part * eps, eps, most)[0]) for most in (0.0, norm / 2))
+    return _relative(2 * half_T, whole_T)
+
+
+def _part(model: TrialModel, row: SlopedStep, norm: float, eps: float) -> float:
+    """The rate, in parts of `eps`, of a step that changes a logprob by enough; NaN: none does."""
+    slope_T = torch.cat([slope_S for _, slope_S in row])
+    part = _CHANGE / 4 * float(slope_T.norm()) / norm**2 if math.isfinite(norm) else 1e-8
+    for _ in range(_ATTEMPTS):
+        change = float(_change(model, row, row, part * eps, eps)[0].abs().max())
+        if change >= _CHANGE:
+            return part
+        part *= min(_GROWTH, 1.5 * _CHANGE / max(change, 1e-9))
+    return math.nan
+
+
 def momentum_gap(model: TrialModel, row: SlopedStep) -> float:
     """Relative gap of two steps of a job from a new adapter, the second without a gradient; inf if the loss grows."""
     slope_T = torch.cat([slope_S for _, slope_S in row])
@@ -65,12 +82,12 @@ def momentum_gap(model: TrialModel, row: SlopedStep) -> float:
 
 
 def _change(
-    model: TrialModel, row: SlopedStep, stepped: SlopedStep, rate: float, eps: float | None
+    model: TrialModel, row: SlopedStep, stepped: SlopedStep, rate: float, eps: float | None, max_norm: float = 0.0
 ) -> tuple[Tensor, float]:
     """What a step on some sequences changes in the logprobs of all, and the reported norm."""
     sequences = [tokens for tokens, _ in row]
     before_T = torch.cat(model.logprobs(sequences))
-    norm = model.step(stepped, rate, eps)
+    norm = model.step(stepped, rate, eps, max_norm)
     return torch.cat(model.logprobs(sequences)) - before_T, norm
 
 

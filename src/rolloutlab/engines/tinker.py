@@ -360,5 +360,6 @@ def _read(checkpoint: Path) -> Place:
 def _unsupported(capabilities: Capabilities) -> dict[str, str]:
     if capabilities.clips:
         return _UNSUPPORTED
-    reason = "ignores it" if capabilities.clips is False else "reports no gradient norm to see it by"
-    return {**_UNSUPPORTED, "gradient clipping at 0.1": f"the Tinker server {reason}"}
+    if capabilities.clips is False:
+        return {**_UNSUPPORTED, "max_grad_norm": "the Tinker server does not clip gradients"}
+    return {**_UNSUPPORTED, "gradient clipping": "the Tinker server reports no gradient norm to see it by"}

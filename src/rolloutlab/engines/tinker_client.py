@@ -39,6 +39,8 @@ from rolloutlab.errors import (
 _SLICE, _CLOSING_SECONDS, _CONNECT_SECONDS, _ANSWER_SECONDS = 0.2, 5.0, 30.0, 5.0
 _TOKENS = 32_768
 """Scored in one request."""
+_EXAMPLES, _BYTES, _TOKEN_BYTES = 1024, 4_900_000, 40
+"""Most of one request: the SDK cuts at 1,024 examples and at 5 MB by its estimate, which is 40 bytes a token here."""
 _ALIKE, _SHORT = 8, 128
 """Requests have a multiple of 8 sequences, which servers on JAX compile once, or longer ones than so many tokens."""
 _LOOPBACK = {"localhost", "127.0.0.1", "::1"}
@@ -207,13 +209,16 @@ class TinkerClient:
         _check_finite(value for each in scored for value in each)
         return scored
 
-    def step(self, model: Any, examples: Sequence[Datum], adam: Adam, cancelled: Cancel | None = None) -> float:
-        """An AdamW step on -sum(advantages · exp(new - logprobs)), in the server's normalisation; its gradient norm.
+    def learn(self, model: Any, examples: Sequence[Datum], cancelled: Cancel | None = None) -> None:
+        """Add the gradient of -sum(advantages · exp(new - logprobs)) to those of the next step, as the server does."""
+        data = [each.sent() for each in examples]
+        self._call(lambda: model.forward_backward(data, "importance_sampling"), cancelled)
+
+    def step(self, model: Any, adam: Adam) -> float:
+        """An AdamW step with the gradients that were added; their norm.
 
         NaN: the server reports none. It is of the gradient before it is clipped.
         """
-        data = [each.sent() for each in examples]
-        self._call(lambda: model.forward_backward(data, "importance_sampling"), cancelled)
         self.steps += 1
         answer = self._call(lambda: model.optim_step(types.AdamParams(**vars(adam))))
         metrics = answer.metrics or {}
@@ -374,6 +379,18 @@ def _parts(sequences: Sequence[Sequence[int]]) -> Iterator[list[Sequence[int]]]:
         part.append(ids)
     if part:
         yield part
+
+
+def requests(lengths: Sequence[int]) -> Iterator[slice]:
+    """Sequences of these lengths, in order, in requests that the SDK sends as they are."""
+    begin, size = 0, 0
+    for i, length in enumerate(lengths):
+        if i > begin and (size + length * _TOKEN_BYTES > _BYTES or i - begin == _EXAMPLES - _ALIKE):
+            yield slice(begin, i)
+            begin, size = i, 0
+        size += length * _TOKEN_BYTES
+    if lengths:
+        yield slice(begin, len(lengths))
 
 
 def missing(lengths: Iterable[int]) -> int:

@@ -3,7 +3,7 @@
 import json
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from rolloutlab.engines.engine import SlopedStep
-from rolloutlab.engines.tinker_client import Adam, Datum, LostModelError, TinkerClient, missing
+from rolloutlab.engines.tinker_client import Adam, Datum, LostModelError, TinkerClient, missing, requests
 from rolloutlab.errors import BrokenOffError, CheckpointError, ServiceError, TrainingError, UnreachableError
 from rolloutlab.fsutil import remove, write_private
 from rolloutlab.policy.custom_loss import CustomLoss, load_loss
@@ -23,7 +23,7 @@ from rolloutlab.policy.metrics import metrics_of
 from rolloutlab.policy.packing import trained_positions
 from rolloutlab.policy.reference import sample
 from rolloutlab.policy.steps import Step, StepTokens, recorded, tokens_of, with_logprobs
-from rolloutlab.policy.task import Callbacks, Task
+from rolloutlab.policy.task import Callbacks, StepProgress, Task
 from rolloutlab.policy.token_sequence import TokenSequence
 from rolloutlab.policy.whole_step import whole_step
 
@@ -41,20 +41,26 @@ class Capabilities:
     """What a server does with a gradient.
 
     per_token, per_row: whether it takes the mean over the tokens of an example, and over examples, instead of sums.
-    reports_norm: whether a step reports its gradient norm; without, sums are assumed, as hosted servers document them.
+    per_request: whether that mean is over the examples of each request, instead of all of a step. adds: whether a step
+    has the gradients of several requests, instead of the last one's. reports_norm: whether a step reports its gradient
+    norm; without, sums are assumed, as hosted servers document them.
     clips: whether it honours `grad_clip_norm`; None is unknown. leaks: whether the weight decay of a step shrinks the
     adapters of other models in its memory too, as SkyRL's JAX backend does.
     """
 
     per_token: bool = False
     per_row: bool = False
+    per_request: bool = False
+    adds: bool = True
     reports_norm: bool = False
     clips: bool | None = None
     leaks: bool = False
 
 
 def measure(client: TinkerClient, create: Callable[[], Any]) -> Capabilities:
-    """Measure a known gradient on models that are thrown away: doubled in length, and in number; and a weight decay.
+    """Measure a known gradient on models that are thrown away: doubled in length, in number, and in two requests.
+
+    And whether it is clipped, and what else a weight decay shrinks.
 
     create: makes a new model.
 
@@ -69,27 +75,39 @@ def measure(client: TinkerClient, create: Callable[[], Any]) -> Capabilities:
         once, twice = (
             Datum(ids, old, [0.0, 1.0] + [0.0] * (len(old) - 2)) for ids, old in ((short, before), (long, longer))
         )
-        some = [once] * 8
-        norm, doubled, two = (client.step(model, data, still) for data in (some, [twice] * 8, some * 2))
+        some, heavy = [once] * 8, [replace(once, advantages=[0.0, 2.0] + [0.0] * (len(short) - 3))] * 8
+        sent = [some], [[twice] * 8], [some * 2], [some, heavy]
+        norm, doubled, two, apart = (_step(client, model, each, still) for each in sent)
         if not norm > 0:
             return Capabilities()
         per_token, per_row = _is_mean(doubled / norm, 0.5, 1.0), _is_mean(two / norm, 1.0, 2.0)
+        # of two requests, one of twice the gradient: 1.5 is the mean over both, 2 the second alone, 3 the sum
+        adds = abs(apart / norm - 2) > 0.1
+        per_request = per_row and adds and not _is_mean(apart / norm, 1.5, 3.0)
         # with eps far above the gradient a step is proportional to it: unclipped, it adds 0.05 to the logprob
         eps, slope = 50 * norm, norm * (4 if per_token else 1) / (1 if per_row else 8)
-        client.step(model, some, Adam(0.05 * eps / (norm * slope), 0.0, 0.0, eps, 0.0, grad_clip_norm=norm / 10))
+        clipped = Adam(0.05 * eps / (norm * slope), 0.0, 0.0, eps, 0.0, grad_clip_norm=norm / 10)
+        _step(client, model, [some], clipped)
         clips = client.logprobs(model, [short])[0][1] - before[1] < 0.02
         models.append(create())
         leaks = _leaks(client, model, models[1], some)
-        return Capabilities(per_token, per_row, reports_norm=True, clips=clips, leaks=leaks)
+        return Capabilities(per_token, per_row, per_request, adds, reports_norm=True, clips=clips, leaks=leaks)
     finally:
         for each in models:
             client.unload(each)
 
 
+def _step(client: TinkerClient, model: Any, sent: Iterable[Sequence[Datum]], adam: Adam) -> float:
+    """One step on the gradients of several requests; the norm of its gradient."""
+    for examples in sent:
+        client.learn(model, examples)
+    return client.step(model, adam)
+
+
 def _leaks(client: TinkerClient, model: Any, other: Any, data: Sequence[Datum]) -> bool:
     """Whether a step of another model, which shrinks weights by a thousandth, changes the logprobs of a model."""
     first, second = (client.logprobs(model, [data[0].ids])[0] for _ in range(2))
-    client.step(other, data, Adam(0.01, weight_decay=0.1))
+    _step(client, other, [data], Adam(0.01, weight_decay=0.1))
     third = client.logprobs(model, [data[0].ids])[0]
     noise, change = (max(abs(a - b) for a, b in zip(second, each, strict=True)) for each in (first, third))
     return change > 2 * noise
@@ -293,13 +311,16 @@ class TinkerTrainer:
         counts = [each.trainable for each in step.tokens]
         whole = whole_step(result, new_T, counts)
         sloped = list(zip(step.tokens, torch.split(whole.slope_T, counts), strict=True))
-        examples = examples_of(sloped, torch.split(new_T.detach(), counts), self._capabilities)
         loss, rate = float(result.loss.detach()), self._task.rates[i]
         if not math.isfinite(loss) or not whole.slope_T.isfinite().all():
             raise _not_finite(i)
         settings = self._task.options
         adam = Adam(rate, weight_decay=settings.weight_decay, grad_clip_norm=settings.max_grad_norm)
-        norm = self._client.step(model, examples, adam, self._callbacks.cancelled)
+        within = StepProgress(self._callbacks, i, step.trained)
+        for request in requests_of(sloped, torch.split(new_T.detach(), counts), self._capabilities):
+            self._client.learn(model, request.examples, self._callbacks.cancelled)
+            within.add(request.trained)
+        norm = self._client.step(model, adam)
         if self._capabilities.reports_norm and not math.isfinite(norm):
             raise _not_finite(i)
         statistics = [tokens.old_T, torch.full_like(tokens.old_T, math.nan)]
@@ -336,23 +357,49 @@ class TinkerTrial:
         scored = self._client.logprobs(self._model, [list(each.ids) for each in sequences])
         return [trained(each, tokens) for each, tokens in zip(scored, sequences, strict=True)]
 
-    def step(self, row: SlopedStep, rate: float, eps: float | None = None) -> float:
+    def step(self, row: SlopedStep, rate: float, eps: float | None = None, max_norm: float = 0.0) -> float:
         """See `TrialModel`."""
-        examples = examples_of(row, self.logprobs([tokens for tokens, _ in row]), self._capabilities)
-        return self._client.step(self._model, examples, Adam(rate) if eps is None else _plain(rate, eps))
+        requested = requests_of(row, self.logprobs([tokens for tokens, _ in row]), self._capabilities)
+        adam = Adam(rate) if eps is None else replace(_plain(rate, eps), grad_clip_norm=max_norm)
+        return _step(self._client, self._model, (each.examples for each in requested), adam)
 
 
-def examples_of(row: SlopedStep, new: Sequence[Tensor], capabilities: Capabilities) -> list[Datum]:
-    """Sequences whose gradient on the server is that of the step's loss. new: logprobs of their trained tokens."""
-    examples, filled = [], missing(len(tokens) for tokens, _ in row)
-    for (tokens, slope_S), new_S in zip(row, new, strict=True):
-        scale = len(tokens) - 1 if capabilities.per_token else 1
-        scale *= len(row) + filled if capabilities.per_row else 1
-        at_S = trained_positions(tokens) - 1
-        empty_L = torch.zeros(len(tokens) - 1)
-        advantages, logprobs = empty_L.index_copy(0, at_S, -slope_S * scale), empty_L.index_copy(0, at_S, new_S)
-        examples.append(Datum(list(tokens.ids), logprobs.tolist(), advantages.tolist()))
-    return examples + [Datum(examples[0].ids[:2], [0.0], [0.0])] * filled
+class Request(NamedTuple):
+    """Examples of one request, and how many trained tokens they have."""
+
+    examples: list[Datum]
+    trained: int
+
+
+def requests_of(row: SlopedStep, new: Sequence[Tensor], capabilities: Capabilities) -> Iterator[Request]:
+    """Sequences whose gradients on the server add up to that of the step's loss, made as they are sent.
+
+    new: logprobs of their trained tokens. A server that takes means divides by numbers that are only known here.
+
+    Raises ServiceError: several requests are needed, and the server forgets the gradients of all but the last.
+    """
+    parts = list(requests([len(tokens) for tokens, _ in row]))
+    if len(parts) > 1 and not capabilities.adds:
+        message = f"the server forgets the gradients of all but the last of {len(parts)} requests that the step needs"
+        raise ServiceError(message, hint="a smaller groups_per_step")
+    filled = [missing(len(tokens) for tokens, _ in row[part]) for part in parts]
+    total = len(row) + sum(filled)
+    for part, missed in zip(parts, filled, strict=True):
+        some = row[part]
+        of = len(some) + missed if capabilities.per_request else total
+        examples = [
+            _example(tokens, slope_S * (of if capabilities.per_row else 1), new_S, capabilities)
+            for (tokens, slope_S), new_S in zip(some, new[part], strict=True)
+        ]
+        trained_tokens = sum(tokens.trainable for tokens, _ in some)
+        yield Request(examples + [Datum(examples[0].ids[:2], [0.0], [0.0])] * missed, trained_tokens)
+
+
+def _example(tokens: TokenSequence, slope_S: Tensor, new_S: Tensor, capabilities: Capabilities) -> Datum:
+    scale = len(tokens) - 1 if capabilities.per_token else 1
+    at_S, empty_L = trained_positions(tokens) - 1, torch.zeros(len(tokens) - 1)
+    advantages, logprobs = empty_L.index_copy(0, at_S, -slope_S * scale), empty_L.index_copy(0, at_S, new_S)
+    return Datum(list(tokens.ids), logprobs.tolist(), advantages.tolist())
 
 
 def trained(logprobs: Sequence[float], tokens: TokenSequence) -> Tensor:

@@ -31,7 +31,8 @@ class RayEngine:
     """Samples and trains a policy on the nodes of a Ray cluster, each of which can load it under the same name.
 
     `settings.engine_url`: HOST:PORT of a running cluster; None starts one on 127.0.0.1, which ends with the engine.
-    patience: seconds until a rank or a sampler that has work counts as hung, or a request gives up waiting for a node.
+    patience: seconds until ranks of which none begins a batch, or a sampler that has work, count as hung, or a request
+    gives up waiting for a node.
     least_seconds: between two times that the state of a job is kept; None is five.
 
     Raises:

@@ -47,7 +47,7 @@ def check_same(base: Base, first: Base) -> None:
 
 
 class ReportOnce:
-    """Passes each gradient step on once: trainers that begin again report their earlier steps as well.
+    """Passes each gradient step on once, and how far one is: trainers that begin again report earlier steps as well.
 
     steps: how many were passed on.
     """
@@ -62,6 +62,8 @@ class ReportOnce:
 
     def report(self, kind: str, data: dict[str, object]) -> None:
         """An event of this attempt. Raises Cancelled."""
+        if kind == "step_progress" and self._step < self.steps:
+            return
         if kind == "gradient_step":
             self._step += 1
             if self._step <= self.steps:

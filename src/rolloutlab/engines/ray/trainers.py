@@ -3,10 +3,11 @@
 import logging
 import socket
 import threading
+import time
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -36,6 +37,10 @@ _POLL_SECONDS = 0.25
 _ATTEMPTS = 3
 _LEAST_SECONDS = 5.0
 """Between two times that rank 0 sends its state."""
+_BATCHES = "batches"
+"""Key of how many batches the ranks of a group have begun."""
+_LONGEST_PAUSE = 0.05
+"""Between two looks for ranks that are still to come: they meet several times a second where steps are short."""
 Event = tuple[str, Any]
 """Kind and data of what a trainer reports: an event of its task, or `progress` with what is kept of it."""
 
@@ -45,7 +50,8 @@ class GroupRank:
     """The place of a trainer in a group.
 
     key: of this group's attempt at its task. address: where rank 0 listens. parts: into which each step is divided.
-    patience: seconds until a rank counts as hung. least_seconds: between two times that the state is sent.
+    patience: seconds without a batch of any rank, until one counts as hung. least_seconds: between two times that the
+    state is sent.
     """
 
     key: str
@@ -103,15 +109,17 @@ class RayTrainer:
             torch.set_num_threads(self._threads)
             callbacks = Callbacks(partial(self._send, seat), lambda: self._stopped == seat.key)
             progress = _SentProgress(seat, kept, partial(self._send, seat), self._all_kept)
-            group = _group(seat) if seat.size > 1 else None
-            share = Share(seat.rank, seat.size, seat.parts, partial(_all_reduce, group) if group else None)
+            group = _Group(seat, callbacks.cancelled) if seat.size > 1 else None
+            share = Share(seat.rank, seat.size, seat.parts)
+            if group:
+                share = replace(share, add=group.add, beat=group.beat)
             try:
                 state = take_steps(self._policy, self._model, start, task, callbacks, reference, progress, share)
             except (RolloutlabError, Cancelled) as error:
                 return error
             finally:
                 if group:
-                    group.shutdown()  # the others would wait for this rank
+                    group.close()  # the others would wait for this rank
         return state if seat.keeps else None
 
     def events(self, key: str, taken: int, seconds: float) -> list[Event]:
@@ -156,20 +164,51 @@ class _SentProgress(Progress):
         self._send("progress", (state, list(reported)))
 
 
-def _group(seat: GroupRank) -> Any:
-    """A gloo group on this node's address: by default gloo takes that to which the name of the host resolves."""
-    host, port = seat.address.rsplit(":", 1)
-    patience = timedelta(seconds=seat.patience)
-    store = TCPStore(host, int(port), seat.size, is_master=seat.keeps, timeout=patience)
-    gloo: Any = ProcessGroupGloo
-    options = gloo._Options()
-    options._devices = [gloo.create_device(hostname=ray.util.get_node_ip_address())]
-    options._timeout = patience
-    return gloo(store, seat.rank, seat.size, options)
+class _Group:
+    """The ranks of an attempt, which meet at each sum. stopped: whether the attempt is to end.
 
+    A long step has one sum after minutes of batches, and its ranks do not end together. So a rank waits for the others
+    as long as any of them begins batches, which are counted in a store of rank 0; gloo's time-out is for the sum alone.
+    """
 
-def _all_reduce(group: Any, flat: Tensor) -> None:
-    group.allreduce([flat]).wait()
+    def __init__(self, seat: GroupRank, stopped: Callable[[], bool]) -> None:
+        host, port = seat.address.rsplit(":", 1)
+        patience = timedelta(seconds=seat.patience)
+        self._size, self._patience, self._stopped, self._sums = seat.size, seat.patience, stopped, 0
+        self._store = TCPStore(host, int(port), seat.size, is_master=seat.keeps, timeout=patience)
+        gloo: Any = ProcessGroupGloo
+        options = gloo._Options()
+        # the address of this node: by default gloo takes that to which the name of the host resolves
+        options._devices = [gloo.create_device(hostname=ray.util.get_node_ip_address())]
+        options._timeout = patience
+        self._gloo = gloo(self._store, seat.rank, seat.size, options)
+
+    def beat(self) -> None:
+        """Count a batch."""
+        self._store.add(_BATCHES, 1)
+
+    def add(self, flat: Tensor) -> None:
+        """See `policy.share.Add`. Raises Cancelled. RuntimeError: a rank is gone, or none begins a batch any more."""
+        self._meet()
+        self._gloo.allreduce([flat]).wait()
+
+    def _meet(self) -> None:
+        """Wait until all ranks are here."""
+        self._sums += 1
+        name, batches, moved, pause = f"sum {self._sums}", -1, 0.0, 0.001
+        self._store.add(name, 1)
+        while self._store.add(name, 0) < self._size:
+            if self._stopped():
+                raise Cancelled
+            now, before, batches = time.monotonic(), batches, self._store.add(_BATCHES, 0)
+            moved = now if batches != before else moved
+            if now - moved > self._patience:
+                raise RuntimeError(f"no rank has begun a batch for {self._patience:g} s")
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def close(self) -> None:
+        self._gloo.shutdown()
 
 
 @dataclass
@@ -183,7 +222,7 @@ class _Rank:
 class Trainers:
     """One trainer on each node, which outlives tasks.
 
-    patience: seconds until a rank that computes counts as hung. least_seconds: as of `Progress`.
+    patience: seconds until a rank counts as hung as no batch of its group begins. least_seconds: as of `Progress`.
     """
 
     def __init__(self, nodes: Nodes, patience: float, least_seconds: float | None = None) -> None:
