@@ -19,7 +19,7 @@ LONG_NOTEBOOKS := notebooks/08_sign_in_and_tools.ipynb notebooks/09_reasoning_an
 NBVAL := --nbval --nbval-current-env --nbval-sanitize-with tests/nbval.cfg
 MODULES := $(wildcard src/rolloutlab/widgets/js/*.* src/rolloutlab/widgets/js/*/*.*)
 
-.PHONY: demo test test-units test-deep practice test-processes test-notebooks lab lint acceptance compat bench bench-save faults faults-full lock clean $(CLIENTS:%=acceptance-%) acceptance-browser acceptance-notebooks acceptance-templates acceptance-smollm2 acceptance-real_model acceptance-engines acceptance-skyrl acceptance-ray acceptance-environments acceptance-agents acceptance-verifiers acceptance-sign_in environments $(COMPAT:%=compat-%)
+.PHONY: demo test test-units test-deep practice test-processes test-notebooks lab lint acceptance compat bench bench-save faults faults-full lock clean $(CLIENTS:%=acceptance-%) acceptance-browser acceptance-notebooks acceptance-templates acceptance-smollm2 acceptance-real_model acceptance-engines acceptance-skyrl acceptance-ray acceptance-environments acceptance-agents acceptance-verifiers acceptance-sign_in acceptance-trl environments $(COMPAT:%=compat-%)
 .DEFAULT_GOAL := demo
 
 demo: $(READY)
@@ -55,7 +55,7 @@ lint: $(READY)
 lab: $(READY)
 	$(BIN)/jupyter lab notebooks
 
-acceptance: acceptance-browser acceptance-notebooks $(CLIENTS:%=acceptance-%) acceptance-templates acceptance-smollm2
+acceptance: acceptance-browser acceptance-notebooks $(CLIENTS:%=acceptance-%) acceptance-templates acceptance-smollm2 acceptance-trl
 
 environments: $(CLIENTS:%=.venvs/%/.ready) .venvs/templates/.ready .venvs/smollm2/.ready
 
@@ -103,6 +103,10 @@ acceptance-agents: $(READY) .venvs/agents/.ready
 # verifiers' own evaluation command, captured by session, with its rewards joined.
 acceptance-verifiers: $(READY) .venvs/verifiers/.ready
 	.venvs/verifiers/bin/python -m pytest -c tests/acceptance/pytest.ini tests/acceptance/test_verifiers.py
+
+# Gradients of published algorithms, computed again by TRL's own loss and compared with those that `make test` has.
+acceptance-trl: .venvs/trl/.ready
+	HF_HUB_OFFLINE=1 .venvs/trl/bin/python tools/trl_vectors.py tests/policy/trl_vectors.json
 
 # The engine on Ray, on nodes of this machine that are killed, in namespaces of their own.
 acceptance-ray: .venvs/ray/.ready
