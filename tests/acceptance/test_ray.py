@@ -7,11 +7,13 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Timer
+from threading import Event, Timer
 from typing import Any
 
 import pytest
@@ -148,3 +150,63 @@ def test_a_cluster_of_its_own_is_not_listened_to_by_others_and_asks_for_a_token(
     assert values.pop("device") == "cpu"
     assert values.pop("nodes") == "1 (127.0.0.1)"
     assert values == expected
+
+
+@pytest.fixture
+def seats() -> list[Any]:
+    """Those of two ranks on this machine, which count as hung after a second without a batch."""
+    from rolloutlab.engines.ray.trainers import GroupRank
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    return [GroupRank("task", rank, 2, address, 2, 1.0, 1.0) for rank in range(2)]
+
+
+def summed(seat: Any, batches: int, stopped: Event) -> float:
+    """The sum that a rank gets, which takes so many batches of a fifth of a second before it comes; then none."""
+    import torch
+
+    from rolloutlab.engines.ray import trainers
+
+    group = trainers._Group(seat, stopped.is_set)
+    try:
+        for _ in range(batches):
+            group.beat()
+            stopped.wait(0.2)
+        if batches < 0:
+            stopped.wait(LIMIT)
+        flat_1 = torch.ones(1, dtype=torch.double)
+        group.add(flat_1)
+        return float(flat_1)
+    finally:
+        group.close()
+
+
+def test_a_rank_waits_for_another_as_long_as_that_begins_batches(seats: list[Any], monkeypatch: Any) -> None:
+    import ray
+
+    monkeypatch.setattr(ray.util, "get_node_ip_address", lambda: "127.0.0.1")
+    with ThreadPoolExecutor(2) as pool:
+        both = [pool.submit(summed, seat, 15 * seat.rank, Event()) for seat in seats]
+        assert [each.result(LIMIT) for each in both] == [2.0, 2.0]
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_a_rank_waits_neither_for_one_that_hangs_nor_when_it_is_to_stop(
+    seats: list[Any], monkeypatch: Any, cancelled: bool
+) -> None:
+    import ray
+
+    from rolloutlab.errors import Cancelled
+
+    monkeypatch.setattr(ray.util, "get_node_ip_address", lambda: "127.0.0.1")
+    first, second = Event(), Event()
+    with ThreadPoolExecutor(2) as pool:
+        waits, hangs = pool.submit(summed, seats[0], 0, first), pool.submit(summed, seats[1], -1, second)
+        if cancelled:
+            first.set()
+        failure = waits.exception(LIMIT)
+        second.set()
+        hangs.exception(LIMIT)
+    assert isinstance(failure, Cancelled) if cancelled else "no rank has begun a batch for 1 s" in str(failure)
