@@ -10,13 +10,13 @@ import textwrap
 import numpy as np
 import pytest
 
-from rolloutlab.sampling.code_digest import changed_parts, described, is_part
+from rolloutlab.sampling.code_digest import changed_parts, describe_parts, is_part
 
 
 def parts(cell, name="f"):
     names = {"__name__": "notebook"}
     exec(textwrap.dedent(cell), names)
-    return described(names[name], "f")
+    return describe_parts(names[name], "f")
 
 
 def differs(one, other):
@@ -222,7 +222,7 @@ KERNELS = """
 import collections, enum, functools, json, logging, threading
 from dataclasses import dataclass, field
 from pydantic import BaseModel
-from rolloutlab.sampling.code_digest import described
+from rolloutlab.sampling.code_digest import describe_parts
 class E(enum.Enum):
     A, B, C = 1, 2, 3
 @dataclass(frozen=True)
@@ -254,7 +254,7 @@ def f(x): return S, KEYS, KINDS, LOG, LOCK, MODEL, ROOT, x in {"p", "q", "r"}
 
 def test_parts_are_the_same_in_another_kernel():
     def kernel(seed):
-        code = KERNELS.replace("COUNT", seed) + "print(json.dumps(described(f, 'f')))"
+        code = KERNELS.replace("COUNT", seed) + "print(json.dumps(describe_parts(f, 'f')))"
         environment = {**os.environ, "PYTHONHASHSEED": seed}
         command = [sys.executable, "-c", f"import sys\nkept = [[] for _ in range({seed}000)]\n{code}"]
         return json.loads(subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout)
@@ -266,11 +266,11 @@ def test_parts_are_the_same_in_another_kernel():
 
 def test_a_part_is_named_with_what_it_is_part_of():
     W = {"scale": 1.0, "calls": 0}
-    before = described(lambda: W, "f")
+    before = describe_parts(lambda: W, "f")
     W["calls"] += 1
-    assert changed_parts(before, described(lambda: W, "f")) == {"f|(W)['calls']"}
+    assert changed_parts(before, describe_parts(lambda: W, "f")) == {"f|(W)['calls']"}
     W["more"] = 1
-    (changed,) = changed_parts(before, described(lambda: W, "f"))
+    (changed,) = changed_parts(before, describe_parts(lambda: W, "f"))
     assert changed == "f|(W)"
     assert is_part("f|(W)['scale']", {changed})
     assert not is_part("f|(W)", {"f|(W)['calls']"})
@@ -283,4 +283,4 @@ def test_parts_of_many_objects_are_few():
             self.values, self.array = {f"k{i}": [n] for i in range(40)}, np.zeros(3)
 
     nodes = [Node(i) for i in range(40)]
-    assert len(described(lambda: nodes, "f")) < 400
+    assert len(describe_parts(lambda: nodes, "f")) < 400

@@ -56,7 +56,7 @@ class TemplateWatch:
     def _enter(self, ident: int, rendering: _Rendering) -> None:
         with self._lock:
             self._running[ident] = rendering
-            if self._thread is None:
+            if self._thread is None or not self._thread.is_alive():  # none lives on in a forked process
                 self._thread = threading.Thread(target=self._watch, name="rolloutlab-templates", daemon=True)
                 self._thread.start()
         self._any.set()

@@ -42,7 +42,7 @@ _MARSHAL = 2
 """The version without references, whose bytes are the same for equal data."""
 
 
-def described(value: Any, root: str, like: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
+def describe_parts(value: Any, root: str, like: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
     """A digest for each part of a function, object or class and of what it names, by a path that lasts.
 
     Parts are globals, closure cells, attributes and items, as `__main__:WEIGHTS|['long']`. Functions and classes are
@@ -303,8 +303,9 @@ class _Descriptions:
         for each, text in sources_digest("." * level + name, package, taken).items():
             self._name(f"import {each}", text)
             module = sys.modules.get(each)
-            for attribute in used if module else ():
-                self._module(module, [attribute]) if module else None
+            if module:
+                for attribute in used:
+                    self._module(module, [attribute])
 
     def _class(self, of: type) -> _Shallow:
         children = [(f"(base {i})", base, False) for i, base in enumerate(of.__bases__)]

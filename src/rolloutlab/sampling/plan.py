@@ -9,7 +9,7 @@ from rolloutlab.api.wire.chat import ChatRequest
 from rolloutlab.environments.protocol import Source
 from rolloutlab.errors import InputError
 from rolloutlab.objective.preflight import count
-from rolloutlab.sampling.code_digest import described
+from rolloutlab.sampling.code_digest import describe_parts
 from rolloutlab.sampling.config import SamplingConfig, make_plan, new_seed
 from rolloutlab.sampling.conversation import tools_beside
 from rolloutlab.sampling.dataset import ReadRows, kinds_of, left_out, rows_of
@@ -105,7 +105,7 @@ def sampled(
     rows = read(over, limit)
     groups = [template.group(row, variables) for row in rows]
     changed = {"template": template.stored(), "prompt_column": template.column, "tools": tools.schemas}
-    own = {"env": source.name, "code": described(source, "env")} if source else {}
+    own = {"env": source.name, "code": describe_parts(source, "env")} if source else {}
     plan = make_plan({**settings, **changed, **_about(rows), **own})
     return _begun(name, plan, groups, tools, [*tools.notes, *left_out(rows), *_notes(template, rows, tools)], source)
 

@@ -214,8 +214,8 @@ def run_loop(
     """Check everything, then make `jobs` rounds after those that the lab has; after each, `live` shows the loop.
 
     It ends early when nothing has trained for `patience` rounds in a row. Any other error, an interrupt above all, is
-    raised after the finished rounds are shown. default_rate: the policy's learning rate, if
-    known. Arguments and errors: `Session.loop`.
+    raised after the finished rounds are shown. default_rate: the policy's learning rate, if known. Other arguments and
+    errors: `Session.loop`.
     """
     bounds = {steps.name: steps.sampling.get("max_tokens") if jobs else 1}  # without jobs nothing is divided by it
     options = settle(checked_config(expanded(steps.options or {}, bounds).options))

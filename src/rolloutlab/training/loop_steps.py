@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from rolloutlab.api.budget import Budget
 from rolloutlab.environments.source import given_source
 from rolloutlab.errors import InputError, NothingTrainsError, RewardError
-from rolloutlab.sampling.code_digest import described
+from rolloutlab.sampling.code_digest import describe_parts
 from rolloutlab.sampling.plan import Preview
 from rolloutlab.sampling.programs.plan import PLANNED, Program, ProgramRun, programmed
 from rolloutlab.sampling.template import Prompt
@@ -108,11 +108,11 @@ class LoopSteps:
         """Digests of the parts of all that gives rewards, as of now. like: earlier ones, to compare with."""
         parts: dict[str, str] = {}
         if self.reward is not None and not isinstance(self.reward, Judge):
-            parts |= described(by_name(self.reward), REWARD, like)
+            parts |= describe_parts(by_name(self.reward), REWARD, like)
         if self.program:
-            parts |= described(self.program.solve, "program", like)
+            parts |= describe_parts(self.program.solve, "program", like)
         if source := given_source(self.sampling.get("env")):
-            parts |= described(source, "env", like)
+            parts |= describe_parts(source, "env", like)
         return parts
 
     def _measure(self, run: Preview | ProgramRun) -> Measure | None:

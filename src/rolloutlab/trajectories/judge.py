@@ -133,7 +133,6 @@ def judge_collection(
     completions. Raises as `Session.judge`.
     """
     meter.check(judge.model, max_tokens=judge.max_tokens)
-    bounded = {"max_tokens": judge.max_tokens} if judge.max_tokens else {}
     groups = [g for g in collection.groups if any(overwrite or t.source != "hand" for t in g.trajectories)]
     model, samples = judge.model, judge.samples
     begin = partial(dialogs_of, groups, judge.rubric, variables, model=model, samples=samples, seed=judge.seed)
@@ -148,13 +147,35 @@ def judge_collection(
             say(line)
     else:
         verdicts.forget()
-    kept, total = frozenset(verdicts.heard), samples * len(groups)
-    work = {
-        place: dialog
-        for number, of_group in enumerate(dialogs)
-        for sample, dialog in enumerate(of_group)
-        if (place := Place(number, sample)) not in kept
-    }
+    places = {Place(number, i): each for number, of_group in enumerate(dialogs) for i, each in enumerate(of_group)}
+    kept = frozenset(verdicts.heard)
+    work = {place: dialog for place, dialog in places.items() if place not in kept}
+    ask = _asker(judge, connector, address, meter, verdicts)
+    try:
+        show = partial(_show, progress, verdicts, len(places))
+        connector.http.run(judge_all(work, ask, verdicts), show, to_its_end=True)
+    except BaseException as error:
+        _say_what_is_kept(error, name, len(verdicts.heard), len(kept), len(places), meter, progress)
+        raise
+    finally:
+        meter.close(collection.stored)
+    by = sorted({hearing.by for place, hearing in verdicts.heard.items() if place in places})
+    if kept and len(by) > 1:
+        say(f"what was judged before is of another model of this name: {', '.join(by)} -> --no-cache judges all again")
+    judged = [[verdicts.heard[Place(n, i)].verdicts for i in range(samples)] for n in range(len(groups))]
+    scores = [
+        _to_score(trajectory, of_trajectory)
+        for group, samples_of in zip(groups, judged, strict=True)
+        for trajectory, of_trajectory in zip(group.trajectories, zip(*samples_of, strict=True), strict=True)
+    ]
+    return scores, disagreement_line(judged)
+
+
+def _asker(
+    judge: Judge, connector: Connector, address: Address, meter: Meter, verdicts: StoredVerdicts
+) -> Callable[[ChatRequest], Awaitable[ChatCompletion]]:
+    """Asks the judge, within the budget; tokens are counted with the next verdicts that are stored."""
+    bounded = {"max_tokens": judge.max_tokens} if judge.max_tokens else {}
 
     async def metered(request: ChatRequest) -> ChatCompletion:
         return await meter.complete(request, partial(complete, connector.http, address, request))
@@ -165,34 +186,33 @@ def judge_collection(
         verdicts.spent(completion.usage)
         return completion
 
-    try:
-        judging = judge_all(work, ask, verdicts)
-        connector.http.run(judging, lambda: progress.update(len(verdicts.heard), total), to_its_end=True)
-    except BaseException as error:
-        there = f"{len(verdicts.heard):,} of {total:,} answers are kept; no reward of {name} was changed"
-        goes_on = len(verdicts.heard) > len(kept)
-        if isinstance(error, BudgetError):
-            hint = meter.more("the cell again" if goes_on else None, "a smaller --samples or --max-tokens")
-            raise BudgetError(f"{error.message}; {there}", hint=hint) from None
-        if isinstance(error, KeyboardInterrupt):
-            rest = total - len(verdicts.heard)
-            interrupted(error, there, f"run the cell again{f': it asks for the other {rest:,}' if goes_on else ''}")
-        else:
-            progress.keep(there)
-        raise
-    finally:
-        meter.close(collection.stored)
-    heard = [[verdicts.heard[Place(number, i)] for i in range(samples)] for number in range(len(groups))]
-    by = sorted({each.by for of_group in heard for each in of_group})
-    if kept and len(by) > 1:
-        say(f"what was judged before is of another model of this name: {', '.join(by)} -> --no-cache judges all again")
-    judged = [[each.verdicts for each in of_group] for of_group in heard]
-    scores = [
-        _to_score(trajectory, of_trajectory)
-        for group, samples_of in zip(groups, judged, strict=True)
-        for trajectory, of_trajectory in zip(group.trajectories, zip(*samples_of, strict=True), strict=True)
-    ]
-    return scores, disagreement_line(judged)
+    return ask
+
+
+def _show(progress: ProgressBar, verdicts: StoredVerdicts, total: int) -> None:
+    progress.update(len(verdicts.heard), total)
+
+
+def _say_what_is_kept(
+    error: BaseException, name: str, heard: int, before: int, total: int, meter: Meter, progress: ProgressBar
+) -> None:
+    """Add to what ended a judging how much of it is kept, and how it goes on.
+
+    Args:
+        error: an interrupt or an error; one of the budget is raised again with a longer message.
+        name: of the collection.
+        heard, before, total: answers that are stored, were before, and are wanted.
+    """
+    there = f"{heard:,} of {total:,} answers are kept; no reward of {name} was changed"
+    goes_on = heard > before
+    if isinstance(error, BudgetError):
+        hint = meter.more("the cell again" if goes_on else None, "a smaller --samples or --max-tokens")
+        raise BudgetError(f"{error.message}; {there}", hint=hint) from None
+    if isinstance(error, KeyboardInterrupt):
+        again = f": it asks for the other {total - heard:,}" if goes_on else ""
+        interrupted(error, there, f"run the cell again{again}")
+    else:
+        progress.keep(there)
 
 
 def _fingerprint(judge: Judge, service: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from rolloutlab.capture.client import RolloutClient
 from rolloutlab.errors import InputError
-from rolloutlab.sampling.code_digest import described
+from rolloutlab.sampling.code_digest import describe_parts
 from rolloutlab.sampling.config import SamplingConfig, make_plan
 from rolloutlab.sampling.dataset import ReadRows, kinds_of, left_out, rows_of
 from rolloutlab.sampling.programs.commands import Environment, command_name, command_program
@@ -142,7 +142,7 @@ def programmed(
     rows = read(over, limit)
     fixed = {key: settings[key] for key in _FIXED if settings.get(key) is not None}
     about = {"types": kinds_of(rows), "parts": ranges_of(rows), "program": program.name, "fixed": fixed}
-    about["code"] = described(program.solve, "program")
+    about["code"] = describe_parts(program.solve, "program")
     plan = make_plan({**settings, **about})
     plan = plan.model_copy(update={"total": plan.n * len(rows)})
     seats = [(place, position) for place in range(len(rows)) for position in range(plan.n)]

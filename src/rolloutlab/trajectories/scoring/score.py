@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rolloutlab.errors import BudgetError, InputError, interrupted
 from rolloutlab.objective.preflight import count
-from rolloutlab.sampling.code_digest import described
+from rolloutlab.sampling.code_digest import describe_parts
 from rolloutlab.sampling.run import ProgressBar
 from rolloutlab.settings import Price
 from rolloutlab.store.lab import Lab
@@ -300,7 +300,7 @@ def scoring_of(functions: Functions, calls: Sequence[RewardCall], options: Mappi
     names = [name or getattr(function, "__name__", "cell") for name, function in named.items()]
     styles = ", ".join(dict.fromkeys(call.style for call in calls if call.style))
     prints = {call.name: fingerprint(call) for call in calls}
-    parts = described(named, REWARD)
+    parts = describe_parts(named, REWARD)
     return NewScoring("function", names, code, {**options, "fingerprints": prints, "parts": parts}, styles)
 
 
