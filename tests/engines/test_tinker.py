@@ -417,7 +417,7 @@ def test_a_loss_that_is_no_number_ends_the_job_by_its_step(engine, tmp_path):
 
 def test_a_base_is_described_without_its_weights(policy, tiny_policy):
     base, rank = describe(str(tiny_policy))
-    names = ["name", "context", "vocabulary", "end_ids", "learning_rate", "row_tokens", "bound_options"]
+    names = ["name", "context", "vocabulary", "end_ids", "learning_rate", "batch_tokens", "bound_options"]
     loaded = base_of(policy)
     assert [getattr(base, name) for name in names] == [getattr(loaded, name) for name in names]
     assert rank == policy.lora.r

@@ -314,7 +314,7 @@ def test_a_batch_has_so_many_conversations_and_a_rate_of_its_own(tune):
 @pytest.mark.parametrize(("least", "number", "sizes"), [(4, 9, [4, 5]), (8, 20, [8, 12]), (8, 7, [7]), (1, 3, [1] * 3)])
 def test_a_step_has_some_conversations_however_long_they_are(policy, least, number, sizes):
     found = read(policy, *[conversation("hello", "the quick brown fox")] * number)
-    base = replace(base_of(policy), row_tokens=1, groups_per_step=least)
+    base = replace(base_of(policy), batch_tokens=1, groups_per_step=least)
     made = found.steps(base)
     assert [step.groups for step in made] == sizes
     assert [tokens for step in made for tokens in step.tokens] == [each for some in found.sequences for each in some]
@@ -323,7 +323,7 @@ def test_a_step_has_some_conversations_however_long_they_are(policy, least, numb
 def test_short_conversations_fill_a_step(policy):
     found = read(policy, *[conversation("hello", "fox")] * 30)
     [[first]] = found.sequences[:1]
-    base = replace(base_of(policy), row_tokens=10 * len(first), groups_per_step=4)
+    base = replace(base_of(policy), batch_tokens=10 * len(first), groups_per_step=4)
     assert [step.groups for step in found.steps(base)] == [10, 10, 10]
     assert [step.groups for step in found.steps(base, 7)] == [7, 7, 7, 7, 2]
 

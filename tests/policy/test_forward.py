@@ -103,7 +103,7 @@ def test_bundles_chunks_and_batches_change_nothing(policy, adapter_of, sequences
 
 def test_small_batches_are_the_same_as_large_ones(policy, adapter_of, sequences):
     model = carrier(policy, adapter_of(policy))
-    forward = Forward(replace(policy, row_tokens=64), model)
+    forward = Forward(replace(policy, batch_tokens=64), model)
     assert len(list(forward.batches(sequences))) > 3
     assert_same(model, by_forward(forward, sequences)[0], naive(model, sequences))
 

@@ -58,16 +58,16 @@ def test_a_small_policy_has_the_rank_and_the_learning_rate_of_small_ones(policy)
 
 
 def test_a_row_is_of_1024_tokens_for_small_policies_and_of_2048_for_larger_ones(policy, folder, monkeypatch):
-    assert policy.row_tokens == 1024
+    assert policy.batch_tokens == 1024
     monkeypatch.setattr("rolloutlab.policy.model._SMALL", 1000)
-    assert load_policy(str(folder)).row_tokens == 2048
+    assert load_policy(str(folder)).batch_tokens == 2048
 
 
-@pytest.mark.parametrize(("context", "row_tokens"), [(96, 960), (1000, 1000), (32768, 1024)])
-def test_a_row_is_a_whole_number_of_contexts_where_they_fit(folder, context, row_tokens):
+@pytest.mark.parametrize(("context", "batch_tokens"), [(96, 960), (1000, 1000), (32768, 1024)])
+def test_a_batch_is_a_whole_number_of_contexts_where_they_fit(folder, context, batch_tokens):
     path = folder / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"max_position_embeddings": context}))
-    assert load_policy(str(folder)).row_tokens == row_tokens
+    assert load_policy(str(folder)).batch_tokens == batch_tokens
 
 
 def test_all_the_tokens_that_end_a_turn_are_known(folder):

@@ -760,7 +760,7 @@ OWN_LOSS = "def loss(new, old, advantage, weight, history):\n    return -(weight
 def test_a_step_of_any_size_is_cancelled_before_its_next_batch(policy, start, options, given, monkeypatch):
     passes, encode = [], Forward.__call__
     monkeypatch.setattr(Forward, "__call__", lambda *values: passes.append(1) or encode(*values))
-    job, small = as_job(large_groups(), groups_per_step=0, **options), replace(policy, row_tokens=64)
+    job, small = as_job(large_groups(), groups_per_step=0, **options), replace(policy, batch_tokens=64)
     run(small, start, job, **given)
     whole = len(passes)
     assert whole > 20
@@ -776,7 +776,7 @@ def test_a_step_of_any_size_is_cancelled_before_its_next_batch(policy, start, op
 def test_a_long_step_reports_how_far_it_is(policy, start):
     events: list[Event] = []
     callbacks = Callbacks(lambda kind, data: events.append((kind, data)), progress_seconds=0.0)
-    job, small = as_job(large_groups(), groups_per_step=0), replace(policy, row_tokens=64)
+    job, small = as_job(large_groups(), groups_per_step=0), replace(policy, batch_tokens=64)
     train(small, small.lora_copy(), start, *parts(job), 3, callbacks)
     told = [data for kind, data in events if kind == "step_progress"]
     [step] = steps(events)
@@ -802,7 +802,7 @@ def test_no_more_batches_are_in_memory_than_workers_and_one(policy, start, worke
     monkeypatch.setattr(StepProgress, "add", lambda *values: summed.append(1) or add(*values))
     monkeypatch.setattr(Forward, "divergences", lambda *_: [])
     monkeypatch.setattr("rolloutlab.policy.trainer.sample", lambda *_: set())
-    run(replace(policy, row_tokens=64, workers=workers), start, as_job(large_groups(), groups_per_step=0))
+    run(replace(policy, batch_tokens=64, workers=workers), start, as_job(large_groups(), groups_per_step=0))
     assert len(summed) > 20
     assert max(held) == workers + 1
 

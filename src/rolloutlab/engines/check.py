@@ -206,7 +206,7 @@ class Conformance:
     def _accumulation(self) -> Measurement:
         """A step of as many copies as need several batches and requests, of which each counts for as much less."""
         one = self._step
-        several = math.ceil(4 * self._engine.base.row_tokens / sum(map(len, one.tokens)))
+        several = math.ceil(4 * self._engine.base.batch_tokens / sum(map(len, one.tokens)))
         if isinstance(self._engine, HasTrials):
             several = max(several, math.ceil(_REQUEST / len(one.sequences)))
         many = Step(one.sequences * several, one.divisor * several, several)
@@ -343,7 +343,7 @@ class Conformance:
 
     def _cancel_inside(self) -> Measurement:
         one = self._step
-        several = math.ceil(8 * self._engine.base.row_tokens / sum(map(len, one.tokens)))
+        several = math.ceil(8 * self._engine.base.batch_tokens / sum(map(len, one.tokens)))
         long = self._task([Step(one.sequences * several, one.divisor * several, several)])
         begun, asked = time.monotonic(), count()
         try:
@@ -396,11 +396,12 @@ class Conformance:
         parts = [ids[start : start + 12] for start in (0, 5, 9)]
         unscored = [sequence(self._prompt, part) for part in parts]
         scored = self._engine.logprobs(self._started, unscored)
-        row = []
+        learned = []
         for i, (part, logprobs) in enumerate(zip(parts, scored, strict=True)):
             old = [min(0.0, each - _OFFSETS[(i + t) % len(_OFFSETS)]) for t, each in enumerate(logprobs)]
-            row.append(TrainingSequence(sequence(self._prompt, part, old), (1.0, -0.7, 0.4)[i], (1.0, 0.5, 2.0)[i]))
-        return step_of(row)
+            trained = sequence(self._prompt, part, old)
+            learned.append(TrainingSequence(trained, (1.0, -0.7, 0.4)[i], (1.0, 0.5, 2.0)[i]))
+        return step_of(learned)
 
     @property
     def _unlike(self) -> list[TokenSequence]:
@@ -412,8 +413,8 @@ class Conformance:
     @property
     def _steps(self) -> list[Step]:
         """As many as `_STEPS`, no two of which have the same gradient."""
-        row = self._step.sequences
-        return [step_of(each) for each in (row[:1], row[:2], row[1:], row)]
+        one, two, three = self._step.sequences
+        return [step_of(each) for each in ([one], [one, two], [two, three], [one, two, three])]
 
     @cached_property
     def _initial(self) -> Path:

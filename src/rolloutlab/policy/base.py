@@ -17,7 +17,7 @@ class Base:
 
     fingerprint: another for other weights under the same name. context: maximum tokens of a conversation, prompt and
     completion together. vocabulary: the number of different tokens that can be sampled. end_ids: tokens that end a
-    turn. learning_rate, groups_per_step: defaults of a job. row_tokens: maximum tokens of a batch, unless a single
+    turn. learning_rate, groups_per_step: defaults of a job. batch_tokens: maximum tokens of a batch, unless a single
     sequence has more. bound_options: of `rolloutlab serve`, those without which checkpoints would have other tensors
     or another scale. template_date: what the chat template prints as the current date. about: lines about how it was
     loaded.
@@ -30,7 +30,7 @@ class Base:
     vocabulary: int
     end_ids: frozenset[int]
     learning_rate: float
-    row_tokens: int
+    batch_tokens: int
     groups_per_step: int = 8
     bound_options: tuple[str, ...] = ()
     template_date: date = DATE

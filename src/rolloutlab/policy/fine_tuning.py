@@ -92,7 +92,7 @@ class ReadConversations:
             tokens = sum(map(len, sequences))
             if not batches or (tokens > room and len(batches[-1]) >= base.groups_per_step):
                 batches.append([])
-                room = base.row_tokens
+                room = base.batch_tokens
             batches[-1].append(sequences)
             room -= tokens
         if len(batches) > 1 and len(batches[-1]) < base.groups_per_step:

@@ -41,7 +41,7 @@ class Forward:
         self._probe = policy.probe
         self._model = model
         self._dtype = policy.base.dtype
-        self._limit = policy.row_tokens
+        self._limit = policy.batch_tokens
         self._parts = share.parts or policy.workers
         self._share = share
         causal: Any = model.get_base_model()
@@ -52,7 +52,7 @@ class Forward:
     def batches(self, sequences: Sequence[TokenSequence]) -> Iterator[Batch]:
         """Batches of sequences of similar length, each with at least one trained token and one before it; the share's.
 
-        A batch has at most twice `row_tokens`, padding included, or is one sequence; there is at least one for each
+        A batch has at most twice `batch_tokens`, padding included, or is one sequence; there is at least one for each
         worker of all processes, if there are enough tokens. Each is collated when it is asked for.
         """
         for part in self._share.of(parts(sequences, self._parts)):

@@ -59,7 +59,7 @@ class Policy:
     """A frozen base model with its tokenizer and settings.
 
     context: maximum tokens of a conversation, prompt and completion together. end_ids: tokens that end a turn.
-    learning_rate, groups_per_step: defaults of a job. row_tokens: maximum tokens of a batch, unless a single sequence
+    learning_rate, groups_per_step: defaults of a job. batch_tokens: maximum tokens of a batch, unless a single sequence
     has more. workers: threads, each with a batch, during training.
     bound_options: of `rolloutlab serve`, those without which checkpoints would have other tensors or another scale, or
     prompts another date.
@@ -74,7 +74,7 @@ class Policy:
     context: int
     end_ids: frozenset[int]
     learning_rate: float
-    row_tokens: int
+    batch_tokens: int
     workers: int
     probe: Probe
     groups_per_step: int = 8
@@ -276,14 +276,14 @@ def _facts(
     # without effect, a date binds no model
     day = settings.template_date if prints_date(str(tokenizer.chat_template)) else None
     small, context = _parameters(base) < _SMALL, base.config.max_position_embeddings
-    budget = 1024 if small else 2048  # of a row: a multiple of the context, if it fits more than once
+    budget = 1024 if small else 2048  # of a batch: a multiple of the context, if it fits more than once
     return {
         "name": short_name(name),
         "tokenizer": tokenizer,
         "context": context,
         "end_ids": _end_ids(name, base, tokenizer, day or DATE),
         "learning_rate": SMALL_POLICY_RATE if small else LARGE_POLICY_RATE,
-        "row_tokens": budget // context * context or budget,
+        "batch_tokens": budget // context * context or budget,
         "groups_per_step": 4 if small else 8,
         "bound_options": _bound_options(lora, small, _targets(settings), dtype, day or DATE),
         "template_date": day or DATE,
