@@ -36,7 +36,7 @@ _ALL = (
     Algorithm(
         "dr_grpo",
         "2503.20783",
-        '`loss_type="dr_grpo"`, `scale_rewards="none"`',
+        '`loss_type="dr_grpo"`, `scale_rewards="none"`; its divisor is `max_completion_length`',
         {"ppo": True, "scale_rewards": False, "loss_aggregation": "constant"},
         longest=True,
     ),
@@ -61,7 +61,7 @@ _ALL = (
     Algorithm(
         "rloo",
         "2402.14740",
-        "`RLOOTrainer`, on fresh samples",
+        "`RLOOConfig(beta=0.0)`, on fresh samples; its `beta` is 0.05 by default",
         {"scale_rewards": False, "loss_aggregation": "constant", "loss_scale_factor": 1},
     ),
 )
