@@ -1,6 +1,7 @@
 """Chat messages, choices and completions."""
 
 import math
+import sys
 from typing import Any
 
 import pytest
@@ -35,9 +36,7 @@ OBJECTS = [
     chat.AssistantMessage,
     chat.ToolMessage,
     chat.FunctionMessage,
-    chat.TopLogprob,
-    chat.TokenLogprob,
-    chat.ChoiceLogprobs,
+    chat.ChoiceLogprobs,  # with tokens, whose nulls are removed in their list
     chat.CompletionMessage,
     chat.Choice,
     chat.Usage,
@@ -171,6 +170,40 @@ def test_a_finish_reason_of_the_specification_is_left_as_it_is(changed, known):
 def test_the_null_content_of_a_function_message_is_kept(survives):
     message = {"role": "function", "content": None, "name": "f"}
     survives(chat.FunctionMessage, message, message)
+
+
+@pytest.mark.parametrize("tokens", ["content", "refusal"])
+def test_nulls_in_optional_fields_of_any_token_are_absent_and_others_are_kept(survives, tokens):
+    likely = [{"token": "a", "logprob": -0.5}, {"token": "b", "logprob": -1.5, "bytes": [98], "x": None}]
+    nulls = {"bytes": None, "token_id": None, "forced": None, "x": None}
+    sent = [token(), token("b", **nulls), token("c", top_logprobs=[{**likely[0], "bytes": None}, likely[1]])]
+    kept = [token(), token("b", x=None), token("c", top_logprobs=likely)]
+    survives(chat.ChoiceLogprobs, {tokens: sent}, {tokens: kept})
+
+
+@pytest.mark.parametrize("wrong", [None, 5, "a", [], {"token": None}, token(top_logprobs=None), token(logprob=None)])
+def test_what_is_no_token_is_refused_where_it_is(refusals, wrong):
+    fields = refusals(chat.ChoiceLogprobs, {"content": [token(), wrong]})
+    assert all(field[:2] == ("content", 1) for field in fields)
+    assert fields
+
+
+def test_no_python_is_called_for_each_token():
+    def calls(count: int) -> int:
+        sent, seen = {"content": [token(bytes=[97], token_id=i) for i in range(count)]}, []
+
+        def called(frame, event, _argument):
+            if event == "call" and frame.f_globals["__name__"].startswith("rolloutlab"):
+                seen.append(frame.f_code.co_qualname)
+
+        sys.setprofile(called)
+        try:
+            chat.ChoiceLogprobs.model_validate(sent)
+        finally:
+            sys.setprofile(None)
+        return len(seen)
+
+    assert 0 < calls(1000) == calls(1)
 
 
 def test_the_null_content_of_an_assistant_message_is_absent(survives):

@@ -29,19 +29,14 @@ Items = Annotated[list[T], Field(fail_fast=True)]
 """A list that is checked up to its first wrong item: a megabyte of `0,0,…` would else be gigabytes of errors."""
 
 
-class Wire(BaseModel):
-    """A JSON object. Unknown properties are kept; null in an optional field means absent; numbers are finite."""
+class ListedWire(BaseModel):
+    """As `Wire`, but its nulls are removed where lists of it are validated, with `without_nulls`.
+
+    pydantic calls no Python for each of its objects: of tokens, of which there are thousands, that took a tenth of the
+    time of a client.
+    """
 
     model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False, populate_by_name=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _null_is_absent(cls, sent: Any) -> Any:
-        if type(sent) is dict and None not in sent.values():  # the fast path, taken once per token
-            return sent
-        if not isinstance(sent, Mapping):
-            return sent
-        return {name: value for name, value in sent.items() if value is not None or name not in _optional(cls)}
 
     def to_wire(self) -> dict[str, Any]:
         """This object as JSON-ready dictionaries and lists."""
@@ -52,8 +47,24 @@ class Wire(BaseModel):
         return self.model_dump_json(by_alias=True, exclude_unset=True)
 
 
+class Wire(ListedWire):
+    """A JSON object. Unknown properties are kept; null in an optional field means absent; numbers are finite."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_is_absent(cls, sent: Any) -> Any:
+        return without_nulls(cls, sent)
+
+
+def without_nulls(model: type[ListedWire], sent: Any) -> Any:
+    """A JSON object without the nulls in optional fields of a model; what is no object stays as it is."""
+    if not isinstance(sent, Mapping) or None not in sent.values():
+        return sent
+    return {name: value for name, value in sent.items() if value is not None or name not in _optional(model)}
+
+
 @cache
-def _optional(model: type[Wire]) -> frozenset[str]:
+def _optional(model: type[ListedWire]) -> frozenset[str]:
     """Every name under which an optional field of `model` may be sent."""
     names: set[str] = set()
     for name, field in model.model_fields.items():

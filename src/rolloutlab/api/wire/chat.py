@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
-from rolloutlab.api.wire.base import Boolean, Integer, Items, Number, Wire
+from rolloutlab.api.wire.base import Boolean, Integer, Items, ListedWire, Number, Wire, without_nulls
 from rolloutlab.api.wire.endings import FinishReason, ending_of
 
 
@@ -156,13 +156,13 @@ class FunctionMessage(Wire):
     name: str
 
 
-class TopLogprob(Wire):
+class TopLogprob(ListedWire):
     token: str
     logprob: Number
     bytes: Items[Integer] | None = None
 
 
-class TokenLogprob(Wire):
+class TokenLogprob(ListedWire):
     """One sampled token; `logprob` is of the unscaled full-vocabulary distribution, in nats.
 
     `token_id` and `forced` are this project's additions: the vocabulary index that was sampled, which spares
@@ -177,9 +177,32 @@ class TokenLogprob(Wire):
     forced: Boolean | None = None
 
 
+def _tokens_without_nulls(sent: Any) -> Any:
+    """Tokens, and those that were likely in their places, without nulls in optional fields."""
+    if type(sent) is not list:
+        return sent
+    try:
+        nulls = any([None in token.values() for token in sent])  # noqa: C419 - a generator takes twice as long
+        nulls = nulls or any(None in top.values() for token in sent for top in token["top_logprobs"])
+    except (AttributeError, KeyError, TypeError):  # they are validated already, or wrong in a way that is said later
+        nulls = True
+    return [_token_without_nulls(token) for token in sent] if nulls else sent
+
+
+def _token_without_nulls(sent: Any) -> Any:
+    token = without_nulls(TokenLogprob, sent)
+    top = token.get("top_logprobs") if isinstance(token, Mapping) else None
+    if not isinstance(top, list | tuple):
+        return token
+    return {**token, "top_logprobs": [without_nulls(TopLogprob, each) for each in top]}
+
+
+Tokens = Annotated[Items[TokenLogprob], BeforeValidator(_tokens_without_nulls)]
+
+
 class ChoiceLogprobs(Wire):
-    content: Items[TokenLogprob] | None = None
-    refusal: Items[TokenLogprob] | None = None
+    content: Tokens | None = None
+    refusal: Tokens | None = None
 
 
 class UrlCitation(Wire):
