@@ -20,6 +20,7 @@ from rolloutlab.environments.episode import CALL_TIMEOUT
 from rolloutlab.environments.source import given_source, rows_of_round, source_of
 from rolloutlab.errors import InputError
 from rolloutlab.objective.algorithms import named
+from rolloutlab.objective.options import settle
 from rolloutlab.sampling.config import ROLLOUT_TIMEOUT, new_seed
 from rolloutlab.sampling.cost import cost_line
 from rolloutlab.sampling.dataset import check_repeatable, rows_of
@@ -81,7 +82,7 @@ from rolloutlab.training.loop import Loop, run_loop
 from rolloutlab.training.loop_steps import LoopSteps
 from rolloutlab.training.models import LostCheckpointTable, Models, RecoveredCheckpointTable, SelectedModel
 from rolloutlab.training.refusals import check_honoured
-from rolloutlab.training.submission import gather_for, prepare, submit
+from rolloutlab.training.submission import checked_config, expanded, gather_for, prepare, submit
 from rolloutlab.trajectories.branch import Branch, branched, gathered
 from rolloutlab.trajectories.collection import Collection, group_of, rows_to_show, select
 from rolloutlab.trajectories.files import file_path
@@ -94,6 +95,7 @@ from rolloutlab.trajectories.scoring.event_loop import RewardLoop
 from rolloutlab.trajectories.scoring.functions import Functions, Scorers, undo
 from rolloutlab.trajectories.scoring.score import ScoringRequest, score_collection
 from rolloutlab.trajectories.tables import catalogue, reward_history
+from rolloutlab.trajectories.top_up import FACTOR, check_top_up, first_sizes, top_up_groups
 from rolloutlab.widgets.login.frontend import can_ask, new_broker
 from rolloutlab.widgets.login.render import SignInTable
 from rolloutlab.widgets.progress import Live, Progress, waiting
@@ -410,6 +412,7 @@ class Session:
         *,
         resume: bool = False,
         continue_chat: bool = False,
+        top_up: float | None = None,
         over: Any = None,
         system: str | None = None,
         tools: Sequence[Tool] = (),
@@ -422,8 +425,8 @@ class Session:
         The cost is there where the settings have a price of the model: a bound, and an estimate by the tokens of the
         newest generation of the collection.
 
-        resume, continue_chat: preview that call instead. settings: those of `chat`. env: one environment is begun for
-        the first request, and closed.
+        resume, continue_chat: preview that call instead; top_up: what that call with this factor samples first.
+        settings: those of `chat`. env: one environment is begun for the first request, and closed.
 
         Raises:
             InputError, NotFoundError: as the call itself.
@@ -432,6 +435,10 @@ class Session:
         settings.pop("budget", None)
         if resume:
             return self._preview(resumed(self.store, name, known, source))
+        if top_up is not None:
+            stored = self.store.find(name)
+            check_top_up(stored, top_up)
+            return self._preview(resumed(self.store, name, known, source, first_sizes(self.store, stored, top_up)))
         settings = {"model": self.selected} | {k: v for k, v in settings.items() if v is not None}
         check_concurrency(settings.pop("concurrency", CONCURRENT))
         rows = settings.pop("limit", None), settings.pop("prompt_column", None)
@@ -471,6 +478,57 @@ class Session:
         """
         work = resumed(self.store, name, self._mcp.resolve(tools), given_source(env))
         return self._play(work, partial(sample, concurrency=concurrency), budget)
+
+    def top_up(
+        self,
+        name: str,
+        factor: float = FACTOR,
+        reward: Functions | Judge | None = None,
+        *,
+        options: Options | None = None,
+        tools: Sequence[Tool] = (),
+        env: Any = None,
+        concurrency: int = CONCURRENT,
+        budget: Budget | float | None = None,
+        say: Say = print,
+    ) -> Collection:
+        """Sample further completions for the groups of a scored collection that have nothing to learn.
+
+        Groups whose rewards are all equal get as many completions more as they had at first, with the settings and the
+        checkpoint of the collection, until they train or have `factor` times as many. They join those that are there.
+        Their seeds follow from the collection's, so that the same top-up samples the same.
+
+        reward: what scores them; None for the functions that last scored the collection in this notebook, or for its
+        environment or program. Where nothing can, they are sampled once, and `say` gets what to type. options: those of
+        the job to come, which decide what trains. tools, env: those of the collection. budget: dollars for sampling and
+        scoring. say: gets what is sampled, what it has cost and what came of it.
+
+        An interrupt or an error loses nothing; the same call goes on, and so does `resume`.
+
+        Raises:
+            NotFoundError: no such collection. InputError: it was not sampled in this lab, goes on with another one, is
+            of temperature 0, or nothing of it is scored; and as `resume` and `reward`.
+        """
+        stored = self.store.find(name)
+        check_top_up(stored, factor)
+        bounds = {name: stored.plan.get("max_tokens")}
+        trains = settle(checked_config(expanded(options or {}, bounds).options))
+        shared = budget if isinstance(budget, Budget | None) else Budget(budget)
+        known, source = self._mcp.resolve(tools), given_source(env)
+        check_environment(stored.label, stored.plan.get("env"), source)
+        program, label = self._programs.of(stored), f"{stored.name}:{stored.generation}"
+
+        def sample_more(sizes: Mapping[int, int]) -> None:
+            if program:
+                run = programmed_again(self.store, label, program, None, sizes)
+                self._play(run, partial(run_program, concurrency=concurrency), shared)
+            else:
+                prompts = resumed(self.store, label, known, source, sizes)
+                self._play(prompts, partial(sample, concurrency=concurrency), shared)
+
+        score_more = partial(self._score_more, stored, reward, shared, say)
+        top_up_groups(self.store, stored, factor, trains, sample_more, score_more, say)
+        return self._collection(self.store.by_id(stored.id))
 
     def continue_chat(
         self,
@@ -1028,6 +1086,7 @@ class Session:
         patience: int = 3,
         seed: int | None = None,
         budget: Budget | float | None = None,
+        top_up: float | None = None,
         say: Say = print,
         **sampling: Any,
     ) -> Loop:
@@ -1040,8 +1099,9 @@ class Session:
         before every `every` rounds and after the last, and never trained on; at the end the best checkpoint is measured
         on them again, with other seeds. patience: the loop ends after so many consecutive rounds in which nothing
         trained. options: as of `train`, `algorithm` too. seed: of the first round; later seeds follow from it. budget:
-        dollars that this call may cost in all: sampling, judging and training. sampling: further settings of `chat`, or
-        of `rollouts`. say: gets a line per round where no chart can be shown.
+        dollars that this call may cost in all: sampling, judging and training. top_up: before a round trains, sample
+        again for its groups that have nothing to learn, up to so many times `n`, as the call `top_up` does. sampling:
+        further settings of `chat`, or of `rollouts`. say: gets a line per round where no chart can be shown.
 
         An interrupt or an error loses nothing that was sampled or trained; `jobs=0` only shows the rounds so far.
 
@@ -1059,7 +1119,7 @@ class Session:
             check_newest_program(self.store, name, program)
         if over is None and source:
             over = partial(rows_of_round, source, sampling.get("limit"), new_seed() if seed is None else seed)
-        steps = LoopSteps(self, name, prompt, reward, n, seed, options, held_out, sampling, shared, program)
+        steps = LoopSteps(self, name, prompt, reward, n, seed, options, held_out, sampling, shared, program, top_up)
         counts = {"jobs": jobs, "every": every, "patience": patience}
         return run_loop(steps, self.store, over, Live(say), self._models.default_rate(), **counts)
 
@@ -1223,6 +1283,28 @@ class Session:
 
     def _meter(self, purpose: str, budget: Budget | float | None) -> Meter:
         return Meter(self._terms, lambda: self.store.spending, purpose, budget)
+
+    def _score_more(
+        self, stored: StoredCollection, reward: Functions | Judge | None, budget: Budget | None, say: Say
+    ) -> str:
+        """Score what of a collection has no reward, by `reward` or as it was scored; what to type, if nothing can."""
+        label, last = f"{stored.name}:{stored.generation}", self.store.scorings.last(stored)
+        paid: dict[str, Any] = {} if budget is None else {"budget": budget}
+        if isinstance(reward, Judge):
+            self.judge(label, **vars(reward), say=say, **paid)
+            return ""
+        by_functions = last is not None and last.source == "function"
+        if reward is None and not by_functions:
+            if last is None and (stored.plan.get("env") or stored.plan.get("program")):
+                return ""
+            return f"%%reward {stored.label} --judge {last.names[0]}" if last else f"%rewards {stored.label}"
+        if last and by_functions:
+            try:
+                self._scorers.to_resume(last.change, reward, stored.label)
+            except InputError as error:
+                return str(error.hint)
+        self.reward(label, reward, resume=by_functions, say=say, **paid)
+        return ""
 
     def _play(
         self,

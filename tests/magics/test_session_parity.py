@@ -48,6 +48,11 @@ CALLS = {
         'lab.chat("x", "user: hi\\n", n=2, max_tokens=9, budget=2.5, variables=globals())'
     ),
     "%%chat x --resume --budget 2": 'lab.resume("x", budget=2.0)',
+    "%%chat x --top-up": 'lab.top_up("x", 2.0)',
+    "%%chat x --top-up 3 --env Game --tools add --concurrency 3 --budget 2": (
+        'lab.top_up("x", 3.0, env=Game, tools=[add], concurrency=3, budget=2.0)'
+    ),
+    "%%chat x --top-up --dry-run": 'lab.preview("x", top_up=2.0)',
     "%%chat x --resume --dry-run": 'lab.preview("x", resume=True)',
     "%%chat x --continue --dry-run\nuser: and?": (
         'lab.preview("x", "user: and?\\n", continue_chat=True, variables=globals())'

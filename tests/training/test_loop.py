@@ -355,3 +355,38 @@ def test_what_was_measured_before_counts_for_the_best_also_without_held_out_rows
     made = loop(session, later_is_worse, jobs=2)
     assert made.best == "lab/practice@1"
     assert made.history["held_out"].notna().tolist() == [True, True, False]
+
+
+def late(trajectory, answer, messages, row):
+    """A reward that the first two of a row do not differ in, and of France none do."""
+    return float(row["country"] == "Peru" and trajectory.position == 2)
+
+
+def test_groups_with_nothing_to_learn_are_topped_up_before_a_round_trains(session):
+    lines = []
+    made = loop(session, late, lines, jobs=1, top_up=3, held_out=ROWS, options={"learning_rate": 1e-3})
+    groups = session.collection("capitals").groups
+    assert [len(group.trajectories) for group in groups] == [6, 4]
+    assert {t.step for group in groups for t in group.trajectories} == {0}
+    assert made.history["trained"].tolist()[0] == 0.5
+    assert made.history["topped_up"].tolist()[0] == 4 + 2
+    assert made.history["tokens"].tolist()[0] == sum(t.tokens for group in groups for t in group.trajectories)
+    assert made.history["reward"].tolist()[0] == 0.0  # of the first sampling: 1 of 10 is of no mean
+    assert any("50% of groups trained  topped up by 6" in line for line in lines)
+    assert "topped up by" in made._repr_html_()
+    assert session.jobs()["status"].tolist() == ["succeeded"]
+    assert [each.trajectories for each in session.store.collections() if each.name == "held_out.capitals"] == [4, 4]
+
+
+def test_a_loop_without_top_up_has_no_column_of_it(session):
+    assert "topped_up" not in loop(session, jobs=1, top_up=2).history
+
+
+@pytest.mark.parametrize(
+    ("factor", "message"),
+    [(1, "a number above 1, not 1"), ("2", "not '2'"), (True, "not True"), (1.2, "1.2 times 2 completions")],
+)
+def test_a_wrong_factor_is_an_error_before_anything_is_sampled(session, factor, message):
+    with pytest.raises(InputError, match=message):
+        loop(session, top_up=factor)
+    assert session.collections().empty

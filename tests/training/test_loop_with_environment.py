@@ -72,3 +72,10 @@ def test_two_checkpoints_are_compared_by_the_rewards_of_the_environment(session)
 
 def comparison_of(comparison):
     return comparison.before, comparison.after
+
+
+def test_a_loop_tops_up_with_further_episodes(session):
+    worthless = [{"letter": "é"}, {"letter": "ß"}]
+    loop = session.loop("letters", over=worthless, jobs=1, top_up=2, patience=1, **SETTINGS)
+    assert loop.history["topped_up"].tolist() == [8]
+    assert {t.source for t in session.collection("letters").trajectories} == {"environment"}

@@ -118,3 +118,16 @@ def test_the_collections_of_a_loop_are_compared_by_playing_the_program_again(ses
     comparison = session.compare("letters", over=[{"letter": letter} for letter in "aixy"])
     assert len(comparison.pairs) == 4
     assert session.collection("compare.letters.step1").stored.plan["program"] == "letters"
+
+
+def test_a_loop_tops_up_with_rollouts_of_its_program(session):
+    played = []
+
+    async def counted(row, client):
+        await client.chat.completions.create(messages=[{"role": "user", "content": "say"}])
+        played.append(row)
+        return float(len(played) > 4)
+
+    loop = session.loop("letters", solve=counted, over=ROWS[:1], jobs=1, top_up=2, **SETTINGS)
+    assert loop.history["topped_up"].tolist() == [4]
+    assert loop.history["trained"].tolist() == [1.0]

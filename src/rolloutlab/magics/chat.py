@@ -1,10 +1,11 @@
 """`%%chat`."""
 
 from argparse import Namespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from IPython.core.magic import cell_magic, magics_class
 
+from rolloutlab.errors import InputError
 from rolloutlab.magics.base import LabMagics, argument, literal, magic
 
 if TYPE_CHECKING:
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
     from rolloutlab.trajectories.collection import Collection
 
 _BEGINNING = ("n", "over", "limit", "prompt_column", "system")  # what only the beginning of a collection can have
+
+_SETTINGS = ("model", "temperature", "top_p", "max_tokens", "stop", "seed", "max_turns")
 
 
 @magics_class
@@ -46,6 +49,10 @@ class ChatMagics(LabMagics):
     @argument("--continue", dest="continue_chat", action="store_true", help="go on with every conversation of NAME")
     @argument("--resume", action="store_true", help="sample only what is missing of NAME, as it was begun")
     @argument(
+        "--top-up", type=float, nargs="?", const=2.0, metavar="FACTOR",
+        help="sample more for the groups of NAME that have nothing to learn, up to FACTOR times as many (default: 2)",
+    )  # fmt: skip
+    @argument(
         "--dry-run", dest="preview", action="store_true", help="show the first request and the cost; send nothing"
     )
     @cell_magic
@@ -65,6 +72,8 @@ class ChatMagics(LabMagics):
 
             %%chat capitals --resume
 
+            %%chat capitals --top-up
+
             %%chat chats --over data.jsonl --limit 1000 --prompt-column messages
 
             %%chat guess -n 8 --over targets --env GuessNumber --max-turns 8
@@ -75,13 +84,14 @@ class ChatMagics(LabMagics):
             given["tools"] = self.tools_named(options.tools)
         if options.env:
             given["env"] = self.environment(options.env)
-        names = ("model", "temperature", "top_p", "max_tokens", "stop", "seed", "max_turns")
+        if options.top_up is not None:
+            return self._top_up(options, cell, given)
         if options.resume:
-            self.check_fixed(options, "%%chat --resume", *names, *_BEGINNING, "env_timeout", cell=cell)
+            self.check_fixed(options, "%%chat --resume", *_SETTINGS, *_BEGINNING, "env_timeout", cell=cell)
             if options.preview:
                 return self.session.preview(options.name, resume=True, **given)
             return self.session.resume(options.name, **given)
-        given |= self.given(options, *names) | {"variables": self.variables}
+        given |= self.given(options, *_SETTINGS) | {"variables": self.variables}
         if options.continue_chat:
             self.check_fixed(options, "%%chat --continue", *_BEGINNING, "env", "env_timeout")
             if options.preview:
@@ -91,3 +101,14 @@ class ChatMagics(LabMagics):
         given |= {"over": self.rows(options.over)} if options.over else {}
         sample = self.session.preview if options.preview else self.session.chat
         return sample(options.name, cell, **given)
+
+    def _top_up(self, options: Namespace, cell: str, given: dict[str, Any]) -> "Collection | Preview":
+        """Sample more for the groups that have nothing to learn, or show what that would send."""
+        self.check_fixed(options, "%%chat --top-up", *_SETTINGS, *_BEGINNING, "env_timeout", cell=cell)
+        if options.resume or options.continue_chat:
+            other = "--resume" if options.resume else "--continue"
+            message = f"--top-up and {other} are two things to do with {options.name}"
+            raise InputError(message, hint=f"%%chat {options.name} {other}, then %%chat {options.name} --top-up")
+        if options.preview:
+            return self.session.preview(options.name, top_up=options.top_up, **given)
+        return self.session.top_up(options.name, options.top_up, **given)

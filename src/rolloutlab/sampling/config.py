@@ -39,7 +39,8 @@ class SamplingConfig(BaseModel):
     each of its calls. program: the name of the program whose calls were captured. timeout: seconds for each of its
     rollouts. code: digests of the parts of the environment or program, by which rewards are compared; one digest in
     labs of earlier versions. state: parts of these and of rewards that a loop has seen change while it ran. fixed:
-    settings that replace the program's own. sessions: the name of the program whose sessions it holds.
+    settings that replace the program's own. sessions: the name of the program whose sessions it holds. topped_up: by
+    group, how many trajectories it is to have in the place of n, where it had nothing to learn.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -68,6 +69,7 @@ class SamplingConfig(BaseModel):
     timeout: float = Field(default=ROLLOUT_TIMEOUT, gt=0, allow_inf_nan=False)
     fixed: dict[str, float | int] = {}
     sessions: str | None = None
+    topped_up: dict[int, int] = {}
 
     def request(
         self, messages: Sequence[Message], n: int, seed: int, further: Sequence[FunctionTool] = ()
@@ -91,6 +93,15 @@ class SamplingConfig(BaseModel):
         """The model at the checkpoint of the first completion: a group compares completions of one policy."""
         pinned = self.step is not None and "/" in self.model and not {"@", ":"} & set(self.model)
         return f"{self.model}@{self.step}" if pinned else self.model
+
+    def size_of(self, place: int) -> int:
+        """How many trajectories the group at `place` is to have."""
+        return self.topped_up.get(place, self.n)
+
+    def grown(self, sizes: Mapping[int, int]) -> "SamplingConfig":
+        """The same with groups that are to have more trajectories. sizes: how many, by group."""
+        more = sum(size - self.size_of(place) for place, size in sizes.items())
+        return self.model_copy(update={"topped_up": {**self.topped_up, **sizes}, "total": self.total + more})
 
     def seed_of(self, place: int, position: int, turn: int) -> int:
         """The seed for one turn of the conversation at `position` of the group at `place`."""

@@ -32,6 +32,7 @@ class Generation:
         self._plan = plan
         self._wanted = groups
         self.groups = [group for group in groups if isinstance(group, Group)]
+        self._grows = begun is not None and plan.topped_up != SamplingConfig.model_validate(begun.plan).topped_up
         self.collection: StoredCollection | None = begun
         self._held = lab.lock_for_sampling(begun) if begun else None
         if begun and lab.collection(self.label).trajectories != begun.trajectories:
@@ -56,7 +57,8 @@ class Generation:
         step: of the checkpoint that the plan keeps then.
         """
         if self.groups:
-            self._lab.at_once(lambda: put(self.groups))
+            self._lab.at_once(lambda: self._go_on(put))
+            self._grows = False
             return
 
         def begin() -> tuple[StoredCollection, list[Group]]:
@@ -75,3 +77,12 @@ class Generation:
             raise
         self._lab.keep_name(collection.name, collection.id)
         self.collection = self._lab.by_id(collection.id)  # under the name that it has from now on
+
+    def _go_on(self, put: Callable[[Sequence[Group]], None]) -> None:
+        """Store into the groups that are there; with the first of it, how many trajectories these are to have now.
+
+        A plan that grew without anything in its place would be of an interrupted run that never began.
+        """
+        if self._grows and self.collection:
+            self._lab.keep_sizes(self.collection.id, self._plan.topped_up, self._plan.total)
+        put(self.groups)

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from rolloutlab.api.wire.chat import ChatRequest
@@ -190,7 +191,8 @@ def sampled_again(
     tools.check(label, _tools_of(summary, old))
     check_environment(label, plan.env, source)
     notes = list(tools.notes)
-    changed: dict[str, Any] = {"model": model, "step": None, "tools": tools.schemas, **({} if n is None else {"n": n})}
+    changed: dict[str, Any] = {"model": model, "step": None, "tools": tools.schemas, "topped_up": {}}
+    changed |= {} if n is None else {"n": n}
     if over is None:
         groups = [NewGroup(g.prompt, g.row, g.script) for g in old]
     else:
@@ -262,8 +264,14 @@ def continued(
     return SamplingRun(summary.name, plan, groups, rollouts, tools, copies=rollouts)
 
 
-def resumed(lab: Lab, label: str, tools: Tools, source: Source | None = None) -> SamplingRun:
-    """What a generation lacks.
+def resumed(
+    lab: Lab,
+    label: str,
+    tools: Tools,
+    source: Source | None = None,
+    sizes: Mapping[int, int] = MappingProxyType({}),
+) -> SamplingRun:
+    """What a generation lacks. sizes: by group, how many trajectories it is to have, where that is more than it has.
 
     Raises:
         NotFoundError: no such collection. InputError: not sampled here, or other tools, or another environment.
@@ -276,6 +284,7 @@ def resumed(lab: Lab, label: str, tools: Tools, source: Source | None = None) ->
     groups = lab.groups(summary, unfinished=True)
     tools.check(label, _tools_of(summary, groups))
     check_environment(label, plan.env, source)
+    plan = plan.grown(sizes)
     rollouts = [r for i, group in enumerate(groups) for r in left(i, group, plan)]
     return SamplingRun(summary.name, plan, groups, rollouts, tools, begun=summary, source=source)
 

@@ -73,9 +73,9 @@ def fresh(place: int, positions: Sequence[int], group: Group | NewGroup, plan: S
 
 def left(place: int, group: Group, plan: SamplingConfig) -> list[Rollout]:
     """What is missing of a stored group: unfinished conversations, and those that have not begun."""
-    stored = {_position(t): t for t in group.trajectories}
+    stored = {t.position: t for t in group.trajectories}
     begun = [_begun(place, group, t, t.pending, plan.tools) for t in stored.values() if t.pending]
-    missing = [] if plan.continues else [i for i in range(plan.n) if i not in stored]
+    missing = [] if plan.continues else [i for i in range(plan.size_of(place)) if i not in stored]
     return begun + fresh(place, missing, group, plan)
 
 
@@ -97,7 +97,7 @@ def _begun(
     known = {tool.function.name for tool in tools}
     offered = map(FunctionTool.model_validate, trajectory.extra.get("tools") or ())
     own = tuple(tool for tool in offered if tool.function.name not in known)
-    return Rollout(place, (_position(trajectory),), pending, items, logs, tools=own)
+    return Rollout(place, (trajectory.position,), pending, items, logs, tools=own)
 
 
 def prompted(rollout: Rollout, group: Group | NewGroup) -> Rollout:
@@ -309,10 +309,6 @@ def _calls_in_a_row(items: Sequence[MessageOrChoice]) -> int:
     """How many answers came since anyone but a tool or the policy spoke."""
     since = takewhile(lambda item: isinstance(item, Choice | ToolMessage), reversed(items))
     return sum(isinstance(item, Choice) for item in since)
-
-
-def _position(trajectory: StoredTrajectory) -> int:
-    return int(trajectory.name.rpartition("/")[2])
 
 
 def _closed(trajectory: StoredTrajectory) -> list[ToolMessage]:

@@ -142,6 +142,11 @@ class Lab:
         sql = "UPDATE collections SET plan = json_set(plan, '$.state', json(?)) WHERE id = ?"
         self._database.execute(sql, json.dumps(sorted(parts)), collection_id)
 
+    def keep_sizes(self, collection_id: int, sizes: Mapping[int, int], total: int) -> None:
+        """Store with a collection how many trajectories some groups, and all together, are planned to have."""
+        sql = "UPDATE collections SET plan = json_set(plan, '$.topped_up', json(?), '$.total', ?) WHERE id = ?"
+        self._database.execute(sql, json.dumps(sizes), total, collection_id)
+
     def draft(self) -> Draft:
         """A draft of new collections, published at once; LabError if the lab is read-only."""
         self.check_writable()

@@ -47,6 +47,11 @@ class StoredTrajectory:
     given: int | None = None
 
     @property
+    def position(self) -> int:
+        """Its place in the group."""
+        return int(self.name.rpartition("/")[2])
+
+    @property
     def messages(self) -> list[dict[str, Any]]:
         """The conversation as plain messages, sampled ones included."""
         return [(item.message if isinstance(item, Choice) else item).to_wire() for item in self.items]

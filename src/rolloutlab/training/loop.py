@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 _COLUMNS = ("step", "reward", "spread", "trained", "held_out", "seconds", "tokens")
 _EARLIER = ("earlier_reward", "earlier_held_out")
+_FURTHER = ("topped_up", *_EARLIER)
+"""Columns that are there where a round has them."""
 
 Measured = tuple[Round, Measure]
 """Means, and how they were measured."""
@@ -126,14 +128,15 @@ class Loop(ShownLive):
 
         Columns: step (the checkpoint that was sampled), reward (mean), spread (standard deviation), trained (share of
         the groups that trained), held_out (mean reward there, where it was measured), seconds (of this call's rounds),
-        tokens (that were sampled to train on). The last row may be the measure after the last round. Where some means
-        were measured in another way than the newest, they are in earlier_reward and earlier_held_out instead.
+        tokens (that were sampled to train on), topped_up (completions that were sampled again for groups which had
+        nothing to learn, if some were; reward and spread are without them). The last row may be the measure after the
+        last round. Where some means were measured in another way than the newest, they are in earlier_reward and
+        earlier_held_out instead.
         """
         rounds = self.rounds
-        earlier = [name for name in _EARLIER if any(getattr(one, name) is not None for one in rounds)]
-        columns = [*_COLUMNS, *earlier]
+        columns = [*_COLUMNS, *(name for name in _FURTHER if any(getattr(one, name) is not None for one in rounds))]
         rows = [[getattr(one, column) for column in columns] for one in rounds]
-        kinds = {column: "Int64" if column in {"step", "tokens"} else float for column in columns}
+        kinds = {column: "Int64" if column in {"step", "tokens", "topped_up"} else float for column in columns}
         return data_frame(rows, [one.number for one in rounds], "round", columns, kinds)
 
     @property
@@ -397,13 +400,19 @@ def _means(lab: Lab, number: int, collection: Collection, options: Options) -> M
     """The results of one generation, and how they were measured."""
     groups, stored = collection.groups, collection.stored
     plan = SamplingConfig.model_validate(stored.plan) if stored.plan else None
-    return _round(number, groups, options), measure(lab.scorings.last(stored), plan, groups)
+    return _round(number, groups, options, plan), measure(lab.scorings.last(stored), plan, groups)
 
 
-def _round(number: int, groups: Sequence[Group], options: Options) -> Round:
+def _round(number: int, groups: Sequence[Group], options: Options, plan: SamplingConfig | None) -> Round:
+    """The results of a round.
+
+    The mean is of what was sampled at first. Groups are topped up that all failed or all passed, so that with these
+    completions a mean would count hard and easy rows more, and would not compare with that of another round.
+    """
     check = preflight(members_of(groups), options)
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
-    rewards, steps = [t.reward for t in trajectories if t.reward is not None], {t.step for t in trajectories}
+    first = [t for t in trajectories if plan is None or not plan.topped_up or t.position < plan.n]
+    rewards, steps = [t.reward for t in first if t.reward is not None], {t.step for t in trajectories}
     mean = math.fsum(reward / len(rewards) for reward in rewards) if rewards else None
     spread = None if mean is None else math.hypot(*(reward - mean for reward in rewards)) / math.sqrt(len(rewards))
     return Round(
@@ -413,5 +422,6 @@ def _round(number: int, groups: Sequence[Group], options: Options) -> Round:
         spread=spread,
         trained=check.trainable_groups / len(groups) if groups else 0.0,
         tokens=sum(t.tokens for t in trajectories),
-        unscored=len(trajectories) - len(rewards) if rewards else 0,
+        unscored=sum(t.reward is None for t in trajectories) if rewards else 0,
+        topped_up=len(trajectories) - len(first) or None,
     )

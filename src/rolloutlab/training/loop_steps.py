@@ -24,6 +24,7 @@ from rolloutlab.trajectories.judge import Judge, dialogs_of
 from rolloutlab.trajectories.scoring.foreign import call_of
 from rolloutlab.trajectories.scoring.functions import Functions, by_name, check_functions
 from rolloutlab.trajectories.scoring.score import REWARD, scoring_of
+from rolloutlab.trajectories.top_up import check_factor
 
 SEEDS_PER_ROUND = 1_000_000
 """A row of a round has a seed of its own; rounds of so many rows do not share any."""
@@ -74,11 +75,16 @@ class LoopCalls(Protocol):
     def judge(self) -> Callable[..., Collection]: ...
     @property
     def train(self) -> Callable[..., Any]: ...
+    @property
+    def top_up(self) -> Callable[..., Collection]: ...
 
 
 @dataclass(frozen=True)
 class LoopSteps:
-    """The steps of a round as calls of a session; the fields are the arguments of `Session.loop`."""
+    """The steps of a round as calls of a session; the fields are the arguments of `Session.loop`.
+
+    factor: its `top_up`.
+    """
 
     calls: LoopCalls
     name: str
@@ -91,6 +97,7 @@ class LoopSteps:
     sampling: Mapping[str, Any]
     budget: Budget | None = None
     program: Program | None = None
+    factor: float | None = None
 
     def check(self, *rows: Any) -> list[Measure | None]:
         """Raise what the calls would raise for these rows, before anything is sampled; the measures of their means.
@@ -100,6 +107,8 @@ class LoopSteps:
         call = self.calls.rollouts if self.program else self.calls.chat
         check_sampling(self.sampling, signature(call).parameters.keys() - {"solve"})
         check_reward(self.reward, self.held_out, given=bool(self.program) or self.sampling.get("env") is not None)
+        if self.factor is not None:
+            check_factor(self.factor, self.n)
         if self.program and self.prompt:
             raise InputError("a loop samples by a prompt or by a program", hint="solve= without a prompt")
         return [None if each is None else self._measure(self._preview(each)) for each in rows]
@@ -137,9 +146,14 @@ class LoopSteps:
         return self.calls.preview(self.name, self.prompt, over=rows, n=self.n, seed=self.seed, **self.sampling)
 
     def sample(self, rows: Any, number: int) -> Collection:
-        """Sample and score the rows of a round."""
+        """Sample and score the rows of a round, and again for groups with nothing to learn, where that is wanted."""
         seed = None if self.seed is None else self.seed + SEEDS_PER_ROUND * number
-        return self._scored(self.name, rows, seed)
+        scored = self._scored(self.name, rows, seed)
+        if self.factor is None:
+            return scored
+        own = {name: self.sampling[name] for name in ("tools", "env", "concurrency") if name in self.sampling}
+        top_up = partial(self.calls.top_up, scored.label, self.factor, self.reward)
+        return top_up(options=self.options, say=_quiet, **own, **self._paid)
 
     def measure(self) -> Collection:
         """Sample and score the held-out rows, with the same seeds each time."""

@@ -15,7 +15,8 @@ class Round:
     held_out: mean reward of the held-out rows under that checkpoint. tokens: sampled to train on. unscored: completions
     without a reward, on which the function failed; they are left out of their groups. held_out_unscored: such ones of
     the held-out rows, which are left out of that mean. earlier_reward, earlier_held_out: means that were measured in
-    another way than the newest ones, and do not compare with them.
+    another way than the newest ones, and do not compare with them. topped_up: completions that were sampled again for
+    groups with nothing to learn; reward and spread are without these.
     """
 
     number: int
@@ -30,6 +31,7 @@ class Round:
     held_out_unscored: int = 0
     earlier_reward: float | None = None
     earlier_held_out: float | None = None
+    topped_up: int | None = None
 
 
 def plot(name: str, rounds: Sequence[Round]) -> Plot:
@@ -43,6 +45,7 @@ def line(one: Round) -> str:
     parts += [f"step {one.step}"] if one.step is not None else []
     parts += [f"mean reward {one.reward:.3f}"] if one.reward is not None else []
     parts += [f"{one.trained:.0%} of groups trained"] if one.trained is not None else []
+    parts += [f"topped up by {one.topped_up:,}"] if one.topped_up else []
     parts += [f"held-out {one.held_out:.3f}"] if one.held_out is not None else []
     return "  ".join([*parts, *_unscored([one])])
 
@@ -58,11 +61,12 @@ def html(heading: str, chart: Plot, rounds: Sequence[Round], changes: Sequence[s
         ("round", "number", ""), ("step", "step", ""), ("mean reward", "reward", ".3f"), ("trained", "trained", ".0%"),
         ("held-out", "held_out", ".3f"),
     ]  # fmt: skip
-    earlier = [
+    further = [
+        ("topped up by", "topped_up", ","),
         ("mean reward, other measure", "earlier_reward", ".3f"),
         ("held-out, other measure", "earlier_held_out", ".3f"),
     ]
-    columns += [each for each in earlier if any(getattr(one, each[1]) is not None for one in rounds)]
+    columns += [each for each in further if any(getattr(one, each[1]) is not None for one in rounds)]
     rows: list[list[Cell]] = [[_cell(getattr(one, name), form) for _, name, form in columns] for one in rounds]
     table = html_table([heading for heading, _, _ in columns], rows)
     shown = f"{chart.svg()}<details><summary>rounds</summary>{table}</details>" if rounds else ""

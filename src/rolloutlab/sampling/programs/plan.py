@@ -4,6 +4,7 @@ import inspect
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from rolloutlab.capture.client import RolloutClient
@@ -149,8 +150,10 @@ def programmed(
     return ProgramRun(name, program, plan, [NewGroup((), row) for row in rows], seats, notes=left_out(rows))
 
 
-def programmed_again(lab: Lab, label: str, program: Program, timeout: float | None) -> ProgramRun:
-    """What a generation lacks. timeout: of these rollouts; None is that of the others.
+def programmed_again(
+    lab: Lab, label: str, program: Program, timeout: float | None, sizes: Mapping[int, int] = MappingProxyType({})
+) -> ProgramRun:
+    """What a generation lacks. timeout: of these rollouts; None is that of the others. sizes: as of `resumed`.
 
     Raises:
         NotFoundError: no such collection. InputError: it has no calls of a program, or of another one.
@@ -163,9 +166,9 @@ def programmed_again(lab: Lab, label: str, program: Program, timeout: float | No
         raise InputError(message, hint=to_resume(label, str(plan.program), program.typed))
     if timeout is not None:
         plan = make_plan({**summary.plan, "timeout": timeout})
-    groups = lab.groups(summary)
-    there = {(place, int(t.name.rpartition("/")[2])) for place, group in enumerate(groups) for t in group.trajectories}
-    seats = [(place, i) for place in range(len(groups)) for i in range(plan.n) if (place, i) not in there]
+    plan, groups = plan.grown(sizes), lab.groups(summary)
+    there = {(place, t.position) for place, group in enumerate(groups) for t in group.trajectories}
+    seats = [(place, i) for place in range(len(groups)) for i in range(plan.size_of(place)) if (place, i) not in there]
     return ProgramRun(summary.name, program, plan, groups, seats, summary)
 
 

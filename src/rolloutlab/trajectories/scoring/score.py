@@ -131,6 +131,8 @@ def score_collection(
     new = scoring_of(required(request.functions), calls, recorded)
     began = partial(scorers.add, stored, functions=required(request.functions), weights=request.weights)
     change = _Change(lab, stored, new, began, resumed, keep_hand=not options.overwrite)
+    if resumed and any(call.per == "group" for call in calls):
+        resumed = resumed._replace(settled=_of_settled_groups(lab, stored, resumed.settled))
     settled = resumed.settled if resumed else frozenset()
     remembered = [call for call in calls if options.cache and call.per == "trajectory"]
     prints = {call.name: mark for call in remembered if (mark := fingerprint(call))}
@@ -264,6 +266,16 @@ def _resume(
     since = None if request.options.overwrite else last.first
     settled = lab.scorings.settled(stored, last.first, since if resuming.options.overwrite else 0)
     return resuming, _Resumed(last.first, since, settled)
+
+
+def _of_settled_groups(lab: Lab, stored: StoredCollection, settled: Set[int]) -> Set[int]:
+    """Those of trajectories that are settled whose whole group is.
+
+    A function of a group compares all members: where one of them is new, the values of the others are of another group.
+    """
+    outlines = lab.outlines.of(stored)
+    unsettled = {each.group for each in outlines if each.id not in settled}
+    return {each.id for each in outlines if each.id in settled and each.group not in unsettled}
 
 
 def _is_wanted(settled: Set[int], overwrite: bool, trajectory: StoredTrajectory) -> bool:

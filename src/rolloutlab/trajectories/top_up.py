@@ -1,0 +1,215 @@
+"""Top-up of a scored collection: further completions for the groups that have nothing to learn."""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from rolloutlab.errors import InputError
+from rolloutlab.objective.advantages import Reason, TokenWeight
+from rolloutlab.objective.options import Options
+from rolloutlab.objective.preflight import count, preflight
+from rolloutlab.sampling.config import SamplingConfig
+from rolloutlab.sampling.programs.plan import sessions_to_resume
+from rolloutlab.store.lab import Lab
+from rolloutlab.store.models import Group, StoredCollection
+from rolloutlab.trajectories.collection import members_of
+
+FACTOR = 2.0
+"""How many times as many completions a group may have as at first, where nothing else is said."""
+_WORDS = {
+    Reason.ALL_FAILED: "all failed",
+    Reason.ALL_PASSED: "all passed",
+    Reason.EQUAL_REWARDS: "equal rewards",
+    Reason.MEAN_REWARD: "at the mean",
+    Reason.NO_TURN_ADVANTAGE: "no turn differs",
+    Reason.TRUNCATED: "cut off",
+}
+"""Reasons why a group has nothing to learn that further completions may mend, and others do not."""
+_NAMED = 3
+
+
+@dataclass(frozen=True)
+class _Standing:
+    """How the groups of a collection stand.
+
+    dead: the reason, by the place of a group that has nothing to learn and that further completions may mend. waiting:
+    places of groups with completions that nothing has scored yet. scored: trajectories with a reward.
+    """
+
+    groups: Sequence[Group]
+    plan: SamplingConfig
+    dead: Mapping[int, Reason]
+    waiting: Sequence[int]
+    scored: int
+    other: int
+
+    @property
+    def completions(self) -> int:
+        return sum(len(group.trajectories) for group in self.groups)
+
+    @property
+    def tokens(self) -> int:
+        return sum(trajectory.tokens for group in self.groups for trajectory in group.trajectories)
+
+    def sizes(self, factor: float) -> dict[int, int]:
+        """How many completions each dead group is to have next: `n` more, up to `factor` times `n`."""
+        sizes = {place: min(self.plan.size_of(place) + self.plan.n, most(factor, self.plan.n)) for place in self.dead}
+        return {place: size for place, size in sizes.items() if size > self.plan.size_of(place)}
+
+    def names(self, places: Sequence[int]) -> str:
+        names = [self.groups[place].name for place in places]
+        return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+
+
+def check_factor(factor: Any, n: int | None = None) -> None:
+    """InputError unless it is a number of times `n` that gives more than `n` completions."""
+    is_number = isinstance(factor, int | float) and not isinstance(factor, bool) and math.isfinite(factor)
+    if not is_number or factor <= 1:
+        raise InputError(f"a factor of the first sampling is a number above 1, not {factor!r}", hint="--top-up 2")
+    if n is not None and most(factor, n) <= n:
+        what = f"{factor:g} times {count(n, 'completion')} of a group are no further one"
+        raise InputError(what, hint=f"--top-up {1 + 1 / n:.3g} or more")
+
+
+def most(factor: float, n: int) -> int:
+    """The most completions of a group."""
+    return math.floor(factor * n + 1e-9)  # 1.1 * 10 is 11.000000000000002, and 1.15 * 20 is 22.999999999999996
+
+
+def check_top_up(stored: StoredCollection, factor: Any) -> None:
+    """InputError unless further completions can be sampled for groups of a collection, and may differ."""
+    label, plan = stored.label, stored.plan
+    if not plan:
+        raise InputError(f"{label} was not sampled here: it cannot be topped up", hint=f"%%chat {stored.name}")
+    if plan.get("sessions"):
+        message = f"{label} holds sessions of a program, which nothing here plays once more for one row"
+        raise InputError(message, hint=sessions_to_resume(label))
+    if continues := plan.get("continues"):
+        message = f"{label} goes on with the conversations of {continues}, and no further ones begin there"
+        raise InputError(message, hint=f"%%chat {continues} --top-up, then --continue")
+    config = SamplingConfig.model_validate(plan)
+    if config.temperature == 0 and not config.env and not config.program:
+        message = f"{label} was sampled at temperature 0: every further completion would be the same"
+        raise InputError(message, hint=f"%%chat {stored.name} --temperature 1")
+    check_factor(factor, config.n)
+
+
+def top_up_groups(
+    lab: Lab,
+    stored: StoredCollection,
+    factor: float,
+    options: Options,
+    sample: Callable[[Mapping[int, int]], object],
+    score: Callable[[], str],
+    say: Callable[[str], None],
+) -> None:
+    """Sample further completions for groups without anything to learn, and score them, until all of these train.
+
+    Each time such a group gets as many as at first, until it has `factor` times as many. They join its others, so that
+    nothing that was sampled is lost. Where an earlier top-up was interrupted, its rest comes first. options: what
+    trains, under these. sample: called with how many completions some groups are to have, samples what the collection
+    lacks then. score: gives what has no reward yet one; it returns what to type where nothing here can, else nothing.
+    say: gets what is sampled and what came of it.
+
+    Raises:
+        InputError: nothing of the collection is scored.
+    """
+    look = partial(_standing, lab, stored, options)
+    if lab.collection(f"{stored.name}:{stored.generation}").missing:
+        sample({})
+    begun = now = look()
+    to_score = score() if now.waiting else ""
+    now = look() if now.waiting else now
+    if not now.scored:
+        message = f"nothing of {stored.label} is scored yet: which of its groups have nothing to learn is not known"
+        raise InputError(message, hint=f"%%reward {stored.label}")
+    dead, sampled = now.dead, False
+    while not (sampled and to_score) and (sizes := now.sizes(factor)):
+        more = sum(sizes.values()) - sum(now.plan.size_of(place) for place in sizes)
+        say(f"{_of(now, now.dead)}: {count(more, 'completion')} more for {_places(now, sizes)}")
+        sample(sizes)
+        sampled, to_score, now = True, score(), look()
+    for line in _report(begun, now, dead, factor, stored.label, to_score):
+        say(line)
+
+
+def first_sizes(lab: Lab, stored: StoredCollection, factor: float) -> dict[int, int]:
+    """How many completions the groups of a collection are to have that a top-up would sample for first."""
+    return _standing(lab, stored, Options()).sizes(factor)
+
+
+def _standing(lab: Lab, stored: StoredCollection, options: Options) -> _Standing:
+    stored = lab.by_id(stored.id)
+    plan, groups = SamplingConfig.model_validate(stored.plan), lab.groups(stored)
+    gives = bool(plan.env or plan.program) and lab.scorings.last(stored) is None
+    failed = {failure.trajectory.id for failure in lab.scorings.failures(stored)}
+    waiting = [
+        place
+        for place, group in enumerate(groups)
+        if not gives and any(t.reward is None and t.id not in failed for t in group.trajectories)
+    ]
+    shares = preflight(members_of(groups), options).shares
+    untrained = {place: share for place, share in enumerate(shares) if share and _reason_of(share)}
+    reasons = {place: _reason_of(share) for place, share in untrained.items() if place not in waiting}
+    dead = {place: reason for place, reason in reasons.items() if reason in _WORDS}
+    scored = sum(map(len, shares))
+    return _Standing(groups, plan, dead, waiting, scored, len(reasons) - len(dead))
+
+
+def _reason_of(share: Sequence[TokenWeight]) -> Reason | None:
+    """Why a group does not train: the most frequent of its reasons, of those that no completion mends if there is one.
+
+    None where it trains.
+    """
+    if any(each.reason is None for each in share):
+        return None
+    reasons = Counter(each.reason for each in share if each.reason)
+    others = Counter({reason: n for reason, n in reasons.items() if reason not in _WORDS})
+    return (others or reasons).most_common(1)[0][0]
+
+
+def _of(standing: _Standing, dead: Mapping[int, Reason]) -> str:
+    """`5 of 16 groups have nothing to learn (3 all failed, 2 all passed)`."""
+    reasons = ", ".join(f"{n:,} {_WORDS[reason]}" for reason, n in Counter(dead.values()).most_common())
+    have = "has" if len(dead) == 1 else "have"
+    return f"{len(dead):,} of {count(len(standing.groups), 'group')} {have} nothing to learn ({reasons})"
+
+
+def _places(standing: _Standing, sizes: Mapping[int, int]) -> str:
+    some = standing.dead.keys() - sizes.keys()
+    return f"{len(sizes):,} of them" if some else "it" if len(sizes) == 1 else "them"
+
+
+def _report(
+    begun: _Standing, now: _Standing, dead: Mapping[int, Reason], factor: float, label: str, to_score: str
+) -> list[str]:
+    """What a top-up has cost and brought, and what is left."""
+    lines = []
+    if more := now.completions - begun.completions:
+        cost = f"{count(more, 'completion')} ({count(now.tokens - begun.tokens, 'token')})"
+        beside = f"{begun.completions:,} ({count(begun.tokens, 'token')}) before"
+        known = sum(place not in now.dead and place not in now.waiting for place in dead)
+        train = f"{'trains' if known == 1 else 'train'} now: "
+        brought = "" if now.waiting else f"{known:,} of {count(len(dead), 'group')} {train}"
+        lines.append(f"{brought}{cost} beside the {beside}")
+    if now.waiting:
+        waiting = sum(t.reward is None for place in now.waiting for t in now.groups[place].trajectories)
+        have = f"{count(waiting, 'completion')} of {count(len(now.waiting), 'group')} have no reward yet"
+        lines.append(f"{have} -> {to_score or f'%%reward {label} --resume'}, then %%chat {label} --top-up again")
+    if now.dead:
+        what = f"{_of(now, now.dead)}: {now.names([*now.dead])}"
+        lines.append(f"{what}, with {factor:g} times as many completions as at first -> %%chat {label} --top-up "
+                     f"{2 * factor:g}, or other rows")  # fmt: skip
+    elif not (more or now.waiting):
+        lines.append(f"none of the {count(len(now.groups), 'group')} of {label} lacks something to learn")
+    if now.other:
+        what = f"{count(now.other, 'group')} more of {label} that does not train for other reasons"
+        lines.append(f"{what}: %%train {label} --dry-run names them")
+    steps = [place for place in now.plan.topped_up if len({t.step for t in now.groups[place].trajectories}) > 1]
+    if steps:
+        what = f"{count(len(steps), 'group')} with completions of several checkpoints: {now.names(steps)}"
+        lines.append(f"{what}; their importance ratios are of each one's own")
+    return lines
