@@ -9,10 +9,12 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from zipfile import ZipFile
 
 import nbformat
 import numpy as np
@@ -303,6 +305,74 @@ def test_the_benchmark_of_guessing_runs_at_its_smallest_size(smallest, tmp_path)
 def test_the_benchmark_of_sft_before_rl_runs_at_its_smallest_size(smallest, practice_lab, tmp_path):
     sft_then_rl = smallest("sft_then_rl", PROMPTS=4, COMPLETIONS=8, HELD_OUT=2, DEMONSTRATIONS=2)
     assert names(sft_then_rl.measure(practice_lab, tmp_path, seeds=1, rounds=1)) == {"gain_of_sft_before_rl"}
+
+
+@pytest.fixture
+def gpu(smallest, monkeypatch):
+    """The benchmark of a GPU, whose tiny shapes run in this process; what it changes for processes is undone."""
+    monkeypatch.setenv("PYTHONPATH", "")
+
+    def here(_seconds: float, work: Any, *arguments: Any) -> list[Any]:
+        sent: list[Any] = []
+        work(SimpleNamespace(send=sent.append, close=lambda: None), *arguments)
+        return sent
+
+    module = smallest("gpu", within=here)
+    return smallest("gpu", TINY=replace(module.TINY, lines=("scored as sampled",)))
+
+
+def test_the_benchmark_of_a_gpu_runs_at_its_smallest_size(gpu, printed, tmp_path):
+    status = gpu.main(["--wheels", str(tmp_path), "--smollm2", "tiny", "--json", str(tmp_path / "gpu.json")])
+    expected = {"engine_check_failures", "sampling_over_generate", "first_ratio_mean"}
+    assert printed(status) == {f"tiny_{name}" for name in expected}
+    written = json.loads((tmp_path / "gpu.json").read_text())
+    assert written["left_out"] == {}
+    assert "no GPU" in written["device"]
+    measured = {each["name"] for each in written["figures"]}
+    assert {f"training_{size}{what}" for size in ("0.5B", "1.5B", "7B") for what in ("", "_peak")} <= measured
+    assert {"reward_after_1_jobs_at_1e-05", "reward_after_1_jobs_at_5e-05", "smollm2_gain"} <= measured
+
+
+def test_a_part_that_fails_is_named_and_the_others_go_on(gpu, monkeypatch, capsys, tmp_path):
+    def fails(*_: object) -> Iterator[Any]:
+        yield gpu.Figure("before", 1.0, "")
+        raise ValueError("no such layer")
+
+    monkeypatch.setitem(gpu.PARTS, "sampling", (1.0, fails))
+    monkeypatch.setitem(gpu.PARTS, "engine check", (1.0, lambda *_: iter([gpu.Figure("after", 2.0, "")])))
+    assert gpu.main(["--wheels", str(tmp_path), "--only", "sampling", "--only", "engine check"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert "left out: sampling: ValueError: no such layer" in lines
+    assert [line.split()[0] for line in lines if line.startswith(("before", "after"))] == ["before", "after"]
+
+
+def test_a_part_without_smollm2_is_named_and_is_no_fault(gpu, capsys, tmp_path):
+    assert gpu.main(["--wheels", str(tmp_path), "--only", "SmolLM2"]) == 0
+    assert "left out: SmolLM2: SmolLM2 is not here" in capsys.readouterr().out
+
+
+def test_a_part_is_ended_when_its_time_is_over(smallest, tmp_path):
+    (tmp_path / "stuck.py").write_text("import signal\n\n\ndef forever(_to):\n    signal.pause()\n")
+    gpu = smallest("gpu", PRELOADED=[])
+    sys.path.insert(0, str(tmp_path))
+    assert [*gpu.within(0.5, importlib.import_module("stuck").forever)] == ["its 0.5 seconds were over"]
+
+
+def test_wheels_are_unpacked_where_the_machine_has_nothing_newer_and_what_lacks_is_named(gpu, monkeypatch, tmp_path):
+    wheels, folder = tmp_path / "wheels", tmp_path / "to"
+    wheels.mkdir()
+    folder.mkdir()
+    for name, version in (("carried_here", "1.0"), ("numpy", "0.1"), ("carried_in_parts", "2.1")):
+        with ZipFile(wheels / f"{name}-{version}-py3-none-any.whl", "w") as packed:
+            packed.writestr(f"{name}.py", f"version = {version!r}")
+    whole = wheels / "carried_in_parts-2.1-py3-none-any.whl"
+    for part, content in zip(("aa", "ab"), (whole.read_bytes()[:100], whole.read_bytes()[100:]), strict=True):
+        whole.with_name(f"{whole.name}.{part}").write_bytes(content)
+    whole.unlink()
+    monkeypatch.setattr(gpu, "NEEDED", ("carried_here", "carried_in_parts", "numpy", "in_no_wheel"))
+    assert gpu.bring(wheels, folder) == ["in_no_wheel"]
+    assert importlib.import_module("carried_in_parts").version == "2.1"
+    assert sorted(each.name for each in (folder / "packages").iterdir()) == ["carried_here.py", "carried_in_parts.py"]
 
 
 def test_every_benchmark_of_the_makefile_has_a_test_of_its_smallest_size():

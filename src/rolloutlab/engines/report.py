@@ -10,7 +10,7 @@ from rolloutlab.sanitize import escape_control_chars
 
 Result = Literal["pass", "fail", "refused", "measured"]
 _ADVICE = {
-    "logprobs: scored as sampled": "the sampler rounds otherwise than the trainer: in bfloat16 try --tolerance 0.05;"
+    "logprobs: scored as sampled": "the sampler rounds otherwise than the trainer: in bfloat16 try --tolerance 0.2;"
     " else train with precalculate_logprobs: true",
     "logprobs: as in this process": "the engine has other weights, another precision or another chat template: give it"
     " the same --policy and --dtype",

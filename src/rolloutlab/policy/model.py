@@ -176,8 +176,27 @@ def load_policy(name: str, settings: ModelSettings | None = None, note: Note = l
             base = AutoModelForCausalLM.from_pretrained(source, dtype=dtype)
     if of_adapter is not None:
         base = load_merged(source, of_adapter, name, tokenizer, dtype)
-    base.requires_grad_(False)
     torch.nn.Module.to(base, device)
+    policy = policy_of(name, base, tokenizer, settings)
+    about = notes_of(source)
+    if of_adapter is not None:
+        what = f"{policy.name} is an adapter, and is merged into its base {of_adapter}"
+        about.append(
+            f"{what}: checkpoints are adapters of the merged model, which peft's merge_and_unload() makes elsewhere"
+        )
+    return replace(policy, about=(*about, *policy.about))
+
+
+def policy_of(
+    name: str, base: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, settings: ModelSettings | None = None
+) -> Policy:
+    """A policy of a model that is in memory, on its device and in its dtype. Its parameters no longer need gradients.
+
+    Raises:
+        PolicyError: as `load_policy`.
+    """
+    settings = settings or ModelSettings()
+    base.requires_grad_(False)
     small = _parameters(base) < _SMALL
     lora = _lora(small, base, settings)
     if settings.gradient_checkpointing and not _checkpointed_layers(base):
@@ -185,22 +204,16 @@ def load_policy(name: str, settings: ModelSettings | None = None, note: Note = l
     policy = Policy(
         base=base,
         lora=lora,
-        workers=min(torch.get_num_threads(), _MAX_WORKERS) if small and device == "cpu" else 1,
+        workers=min(torch.get_num_threads(), _MAX_WORKERS) if small and base.device.type == "cpu" else 1,
         probe=Probe(base),
         gradient_checkpointing=settings.gradient_checkpointing,
-        **_facts(name, base, tokenizer, settings, lora, dtype),
+        **_facts(name, base, tokenizer, settings, lora, base.dtype),
     )
     _check_sampling(policy)
-    about = notes_of(source)
-    if of_adapter is not None:
-        what = f"{policy.name} is an adapter, and is merged into its base {of_adapter}"
-        about.append(
-            f"{what}: checkpoints are adapters of the merged model, which peft's merge_and_unload() makes elsewhere"
-        )
     if not _targets(settings) and (untrained := _without_adapter(policy)):
         why = "jobs leave these weights as they are, since they are not in linear layers"
-        about.append(f"no adapter reaches {untrained} of {policy.name}: {why}")
-    return replace(policy, about=tuple(about))
+        return replace(policy, about=(f"no adapter reaches {untrained} of {policy.name}: {why}",))
+    return policy
 
 
 def describe(name: str, settings: ModelSettings | None = None) -> tuple[Base, int]:
