@@ -11,6 +11,7 @@ from rolloutlab.policy.base import Base
 from rolloutlab.policy.checkpoints import read_checkpoint
 from rolloutlab.policy.decode import Completion, CompletionRequest, Finish
 from rolloutlab.policy.forward import Scorer
+from rolloutlab.policy.memory import release_memory
 from rolloutlab.policy.model import Adapter, Policy, base_of, read_adapter
 from rolloutlab.policy.parsing import CompletionParser
 from rolloutlab.policy.progress import Progress
@@ -107,8 +108,11 @@ class LocalEngine:
         start = read_checkpoint(source)
         reference = self._adapter(task.reference) if task.reference else None
         progress = Progress(partial_of(target), task.key(source), self._least_seconds)
-        state = take_steps(self._policy, self._model, start, task, callbacks, reference, progress)
-        write_state(target, state, self._policy.lora)
+        try:
+            state = take_steps(self._policy, self._model, start, task, callbacks, reference, progress)
+            write_state(target, state, self._policy.lora)
+        finally:
+            release_memory()
 
     def forget(self, checkpoint: Path) -> None:
         """See `Engine`."""

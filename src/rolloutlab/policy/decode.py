@@ -145,6 +145,12 @@ class Decoder:
         """Free the cache of prompts that is kept for further completions."""
         self._prefills.clear()
 
+    def rest(self) -> None:
+        """Free what an empty batch holds, which of a large policy can be hundreds of megabytes."""
+        self.forget_prompts()
+        if not self._rows:
+            self._cache, self._logits_BV = empty_cache(self._model), self._logits_BV[:0].clone()
+
     @torch.inference_mode()
     def preempt(self, count: int) -> list[Completion]:
         """Take the newest completions out of the batch; `resume` computes their cache again."""

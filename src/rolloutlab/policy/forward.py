@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding
 
 from rolloutlab.errors import RenderingError
+from rolloutlab.policy.memory import release_memory
 from rolloutlab.policy.model import Adapter, Policy, write_adapter
 from rolloutlab.policy.packing import Batch, batches, bundles, collate, parts
 from rolloutlab.policy.share import WHOLE, Share
@@ -169,6 +170,7 @@ class Scorer:
         self._context = policy.context
         self._model = policy.lora_copy()
         self._forward = Forward(policy, self._model)
+        self._small = policy.small
         self._lock = threading.Lock()
 
     def logprobs(self, adapter: Adapter, sequences: Sequence[TokenSequence]) -> list[list[float]]:
@@ -182,4 +184,7 @@ class Scorer:
             raise RenderingError(f"a conversation of {longest:,} tokens is longer than {limit}")
         with self._lock:
             write_adapter(self._model, adapter)
-            return [scored_T.tolist() for scored_T in self._forward.logprobs(sequences)]
+            scored = [scored_T.tolist() for scored_T in self._forward.logprobs(sequences)]
+            if not self._small:
+                release_memory()
+            return scored

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rolloutlab.policy.decode import Completion, CompletionRequest, Decoder, Finish
+from rolloutlab.policy.memory import release_memory
 from rolloutlab.policy.model import Adapter, Policy
 
 MAX_BATCH = 256
@@ -241,6 +242,12 @@ class Sampler:
 
     def _wait_for_work(self) -> bool:
         with self._changed:
+            idle = not self._queue and not self._running()
+        if idle and not self._policy.small:  # a small one has the prompts of the last requests at once
+            for batch in self._batches():
+                batch.decoder.rest()
+            release_memory()
+        with self._changed:
             self._changed.wait_for(lambda: self._closed or self._queue or self._running())
             return not self._closed
 
@@ -290,7 +297,8 @@ class Sampler:
         One completion of each batch goes on, however long it is.
         """
         running = self._running()
-        if sum(batch.cached + batch.decoder.kept_tokens for batch in running) <= self._max_cached:
+        kept = sum(batch.decoder.kept_tokens for batch in self._batches())  # of idle ones, too
+        if sum(batch.cached for batch in running) + kept <= self._max_cached:
             return
         for batch in self._batches():
             batch.decoder.forget_prompts()

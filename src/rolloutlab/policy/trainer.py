@@ -18,6 +18,7 @@ from rolloutlab.policy.custom_loss import CustomLoss, load_loss
 from rolloutlab.policy.drift import report_drift
 from rolloutlab.policy.forward import Forward
 from rolloutlab.policy.loss import step_loss
+from rolloutlab.policy.memory import release_memory
 from rolloutlab.policy.metrics import metrics_of
 from rolloutlab.policy.model import Adapter, Policy, adapter_parameters, read_adapter, write_adapter
 from rolloutlab.policy.packing import Batch
@@ -63,6 +64,8 @@ def take_steps(
     def between_batches() -> None:
         callbacks.raise_if_cancelled()
         share.beat()
+        if not policy.small:  # it would take longer than a batch of a small one
+            release_memory()
 
     forward = Forward(policy, model, share=share, between_batches=between_batches)
     state, reported = (progress.read() if progress else None) or (start, [])
@@ -93,6 +96,7 @@ def take_steps(
             callbacks.report("gradient_step", reported[-1])
             if progress and progress.due():
                 progress.write(State(read_adapter(model), _moments(optimizer, model)), reported)
+    optimizer.zero_grad()
     if steps and not forward.logprobs([steps[-1].sequences[0].tokens])[0].isfinite().all():
         raise TrainingError("the weights are no longer finite", hint="a lower learning_rate")
     return State(read_adapter(model), _moments(optimizer, model))
