@@ -34,7 +34,7 @@ class Large(Policy):
 def large(tiny_policy) -> Policy:
     policy = load_policy(str(tiny_policy))
     policy.base.to("cpu", torch.float32)
-    return Large(**vars(replace(policy, workers=1, row_tokens=64, end_ids=frozenset())))
+    return Large(**vars(replace(policy, workers=1, batch_tokens=64, end_ids=frozenset())))
 
 
 @pytest.fixture
