@@ -18,6 +18,7 @@ from rolloutlab.policy.progress import Progress
 from rolloutlab.policy.sampler import Sampler, Watch
 from rolloutlab.policy.state import State, same_shapes, write_state
 from rolloutlab.policy.task import Callbacks, Task
+from rolloutlab.policy.threads import Threads
 from rolloutlab.policy.token_sequence import TokenSequence
 from rolloutlab.policy.trainer import take_steps
 
@@ -27,8 +28,9 @@ _CACHED_ADAPTERS = 8
 class LocalInference:
     """Samples and scores a policy in this process, under adapters that are handed in."""
 
-    def __init__(self, policy: Policy, base: Base) -> None:
-        self._sampler = Sampler(policy)
+    def __init__(self, policy: Policy, base: Base, threads: Threads | None = None) -> None:
+        self._threads = threads or Threads()
+        self._sampler = Sampler(policy, threads=self._threads)
         self._scorer = Scorer(policy)
         self._parser = CompletionParser(policy.tokenizer, base.renderer(), policy.end_ids)
 
@@ -40,6 +42,7 @@ class LocalInference:
 
     def logprobs(self, adapter: Adapter, sequences: Sequence[TokenSequence]) -> list[list[float]]:
         """As of `Engine`."""
+        self._threads.take_for_sampling()
         return self._scorer.logprobs(adapter, sequences)
 
     def close(self) -> None:
@@ -78,7 +81,8 @@ class LocalEngine:
         self._initial = State(read_adapter(policy.lora_copy()), {})
         self._adapters: OrderedDict[Path, Adapter] = OrderedDict()
         self._lock = Lock()
-        self._inference = LocalInference(policy, self.base)
+        self._threads = Threads()
+        self._inference = LocalInference(policy, self.base, self._threads)
         self._model = policy.training_copy()
 
     def status(self) -> Mapping[str, str]:
@@ -109,7 +113,8 @@ class LocalEngine:
         reference = self._adapter(task.reference) if task.reference else None
         progress = Progress(partial_of(target), task.key(source), self._least_seconds)
         try:
-            state = take_steps(self._policy, self._model, start, task, callbacks, reference, progress)
+            with self._threads.training():
+                state = take_steps(self._policy, self._model, start, task, callbacks, reference, progress)
             write_state(target, state, self._policy.lora)
         finally:
             release_memory()

@@ -12,6 +12,7 @@ from typing import Any
 from rolloutlab.policy.decode import Completion, CompletionRequest, Decoder, Finish
 from rolloutlab.policy.memory import release_memory
 from rolloutlab.policy.model import Adapter, Policy
+from rolloutlab.policy.threads import Threads
 
 MAX_BATCH = 256
 """Completions decoded at the same time, over all checkpoints; the others are queued."""
@@ -181,8 +182,10 @@ class Sampler:
         max_lanes: int = MAX_LANES,
         prefill_tokens: int = PREFILL,
         max_cached: int = MAX_CACHED,
+        threads: Threads | None = None,
     ) -> None:
         self._policy = policy
+        self._threads = threads or Threads()
         self._prefill_tokens = prefill_tokens
         self._max_batch = max_batch
         self._max_lanes = max_lanes
@@ -225,6 +228,7 @@ class Sampler:
 
     def _run(self) -> None:
         while self._wait_for_work():
+            self._threads.take_for_sampling()
             self._let_join()
             for batch in [batch for batch in self._batches() if batch.joining]:
                 if not batch.running:  # start-time fair queueing: no credit or debt from before, but for one step

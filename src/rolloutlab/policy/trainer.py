@@ -82,7 +82,8 @@ def take_steps(
         adapter_parameters(model).values(), lr=0.0, betas=(0.9, 0.99), weight_decay=options.weight_decay
     )
     _restore(optimizer, model, state.optimizer)
-    with ThreadPoolExecutor(policy.workers, "trainer") as pool:
+    threads = torch.get_num_threads()  # a new thread would take what another has set last
+    with ThreadPoolExecutor(policy.workers, "trainer", torch.set_num_threads, (threads,)) as pool:
         for i in range(len(reported), len(task.rates)):
             callbacks.raise_if_cancelled()
             optimizer.param_groups[0]["lr"] = task.rates[i]
