@@ -79,7 +79,7 @@ from rolloutlab.training.job import Job
 from rolloutlab.training.jobs import LabJobs
 from rolloutlab.training.lag import with_prediction
 from rolloutlab.training.loop import Loop, run_loop
-from rolloutlab.training.loop_steps import LoopSteps
+from rolloutlab.training.loop_steps import LoopSteps, Schedule
 from rolloutlab.training.models import LostCheckpointTable, Models, RecoveredCheckpointTable, SelectedModel
 from rolloutlab.training.refusals import check_honoured
 from rolloutlab.training.submission import checked_config, expanded, gather_for, prepare, submit
@@ -1080,7 +1080,7 @@ class Session:
         over: Any = None,
         jobs: int = 10,
         n: int = 8,
-        options: Options | None = None,
+        options: Options | Schedule | None = None,
         held_out: Any = None,
         every: int = 5,
         patience: int = 3,
@@ -1098,10 +1098,11 @@ class Session:
         default those that the source of environments brings, new ones each round. held_out: rows that are sampled
         before every `every` rounds and after the last, and never trained on; at the end the best checkpoint is measured
         on them again, with other seeds. patience: the loop ends after so many consecutive rounds in which nothing
-        trained. options: as of `train`, `algorithm` too. seed: of the first round; later seeds follow from it. budget:
-        dollars that this call may cost in all: sampling, judging and training. top_up: before a round trains, sample
-        again for its groups that have nothing to learn, up to so many times `n`, as the call `top_up` does. sampling:
-        further settings of `chat`, or of `rollouts`. say: gets a line per round where no chart can be shown.
+        trained. options: as of `train`, `algorithm` too, or a function from the number of a round to them. seed: of the
+        first round; later seeds follow from it. budget: dollars that this call may cost in all: sampling, judging and
+        training. top_up: before a round trains, sample again for its groups that have nothing to learn, up to so many
+        times `n`, as the call `top_up` does. sampling: further settings of `chat`, or of `rollouts`. say: gets a line
+        per round where no chart can be shown.
 
         An interrupt or an error loses nothing that was sampled or trained; `jobs=0` only shows the rounds so far.
 

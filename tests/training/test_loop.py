@@ -390,3 +390,68 @@ def test_a_wrong_factor_is_an_error_before_anything_is_sampled(session, factor, 
     with pytest.raises(InputError, match=message):
         loop(session, top_up=factor)
     assert session.collections().empty
+
+
+def test_options_may_be_a_function_of_the_round(session):
+    asked, lines = [], []
+
+    def scheduled(number):
+        asked.append(number)
+        return {"learning_rate": 2e-3 * 0.5**number, "epochs": 1}
+
+    made = loop(session, jobs=2, lines=lines, options=scheduled)
+    assert asked == [1, 2]
+    assert [line.partition("learning_rate")[2] for line in lines if "round" in line] == [
+        " 0.001  epochs 1",
+        " 0.0005  epochs 1",
+    ]
+    assert made.history["learning_rate"].tolist() == [0.001, 0.0005]
+    assert "epochs" not in made.history
+    assert session.jobs()["options"].tolist() == ["learning_rate 0.0005, epochs 1", "learning_rate 0.001, epochs 1"]
+    again = loop(session, jobs=1, options=scheduled)
+    assert asked == [1, 2, 3]
+    assert again.history["learning_rate"].tolist() == [0.001, 0.0005, 0.00025]
+    assert "learning_rate: 0.001 in round 1, 0.00025 in round 3" in repr(again)
+    assert "<th>learning_rate</th>" in again._repr_html_()
+    assert "learning_rate: 0.001 in round 1, 0.00025 in round 3" in repr(loop(session, jobs=0))
+    assert asked == [1, 2, 3]
+
+
+def test_options_that_were_changed_between_two_calls_are_shown_by_round(session):
+    loop(session, jobs=1, options={"learning_rate": 1e-3})
+    made = loop(session, jobs=1, options={"algorithm": "rloo", "learning_rate": 1e-3})
+    assert "learning_rate" not in made.history
+    assert made.history["loss_aggregation"].fillna("").tolist() == ["", "constant"]
+
+
+def test_the_groups_that_train_are_those_of_the_options_of_each_round(session):
+    cut_off = {"mask_truncated": True}  # all answers of this policy are
+    made = loop(session, jobs=2, options=lambda number: cut_off if number == 2 else {})
+    assert made.history["trained"].tolist() == [1.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (lambda number: {"learning_rate": -1.0}, "learning_rate: -1.0"),
+        (lambda number: {"lerning_rate": 1.0}, "lerning_rate"),
+        (lambda number: 2e-3, r"options\(1\) returned a float, which is no options of a job"),
+        (lambda number: None, r"options\(1\) returned a NoneType"),
+        (
+            lambda number: {"learning_rate": 1 / (number - 1)},
+            r"options\(1\) raised ZeroDivisionError: division by zero",
+        ),
+        (lambda number, more: {}, r"options\(1\) raised TypeError"),
+    ],
+)
+def test_wrong_options_of_the_first_round_are_an_error_before_anything_is_sampled(session, options, message):
+    with pytest.raises(InputError, match=message):
+        loop(session, options=options, held_out=ROWS)
+    assert session.collections().empty
+
+
+def test_wrong_options_of_a_later_round_end_the_loop_before_that_is_sampled(session):
+    with pytest.raises(InputError, match="learning_rate: 'high'"):
+        loop(session, jobs=3, options=lambda number: {"learning_rate": 1e-3 if number < 2 else "high"})
+    assert [each.name for each in session.store.collections()] == ["capitals"]
+    assert session.jobs()["options"].tolist() == ["learning_rate 0.001"]

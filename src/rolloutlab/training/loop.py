@@ -4,9 +4,11 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cache
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from rolloutlab.api.wire.training import ExperimentalTrainingConfig
 from rolloutlab.errors import InputError, interrupted
 from rolloutlab.objective.option_docs import rate_warnings
 from rolloutlab.objective.options import Options, settle
@@ -17,7 +19,7 @@ from rolloutlab.sampling.dataset import rows_of
 from rolloutlab.sampling.prompt import Row
 from rolloutlab.sampling.split import HELD_OUT, TRAIN
 from rolloutlab.store.lab import Lab
-from rolloutlab.store.models import Group
+from rolloutlab.store.models import Group, SubmittedJob
 from rolloutlab.training.loop_steps import LoopSteps, again_name, held_out_name
 from rolloutlab.training.measures import Measure, measure
 from rolloutlab.training.submission import checked_config, expanded
@@ -37,9 +39,13 @@ _COLUMNS = ("step", "reward", "spread", "trained", "held_out", "seconds", "token
 _EARLIER = ("earlier_reward", "earlier_held_out")
 _FURTHER = ("topped_up", *_EARLIER)
 """Columns that are there where a round has them."""
+_OF_FINE_TUNING = {"files", "where"}
+"""Options of jobs that no loop makes."""
 
 Measured = tuple[Round, Measure]
 """Means, and how they were measured."""
+RoundOptions = tuple[Mapping[str, Any], Options]
+"""The options of a round's job as they are given, and resolved."""
 
 
 @dataclass(repr=False, eq=False)
@@ -131,13 +137,17 @@ class Loop(ShownLive):
         tokens (that were sampled to train on), topped_up (completions that were sampled again for groups which had
         nothing to learn, if some were; reward and spread are without them). The last row may be the measure after the
         last round. Where some means were measured in another way than the newest, they are in earlier_reward and
-        earlier_held_out instead.
+        earlier_held_out instead. Then come the options that jobs of the rounds differed in, as they were sent.
         """
         rounds = self.rounds
         columns = [*_COLUMNS, *(name for name in _FURTHER if any(getattr(one, name) is not None for one in rounds))]
-        rows = [[getattr(one, column) for column in columns] for one in rounds]
+        options = render.varied(rounds)
+        rows = [
+            [*(getattr(one, column) for column in columns), *((one.options or {}).get(name) for name in options)]
+            for one in rounds
+        ]
         kinds = {column: "Int64" if column in {"step", "tokens", "topped_up"} else float for column in columns}
-        return data_frame(rows, [one.number for one in rounds], "round", columns, kinds)
+        return data_frame(rows, [one.number for one in rounds], "round", [*columns, *options], kinds)
 
     @property
     def best(self) -> str | None:
@@ -189,14 +199,14 @@ def check_counts(**counts: Any) -> None:
 
 @dataclass(frozen=True)
 class LoopPlan:
-    """What a loop repeats. rows: those of a round. every: rounds between two measures. patience: idle rounds in a row
-    after which it stops. parts: of what gives rewards, before the first is given.
+    """What a loop repeats. rows, options: those of a round. every: rounds between two measures. patience: idle rounds
+    in a row after which it stops. parts: of what gives rewards, before the first is given.
     """
 
     steps: LoopSteps
     lab: Lab
     rows: Callable[[int], Any]
-    options: Options
+    options: Callable[[int], RoundOptions]
     jobs: int
     every: int
     patience: int
@@ -221,7 +231,14 @@ def run_loop(
     errors: `Session.loop`.
     """
     bounds = {steps.name: steps.sampling.get("max_tokens") if jobs else 1}  # without jobs nothing is divided by it
-    options = settle(checked_config(expanded(steps.options or {}, bounds).options))
+
+    @cache  # a function of the user's is asked once for each round
+    def options(number: int) -> RoundOptions:
+        given = steps.options_of(number)
+        return given, settle(checked_config(expanded(given, bounds).options))
+
+    is_scheduled = callable(steps.options)
+    first = Options() if is_scheduled and not jobs else options(_following(lab, steps.name))[1]
     check_counts(jobs=jobs, every=every, patience=patience)
     limit = steps.sampling.get("limit")
     steps.check()
@@ -244,10 +261,10 @@ def run_loop(
         _check_parts(of_round, None)
         return of_round
 
-    loop = so_far(lab, steps.name, steps.calls.selected, options, judged=isinstance(steps.reward, Judge))
+    loop = so_far(lab, steps.name, steps.calls.selected, first, judged=isinstance(steps.reward, Judge))
     loop = replace(loop, of_rounds=of_rounds, of_held_out=of_held_out, fixed_rows=fixed_rows)
     loop.warnings = (
-        [*rate_warnings(options.learning_rate or 0.0, default_rate), *_of_earlier_version(loop)] if jobs else []
+        [*rate_warnings(first.learning_rate or 0.0, default_rate), *_of_earlier_version(loop)] if jobs else []
     )
     for line in [*loop.warnings, *loop.changes] if jobs else ():
         live.update(loop, line)
@@ -274,12 +291,18 @@ def _check_parts(over: Sequence[Row], held_out: Sequence[Row] | None) -> None:
             raise InputError(f"rows of the part {part} of a split cannot be {name}=", hint=hint)
 
 
+def _following(lab: Lab, name: str) -> int:
+    """The number of the next round of a loop."""
+    return 1 + max((each.generation for each in lab.collections() if each.name == name), default=0)
+
+
 def so_far(lab: Lab, name: str, model: str, options: Options, *, judged: bool) -> Loop:
-    """The loop as the lab has it: a round for each generation of `name`."""
+    """The loop as the lab has it: a round for each generation of `name`. options: of rounds without a job."""
+    jobs = lab.jobs.newest_first()
 
     def means(of: str) -> list[Measured]:
         stored = [each for each in lab.collections()[::-1] if each.name == of]
-        return [_means(lab, each.generation, Collection(lab, each), options) for each in stored]
+        return [_means(each.generation, Collection(lab, each), options, lab, jobs) for each in stored]
 
     held, again = means(held_out_name(name)), means(again_name(name))
     loop = Loop(name, model, judged=judged, made=means(name), held=held, held_again=again)
@@ -350,21 +373,23 @@ def _rounds(loop: Loop, plan: LoopPlan) -> Iterator[str]:
     last = loop.rounds[-1] if loop.rounds else None
     is_measured = last is not None and last.trained is None and last.held_out is not None
     for i in range(jobs):
+        given, options = plan.options(_next(loop))  # a wrong one is an error before anything is sampled
         if i % plan.every == 0 and not (i == 0 and is_measured):
             _measure(loop, plan)
         begun = perf_counter()
         number = _next(loop)
         rows = plan.rows(number)
         with _watched(loop, plan):
-            collection = steps.sample(rows, number)
+            collection = steps.sample(rows, number, given)
         number = int(collection.label.rpartition(":")[2])
-        why = steps.train(collection.label)
-        made, how = _means(lab, number, collection, plan.options)
+        why = steps.train(collection.label, given)
+        made, how = _means(number, collection, options, lab, lab.jobs.newest_first())
         loop.made.append((replace(made, seconds=perf_counter() - begun), how))
         idle = idle + 1 if why else 0
         if idle == plan.patience:
             loop.ended = f"nothing trained in {idle} rounds in a row: {why}"
-        yield render.line(next(one for one in loop.rounds[::-1] if one.number == number))
+        shown = next(one for one in loop.rounds[::-1] if one.number == number)
+        yield render.line(shown, given if callable(steps.options) else {})
         for line in loop.changes:
             if line not in known:  # rows from a function are known with the round
                 yield line
@@ -378,7 +403,7 @@ def _rounds(loop: Loop, plan: LoopPlan) -> Iterator[str]:
         if best is not None and best not in loop.again:
             with _watched(loop, plan):
                 measured = steps.measure_again(best)
-            loop.held_again.append(_means(lab, 0, measured, plan.options))
+            loop.held_again.append(_means(0, measured, Options(), lab))
             yield loop.heading()
 
 
@@ -388,7 +413,7 @@ def _measure(loop: Loop, plan: LoopPlan) -> bool:
         return False
     with _watched(loop, plan):
         measured = plan.steps.measure()
-    loop.held.append(_means(plan.lab, _next(loop), measured, plan.options))
+    loop.held.append(_means(_next(loop), measured, Options(), plan.lab))
     return True
 
 
@@ -396,11 +421,20 @@ def _next(loop: Loop) -> int:
     return 1 + (loop.made[-1][0].number if loop.made else 0)
 
 
-def _means(lab: Lab, number: int, collection: Collection, options: Options) -> Measured:
-    """The results of one generation, and how they were measured."""
+def _means(
+    number: int, collection: Collection, options: Options, lab: Lab, jobs: Sequence[SubmittedJob] = ()
+) -> Measured:
+    """The results of one generation, and how they were measured.
+
+    options: of what trains, where none of `jobs` trained on it. jobs: of the lab, newest first.
+    """
+    sent = next((job.options for job in reversed(jobs) if job.collections == (collection.label,)), None)
+    sent = None if sent is None or sent.keys() & _OF_FINE_TUNING else sent
+    options = options if sent is None else settle(ExperimentalTrainingConfig.model_validate(dict(sent)))
     groups, stored = collection.groups, collection.stored
     plan = SamplingConfig.model_validate(stored.plan) if stored.plan else None
-    return _round(number, groups, options, plan), measure(lab.scorings.last(stored), plan, groups)
+    made = replace(_round(number, groups, options, plan), options=sent)
+    return made, measure(lab.scorings.last(stored), plan, groups)
 
 
 def _round(number: int, groups: Sequence[Group], options: Options, plan: SamplingConfig | None) -> Round:

@@ -26,8 +26,12 @@ from rolloutlab.trajectories.scoring.functions import Functions, by_name, check_
 from rolloutlab.trajectories.scoring.score import REWARD, scoring_of
 from rolloutlab.trajectories.top_up import check_factor
 
+Schedule = Callable[[int], Mapping[str, Any]]
+"""A function from the number of a round to the options of its job."""
 SEEDS_PER_ROUND = 1_000_000
 """A row of a round has a seed of its own; rounds of so many rows do not share any."""
+
+_SCHEDULED = 'options=lambda round: {"learning_rate": 2e-3 * 0.9**round}'
 
 
 def check_sampling(given: Mapping[str, Any], known: Iterable[str]) -> None:
@@ -92,7 +96,7 @@ class LoopSteps:
     reward: Functions | Judge | None
     n: int
     seed: int | None
-    options: Mapping[str, Any] | None
+    options: Mapping[str, Any] | Schedule | None
     held_out: Any
     sampling: Mapping[str, Any]
     budget: Budget | None = None
@@ -112,6 +116,20 @@ class LoopSteps:
         if self.program and self.prompt:
             raise InputError("a loop samples by a prompt or by a program", hint="solve= without a prompt")
         return [None if each is None else self._measure(self._preview(each)) for each in rows]
+
+    def options_of(self, number: int) -> Mapping[str, Any]:
+        """The options of a round as they are given; InputError: their function fails, or returns something else."""
+        if not callable(self.options):
+            return self.options or {}
+        try:
+            given = self.options(number)
+        except Exception as error:
+            message = f"options({number}) raised {type(error).__name__}: {error}"
+            raise InputError(message, hint=_SCHEDULED) from error
+        if not isinstance(given, Mapping):
+            message = f"options({number}) returned a {type(given).__name__}, which is no options of a job"
+            raise InputError(message, hint=_SCHEDULED)
+        return given
 
     def parts(self, like: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
         """Digests of the parts of all that gives rewards, as of now. like: earlier ones, to compare with."""
@@ -145,15 +163,18 @@ class LoopSteps:
             return programmed(self.name, self.program, rows, {k: v for k, v in settings.items() if k in PLANNED})
         return self.calls.preview(self.name, self.prompt, over=rows, n=self.n, seed=self.seed, **self.sampling)
 
-    def sample(self, rows: Any, number: int) -> Collection:
-        """Sample and score the rows of a round, and again for groups with nothing to learn, where that is wanted."""
+    def sample(self, rows: Any, number: int, options: Mapping[str, Any]) -> Collection:
+        """Sample and score the rows of a round, and again for groups with nothing to learn, where that is wanted.
+
+        options: of its job, which decide what has something to learn.
+        """
         seed = None if self.seed is None else self.seed + SEEDS_PER_ROUND * number
         scored = self._scored(self.name, rows, seed)
         if self.factor is None:
             return scored
         own = {name: self.sampling[name] for name in ("tools", "env", "concurrency") if name in self.sampling}
         top_up = partial(self.calls.top_up, scored.label, self.factor, self.reward)
-        return top_up(options=self.options, say=_quiet, **own, **self._paid)
+        return top_up(options=options, say=_quiet, **own, **self._paid)
 
     def measure(self) -> Collection:
         """Sample and score the held-out rows, with the same seeds each time."""
@@ -164,10 +185,10 @@ class LoopSteps:
         seed = (self.seed or 0) - SEEDS_PER_ROUND
         return self._scored(again_name(self.name), self.held_out, seed, model=f"{self.calls.selected}@{step}")
 
-    def train(self, label: str) -> str:
+    def train(self, label: str, options: Mapping[str, Any]) -> str:
         """Train on a round until its job has ended; why nothing of it trained, or an empty text."""
         try:
-            self.calls.train(label, self.options, wait=False, say=_quiet, **self._paid).wait(progress=False)
+            self.calls.train(label, options, wait=False, say=_quiet, **self._paid).wait(progress=False)
         except NothingTrainsError as error:
             return error.message.partition(": ")[2] or error.message
         return ""
