@@ -494,3 +494,18 @@ def test_a_budget_is_refused_where_a_tinker_server_charges_for_more_than_is_coun
     session.reward("capitals", lambda answer: 1.0, say=lambda _: None)
     session.close()
     http.close()
+
+
+def test_a_top_up_is_of_a_budget_and_goes_on_with_another(notebook, paid):
+    paid.logprobs = True
+    notebook.shell.user_ns["rows"] = ROWS[:5]
+    notebook.run(f"{CHAT} --over rows\nuser: Say {{{{word}}}}")
+    notebook.run("%%reward words\nreturn 0.0")
+    before = paid.charged
+    shown = notebook.error("%%chat words --top-up --budget 0.2")
+    assert 0 < paid.charged - before <= Fraction(2, 10)
+    assert "of a budget of $0.200 is spent" in shown
+    assert "-> %%chat words:1 --resume --budget 0.2" in shown
+    notebook.run("%%chat words --top-up --budget 10")
+    assert [len(group.trajectories) for group in notebook.lab.collection("words").groups] == [4] * 5
+    assert paid.charged == spent(notebook.lab)

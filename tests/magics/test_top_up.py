@@ -9,6 +9,7 @@ from rolloutlab import Judge, Step
 from rolloutlab.api.inference import complete
 from rolloutlab.errors import RefusedError
 from rolloutlab.sampling.writer import TrajectoryWriter
+from rolloutlab.store.models import StoredTrajectory
 
 CHAT = "%%chat capitals -n 4 --over countries --max-tokens 4 --seed 1\nuser: Capital of {{country}}?"
 TOP_UP = "%%chat capitals --top-up"
@@ -152,6 +153,28 @@ def test_a_judge_is_asked_again_about_groups_that_have_grown(capitals, monkeypat
     made = capitals.lab.top_up("capitals", 3, Judge("lab/judge"), say=[].append)
     assert sizes(made) == [8, 8]
     assert sizes_judged == [[4, 4], [8, 8]]
+
+
+def test_groups_that_train_nothing_for_another_reason_are_left_alone_and_named(notebook, monkeypatch, capsys):
+    notebook.run(CHAT)
+    scored(notebook, NEVER)
+    monkeypatch.setattr(StoredTrajectory, "history_tokens", (0,))  # as of a service without logprobs
+    lines(capsys)
+    assert sizes(notebook.run(TOP_UP)) == [4, 4]
+    assert lines(capsys) == [
+        "2 groups of capitals train nothing for reasons that no further completion mends "
+        "-> %%train capitals --dry-run names these"
+    ]
+
+
+def test_completions_of_several_checkpoints_in_a_group_are_said(notebook, monkeypatch, capsys):
+    notebook.run(CHAT)
+    scored(notebook, NEVER)
+    monkeypatch.setattr("rolloutlab.sampling.writer._step", lambda completion: 7)  # of a service that names them so
+    lines(capsys)
+    notebook.run(TOP_UP)
+    said = "1 group with completions of several checkpoints: capitals/0; their importance ratios are of each one's own"
+    assert said in lines(capsys)
 
 
 class Late:

@@ -203,11 +203,12 @@ def _report(
         what = f"{_of(now, now.dead)}: {now.names([*now.dead])}"
         lines.append(f"{what}, with {factor:g} times as many completions as at first -> %%chat {label} --top-up "
                      f"{2 * factor:g}, or other rows")  # fmt: skip
-    elif not (more or now.waiting):
+    elif not (more or now.waiting or now.other):
         lines.append(f"none of the {count(len(now.groups), 'group')} of {label} lacks something to learn")
     if now.other:
-        what = f"{count(now.other, 'group')} more of {label} that does not train for other reasons"
-        lines.append(f"{what}: %%train {label} --dry-run names them")
+        train = "trains" if now.other == 1 else "train"
+        what = f"{count(now.other, 'group')} of {label} {train} nothing for reasons that no further completion mends"
+        lines.append(f"{what} -> %%train {label} --dry-run names these")
     steps = [place for place in now.plan.topped_up if len({t.step for t in now.groups[place].trajectories}) > 1]
     if steps:
         what = f"{count(len(steps), 'group')} with completions of several checkpoints: {now.names(steps)}"
