@@ -202,6 +202,25 @@ def test_the_rewards_of_an_environment_come_with_its_episodes(notebook, monkeypa
     assert "sampled with the environment Late" in notebook.error("%%chat late --top-up 4")
 
 
+def test_episodes_that_functions_have_not_scored_yet_are_scored_by_them_first(notebook, monkeypatch):
+    monkeypatch.setattr(Late, "made", 0)
+    notebook.shell.user_ns["Late"] = Late
+    stored = notebook.run("%%chat late -n 4 --env Late --max-tokens 4\n").stored
+    notebook.run("%%reward late\nreturn {'ten': 10.0}")
+    notebook.lab.store.keep_sizes(stored.id, {0: 6}, 6)  # as an interrupted top-up has left it
+    notebook.run("%%chat late --resume --env Late")
+    assert [t.reward for t in notebook.lab.collection("late").trajectories] == [10.0] * 4 + [1.0] * 2
+    assert sizes(notebook.run("%%chat late --top-up --env Late")) == [6]
+    assert [t.reward for t in notebook.lab.collection("late").trajectories] == [10.0] * 4 + [11.0] * 2
+
+
+def test_a_completion_on_which_the_function_fails_does_not_keep_its_group_from_more(notebook, capsys):
+    notebook.run(CHAT)
+    scored(notebook, "%%reward capitals\nreturn 0.0 if index else 1 / 0")
+    lines(capsys)
+    assert sizes(notebook.run(TOP_UP)) == [8, 8]
+
+
 def test_a_program_that_this_notebook_has_run_is_played_again(notebook):
     played = []
 

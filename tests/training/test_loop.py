@@ -378,6 +378,15 @@ def test_groups_with_nothing_to_learn_are_topped_up_before_a_round_trains(sessio
     assert [each.trajectories for each in session.store.collections() if each.name == "held_out.capitals"] == [4, 4]
 
 
+def test_a_judge_scores_a_group_that_was_topped_up_as_a_whole(session, asked):
+    made = loop(session, Judge("lab/judge"), n=3, jobs=1, top_up=2)
+    groups = session.collection("capitals").groups
+    assert [len(group.trajectories) for group in groups] == [6, 6]
+    assert all(t.reward is not None for group in groups for t in group.trajectories)
+    assert len(asked) == 2 * len(ROWS) * 2
+    assert made.history["topped_up"].tolist() == [6]
+
+
 def test_a_loop_without_top_up_has_no_column_of_it(session):
     assert "topped_up" not in loop(session, jobs=1, top_up=2).history
 

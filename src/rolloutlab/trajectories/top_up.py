@@ -14,7 +14,7 @@ from rolloutlab.objective.preflight import count, preflight
 from rolloutlab.sampling.config import SamplingConfig
 from rolloutlab.sampling.programs.plan import sessions_to_resume
 from rolloutlab.store.lab import Lab
-from rolloutlab.store.models import Group, StoredCollection
+from rolloutlab.store.models import Group, StoredCollection, StoredTrajectory
 from rolloutlab.trajectories.collection import members_of
 
 FACTOR = 2.0
@@ -36,13 +36,15 @@ class _Standing:
     """How the groups of a collection stand.
 
     dead: the reason, by the place of a group that has nothing to learn and that further completions may mend. waiting:
-    places of groups with completions that nothing has scored yet. scored: trajectories with a reward.
+    places of groups with completions that nothing has scored yet, unscored: how many these are. scored: trajectories
+    with a reward. other: groups that train nothing for other reasons.
     """
 
     groups: Sequence[Group]
     plan: SamplingConfig
     dead: Mapping[int, Reason]
     waiting: Sequence[int]
+    unscored: int
     scored: int
     other: int
 
@@ -144,19 +146,34 @@ def first_sizes(lab: Lab, stored: StoredCollection, factor: float) -> dict[int, 
 def _standing(lab: Lab, stored: StoredCollection, options: Options) -> _Standing:
     stored = lab.by_id(stored.id)
     plan, groups = SamplingConfig.model_validate(stored.plan), lab.groups(stored)
-    gives = bool(plan.env or plan.program) and lab.scorings.last(stored) is None
-    failed = {failure.trajectory.id for failure in lab.scorings.failures(stored)}
-    waiting = [
-        place
-        for place, group in enumerate(groups)
-        if not gives and any(t.reward is None and t.id not in failed for t in group.trajectories)
-    ]
+    waits = _waits(lab, stored, plan)
+    waiting = [place for place, group in enumerate(groups) if any(map(waits, group.trajectories))]
     shares = preflight(members_of(groups), options).shares
     untrained = {place: share for place, share in enumerate(shares) if share and _reason_of(share)}
     reasons = {place: _reason_of(share) for place, share in untrained.items() if place not in waiting}
     dead = {place: reason for place, reason in reasons.items() if reason in _WORDS}
     scored = sum(map(len, shares))
-    return _Standing(groups, plan, dead, waiting, scored, len(reasons) - len(dead))
+    unscored = sum(waits(t) for group in groups for t in group.trajectories)
+    return _Standing(groups, plan, dead, waiting, unscored, scored, len(reasons) - len(dead))
+
+
+def _waits(lab: Lab, stored: StoredCollection, plan: SamplingConfig) -> Callable[[StoredTrajectory], bool]:
+    """Whether a trajectory has yet to be scored.
+
+    Where functions score what an environment or a program has given a reward too, one of the latter alone is not it.
+    """
+    last = lab.scorings.last(stored)
+    by_functions = last is not None and last.source == "function"
+    settled = lab.scorings.settled(stored, last.first, 0) if last and by_functions else frozenset()
+    failed = {failure.trajectory.id for failure in lab.scorings.failures(stored)}
+    gives = last is None and bool(plan.env or plan.program)
+
+    def waits(trajectory: StoredTrajectory) -> bool:
+        if gives or trajectory.id in failed:
+            return False
+        return trajectory.id not in settled if by_functions else trajectory.reward is None
+
+    return waits
 
 
 def _reason_of(share: Sequence[TokenWeight]) -> Reason | None:
@@ -196,8 +213,8 @@ def _report(
         brought = "" if now.waiting else f"{known:,} of {count(len(dead), 'group')} {train}"
         lines.append(f"{brought}{cost} beside the {beside}")
     if now.waiting:
-        waiting = sum(t.reward is None for place in now.waiting for t in now.groups[place].trajectories)
-        have = f"{count(waiting, 'completion')} of {count(len(now.waiting), 'group')} have no reward yet"
+        waiting = f"{count(now.unscored, 'completion')} of {count(len(now.waiting), 'group')}"
+        have = f"{waiting} {'has' if now.unscored == 1 else 'have'} no reward yet"
         lines.append(f"{have} -> {to_score or f'%%reward {label} --resume'}, then %%chat {label} --top-up again")
     if now.dead:
         what = f"{_of(now, now.dead)}: {now.names([*now.dead])}"
