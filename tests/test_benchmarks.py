@@ -375,6 +375,14 @@ def test_wheels_are_unpacked_where_the_machine_has_nothing_newer_and_what_lacks_
     assert sorted(each.name for each in (folder / "packages").iterdir()) == ["carried_here.py", "carried_in_parts.py"]
 
 
+@pytest.mark.process
+def test_the_benchmark_of_topping_up_runs_at_its_smallest_size(smallest, practice_lab):
+    loops = {"without": (2, 1.0), "top-up 2": (2, 2.0)}
+    top_up = smallest("top_up", PROMPTS=4, LOOPS=loops, HELD_OUT=2, HELD_OUT_N=2)
+    expected = {"trained_per_sampled_gain_of_top_up_2", "jobs_more_with_top_up_2"}
+    assert names(top_up.measure(practice_lab, seeds=2, jobs=1)) == expected
+
+
 def test_every_benchmark_of_the_makefile_has_a_test_of_its_smallest_size():
     made = re.search(r"^BENCHMARKS := (.+)$", (BENCHMARKS.parent / "Makefile").read_text(), re.MULTILINE)
     assert made
