@@ -1,5 +1,8 @@
 """KL to a reference: its report in every job, its penalty, and truncated importance sampling, in whole jobs."""
 
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from random import Random
 from statistics import fmean
@@ -102,15 +105,34 @@ def test_the_distance_of_a_job_is_the_kl_divergence_over_the_vocabulary(policy, 
     assert data["kl_base"] > 1e-3
 
 
-def test_the_distance_of_a_job_is_that_of_a_model_whose_head_is_not_last(policy, start):
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(2) as made:
+        yield made
+
+
+def test_the_distance_of_a_job_is_computed_by_the_threads_of_its_steps(policy, start, monkeypatch):
+    threads, before_head = [], Forward._before_head
+
+    def noted(*values):
+        threads.append(threading.current_thread().name.partition("_")[0])
+        return before_head(*values)
+
+    monkeypatch.setattr(Forward, "_before_head", noted)
+    run(replace(policy, workers=2), start, as_job(large_groups(), groups_per_step=0))
+    assert len(threads) >= 4  # two batches, with the adapter and without
+    assert set(threads) == {"trainer"}
+
+
+def test_the_distance_of_a_job_is_that_of_a_model_whose_head_is_not_last(policy, start, pool):
     whole = Forward(policy, moved := policy.lora_copy())
     write_adapter(moved, start.adapter)
     sequences = large_sequences(policy)
-    expected = whole.divergences(sequences)
+    expected = whole.divergences(sequences, pool)
     whole._head = None
-    for mine, theirs in zip(expected, whole.divergences(sequences), strict=True):
+    for mine, theirs in zip(expected, whole.divergences(sequences, pool), strict=True):
         assert torch.allclose(mine, theirs, rtol=1e-4, atol=1e-6)
-    assert whole.divergences([]) == []
+    assert whole.divergences([], pool) == []
 
 
 def large_sequences(policy):

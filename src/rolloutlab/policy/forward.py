@@ -5,6 +5,8 @@ Axes: B, L, T as in `policy.packing`; D the hidden states; V the vocabulary.
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from typing import Any
 
 import torch
@@ -84,26 +86,25 @@ class Forward:
                 scored[i] = scored_T
         return self._share.sums(scored) if scored else []
 
-    @torch.no_grad()
-    def divergences(self, sequences: Sequence[TokenSequence]) -> list[Tensor]:
+    def divergences(self, sequences: Sequence[TokenSequence], pool: ThreadPoolExecutor) -> list[Tensor]:
         """KL divergence (model || model without its adapter) before each trained token, over the whole vocabulary.
 
         It needs no sampled token: a single one, of which checkpoint 0 is much surer, would rule an estimate by these.
+        pool: its threads share the batches, as those of a step.
         """
         measured = [torch.zeros(sequence.trainable) for sequence in sequences]
-        for batch in self.batches(sequences):
-            after_TX = self._before_head(batch)
-            with self._model.disable_adapter():
-                before_TX = self._before_head(batch)
-            width = self._head.out_features if self._head else after_TX.shape[1]
-            size = max(1, self._chunk // width)
-            pairs = zip(torch.split(after_TX, size), torch.split(before_TX, size), strict=True)
-            divergence_T = torch.cat([self._divergence(*pair) for pair in pairs]).cpu()
-            parts = torch.split(divergence_T, [sequences[i].trainable for i in batch.order])
-            for i, part_T in zip(batch.order, parts, strict=True):
-                measured[i] = part_T
+        remaining = self.batches(sequences)
+        while some := list(islice(remaining, self._parts)):
+            after = list(pool.map(self._before_head, some))
+            with self._model.disable_adapter():  # of all threads
+                before = list(pool.map(self._before_head, some))
+            for batch, divergence_T in zip(some, pool.map(self._divergence, after, before), strict=True):
+                parts = torch.split(divergence_T, [sequences[i].trainable for i in batch.order])
+                for i, part_T in zip(batch.order, parts, strict=True):
+                    measured[i] = part_T
         return self._share.sums(measured) if measured else []
 
+    @torch.no_grad()
     def _before_head(self, batch: Batch) -> Tensor:
         """What the logits of trained tokens are computed of, or these themselves where the head is not last."""
         device = self._model.device
@@ -112,7 +113,14 @@ class Forward:
             return _rows(self._model(**read, use_cache=False).logits, before_T)
         return _rows(self._body(**read, use_cache=False).last_hidden_state, before_T)
 
-    def _divergence(self, after_CX: Tensor, before_CX: Tensor) -> Tensor:
+    @torch.no_grad()
+    def _divergence(self, after_TX: Tensor, before_TX: Tensor) -> Tensor:
+        """The divergences on the CPU, of what `_before_head` gives with the adapter and without."""
+        size = max(1, self._chunk // (self._head.out_features if self._head else after_TX.shape[1]))
+        pairs = zip(torch.split(after_TX, size), torch.split(before_TX, size), strict=True)
+        return torch.cat([self._divergence_of_some(*pair) for pair in pairs]).cpu()
+
+    def _divergence_of_some(self, after_CX: Tensor, before_CX: Tensor) -> Tensor:
         after_CV, before_CV = (
             (self._head(each) if self._head else each).float().log_softmax(-1) for each in (after_CX, before_CX)
         )

@@ -170,7 +170,7 @@ def _optimizer_step(
     parameters: list[nn.Parameter] = [p for group in optimizer.param_groups for p in group["params"]]
     begin = list(accumulate((s.tokens.trainable for s in step.sequences), initial=0))
 
-    divergence_T = _divergences(forward, step)
+    divergence_T = _divergences(forward, step, pool)
     whole = _whole_step(forward, step, options, loss) if loss or options.kl_penalty_coef > 0 else None
 
     def loss_and_gradients(batch: Batch) -> tuple[float, tuple[Tensor, ...], Tensor, list[int]]:
@@ -229,9 +229,9 @@ def _logprobs(tokens: TokenSequence) -> list[float]:
     return [p for p, trained in zip(tokens.logprobs, tokens.trained, strict=True) if trained]
 
 
-def _divergences(forward: Forward, step: Step) -> Tensor:
+def _divergences(forward: Forward, step: Step, pool: ThreadPoolExecutor) -> Tensor:
     """The divergence from checkpoint 0 before each trained token of a step; NaN where it is not in the sample."""
-    measured = iter(forward.divergences([s.tokens for s in step.sequences if s.measured]))
+    measured = iter(forward.divergences([s.tokens for s in step.sequences if s.measured], pool))
     unknown = [torch.full((s.tokens.trainable,), math.nan) for s in step.sequences]
     pairs = zip(step.sequences, unknown, strict=True)
     return torch.cat([next(measured) if s.measured else nan_T for s, nan_T in pairs])
