@@ -26,7 +26,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from importlib import metadata
 from importlib.util import find_spec
@@ -39,6 +38,7 @@ from zipfile import ZipFile
 
 from animals import Row, judged, question, rows
 from goals import Goal, conclude
+from local_loop import Answer, Model, opened, prompt_of, sampled
 from measure import ROOT, peak_memory
 
 WHEELS = Path(__file__).parent / "wheels"
@@ -152,7 +152,7 @@ def sampling(sizes: Sizes, _smollm2: str) -> Iterator[Figure]:
 
     policy = random_policy("0.5B", sizes, drawn=True)
     with opened(replace(policy, end_ids=frozenset())) as engine:
-        prompts = [prompt for asked in rows()[:8] for prompt in [prompt_of(engine, asked)] * 8]
+        prompts = [prompt for asked in rows()[:8] for prompt in [prompt_of(engine, question(asked))] * 8]
         longest = max(map(len, prompts))
         ids = torch.tensor([[0] * (longest - len(p)) + list(p) for p in prompts], device=sizes.device)
         mask = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts], device=sizes.device)
@@ -160,7 +160,7 @@ def sampling(sizes: Sizes, _smollm2: str) -> Iterator[Figure]:
         options = {"do_sample": True, "top_k": 0, "pad_token_id": 0}
 
         def ours(tokens: int) -> None:
-            sampled(engine, None, rows()[:8], tokens)
+            eight_of(engine, None, rows()[:8], tokens)
 
         def generate(tokens: int) -> None:
             both = {"min_new_tokens": tokens, "max_new_tokens": tokens}
@@ -182,12 +182,13 @@ def first_ratio(sizes: Sizes, _smollm2: str) -> Iterator[Figure]:
     with opened(policy) as engine, tempfile.TemporaryDirectory() as folder:
         model, asked = Model(engine, Path(folder)), rows()[:2]
         begun = time.perf_counter()
-        groups = sampled(engine, model.checkpoint, asked, sizes.tokens)
+        groups = eight_of(engine, model.checkpoint, asked, sizes.tokens)
         count = sum(len(row.tokens) for group in groups for row in group)
         yield Figure("sampling_long", count / (time.perf_counter() - begun), "tokens/s", f"16 of {sizes.tokens} tokens")
         logprob = fmean(p for group in groups for row in group for p in row.logprobs)
         yield Figure("mean_logprob_of_random_weights", logprob, "nats", "a chat model's is about -1")
-        first = model.train(asked, groups, [[float(i % 2) for i in range(8)] for _ in groups], RATES[1])[0]
+        rewards = [[float(i % 2) for i in range(8)] for _ in groups]
+        first = model.train(scored(asked, groups, rewards), {"learning_rate": RATES[1]})[0]
         note = f"{count} tokens, largest ratio {first['ratio_max']:.3f}"
         yield Figure("first_ratio_mean", first["ratio_mean"], "", note, ("<=", 1.02))
 
@@ -220,7 +221,10 @@ def trained(name: str, sizes: Sizes, checkpointing: bool) -> Iterator[Figure]:
     policy = replace(random_policy(name, sizes), gradient_checkpointing=checkpointing)
     with opened(policy) as engine, tempfile.TemporaryDirectory() as folder:
         yield Figure(f"loaded_{name}", memory(sizes) / 1e9, "GB")
-        prompts, vocabulary = [prompt_of(engine, asked) for asked in rows()[: sizes.groups]], engine.base.vocabulary
+        prompts, vocabulary = (
+            [prompt_of(engine, question(row)) for row in rows()[: sizes.groups]],
+            engine.base.vocabulary,
+        )
         tokens = [
             sequence(
                 prompt, [(7919 * (8 * g + i) + 31 * t) % vocabulary for t in range(sizes.tokens)], [-2.0] * sizes.tokens
@@ -285,71 +289,6 @@ PARTS: dict[str, tuple[float, Callable[[Sizes, str], Iterator[Any]]]] = {
 """Of each part its share of the time, in seconds where all take theirs."""
 
 
-class Model:
-    """A model of an engine, whose checkpoints follow each other in a folder."""
-
-    def __init__(self, engine: Any, folder: Path) -> None:
-        from rolloutlab.policy.checkpoints import drafted, seal
-
-        self._engine, self._folder, self.step = engine, folder, 0
-        with drafted(self.checkpoint) as draft:
-            engine.create_initial(draft)
-            seal(draft, self.checkpoint)
-
-    @property
-    def checkpoint(self) -> Path:
-        return self._folder / str(self.step)
-
-    def take(self, task: Any) -> tuple[list[dict[str, Any]], list[float]]:
-        """Train a task to the next checkpoint; the metrics of its steps, and when each had been taken."""
-        from rolloutlab.policy.checkpoints import seal
-        from rolloutlab.policy.task import Callbacks
-
-        metrics, moments = [], []
-
-        def report(kind: str, data: dict[str, Any]) -> None:
-            if kind == "gradient_step":
-                metrics.append(data)
-                moments.append(time.perf_counter())
-
-        source, draft = self.checkpoint, self._folder / ".draft"
-        draft.mkdir()
-        self._engine.train(source, draft, task, Callbacks(report))
-        self.step += 1
-        seal(draft, self.checkpoint)
-        return metrics, moments
-
-    def train(self, asked: Sequence[Row], groups: Any, rewards: Any, rate: float) -> list[dict[str, Any]]:
-        """Train completions of rows as a job does; the metrics of its steps."""
-        from rolloutlab.api.wire.training import ExperimentalTrainingConfig
-        from rolloutlab.api.wire.trajectories import Trajectory
-        from rolloutlab.policy.task import Callbacks, read_task
-
-        text = self._engine.base.renderer().text
-
-        def trajectory(row: Row, completion: Any, reward: float) -> Trajectory:
-            entries = [
-                {"token": "", "logprob": p, "top_logprobs": [], "token_id": t}
-                for t, p in zip(completion.tokens, completion.logprobs, strict=True)
-            ]
-            message = {"role": "assistant", "content": text(completion.tokens)}
-            choice = {
-                "finish_reason": completion.finish,
-                "index": 0,
-                "message": message,
-                "logprobs": {"content": entries},
-            }
-            messages = [{"role": "user", "content": question(row)}, choice]
-            return Trajectory.model_validate({"messages_and_choices": messages, "reward": reward})
-
-        job = [
-            [trajectory(row, *pair) for pair in zip(group, values, strict=True)]
-            for row, group, values in zip(asked, groups, rewards, strict=True)
-        ]
-        config = ExperimentalTrainingConfig.model_validate({"learning_rate": rate})
-        return self.take(read_task(self._engine.base, job, config, self.step, Callbacks(lambda *_: None)))[0]
-
-
 def random_policy(name: str, sizes: Sizes, *, drawn: bool = False) -> Any:
     """A policy of random weights in bf16, made where it computes, with the tokenizer of the practice policy.
 
@@ -373,35 +312,16 @@ def random_policy(name: str, sizes: Sizes, *, drawn: bool = False) -> Any:
     return policy_of(name, model, AutoTokenizer.from_pretrained(FOLDER))
 
 
-@contextmanager
-def opened(policy: Any) -> Iterator[Any]:
-    from rolloutlab.engines.local import LocalEngine
-
-    engine = LocalEngine(policy)
-    try:
-        yield engine
-    finally:
-        engine.close()
-
-
-def prompt_of(engine: Any, row: Row) -> tuple[int, ...]:
-    from rolloutlab.api.wire.chat import UserMessage
-
-    return tuple(engine.base.renderer().prompt([UserMessage(role="user", content=question(row))]))
-
-
-def sampled(engine: Any, checkpoint: Path | None, asked: Sequence[Row], tokens: int, seed: int = 0) -> list[list[Any]]:
+def eight_of(engine: Any, checkpoint: Path | None, asked: Sequence[Row], tokens: int, seed: int = 0) -> list[list[Any]]:
     """Eight completions of each row, all at once."""
-    from rolloutlab.policy.decode import CompletionRequest
+    found = sampled(engine, checkpoint, [question(row) for row in asked for _ in range(8)], tokens, seed)
+    return [found[start : start + 8] for start in range(0, len(found), 8)]
 
-    prompts = [prompt_of(engine, row) for row in asked]
-    requests = [
-        CompletionRequest(prompt, tokens, seed=1000 * seed + g, index=8 * g + i)
-        for g, prompt in enumerate(prompts)
-        for i in range(8)
-    ]
-    rows = engine.sample(checkpoint, requests).result()
-    return [rows[start : start + 8] for start in range(0, len(rows), 8)]
+
+def scored(asked: Sequence[Row], groups: Any, rewards: Any) -> list[list[Answer]]:
+    """The answers that a model trains on."""
+    pairs = zip(map(question, asked), groups, rewards, strict=True)
+    return [[(each, *pair) for pair in zip(group, values, strict=True)] for each, group, values in pairs]
 
 
 Reward = Callable[[Any, Row, Any], float]
@@ -421,11 +341,12 @@ def loop(engine: Any, sizes: Sizes, rate: float, reward: Reward) -> tuple[list[f
     with tempfile.TemporaryDirectory() as folder:
         model = Model(engine, Path(folder))
         for number in range(sizes.jobs + 1):
-            groups = sampled(engine, model.checkpoint, asked, 12, seed=number)
+            groups = eight_of(engine, model.checkpoint, asked, 12, seed=number)
             rewards = [[reward(engine, row, each) for each in group] for row, group in zip(asked, groups, strict=True)]
             means.append(fmean(value for group in rewards for value in group))
-            if number < sizes.jobs and (metrics := model.train(asked, groups, rewards, rate)):
-                last = metrics[-1]
+            if number < sizes.jobs:
+                metrics = model.train(scored(asked, groups, rewards), {"learning_rate": rate})
+                last = metrics[-1] if metrics else last
     return means, last
 
 

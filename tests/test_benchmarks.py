@@ -307,6 +307,13 @@ def test_the_benchmark_of_sft_before_rl_runs_at_its_smallest_size(smallest, prac
     assert names(sft_then_rl.measure(practice_lab, tmp_path, seeds=1, rounds=1)) == {"gain_of_sft_before_rl"}
 
 
+def test_the_benchmark_of_a_length_bias_runs_at_its_smallest_size(smallest):
+    length_bias = smallest("length_bias", GROUPS=1, COMPLETIONS=4, MEASURED=4, LONGEST=8)
+    expected = {"length_bias_sequence_mean_low", "length_bias_token_mean_low", "length_bias_token_mean_high"}
+    expected |= {"length_bias_of_sequence_mean_over_token_mean_low"}
+    assert names(length_bias.measure(seeds=2, jobs=1)) == expected
+
+
 @pytest.fixture
 def gpu(smallest, monkeypatch):
     """The benchmark of a GPU, whose tiny shapes run in this process; what it changes for processes is undone."""
