@@ -53,3 +53,9 @@ def peer_python(name: str, root: Path = ROOT) -> str:
     environment = root / ".venvs" / name
     subprocess.run(["make", "--silent", f"{environment.relative_to(root)}/.ready"], cwd=root, check=True)
     return str(environment / "bin/python")
+
+
+def packages_of(name: str, root: Path = ROOT) -> str:
+    """The folder with the packages of such an environment, made likewise."""
+    found = Path(peer_python(name, root)).parent.parent.glob("lib/python*/site-packages")
+    return str(next(found))

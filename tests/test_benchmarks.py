@@ -307,6 +307,37 @@ def test_the_benchmark_of_sft_before_rl_runs_at_its_smallest_size(smallest, prac
     assert names(sft_then_rl.measure(practice_lab, tmp_path, seeds=1, rounds=1)) == {"gain_of_sft_before_rl"}
 
 
+@pytest.mark.process
+def test_the_benchmark_of_a_real_model_runs_at_its_smallest_size(smallest, small_model, tmp_path):
+    sizes = {"EVERY": 1, "WORDS": 2, "HELD_OUT": 2, "COMPLETIONS": 4, "MAX_TOKENS": 4}
+    real_model = smallest("real_model", **sizes)
+
+    def reward(answer: str, kind: str) -> float:
+        return float(len(kind) + sum(map(ord, answer)) % 7)
+
+    smallest("real_model", OPTIONS=real_model.OPTIONS | {"groups_per_step": 1}, reward=reward)
+
+    def peer(_folder: Path, _seed: int, rounds: list[Any], _held_out: Any) -> Any:
+        ends = ({"tokens": 0.0, "seconds": 0.0}, {"tokens": 32.0, "seconds": 1.0})
+        return [{**each, "held_out": 0.1 + 0.5 * i} for i, each in enumerate(ends)] if len(rounds) == 1 else None
+
+    smallest("real_model", trl=peer)
+    with small_model() as folder:
+        for lab in running(Session(Settings(tmp_path, policy=str(folder), linger=0.5))):
+            expected = {"real_model_gain_by_tokens_over_trl", "real_model_gain_by_seconds_over_trl"}
+            assert names(real_model.compare(lab, folder, seeds=1, rounds=1)) == expected
+
+
+def test_both_sides_of_a_real_model_have_the_same_words_of_which_none_is_held_out(smallest):
+    real_model = smallest("real_model")
+    rounds, held_out = real_model.words_of(1, 3)
+    assert (rounds, held_out) == real_model.words_of(1, 3)
+    assert rounds != real_model.words_of(2, 3)[0]
+    trained = {row["word"] for words in rounds for row in words}
+    assert not trained & {row["word"] for row in held_out}
+    assert [row["kind"] for row in held_out].count("plant") == 8
+
+
 def test_the_benchmark_of_a_length_bias_runs_at_its_smallest_size(smallest):
     length_bias = smallest("length_bias", GROUPS=1, COMPLETIONS=4, MEASURED=4, LONGEST=8)
     expected = {"length_bias_sequence_mean_low", "length_bias_token_mean_low", "length_bias_token_mean_high"}
