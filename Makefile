@@ -12,7 +12,9 @@ BENCHMARKS := start sampling sharing rollouts capture lab rewards_view search tr
 CLIENTS := openai art schemathesis search conformance rewards
 COMPAT := colab lowest
 # Colab is older in IPython, ipywidgets and pandas, which these meet not at all or in nothing but a long sign-in.
-WITHOUT_colab := api auth objective search store sampling/mcp kernel/test_canaries.py kernel/test_shared_grant.py
+WITHOUT_colab := api auth capture environments objective search store sampling/mcp \
+	kernel/test_canaries.py kernel/test_shared_grant.py \
+	test_language.py test_lock.py test_long_texts.py test_package.py test_structure.py
 # With a model that a package brings, and of a quarter of an hour.
 REAL_NOTEBOOK := notebooks/15_a_real_model.ipynb
 LONG_NOTEBOOKS := notebooks/08_sign_in_and_tools.ipynb notebooks/09_reasoning_and_sft.ipynb notebooks/11_environments.ipynb
