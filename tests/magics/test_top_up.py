@@ -34,7 +34,7 @@ def sizes(collection):
 
 def lines(capsys):
     """What was printed before the result, without numbers of tokens."""
-    return re.sub(r"\d+ tokens", "N tokens", capsys.readouterr().out.partition("Out[0]")[0]).splitlines()
+    return re.sub(r"\d+ tokens", "N tokens", capsys.readouterr().out.partition("Out[")[0]).splitlines()
 
 
 def test_a_group_with_nothing_to_learn_gets_more_completions_which_the_same_reward_scores(capitals, capsys):
