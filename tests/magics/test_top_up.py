@@ -76,19 +76,15 @@ def test_nothing_is_sampled_where_every_group_trains(capitals, capsys):
     assert lines(capsys) == ["none of the 2 groups of capitals lacks something to learn"]
 
 
-def test_the_same_seed_tops_up_with_the_same_completions_of_the_same_checkpoint(notebook):
-    answers = []
-    for _ in range(2):
-        notebook.run(CHAT.replace("chat capitals", "chat capitals -m lab/practice"))
-        scored(notebook, "%%reward capitals\nreturn index")
-        notebook.run("%%train capitals\nlearning_rate: 0.05")  # which the policy of the next ones is not of
-        scored(notebook, NEVER)
-        topped_up = notebook.run(f"{TOP_UP} 3")
-        answers.append([(t.answer, t.sampling["seed"]) for t in topped_up.trajectories])
-        assert len({t.step for t in topped_up.trajectories}) == 1
-        assert len({t.answer for t in topped_up.groups[0].trajectories}) > 4
-        notebook.run("%model lab/another")
-    assert len(answers[0]) == 12 + 4
+def test_a_top_up_samples_the_checkpoint_of_the_collection_also_after_a_job(notebook):
+    notebook.run(CHAT)
+    scored(notebook, "%%reward capitals\nreturn index")
+    notebook.run("%%train capitals\nlearning_rate: 0.05")
+    scored(notebook, NEVER)
+    topped_up = notebook.run(f"{TOP_UP} 3")
+    assert sizes(topped_up) == [12, 4]
+    assert len({t.step for t in topped_up.trajectories}) == 1
+    assert len({t.answer for t in topped_up.groups[0].trajectories}) > 4
 
 
 def test_two_collections_of_one_seed_are_topped_up_alike(notebook):
