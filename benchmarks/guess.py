@@ -7,19 +7,17 @@ a guess: it needs (NUMBERS + 1) / 2 on average, whatever the target is, and `TUR
 """
 
 import argparse
-import tempfile
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from random import Random
 from statistics import fmean
 from time import perf_counter
 from typing import Any
 
 from goals import Goal, conclude
+from labs import open_lab
 
 from rolloutlab import Step
 from rolloutlab.session import Session
-from rolloutlab.settings import Settings
 from rolloutlab.trajectories.intervals import student_interval
 
 NUMBERS, TURNS = 10, 10
@@ -114,12 +112,8 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--jobs", type=int, default=JOBS)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        lab = Session(Settings(home=Path(folder) / "lab", policy="practice-games"))
-        goals = measure(lab, options.seeds, options.jobs)
-        lab.service("stop")
-        lab.close()
-    return conclude(goals)
+    with open_lab(policy="practice-games") as lab:
+        return conclude(measure(lab, options.seeds, options.jobs))
 
 
 if __name__ == "__main__":

@@ -71,7 +71,7 @@ def lengths(engine: Any, checkpoint: Path, seed: int) -> dict[str, float]:
     return {"won": fmean(counts[:MEASURED]), "lost": fmean(counts[MEASURED:])}
 
 
-def grown(engine: Any, seed: int, jobs: int, aggregation: str) -> dict[str, float]:
+def measure_growth(engine: Any, seed: int, jobs: int, aggregation: str) -> dict[str, float]:
     """By how many tokens answers to each question are longer after the jobs than before."""
     games = ["won", "lost"] * (GROUPS * COMPLETIONS // 2)
     asked, rewards = [QUESTIONS[game] for game in games], [REWARDS[game] for game in games]
@@ -87,7 +87,7 @@ def grown(engine: Any, seed: int, jobs: int, aggregation: str) -> dict[str, floa
     return {game: after[game] - before[game] for game in QUESTIONS}
 
 
-def said(name: str, values: Sequence[float]) -> tuple[float, float]:
+def print_mean(name: str, values: Sequence[float]) -> tuple[float, float]:
     """Print a mean with its interval, which is returned."""
     low, high = student_interval(values)
     print(f"{name}: {fmean(values):+.2f} tokens (95 % interval {low:+.2f} to {high:+.2f})", flush=True)
@@ -99,7 +99,7 @@ def measure(seeds: int, jobs: int) -> list[Goal]:
     for seed in range(seeds):
         with opened(tiny_policy(seed)) as engine:
             for name in AGGREGATIONS:
-                found[name].append(grown(engine, seed, jobs, name))
+                found[name].append(measure_growth(engine, seed, jobs, name))
         changes = [f"{name} won {each[-1]['won']:+.1f}, lost {each[-1]['lost']:+.1f}" for name, each in found.items()]
         print(f"seed {seed}: {'; '.join(changes)}", flush=True)
     gaps = {name: [each["lost"] - each["won"] for each in runs] for name, runs in found.items()}
@@ -107,13 +107,13 @@ def measure(seeds: int, jobs: int) -> list[Goal]:
         return [Goal(f"length_bias_{name}", each[0], ">=", 0) for name, each in gaps.items()]
     for name, runs in found.items():
         for game in QUESTIONS:
-            said(f"{name}, {game}", [each[game] for each in runs])
+            print_mean(f"{name}, {game}", [each[game] for each in runs])
     goals = []
     for name in AGGREGATIONS:
-        low, high = said(f"{name}, lost less won", gaps[name])
+        low, high = print_mean(f"{name}, lost less won", gaps[name])
         goals += [Goal(f"length_bias_{name}_low", low, *((">=", 0) if name == "sequence_mean" else ("<=", 0)))]
         goals += [Goal("length_bias_token_mean_high", high, ">=", 0)] if name == "token_mean" else []
-    low, _ = said("the difference of both", [a - b for a, b in zip(*gaps.values(), strict=True)])
+    low, _ = print_mean("the difference of both", [a - b for a, b in zip(*gaps.values(), strict=True)])
     return [*goals, Goal("length_bias_of_sequence_mean_over_token_mean_low", low, ">=", 0)]
 
 

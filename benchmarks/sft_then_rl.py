@@ -6,29 +6,18 @@ them, for which nothing is sampled. The figure is the share of held-out prompts 
 
 import argparse
 import json
-import tempfile
 from pathlib import Path
 from random import Random
 from statistics import fmean, stdev
-from string import ascii_lowercase
 
 from goals import Goal, conclude
+from labs import open_lab
+from letters import OPTIONS, PROMPT, draw_rows, is_sorted
 
 from rolloutlab.session import Session
-from rolloutlab.settings import Settings
 
 SEEDS, ROUNDS = 5, 4
 PROMPTS, COMPLETIONS, HELD_OUT, DEMONSTRATIONS = 16, 8, 32, 64
-PROMPT = "Sort these letters: {{letters}}"
-OPTIONS = {"learning_rate": 2e-3}
-
-
-def is_sorted(answer: str, letters: str) -> float:
-    return float(answer == " ".join(sorted(letters.split())))
-
-
-def rows(random: Random, number: int) -> list[dict[str, str]]:
-    return [{"letters": " ".join(random.sample(ascii_lowercase, 4))} for _ in range(number)]
 
 
 def demonstration(letters: str) -> str:
@@ -40,7 +29,7 @@ def demonstration(letters: str) -> str:
 def shares(lab: Session, folder: Path, seed: int, rounds: int, *, sft: bool) -> list[float]:
     """The share of held-out prompts answered correctly before the first round and after each."""
     random = Random(seed)
-    held_out, shown = rows(random, HELD_OUT), rows(random, DEMONSTRATIONS)
+    held_out, shown = draw_rows(random, HELD_OUT), draw_rows(random, DEMONSTRATIONS)
     name = f"{'sft' if sft else 'rl'}-{seed}"
     lab.model(f"lab/{name}")
     if sft:
@@ -52,7 +41,8 @@ def shares(lab: Session, folder: Path, seed: int, rounds: int, *, sft: bool) -> 
         lab.chat(f"{name}-held-{number}", PROMPT, over=held_out, n=4, max_tokens=16, seed=seed)
         measured.append(lab.reward(f"{name}-held-{number}", is_sorted).mean_reward or 0.0)
         if number < rounds:
-            lab.chat(f"{name}-{number}", PROMPT, over=rows(random, PROMPTS), n=COMPLETIONS, max_tokens=16, seed=number)
+            practised = draw_rows(random, PROMPTS)
+            lab.chat(f"{name}-{number}", PROMPT, over=practised, n=COMPLETIONS, max_tokens=16, seed=number)
             lab.reward(f"{name}-{number}", is_sorted)
             lab.train(f"{name}-{number}", OPTIONS, say=lambda _: None)
     return measured
@@ -78,12 +68,8 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        lab = Session(Settings(home=Path(folder) / "lab"))
-        goals = measure(lab, Path(folder), options.seeds, options.rounds)
-        lab.service("stop")
-        lab.close()
-    return conclude(goals)
+    with open_lab() as lab:
+        return conclude(measure(lab, lab.settings.home, options.seeds, options.rounds))
 
 
 if __name__ == "__main__":

@@ -7,31 +7,26 @@ and groups so large from the start that a job has as many completions as one wit
 
 import argparse
 import math
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from random import Random
-from statistics import fmean, stdev
-from string import ascii_lowercase
+from statistics import fmean
 
 from goals import Goal, conclude
+from labs import open_lab
+from letters import OPTIONS, PROMPT, draw_rows, is_sorted
 
 from rolloutlab.objective.options import Options
 from rolloutlab.objective.preflight import preflight
 from rolloutlab.session import Session
-from rolloutlab.settings import Settings
 from rolloutlab.trajectories.collection import Collection, members_of
+from rolloutlab.trajectories.intervals import student_interval
 
 SEEDS, JOBS = 10, 24
 PROMPTS, HELD_OUT, HELD_OUT_N = 16, 32, 4
 LOOPS = {"without": (4, 1.0), "top-up 2": (4, 2.0), "six at once": (6, 1.0)}
 """Completions of a group, and how many times as many it may have."""
-PROMPT = "Sort these letters: {{letters}}"
-OPTIONS = {"learning_rate": 2e-3}
 WANTED = 0.9
-_STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262}
-"""0.975 quantiles of Student's t by the number of values."""
 
 
 @dataclass
@@ -55,14 +50,6 @@ class Learned:
         self.trained_groups += check.trainable_groups
 
 
-def is_sorted(answer: str, letters: str) -> float:
-    return float(answer == " ".join(sorted(letters.split())))
-
-
-def rows(random: Random, number: int) -> list[dict[str, str]]:
-    return [{"letters": " ".join(random.sample(ascii_lowercase, 4))} for _ in range(number)]
-
-
 def quiet(_line: str) -> None:
     """What calls say is not shown."""
 
@@ -70,10 +57,10 @@ def quiet(_line: str) -> None:
 def learn(lab: Session, seed: int, n: int, factor: float, jobs: int) -> Learned:
     """Sample, score, top up and train until the held-out share is `WANTED`, or for so many jobs."""
     random, learned = Random(seed), Learned()
-    held_out, name = rows(random, HELD_OUT), f"seed-{seed}-of-{n}-factor-{factor:g}"
+    held_out, name = draw_rows(random, HELD_OUT), f"seed-{seed}-of-{n}-factor-{factor:g}"
     lab.model(f"lab/{name}")
     for number in range(jobs):
-        lab.chat(name, PROMPT, over=rows(random, PROMPTS), n=n, max_tokens=16, seed=1000 * number)
+        lab.chat(name, PROMPT, over=draw_rows(random, PROMPTS), n=n, max_tokens=16, seed=1000 * number)
         lab.reward(name, is_sorted, say=quiet)
         if factor > 1:
             lab.top_up(name, factor, is_sorted, say=quiet)
@@ -90,8 +77,8 @@ def learn(lab: Session, seed: int, n: int, factor: float, jobs: int) -> Learned:
 
 def interval(values: Sequence[float]) -> str:
     """The mean of values with the half-width of its 95 % interval."""
-    half = _STUDENT.get(len(values), 2.0) * stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
-    return f"{fmean(values):.3g} ± {half:.2g}"
+    low, high = student_interval(values) if len(values) > 1 else (0.0, 0.0)
+    return f"{fmean(values):.3g} ± {(high - low) / 2:.2g}"
 
 
 def measure(lab: Session, seeds: int, jobs: int) -> list[Goal]:
@@ -130,12 +117,8 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--jobs", type=int, default=JOBS)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        lab = Session(Settings(home=Path(folder) / "lab"))
-        goals = measure(lab, options.seeds, options.jobs)
-        lab.service("stop")
-        lab.close()
-    return conclude(goals)
+    with open_lab() as lab:
+        return conclude(measure(lab, options.seeds, options.jobs))
 
 
 if __name__ == "__main__":

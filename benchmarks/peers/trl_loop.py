@@ -27,6 +27,7 @@ from datasets import Dataset
 from peft import LoraConfig
 from transformers import AutoTokenizer, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
+from trl_settings import SETTINGS
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from animals import judged, question
@@ -104,22 +105,10 @@ def configuration(job, folder):
         max_steps=len(job["rounds"]) * prompts // job["groups_per_step"],
         shuffle_dataset=False,
         loss_type="grpo",
-        beta=0.0,
         learning_rate=job["learning_rate"],
-        lr_scheduler_type="constant",
-        adam_beta2=0.99,
-        weight_decay=0.1,
-        max_grad_norm=1.0,
-        bf16=False,
-        gradient_checkpointing=False,
-        model_init_kwargs={"dtype": "float32"},
         use_cpu=True,
-        dataloader_pin_memory=False,
-        report_to="none",
-        save_strategy="no",
-        logging_strategy="no",
-        disable_tqdm=True,
         seed=job["seed"],
+        **SETTINGS,
     )
 
 

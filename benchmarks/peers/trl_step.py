@@ -27,6 +27,7 @@ from datasets import Dataset
 from peft import LoraConfig
 from transformers import AutoTokenizer, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
+from trl_settings import SETTINGS
 
 
 class GivenCompletions(GRPOTrainer):
@@ -90,24 +91,12 @@ def configuration(options, given, folder):
         gradient_accumulation_steps=count // batch,
         num_generations=given["group_size"],
         num_iterations=1,
-        beta=0.0,
         loss_type=options.loss,
         max_steps=options.warm_up + options.steps,
         learning_rate=options.learning_rate,
-        lr_scheduler_type="constant",
-        adam_beta2=0.99,
-        weight_decay=0.1,
-        max_grad_norm=1.0,
-        bf16=False,
-        gradient_checkpointing=False,
-        model_init_kwargs={"dtype": "float32"},
         use_cpu=not torch.cuda.is_available(),
-        dataloader_pin_memory=False,
-        report_to="none",
-        save_strategy="no",
-        logging_strategy="no",
-        disable_tqdm=True,
         seed=0,
+        **SETTINGS,
     )
 
 
