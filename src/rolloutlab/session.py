@@ -95,7 +95,7 @@ from rolloutlab.trajectories.scoring.event_loop import RewardLoop
 from rolloutlab.trajectories.scoring.functions import Functions, Scorers, undo
 from rolloutlab.trajectories.scoring.score import ScoringRequest, score_collection
 from rolloutlab.trajectories.tables import catalogue, reward_history
-from rolloutlab.trajectories.top_up import FACTOR, check_top_up, first_sizes, top_up_groups
+from rolloutlab.trajectories.top_up import FACTOR, check_top_up, plan_first_sizes, top_up_groups
 from rolloutlab.widgets.login.frontend import can_ask, new_broker
 from rolloutlab.widgets.login.render import SignInTable
 from rolloutlab.widgets.progress import Live, Progress, waiting
@@ -438,7 +438,7 @@ class Session:
         if top_up is not None:
             stored = self.store.find(name)
             check_top_up(stored, top_up)
-            return self._preview(resumed(self.store, name, known, source, first_sizes(self.store, stored, top_up)))
+            return self._preview(resumed(self.store, name, known, source, plan_first_sizes(self.store, stored, top_up)))
         settings = {"model": self.selected} | {k: v for k, v in settings.items() if v is not None}
         check_concurrency(settings.pop("concurrency", CONCURRENT))
         rows = settings.pop("limit", None), settings.pop("prompt_column", None)

@@ -188,7 +188,7 @@ def test_requests_are_those_that_the_sdk_sends_as_they_are(number, length):
     sdk.holder = Holder()
     datum = Datum([1] * length, [0.0] * (length - 1), [0.0] * (length - 1)).sent()
     filling = Datum([1, 1], [0.0], [0.0]).sent()
-    found = list(tinker_client.requests([length] * number))
+    found = list(tinker_client.divide_into_requests([length] * number))
     assert [i for part in found for i in range(part.start, part.stop)] == list(range(number))
     for part in {part.stop - part.start for part in found}:
         data = [datum] * part + [filling] * tinker_client.missing([length] * part)

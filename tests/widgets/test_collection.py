@@ -9,7 +9,7 @@ import pytest
 from rolloutlab.api.wire.chat import Choice, SystemMessage, ToolMessage, UserMessage
 from rolloutlab.objective.advantages import Reason, token_weights
 from rolloutlab.objective.options import Options
-from rolloutlab.objective.preflight import preflight
+from rolloutlab.objective.preflight import WHY_NOT, preflight
 from rolloutlab.store.models import Group, StoredTrajectory
 from rolloutlab.trajectories.collection import members_of
 from rolloutlab.widgets import collection as render
@@ -145,7 +145,7 @@ def test_where_nothing_trains_it_says_why_instead_of_an_advantage():
 
 @pytest.mark.parametrize("reason", [reason for reason in Reason if reason != Reason.UNSCORED])
 def test_each_reason_has_words_short_enough_for_a_column(reason):
-    assert 0 < len(render.WHY_NOT[reason]) <= 13
+    assert 0 < len(WHY_NOT[reason]) <= 13
 
 
 @pytest.mark.parametrize("show", [text, html])

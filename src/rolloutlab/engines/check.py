@@ -20,7 +20,7 @@ from rolloutlab.engines.engine import Engine, HasTrials, SlopedStep, partial_of
 from rolloutlab.engines.report import Measurement
 from rolloutlab.engines.sampling_check import (
     TIMEOUT,
-    aggregated,
+    aggregate,
     in_turns,
     sampled_divergence,
     sampled_step,
@@ -175,7 +175,7 @@ class Conformance:
         if why := next((why for wire, why in self._engine.unsupported.items() if wire in wires), ""):
             return Measurement("", "refused", note=why)
         reference = self._further[0] if name == "kl_ref_step" else None
-        step = in_turns(self._step) if options.credit == "turn" else aggregated(self._step, options)
+        step = in_turns(self._step) if options.credit == "turn" else aggregate(self._step, options)
         task = replace(self._task([step], options, source), reference=reference)
         metrics = self._train(f"gradient {name}", self._started, task)[-1]
         if self._naive and not isinstance(self._engine, HasTrials):
@@ -264,6 +264,7 @@ class Conformance:
 
     @property
     def _sloped(self) -> SlopedStep:
+        """Sequences of different lengths, each with slopes that a custom loss would have."""
         return [
             (tokens, torch.tensor([_OFFSETS[(i + t) % len(_OFFSETS)] / 8 for t in range(tokens.trainable)]))
             for i, tokens in enumerate(self._unlike)

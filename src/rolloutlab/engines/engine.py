@@ -83,7 +83,7 @@ class TrialModel(Protocol):
     def logprobs(self, sequences: Sequence[TokenSequence]) -> list[Tensor]:
         """The logprob of each trained token, in nats. Raises ServiceError: the engine does not answer."""
 
-    def step(self, row: SlopedStep, rate: float, eps: float | None = None, max_norm: float = 0.0) -> float:
+    def step(self, sloped: SlopedStep, rate: float, eps: float | None = None, max_norm: float = 0.0) -> float:
         """Take a job's step on sequences; the gradient norm that the engine reports, NaN if it reports none.
 
         eps: of AdamW, in a step without momentum and weight decay, and with the gradient clipped at `max_norm`, where 0

@@ -53,7 +53,7 @@ def sampled_step(rows: Sequence[Completion]) -> Step:
     return step_of([TrainingSequence(each, (1.0, -1.0)[i % 2], 1.0) for i, each in enumerate(sequences(rows))])
 
 
-def aggregated(step: Step, options: Options) -> Step:
+def aggregate(step: Step, options: Options) -> Step:
     """The same with the weights and the divisor of another aggregation, as if others of it did not train."""
     if options.loss_aggregation == "sequence_mean":
         return step

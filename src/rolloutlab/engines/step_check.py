@@ -20,24 +20,24 @@ _EPS = 1e6
 _RATE, _BETA1, _BETA2 = 1e-5, 0.9, 0.99
 
 
-def gradient_gaps(model: TrialModel, row: SlopedStep) -> dict[str, float]:
+def gradient_gaps(model: TrialModel, sloped: SlopedStep) -> dict[str, float]:
     """Gaps of steps that are proportional to the gradient, relative, by what they show.
 
     rate: twice the rate gives twice the change. rows: sequences together give the sum of their own changes. size: the
     sum above, where the engine reports a gradient norm; else sign: whether the loss goes down.
     """
-    norm = model.step(row, 0.0, eps=_EPS)
+    norm = model.step(sloped, 0.0, eps=_EPS)
     if norm == 0:
         return {"norm": math.inf}
     known = math.isfinite(norm)
     eps = 1000 * norm if known else _EPS
-    part = _part(model, row, norm, eps)
+    part = _part(model, sloped, norm, eps)
     if math.isnan(part):
         return {"no step changes a logprob": math.inf}
-    rows = [row, *([each] for each in row)]
-    half_T = _slopes(row, _change(model, row, row, part * eps / 2, eps)[0])
-    changes = [_change(model, row, some, part * eps, eps) for some in rows]
-    whole_T, *alone = [_slopes(row, change_T) for change_T, _ in changes]
+    steps = [sloped, *([each] for each in sloped)]
+    half_T = _slopes(sloped, _change(model, sloped, sloped, part * eps / 2, eps)[0])
+    changes = [_change(model, sloped, some, part * eps, eps) for some in steps]
+    whole_T, *alone = [_slopes(sloped, change_T) for change_T, _ in changes]
     gaps = {"rate": _relative(2 * half_T, whole_T), "rows": _relative(torch.stack(alone).sum(0), whole_T)}
     changed = [-float(whole_T.sum()), *(-float(each_T[i]) for i, each_T in enumerate(alone))]
     if known:
@@ -47,34 +47,35 @@ def gradient_gaps(model: TrialModel, row: SlopedStep) -> dict[str, float]:
     return {**gaps, "sign": 0.0 if min(changed) > 0 else math.inf}
 
 
-def clip_gap(model: TrialModel, row: SlopedStep) -> float:
+def clip_gap(model: TrialModel, sloped: SlopedStep) -> float:
     """Relative gap of a step whose gradient is clipped at half its norm to half the step; NaN: no norm is reported."""
-    norm = model.step(row, 0.0, eps=_EPS)
+    norm = model.step(sloped, 0.0, eps=_EPS)
     if not math.isfinite(norm) or norm == 0:
         return math.nan if norm else math.inf
     eps = 1000 * norm
-    part = _part(model, row, norm, eps)
-    whole_T, half_T = (_slopes(row, _change(model, row, row, part * eps, eps, most)[0]) for most in (0.0, norm / 2))
+    part = _part(model, sloped, norm, eps)
+    changes = (_change(model, sloped, sloped, part * eps, eps, max_norm)[0] for max_norm in (0.0, norm / 2))
+    whole_T, half_T = (_slopes(sloped, change_T) for change_T in changes)
     return _relative(2 * half_T, whole_T)
 
 
-def _part(model: TrialModel, row: SlopedStep, norm: float, eps: float) -> float:
+def _part(model: TrialModel, sloped: SlopedStep, norm: float, eps: float) -> float:
     """The rate, in parts of `eps`, of a step that changes a logprob by enough; NaN: none does."""
-    slope_T = torch.cat([slope_S for _, slope_S in row])
+    slope_T = torch.cat([slope_S for _, slope_S in sloped])
     part = _CHANGE / 4 * float(slope_T.norm()) / norm**2 if math.isfinite(norm) else 1e-8
     for _ in range(_ATTEMPTS):
-        change = float(_change(model, row, row, part * eps, eps)[0].abs().max())
+        change = float(_change(model, sloped, sloped, part * eps, eps)[0].abs().max())
         if change >= _CHANGE:
             return part
         part *= min(_GROWTH, 1.5 * _CHANGE / max(change, 1e-9))
     return math.nan
 
 
-def momentum_gap(model: TrialModel, row: SlopedStep) -> float:
+def momentum_gap(model: TrialModel, sloped: SlopedStep) -> float:
     """Relative gap of two steps of a job from a new adapter, the second without a gradient; inf if the loss grows."""
-    slope_T = torch.cat([slope_S for _, slope_S in row])
-    still = [(tokens, torch.zeros_like(slope_S)) for tokens, slope_S in row]
-    first, second = (float(slope_T @ _change(model, row, some, _RATE, None)[0]) for some in (row, still))
+    slope_T = torch.cat([slope_S for _, slope_S in sloped])
+    still = [(tokens, torch.zeros_like(slope_S)) for tokens, slope_S in sloped]
+    first, second = (float(slope_T @ _change(model, sloped, some, _RATE, None)[0]) for some in (sloped, still))
     if not first < 0:
         return math.inf
     expected = _BETA1 / (1 + _BETA1) * math.sqrt((1 + _BETA2) / _BETA2)
@@ -82,18 +83,18 @@ def momentum_gap(model: TrialModel, row: SlopedStep) -> float:
 
 
 def _change(
-    model: TrialModel, row: SlopedStep, stepped: SlopedStep, rate: float, eps: float | None, max_norm: float = 0.0
+    model: TrialModel, sloped: SlopedStep, stepped: SlopedStep, rate: float, eps: float | None, max_norm: float = 0.0
 ) -> tuple[Tensor, float]:
     """What a step on some sequences changes in the logprobs of all, and the reported norm."""
-    sequences = [tokens for tokens, _ in row]
+    sequences = [tokens for tokens, _ in sloped]
     before_T = torch.cat(model.logprobs(sequences))
     norm = model.step(stepped, rate, eps, max_norm)
     return torch.cat(model.logprobs(sequences)) - before_T, norm
 
 
-def _slopes(row: SlopedStep, change_T: Tensor) -> Tensor:
+def _slopes(sloped: SlopedStep, change_T: Tensor) -> Tensor:
     """The change of each sequence's part of the loss."""
-    slopes = [slope_S for _, slope_S in row]
+    slopes = [slope_S for _, slope_S in sloped]
     parts = torch.split(change_T, [len(each) for each in slopes])
     return torch.stack([slope_S @ change_S for slope_S, change_S in zip(slopes, parts, strict=True)])
 

@@ -381,7 +381,7 @@ def _parts(sequences: Sequence[Sequence[int]]) -> Iterator[list[Sequence[int]]]:
         yield part
 
 
-def requests(lengths: Sequence[int]) -> Iterator[slice]:
+def divide_into_requests(lengths: Sequence[int]) -> Iterator[slice]:
     """Sequences of these lengths, in order, in requests that the SDK sends as they are."""
     begin, size = 0, 0
     for i, length in enumerate(lengths):

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from rolloutlab.engines.engine import SlopedStep
-from rolloutlab.engines.tinker_client import Adam, Datum, LostModelError, TinkerClient, missing, requests
+from rolloutlab.engines.tinker_client import Adam, Datum, LostModelError, TinkerClient, divide_into_requests, missing
 from rolloutlab.errors import BrokenOffError, CheckpointError, ServiceError, TrainingError, UnreachableError
 from rolloutlab.fsutil import remove, write_private
 from rolloutlab.policy.custom_loss import CustomLoss, load_loss
@@ -317,7 +317,7 @@ class TinkerTrainer:
         settings = self._task.options
         adam = Adam(rate, weight_decay=settings.weight_decay, grad_clip_norm=settings.max_grad_norm)
         within = StepProgress(self._callbacks, i, step.trained)
-        for request in requests_of(sloped, torch.split(new_T.detach(), counts), self._capabilities):
+        for request in make_requests(sloped, torch.split(new_T.detach(), counts), self._capabilities):
             self._client.learn(model, request.examples, self._callbacks.cancelled)
             within.add(request.trained)
         norm = self._client.step(model, adam)
@@ -357,9 +357,9 @@ class TinkerTrial:
         scored = self._client.logprobs(self._model, [list(each.ids) for each in sequences])
         return [trained(each, tokens) for each, tokens in zip(scored, sequences, strict=True)]
 
-    def step(self, row: SlopedStep, rate: float, eps: float | None = None, max_norm: float = 0.0) -> float:
+    def step(self, sloped: SlopedStep, rate: float, eps: float | None = None, max_norm: float = 0.0) -> float:
         """See `TrialModel`."""
-        requested = requests_of(row, self.logprobs([tokens for tokens, _ in row]), self._capabilities)
+        requested = make_requests(sloped, self.logprobs([tokens for tokens, _ in sloped]), self._capabilities)
         adam = Adam(rate) if eps is None else replace(_plain(rate, eps), grad_clip_norm=max_norm)
         return _step(self._client, self._model, (each.examples for each in requested), adam)
 
@@ -371,21 +371,21 @@ class Request(NamedTuple):
     trained: int
 
 
-def requests_of(row: SlopedStep, new: Sequence[Tensor], capabilities: Capabilities) -> Iterator[Request]:
+def make_requests(sloped: SlopedStep, new: Sequence[Tensor], capabilities: Capabilities) -> Iterator[Request]:
     """Sequences whose gradients on the server add up to that of the step's loss, made as they are sent.
 
     new: logprobs of their trained tokens. A server that takes means divides by numbers that are only known here.
 
     Raises ServiceError: several requests are needed, and the server forgets the gradients of all but the last.
     """
-    parts = list(requests([len(tokens) for tokens, _ in row]))
+    parts = list(divide_into_requests([len(tokens) for tokens, _ in sloped]))
     if len(parts) > 1 and not capabilities.adds:
         message = f"the server forgets the gradients of all but the last of {len(parts)} requests that the step needs"
         raise ServiceError(message, hint="a smaller groups_per_step")
-    filled = [missing(len(tokens) for tokens, _ in row[part]) for part in parts]
-    total = len(row) + sum(filled)
+    filled = [missing(len(tokens) for tokens, _ in sloped[part]) for part in parts]
+    total = len(sloped) + sum(filled)
     for part, missed in zip(parts, filled, strict=True):
-        some = row[part]
+        some = sloped[part]
         of = len(some) + missed if capabilities.per_request else total
         examples = [
             _example(tokens, slope_S * (of if capabilities.per_row else 1), new_S, capabilities)

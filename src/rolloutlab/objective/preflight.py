@@ -26,6 +26,20 @@ WHY = {
     Reason.NO_ANSWER: "no answer of an assistant to learn",
     Reason.TRUNCATED: "the last answer was cut off at the token limit, and mask_truncated is on",
 }
+WHY_NOT = {
+    Reason.EQUAL_REWARDS: "all equal",
+    Reason.ALL_FAILED: "all failed",
+    Reason.ALL_PASSED: "all passed",
+    Reason.MEAN_REWARD: "the mean",
+    Reason.NO_LOGPROBS: "no logprobs",
+    Reason.TOO_LONG: "too long",
+    Reason.UNREADABLE: "unreadable",
+    Reason.NO_TURN_ADVANTAGE: "no difference",
+    Reason.BALANCED_AWAY: "balanced away",
+    Reason.NO_ANSWER: "no answer",
+    Reason.TRUNCATED: "cut off",
+}
+"""Why there is no advantage, in its place; `WHY` in a word or two."""
 
 _TURNS = 8
 """Turns that a report names."""

@@ -10,8 +10,9 @@ import torch
 class Threads:
     """All threads for sampling while no job runs, and half of them beside one; a job always has all.
 
-    Its own number never changes, as the bits of a result depend on it. torch has a number for each thread of Python
-    once it has computed, and new ones begin with what any thread has set last: so each sets its own before it computes.
+    A job's number never changes, since the bits of its result depend on it. torch has a number for each thread of
+    Python once it has computed, and new ones begin with what any thread has set last: so each sets its own before it
+    computes.
     """
 
     def __init__(self) -> None:

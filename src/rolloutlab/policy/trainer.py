@@ -97,7 +97,7 @@ def take_steps(
             callbacks.report("gradient_step", reported[-1])
             if progress and progress.due():
                 progress.write(State(read_adapter(model), _moments(optimizer, model)), reported)
-    optimizer.zero_grad()
+    optimizer.zero_grad()  # the model outlives the job, and would keep its gradients
     if steps and not forward.logprobs([steps[-1].sequences[0].tokens])[0].isfinite().all():
         raise TrainingError("the weights are no longer finite", hint="a lower learning_rate")
     return State(read_adapter(model), _moments(optimizer, model))

@@ -98,7 +98,7 @@ class SamplingConfig(BaseModel):
         """How many trajectories the group at `place` is to have."""
         return self.topped_up.get(place, self.n)
 
-    def grown(self, sizes: Mapping[int, int]) -> "SamplingConfig":
+    def grow(self, sizes: Mapping[int, int]) -> "SamplingConfig":
         """The same with groups that are to have more trajectories. sizes: how many, by group."""
         more = sum(size - self.size_of(place) for place, size in sizes.items())
         return self.model_copy(update={"topped_up": {**self.topped_up, **sizes}, "total": self.total + more})

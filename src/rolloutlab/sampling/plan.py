@@ -284,7 +284,7 @@ def resumed(
     groups = lab.groups(summary, unfinished=True)
     tools.check(label, _tools_of(summary, groups))
     check_environment(label, plan.env, source)
-    plan = plan.grown(sizes)
+    plan = plan.grow(sizes)
     rollouts = [r for i, group in enumerate(groups) for r in left(i, group, plan)]
     return SamplingRun(summary.name, plan, groups, rollouts, tools, begun=summary, source=source)
 

@@ -141,7 +141,7 @@ class Loop(ShownLive):
         """
         rounds = self.rounds
         columns = [*_COLUMNS, *(name for name in _FURTHER if any(getattr(one, name) is not None for one in rounds))]
-        options = render.varied(rounds)
+        options = render.find_varied(rounds)
         rows = [
             [*(getattr(one, column) for column in columns), *((one.options or {}).get(name) for name in options)]
             for one in rounds
@@ -272,15 +272,20 @@ def run_loop(
         for line in _rounds(loop, LoopPlan(steps, lab, rows, options, jobs, every, patience, parts)):
             live.update(loop, line)
     except BaseException as error:
-        following = _next(loop)
-        loop.ended = f"stopped by {type(error).__name__}"
-        if not isinstance(error, InputError | TypeError):  # those would stop the same call again
-            loop.ended += f"; the same call goes on, at round {following} or the next"
-        if isinstance(error, KeyboardInterrupt):
-            interrupted(error, "its rounds are kept", f"the same call goes on, at round {following} or the next")
+        loop.ended = _say_what_stopped(loop, error)
         live.update(loop, loop.ended)
         raise
     return loop
+
+
+def _say_what_stopped(loop: Loop, error: BaseException) -> str:
+    """Why a loop has ended, and how it goes on; an interrupt says so itself, too."""
+    goes_on = f"the same call goes on, at round {_next(loop)} or the next"
+    if isinstance(error, KeyboardInterrupt):
+        interrupted(error, "its rounds are kept", goes_on)
+    stopped = f"stopped by {type(error).__name__}"
+    # these would stop the same call again
+    return stopped if isinstance(error, InputError | TypeError) else f"{stopped}; {goes_on}"
 
 
 def _check_parts(over: Sequence[Row], held_out: Sequence[Row] | None) -> None:

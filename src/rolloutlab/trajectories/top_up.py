@@ -10,7 +10,7 @@ from typing import Any
 from rolloutlab.errors import InputError
 from rolloutlab.objective.advantages import Reason, TokenWeight
 from rolloutlab.objective.options import Options
-from rolloutlab.objective.preflight import count, preflight
+from rolloutlab.objective.preflight import WHY_NOT, count, preflight
 from rolloutlab.sampling.config import SamplingConfig
 from rolloutlab.sampling.programs.plan import sessions_to_resume
 from rolloutlab.store.lab import Lab
@@ -19,13 +19,13 @@ from rolloutlab.trajectories.collection import members_of
 
 FACTOR = 2.0
 """How many times as many completions a group may have as at first, where nothing else is said."""
-_WORDS = {
-    Reason.ALL_FAILED: "all failed",
-    Reason.ALL_PASSED: "all passed",
-    Reason.EQUAL_REWARDS: "equal rewards",
-    Reason.MEAN_REWARD: "at the mean",
-    Reason.NO_TURN_ADVANTAGE: "no turn differs",
-    Reason.TRUNCATED: "cut off",
+_MENDED = {
+    Reason.ALL_FAILED,
+    Reason.ALL_PASSED,
+    Reason.EQUAL_REWARDS,
+    Reason.MEAN_REWARD,
+    Reason.NO_TURN_ADVANTAGE,
+    Reason.TRUNCATED,
 }
 """Reasons why a group has nothing to learn that further completions may mend, and others do not."""
 _NAMED = 3
@@ -138,7 +138,7 @@ def top_up_groups(
         say(line)
 
 
-def first_sizes(lab: Lab, stored: StoredCollection, factor: float) -> dict[int, int]:
+def plan_first_sizes(lab: Lab, stored: StoredCollection, factor: float) -> dict[int, int]:
     """How many completions the groups of a collection are to have that a top-up would sample for first."""
     return _standing(lab, stored, Options()).sizes(factor)
 
@@ -151,7 +151,7 @@ def _standing(lab: Lab, stored: StoredCollection, options: Options) -> _Standing
     shares = preflight(members_of(groups), options).shares
     untrained = {place: share for place, share in enumerate(shares) if share and _reason_of(share)}
     reasons = {place: _reason_of(share) for place, share in untrained.items() if place not in waiting}
-    dead = {place: reason for place, reason in reasons.items() if reason in _WORDS}
+    dead = {place: reason for place, reason in reasons.items() if reason in _MENDED}
     scored = sum(map(len, shares))
     unscored = sum(waits(t) for group in groups for t in group.trajectories)
     return _Standing(groups, plan, dead, waiting, unscored, scored, len(reasons) - len(dead))
@@ -184,13 +184,13 @@ def _reason_of(share: Sequence[TokenWeight]) -> Reason | None:
     if any(each.reason is None for each in share):
         return None
     reasons = Counter(each.reason for each in share if each.reason)
-    others = Counter({reason: n for reason, n in reasons.items() if reason not in _WORDS})
+    others = Counter({reason: n for reason, n in reasons.items() if reason not in _MENDED})
     return (others or reasons).most_common(1)[0][0]
 
 
 def _of(standing: _Standing, dead: Mapping[int, Reason]) -> str:
     """`5 of 16 groups have nothing to learn (3 all failed, 2 all passed)`."""
-    reasons = ", ".join(f"{n:,} {_WORDS[reason]}" for reason, n in Counter(dead.values()).most_common())
+    reasons = ", ".join(f"{n:,} {WHY_NOT[reason]}" for reason, n in Counter(dead.values()).most_common())
     have = "has" if len(dead) == 1 else "have"
     return f"{len(dead):,} of {count(len(standing.groups), 'group')} {have} nothing to learn ({reasons})"
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from rolloutlab.api.wire.chat import Choice, MessageOrChoice
 from rolloutlab.api.wire.reasoning import reasoning_of
-from rolloutlab.objective.advantages import Reason, TokenWeight
-from rolloutlab.objective.preflight import Preflight, count
+from rolloutlab.objective.advantages import TokenWeight
+from rolloutlab.objective.preflight import WHY_NOT, Preflight, count
 from rolloutlab.objective.splits import split_note
 from rolloutlab.sanitize import escape_to_one_line
 from rolloutlab.store.models import Group, StoredTrajectory
@@ -27,20 +27,6 @@ _MAX_MESSAGES = _MAX_BRANCHES = 20
 _MAX_WIDTH = 100
 MAX_CHARS = 4_000
 """Characters of a text in the HTML."""
-WHY_NOT = {
-    Reason.EQUAL_REWARDS: "all equal",
-    Reason.ALL_FAILED: "all failed",
-    Reason.ALL_PASSED: "all passed",
-    Reason.MEAN_REWARD: "the mean",
-    Reason.NO_LOGPROBS: "no logprobs",
-    Reason.TOO_LONG: "too long",
-    Reason.UNREADABLE: "unreadable",
-    Reason.NO_TURN_ADVANTAGE: "no difference",
-    Reason.BALANCED_AWAY: "balanced away",
-    Reason.NO_ANSWER: "no answer",
-    Reason.TRUNCATED: "cut off",
-}
-"""Why there is no advantage, in its place; `rolloutlab.objective.preflight.WHY` in a word or two."""
 FLAGS = {
     "length": "cut off at the token limit",
     "content_filter": "stopped by a content filter",

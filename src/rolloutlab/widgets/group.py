@@ -12,11 +12,11 @@ from rolloutlab.api.wire.chat import Choice, MessageOrChoice, TokenLogprob
 from rolloutlab.api.wire.reasoning import reasoning_of
 from rolloutlab.api.wire.trajectories import ScoredHistories
 from rolloutlab.objective.advantages import TokenWeight
-from rolloutlab.objective.preflight import WHY
+from rolloutlab.objective.preflight import WHY, WHY_NOT
 from rolloutlab.objective.splits import split_note
 from rolloutlab.sanitize import escape_control_chars
 from rolloutlab.store.models import Group, StoredTrajectory, TrajectorySummary
-from rolloutlab.widgets.collection import WHY_NOT, flag_of, logs_of
+from rolloutlab.widgets.collection import flag_of, logs_of
 from rolloutlab.widgets.history_tree import history_tree
 
 TEXT_CHARS = 20_000

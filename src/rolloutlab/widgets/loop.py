@@ -42,7 +42,7 @@ def plot(name: str, rounds: Sequence[Round]) -> Plot:
     return Plot(_series(rounds), title=f"{name}: mean reward", x_label="round")
 
 
-def varied(rounds: Sequence[Round]) -> list[str]:
+def find_varied(rounds: Sequence[Round]) -> list[str]:
     """The options in which jobs of the rounds differ."""
     sent = [one.options for one in rounds if one.options is not None]
     names = dict.fromkeys(name for each in sent for name in each)
@@ -81,7 +81,7 @@ def html(heading: str, chart: Plot, rounds: Sequence[Round], changes: Sequence[s
     ]
     columns += [each for each in further if any(getattr(one, each[1]) is not None for one in rounds)]
     rows: list[list[Cell]] = [[_cell(getattr(one, name), form) for _, name, form in columns] for one in rounds]
-    names = varied(rounds)
+    names = find_varied(rounds)
     for row, one in zip(rows, rounds, strict=True):
         row += [_value(one.options[name]) if one.options and name in one.options else "" for name in names]
     table = html_table([*(heading for heading, _, _ in columns), *names], rows)
@@ -92,7 +92,7 @@ def html(heading: str, chart: Plot, rounds: Sequence[Round], changes: Sequence[s
 def _options(rounds: Sequence[Round]) -> list[str]:
     """Lines with the first and the last value of each option that differs."""
     lines = []
-    for name in varied(rounds):
+    for name in find_varied(rounds):
         values = [(one.number, one.options[name]) for one in rounds if one.options and name in one.options]
         (first, begun), (last, now) = values[0], values[-1]
         lines.append(f"{name}: {_value(begun)} in round {first}, {_value(now)} in round {last}")

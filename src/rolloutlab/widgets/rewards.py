@@ -7,10 +7,10 @@ from unicodedata import east_asian_width
 
 from rolloutlab.api.wire.chat import Choice
 from rolloutlab.objective.advantages import Reason
-from rolloutlab.objective.preflight import count
+from rolloutlab.objective.preflight import WHY_NOT, count
 from rolloutlab.sanitize import escape_control_chars, escape_to_one_line
 from rolloutlab.store.models import Edit, StoredTrajectory
-from rolloutlab.widgets.collection import WHY_NOT, reasoning, spoken
+from rolloutlab.widgets.collection import reasoning, spoken
 from rolloutlab.widgets.html import Cell, Html, Words, code, escape, html_table, paragraphs, title
 from rolloutlab.widgets.text import more, number, text_table
 

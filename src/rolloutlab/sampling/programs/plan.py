@@ -166,7 +166,7 @@ def programmed_again(
         raise InputError(message, hint=to_resume(label, str(plan.program), program.typed))
     if timeout is not None:
         plan = make_plan({**summary.plan, "timeout": timeout})
-    plan, groups = plan.grown(sizes), lab.groups(summary)
+    plan, groups = plan.grow(sizes), lab.groups(summary)
     there = {(place, t.position) for place, group in enumerate(groups) for t in group.trajectories}
     seats = [(place, i) for place in range(len(groups)) for i in range(plan.size_of(place)) if (place, i) not in there]
     return ProgramRun(summary.name, program, plan, groups, seats, summary)
