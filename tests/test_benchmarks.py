@@ -217,9 +217,10 @@ def test_the_benchmark_of_sampling_runs_at_its_smallest_size(smallest, practice_
         "PROMPTS": 4,
         "best": once,
         "mid_size": small_model,
+        "smollm2": lambda: "practice",
     }
     sampling = smallest("sampling", session=lambda: nullcontext(practice_lab), **sizes)
-    compared = {f"sampling_over_generate_{name}" for name in ("practice_2", "mid-size_2")}
+    compared = {f"sampling_over_generate_{name}" for name in ("practice_2", "mid-size_2", "smollm2_2")}
     kinds = {f"{name}_{kind}" for name in compared for kind in ("equal", "ragged")}
     assert printed(sampling.main()) == kinds | {"chat_beside_training_over_idle"}
 

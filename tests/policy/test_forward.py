@@ -72,7 +72,7 @@ def by_forward(forward, sequences):
     for batch in forward.batches(sequences):
         masks += batch.mask_B1LL is not None
         sizes = [sequences[i].trainable for i in batch.order]
-        for i, *both in zip(batch.order, *(t.split(sizes) for t in forward(batch)), strict=True):
+        for i, *both in zip(batch.order, *(t.split(sizes) for t in forward(batch)[:2]), strict=True):
             outputs[i] = both
     return outputs, masks
 

@@ -112,27 +112,49 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 
 
 def test_the_distance_of_a_job_is_computed_by_the_threads_of_its_steps(policy, start, monkeypatch):
-    threads, before_head = [], Forward._before_head
+    threads, states = [], Forward._states
 
     def noted(*values):
         threads.append(threading.current_thread().name.partition("_")[0])
-        return before_head(*values)
+        return states(*values)
 
-    monkeypatch.setattr(Forward, "_before_head", noted)
+    monkeypatch.setattr(Forward, "_states", noted)
     run(replace(policy, workers=2), start, as_job(large_groups(), groups_per_step=0))
-    assert len(threads) >= 4  # two batches, with the adapter and without
-    assert set(threads) == {"trainer"}
+    assert threads.count("trainer") >= 3  # two batches of the step, and those of it that are measured at checkpoint 0
+    assert len(threads) - threads.count("trainer") == 1  # whether the weights are finite, at the end
+
+
+def measured_distances(forward, sequences, pool):
+    """Of each sequence, in their order."""
+    found, states = {}, forward.states_of_base(sequences, range(len(sequences)), pool)
+    for batch in forward.batches(sequences):
+        counts = [sequences[i].trainable for i in batch.order]
+        distance_T = forward.divergence(forward(batch).state_TX, counts, [states.get(i) for i in batch.order])
+        found |= zip(batch.order, distance_T.split(counts), strict=True)
+    return [found[i] for i in range(len(sequences))]
 
 
 def test_the_distance_of_a_job_is_that_of_a_model_whose_head_is_not_last(policy, start, pool):
     whole = Forward(policy, moved := policy.lora_copy())
     write_adapter(moved, start.adapter)
     sequences = large_sequences(policy)
-    expected = whole.divergences(sequences, pool)
+    expected = measured_distances(whole, sequences, pool)
     whole._head = None
-    for mine, theirs in zip(expected, whole.divergences(sequences, pool), strict=True):
+    for mine, theirs in zip(expected, measured_distances(whole, sequences, pool), strict=True):
         assert torch.allclose(mine, theirs, rtol=1e-4, atol=1e-6)
-    assert whole.divergences([], pool) == []
+
+
+def test_the_distance_is_of_the_first_of_its_sample_where_all_would_be_too_much_to_keep(
+    policy, start, pool, monkeypatch
+):
+    forward = Forward(policy, moved := policy.lora_copy())
+    write_adapter(moved, start.adapter)
+    sequences = large_sequences(policy)
+    numbers = sum(each.trainable for each in sequences[:2]) * policy.base.config.hidden_size
+    for most, measured in ((numbers, 2), (numbers - 1, 1), (0, 1)):
+        monkeypatch.setattr("rolloutlab.policy.forward._MOST_STATES", most)
+        known = [not each.isnan().any() for each in measured_distances(forward, sequences, pool)]
+        assert known == [i < measured for i in range(len(sequences))]
 
 
 def large_sequences(policy):

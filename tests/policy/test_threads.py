@@ -1,6 +1,8 @@
 """Threads of torch: sampling has all while no job runs and half beside one; a job has all."""
 
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +10,7 @@ import pytest
 import torch
 
 from rolloutlab.engines.local import LocalEngine
+from rolloutlab.policy import threads
 from rolloutlab.policy.checkpoints import drafted, seal
 from rolloutlab.policy.decode import CompletionRequest
 from rolloutlab.policy.forward import Forward
@@ -88,3 +91,29 @@ def test_a_job_that_fails_gives_sampling_its_threads_back(engine, seen, tmp_path
         engine.train(source, draft, task, Callbacks(fails))
     engine.sample(None, [REQUEST]).result()
     assert set(seen) == {ALL}
+
+
+@pytest.mark.skipif(threads._openmp() is None, reason="another OpenMP than GNU's, whose helpers stay")
+def test_a_thread_that_is_idle_keeps_no_helpers():
+    """They would be more than the cores, and GNU's OpenMP would let none wait without sleeping."""
+    counts = []
+
+    def compute() -> None:
+        torch.set_num_threads(3)
+        torch.ones(1 << 20).exp()
+        counts.append(len(list(Path("/proc/self/task").iterdir())))
+        threads.end_helpers()
+        counts.append(len(list(Path("/proc/self/task").iterdir())))
+        assert torch.ones(1 << 20).exp().sum() > 1 << 21  # with new ones
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(compute).result()
+    assert counts[0] - counts[1] == 2
+
+
+def test_sampling_a_large_policy_leaves_no_helpers_behind(engine, monkeypatch):
+    ended = threading.Event()
+    monkeypatch.setattr("rolloutlab.policy.sampler.end_helpers", ended.set)
+    monkeypatch.setattr("rolloutlab.policy.model._SMALL", 0)
+    engine.sample(None, [REQUEST]).result()
+    assert ended.wait(10)

@@ -800,7 +800,6 @@ def test_no_more_batches_are_in_memory_than_workers_and_one(policy, start, worke
 
     monkeypatch.setattr(forward, "collate", collate)
     monkeypatch.setattr(StepProgress, "add", lambda *values: summed.append(1) or add(*values))
-    monkeypatch.setattr(Forward, "divergences", lambda *_: [])
     monkeypatch.setattr("rolloutlab.policy.trainer.sample", lambda *_: set())
     run(replace(policy, batch_tokens=64, workers=workers), start, as_job(large_groups(), groups_per_step=0))
     assert len(summed) > 20

@@ -18,7 +18,7 @@ from rolloutlab.policy.progress import Progress
 from rolloutlab.policy.sampler import Sampler, Watch
 from rolloutlab.policy.state import State, same_shapes, write_state
 from rolloutlab.policy.task import Callbacks, Task
-from rolloutlab.policy.threads import Threads
+from rolloutlab.policy.threads import Threads, end_helpers
 from rolloutlab.policy.token_sequence import TokenSequence
 from rolloutlab.policy.trainer import take_steps
 
@@ -43,7 +43,10 @@ class LocalInference:
     def logprobs(self, adapter: Adapter, sequences: Sequence[TokenSequence]) -> list[list[float]]:
         """As of `Engine`."""
         self._threads.take_for_sampling()
-        return self._scorer.logprobs(adapter, sequences)
+        try:
+            return self._scorer.logprobs(adapter, sequences)
+        finally:
+            end_helpers()
 
     def close(self) -> None:
         """Stop; unfinished futures are cancelled."""
@@ -84,6 +87,7 @@ class LocalEngine:
         self._threads = Threads()
         self._inference = LocalInference(policy, self.base, self._threads)
         self._model = policy.training_copy()
+        end_helpers()  # of loading
 
     def status(self) -> Mapping[str, str]:
         """See `Engine`."""

@@ -5,16 +5,94 @@ state of fixed size, which padding never enters.
 """
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer, LinearAttentionLayer
 
 from rolloutlab.errors import PolicyError
+
+_STATES = ("conv_states", "recurrent_states")
+ROOM = 32
+"""Positions that a layer makes room for when it has none left."""
+
+
+class AttentionLayer(DynamicLayer):  # type: ignore[no-untyped-call]
+    """Keys and values (B, heads, T, size) of all positions, with room for more behind them.
+
+    transformers' own layer copies all positions at each step: a fifth of the time of a step of 128 completions.
+
+    keys, values: views of the positions in use, of tensors with more. Every way to take rows makes new tensors, so none
+    is written to that another cache reads.
+    """
+
+    keys: Tensor
+    values: Tensor
+    _roomy: tuple[Tensor, Tensor] | None = None
+    _begin = 0
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Append positions; all keys and values."""
+        if not self.is_initialized or not self.keys.numel():  # a prompt, whose cache may be kept as it is
+            whole: tuple[Tensor, Tensor] = super().update(key_states, value_states, *args, **kwargs)
+            return whole
+        length, count = self.keys.shape[2], key_states.shape[2]
+        end = self._begin + length
+        if self._roomy is None or end + count > self._roomy[0].shape[2]:
+            self.take_parts([(self.keys, self.values)], length, count)
+            end = length
+        assert self._roomy
+        for roomy, states in zip(self._roomy, (key_states, value_states), strict=True):
+            roomy[:, :, end : end + count] = states
+        self._show(self._begin, length + count)
+        return self.keys, self.values
+
+    def take_parts(self, parts: Sequence[tuple[Tensor, Tensor]], length: int, count: int = 0) -> None:
+        """Hold the rows of all parts, padded on the left to `length` positions, with room for `count` and more."""
+        capacity = length + count + ROOM
+        self._roomy = (
+            _in_room([k for k, _ in parts], length, capacity),
+            _in_room([v for _, v in parts], length, capacity),
+        )
+        self._show(0, length)
+
+    def select(self, index_B: Tensor) -> None:
+        """Keep these rows, in this order; an index may be repeated."""
+        if self._roomy is None:
+            self.keys, self.values = self.keys[index_B], self.values[index_B]
+            return
+        keys, values = self._roomy
+        length = self.keys.shape[2]
+        self._roomy = keys[index_B], values[index_B]
+        self._show(self._begin, length)
+
+    def trim(self, unused: int) -> None:
+        """Drop the first positions."""
+        if self._roomy is None:
+            self.keys, self.values = self.keys[:, :, unused:], self.values[:, :, unused:]
+        else:
+            self._show(self._begin + unused, self.keys.shape[2] - unused)
+
+    def _show(self, begin: int, length: int) -> None:
+        assert self._roomy
+        self._begin = begin
+        self.keys, self.values = (roomy[:, :, begin : begin + length] for roomy in self._roomy)
+
+
+def _in_room(parts: Sequence[Tensor], length: int, capacity: int) -> Tensor:
+    """The rows of all parts in a tensor of so many positions, of which they end at `length`."""
+    _, heads, _, size = parts[0].shape
+    roomy = parts[0].new_empty(sum(map(len, parts)), heads, capacity, size)
+    first = 0
+    for part in parts:
+        before, last = length - part.shape[2], first + len(part)
+        roomy[first:last, :, :before] = 0  # masked, but a product with NaN would be NaN
+        roomy[first:last, :, before:length] = part
+        first = last
+    return roomy
 
 
 def empty_cache(model: Any) -> DynamicCache:
@@ -24,16 +102,25 @@ def empty_cache(model: Any) -> DynamicCache:
     """
     cache = DynamicCache(config=getattr(model, "config", None))
     if not any(isinstance(layer, LinearAttentionLayer) for layer in cache.layers):
-        return DynamicCache()
-    whole: Any = DynamicLayer
-    cache.layers = [whole() if type(each) is DynamicSlidingWindowLayer else each for each in cache.layers]
+        cache = DynamicCache()
+        cache.layer_class_to_replicate = AttentionLayer
+        return cache
+    whole: Any = AttentionLayer
+    attention = (DynamicLayer, DynamicSlidingWindowLayer)
+    cache.layers = [whole() if type(each) in attention else each for each in cache.layers]
     return cache
 
 
 def select(cache: DynamicCache, index_B: Tensor) -> None:
     """Keep these rows, in this order; an index may be repeated."""
-    for layer in cache.layers:
-        _apply(layer, lambda keys: keys[index_B], lambda state: state.index_select(0, index_B))
+    layers: list[Any] = cache.layers
+    for layer in layers:
+        if _is_attention(layer):
+            layer.select(index_B)
+            continue
+        for name in _STATES:
+            states = getattr(layer, name).items()
+            setattr(layer, name, {i: s if s is None else s.index_select(0, index_B) for i, s in states})
 
 
 def selected(cache: DynamicCache, index_B: Tensor) -> DynamicCache:
@@ -46,8 +133,10 @@ def selected(cache: DynamicCache, index_B: Tensor) -> DynamicCache:
 
 def trim(cache: DynamicCache, unused: int) -> None:
     """Drop the first positions."""
-    for layer in cache.layers:
-        _apply(layer, lambda keys: keys[:, :, unused:], lambda state: state)
+    layers: list[Any] = cache.layers
+    for layer in layers:
+        if _is_attention(layer):
+            layer.trim(unused)
 
 
 def joined(caches: Sequence[DynamicCache], length: int) -> DynamicCache:
@@ -60,33 +149,19 @@ def joined(caches: Sequence[DynamicCache], length: int) -> DynamicCache:
 def _joined(layers: Sequence[Any], length: int) -> Any:
     layer = copy.copy(layers[0])
     if all(_is_attention(each) for each in layers):
-        layer.keys = torch.cat([_left(each.keys, length) for each in layers])
-        layer.values = torch.cat([_left(each.values, length) for each in layers])
+        layer.take_parts([(each.keys, each.values) for each in layers], length)
         return layer
-    for name in ("conv_states", "recurrent_states"):
+    for name in _STATES:
         states = [getattr(each, name) for each in layers]
         first = states[0].items()
         setattr(layer, name, {i: s if s is None else torch.cat([each[i] for each in states]) for i, s in first})
     return layer
 
 
-def _apply(layer: Any, to_positions: Callable[[Tensor], Tensor], to_state: Callable[[Tensor], Tensor]) -> None:
-    if _is_attention(layer):
-        layer.keys, layer.values = to_positions(layer.keys), to_positions(layer.values)
-        return
-    for name in ("conv_states", "recurrent_states"):
-        setattr(layer, name, {i: s if s is None else to_state(s) for i, s in getattr(layer, name).items()})
-
-
 def _is_attention(layer: object) -> bool:
     """Whether a layer caches positions, not a state; PolicyError for unknown kinds of layers."""
-    if type(layer) is DynamicLayer and layer.keys is not None:
+    if type(layer) is AttentionLayer and layer.is_initialized:
         return True
     if type(layer) is LinearAttentionLayer:
         return False
     raise PolicyError(f"a policy with {type(layer).__name__} is not supported")
-
-
-def _left(states: Tensor, length: int) -> Tensor:
-    """Keys or values (B, heads, T, size) padded on the left."""
-    return pad(states, (0, 0, length - states.shape[2], 0))

@@ -3,11 +3,12 @@
 Axes: B, L, T as in `policy.packing`; D the hidden states; V the vocabulary.
 """
 
+import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
-from typing import Any
+from itertools import accumulate, islice
+from typing import Any, NamedTuple
 
 import torch
 from peft import PeftModel
@@ -23,6 +24,19 @@ from rolloutlab.policy.token_sequence import TokenSequence
 
 CHUNK = 1 << 22
 """Logits computed at a time: 16 MiB in fp32, and a few times that for intermediate results."""
+_MOST_STATES = 1 << 26
+"""Numbers of checkpoint 0 that are kept during a step: 256 MiB in fp32."""
+
+
+class Scored(NamedTuple):
+    """Of each trained token of a batch: its logprob, with gradients, and the entropy before it; in fp32, in nats.
+
+    state_TX: what the logits are computed of, without gradients: hidden states, or logits where the head is not last.
+    """
+
+    logprob_T: Tensor
+    entropy_T: Tensor
+    state_TX: Tensor
 
 
 class Forward:
@@ -50,6 +64,7 @@ class Forward:
         causal: Any = model.get_base_model()
         head = causal.get_output_embeddings()
         self._body = causal.base_model
+        self._vocabulary = policy.vocabulary
         self._head = head if policy.probe.head_is_last and type(head) is nn.Linear else None
 
     def batches(self, sequences: Sequence[TokenSequence]) -> Iterator[Batch]:
@@ -63,16 +78,14 @@ class Forward:
                 self._between_batches()
                 yield collate(batch, sequences, self._dtype)
 
-    def __call__(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Logprob of each trained token, with gradients, and entropy, without; in fp32, in nats."""
-        device = self._model.device
-        target_T, before_T = batch.target_T.to(device), batch.before_T.to(device)
+    def __call__(self, batch: Batch) -> Scored:
+        """The forward pass of a batch."""
+        target_T = batch.target_T.to(self._model.device)
+        state_TX = self._states(batch)
         if self._head is None:
-            logits_BLV = self._model(**batch.read(device), use_cache=False).logits
-            return _logprob_and_entropy(_rows(logits_BLV, before_T), target_T)
-        hidden_TD = _rows(self._body(**batch.read(device), use_cache=False).last_hidden_state, before_T)
-        outputs: tuple[Tensor, Tensor] = _Head.apply(hidden_TD, self._head, target_T, self._chunk)  # type: ignore[no-untyped-call]
-        return outputs
+            return Scored(*_logprob_and_entropy(state_TX, target_T), state_TX.detach())
+        logprob_T, entropy_T = _Head.apply(state_TX, self._head, target_T, self._chunk)  # type: ignore[no-untyped-call]
+        return Scored(logprob_T, entropy_T, state_TX.detach())
 
     @torch.no_grad()
     def logprobs(self, sequences: Sequence[TokenSequence]) -> list[Tensor]:
@@ -86,39 +99,54 @@ class Forward:
                 scored[i] = scored_T
         return self._share.sums(scored) if scored else []
 
-    def divergences(self, sequences: Sequence[TokenSequence], pool: ThreadPoolExecutor) -> list[Tensor]:
-        """KL divergence (model || model without its adapter) before each trained token, over the whole vocabulary.
+    def states_of_base(
+        self, sequences: Sequence[TokenSequence], measured: Sequence[int], pool: ThreadPoolExecutor
+    ) -> dict[int, Tensor]:
+        """`Scored.state_TX` of the measured sequences without the adapter, which is checkpoint 0; of the share's.
 
-        It needs no sampled token: a single one, of which checkpoint 0 is much surer, would rule an estimate by these.
-        pool: its threads share the batches, as those of a step.
+        Of the first ones alone, where all would be too many numbers to keep.
         """
-        measured = [torch.zeros(sequence.trainable) for sequence in sequences]
-        remaining = self.batches(sequences)
-        while some := list(islice(remaining, self._parts)):
-            after = list(pool.map(self._before_head, some))
-            with self._model.disable_adapter():  # of all threads
-                before = list(pool.map(self._before_head, some))
-            for batch, divergence_T in zip(some, pool.map(self._divergence, after, before), strict=True):
-                parts = torch.split(divergence_T, [sequences[i].trainable for i in batch.order])
-                for i, part_T in zip(batch.order, parts, strict=True):
-                    measured[i] = part_T
-        return self._share.sums(measured) if measured else []
+        size = self._head.in_features if self._head else self._vocabulary
+        so_far = accumulate(sequences[i].trainable * size for i in measured)
+        few = {i for i, total in zip(measured, so_far, strict=True) if total <= _MOST_STATES} or {*measured[:1]}
+        own = [i for part in self._share.of(parts(sequences, self._parts)) for i in part if i in few]
+        some = [sequences[i] for i in own]
+        states: dict[int, Tensor] = {}
+        remaining = batches(bundles(some, self._limit, self._probe.shares), 2 * self._limit)
+        with self._model.disable_adapter():  # of all threads
+            while bundled := list(islice(remaining, self._parts)):
+                self._between_batches()
+                batched = [collate(each, some, self._dtype) for each in bundled]
+                for batch, state_TX in zip(batched, pool.map(torch.no_grad()(self._states), batched), strict=True):
+                    counts = [some[i].trainable for i in batch.order]
+                    states |= {own[i]: each for i, each in zip(batch.order, torch.split(state_TX, counts), strict=True)}
+        return states
 
     @torch.no_grad()
-    def _before_head(self, batch: Batch) -> Tensor:
-        """What the logits of trained tokens are computed of, or these themselves where the head is not last."""
+    def divergence(self, state_TX: Tensor, counts: Sequence[int], base: Sequence[Tensor | None]) -> Tensor:
+        """KL divergence (model || checkpoint 0) before each trained token of a batch, over the whole vocabulary.
+
+        It needs no sampled token: a single one, of which checkpoint 0 is much surer, would rule an estimate by these.
+
+        counts: tokens of each sequence. base: its states under checkpoint 0; NaN where there are none.
+        """
+        pairs = zip(torch.split(state_TX, list(counts)), base, strict=True)
+        return torch.cat([self._divergence(*pair) for pair in pairs])
+
+    def _states(self, batch: Batch) -> Tensor:
+        """Hidden states before the trained tokens, or the logits where the head is not last."""
         device = self._model.device
         read, before_T = batch.read(device), batch.before_T.to(device)
         if self._head is None:
             return _rows(self._model(**read, use_cache=False).logits, before_T)
         return _rows(self._body(**read, use_cache=False).last_hidden_state, before_T)
 
-    @torch.no_grad()
-    def _divergence(self, after_TX: Tensor, before_TX: Tensor) -> Tensor:
-        """The divergences on the CPU, of what `_before_head` gives with the adapter and without."""
+    def _divergence(self, after_TX: Tensor, before_TX: Tensor | None) -> Tensor:
+        if before_TX is None:
+            return after_TX.new_full((len(after_TX),), math.nan, dtype=torch.float)
         size = max(1, self._chunk // (self._head.out_features if self._head else after_TX.shape[1]))
         pairs = zip(torch.split(after_TX, size), torch.split(before_TX, size), strict=True)
-        return torch.cat([self._divergence_of_some(*pair) for pair in pairs]).cpu()
+        return torch.cat([self._divergence_of_some(*pair) for pair in pairs])
 
     def _divergence_of_some(self, after_CX: Tensor, before_CX: Tensor) -> Tensor:
         after_CV, before_CV = (

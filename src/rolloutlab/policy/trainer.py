@@ -28,13 +28,14 @@ from rolloutlab.policy.share import WHOLE, Share
 from rolloutlab.policy.state import State
 from rolloutlab.policy.steps import Step, recorded, tokens_of, with_logprobs
 from rolloutlab.policy.task import Callbacks, StepProgress, Task
+from rolloutlab.policy.threads import end_helpers
 from rolloutlab.policy.token_sequence import TokenSequence
 from rolloutlab.policy.whole_step import WholeStep, whole_step
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-_STATISTICS = 9
-"""Numbers of each trained token that `metrics_of` takes."""
+_STATISTICS = 10
+"""Numbers of each trained token: those that `metrics_of` takes, and the divergence from checkpoint 0."""
 
 
 def take_steps(
@@ -169,13 +170,13 @@ def _optimizer_step(
     """
     parameters: list[nn.Parameter] = [p for group in optimizer.param_groups for p in group["params"]]
     begin = list(accumulate((s.tokens.trainable for s in step.sequences), initial=0))
-
-    divergence_T = _divergences(forward, step, pool)
     whole = _whole_step(forward, step, options, loss) if loss or options.kl_penalty_coef > 0 else None
+    end_helpers()  # of this thread, which waits for those of the pool from here on
+    base = forward.states_of_base(step.tokens, [i for i, s in enumerate(step.sequences) if s.measured], pool)
 
     def loss_and_gradients(batch: Batch) -> tuple[float, tuple[Tensor, ...], Tensor, list[int]]:
         part = [step.sequences[i] for i in batch.order]
-        new_T, entropy_T = forward(batch)
+        new_T, entropy_T, state_TX = forward(batch)
         tokens = tokens_of(part, new_T.device)
         if whole:
             result = whole.part(new_T, batch.order)
@@ -184,6 +185,8 @@ def _optimizer_step(
         gradients = torch.autograd.grad(result.loss, parameters, allow_unused=True, materialize_grads=True)
         statistics = [new_T.detach(), tokens.old_T, entropy_T, result.ratio_T, result.clipped_T, result.masked_T]
         statistics += [tokens.base_T, tokens.reference_T, tokens.sampled_T]
+        counts = [s.tokens.trainable for s in part]
+        statistics += [forward.divergence(state_TX, counts, [base.get(i) for i in batch.order])]
         return float(result.loss.detach()), gradients, torch.stack(statistics), batch.order
 
     sums = [torch.zeros_like(p, dtype=_wide(p.device)) for p in parameters]
@@ -203,7 +206,8 @@ def _optimizer_step(
     if norm.isfinite():
         optimizer.step()
     loss_of_step = whole.result.loss.detach() if whole else total_1
-    metrics = {"loss": float(loss_of_step), "grad_norm": float(norm), **metrics_of(*step_ST)}
+    *of_metrics, divergence_T = step_ST
+    metrics = {"loss": float(loss_of_step), "grad_norm": float(norm), **metrics_of(*of_metrics)}
     return metrics if divergence_T.isnan().all() else metrics | {"kl_base": float(divergence_T.nanmean())}
 
 
@@ -227,14 +231,6 @@ def _in_order(
 def _logprobs(tokens: TokenSequence) -> list[float]:
     """The recorded logprobs of the trained tokens."""
     return [p for p, trained in zip(tokens.logprobs, tokens.trained, strict=True) if trained]
-
-
-def _divergences(forward: Forward, step: Step, pool: ThreadPoolExecutor) -> Tensor:
-    """The divergence from checkpoint 0 before each trained token of a step; NaN where it is not in the sample."""
-    measured = iter(forward.divergences([s.tokens for s in step.sequences if s.measured], pool))
-    unknown = [torch.full((s.tokens.trainable,), math.nan) for s in step.sequences]
-    pairs = zip(step.sequences, unknown, strict=True)
-    return torch.cat([next(measured) if s.measured else nan_T for s, nan_T in pairs])
 
 
 def _wide(device: torch.device) -> torch.dtype:
