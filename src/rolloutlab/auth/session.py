@@ -1,6 +1,7 @@
 """OAuth sessions of a notebook, one per server: token, renewal, step-up, sign-in, sign-out."""
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -23,6 +24,10 @@ _MAX_STEP_UPS = 2  # prompts for more scopes per operation that is still refused
 _MAX_RENEWALS = 2  # tokens of one operation refused in a row before no new one is requested
 _PERMANENT = {"invalid_grant", "invalid_client", "unauthorized_client"}
 """Error codes that no retry helps against (RFC 6749, 5.2)."""
+_LOOKS = 0.1
+"""Seconds between two looks for a sign-in in another kernel: with hundreds of requests under way, each look at the disk
+lets other threads of Python go first.
+"""
 
 
 @dataclass(frozen=True)
@@ -58,6 +63,7 @@ class OAuthSession:
         self._prompt_lock = LoopLock()  # held while a person is asked, which may take minutes
         self._grant_lock = LoopLock()  # held while the grant changes
         self._grant: Grant | None = None
+        self._looked = -math.inf  # when the store was read last
         self._challenge: Challenge | None = None
         self._attempts: dict[str, int] = {}
         self._renewals: set[asyncio.Task[Grant]] = set()
@@ -149,10 +155,12 @@ class OAuthSession:
                 return False
 
     def _known(self) -> Grant | None:
-        return self._grant or self._reload()
+        if self._grant is None and time.monotonic() - self._looked >= _LOOKS:
+            return self._reload()
+        return self._grant
 
     def _reload(self) -> Grant | None:
-        self._grant = self._store.read(self.server)
+        self._grant, self._looked = self._store.read(self.server), time.monotonic()
         return self._grant
 
     def _forget(self) -> None:
