@@ -90,7 +90,7 @@ def ours(name: str, groups: int, words: int, tokens: int) -> tuple[float, dict[s
     policy = load_policy(name)
     limit_threads(policy)
     job, rows = sampled(policy, groups, words, tokens)
-    model, start = policy.lora_copy(), State(read_adapter(policy.lora_copy()), {})
+    model, start = policy.training_copy(), State(read_adapter(policy.lora_copy()), {})
     return min(_timed(policy, model, start, job) for _ in range(REPEATS)), rows
 
 

@@ -100,5 +100,13 @@ def test_everyone_who_works_gets_about_as_many_tokens(workers):
     assert all(sum(len(group[i]) for i in part) <= total / workers + 35 for part in packed)
 
 
+def test_a_border_cuts_no_few_members_off_a_group():
+    groups = [[sequence(5, 4, first) for _ in range(8)] for first in (1, 2, 3)]
+    shorter = [sequence(5, 2, 4) for _ in range(8)]
+    four = [*groups[0], *groups[1], *groups[2], *shorter]  # of whose tokens half is reached within the second group
+    assert [len(part) for part in parts(four, 2)] == [16, 16]
+    assert [len(part) for part in parts(groups[0], 2)] == [4, 4]  # one group alone is divided
+
+
 def test_there_are_no_parts_of_nothing():
     assert parts([], 2) == []

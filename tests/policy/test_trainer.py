@@ -519,7 +519,7 @@ def test_in_bf16_fresh_data_has_a_mean_ratio_near_1_at_the_first_step(tiny_polic
 
 
 def test_gradient_checkpointing_computes_layers_again_and_changes_no_result(policy, start):
-    plain_state, plain_events = run(policy, start, small_job())
+    plain_state, plain_events = run(policy, start, small_job(), model=policy.training_copy())
     model = replace(policy, gradient_checkpointing=True).training_copy()
     passes = 0
 

@@ -36,6 +36,7 @@ from rolloutlab.policy.base import Base
 from rolloutlab.policy.capabilities import Probe
 from rolloutlab.policy.decode import CompletionRequest, Decoder
 from rolloutlab.policy.gguf import Note, notes_of
+from rolloutlab.policy.lora_linear import fuse_lora
 from rolloutlab.policy.rendering import Renderer
 from rolloutlab.policy.source import source_of
 from rolloutlab.policy.template_date import DATE, prints_date
@@ -102,6 +103,7 @@ class Policy:
         dropout, under which the first ratio would not be 1.
         """
         model = self.lora_copy()
+        fuse_lora(model)
         if self.gradient_checkpointing:
             for layer in _checkpointed_layers(model):
                 layer.forward = partial(checkpoint, layer.forward, use_reentrant=False, preserve_rng_state=False)
