@@ -131,8 +131,8 @@ def main() -> int:
             over_raw.append(mine.rate / bare.rate)
     return conclude(
         [
-            Goal("rollouts_over_openai_sdk", statistics.median(over_sdk), ">=", 3),
-            Goal("rollouts_over_aiohttp", statistics.median(over_raw), ">=", 0.5),
+            Goal("rollouts_over_openai_sdk", statistics.median(over_sdk), ">=", 4.5),
+            Goal("rollouts_over_aiohttp", statistics.median(over_raw), ">=", 0.6),
         ]
     )
 

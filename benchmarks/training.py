@@ -1,8 +1,8 @@
 """Training: this trainer against one optimiser step of TRL's GRPOTrainer on the same completions, model and LoRA.
 
-Timed on both sides is forward, backward, clipping and optimiser, with logprobs recorded at sampling. Ours takes a step
-per row of a bounded number of tokens, TRL one step on everything, which is the cheaper way to count; TRL's best of its
-thread counts and batch sizes is compared.
+Timed on both sides is one step on everything: forward, backward, clipping and optimiser, with logprobs recorded at
+sampling. Ours also measures the distance from checkpoint 0 on a sample. TRL's best of its thread counts and batch sizes
+is compared.
 """
 
 import json
@@ -21,6 +21,7 @@ from measure import ROOT, THREADS, alone, peer_python
 from models import mid_size
 
 from rolloutlab.api.wire.chat import UserMessage
+from rolloutlab.api.wire.training import ExperimentalTrainingConfig
 from rolloutlab.api.wire.trajectories import Trajectory
 from rolloutlab.policy.decode import CompletionRequest
 from rolloutlab.policy.model import Policy, base_of, limit_threads, load_policy, read_adapter
@@ -31,6 +32,7 @@ from rolloutlab.policy.task import Callbacks, read_task
 from rolloutlab.policy.trainer import take_steps
 
 REPEATS = 3
+ONE_STEP = ExperimentalTrainingConfig(groups_per_step=0)
 SHAPES = ((16, 4, 16), (8, 40, 32))
 """Groups of the practice policy, words of their prompts, tokens of their completions."""
 MID_SHAPES = ((1, 40, 60),)
@@ -97,7 +99,7 @@ def ours(name: str, groups: int, words: int, tokens: int) -> tuple[float, dict[s
 def _timed(policy: Policy, model: Any, start: State, job: Groups) -> float:
     moments: list[float] = []
     callbacks = Callbacks(lambda *_: moments.append(time.perf_counter()), progress_seconds=math.inf)
-    take_steps(policy, model, start, read_task(base_of(policy), job, None, 0, callbacks), callbacks)
+    take_steps(policy, model, start, read_task(base_of(policy), job, ONE_STEP, 0, callbacks), callbacks)
     return moments[-1] - moments[1]  # from the preflight to the last step
 
 
