@@ -16,14 +16,14 @@ from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer, Li
 from rolloutlab.errors import PolicyError
 
 _STATES = ("conv_states", "recurrent_states")
-ROOM = 32
-"""Positions that a layer makes room for when it has none left."""
+_ROOM = 32
+"""Positions that a layer makes room for when it has none left; the sampler's limit does not count them."""
 
 
 class AttentionLayer(DynamicLayer):  # type: ignore[no-untyped-call]
     """Keys and values (B, heads, T, size) of all positions, with room for more behind them.
 
-    transformers' own layer copies all positions at each step: a fifth of the time of a step of 128 completions.
+    transformers' own layer copies all positions at each step: 3 % of one of 64 completions of a 50M policy.
 
     keys, values: views of the positions in use, of tensors with more. Every way to take rows makes new tensors, so none
     is written to that another cache reads.
@@ -52,7 +52,7 @@ class AttentionLayer(DynamicLayer):  # type: ignore[no-untyped-call]
 
     def take_parts(self, parts: Sequence[tuple[Tensor, Tensor]], length: int, count: int = 0) -> None:
         """Hold the rows of all parts, padded on the left to `length` positions, with room for `count` and more."""
-        capacity = length + count + ROOM
+        capacity = length + count + _ROOM
         self._roomy = (
             _in_room([k for k, _ in parts], length, capacity),
             _in_room([v for _, v in parts], length, capacity),

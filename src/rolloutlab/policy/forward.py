@@ -110,6 +110,8 @@ class Forward:
         so_far = accumulate(sequences[i].trainable * size for i in measured)
         few = {i for i, total in zip(measured, so_far, strict=True) if total <= _MOST_STATES} or {*measured[:1]}
         own = [i for part in self._share.of(parts(sequences, self._parts)) for i in part if i in few]
+        if not own:
+            return {}
         some = [sequences[i] for i in own]
         states: dict[int, Tensor] = {}
         remaining = batches(bundles(some, self._limit, self._probe.shares), 2 * self._limit)

@@ -1,7 +1,7 @@
 """Logprobs under a reference: checkpoint 0, which is the policy without its adapter, or another checkpoint.
 
-They serve the penalty of `kl_penalty_coef`, and a report of how far a model has moved. The report needs two more
-forward passes, so it is of a bounded sample.
+They serve the penalty of `kl_penalty_coef`, and a report of how far a model has moved. The report needs another
+forward pass, and the logits of both, so it is of a bounded sample.
 """
 
 from collections.abc import Sequence

@@ -10,6 +10,9 @@ from typing import Any
 
 import torch
 
+_SOFT = 1
+"""The kind of pause after which nothing is forgotten but threads (OpenMP 5.0, section 3.6)."""
+
 
 class Threads:
     """All threads for sampling while no job runs, and half of them beside one; a job always has all.
@@ -55,10 +58,6 @@ def end_helpers() -> None:
     """
     if (library := _openmp()) is not None:
         library.omp_pause_resource_all(_SOFT)
-
-
-_SOFT = 1
-"""The kind of pause after which nothing is forgotten but threads (OpenMP 5.0, section 3.6)."""
 
 
 @cache
