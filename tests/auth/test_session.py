@@ -540,6 +540,29 @@ def test_two_kernels_that_share_a_grant_do_not_end_each_others_refresh_token(wor
     assert world.seen["/token"] == 21
 
 
+def test_requests_without_a_sign_in_look_rarely_for_one_of_another_kernel_and_use_it(
+    world, person, tmp_path, monkeypatch
+):
+    looks = []
+
+    class Store(FileStore):
+        def read(self, server):
+            looks.append(server)
+            return super().read(server)
+
+    here, there = OAuthSession(world.url, person, FileStore(tmp_path)), OAuthSession(world.url, person, Store(tmp_path))
+
+    async def story():
+        monkeypatch.setattr("rolloutlab.auth.session._LOOKS", 3600)
+        assert {await there.token() for _ in range(100)} == {None}
+        assert len(looks) == 1
+        await here.sign_in()
+        monkeypatch.setattr("rolloutlab.auth.session._LOOKS", 0)
+        assert await there.token() == await here.token() is not None
+
+    asyncio.run(story())
+
+
 def test_a_kernel_that_was_signed_out_by_another_says_so(world, person, clock, tmp_path):
     here, there = (
         OAuthSession(world.url, person, FileStore(tmp_path / "kept"), now=lambda: clock[0]) for _ in range(2)
