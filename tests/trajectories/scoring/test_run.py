@@ -332,6 +332,31 @@ def test_after_an_interrupt_of_a_blocked_loop_the_next_run_has_a_new_one(lab, co
     assert calls == ["a0"]
 
 
+def test_an_interrupt_while_the_thread_of_the_run_starts_ends_the_run(lab, collect, rewards, monkeypatch):
+    collect(5, 8)
+    calls: list[str] = []
+    start = threading.Thread.start
+
+    def start_slowly(thread: threading.Thread) -> None:
+        start(thread)
+        if thread.name == "rolloutlab-scoring":
+            threading.Event().wait(PATIENCE)
+
+    async def interrupts(trajectory):
+        calls.append(trajectory.name)
+        if len(calls) == 1:
+            interrupt()
+        await asyncio.sleep(0.01)
+        return 1.0
+
+    monkeypatch.setattr(threading.Thread, "start", start_slowly)
+    with pytest.raises(KeyboardInterrupt):
+        lab.reward("capitals", interrupts, concurrency=1)
+    assert calls == [f"capitals/0/{i}" for i in range(len(calls))]
+    assert rewards() == [1.0] * len(calls) + [None] * (40 - len(calls))
+    assert len(calls) < 40
+
+
 def stop() -> None:
     asyncio.get_running_loop().stop()
 

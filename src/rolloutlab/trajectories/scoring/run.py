@@ -122,8 +122,8 @@ class ScoringRun:
         Raises:
             What `store` raises; RolloutlabError for an argument that is wrong for all trajectories.
         """
-        threading.Thread(target=self._run, name="rolloutlab-scoring", daemon=True).start()
-        try:
+        try:  # an interrupt may come as soon as the thread makes its first call, before `start` returns
+            threading.Thread(target=self._run, name="rolloutlab-scoring", daemon=True).start()
             while not self._ended.is_set():
                 if self._workers.in_caller:
                     self._workers.serve(_POLL)
