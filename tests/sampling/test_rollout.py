@@ -85,7 +85,9 @@ def play(lab):
 
     def run(work: SamplingRun, answer: Answer = echo, concurrency: int = 4) -> tuple[Scripted, TrajectoryWriter]:
         service, arrivals = Scripted(answer), TrajectoryWriter(lab, work)
-        player = RolloutRunner(work.plan, work.groups, service.complete, work.tools, arrivals.take, arrivals.fail)
+        player = RolloutRunner(
+            work.plan, work.groups, service.complete, work.tools, arrivals.prepare, arrivals.take, arrivals.fail
+        )
         with closing(arrivals):
             asyncio.run(player.play(work.rollouts, concurrency))
         return service, arrivals
@@ -335,7 +337,14 @@ def play_unsteady(lab):
         work = new("user: {{c}}", over=[{"c": i} for i in range(12)], n=1)
         arrivals = TrajectoryWriter(lab, work)
         player = RolloutRunner(
-            work.plan, work.groups, service.complete, work.tools, arrivals.take, arrivals.fail, retries
+            work.plan,
+            work.groups,
+            service.complete,
+            work.tools,
+            arrivals.prepare,
+            arrivals.take,
+            arrivals.fail,
+            retries,
         )
         with closing(arrivals):
             asyncio.run(player.play(work.rollouts, concurrency=4))
@@ -385,7 +394,7 @@ def test_answers_that_come_together_are_stored_together_and_count_once_they_are(
 
     work = new(over=[{"c": i} for i in range(40)], n=1)
     arrivals = TrajectoryWriter(lab, work)
-    player = RolloutRunner(work.plan, work.groups, answer, work.tools, take, arrivals.fail)
+    player = RolloutRunner(work.plan, work.groups, answer, work.tools, arrivals.prepare, take, arrivals.fail)
     asyncio.run(player.play(work.rollouts, concurrency=8))
     assert (arrivals.done, sum(together), lab.collection("capitals").trajectories) == (40, 40, 40)
     assert len(together) < 40
@@ -399,7 +408,8 @@ def test_what_cannot_be_stored_ends_it(lab):
         raise LabError("the disk is full")
 
     work = new()
-    player = RolloutRunner(work.plan, work.groups, answer, work.tools, take, TrajectoryWriter(lab, work).fail)
+    writer = TrajectoryWriter(lab, work)
+    player = RolloutRunner(work.plan, work.groups, answer, work.tools, writer.prepare, take, writer.fail)
     with pytest.raises(LabError):
         asyncio.run(player.play(work.rollouts, concurrency=2))
 

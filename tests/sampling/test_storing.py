@@ -11,9 +11,9 @@ from rolloutlab.api.wire.chat import ChatCompletion, ChatRequest
 from rolloutlab.errors import LabError
 from rolloutlab.sampling import rollout
 from rolloutlab.sampling.plan import sampled
-from rolloutlab.sampling.rollout import Answered, RolloutRunner
+from rolloutlab.sampling.rollout import RolloutRunner
 from rolloutlab.sampling.tools import Tools
-from rolloutlab.sampling.writer import TrajectoryWriter
+from rolloutlab.sampling.writer import PreparedAnswer, TrajectoryWriter
 from rolloutlab.store.lab import Lab
 
 CHOICE = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "Paris"}}
@@ -49,7 +49,7 @@ class Slow:
         await asyncio.sleep(0)
         return COMPLETION
 
-    def take(self, answers: Sequence[Answered]) -> None:
+    def take(self, answers: Sequence[PreparedAnswer]) -> None:
         assert self._enough.wait(20), "no request was sent while the disk was waited for"
         self.threads.add(threading.get_ident())
         self.batches.append(len(answers))
@@ -57,7 +57,13 @@ class Slow:
 
     def play(self, concurrency: int) -> None:
         player = RolloutRunner(
-            self.work.plan, self.work.groups, self.complete, self.work.tools, self.take, self.arrivals.fail
+            self.work.plan,
+            self.work.groups,
+            self.complete,
+            self.work.tools,
+            self.arrivals.prepare,
+            self.take,
+            self.arrivals.fail,
         )
         try:
             asyncio.run(player.play(self.work.rollouts, concurrency))
@@ -119,7 +125,7 @@ def test_a_collection_that_comes_to_be_after_the_end_of_its_sampling_is_let_go(l
     with arrivals.under_way():
         pass
     [rollout] = work.rollouts
-    arrivals.take([([rollout], None)])
+    arrivals.take([arrivals.prepare([rollout], None)])
     held = lab.lock_for_sampling(lab.collection("capitals"))
     assert held.is_locked
     held.release()

@@ -261,7 +261,8 @@ def _object(body: Any) -> Any:
 
 
 def _options(address: Address, request: ChatRequest) -> dict[str, Any]:
-    named = request.model_copy(update={"model": chat_name(address, request.model)})
+    name = chat_name(address, request.model)
+    named = request if name == request.model else request.model_copy(update={"model": name})
     options = {"token": address.token, "headers": address.headers, "content": named.to_json(), "timeout": TIMEOUT}
     return {"url": f"{address.inference_base_url}/chat/completions", **options}
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from rolloutlab.api.http.retries import Retries
 from rolloutlab.api.wire.chat import (
@@ -39,13 +39,12 @@ _MAX_FAILURES = 8  # failed requests before the first success, after which the r
 _MAX_UNSTORED = 1024
 """Completions waiting to be stored before requests pause, so that a slow disk does not fill the memory."""
 
-_GC_THRESHOLD = 500_000
-"""Objects between garbage collections while sampling. The tokens of two completions reach Python's 700, and those that
-wait to be stored while 512 requests are under way 50,000: to look took 0.3 s for 1,000 completions.
-"""
+_GC_THRESHOLD = 50_000
+"""Objects between garbage collections while sampling; Python's 700 are reached by two completions' tokens."""
 
-Answered = tuple[Sequence["Rollout"], ChatCompletion | None]
-"""Conversations of one group after one completion, and the completion; None where the service refused it."""
+T = TypeVar("T")
+Prepare = Callable[[Sequence["Rollout"], ChatCompletion | None], T]
+"""What is stored of conversations of one group after one completion, which is None where the service refused it."""
 
 
 @dataclass(frozen=True)
@@ -119,12 +118,13 @@ def messages_of(rollout: Rollout, group: Group | NewGroup) -> list[Message]:
     return [*group.prompt, *map(as_message, rollout.items)]
 
 
-class RolloutRunner:
+class RolloutRunner(Generic[T]):
     """Runs rollouts with concurrent requests.
 
-    taken: receives completions as they arrive, in batches; called in a thread, so that requests continue while it
-    writes to the disk. failed: receives a rollout and the error of its request; the others continue. retries: for an
-    outage of the service. episodes: plays the environments, where the plan has one.
+    prepare: called with each completion as it arrives; what it returns waits for the disk. taken: receives that in
+    batches; called in a thread, so that requests continue while it writes. failed: receives a rollout and the error of
+    its request; the others continue. retries: for an outage of the service. episodes: plays the environments, where
+    the plan has one.
     """
 
     def __init__(
@@ -133,7 +133,8 @@ class RolloutRunner:
         groups: Sequence[Group | NewGroup],
         complete: Complete,
         tools: Tools,
-        taken: Callable[[Sequence[Answered]], None],
+        prepare: Prepare[T],
+        taken: Callable[[Sequence[T]], None],
         failed: Callable[[Rollout, ServiceError], None],
         retries: Retries | None = None,
         episodes: "Episodes | None" = None,
@@ -144,7 +145,8 @@ class RolloutRunner:
         self._outage = Outage(complete, retries)
         self._tools = tools
         self._failed = failed
-        self._answered = Batches[Answered](taken)
+        self._prepare = prepare
+        self._answered = Batches[T](taken)
         self._came = asyncio.Event()
         self._room = asyncio.Event()
         self._room.set()
@@ -198,7 +200,7 @@ class RolloutRunner:
             await self._answered.flush()
 
     def _has_come(self, rollouts: Sequence[Rollout], completion: ChatCompletion | None) -> None:
-        self._answered.add((rollouts, completion))
+        self._answered.add(self._prepare(rollouts, completion))
         self._came.set()
         if len(self._answered) >= _MAX_UNSTORED:
             self._room.clear()

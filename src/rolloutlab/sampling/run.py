@@ -11,9 +11,9 @@ from rolloutlab.errors import BudgetError, InputError, interrupted
 from rolloutlab.sampling.earlier_tokens import EarlierTokens
 from rolloutlab.sampling.metering import Meter
 from rolloutlab.sampling.plan import SamplingRun
-from rolloutlab.sampling.rollout import Answered, RolloutRunner
+from rolloutlab.sampling.rollout import RolloutRunner
 from rolloutlab.sampling.sending import sender
-from rolloutlab.sampling.writer import TrajectoryWriter
+from rolloutlab.sampling.writer import PreparedAnswer, TrajectoryWriter
 from rolloutlab.settings import Address
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import StoredCollection
@@ -97,7 +97,7 @@ def sample(
         address = connector.address(progress.waiting)
         prepare(address)
 
-        def take(answers: Sequence[Answered]) -> None:
+        def take(answers: Sequence[PreparedAnswer]) -> None:
             writer.take(answers)
             meter.record(writer.collection)
 
@@ -114,7 +114,7 @@ def sample(
         send = partial(sender(connector, address, meter), on_text=writer.say if writer.total == 1 else None)
         ask = partial(EarlierTokens(connector.http, address).complete, send=send)
         played = run.episodes()
-        runner = RolloutRunner(run.plan, run.groups, ask, run.tools, take, writer.fail, again, played)
+        runner = RolloutRunner(run.plan, run.groups, ask, run.tools, writer.prepare, take, writer.fail, again, played)
         with early_end(writer, meter, progress):
             connector.http.run(play(), show, to_its_end=True)
     progress.keep(writer.unscored())

@@ -16,6 +16,7 @@ from rolloutlab.api.wire.chat import Message, MessageOrChoice
 from rolloutlab.errors import InputError, NotFoundError
 from rolloutlab.fsutil import Lock
 from rolloutlab.store import models
+from rolloutlab.store.arrivals import Placed, dump_arrival
 from rolloutlab.store.bare_names import LATEST, BareNames
 from rolloutlab.store.changes import ChangeFeed
 from rolloutlab.store.deletion import CollectionLifecycle
@@ -24,7 +25,7 @@ from rolloutlab.store.growing import GrowingTrajectories
 from rolloutlab.store.jobs import SubmittedJobs
 from rolloutlab.store.locks import lock_for_sampling
 from rolloutlab.store.migrations import MIGRATIONS
-from rolloutlab.store.models import CollectionSummary, Group, NewGroup, Placed, StoredCollection, dumped, now, parts_of
+from rolloutlab.store.models import CollectionSummary, Group, NewGroup, StoredCollection, dumped, now, parts_of
 from rolloutlab.store.prompts import prompt_key
 from rolloutlab.store.recent import RecentValues
 from rolloutlab.store.rewards import Rewards
@@ -32,7 +33,7 @@ from rolloutlab.store.scorings import Scorings
 from rolloutlab.store.spending import Spending
 from rolloutlab.store.sqlite import Database, Row
 from rolloutlab.store.staging import Draft
-from rolloutlab.store.trajectory_summaries import TrajectorySummaries, outline_of
+from rolloutlab.store.trajectory_summaries import TrajectorySummaries
 
 T = TypeVar("T")
 _NAME = re.compile(r"[\w.-]+")
@@ -308,7 +309,7 @@ class Lab:
 
         usage: prompt and completion tokens to add to the collection.
         """
-        self.put_all([Placed(group, tuple(arrivals), model, step, sampling, usage)])
+        self.put_all([Placed(group, [*map(dump_arrival, arrivals)], model, step, sampling, usage)])
 
     def put_all(self, placed: Sequence[Placed]) -> None:
         """As `put`, for groups of one collection in one transaction.
@@ -390,11 +391,11 @@ def _rows(placed: Placed) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
     """Rows of `trajectories` and `outlines`."""
     sampling, created_at = json.dumps(placed.sampling), now()
     for arrival in placed.arrivals:
-        place = (placed.group.id, arrival.position, dumped(arrival.items))
-        row = (*place, arrival.pending, json.dumps(arrival.extra), placed.model, placed.step, sampling, created_at)
+        texts = (placed.group.id, arrival.position, arrival.items, arrival.pending, arrival.extra)
+        row = (*texts, placed.model, placed.step, sampling, created_at)
         parts = arrival.components
         reward = (sum(parts.values()), json.dumps(parts), "environment") if parts else (None, "{}", None)
-        yield (*row, *reward), outline_of(arrival.items, arrival.extra)
+        yield (*row, *reward), arrival.outline
 
 
 def _execute(connection: Connection, sql: str, rows: Sequence[tuple[Any, ...]]) -> None:

@@ -225,18 +225,6 @@ class Arrival:
 
 
 @dataclass(frozen=True)
-class Placed:
-    """Samples of one group with model, step and sampling settings. usage: prompt and completion tokens."""
-
-    group: Group
-    arrivals: Sequence[Arrival]
-    model: str
-    step: int | None
-    sampling: Mapping[str, Any]
-    usage: tuple[int, int] = (0, 0)
-
-
-@dataclass(frozen=True)
 class Recorded:
     """A trajectory to import; `place` is its origin for errors, such as `line 7`.
 

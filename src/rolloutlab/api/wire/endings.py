@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal
 
 FinishReason = Literal["stop", "length", "tool_calls", "content_filter", "function_call"]
@@ -57,6 +58,12 @@ class Ending:
 
 def ending_of(reported: Any) -> Ending:
     """The ending that a server reports, whose word may be any; None or "" where it says nothing."""
+    return _ending(_text(reported))
+
+
+@lru_cache(maxsize=256)
+def _ending(reported: str) -> Ending:
+    """Kept, as it is asked for several times of each answer, and servers have few words."""
     word = _word(reported)
     if not word:
         return Ending("stop", "the service does not say why this answer ended; it counts as whole")
@@ -75,13 +82,13 @@ def ending_of(reported: Any) -> Ending:
             return Ending("length", f"the service broke off this answer{_named(reported, word)}", broken_off=True)
         case "failed":
             return Ending(None)
-    note = f"the service ended this answer with {_text(reported)!r}, whose meaning is not known; it counts as whole"
+    note = f"the service ended this answer with {reported!r}, whose meaning is not known; it counts as whole"
     return Ending("stop", note)
 
 
-def _word(reported: Any) -> str:
+def _word(reported: str) -> str:
     """The reason in lower case, its parts joined by `_`: of `FinishReason.MAX_TOKENS` and `maxTokens` `max_tokens`."""
-    parts = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", _text(reported)).lower()
+    parts = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", reported).lower()
     return re.sub(r"[^a-z0-9]+", "_", parts).strip("_").removeprefix("finish_reason_")
 
 
@@ -91,5 +98,5 @@ def _text(reported: Any) -> str:
     return "" if reported is None else str(reported)[:100]
 
 
-def _named(reported: Any, word: str) -> str:
-    return "" if word == "content_filter" else f" ({_text(reported)})"
+def _named(reported: str, word: str) -> str:
+    return "" if word == "content_filter" else f" ({reported})"

@@ -58,4 +58,5 @@ def reasoning_of(message: Mapping[str, Any], text: str) -> tuple[str, str]:
 
 def split_content(text: str) -> tuple[str, str]:
     """The reasoning in the content of a message, and the answer after it; a prompt may have opened it."""
-    return split_reasoning(text, begun=OPENING not in text and _ON_ITS_LINE.search(text) is not None)
+    begun = CLOSING in text and OPENING not in text and _ON_ITS_LINE.search(text) is not None
+    return split_reasoning(text, begun)

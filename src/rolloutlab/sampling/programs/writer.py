@@ -9,8 +9,9 @@ from rolloutlab.objective.preflight import count
 from rolloutlab.sampling.generation import Generation
 from rolloutlab.sampling.programs.plan import ProgramRun, run_again, to_resume
 from rolloutlab.sampling.programs.runner import EndedRollout
+from rolloutlab.store.arrivals import Placed, dump_arrival
 from rolloutlab.store.lab import Lab
-from rolloutlab.store.models import Arrival, Group, Placed, Score, StoredCollection
+from rolloutlab.store.models import Arrival, Group, Score, StoredCollection
 
 _SOURCE = "function"
 
@@ -92,7 +93,7 @@ class ProgramWriter:
             fitted = self._lab.fit_prompt(groups[each.place], each.prompt)
             items = each.histories[0].messages_and_choices[len(fitted.prompt) :]
             sampling = {**plan.sampling(), **each.captured.sampling}
-            arrival = Arrival(each.position, items, 0, each.extra())
+            arrival = dump_arrival(Arrival(each.position, items, 0, each.extra()))
             self._lab.put_all([Placed(fitted, [arrival], plan.model, each.step, sampling, each.usage)])
             if each.end.reward is not None:
                 ref = self._lab.refs(fitted)[each.position]

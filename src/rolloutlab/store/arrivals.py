@@ -1,0 +1,38 @@
+"""What a run has sampled, as the texts that the lab stores of it."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from rolloutlab.store.models import Arrival, Group, dumped
+from rolloutlab.store.trajectory_summaries import outline_of
+
+
+class DumpedArrival(NamedTuple):
+    """An `Arrival` as texts. outline: as of `outline_of`."""
+
+    position: int
+    items: str
+    pending: int
+    extra: str
+    components: Mapping[str, float]
+    outline: tuple[str, str | None, str, str | None]
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Samples of one group with model, step and sampling settings. usage: prompt and completion tokens."""
+
+    group: Group
+    arrivals: Sequence[DumpedArrival]
+    model: str
+    step: int | None
+    sampling: Mapping[str, Any]
+    usage: tuple[int, int] = (0, 0)
+
+
+def dump_arrival(arrival: Arrival) -> DumpedArrival:
+    """The texts of an arrival."""
+    outline, extra = outline_of(arrival.items, arrival.extra), json.dumps(arrival.extra)
+    return DumpedArrival(arrival.position, dumped(arrival.items), arrival.pending, extra, arrival.components, outline)
