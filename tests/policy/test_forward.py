@@ -14,7 +14,7 @@ from transformers import (
     Qwen3Config,
 )
 
-from rolloutlab.policy.forward import Forward, _Head
+from rolloutlab.policy.forward import Forward, _Base, _Head
 from rolloutlab.policy.model import adapter_parameters, load_policy, write_adapter
 
 MEMBERS = [[12], [20, 5, 9], [1], [7], [3, 2, 1, 6, 8]]
@@ -164,7 +164,8 @@ def test_the_gradient_of_a_nearly_certain_token_is_not_lost_in_bf16(size):
     head.weight.copy_(torch.randn(300, 64, generator=generator) / 8)
     head = head.bfloat16()
     hidden_1D = (size * head.weight[7:8].double()).bfloat16().requires_grad_()
-    logprob_1, _ = _Head.apply(hidden_1D, head, torch.tensor([7]), 1 << 22)
+    nothing = _Base(torch.tensor([False]), hidden_1D[:0].detach())
+    logprob_1, *_ = _Head.apply(hidden_1D, head, head, torch.tensor([7]), nothing, 1 << 22)
     logprob_1.sum().backward()
 
     logits_1V = head(hidden_1D.detach()).double().requires_grad_()  # rounded as the model rounds them

@@ -128,9 +128,7 @@ def measured_distances(forward, sequences, pool):
     """Of each sequence, in their order."""
     found, states = {}, forward.states_of_base(sequences, range(len(sequences)), pool)
     for batch in forward.batches(sequences):
-        counts = [sequences[i].trainable for i in batch.order]
-        distance_T = forward.divergence(forward(batch).state_TX, counts, [states.get(i) for i in batch.order])
-        found |= zip(batch.order, distance_T.split(counts), strict=True)
+        found |= zip(batch.order, forward(batch, states).divergence_T.split(batch.counts), strict=True)
     return [found[i] for i in range(len(sequences))]
 
 
@@ -151,10 +149,20 @@ def test_the_distance_is_of_the_first_of_its_sample_where_all_would_be_too_much_
     write_adapter(moved, start.adapter)
     sequences = large_sequences(policy)
     numbers = sum(each.trainable for each in sequences[:2]) * policy.base.config.hidden_size
+    whole = measured_distances(forward, sequences, pool)
     for most, measured in ((numbers, 2), (numbers - 1, 1), (0, 1)):
         monkeypatch.setattr("rolloutlab.policy.forward._MOST_STATES", most)
-        known = [not each.isnan().any() for each in measured_distances(forward, sequences, pool)]
-        assert known == [i < measured for i in range(len(sequences))]
+        distances = measured_distances(forward, sequences, pool)
+        assert [not each.isnan().any() for each in distances] == [i < measured for i in range(len(sequences))]
+        for mine_T, expected_T in zip(distances[:measured], whole, strict=False):
+            assert torch.allclose(mine_T, expected_T, rtol=1e-4, atol=1e-7)
+
+
+def test_the_distance_of_checkpoint_0_from_itself_is_zero(policy, pool):
+    forward = Forward(policy, policy.lora_copy())
+    for distance_T in measured_distances(forward, large_sequences(policy), pool):
+        assert distance_T.tolist() == [0.0] * len(distance_T)
+        assert not distance_T.signbit().any()  # as "-0.000" it would be shown
 
 
 def large_sequences(policy):

@@ -71,7 +71,7 @@ def layers(dtype: torch.dtype = torch.float32, **options: Any) -> PeftModel:
     ids=["plain", "DoRA", "dropout", "bias of the adapter", "bf16"],
 )
 def test_layers_that_do_more_stay_those_of_peft(model, plain):
-    fuse_lora(model)
+    fuse_lora(model, {})
     assert len(fused(model)) == (2 if plain else 0)
 
 

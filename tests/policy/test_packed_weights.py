@@ -11,9 +11,11 @@ from transformers import LlamaConfig
 from rolloutlab.policy import packed_weights
 from rolloutlab.policy.decode import CompletionRequest
 from rolloutlab.policy.forward import Scorer
+from rolloutlab.policy.model import write_adapter
 from rolloutlab.policy.packed_weights import PackedWeights
 from rolloutlab.policy.sampler import Sampler
 from rolloutlab.policy.token_sequence import TokenSequence
+from tests.policy.test_lora_linear import logits_and_gradients
 
 pytestmark = pytest.mark.skipif(
     not torch.backends.cpu.get_cpu_capability().startswith("AVX"), reason="measured on these processors alone"
@@ -84,6 +86,19 @@ def test_the_models_of_several_checkpoints_share_packed_weights(policy, adapter_
 
 def packed_layers(model: nn.Module) -> list[Any]:
     return [layer for layer in model.modules() if type(layer) is nn.Linear and "forward" in vars(layer)]
+
+
+def test_a_copy_that_is_trained_multiplies_by_packed_weights_and_has_the_gradients_of_peft(policy, adapter_of, packs):
+    write_adapter(peft := policy.lora_copy(), adapter := adapter_of(policy))
+    write_adapter(own := policy.training_copy(), adapter)
+    logits_BTV, gradients = logits_and_gradients(own)
+    assert packs
+    packs.clear()
+    expected_BTV, expected = logits_and_gradients(peft)
+    assert not packs
+    assert torch.allclose(logits_BTV, expected_BTV, atol=1e-4)
+    for name, gradient in gradients.items():
+        assert torch.allclose(gradient, expected[name], rtol=0, atol=1e-4 * float(expected[name].abs().max())), name
 
 
 def test_weights_that_would_take_too_much_memory_twice_are_not_packed(policy, packs, adapter_of, monkeypatch):

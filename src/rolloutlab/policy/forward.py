@@ -1,23 +1,27 @@
 """Logprobs of the trained tokens of sequences: the forward pass of training and scoring.
 
-Axes: B, L, T as in `policy.packing`; D the hidden states; V the vocabulary.
+Axes: B, L, T as in `policy.packing`; M those of T that are measured against checkpoint 0; C some of T at a time; D the
+hidden states; V the vocabulary; X what logits are computed of: D, or V where the head is not last.
 """
 
 import math
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate, islice
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
 from peft import PeftModel
 from torch import Tensor, nn
+from torch.linalg import vecdot
 from torch.nn.functional import embedding
 
 from rolloutlab.errors import RenderingError
 from rolloutlab.policy.memory import release_memory
 from rolloutlab.policy.model import Adapter, Policy, write_adapter
+from rolloutlab.policy.packed_weights import Multiply
 from rolloutlab.policy.packing import Batch, batches, bundles, collate, parts
 from rolloutlab.policy.share import WHOLE, Share
 from rolloutlab.policy.token_sequence import TokenSequence
@@ -26,17 +30,27 @@ CHUNK = 1 << 22
 """Logits computed at a time: 16 MiB in fp32, and a few times that for intermediate results."""
 _MOST_STATES = 1 << 26
 """Numbers of checkpoint 0 that are kept during a step: 256 MiB in fp32."""
+_NOTHING: Mapping[int, Tensor] = MappingProxyType({})
 
 
 class Scored(NamedTuple):
-    """Of each trained token of a batch: its logprob, with gradients, and the entropy before it; in fp32, in nats.
+    """Of each trained token of a batch: its logprob, with gradients, and two facts of what comes before it.
 
-    state_TX: what the logits are computed of, without gradients: hidden states, or logits where the head is not last.
+    In fp32, in nats. entropy_T: of the distribution. divergence_T: KL divergence (model || checkpoint 0), over the
+    whole vocabulary; NaN where it is not measured. It needs no sampled token: a single one, of which checkpoint 0 is
+    much surer, would rule an estimate by these.
     """
 
     logprob_T: Tensor
     entropy_T: Tensor
-    state_TX: Tensor
+    divergence_T: Tensor
+
+
+class _Base(NamedTuple):
+    """What checkpoint 0 has in the place of a batch's states: those of the measured tokens, and which these are."""
+
+    measured_T: Tensor
+    state_MX: Tensor
 
 
 class Forward:
@@ -66,6 +80,7 @@ class Forward:
         self._body = causal.base_model
         self._vocabulary = policy.vocabulary
         self._head = head if policy.probe.head_is_last and type(head) is nn.Linear else None
+        self._multiply: Multiply = policy.packed.multipliers(model).get(head) or head
 
     def batches(self, sequences: Sequence[TokenSequence]) -> Iterator[Batch]:
         """Batches of sequences of similar length, each with at least one trained token and one before it; the share's.
@@ -78,14 +93,14 @@ class Forward:
                 self._between_batches()
                 yield collate(batch, sequences, self._dtype)
 
-    def __call__(self, batch: Batch) -> Scored:
-        """The forward pass of a batch."""
+    def __call__(self, batch: Batch, base: Mapping[int, Tensor] = _NOTHING) -> Scored:
+        """The forward pass of a batch. base: `states_of_base` of those of its sequences that are measured."""
         target_T = batch.target_T.to(self._model.device)
         state_TX = self._states(batch)
+        before = _base_of(batch, base, state_TX)
         if self._head is None:
-            return Scored(*_logprob_and_entropy(state_TX, target_T), state_TX.detach())
-        logprob_T, entropy_T = _Head.apply(state_TX, self._head, target_T, self._chunk)  # type: ignore[no-untyped-call]
-        return Scored(logprob_T, entropy_T, state_TX.detach())
+            return Scored(*_scored(state_TX, target_T, before))
+        return Scored(*_Head.apply(state_TX, self._head, self._multiply, target_T, before, self._chunk))  # type: ignore[no-untyped-call]
 
     @torch.no_grad()
     def logprobs(self, sequences: Sequence[TokenSequence]) -> list[Tensor]:
@@ -94,17 +109,16 @@ class Forward:
         trained = [i for i, sequence in enumerate(sequences) if sequence.trainable]
         for batch in self.batches([sequences[i] for i in trained]):
             order = [trained[i] for i in batch.order]
-            parts = torch.split(self(batch)[0].cpu(), [sequences[i].trainable for i in order])
-            for i, scored_T in zip(order, parts, strict=True):
+            for i, scored_T in zip(order, torch.split(self(batch).logprob_T.cpu(), batch.counts), strict=True):
                 scored[i] = scored_T
         return self._share.sums(scored) if scored else []
 
     def states_of_base(
         self, sequences: Sequence[TokenSequence], measured: Sequence[int], pool: ThreadPoolExecutor
     ) -> dict[int, Tensor]:
-        """`Scored.state_TX` of the measured sequences without the adapter, which is checkpoint 0; of the share's.
+        """What logits are computed of in the measured sequences, without the adapter, which is checkpoint 0.
 
-        Of the first ones alone, where all would be too many numbers to keep.
+        Of the share's, and of the first ones alone, where all would be too many numbers to keep.
         """
         size = self._head.in_features if self._head else self._vocabulary
         so_far = accumulate(sequences[i].trainable * size for i in measured)
@@ -120,20 +134,9 @@ class Forward:
                 self._between_batches()
                 batched = [collate(each, some, self._dtype) for each in bundled]
                 for batch, state_TX in zip(batched, pool.map(torch.no_grad()(self._states), batched), strict=True):
-                    counts = [some[i].trainable for i in batch.order]
-                    states |= {own[i]: each for i, each in zip(batch.order, torch.split(state_TX, counts), strict=True)}
+                    parted = torch.split(state_TX, batch.counts)
+                    states |= {own[i]: each for i, each in zip(batch.order, parted, strict=True)}
         return states
-
-    @torch.no_grad()
-    def divergence(self, state_TX: Tensor, counts: Sequence[int], base: Sequence[Tensor | None]) -> Tensor:
-        """KL divergence (model || checkpoint 0) before each trained token of a batch, over the whole vocabulary.
-
-        It needs no sampled token: a single one, of which checkpoint 0 is much surer, would rule an estimate by these.
-
-        counts: tokens of each sequence. base: its states under checkpoint 0; NaN where there are none.
-        """
-        pairs = zip(torch.split(state_TX, list(counts)), base, strict=True)
-        return torch.cat([self._divergence(*pair) for pair in pairs])
 
     def _states(self, batch: Batch) -> Tensor:
         """Hidden states before the trained tokens, or the logits where the head is not last."""
@@ -143,62 +146,74 @@ class Forward:
             return _rows(self._model(**read, use_cache=False).logits, before_T)
         return _rows(self._body(**read, use_cache=False).last_hidden_state, before_T)
 
-    def _divergence(self, after_TX: Tensor, before_TX: Tensor | None) -> Tensor:
-        if before_TX is None:
-            return after_TX.new_full((len(after_TX),), math.nan, dtype=torch.float)
-        size = max(1, self._chunk // (self._head.out_features if self._head else after_TX.shape[1]))
-        pairs = zip(torch.split(after_TX, size), torch.split(before_TX, size), strict=True)
-        return torch.cat([self._divergence_of_some(*pair) for pair in pairs])
-
-    def _divergence_of_some(self, after_CX: Tensor, before_CX: Tensor) -> Tensor:
-        after_CV, before_CV = (
-            (self._head(each) if self._head else each).float().log_softmax(-1) for each in (after_CX, before_CX)
-        )
-        return (after_CV.exp() * (after_CV - before_CV)).sum(-1)
-
 
 def _rows(values_BLD: Tensor, index_T: Tensor) -> Tensor:
     """Rows of the flattened values, by `embedding`: its gradient sums repeated rows in a deterministic order."""
     return embedding(index_T, values_BLD.flatten(0, 1))
 
 
-def _logprob_and_entropy(logits_TV: Tensor, target_T: Tensor) -> tuple[Tensor, Tensor]:
+def _base_of(batch: Batch, base: Mapping[int, Tensor], state_TX: Tensor) -> _Base:
+    states = [base[i] for i in batch.order if i in base]
+    measured_T = torch.repeat_interleave(torch.tensor([i in base for i in batch.order]), torch.tensor(batch.counts))
+    return _Base(measured_T.to(state_TX.device), torch.cat(states) if states else state_TX[:0].detach())
+
+
+def _scored(logits_TV: Tensor, target_T: Tensor, base: _Base) -> tuple[Tensor, Tensor, Tensor]:
     all_TV = logits_TV.float().log_softmax(-1)
     with torch.no_grad():
-        entropy_T = torch.special.entr(all_TV.exp()).sum(-1)
-    return all_TV.gather(1, target_T[:, None])[:, 0], entropy_T
+        facts = _entropy_and_divergence(all_TV.exp(), all_TV, base.measured_T, base.state_MX)
+    return all_TV.gather(1, target_T[:, None])[:, 0], *facts
+
+
+def _entropy_and_divergence(
+    probability_CV: Tensor, logprob_CV: Tensor, measured_C: Tensor, base_MV: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Facts of distributions. base_MV: logits of checkpoint 0, which may be overwritten."""
+    divergence_C = torch.full_like(probability_CV[:, 0], math.nan)
+    if len(base_MV):
+        every = len(base_MV) == len(logprob_CV)  # then nothing is copied
+        own_MV, own_logprob_MV = (each if every else each[measured_C] for each in (probability_CV, logprob_CV))
+        less_MV = base_MV.float().log_softmax(-1).sub_(own_logprob_MV)
+        divergence_C[measured_C] = 0 - vecdot(own_MV, less_MV)  # not -vecdot(…), which would be -0.0 at checkpoint 0
+    return 0 - vecdot(probability_CV, logprob_CV), divergence_C
 
 
 class _Head(torch.autograd.Function):
-    """Logprob of the target and entropy under a frozen linear head, some tokens at a time.
+    """`Scored` under a frozen linear head, some tokens at a time.
 
     The gradient of a logprob with respect to its hidden state, (onehot[target] - softmax) @ W, is computed in the
     forward, so that no tensor with a vocabulary axis is saved for backward.
     """
 
     @staticmethod
-    def forward(ctx: Any, hidden_TD: Tensor, head: nn.Linear, target_T: Tensor, chunk: int) -> tuple[Tensor, Tensor]:
+    def forward(
+        ctx: Any, hidden_TD: Tensor, head: nn.Linear, multiply: Multiply, target_T: Tensor, base: _Base, chunk: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
         needs_grad = ctx.needs_input_grad[0]
         size = max(1, chunk // head.out_features)
-        logprobs, entropies, slopes = [], [], []
-        for hidden_CD, target_C in zip(torch.split(hidden_TD, size), torch.split(target_T, size), strict=True):
-            all_CV = head(hidden_CD).float().log_softmax(-1)
+        logprobs, facts, slopes = [], [], []
+        chunks = (torch.split(each, size) for each in (hidden_TD, target_T, base.measured_T))
+        remaining_MD = base.state_MX
+        for hidden_CD, target_C, measured_C in zip(*chunks, strict=True):
+            measured = int(measured_C.sum())
+            base_MD, remaining_MD = remaining_MD[:measured], remaining_MD[measured:]
+            all_CV = multiply(hidden_CD).float().log_softmax(-1)
             logprobs.append(all_CV.gather(1, target_C[:, None])[:, 0])
-            probability_CV = all_CV.exp_()
-            entropies.append(torch.special.entr(probability_CV).sum(-1))
+            probability_CV = all_CV.exp()
+            facts.append(_entropy_and_divergence(probability_CV, all_CV, measured_C, multiply(base_MD)))
             if needs_grad:  # 1 - p(target) as the sum of the others: subtraction cancels for a nearly certain target
                 slope_CV = probability_CV.scatter_(1, target_C[:, None], 0.0).neg_()
                 slope_CV.scatter_(1, target_C[:, None], -slope_CV.sum(-1, keepdim=True))
                 slopes.append(slope_CV.to(head.weight.dtype) @ head.weight)
         ctx.save_for_backward(torch.cat(slopes) if needs_grad else None)
-        entropy_T = torch.cat(entropies)
-        ctx.mark_non_differentiable(entropy_T)
-        return torch.cat(logprobs), entropy_T
+        entropy_T, divergence_T = map(torch.cat, zip(*facts, strict=True))
+        ctx.mark_non_differentiable(entropy_T, divergence_T)
+        return torch.cat(logprobs), entropy_T, divergence_T
 
     @staticmethod
-    def backward(ctx: Any, slope_T: Tensor, _entropy_T: Tensor) -> tuple[Tensor, None, None, None]:
+    def backward(ctx: Any, slope_T: Tensor, *_: Tensor) -> tuple[Tensor, None, None, None, None, None]:
         (slope_TD,) = ctx.saved_tensors
-        return (slope_T[:, None] * slope_TD).to(slope_TD.dtype), None, None, None
+        return (slope_T[:, None] * slope_TD).to(slope_TD.dtype), None, None, None, None, None
 
 
 class Scorer:

@@ -4,6 +4,7 @@ peft computes `base(x) + up(down(x)) * scale` in five operations, each with a no
 Here they are three, and one node.
 """
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -12,12 +13,19 @@ from peft.tuners.lora import Linear as LoraLinear
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from rolloutlab.policy.packed_weights import Multiply
 
-def fuse_lora(model: nn.Module) -> None:
-    """Compute the plain LoRA layers of a model in fewer operations; others stay as they are."""
+
+def fuse_lora(model: nn.Module, multipliers: Mapping[nn.Module, Multiply]) -> None:
+    """Compute the plain LoRA layers of a model in fewer operations; others stay as they are.
+
+    multipliers: of layers below an adapter, for the forward pass.
+    """
     for layer in model.modules():
         if type(layer) is LoraLinear and _is_plain(layer):
-            setattr(layer, "forward", partial(_forward, layer))  # noqa: B010 - of this layer alone, not of its class
+            base: Any = layer.base_layer
+            multiply = multipliers.get(base) or partial(linear, weight=base.weight, bias=base.bias)
+            setattr(layer, "forward", partial(_forward, layer, multiply))  # noqa: B010 - of this layer alone, not of its class
 
 
 def _is_plain(layer: Any) -> bool:
@@ -29,12 +37,12 @@ def _is_plain(layer: Any) -> bool:
     return one_dtype and parts[2].bias is None and type(layer.lora_dropout[names[0]]) is nn.Identity
 
 
-def _forward(layer: Any, x_BD: Tensor) -> Tensor:
-    base, (name,) = layer.base_layer, layer.active_adapters
+def _forward(layer: Any, multiply: Multiply, x_BD: Tensor) -> Tensor:
+    (name,) = layer.active_adapters
     if layer.disable_adapters:
-        return linear(x_BD, base.weight, base.bias)
+        return multiply(x_BD)
     down_RD, up_ER = layer.lora_A[name].weight, layer.lora_B[name].weight
-    y_BE: Tensor = _Lora.apply(x_BD, base.weight, base.bias, down_RD, up_ER, layer.scaling[name])  # type: ignore[no-untyped-call]
+    y_BE: Tensor = _Lora.apply(x_BD, multiply, layer.base_layer.weight, down_RD, up_ER, layer.scaling[name])  # type: ignore[no-untyped-call]
     return y_BE
 
 
@@ -43,10 +51,10 @@ class _Lora(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x_BD: Tensor, weight_ED: Tensor, bias_E: Tensor | None, down_RD: Tensor, up_ER: Tensor, scale: float
+        ctx: Any, x_BD: Tensor, multiply: Multiply, weight_ED: Tensor, down_RD: Tensor, up_ER: Tensor, scale: float
     ) -> Tensor:
         low_BR = linear(x_BD, down_RD)
-        y_BE = linear(x_BD, weight_ED, bias_E)
+        y_BE = multiply(x_BD)
         y_BE.flatten(0, -2).addmm_(low_BR.flatten(0, -2), up_ER.T, alpha=scale)
         ctx.save_for_backward(x_BD, weight_ED, down_RD, up_ER, low_BR)
         ctx.scale = scale

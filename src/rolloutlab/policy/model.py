@@ -6,7 +6,7 @@ import re
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import date
 from functools import partial
 from itertools import chain
@@ -37,6 +37,7 @@ from rolloutlab.policy.capabilities import Probe
 from rolloutlab.policy.decode import CompletionRequest, Decoder
 from rolloutlab.policy.gguf import Note, notes_of
 from rolloutlab.policy.lora_linear import fuse_lora
+from rolloutlab.policy.packed_weights import PackedWeights
 from rolloutlab.policy.rendering import Renderer
 from rolloutlab.policy.source import source_of
 from rolloutlab.policy.template_date import DATE, prints_date
@@ -65,7 +66,7 @@ class Policy:
     bound_options: of `rolloutlab serve`, those without which checkpoints would have other tensors or another scale, or
     prompts another date.
     gradient_checkpointing: see `training_copy`. template_date: what the chat template prints as the current date.
-    about: what its user should know, a line each.
+    about: what its user should know, a line each. packed: weights of its layers, shared by its models.
     """
 
     name: str
@@ -83,6 +84,7 @@ class Policy:
     gradient_checkpointing: bool = False
     template_date: date = DATE
     about: tuple[str, ...] = ()
+    packed: PackedWeights = field(default_factory=PackedWeights)
 
     @property
     def device(self) -> torch.device:
@@ -103,7 +105,7 @@ class Policy:
         dropout, under which the first ratio would not be 1.
         """
         model = self.lora_copy()
-        fuse_lora(model)
+        fuse_lora(model, self.packed.multipliers(model))
         if self.gradient_checkpointing:
             for layer in _checkpointed_layers(model):
                 layer.forward = partial(checkpoint, layer.forward, use_reentrant=False, preserve_rng_state=False)

@@ -37,12 +37,14 @@ class Bundle:
 class Batch:
     """The inputs of a forward pass, and the positions of its trained tokens.
 
-    order: indices of the sequences; the trained tokens T are theirs, in this order. before_T: index of the token before
-    each trained one, in B·L flattened. target_T: the trained tokens. positions_BL, mask_B1LL: None if every bundle is
-    one sequence, since causal attention ignores padding on the right. The mask is added to the attention scores.
+    order: indices of the sequences; the trained tokens T are theirs, in this order, and `counts` of each. before_T:
+    index of the token before each trained one, in B·L flattened. target_T: the trained tokens. positions_BL, mask_B1LL:
+    None if every bundle is one sequence, since causal attention ignores padding on the right. The mask is added to the
+    attention scores.
     """
 
     order: list[int]
+    counts: list[int]
     ids_BL: Tensor
     before_T: Tensor
     target_T: Tensor
@@ -136,7 +138,7 @@ def collate(batch: Sequence[Bundle], sequences: Sequence[TokenSequence], dtype: 
             before.append(b * longest + index_L[trained_T - 1])
             target.append(ids_L[trained_T])
     order = [i for bundle in batch for i in bundle.members]
-    tensors = ids_BL, torch.cat(before), torch.cat(target)
+    tensors = list(map(len, target)), ids_BL, torch.cat(before), torch.cat(target)
     if len(order) == len(batch):
         return Batch(order, *tensors)
     return Batch(order, *tensors, positions_BL, _mask(segment_BL, dtype))

@@ -12,7 +12,6 @@ from typing import Any
 from rolloutlab.policy.decode import Completion, CompletionRequest, Decoder, Finish
 from rolloutlab.policy.memory import release_memory
 from rolloutlab.policy.model import Adapter, Policy
-from rolloutlab.policy.packed_weights import PackedWeights
 from rolloutlab.policy.threads import Threads, end_helpers
 
 MAX_BATCH = 256
@@ -150,9 +149,8 @@ class _Batch:
 class _Lane:
     """The batches of one adapter: of large requests, and of the others. Base weights are shared by all lanes."""
 
-    def __init__(self, policy: Policy, packed: PackedWeights, adapter: Adapter) -> None:
+    def __init__(self, policy: Policy, adapter: Adapter) -> None:
         self._policy = policy
-        self._packed = packed
         self._model: Any = None
         self.load(adapter)
 
@@ -161,7 +159,7 @@ class _Lane:
         self.adapter: Adapter | None = None
         self.batches: dict[bool, _Batch] = {}
         self._model = self._policy.with_adapter(adapter, self._model)
-        self._packed.use_in(self._model)
+        self._policy.packed.use_in(self._model)
         self.batches = {large: _Batch(self._model, self._policy.end_ids, large=large) for large in (False, True)}
         self.adapter = adapter
 
@@ -193,7 +191,6 @@ class Sampler:
         self._max_batch = max_batch
         self._max_lanes = max_lanes
         self._max_cached = max_cached
-        self._packed = PackedWeights()
         self._lanes: list[_Lane] = []
         self._queue: deque[_Submission] = deque()
         """Submissions with waiting completions, in the order of their turns."""
@@ -330,7 +327,7 @@ class Sampler:
         if idle is not None:
             idle.load(adapter)
         elif len(self._lanes) < self._max_lanes:
-            idle = _Lane(self._policy, self._packed, adapter)
+            idle = _Lane(self._policy, adapter)
             self._lanes.append(idle)
         return idle
 

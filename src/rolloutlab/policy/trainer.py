@@ -176,7 +176,7 @@ def _optimizer_step(
 
     def loss_and_gradients(batch: Batch) -> tuple[float, tuple[Tensor, ...], Tensor, list[int]]:
         part = [step.sequences[i] for i in batch.order]
-        new_T, entropy_T, state_TX = forward(batch)
+        new_T, entropy_T, divergence_T = forward(batch, base)
         tokens = tokens_of(part, new_T.device)
         if whole:
             result = whole.part(new_T, batch.order)
@@ -184,9 +184,7 @@ def _optimizer_step(
             result = step_loss(new_T, *tokens[:4], options, step.divisor, tokens.original_T)
         gradients = torch.autograd.grad(result.loss, parameters, allow_unused=True, materialize_grads=True)
         statistics = [new_T.detach(), tokens.old_T, entropy_T, result.ratio_T, result.clipped_T, result.masked_T]
-        statistics += [tokens.base_T, tokens.reference_T, tokens.sampled_T]
-        counts = [s.tokens.trainable for s in part]
-        statistics += [forward.divergence(state_TX, counts, [base.get(i) for i in batch.order])]
+        statistics += [tokens.base_T, tokens.reference_T, tokens.sampled_T, divergence_T]
         return float(result.loss.detach()), gradients, torch.stack(statistics), batch.order
 
     sums = [torch.zeros_like(p, dtype=_wide(p.device)) for p in parameters]
