@@ -488,6 +488,7 @@ class Session:
         options: Options | None = None,
         tools: Sequence[Tool] = (),
         env: Any = None,
+        program: Solve | Program | Sequence[str] | None = None,
         concurrency: int = CONCURRENT,
         budget: Budget | float | None = None,
         say: Say = print,
@@ -500,8 +501,9 @@ class Session:
 
         reward: what scores them; None for the functions that last scored the collection in this notebook, or for its
         environment or program. Where nothing can, they are sampled once, and `say` gets what to type. options: those of
-        the job to come, which decide what trains. tools, env: those of the collection. budget: dollars for sampling and
-        scoring. say: gets what is sampled, what it has cost and what came of it.
+        the job to come, which decide what trains. tools, env, program: those of the collection; None for the program
+        that it was captured from in this notebook. budget: dollars for sampling and scoring. say: gets what is sampled,
+        what it has cost and what came of it.
 
         An interrupt or an error loses nothing; the same call goes on, and so does `resume`.
 
@@ -516,11 +518,12 @@ class Session:
         shared = budget if isinstance(budget, Budget | None) else Budget(budget)
         known, source = self._mcp.resolve(tools), given_source(env)
         check_environment(stored.label, stored.plan.get("env"), source)
-        program, label = self._programs.of(stored), f"{stored.name}:{stored.generation}"
+        label, captured = f"{stored.name}:{stored.generation}", stored.plan.get("program") or program is not None
+        again = self._programs.again(stored, program, self._connector.environment) if captured else None
 
         def sample_more(sizes: Mapping[int, int]) -> None:
-            if program:
-                run = programmed_again(self.store, label, program, None, sizes)
+            if again:
+                run = programmed_again(self.store, label, again, None, sizes)
                 self._play(run, partial(run_program, concurrency=concurrency), shared)
             else:
                 prompts = resumed(self.store, label, known, source, sizes)

@@ -42,19 +42,22 @@ def service(start, practice_policy):
 
 @dataclass
 class State:
-    """How a collection `capitals` came to be. reason: words of the line about what does not train."""
+    """How a collection `capitals` came to be. reason: words about what does not train. then: a last step."""
 
     chat: str
     reward: str
     reason: str
     rows: tuple[str, ...] = ("France", "Peru", "Chad")
+    then: str = ""
 
     def sample(self, notebook, *more: str) -> None:
         notebook.shell.user_ns["countries"] = [{"country": name} for name in self.rows]
         cell = "" if "--env" in self.chat else SYSTEM
         notebook.run(f"%%chat capitals --over countries --seed 1 {' '.join([self.chat, *more])}\n{cell}")
         if self.reward:
-            notebook.run(f"%%reward capitals\n{self.reward}")
+            notebook.run(f"%%reward capitals\n{self.reward}".replace("index", PLACE))
+        if self.then:
+            notebook.run(f"%%chat capitals {self.then}")
 
     def left_out(self, notebook) -> tuple[int, str]:
         """How many are left out for the reason, and the advice about it."""
@@ -84,6 +87,7 @@ ACTS: dict[str, Callable[[State, object], None]] = {
     "%%reward capitals": finer,
     "%%reward capitals with a finer score": finer,
     "a larger -n": resampled("-n 24"),
+    "%%chat capitals --top-up": lambda state, notebook: notebook.run("%%chat capitals --top-up"),
     "--temperature 1": resampled("--temperature 1"),
     "a larger --max-tokens": resampled("--max-tokens 24"),
     "a larger --max-turns": resampled("--max-turns 5"),
@@ -92,12 +96,15 @@ ACTS: dict[str, Callable[[State, object], None]] = {
 }
 """What a person does who follows a piece of advice."""
 
+PLACE = "int(trajectory.name.rpartition('/')[2])"
 PARITY = "float(sum(map(ord, answer)) % 3 == 0)"
 HARD = "country not in ('France', 'Peru')"
 DONE = "trajectory.episode_end == 'done'"
 STATES = {
     "all pass": State("-n 4", "return 1.0", "are equal"),
     "all fail": State("-n 4", "return 0.0", "are equal"),
+    "some fail by chance": State("-n 2", f"return {PARITY} if {HARD} else float(index > 1)", "the lowest of this job"),
+    "topped up": State("-n 4", f"return {PARITY} if {HARD} else 0.0", "the lowest of this job", then="--top-up"),
     "one answer": State("-n 1", FINE, "are equal"),
     "cut off": State("-n 8 --max-tokens 1", f"return {PARITY} if trajectory.finish_reason == 'stop' else 0.0",
                      "are equal.*; 24 of these cut off at the token limit"),
@@ -111,7 +118,9 @@ STATES = {
 FOLLOWED = {
     "all pass": ["%%reward capitals with a finer score"],
     "all fail": ["%%reward capitals with a finer score"],
-    "one answer": ["a larger -n"],
+    "one answer": ["%%chat capitals --top-up"],
+    "some fail by chance": ["%%chat capitals --top-up"],
+    "topped up": ["over easier rows"],
     "cut off": ["a larger --max-tokens"],
     "greedy": ["--temperature 1"],
     "unscored": ["%%reward capitals"],

@@ -67,6 +67,7 @@ CALLS = {
         'lab.rollouts("x", add, temperature=1.0, top_p=0.5, max_tokens=9, concurrency=4, timeout=9.0, budget=2.0)'
     ),
     "%%rollout x --with add --resume": 'lab.resume_rollouts("x", add)',
+    "%%rollout x --with add --top-up 3 --concurrency 3": 'lab.top_up("x", 3.0, program=add, concurrency=3)',
     "%%reward x\nreturn 0.5": 'lab.reward("x", Returns(0.5), {})',
     "%%reward x --with add,upper --weight add=2 --weight upper=.5 --overwrite": (
         'lab.reward("x", {"add": add, "upper": upper}, {"add": 2.0, "upper": 0.5}, overwrite=True)'

@@ -8,6 +8,7 @@ import pytest
 from rolloutlab import Judge, Step
 from rolloutlab.api.inference import complete
 from rolloutlab.errors import RefusedError
+from rolloutlab.sampling.programs.plan import KnownPrograms
 from rolloutlab.sampling.writer import TrajectoryWriter
 from rolloutlab.store.models import StoredTrajectory
 
@@ -193,7 +194,9 @@ def test_the_rewards_of_an_environment_come_with_its_episodes(notebook, monkeypa
     monkeypatch.setattr(Late, "made", 0)
     notebook.shell.user_ns["Late"] = Late
     notebook.run("%%chat late -n 4 --env Late --max-tokens 4\n")
-    assert sizes(notebook.run("%%chat late --top-up --env Late")) == [8]
+    cell = advised(notebook, "late")
+    assert cell == "%%chat late --top-up --env Late"
+    assert sizes(notebook.run(cell)) == [8]
     assert [t.reward for t in notebook.lab.collection("late").trajectories] == [0.0] * 4 + [1.0] * 4
     assert "sampled with the environment Late" in notebook.error("%%chat late --top-up 4")
 
@@ -228,6 +231,45 @@ def test_a_program_that_this_notebook_has_run_is_played_again(notebook):
     notebook.lab.rollouts("agent", solve, over=[{"a": 1}], n=4)
     assert sizes(notebook.run("%%chat agent --top-up")) == [8]
     assert sum(t.reward for t in notebook.lab.collection("agent").trajectories) == 4
+
+
+CELL = """
+answer = await client.chat.completions.create(messages=[{"role": "user", "content": "Go."}], max_tokens=4)
+played.append(row)
+return float(len(played) > 4)
+"""
+
+
+def advised(notebook, name):
+    """The cell of a top-up that the report of a job advises."""
+    return re.search(r"%%\w+ \w+ --top-up[^,\n]*", repr(notebook.run(f"%%train {name} --dry-run\n")))[0]
+
+
+def test_rollouts_are_topped_up_by_their_own_magic(notebook):
+    notebook.run("played = []")
+    notebook.run(f"%%rollout agent -n 4{CELL}")
+    cell = advised(notebook, "agent")
+    assert cell == "%%rollout agent --top-up"
+    assert sizes(notebook.run(cell)) == [8]
+    assert sum(t.reward for t in notebook.lab.collection("agent").trajectories) == 4
+
+
+def test_rollouts_are_topped_up_by_the_cell_of_their_program_where_the_notebook_does_not_have_it(notebook, monkeypatch):
+    notebook.run("played = []")
+    notebook.run(f"%%rollout agent -n 4{CELL}")
+    monkeypatch.setattr(notebook.lab, "_programs", KnownPrograms())  # as after a restart
+    assert "which this notebook has not run" in notebook.error("%%rollout agent --top-up")
+    assert sizes(notebook.run(f"%%rollout agent --top-up{CELL}")) == [8]
+
+
+def test_a_top_up_of_rollouts_takes_no_other_program_and_no_setting(notebook):
+    notebook.run("played = []")
+    notebook.run(f"%%rollout agent -n 4{CELL}")
+    assert "agent:1 was captured from the cell" in notebook.error(f"%%rollout agent --top-up{CELL}pass")
+    assert "--top-up keeps the settings" in notebook.error("%%rollout agent --top-up -n 9")
+    assert "--top-up and --resume are two things to do" in notebook.error("%%rollout agent --top-up --resume")
+    notebook.run(CHAT)
+    assert "was not captured from a program" in notebook.error(f"%%rollout capitals --top-up{CELL}")
 
 
 def test_an_interrupted_top_up_goes_on_with_the_same_cell(capitals, monkeypatch):

@@ -40,6 +40,10 @@ class RolloutMagics(LabMagics):
         "--budget", type=float, metavar="DOLLARS", help="send no request that could cost more than is left of this"
     )
     @argument("--resume", action="store_true", help="play only the rollouts that NAME lacks")
+    @argument(
+        "--top-up", type=float, nargs="?", const=2.0, metavar="FACTOR",
+        help="play more for the groups of NAME that have nothing to learn, up to FACTOR times as many (default: 2)",
+    )  # fmt: skip
     @cell_magic
     def rollout(self, options: Namespace, cell: str) -> "Collection":
         """Run a program for each row; its chats with the policy are trajectories.
@@ -54,16 +58,24 @@ class RolloutMagics(LabMagics):
             return {"right": float(result == row["answer"])}
 
             %%rollout support --resume
+
+            %%rollout support --top-up
         """
         if options.function:
             if cell.strip():
                 raise InputError("the program is in --with or in the cell, one of both", hint="an empty cell")
             program = self.value(options.function)
-        elif options.resume and not cell.strip():
+        elif (options.resume or options.top_up is not None) and not cell.strip():
             program = None  # that of the collection
         else:
             program = compile_program(cell, self.variables)
         given = self.given(options, "concurrency", "timeout", "budget")
+        if options.top_up is not None:
+            self.check_fixed(options, "%%rollout --top-up", *_BEGINNING, "timeout")
+            if options.resume:
+                hint = f"%%rollout {options.name} --resume, then %%rollout {options.name} --top-up"
+                raise InputError(f"--top-up and --resume are two things to do with {options.name}", hint=hint)
+            return self.session.top_up(options.name, options.top_up, program=program, **given)
         if options.resume:
             self.check_fixed(options, "%%rollout --resume", *_BEGINNING)
             return self.session.resume_rollouts(options.name, program, **given)

@@ -59,6 +59,11 @@ _FIX = {
     Reason.TRUNCATED: "sample {collection} with a larger --max-tokens, or mask_truncated: false",
 }
 
+_TOP_UP = {
+    Reason.EQUAL_REWARDS: "%%reward {collection} with a finer score, or {top_up}",
+    Reason.ALL_FAILED: "{top_up}, or sample {collection} over easier rows",
+}
+"""Instead of these, where further completions can be sampled for such groups alone."""
 _ENDS = {
     "greedy": ("sampled at temperature 0", "sample {collection} with --temperature 1"),
     "length": ("cut off at the token limit", "sample {collection} with a larger --max-tokens"),
@@ -161,13 +166,20 @@ class Preflight:
         return names
 
     def words(
-        self, collection: str = "NAME", *, trains: bool = True, ends: Mapping[str, str] = MappingProxyType({})
+        self,
+        collection: str = "NAME",
+        *,
+        trains: bool = True,
+        ends: Mapping[str, str] = MappingProxyType({}),
+        top_up: str = "",
     ) -> list[str]:
         """The report for a person: one line for what trains, one per reason for the rest, then the warnings.
 
         trains: whether the service does; one that does not gives no logprobs for conversations either. ends: how
-        trajectories ended, by their names.
+        trajectories ended, by their names. top_up: the cell that
+        samples further completions for such groups alone, where one does.
         """
+        fixes = _FIX | _TOP_UP if top_up else _FIX
         groups = f"{self.trainable_groups:,} of {count(len(self.shares), 'group')}"
         lines = [
             f"{self.trainable_trajectories:,} of {count(self.trajectories, 'trajectory')} will train: "
@@ -180,7 +192,7 @@ class Preflight:
         for reason, names in self.skipped.items():
             elsewhere = "" if trains or reason is not Reason.NO_LOGPROBS else "%connect embedded, then "
             ended, of_end = _most_ended(reason, [ends.get(name, "") for name in names])
-            fix = elsewhere + (of_end or _FIX[reason]).format(collection=collection)
+            fix = elsewhere + (of_end or fixes[reason]).format(collection=collection, top_up=top_up)
             why = WHY[reason] + ended + (f", {_some(list(self.unreadable()))}" if reason is Reason.UNREADABLE else "")
             lines.append(f"{len(names):,} left out: {why} ({_some(names)}) -> {fix}")
         return [*lines, *self.warnings]

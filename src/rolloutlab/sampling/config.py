@@ -94,6 +94,15 @@ class SamplingConfig(BaseModel):
         pinned = self.step is not None and "/" in self.model and not {"@", ":"} & set(self.model)
         return f"{self.model}@{self.step}" if pinned else self.model
 
+    def cell_again(self, name: str, option: str) -> str:
+        """The line of a cell that goes on with the collection, by `--resume` or `--top-up`.
+
+        It names its functions and its environment, which are not stored.
+        """
+        names = ",".join(tool.function.name for tool in self.tools)
+        sources = [*([f"--tools {names}"] if names else []), *([f"--env {self.env}"] if self.env else [])]
+        return " ".join(["%%rollout" if self.program else "%%chat", name, option, *sources])
+
     def size_of(self, place: int) -> int:
         """How many trajectories the group at `place` is to have."""
         return self.topped_up.get(place, self.n)

@@ -146,9 +146,7 @@ class TrajectoryWriter:
         raise SamplingError(message, hint=self._rest()) from self._first_error
 
     def _rest(self) -> str:
-        names, env = [tool.function.name for tool in self._work.plan.tools], self._work.plan.env
-        options = [*([f"--tools {','.join(names)}"] if names else []), *([f"--env {env}"] if env else [])]
-        return " ".join([f"%%chat {self._generation.label} --resume", *options])
+        return self._work.plan.cell_again(self._generation.label, "--resume")
 
     def note(self, waits: bool = False) -> str:
         """Failures, speed and remaining time; waits: the service is unreachable."""

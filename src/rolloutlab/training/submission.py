@@ -38,6 +38,7 @@ from rolloutlab.store.models import Group, StoredTrajectory, SubmittedJob, now
 from rolloutlab.training.models import Models, Start
 from rolloutlab.training.refusals import check_honoured, refusal_lines
 from rolloutlab.trajectories.collection import Collection, members_of, unscored_names
+from rolloutlab.trajectories.top_up import top_up_cell
 
 _INCLUDED = "credit: trajectory, or %rewards --undo, or %%reward without --weight env"
 
@@ -62,7 +63,7 @@ class Submission:
     turns_missed: how many have a reward that does not count them once. begins: the checkpoint that the job would start
     from, if known. embedded: whether the embedded service is in use. trains: whether the service in use does, as far as
     is known. default_rate: the policy's learning rate, if known. expanded: the options as given, with those of an
-    algorithm.
+    algorithm. top_up: the cell that tops up the collection, where all can be.
     """
 
     model: str
@@ -85,6 +86,7 @@ class Submission:
     trains: bool = True
     default_rate: float | None = None
     expanded: Expanded = AS_TYPED
+    top_up: str = ""
 
     def report(self) -> list[str]:
         """What would train, in which steps, and why the rest would not, line by line."""
@@ -95,7 +97,7 @@ class Submission:
     def words(self) -> list[str]:
         """What would train and why the rest would not."""
         ends = {seat.name: seat.end for group in self.seats for seat in group if seat.end}
-        return self.check.words(self.names[0], trains=self.trains, ends=ends)
+        return self.check.words(self.names[0], trains=self.trains, ends=ends, top_up=self.top_up)
 
     def _steps(self) -> list[str]:
         """How the job is divided into steps; nothing where there are none."""
@@ -448,7 +450,9 @@ def gather(
         read.turn_rewards,
         read.turns_missed,
     )
-    return Submission(model, names, labels, config, *gathered, embedded=text_only, expanded=given)
+    cells = [top_up_cell(c.stored) for c in collections]
+    top_up = cells[0] if all(cells) else ""
+    return Submission(model, names, labels, config, *gathered, embedded=text_only, expanded=given, top_up=top_up)
 
 
 def gather_for(models: Models, collections: Sequence[Collection], options: Mapping[str, Any]) -> Submission:

@@ -99,6 +99,16 @@ def check_top_up(stored: StoredCollection, factor: Any) -> None:
     check_factor(factor, config.n)
 
 
+def top_up_cell(stored: StoredCollection) -> str:
+    """The cell that would sample for groups with nothing to learn; empty where there is none, or it has run."""
+    try:
+        check_top_up(stored, FACTOR)
+    except InputError:
+        return ""
+    config = SamplingConfig.model_validate(stored.plan)
+    return "" if config.topped_up else config.cell_again(stored.name, "--top-up")
+
+
 def top_up_groups(
     lab: Lab,
     stored: StoredCollection,
@@ -215,11 +225,12 @@ def _report(
     if now.waiting:
         waiting = f"{count(now.unscored, 'completion')} of {count(len(now.waiting), 'group')}"
         have = f"{waiting} {'has' if now.unscored == 1 else 'have'} no reward yet"
-        lines.append(f"{have} -> {to_score or f'%%reward {label} --resume'}, then %%chat {label} --top-up again")
+        again = now.plan.cell_again(label, "--top-up")
+        lines.append(f"{have} -> {to_score or f'%%reward {label} --resume'}, then {again} again")
     if now.dead:
         what = f"{_of(now, now.dead)}: {now.names([*now.dead])}"
-        lines.append(f"{what}, with {factor:g} times as many completions as at first -> %%chat {label} --top-up "
-                     f"{2 * factor:g}, or other rows")  # fmt: skip
+        further = now.plan.cell_again(label, f"--top-up {2 * factor:g}")
+        lines.append(f"{what}, with {factor:g} times as many completions as at first -> {further}, or other rows")
     elif not (more or now.waiting or now.other):
         lines.append(f"none of the {count(len(now.groups), 'group')} of {label} lacks something to learn")
     if now.other:
