@@ -30,7 +30,7 @@ from rolloutlab.settings import Settings
 SEEDS, ROUNDS, EVERY = 1, 6, 3
 WORDS, HELD_OUT, COMPLETIONS, MAX_TOKENS = 16, 16, 8, 12
 GOALS = {"tokens": 0.8, "seconds": 1.0}
-"""By tokens both learn alike, and the ratio of one seed has a standard error of about 0.14: 128 held-out completions."""
+"""By tokens both learn alike; the ratio of one seed has a standard error of about 0.14, of 128 held-out completions."""
 OPTIONS = {"algorithm": "grpo", "learning_rate": 2e-4, "groups_per_step": 8}
 RANK = 8
 """Of policies of more than 20M parameters, by default."""

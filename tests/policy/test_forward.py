@@ -1,5 +1,6 @@
 """Logprobs and their gradients, against each sequence by itself through the whole model."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -14,7 +15,7 @@ from transformers import (
     Qwen3Config,
 )
 
-from rolloutlab.policy.forward import Forward, _Base, _Head
+from rolloutlab.policy.forward import Forward, _Base, _Head, _scored
 from rolloutlab.policy.model import adapter_parameters, load_policy, write_adapter
 
 MEMBERS = [[12], [20, 5, 9], [1], [7], [3, 2, 1, 6, 8]]
@@ -155,6 +156,20 @@ def test_a_trained_token_right_after_the_prompt_reads_the_prompts_last_state_in_
     assert masks == 1
     assert len({float(logprobs_T.detach()) for logprobs_T, _ in outputs}) == 1
     assert_same(model, outputs, naive(model, twins))
+
+
+def test_tokens_that_a_model_rules_out_count_nothing_in_entropy_and_divergence():
+    logits_TV, base_TV = torch.randn(2, 5, 9, generator=torch.Generator().manual_seed(0))
+    padded_TV, padded_base_TV = (torch.cat([each, torch.full((5, 3), -math.inf)], 1) for each in (logits_TV, base_TV))
+    measured_T, target_T = torch.tensor([True, False, True, True, False]), torch.arange(5)
+    expected = _scored(logits_TV, target_T, _Base(measured_T, base_TV[measured_T]))
+    found = _scored(padded_TV, target_T, _Base(measured_T, padded_base_TV[measured_T]))
+    for mine_T, expected_T in zip(found, expected, strict=True):
+        assert torch.allclose(mine_T, expected_T, equal_nan=True)
+    assert torch.allclose(expected[1], torch.distributions.Categorical(logits=logits_TV).entropy())
+    own, other = (torch.distributions.Categorical(logits=each[measured_T]) for each in (logits_TV, base_TV))
+    assert torch.allclose(expected[2][measured_T], torch.distributions.kl_divergence(own, other), rtol=1e-4)
+    assert expected[2].isnan().tolist() == [False, True, False, False, True]
 
 
 @pytest.mark.parametrize("size", [8.0, 12.0, 16.0])

@@ -30,6 +30,7 @@ CHUNK = 1 << 22
 """Logits computed at a time: 16 MiB in fp32, and a few times that for intermediate results."""
 _MOST_STATES = 1 << 26
 """Numbers of checkpoint 0 that are kept during a step: 256 MiB in fp32."""
+_LEAST = torch.finfo(torch.float).min
 _NOTHING: Mapping[int, Tensor] = MappingProxyType({})
 
 
@@ -168,12 +169,14 @@ def _scored(logits_TV: Tensor, target_T: Tensor, base: _Base) -> tuple[Tensor, T
 def _entropy_and_divergence(
     probability_CV: Tensor, logprob_CV: Tensor, measured_C: Tensor, base_MV: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Facts of distributions. base_MV: logits of checkpoint 0, which may be overwritten."""
+    """Facts of distributions. base_MV: logits of checkpoint 0."""
+    # tokens that a model rules out, of a padded vocabulary, have logits of -inf: 0 * -inf would be no number
+    logprob_CV = logprob_CV.clamp_min(_LEAST)
     divergence_C = torch.full_like(probability_CV[:, 0], math.nan)
     if len(base_MV):
         every = len(base_MV) == len(logprob_CV)  # then nothing is copied
         own_MV, own_logprob_MV = (each if every else each[measured_C] for each in (probability_CV, logprob_CV))
-        less_MV = base_MV.float().log_softmax(-1).sub_(own_logprob_MV)
+        less_MV = base_MV.float().log_softmax(-1).clamp_min_(_LEAST).sub_(own_logprob_MV)
         divergence_C[measured_C] = 0 - vecdot(own_MV, less_MV)  # not -vecdot(…), which would be -0.0 at checkpoint 0
     return 0 - vecdot(probability_CV, logprob_CV), divergence_C
 
