@@ -519,7 +519,12 @@ class Session:
         known, source = self._mcp.resolve(tools), given_source(env)
         check_environment(stored.label, stored.plan.get("env"), source)
         label, captured = f"{stored.name}:{stored.generation}", stored.plan.get("program") or program is not None
-        again = self._programs.again(stored, program, self._connector.environment) if captured else None
+        try:
+            again = self._programs.again(stored, program, self._connector.environment) if captured else None
+        except InputError as error:
+            if program is None:
+                error.hint = f"%%rollout {stored.label} --top-up with the cell or --with the function that it is of"
+            raise
 
         def sample_more(sizes: Mapping[int, int]) -> None:
             if again:

@@ -7,7 +7,7 @@ import pytest
 
 from rolloutlab import Judge, Step
 from rolloutlab.api.inference import complete
-from rolloutlab.errors import RefusedError
+from rolloutlab.errors import InputError, RefusedError
 from rolloutlab.sampling.programs.plan import KnownPrograms
 from rolloutlab.sampling.writer import TrajectoryWriter
 from rolloutlab.store.models import StoredTrajectory
@@ -194,9 +194,8 @@ def test_the_rewards_of_an_environment_come_with_its_episodes(notebook, monkeypa
     monkeypatch.setattr(Late, "made", 0)
     notebook.shell.user_ns["Late"] = Late
     notebook.run("%%chat late -n 4 --env Late --max-tokens 4\n")
-    cell = advised(notebook, "late")
-    assert cell == "%%chat late --top-up --env Late"
-    assert sizes(notebook.run(cell)) == [8]
+    assert "--top-up" not in repr(notebook.run("%%train late --dry-run\n"))  # `Late` may be known by another name
+    assert sizes(notebook.run("%%chat late --top-up --env Late")) == [8]
     assert [t.reward for t in notebook.lab.collection("late").trajectories] == [0.0] * 4 + [1.0] * 4
     assert "sampled with the environment Late" in notebook.error("%%chat late --top-up 4")
 
@@ -240,17 +239,11 @@ return float(len(played) > 4)
 """
 
 
-def advised(notebook, name):
-    """The cell of a top-up that the report of a job advises."""
-    return re.search(r"%%\w+ \w+ --top-up[^,\n]*", repr(notebook.run(f"%%train {name} --dry-run\n")))[0]
-
-
 def test_rollouts_are_topped_up_by_their_own_magic(notebook):
     notebook.run("played = []")
     notebook.run(f"%%rollout agent -n 4{CELL}")
-    cell = advised(notebook, "agent")
-    assert cell == "%%rollout agent --top-up"
-    assert sizes(notebook.run(cell)) == [8]
+    assert "--top-up" not in repr(notebook.run("%%train agent --dry-run\n"))  # a restart would not have the program
+    assert sizes(notebook.run("%%rollout agent --top-up")) == [8]
     assert sum(t.reward for t in notebook.lab.collection("agent").trajectories) == 4
 
 
@@ -258,7 +251,9 @@ def test_rollouts_are_topped_up_by_the_cell_of_their_program_where_the_notebook_
     notebook.run("played = []")
     notebook.run(f"%%rollout agent -n 4{CELL}")
     monkeypatch.setattr(notebook.lab, "_programs", KnownPrograms())  # as after a restart
-    assert "which this notebook has not run" in notebook.error("%%rollout agent --top-up")
+    error = notebook.error("%%rollout agent --top-up")
+    assert "which this notebook has not run" in error
+    assert "%%rollout agent --top-up with the cell or --with the function that it is of" in error
     assert sizes(notebook.run(f"%%rollout agent --top-up{CELL}")) == [8]
 
 
@@ -339,8 +334,8 @@ def test_others_are_compared_and_continued_as_before(capitals):
     ("cell", "shown"),
     [
         (TOP_UP, "nothing of capitals is scored yet: which of its groups have nothing to learn is not known"),
-        (f"{TOP_UP} 1", "a factor of the first sampling is a number above 1, not 1.0\n  -> --top-up 2"),
-        (f"{TOP_UP} nan", "a number above 1, not nan"),
+        (f"{TOP_UP} 1", "a factor of the first sampling is a number above 1, up to 10,000, not 1.0\n  -> --top-up 2"),
+        (f"{TOP_UP} nan", "a number above 1, up to 10,000, not nan"),
         (f"{TOP_UP} 1.1", "1.1 times 4 completions of a group are no further one\n  -> --top-up 1.25 or more"),
         (f"{TOP_UP} -n 2", "--top-up keeps the settings of the collection and cannot take -n"),
         (f"{TOP_UP}\nuser: hi", "cannot take a text"),
@@ -365,3 +360,55 @@ def test_what_was_imported_is_refused(capitals, tmp_path):
     capitals.run(f"%export capitals {tmp_path}/out.jsonl")
     capitals.run(f"%import {tmp_path}/out.jsonl others")
     assert "others was not sampled here" in capitals.error("%%chat others --top-up")
+
+
+WHOLE = CHAT.replace("--max-tokens 4", "--max-tokens 100")  # else the advice is a larger --max-tokens
+
+
+def advised(notebook, names):
+    """The cells of top-ups that the report of a job advises, which has one for each reason."""
+    report = repr(notebook.run(f"%%train {names} --dry-run\n"))
+    return [cell for line in report.splitlines() for cell in re.findall(r"%%chat \S+ --top-up", line)]
+
+
+def test_the_report_of_a_job_advises_the_top_up_of_the_generation_that_has_the_groups(capitals):
+    capitals.run(WHOLE)
+    scored(capitals, LATE)
+    capitals.run(CHAT)
+    assert advised(capitals, "capitals:2") == ["%%chat capitals:2 --top-up"]
+    assert sizes(capitals.run("%%chat capitals:2 --top-up")) == [8, 4]
+    assert advised(capitals, "capitals:2") == []
+
+
+def test_the_report_of_a_job_advises_the_top_up_of_the_collections_that_have_the_groups(capitals):
+    scored(capitals, "%%reward capitals\nreturn float(index % 2)")
+    capitals.run(WHOLE.replace("capitals", "other"))
+    scored(capitals, LATE.replace("capitals", "other"))
+    assert advised(capitals, "capitals other") == ["%%chat other --top-up"]
+    capitals.run(WHOLE.replace("capitals", "third"))
+    scored(capitals, LATE.replace("capitals", "third"))
+    assert advised(capitals, "capitals other third") == ["%%chat other --top-up", "%%chat third --top-up"]
+    capitals.run("%%chat other --top-up")
+    assert advised(capitals, "capitals other third") == ["%%chat third --top-up"]
+
+
+def test_what_is_left_is_said_with_the_factor_that_the_groups_have(capitals, capsys):
+    scored(capitals, NEVER)
+    capitals.run(f"{TOP_UP} 4")
+    lines(capsys)
+    capitals.run(TOP_UP)
+    (line,) = lines(capsys)
+    assert line.endswith("with 4 times as many completions as at first -> %%chat capitals --top-up 8, or other rows")
+    assert sizes(capitals.run(f"{TOP_UP} 8")) == [32, 4]
+
+
+@pytest.mark.parametrize("factor", ["1e308", "10001", "inf"])
+def test_a_factor_that_nobody_would_pay_for_is_refused(capitals, factor):
+    scored(capitals, NEVER)
+    assert "a number above 1, up to 10,000" in capitals.error(f"{TOP_UP} {factor}")
+
+
+def test_a_loop_at_temperature_0_is_refused_before_it_samples(capitals):
+    with pytest.raises(InputError, match="at temperature 0 every further completion"):
+        capitals.lab.loop("cold", "Go.", lambda answer: 1.0, over=[{}], n=2, top_up=2, temperature=0)
+    assert "cold" not in {c.name for c in capitals.lab.store.collections()}

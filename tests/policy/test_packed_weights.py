@@ -1,6 +1,7 @@
 """Sampling multiplies by weights packed for the CPU, and what it samples has the logprobs that training gives it."""
 
 from array import array
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -56,6 +57,19 @@ def test_what_is_sampled_with_packed_weights_has_the_logprobs_of_training(policy
     assert not packs  # scoring has the plain weights
 
 
+def test_a_lane_that_takes_another_checkpoint_samples_that_one_also_with_an_adapter_as_large_as_a_layer(
+    policy, adapter_of, packs
+):
+    wide = replace(policy, lora=replace(policy.lora, r=512))
+    sampler, scorer = Sampler(wide, max_lanes=1), Scorer(wide)
+    for seed in (1, 2, 3):
+        adapter = {name: t / 4 for name, t in adapter_of(wide, seed).items()}
+        (row,) = sampler.submit(adapter, [CompletionRequest(PROMPT, 12, seed=seed)]).result()
+        assert row.logprobs == pytest.approx(scorer.logprobs(adapter, [sequence(row)])[0], abs=1e-3)
+    sampler.close()
+    assert packs
+
+
 def sequence(row: Any) -> TokenSequence:
     ids, prompt = [*PROMPT, *row.tokens], len(PROMPT)
     trained = bytearray([0] * prompt + [1] * len(row.tokens))
@@ -66,9 +80,10 @@ def test_layers_too_small_to_gain_and_layers_that_are_no_plain_ones_stay(policy)
     class Other(nn.Linear):
         pass
 
-    model = nn.ModuleList([nn.Linear(512, 512), nn.Linear(512, 511), Other(512, 512)])
+    model = nn.ModuleList([nn.Linear(512, 512), nn.Linear(512, 511), Other(512, 512)]).requires_grad_(False)
+    model.append(nn.Linear(512, 512))  # which is trained
     PackedWeights().use_in(model)
-    assert ["forward" in vars(layer) for layer in model] == [True, False, False]
+    assert ["forward" in vars(layer) for layer in model] == [True, False, False, False]
     x_BD = torch.randn(3, 512)
     with torch.inference_mode():
         plain_BD = nn.functional.linear(x_BD, model[0].weight, model[0].bias)

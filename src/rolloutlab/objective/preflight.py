@@ -42,6 +42,8 @@ WHY_NOT = {
 """Why there is no advantage, in its place; `WHY` in a word or two."""
 
 _TURNS = 8
+_CELLS = 2
+"""Cells that one piece of advice names."""
 """Turns that a report names."""
 _UNTRAINED = "this service samples only and trains nothing -> %connect embedded, or another service that trains"
 _FIX = {
@@ -171,15 +173,14 @@ class Preflight:
         *,
         trains: bool = True,
         ends: Mapping[str, str] = MappingProxyType({}),
-        top_up: str = "",
+        top_ups: Mapping[str, str] = MappingProxyType({}),
     ) -> list[str]:
         """The report for a person: one line for what trains, one per reason for the rest, then the warnings.
 
         trains: whether the service does; one that does not gives no logprobs for conversations either. ends: how
-        trajectories ended, by their names. top_up: the cell that
-        samples further completions for such groups alone, where one does.
+        trajectories ended, by their names. top_ups: by the labels
+        of all collections of the job, the cell that samples further completions for such groups alone, or nothing.
         """
-        fixes = _FIX | _TOP_UP if top_up else _FIX
         groups = f"{self.trainable_groups:,} of {count(len(self.shares), 'group')}"
         lines = [
             f"{self.trainable_trajectories:,} of {count(self.trajectories, 'trajectory')} will train: "
@@ -190,9 +191,14 @@ class Preflight:
         if not trains:
             lines.insert(0, _UNTRAINED)
         for reason, names in self.skipped.items():
+            labels = dict.fromkeys(name.rsplit("/", 2)[0] for name in names)
+            cells = [top_ups.get(label, "") for label in labels]
+            fixes = _FIX | _TOP_UP if all(cells) and len(cells) <= _CELLS else _FIX
             elsewhere = "" if trains or reason is not Reason.NO_LOGPROBS else "%connect embedded, then "
             ended, of_end = _most_ended(reason, [ends.get(name, "") for name in names])
-            fix = elsewhere + (of_end or fixes[reason]).format(collection=collection, top_up=top_up)
+            fix = elsewhere + (of_end or fixes[reason]).format(
+                collection=next((label for label in labels if label in top_ups), collection), top_up=" and ".join(cells)
+            )
             why = WHY[reason] + ended + (f", {_some(list(self.unreadable()))}" if reason is Reason.UNREADABLE else "")
             lines.append(f"{len(names):,} left out: {why} ({_some(names)}) -> {fix}")
         return [*lines, *self.warnings]

@@ -37,7 +37,7 @@ class PackedWeights:
     def multipliers(self, model: nn.Module) -> dict[nn.Module, Multiply]:
         """How linear layers of a model multiply by packed weights, where they are faster and few enough.
 
-        The weights of the layers must not be changed any more; adapters around them may.
+        Of frozen weights alone: an adapter's are written anew when a model takes another checkpoint.
         """
         layers = [layer for layer in model.modules() if type(layer) is nn.Linear and _is_faster(layer.weight)]
         weights = {id(layer.weight): layer.weight.numel() for layer in layers}
@@ -50,6 +50,9 @@ class PackedWeights:
 
 
 def _is_faster(weight: Tensor) -> bool:
+    """Whether a weight is frozen, and is multiplied faster once it is packed."""
+    if weight.requires_grad:
+        return False
     measured = weight.device.type == "cpu" and torch.backends.cpu.get_cpu_capability().startswith("AVX")
     one_dnn: Any = torch.backends.mkldnn
     possible = one_dnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")

@@ -113,6 +113,9 @@ class LoopSteps:
         check_reward(self.reward, self.held_out, given=bool(self.program) or self.sampling.get("env") is not None)
         if self.factor is not None:
             check_factor(self.factor, self.n)
+            if self.sampling.get("temperature") == 0 and not (self.program or self.sampling.get("env")):
+                message = "at temperature 0 every further completion of a top-up would be the same"
+                raise InputError(message, hint="a temperature of 1, or no top_up")
         if self.program and self.prompt:
             raise InputError("a loop samples by a prompt or by a program", hint="solve= without a prompt")
         return [None if each is None else self._measure(self._preview(each)) for each in rows]

@@ -63,7 +63,7 @@ class Submission:
     turns_missed: how many have a reward that does not count them once. begins: the checkpoint that the job would start
     from, if known. embedded: whether the embedded service is in use. trains: whether the service in use does, as far as
     is known. default_rate: the policy's learning rate, if known. expanded: the options as given, with those of an
-    algorithm. top_up: the cell that tops up the collection, where all can be.
+    algorithm. top_ups: as of `Preflight.words`.
     """
 
     model: str
@@ -86,7 +86,7 @@ class Submission:
     trains: bool = True
     default_rate: float | None = None
     expanded: Expanded = AS_TYPED
-    top_up: str = ""
+    top_ups: Mapping[str, str] = field(default_factory=dict)
 
     def report(self) -> list[str]:
         """What would train, in which steps, and why the rest would not, line by line."""
@@ -97,7 +97,7 @@ class Submission:
     def words(self) -> list[str]:
         """What would train and why the rest would not."""
         ends = {seat.name: seat.end for group in self.seats for seat in group if seat.end}
-        return self.check.words(self.names[0], trains=self.trains, ends=ends, top_up=self.top_up)
+        return self.check.words(self.names[0], trains=self.trains, ends=ends, top_ups=self.top_ups)
 
     def _steps(self) -> list[str]:
         """How the job is divided into steps; nothing where there are none."""
@@ -450,9 +450,8 @@ def gather(
         read.turn_rewards,
         read.turns_missed,
     )
-    cells = [top_up_cell(c.stored) for c in collections]
-    top_up = cells[0] if all(cells) else ""
-    return Submission(model, names, labels, config, *gathered, embedded=text_only, expanded=given, top_up=top_up)
+    top_ups = {c.stored.label: top_up_cell(c.stored) for c in collections}
+    return Submission(model, names, labels, config, *gathered, embedded=text_only, expanded=given, top_ups=top_ups)
 
 
 def gather_for(models: Models, collections: Sequence[Collection], options: Mapping[str, Any]) -> Submission:

@@ -29,6 +29,8 @@ _MENDED = {
 }
 """Reasons why a group has nothing to learn that further completions may mend, and others do not."""
 _NAMED = 3
+_MOST = 10_000
+"""The largest factor, far above what anyone would pay for."""
 
 
 @dataclass(frozen=True)
@@ -68,9 +70,10 @@ class _Standing:
 
 def check_factor(factor: Any, n: int | None = None) -> None:
     """InputError unless it is a number of times `n` that gives more than `n` completions."""
-    is_number = isinstance(factor, int | float) and not isinstance(factor, bool) and math.isfinite(factor)
+    is_number = isinstance(factor, int | float) and not isinstance(factor, bool) and factor <= _MOST
     if not is_number or factor <= 1:
-        raise InputError(f"a factor of the first sampling is a number above 1, not {factor!r}", hint="--top-up 2")
+        what = f"a factor of the first sampling is a number above 1, up to {_MOST:,}, not {factor!r}"
+        raise InputError(what, hint="--top-up 2")
     if n is not None and most(factor, n) <= n:
         what = f"{factor:g} times {count(n, 'completion')} of a group are no further one"
         raise InputError(what, hint=f"--top-up {1 + 1 / n:.3g} or more")
@@ -100,13 +103,19 @@ def check_top_up(stored: StoredCollection, factor: Any) -> None:
 
 
 def top_up_cell(stored: StoredCollection) -> str:
-    """The cell that would sample for groups with nothing to learn; empty where there is none, or it has run."""
+    """The cell that would sample for groups with nothing to learn; empty where there is none, or it has run.
+
+    Also where it would have to name an environment, functions or a program: by which expression these are known in a
+    notebook is not stored.
+    """
     try:
         check_top_up(stored, FACTOR)
     except InputError:
         return ""
     config = SamplingConfig.model_validate(stored.plan)
-    return "" if config.topped_up else config.cell_again(stored.name, "--top-up")
+    if config.topped_up or config.env or config.tools or config.program:
+        return ""
+    return config.cell_again(stored.label, "--top-up")
 
 
 def top_up_groups(
@@ -144,7 +153,7 @@ def top_up_groups(
         say(f"{_of(now, now.dead)}: {count(more, 'completion')} more for {_places(now, sizes)}")
         sample(sizes)
         sampled, to_score, now = True, score(), look()
-    for line in _report(begun, now, dead, factor, stored.label, to_score):
+    for line in _report(begun, now, dead, stored.label, to_score):
         say(line)
 
 
@@ -210,9 +219,7 @@ def _places(standing: _Standing, sizes: Mapping[int, int]) -> str:
     return f"{len(sizes):,} of them" if some else "it" if len(sizes) == 1 else "them"
 
 
-def _report(
-    begun: _Standing, now: _Standing, dead: Mapping[int, Reason], factor: float, label: str, to_score: str
-) -> list[str]:
+def _report(begun: _Standing, now: _Standing, dead: Mapping[int, Reason], label: str, to_score: str) -> list[str]:
     """What a top-up has cost and brought, and what is left."""
     lines = []
     if more := now.completions - begun.completions:
@@ -229,8 +236,9 @@ def _report(
         lines.append(f"{have} -> {to_score or f'%%reward {label} --resume'}, then {again} again")
     if now.dead:
         what = f"{_of(now, now.dead)}: {now.names([*now.dead])}"
-        further = now.plan.cell_again(label, f"--top-up {2 * factor:g}")
-        lines.append(f"{what}, with {factor:g} times as many completions as at first -> {further}, or other rows")
+        times = min(now.plan.size_of(place) for place in now.dead) / now.plan.n  # or more than asked for
+        further = now.plan.cell_again(label, f"--top-up {2 * times:g}")
+        lines.append(f"{what}, with {times:g} times as many completions as at first -> {further}, or other rows")
     elif not (more or now.waiting or now.other):
         lines.append(f"none of the {count(len(now.groups), 'group')} of {label} lacks something to learn")
     if now.other:
