@@ -40,13 +40,19 @@ class Sum:
         flat.copy_(total)
 
 
-def task_of(config, source, counts):
+def task_of(config, source, counts, longest=12):
+    """Of answers of 12 tokens, or of one to the longest."""
     chance = random.Random(1)
 
+    def size():
+        return 12 if longest == 12 else chance.randint(1, longest)
+
     def sequence():
-        context, answer = [chance.randrange(4, 98) for _ in range(6)], [chance.randrange(4, 98) for _ in range(12)]
+        context, answer = [chance.randrange(4, 98) for _ in range(6)], [chance.randrange(4, 98) for _ in range(size())]
         logprobs = [0.0] * 6 + [chance.gauss(-5.5, 0.3) for _ in answer]
-        tokens = TokenSequence(array("i", context + answer), bytearray([0] * 6 + [1] * 12), array("f", logprobs))
+        tokens = TokenSequence(
+            array("i", context + answer), bytearray([0] * 6 + [1] * len(answer)), array("f", logprobs)
+        )
         return TrainingSequence(tokens, chance.uniform(-1, 1), 1.0)
 
     steps = [step_of([sequence() for _ in range(count)]) for count in counts]
@@ -93,6 +99,13 @@ def test_how_many_they_are_makes_no_difference(policy, size, parts):
     task = task_of({}, None, [7, 2, 5])
     expected = alone(policy, task, parts)
     assert all(same(each, expected) for each in together(policy, task, size, parts))
+
+
+def test_what_is_measured_of_answers_of_many_lengths_has_the_bits_of_one_process(policy):
+    task = task_of({}, None, [60, 50], longest=80)
+    expected = alone(policy, task, 2)
+    assert all("kl_base" in each for each in expected[1])
+    assert all(same(each, expected) for each in together(policy, task, 2, 2))
 
 
 def test_other_parts_are_the_same_but_for_rounding(policy):

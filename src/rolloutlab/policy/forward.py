@@ -8,7 +8,7 @@ import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import accumulate, islice
+from itertools import accumulate, chain, islice
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -124,19 +124,17 @@ class Forward:
         size = self._head.in_features if self._head else self._vocabulary
         so_far = accumulate(sequences[i].trainable * size for i in measured)
         few = {i for i, total in zip(measured, so_far, strict=True) if total <= _MOST_STATES} or {*measured[:1]}
-        own = [i for part in self._share.of(parts(sequences, self._parts)) for i in part if i in few]
-        if not own:
-            return {}
-        some = [sequences[i] for i in own]
+        own = [[i for i in part if i in few] for part in self._share.of(parts(sequences, self._parts))]
+        # part by part, as `batches`: several processes have the bits of one
+        bundled = (bundles(sequences, self._limit, self._probe.shares, part) for part in own if part)
+        remaining = chain.from_iterable(batches(each, 2 * self._limit) for each in bundled)
         states: dict[int, Tensor] = {}
-        remaining = batches(bundles(some, self._limit, self._probe.shares), 2 * self._limit)
         with self._model.disable_adapter():  # of all threads
-            while bundled := list(islice(remaining, self._parts)):
+            while some := list(islice(remaining, self._parts)):
                 self._between_batches()
-                batched = [collate(each, some, self._dtype) for each in bundled]
+                batched = [collate(each, sequences, self._dtype) for each in some]
                 for batch, state_TX in zip(batched, pool.map(torch.no_grad()(self._states), batched), strict=True):
-                    parted = torch.split(state_TX, batch.counts)
-                    states |= {own[i]: each for i, each in zip(batch.order, parted, strict=True)}
+                    states |= zip(batch.order, torch.split(state_TX, batch.counts), strict=True)
         return states
 
     def _states(self, batch: Batch) -> Tensor:
