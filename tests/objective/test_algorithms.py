@@ -92,6 +92,8 @@ def test_the_longest_answer_is_asked_for_only_where_an_algorithm_divides_by_it()
     with pytest.raises(AssertionError):
         expand({"algorithm": "dr_grpo"}, unknown)
     assert "loss_scale_factor" not in expand({"algorithm": "dr_grpo"}, lambda: None).options
+    typed = str(expand({"algorithm": "dr_grpo", "loss_scale_factor": 9}, lambda: 24))
+    assert typed.endswith("loss_aggregation: constant; as typed: loss_scale_factor: 9")
 
 
 def test_it_is_told_in_a_line_with_what_was_typed_instead():

@@ -393,7 +393,12 @@ def test_a_loop_without_top_up_has_no_column_of_it(session):
 
 @pytest.mark.parametrize(
     ("factor", "message"),
-    [(1, "a number above 1, not 1"), ("2", "not '2'"), (True, "not True"), (1.2, "1.2 times 2 completions")],
+    [
+        (1, "a number above 1, up to 10,000, not 1"),
+        ("2", "not '2'"),
+        (True, "not True"),
+        (1.2, "1.2 times 2 completions"),
+    ],
 )
 def test_a_wrong_factor_is_an_error_before_anything_is_sampled(session, factor, message):
     with pytest.raises(InputError, match=message):

@@ -123,8 +123,11 @@ def expand(given: Mapping[str, Any], longest: Callable[[], float | None]) -> Exp
     own = dict(ALGORITHMS[name].options)
     if typed.get("loss_aggregation", own.get("loss_aggregation")) != "constant":
         own.pop("loss_scale_factor", None)  # without constant it has no meaning
-    elif ALGORITHMS[name].longest and "loss_scale_factor" not in typed and (most := longest()) is not None:
-        own["loss_scale_factor"] = most
+    elif ALGORITHMS[name].longest:
+        if "loss_scale_factor" in typed:
+            own["loss_scale_factor"] = None  # its own is not asked for; what is typed is in its place
+        elif (most := longest()) is not None:
+            own["loss_scale_factor"] = most
     replaced = {option: typed[option] for option in own if option in typed and typed[option] != own[option]}
     left = {option: value for option, value in own.items() if option not in typed}
     return Expanded({**left, **typed}, name, left, replaced)
