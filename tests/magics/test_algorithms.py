@@ -108,7 +108,7 @@ def test_a_typed_divisor_is_taken_whatever_was_sampled(capitals):
     capitals.run("%%chat long -n 2 --max-tokens 9 --seed 1\nCapital of Peru?")
     capitals.lab.reward("long", place, say=lambda _: None)
     lines = report(capitals, "%%train capitals long --dry-run\nalgorithm: dr_grpo\nloss_scale_factor: 7")
-    assert any(line.endswith("loss_aggregation: constant") for line in lines)
+    assert any(line.endswith("loss_aggregation: constant; as typed: loss_scale_factor: 7") for line in lines)
 
 
 def test_the_form_has_its_fields_filled_in_and_its_cell_shows_them(capitals):
