@@ -42,9 +42,9 @@ WHY_NOT = {
 """Why there is no advantage, in its place; `WHY` in a word or two."""
 
 _TURNS = 8
+"""Turns that a report names."""
 _CELLS = 2
 """Cells that one piece of advice names."""
-"""Turns that a report names."""
 _UNTRAINED = "this service samples only and trains nothing -> %connect embedded, or another service that trains"
 _FIX = {
     Reason.UNSCORED: "%%reward {collection}",
@@ -178,8 +178,8 @@ class Preflight:
         """The report for a person: one line for what trains, one per reason for the rest, then the warnings.
 
         trains: whether the service does; one that does not gives no logprobs for conversations either. ends: how
-        trajectories ended, by their names. top_ups: by the labels
-        of all collections of the job, the cell that samples further completions for such groups alone, or nothing.
+        trajectories ended, by their names. top_ups: by the labels of all collections of the job, the cell that samples
+        further completions for groups with nothing to learn, or nothing.
         """
         groups = f"{self.trainable_groups:,} of {count(len(self.shares), 'group')}"
         lines = [

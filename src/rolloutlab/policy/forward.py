@@ -31,6 +31,7 @@ CHUNK = 1 << 22
 _MOST_STATES = 1 << 26
 """Numbers of checkpoint 0 that are kept during a step: 256 MiB in fp32."""
 _LEAST = torch.finfo(torch.float).min
+"""What a logprob of -inf counts as: times a probability of 0, it is 0."""
 _NOTHING: Mapping[int, Tensor] = MappingProxyType({})
 
 
@@ -154,7 +155,8 @@ def _rows(values_BLD: Tensor, index_T: Tensor) -> Tensor:
 def _base_of(batch: Batch, base: Mapping[int, Tensor], state_TX: Tensor) -> _Base:
     states = [base[i] for i in batch.order if i in base]
     measured_T = torch.repeat_interleave(torch.tensor([i in base for i in batch.order]), torch.tensor(batch.counts))
-    return _Base(measured_T.to(state_TX.device), torch.cat(states) if states else state_TX[:0].detach())
+    # which are measured is asked on the CPU, so that a GPU is not waited for
+    return _Base(measured_T, torch.cat(states) if states else state_TX[:0].detach())
 
 
 def _scored(logits_TV: Tensor, target_T: Tensor, base: _Base) -> tuple[Tensor, Tensor, Tensor]:

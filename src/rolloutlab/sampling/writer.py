@@ -161,9 +161,10 @@ class TrajectoryWriter:
 
     def _put(self, answers: Sequence[PreparedAnswer], copies: Sequence[Rollout], groups: Sequence[Group]) -> None:
         plan, all_answers = self._work.plan, [*(self.prepare([copy], None) for copy in copies), *answers]
+        sampling = plan.sampling()
         self._lab.put_all(
             [
-                Placed(groups[each.place], each.arrivals, plan.model, each.step, plan.sampling(), each.usage)
+                Placed(groups[each.place], each.arrivals, plan.model, each.step, sampling, each.usage)
                 for each in all_answers
             ]
         )

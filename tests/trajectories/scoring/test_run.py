@@ -344,17 +344,16 @@ def test_an_interrupt_while_the_thread_of_the_run_starts_ends_the_run(lab, colle
 
     async def interrupts(trajectory):
         calls.append(trajectory.name)
-        if len(calls) == 1:
-            interrupt()
-        await asyncio.sleep(0.01)
+        if len(calls) > 1:
+            await asyncio.Event().wait()  # until it is cancelled
+        interrupt()
         return 1.0
 
     monkeypatch.setattr(threading.Thread, "start", start_slowly)
     with pytest.raises(KeyboardInterrupt):
         lab.reward("capitals", interrupts, concurrency=1)
-    assert calls == [f"capitals/0/{i}" for i in range(len(calls))]
-    assert rewards() == [1.0] * len(calls) + [None] * (40 - len(calls))
-    assert len(calls) < 40
+    assert len(calls) <= 2
+    assert rewards() == [1.0] + [None] * 39
 
 
 def stop() -> None:
