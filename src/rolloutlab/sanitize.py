@@ -1,6 +1,8 @@
 """Escape or replace characters in untrusted text before it is displayed or stored."""
 
+import json
 import re
+from typing import Any
 
 _BIDI = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
 _INVISIBLE = "\u00ad\u180e\u200b\u2028\u2029\u2060-\u2064\u206a-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f"
@@ -21,6 +23,15 @@ def escape_to_one_line(text: str, limit: int | None = None) -> str:
 def replace_surrogates(text: str, limit: int | None = None) -> str:
     """The first `limit` characters of a text, with `?` for each lone surrogate, which UTF-8 cannot encode."""
     return text[:limit].encode("utf-8", "replace").decode()
+
+
+def join_surrogates(value: Any) -> Any:
+    """A JSON value whose texts are valid Unicode: pairs of surrogates are joined, and U+FFFD replaces a lone one.
+
+    Servers in JavaScript send half of an emoji as an escape where a token or a chunk ends within it.
+    """
+    text = json.dumps(value, ensure_ascii=False)
+    return json.loads(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
 
 
 def _escape(match: re.Match[str]) -> str:

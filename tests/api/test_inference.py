@@ -109,6 +109,14 @@ def test_a_character_that_python_takes_for_the_end_of_a_line_is_text(listen, sep
     assert completion.choices[0].message.content == text
 
 
+def test_halves_of_an_emoji_in_two_chunks_are_one_and_a_lone_half_is_replaced(listen):
+    texts = ["first \ud83d", "\ude00, then \ud83d"]
+    body = "".join(f"data: {json.dumps(chunk({'content': text}))}\n\n" for text in texts)
+    end = f"data: {json.dumps(chunk(finish='stop'))}\n\ndata: [DONE]\n\n"
+    whole, _ = listen((body + end).encode())
+    assert whole.choices[0].message.content == "first 😀, then \ufffd"
+
+
 def call(index: int, arguments: str, **first: Any) -> dict[str, Any]:
     """A piece of a tool call; id, type and name come with its first."""
     function = {"arguments": arguments, **({"name": first.pop("name")} if first else {})}

@@ -18,6 +18,7 @@ from rolloutlab.api.wire.reasoning import FIELDS
 from rolloutlab.api.wire.training import ModelCard
 from rolloutlab.api.wire.trajectories import History, LogprobsRequest, ScoredHistories
 from rolloutlab.errors import NotFoundError, NotOfferedError, RefusedError, RolloutlabError, ServiceError
+from rolloutlab.sanitize import join_surrogates
 from rolloutlab.settings import Address
 
 
@@ -71,7 +72,7 @@ class StreamedCompletion:
         if not self._choices or any("finish_reason" not in choice for choice in self._choices.values()):
             raise ServiceError("the response broke off before its end")
         choices = [_choice(index, parts) for index, parts in sorted(self._choices.items())]
-        return {**self._head, "choices": choices}
+        return dict(join_surrogates({**self._head, "choices": choices}))
 
     def _fold(self, parts: dict[str, Any], choice: Mapping[str, Any]) -> None:
         delta = dict(choice.get("delta") or {})

@@ -288,6 +288,11 @@ def test_an_answer_that_is_not_json_is_the_services_error(ask, body):
         ask(Script(httpx.Response(200, content=body)))
 
 
+def test_half_an_emoji_in_an_answer_is_a_replacement_character(ask):
+    body = rb'{"text": "half \ud83d, whole \ud83d\ude00, no escape \\ud83d"}'
+    assert ask(Script(httpx.Response(200, content=body))) == {"text": "half \ufffd, whole 😀, no escape \\ud83d"}
+
+
 @pytest.mark.parametrize(
     "headers",
     [

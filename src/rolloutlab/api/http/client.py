@@ -2,6 +2,7 @@
 
 import asyncio
 import atexit
+import json
 import logging
 import os
 import threading
@@ -31,6 +32,7 @@ from rolloutlab.api.http.transport import (
 )
 from rolloutlab.errors import BrokenOffError, ServiceError, SignInError, UnreachableError, interrupted
 from rolloutlab.fsutil import NONE_LEFT, TO_HAVE_MORE, keep_for_ever, short_of_descriptors
+from rolloutlab.sanitize import join_surrogates
 
 T = TypeVar("T")
 
@@ -396,6 +398,8 @@ def _parsed(response: httpx.Response) -> Any:
         raise status_error(origin(str(response.url)), status, reason, response.content, sent, location)
     with suppress(ValueError):
         return from_json(response.content)
+    with suppress(ValueError, RecursionError):
+        return join_surrogates(json.loads(response.content))
     raise ServiceError(f"{origin(str(response.url))} answered with something that is not JSON")
 
 
