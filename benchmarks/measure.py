@@ -15,11 +15,11 @@ THREADS = sorted({1, os.cpu_count() or 1})
 """Numbers of threads to give a peer; its best figure counts."""
 
 
-def best(work: Callable[[], object], repeats: int = 3) -> float:
-    """Seconds of the fastest of a few runs, after one to warm up; only noise adds."""
+def best(work: Callable[[], object], repeats: int = 3, seconds: float = 3) -> float:
+    """Seconds of the fastest run of so many seconds, and of a few at least, after one to warm up; only noise adds."""
     work()
-    times = []
-    for _ in range(repeats):
+    times: list[float] = []
+    while len(times) < repeats or sum(times) < seconds:
         begun = time.perf_counter()
         work()
         times.append(time.perf_counter() - begun)

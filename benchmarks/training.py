@@ -31,7 +31,7 @@ from rolloutlab.policy.state import State
 from rolloutlab.policy.task import Callbacks, read_task
 from rolloutlab.policy.trainer import take_steps
 
-REPEATS = 3
+REPEATS = 8
 ONE_STEP = ExperimentalTrainingConfig(groups_per_step=0)
 SHAPES = ((16, 4, 16), (8, 40, 32))
 """Groups of the practice policy, words of their prompts, tokens of their completions."""
@@ -112,7 +112,7 @@ def trl(folder: Path, rank: int, rows: dict[str, Any]) -> float:
 
 def _trl(folder: Path, rank: int, rows: dict[str, Any], threads: int, batch: int) -> Iterator[float]:
     command = [peer_python("trl"), str(ROOT / "benchmarks/peers/trl_step.py"), str(folder)]
-    command += ["--rank", str(rank), "--batch", str(batch), "--steps", "3", "--warm-up", "1"]
+    command += ["--rank", str(rank), "--batch", str(batch), "--steps", str(REPEATS), "--warm-up", "1"]
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(command, input=json.dumps(rows), env=environment, capture_output=True, text=True, check=True)
     yield from json.loads(done.stdout)["seconds"]

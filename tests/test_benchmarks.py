@@ -208,7 +208,7 @@ def test_the_benchmark_of_starting_runs_at_its_smallest_size(smallest, practice_
 
 @pytest.mark.process
 def test_the_benchmark_of_sampling_runs_at_its_smallest_size(smallest, practice_lab, small_model, printed):
-    once = partial(smallest("measure").best, repeats=1)
+    once = partial(smallest("measure").best, repeats=1, seconds=0)
     sizes = {
         "THREADS": [1],
         "TOKENS": 8,
