@@ -2,6 +2,7 @@
 
 from collections import Counter
 from itertools import pairwise
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from rolloutlab.policy.cache_rows import AttentionLayer
 from rolloutlab.policy.decode import Completion, CompletionRequest, Decoder, gumbel
 from rolloutlab.policy.model import Policy, load_policy, read_adapter
 from tests.decoding import decode
@@ -147,6 +149,68 @@ def test_joining_a_running_batch_changes_neither_the_newcomer_nor_the_others(pol
     for row in done:
         assert row.tokens == alone[row.request].tokens
         assert row.logprobs == pytest.approx(alone[row.request].logprobs, abs=1e-4)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_completions_that_join_leave_and_return_at_random_are_those_sampled_alone(policy, monkeypatch, seed):
+    new_empty = Tensor.new_empty
+    monkeypatch.setattr(Tensor, "new_empty", lambda *sizes, **options: new_empty(*sizes, **options).fill_(torch.nan))
+    random, decoder = Random(seed), Decoder(policy.base, NEVER_ENDS)
+    lengths, tokens = [1, 2, 5, 5, 40], [1, 3, 12, 12, 60]
+    requests = [
+        request(
+            prompt=tuple(random.choices(range(3, 60), k=random.choice(lengths))),
+            max_tokens=random.choice(tokens),
+            index=i,
+        )
+        for i in range(60)
+    ]
+    waiting, out, done = [Completion(each) for each in requests], [], []
+    while waiting or len(decoder):
+        joining = [waiting.pop() for _ in range(min(len(waiting), random.choice([0, 0, 1, 3, 12])))]
+        if joining or out:
+            decoder.resume([*joining, *out])
+            out = []
+        for _ in range(random.choice([1, 3, 10])):
+            done += decoder.step() if len(decoder) else []
+        if len(decoder) > 2 and random.random() < 0.3:
+            out = decoder.preempt(random.randrange(1, len(decoder)))
+    assert len(done) == len(requests)
+    for row in done:
+        alone = decode(policy.base, [row.request], NEVER_ENDS)[0]
+        assert row.tokens == alone.tokens
+        assert row.logprobs == pytest.approx(alone.logprobs, abs=1e-4)
+
+
+def test_the_newest_are_preempted_whichever_left_before_them(policy):
+    decoder = Decoder(policy.base, NEVER_ENDS)
+    first = [request(index=i, max_tokens=2 if i < 3 else 9) for i in range(6)]
+    decoder.admit(first)
+    decoder.step()
+    assert {row.request.index for row in decoder.step()} == {0, 1, 2}
+    decoder.admit([request(index=9)])
+    assert [row.request.index for row in decoder.preempt(2)] == [5, 9]
+    assert {row.request.index for row in finish(decoder)} == {3, 4}
+
+
+def test_a_join_that_fails_leaves_the_batch_as_it_was(policy, monkeypatch):
+    decoder = Decoder(policy.base, NEVER_ENDS)
+    decoder.admit(others())
+    decoder.step()
+    whole, added = AttentionLayer.add, []
+
+    def second_layer_fails(layer, parts, length):
+        added.append(layer)
+        if len(added) == 2:
+            raise MemoryError
+        whole(layer, parts, length)
+
+    monkeypatch.setattr(AttentionLayer, "add", second_layer_fails)
+    with pytest.raises(MemoryError):
+        decoder.admit([request()])
+    monkeypatch.undo()
+    alone = [row.tokens for each in others() for row in decode(policy.base, [each], NEVER_ENDS)]
+    assert sorted(row.tokens for row in finish(decoder)) == sorted(alone)
 
 
 @pytest.mark.parametrize("other", [{"seed": 6}, {"index": 1}, {"seed": -5}, {"seed": 5 + 2**32}, {"seed": 2**80}])

@@ -1,4 +1,4 @@
-"""KV caches and recurrent states of a batch: select, join and trim rows.
+"""KV caches and recurrent states of a batch: keep, select, join and trim rows.
 
 Attention layers cache keys and values of every position, padded on the left; convolutions and recurrent layers have a
 state of fixed size, which padding never enters.
@@ -15,18 +15,22 @@ from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer, Li
 
 from rolloutlab.errors import PolicyError
 
+Pair = tuple[Tensor, Tensor]
+"""Keys and values (B, heads, T, size)."""
+
 _STATES = ("conv_states", "recurrent_states")
 _ROOM = 32
 """Positions that a layer makes room for when it has none left; the sampler's limit does not count them."""
 
 
 class AttentionLayer(DynamicLayer):  # type: ignore[no-untyped-call]
-    """Keys and values (B, heads, T, size) of all positions, with room for more behind them.
+    """Keys and values (B, heads, T, size) of all positions, with room for more of them and for rows that left.
 
-    transformers' own layer copies all positions at each step: 3 % of one of 64 completions of a 50M policy.
+    transformers' own layer copies everything at each step, and again for each row that joins or leaves. Where answers
+    are short that took more than half of the time: 128 completions of ten tokens, the practice policy.
 
-    keys, values: views of the positions in use, of tensors with more. Every way to take rows makes new tensors, so none
-    is written to that another cache reads.
+    keys, values: views of the rows and positions in use, of tensors with more. `select` makes new tensors, so that none
+    is written to that another cache reads; `add` and `keep` write into those of this cache.
     """
 
     keys: Tensor
@@ -39,60 +43,75 @@ class AttentionLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         if not self.is_initialized or not self.keys.numel():  # a prompt, whose cache may be kept as it is
             whole: tuple[Tensor, Tensor] = super().update(key_states, value_states, *args, **kwargs)
             return whole
-        length, count = self.keys.shape[2], key_states.shape[2]
-        end = self._begin + length
-        if self._roomy is None or end + count > self._roomy[0].shape[2]:
+        rows, _, length, _ = self.keys.shape
+        count = key_states.shape[2]
+        if self._roomy is None or self._begin + length + count > self._roomy[0].shape[2]:
             self.take_parts([(self.keys, self.values)], length, count)
-            end = length
         assert self._roomy
+        end = self._begin + length
         for roomy, states in zip(self._roomy, (key_states, value_states), strict=True):
-            roomy[:, :, end : end + count] = states
-        self._show(self._begin, length + count)
+            roomy[:rows, :, end : end + count] = states
+        self._show(rows, self._begin, length + count)
         return self.keys, self.values
 
-    def take_parts(self, parts: Sequence[tuple[Tensor, Tensor]], length: int, count: int = 0) -> None:
+    def take_parts(self, parts: Sequence[Pair], length: int, count: int = 0) -> None:
         """Hold the rows of all parts, padded on the left to `length` positions, with room for `count` and more."""
-        capacity = length + count + _ROOM
-        self._roomy = (
-            _in_room([k for k, _ in parts], length, capacity),
-            _in_room([v for _, v in parts], length, capacity),
-        )
-        self._show(0, length)
+        rows, capacity = sum(len(keys) for keys, _ in parts), length + count + _ROOM
+        keys, values = (each.new_empty(rows, each.shape[1], capacity, each.shape[3]) for each in parts[0])
+        self._roomy = keys, values
+        self._write(parts, 0, 0, length)
+        self._show(rows, 0, length)
+
+    def add(self, parts: Sequence[Pair], length: int) -> None:
+        """Hold the rows of all parts behind its own; all are padded on the left to `length` positions."""
+        rows, _, own, _ = self.keys.shape
+        all_rows, begin = rows + sum(len(keys) for keys, _ in parts), self._begin + own - length
+        if self._roomy is None or all_rows > len(self._roomy[0]) or begin < 0:
+            self.take_parts([(self.keys, self.values), *parts], length)
+            return
+        for roomy in self._roomy:
+            roomy[:rows, :, begin : self._begin] = 0
+        self._write(parts, rows, begin, length)
+        self._show(all_rows, begin, length)
+
+    def keep(self, order: Sequence[int]) -> None:
+        """Row i is to be that of `order[i]`, which is i, or one behind those that are kept."""
+        count, length = len(order), self.keys.shape[2]
+        if self._roomy is None or count * 2 < len(self._roomy[0]):  # so that the rest is freed
+            index_B = torch.tensor(order, dtype=torch.long, device=self.keys.device)
+            self.take_parts([(self.keys[index_B], self.values[index_B])], length)
+            return
+        if moved := [i for i, row in enumerate(order) if i != row]:
+            for each in (self.keys, self.values):
+                each[moved] = each[[order[i] for i in moved]]
+        self._show(count, self._begin, length)
 
     def select(self, index_B: Tensor) -> None:
-        """Keep these rows, in this order; an index may be repeated."""
-        if self._roomy is None:
-            self.keys, self.values = self.keys[index_B], self.values[index_B]
-            return
-        keys, values = self._roomy
-        length = self.keys.shape[2]
-        self._roomy = keys[index_B], values[index_B]
-        self._show(self._begin, length)
+        """Hold a copy of these rows, in this order; an index may be repeated."""
+        self.keys, self.values = self.keys[index_B], self.values[index_B]
+        self._roomy = None
 
     def trim(self, unused: int) -> None:
         """Drop the first positions."""
         if self._roomy is None:
             self.keys, self.values = self.keys[:, :, unused:], self.values[:, :, unused:]
         else:
-            self._show(self._begin + unused, self.keys.shape[2] - unused)
+            self._show(len(self.keys), self._begin + unused, self.keys.shape[2] - unused)
 
-    def _show(self, begin: int, length: int) -> None:
+    def _write(self, parts: Sequence[Pair], first: int, begin: int, length: int) -> None:
+        """Rows of all parts, from a row on, into `length` positions of which theirs are the last."""
+        assert self._roomy
+        for pair in parts:
+            last, before = first + len(pair[0]), begin + length - pair[0].shape[2]
+            for roomy, part in zip(self._roomy, pair, strict=True):
+                roomy[first:last, :, begin:before] = 0  # masked, but a product with NaN would be NaN
+                roomy[first:last, :, before : begin + length] = part
+            first = last
+
+    def _show(self, rows: int, begin: int, length: int) -> None:
         assert self._roomy
         self._begin = begin
-        self.keys, self.values = (roomy[:, :, begin : begin + length] for roomy in self._roomy)
-
-
-def _in_room(parts: Sequence[Tensor], length: int, capacity: int) -> Tensor:
-    """The rows of all parts in a tensor of so many positions, of which they end at `length`."""
-    _, heads, _, size = parts[0].shape
-    roomy = parts[0].new_empty(sum(map(len, parts)), heads, capacity, size)
-    first = 0
-    for part in parts:
-        before, last = length - part.shape[2], first + len(part)
-        roomy[first:last, :, :before] = 0  # masked, but a product with NaN would be NaN
-        roomy[first:last, :, before:length] = part
-        first = last
-    return roomy
+        self.keys, self.values = (roomy[:rows, :, begin : begin + length] for roomy in self._roomy)
 
 
 def empty_cache(model: Any) -> DynamicCache:
@@ -111,23 +130,26 @@ def empty_cache(model: Any) -> DynamicCache:
     return cache
 
 
-def select(cache: DynamicCache, index_B: Tensor) -> None:
-    """Keep these rows, in this order; an index may be repeated."""
+def keep(cache: DynamicCache, order: Sequence[int]) -> None:
+    """Row i is to be that of `order[i]`, which is i, or one behind those that are kept."""
     layers: list[Any] = cache.layers
     for layer in layers:
         if _is_attention(layer):
-            layer.select(index_B)
-            continue
-        for name in _STATES:
-            states = getattr(layer, name).items()
-            setattr(layer, name, {i: s if s is None else s.index_select(0, index_B) for i, s in states})
+            layer.keep(order)
+        else:
+            _select_states(layer, torch.tensor(order, dtype=torch.long))
 
 
 def selected(cache: DynamicCache, index_B: Tensor) -> DynamicCache:
-    """A copy of these rows."""
+    """A copy of these rows, in this order; an index may be repeated."""
     copied = copy.copy(cache)
     copied.layers = [copy.copy(layer) for layer in cache.layers]
-    select(copied, index_B)
+    layers: list[Any] = copied.layers
+    for layer in layers:
+        if _is_attention(layer):
+            layer.select(index_B)
+        else:
+            _select_states(layer, index_B)
     return copied
 
 
@@ -140,7 +162,10 @@ def trim(cache: DynamicCache, unused: int) -> None:
 
 
 def joined(caches: Sequence[DynamicCache], length: int) -> DynamicCache:
-    """A cache with the rows of all and `length` positions; none is changed."""
+    """A cache with the rows of all and `length` positions, which takes over the room of the first.
+
+    Where it fails, the first can go on as it was. The others are not changed.
+    """
     whole = copy.copy(caches[0])
     whole.layers = [_joined(layers, length) for layers in zip(*(cache.layers for cache in caches), strict=True)]
     return whole
@@ -149,13 +174,19 @@ def joined(caches: Sequence[DynamicCache], length: int) -> DynamicCache:
 def _joined(layers: Sequence[Any], length: int) -> Any:
     layer = copy.copy(layers[0])
     if all(_is_attention(each) for each in layers):
-        layer.take_parts([(each.keys, each.values) for each in layers], length)
+        layer.add([(each.keys, each.values) for each in layers[1:]], length)
         return layer
     for name in _STATES:
         states = [getattr(each, name) for each in layers]
         first = states[0].items()
         setattr(layer, name, {i: s if s is None else torch.cat([each[i] for each in states]) for i, s in first})
     return layer
+
+
+def _select_states(layer: Any, index_B: Tensor) -> None:
+    for name in _STATES:
+        states = getattr(layer, name).items()
+        setattr(layer, name, {i: s if s is None else s.index_select(0, index_B.to(s.device)) for i, s in states})
 
 
 def _is_attention(layer: object) -> bool:

@@ -5,7 +5,7 @@ Axes: B completions in the batch, T cached positions (left-padded), V vocabulary
 
 import hashlib
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -16,7 +16,7 @@ from torch.nn.functional import pad
 from transformers import DynamicCache, PreTrainedModel
 
 from rolloutlab.errors import PolicyError
-from rolloutlab.policy.cache_rows import empty_cache, joined, select, selected, trim
+from rolloutlab.policy.cache_rows import empty_cache, joined, keep, selected, trim
 
 Finish = Literal["stop", "length", "abandoned"]
 _FIRST = 4096
@@ -93,6 +93,9 @@ class Decoder:
         self._cache_argument = _cache_argument(model)
         self._end_ids = end_ids
         self._rows: list[Completion] = []
+        self._places: list[int] = []
+        """Of each row in the order of joining."""
+        self._joined = 0
         self._cache = empty_cache(model)
         self._mask_BT = torch.zeros(0, 0, dtype=torch.long, device=model.device)
         self._logits_BV = torch.zeros(0, 0, device=model.device)
@@ -135,7 +138,10 @@ class Decoder:
         self._cache = joined(caches, length)
         self._mask_BT = torch.cat([pad(mask, (length - mask.shape[1], 0)) for mask in masks])
         self._logits_BV = torch.cat(logits)
-        self._rows += [row for group in members.values() for row in group]
+        newcomers = [row for group in members.values() for row in group]
+        self._places += range(self._joined, self._joined + len(newcomers))
+        self._joined += len(newcomers)
+        self._rows += newcomers
         self._trim()
         self._noise = _Noise([row.request for row in self._rows], self._model.device)
         while len(self._prefills) > 1 and self.kept_tokens > KEPT_PROMPTS:
@@ -154,10 +160,9 @@ class Decoder:
     @torch.inference_mode()
     def preempt(self, count: int) -> list[Completion]:
         """Take the newest completions out of the batch; `resume` computes their cache again."""
-        kept = len(self._rows) - count
-        rows = self._rows[kept:]
-        self._logits_BV = self._logits_BV[:kept]
-        self._keep(list(range(kept)))
+        newest = sorted(range(len(self._rows)), key=self._places.__getitem__)[-count:]
+        rows = [self._rows[i] for i in newest]
+        self._logits_BV = self._logits_BV[self._drop(set(newest))]
         return rows
 
     @torch.inference_mode()
@@ -172,7 +177,7 @@ class Decoder:
             row.logprobs.append(logprob)
             row.finish = self._finish(row)
         if ended := [row for row in self._rows if row.finish]:
-            token_B = token_B[self._keep([i for i, row in enumerate(self._rows) if not row.finish])]
+            token_B = token_B[self._drop({i for i, row in enumerate(self._rows) if row.finish})]
         if self._rows:
             self._advance(token_B)
         return ended
@@ -223,11 +228,16 @@ class Decoder:
             return "stop"
         return finish or ("length" if len(row.tokens) >= row.request.max_tokens else None)
 
-    def _keep(self, indices: list[int]) -> Tensor:
-        index_B = torch.tensor(indices, dtype=torch.long, device=self._model.device)
-        self._rows = [self._rows[i] for i in indices]
+    def _drop(self, left: Set[int]) -> Tensor:
+        """Remove rows; those behind take the places that are free. The earlier index of each row that stays."""
+        count = len(self._rows) - len(left)
+        behind = [i for i in range(count, len(self._rows)) if i not in left]
+        order = [behind.pop() if i in left else i for i in range(count)]
+        index_B = torch.tensor(order, dtype=torch.long, device=self._model.device)
+        self._rows = [self._rows[i] for i in order]
+        self._places = [self._places[i] for i in order]
         self._mask_BT = self._mask_BT[index_B]
-        select(self._cache, index_B)
+        keep(self._cache, order)
         self._trim()
         self._noise = _Noise([row.request for row in self._rows], self._model.device)
         return index_B
