@@ -155,6 +155,23 @@ def test_a_sequence_is_the_prompt_then_the_sampled_tokens_with_their_logprobs(re
     assert (len(sequence), sequence.trainable) == (len(prompt) + 3, 3)
 
 
+def test_the_prompt_that_the_members_of_a_group_share_is_rendered_once(with_template, encode, say, end, monkeypatch):
+    renderer, rendered = with_template(TOOLS), []
+    answers = [say([*encode(text), end]) for text in ("b", "c", "d")]
+    first = [renderer.sequences(history(user(), answer)) for answer in answers]
+    apply = renderer._tokenizer.apply_chat_template
+    monkeypatch.setattr(
+        renderer._tokenizer,
+        "apply_chat_template",
+        lambda *given, **options: rendered.append(1) or apply(*given, **options),
+    )
+    other = renderer.sequences(history(user("other"), answers[0]))
+    assert rendered == [1]
+    assert [renderer.sequences(history(user(), answer)) for answer in answers] == first
+    assert rendered == [1, 1]
+    assert other != first[0]
+
+
 def test_what_trains_is_the_sampled_ids_and_not_a_tokenisation_of_their_text(renderer, policy, encode, end):
     letters = [policy.tokenizer.convert_tokens_to_ids(letter) for letter in "the"]
     assert renderer.text(letters) == "the"

@@ -72,6 +72,8 @@ class Renderer:
         self._check = check
         self._context = context
         self._day = day
+        self._last_rendered: tuple[tuple[Any, ...], str] | None = None
+        """The last short text and what it was rendered from: the members of a group have one prompt."""
         self._tokenizer = tokenizer
         self._token = lru_cache(_CACHED_TOKENS)(self._read_token)
         self._end_ids = end_ids
@@ -311,13 +313,17 @@ class Renderer:
     def _rendered(self, messages: list[dict[str, Any]], tools: Tools, begin: bool = True) -> str:
         self._check()
         definitions: Any = [tool.to_wire() for tool in tools] if tools else None
+        template = with_date(self._tokenizer.get_chat_template(tools=definitions), self._day)
+        asked = template, begin, repr(messages), repr(definitions)
+        if (last := self._last_rendered) and last[0] == asked:
+            return last[1]
         render = partial(
             self._tokenizer.apply_chat_template,
             messages,
             tools=definitions,
             add_generation_prompt=begin,
             tokenize=False,
-            chat_template=with_date(self._tokenizer.get_chat_template(tools=definitions), self._day),
+            chat_template=template,
         )
         try:
             text = template_watch().run(render, self._check)
@@ -325,6 +331,8 @@ class Renderer:
             raise
         except Exception as error:  # a template is a program, and may fail in any way
             raise RenderingError(f"the chat template refuses this conversation: {error}") from error
+        if len(text) <= _CACHED_CHARS:
+            self._last_rendered = asked, str(text)
         return str(text)
 
     def _decode(self, ids: Sequence[int]) -> str:
