@@ -93,7 +93,7 @@ from rolloutlab.trajectories.rewards_view import RewardsView
 from rolloutlab.trajectories.scoring import foreign, graders, sandbox
 from rolloutlab.trajectories.scoring.event_loop import RewardLoop
 from rolloutlab.trajectories.scoring.functions import Functions, Scorers, undo
-from rolloutlab.trajectories.scoring.score import ScoringRequest, score_collection
+from rolloutlab.trajectories.scoring.score import ScoringRequest, prepared, score_collection
 from rolloutlab.trajectories.tables import catalogue, reward_history
 from rolloutlab.trajectories.top_up import FACTOR, check_top_up, plan_first_sizes, top_up_groups
 from rolloutlab.widgets.login.frontend import can_ask, new_broker
@@ -518,6 +518,8 @@ class Session:
         shared = budget if isinstance(budget, Budget | None) else Budget(budget)
         known, source = self._mcp.resolve(tools), given_source(env)
         check_environment(stored.label, stored.plan.get("env"), source)
+        if not isinstance(reward, Judge | None):  # a wrong one is an error before anything is sampled
+            prepared(self.store, stored, ScoringRequest(reward, None, {}, self._reward_loop), lambda _: None)
         label, captured = f"{stored.name}:{stored.generation}", stored.plan.get("program") or program is not None
         try:
             again = self._programs.again(stored, program, self._connector.environment) if captured else None

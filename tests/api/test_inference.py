@@ -14,7 +14,7 @@ import pytest
 
 from rolloutlab.api import training
 from rolloutlab.api.http.client import HttpClient
-from rolloutlab.api.inference import complete, score_histories, stream
+from rolloutlab.api.inference import StreamedCompletion, complete, score_histories, stream
 from rolloutlab.api.wire.chat import ChatCompletion, ChatRequest
 from rolloutlab.api.wire.training import RegisterModel
 from rolloutlab.errors import BrokenOffError, RefusedError, RolloutlabError, ServiceError
@@ -115,6 +115,29 @@ def test_halves_of_an_emoji_in_two_chunks_are_one_and_a_lone_half_is_replaced(li
     end = f"data: {json.dumps(chunk(finish='stop'))}\n\ndata: [DONE]\n\n"
     whole, _ = listen((body + end).encode())
     assert whole.choices[0].message.content == "first 😀, then \ufffd"
+
+
+@pytest.mark.parametrize("as_event", [True, False])
+def test_half_of_an_emoji_in_a_completion_that_comes_whole_is_replaced(listen, as_event):
+    message = {"role": "assistant", "content": "hi \ud83d"}
+    choice = {"index": 0, "message": message, "finish_reason": "stop", "logprobs": None}
+    body = json.dumps({"id": "c", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]})
+    kind = "text/event-stream" if as_event else "application/json"
+    whole, _ = listen(f"data: {body}\n\n".encode() if as_event else body.encode(), kind=kind)
+    assert whole.choices[0].message.content == "hi \ufffd"
+
+
+def test_no_chunk_is_shown_with_half_of_a_character():
+    shown = []
+    answer = StreamedCompletion(lambda chunk: shown.append(chunk["choices"][0]["delta"]["content"]))
+    for text in ("first \ud83d", "\ude00, then \ud83d", " and \ud83d"):
+        answer.add(json.dumps(chunk({"content": text})))
+    assert shown == ["first ", "😀, then ", "\ufffd and "]
+
+
+def test_a_chunk_that_is_nested_too_deep_is_the_services_error(listen):
+    with pytest.raises(ServiceError, match="invalid chunk"):
+        listen(b"data: " + b'{"choices":' + b"[" * 100_000 + b"]" * 100_000 + b"}\n\n", size=1_000_000)
 
 
 def call(index: int, arguments: str, **first: Any) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from rolloutlab.errors import InputError, RefusedError
 from rolloutlab.sampling.programs.plan import KnownPrograms
 from rolloutlab.sampling.writer import TrajectoryWriter
 from rolloutlab.store.models import StoredTrajectory
+from rolloutlab.trajectories.top_up import check_factor
 
 CHAT = "%%chat capitals -n 4 --over countries --max-tokens 4 --seed 1\nuser: Capital of {{country}}?"
 TOP_UP = "%%chat capitals --top-up"
@@ -400,6 +401,34 @@ def test_what_is_left_is_said_with_the_factor_that_the_groups_have(capitals, cap
     (line,) = lines(capsys)
     assert line.endswith("with 4 times as many completions as at first -> %%chat capitals --top-up 8, or other rows")
     assert sizes(capitals.run(f"{TOP_UP} 8")) == [32, 4]
+
+
+def capital(answer, city):
+    """A reward function of a column that there is not."""
+
+
+@pytest.mark.parametrize("reward", ["exact", 1, [], capital])
+def test_a_reward_that_cannot_score_is_refused_before_anything_is_sampled(capitals, reward):
+    scored(capitals, LATE)
+    with pytest.raises(InputError):
+        capitals.lab.top_up("capitals", 2, reward)
+    assert sizes(capitals.lab.collection("capitals")) == [4, 4]
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 7, 8, 10, 12, 16, 64, 300, 10_000])
+def test_the_least_factor_that_a_hint_names_gives_a_further_completion(n):
+    with pytest.raises(InputError, match="no further one") as refused:
+        check_factor(1 + 0.5 / n, n)
+    factor = float(str(refused.value.hint).split()[1])
+    check_factor(factor, n)
+    assert factor <= 1 + 1 / n + 0.01
+
+
+def test_a_dry_run_says_what_it_cannot_know_before_all_is_scored(capitals):
+    assert capitals.error(f"{TOP_UP} --dry-run") == (
+        "InputError: 8 completions of capitals have no reward yet: what a top-up samples depends on them\n"
+        "  -> %%reward capitals"
+    )
 
 
 @pytest.mark.parametrize("factor", ["1e308", "10001", "inf"])

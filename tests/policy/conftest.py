@@ -29,7 +29,7 @@ def policy_of(tiny_policy: Path, tmp_path_factory: pytest.TempPathFactory) -> Ca
         shutil.copytree(tiny_policy, folder)
         sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
         torch.manual_seed(0)
-        made = config(vocab_size=292, max_position_embeddings=128, **sizes | overrides)
+        made = config(**{"vocab_size": 292, "max_position_embeddings": 128} | sizes | overrides)
         AutoModelForCausalLM.from_config(made).save_pretrained(folder)
         return emphatic(load_policy(str(folder)))
 

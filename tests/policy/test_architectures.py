@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from transformers import FalconH1Config, GPT2Config, Lfm2Config, MixtralConfig
+from transformers import BloomConfig, FalconH1Config, GPT2Config, Lfm2Config, MixtralConfig, RwkvConfig
 
 from rolloutlab.api.wire.training import CreateTrainingJob
 from rolloutlab.errors import PolicyError
@@ -97,6 +97,19 @@ def test_what_convolves_tokens_with_those_before_never_shares_prompts(policy_of,
         if "conv.conv" in name:
             weight.data.mul_(1e-3)  # so little that rounding in bf16 hides it
     assert not Probe(base.to(dtype)).shares(64)
+
+
+def test_a_policy_that_reads_otherwise_with_a_cache_is_refused_when_it_is_loaded(policy_of):
+    with pytest.raises(
+        PolicyError, match=r"cannot be sampled: logprobs of sampled tokens are \S+ from those of a pass"
+    ):
+        policy_of(RwkvConfig, attention_hidden_size=32, context_length=128)
+
+
+def test_the_context_of_a_model_is_read_under_any_of_its_names(policy_of):
+    with pytest.raises(PolicyError, match="does not say how many tokens it can read"):
+        policy_of(BloomConfig, n_head=4, max_position_embeddings=None)
+    assert policy_of(BloomConfig, n_head=4, max_position_embeddings=None, seq_length=96).context == 96
 
 
 def test_a_policy_from_which_no_token_can_be_sampled_is_refused_when_it_is_loaded(policy_of):

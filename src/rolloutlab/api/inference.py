@@ -33,6 +33,8 @@ class StreamedCompletion:
         self._head: dict[str, Any] = {}
         self._choices: dict[int, dict[str, Any]] = {}
         self._whole: dict[str, Any] | None = None
+        self._halves: dict[tuple[int, str], str] = {}
+        """The first half of a character, by choice and field."""
         self.text = ""
 
     @property
@@ -50,7 +52,7 @@ class StreamedCompletion:
     def _take(self, data: str) -> bool:
         """Add the `data:` of one event; whether it is a chunk."""
         try:
-            chunk = _object(json.loads(data))
+            chunk = self._in_whole_characters(_object(json.loads(data)))
             if chunk.get("object") == "chat.completion":
                 self._whole = chunk
                 return True
@@ -60,17 +62,33 @@ class StreamedCompletion:
             self._head |= {name: value for name, value in chunk.items() if name != "choices" and value is not None}
             for choice in chunk.get("choices") or []:
                 self._fold(self._choices.setdefault(choice.get("index", 0), {"tool_calls": {}, "logprobs": {}}), choice)
-        except (ValueError, AttributeError, TypeError, KeyError):
+        except (ValueError, AttributeError, TypeError, KeyError, RecursionError):
             return False
         self._on_chunk(chunk)
         return True
 
+    def _in_whole_characters(self, chunk: dict[str, Any]) -> dict[str, Any]:
+        """The chunk with half of an emoji at the end of a text kept back for the next one, which has the other half."""
+        for choice in chunk.get("choices") or []:
+            delta = choice.get("delta") or {}
+            for name, value in delta.items():
+                if not isinstance(value, str):
+                    continue
+                place = choice.get("index", 0), name
+                text = self._halves.pop(place, "") + value
+                if "\ud800" <= text[-1:] <= "\udbff":
+                    self._halves[place], text = text[-1], text[:-1]
+                delta[name] = text if text.isascii() else join_surrogates(text)
+        return chunk
+
     def whole(self) -> dict[str, Any]:
         """The completion as a response without streaming; ServiceError when its end is missing."""
         if self._whole:
-            return self._whole
+            return dict(join_surrogates(self._whole))
         if not self._choices or any("finish_reason" not in choice for choice in self._choices.values()):
             raise ServiceError("the response broke off before its end")
+        for (index, name), half in self._halves.items():  # nothing came after it
+            self._choices[index][name] = self._choices[index].get(name, "") + half
         choices = [_choice(index, parts) for index, parts in sorted(self._choices.items())]
         return dict(join_surrogates({**self._head, "choices": choices}))
 

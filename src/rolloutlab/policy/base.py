@@ -3,12 +3,20 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date
+from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
 from rolloutlab.policy.parsing import CompletionParser
 from rolloutlab.policy.rendering import Renderer
 from rolloutlab.policy.template_date import DATE
+
+_CONTEXT = "max_position_embeddings", "n_positions", "max_sequence_length", "max_seq_len", "seq_length"
+
+
+def context_of(config: Any) -> int:
+    """How many tokens a model can read, under any of the names that configurations have for it; 0 where none says."""
+    return next((int(most) for name in _CONTEXT if (most := getattr(config, name, None))), 0)
 
 
 @dataclass(frozen=True)

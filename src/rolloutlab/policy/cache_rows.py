@@ -21,6 +21,8 @@ Pair = tuple[Tensor, Tensor]
 _STATES = ("conv_states", "recurrent_states")
 _ROOM = 32
 """Positions that a layer makes room for when it has none left; the sampler's limit does not count them."""
+_KEPT_ROWS = 0.75
+"""The share of the rows with room that are in use at least; nor does the limit count the others."""
 
 
 class AttentionLayer(DynamicLayer):  # type: ignore[no-untyped-call]
@@ -77,7 +79,7 @@ class AttentionLayer(DynamicLayer):  # type: ignore[no-untyped-call]
     def keep(self, order: Sequence[int]) -> None:
         """Row i is to be that of `order[i]`, which is i, or one behind those that are kept."""
         count, length = len(order), self.keys.shape[2]
-        if self._roomy is None or count * 2 < len(self._roomy[0]):  # so that the rest is freed
+        if self._roomy is None or count < _KEPT_ROWS * len(self._roomy[0]):  # so that the rest is freed
             index_B = torch.tensor(order, dtype=torch.long, device=self.keys.device)
             self.take_parts([(self.keys[index_B], self.values[index_B])], length)
             return

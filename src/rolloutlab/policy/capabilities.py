@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from rolloutlab.policy.base import context_of
 from rolloutlab.policy.packing import Bundle, collate
 from rolloutlab.policy.token_sequence import TokenSequence
 
@@ -37,7 +38,7 @@ class Probe:
         """
         if self._mixes_tokens:
             return False
-        tested = min(max(_MIN_LENGTH, 1 << (length - 1).bit_length()), self._base.config.max_position_embeddings)
+        tested = min(max(_MIN_LENGTH, 1 << (length - 1).bit_length()), context_of(self._base.config))
         if tested not in self._shares:
             self._shares[tested] = _succeeds(lambda: _same_when_bundled(self._base, tested))
         return self._shares[tested]

@@ -32,9 +32,9 @@ from transformers.pytorch_utils import Conv1D
 from rolloutlab.errors import PolicyError
 from rolloutlab.objective.option_docs import LARGE_POLICY_RATE, SMALL_POLICY_RATE
 from rolloutlab.policy.adapter_folder import base_of_adapter, load_merged, merge_command, tokenizer_of
-from rolloutlab.policy.base import Base
+from rolloutlab.policy.base import Base, context_of
 from rolloutlab.policy.capabilities import Probe
-from rolloutlab.policy.decode import CompletionRequest, Decoder
+from rolloutlab.policy.decode import Completion, CompletionRequest, Decoder
 from rolloutlab.policy.gguf import Note, notes_of
 from rolloutlab.policy.lora_linear import fuse_lora
 from rolloutlab.policy.packed_weights import PackedWeights
@@ -53,6 +53,9 @@ _HASHED_RELEASE = '"transformers_version": "5.23.0"'
 """transformers writes its own release into a configuration: with a newer one the same weights would be another base,
 and no model of an older lab could be sampled. The release of the first labs stands in for all.
 """
+_EXACT_GAP, _GAP = 0.01, 1.0
+"""How far sampled logprobs may be from those of a pass over all tokens, on average: in fp32, and in shorter formats."""
+_OTHER_MODEL = "a model with attention layers only, such as Llama, Qwen, Mistral, Gemma or GPT-2"
 _PEFT, _DOWN, _UP = "base_model.model.", ".lora_A.weight", ".lora_B.weight"
 
 
@@ -292,7 +295,10 @@ def _facts(
         raise PolicyError(f"the policy {name!r} has no chat template", hint="use an instruction-tuned model")
     # without effect, a date binds no model
     day = settings.template_date if prints_date(str(tokenizer.chat_template)) else None
-    small, context = _parameters(base) < _SMALL, base.config.max_position_embeddings
+    small, context = _parameters(base) < _SMALL, context_of(base.config)
+    if not context:
+        hint = "max_position_embeddings in its config.json: the number of tokens that it was trained on"
+        raise PolicyError(f"the policy {name!r} does not say how many tokens it can read", hint=hint)
     budget = 1024 if small else 2048  # of a batch: a multiple of the context, if it fits more than once
     return {
         "name": short_name(name),
@@ -314,16 +320,34 @@ def _check_device(device: str) -> None:
 
 
 def _check_sampling(policy: Policy) -> None:
-    """PolicyError unless two completions of different length can be sampled in one batch."""
+    """PolicyError unless completions of different length can be sampled in one batch, as if each was read at once.
+
+    Some models take a cache and do not use it, or keep states of their own: they would sample from other distributions.
+    """
     try:
-        decoder = Decoder(policy.with_adapter(read_adapter(policy.lora_copy())), frozenset())
+        model = policy.with_adapter(read_adapter(policy.lora_copy()))
+        decoder, rows = Decoder(model, frozenset()), []
         for prompt in ((0,), (0, 1)):
-            decoder.admit([CompletionRequest(prompt, max_tokens=2)])
-            decoder.step()
+            decoder.admit([CompletionRequest(prompt, max_tokens=3)])
+            rows += decoder.step()
+        while len(decoder):
+            rows += decoder.step()
+        gap = max(_gap_to_plain_pass(model, row) for row in rows)
     except Exception as error:  # a model can fail in any way
         reason = error.message if isinstance(error, PolicyError) else f"{type(error).__name__}: {_first_line(error)}"
-        hint = "a model with attention layers only, such as Llama, Qwen, Mistral, Gemma or GPT-2"
-        raise PolicyError(f"the policy {policy.name!r} cannot be sampled: {reason}", hint=hint) from error
+        raise PolicyError(f"the policy {policy.name!r} cannot be sampled: {reason}", hint=_OTHER_MODEL) from error
+    if not gap <= (_EXACT_GAP if policy.base.dtype == torch.float32 else _GAP):
+        reason = f"logprobs of sampled tokens are {gap:.2g} from those of a pass over all tokens at once"
+        raise PolicyError(f"the policy {policy.name!r} cannot be sampled: {reason}", hint=_OTHER_MODEL)
+
+
+@torch.inference_mode()
+def _gap_to_plain_pass(model: Any, row: Completion) -> float:
+    """How far the logprobs of a completion are on average from those of a pass over all its tokens without a cache."""
+    ids = torch.tensor([row.ids], device=model.device)
+    logits_TV = model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False).logits[0].float()
+    plain_T = logits_TV.log_softmax(-1)[:-1].gather(1, ids[0, 1:, None])[-len(row.tokens) :, 0]
+    return float((plain_T.cpu() - torch.tensor(row.logprobs)).abs().mean())
 
 
 def fingerprint(policy: Policy) -> str:

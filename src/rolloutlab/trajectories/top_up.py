@@ -76,7 +76,8 @@ def check_factor(factor: Any, n: int | None = None) -> None:
         raise InputError(what, hint="--top-up 2")
     if n is not None and most(factor, n) <= n:
         what = f"{factor:g} times {count(n, 'completion')} of a group are no further one"
-        raise InputError(what, hint=f"--top-up {1 + 1 / n:.3g} or more")
+        least = math.ceil(round(100 + 100 / n, 6)) / 100
+        raise InputError(what, hint=f"--top-up {least:g} or more")
 
 
 def most(factor: float, n: int) -> int:
@@ -158,8 +159,22 @@ def top_up_groups(
 
 
 def plan_first_sizes(lab: Lab, stored: StoredCollection, factor: float) -> dict[int, int]:
-    """How many completions the groups of a collection are to have that a top-up would sample for first."""
-    return _standing(lab, stored, Options()).sizes(factor)
+    """How many completions the groups of a collection are to have that a top-up would sample for first.
+
+    None, where an earlier sampling has left some out, which come first.
+
+    Raises:
+        InputError: some completions have no reward yet, which the top-up itself would score before.
+    """
+    if lab.collection(f"{stored.name}:{stored.generation}").missing:
+        return {}
+    now, last = _standing(lab, stored, Options()), lab.scorings.last(stored)
+    if now.waiting:
+        by_hand, by_function = f"%rewards {stored.label}", f"%%reward {stored.label} --resume"
+        hint = f"%%reward {stored.label}" if last is None else by_function if last.source == "function" else by_hand
+        message = f"{count(now.unscored, 'completion')} of {stored.label} {'has' if now.unscored == 1 else 'have'} no"
+        raise InputError(f"{message} reward yet: what a top-up samples depends on them", hint=hint)
+    return now.sizes(factor)
 
 
 def _standing(lab: Lab, stored: StoredCollection, options: Options) -> _Standing:
@@ -237,8 +252,8 @@ def _report(begun: _Standing, now: _Standing, dead: Mapping[int, Reason], label:
     if now.dead:
         what = f"{_of(now, now.dead)}: {now.names([*now.dead])}"
         times = min(now.plan.size_of(place) for place in now.dead) / now.plan.n  # or more than asked for
-        further = now.plan.cell_again(label, f"--top-up {2 * times:g}")
-        lines.append(f"{what}, with {times:g} times as many completions as at first -> {further}, or other rows")
+        further = now.plan.cell_again(label, f"--top-up {2 * times:.3g}")
+        lines.append(f"{what}, with {times:.3g} times as many completions as at first -> {further}, or other rows")
     elif not (more or now.waiting or now.other):
         lines.append(f"none of the {count(len(now.groups), 'group')} of {label} lacks something to learn")
     if now.other:
