@@ -133,6 +133,8 @@ def test_no_chunk_is_shown_with_half_of_a_character():
     for text in ("first \ud83d", "\ude00, then \ud83d", " and \ud83d"):
         answer.add(json.dumps(chunk({"content": text})))
     assert shown == ["first ", "😀, then ", "\ufffd and "]
+    answer.add(json.dumps(chunk({"content": ""}, finish="stop")))
+    assert answer.whole()["choices"][0]["message"]["content"] == "first 😀, then \ufffd and \ufffd"
 
 
 def test_a_chunk_that_is_nested_too_deep_is_the_services_error(listen):

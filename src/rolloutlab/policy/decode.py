@@ -94,7 +94,7 @@ class Decoder:
         self._end_ids = end_ids
         self._rows: list[Completion] = []
         self._places: list[int] = []
-        """Of each row in the order of joining."""
+        """Of each row, its place in the order of joining: rows move when others leave."""
         self._joined = 0
         self._cache = empty_cache(model)
         self._mask_BT = torch.zeros(0, 0, dtype=torch.long, device=model.device)

@@ -161,7 +161,7 @@ def top_up_groups(
 def plan_first_sizes(lab: Lab, stored: StoredCollection, factor: float) -> dict[int, int]:
     """How many completions the groups of a collection are to have that a top-up would sample for first.
 
-    None, where an earlier sampling has left some out, which come first.
+    Empty where an earlier sampling has left some out: these come first.
 
     Raises:
         InputError: some completions have no reward yet, which the top-up itself would score before.
