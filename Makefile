@@ -9,7 +9,7 @@ LANES ?= 3
 # Each of the hundred processes of the tests would compile the package anew, and each worker the tests.
 export PYTHONDONTWRITEBYTECODE :=
 BENCHMARKS := start sampling sharing rollouts capture lab rewards_view search training job_memory half_billion
-CLIENTS := openai art schemathesis search conformance rewards
+CLIENTS := openai art schemathesis search conformance rewards marimo
 COMPAT := colab lowest
 # Colab is older in IPython, ipywidgets and pandas, which these meet not at all or in nothing but a long sign-in.
 WITHOUT_colab := api auth capture environments objective search store sampling/mcp \
@@ -17,11 +17,13 @@ WITHOUT_colab := api auth capture environments objective search store sampling/m
 	test_language.py test_lock.py test_long_texts.py test_package.py test_structure.py
 # With a model that a package brings, and of a quarter of an hour.
 REAL_NOTEBOOK := notebooks/15_a_real_model.ipynb
-LONG_NOTEBOOKS := notebooks/08_sign_in_and_tools.ipynb notebooks/09_reasoning_and_sft.ipynb notebooks/11_environments.ipynb
+LONG_NOTEBOOKS := $(patsubst %,notebooks/%.ipynb,08_sign_in_and_tools 09_reasoning_and_sft 11_environments 12_agents)
 NBVAL := --nbval --nbval-current-env --nbval-sanitize-with tests/nbval.cfg
 MODULES := $(wildcard src/rolloutlab/widgets/js/*.* src/rolloutlab/widgets/js/*/*.*)
+# An editable install copies these.
+SHARED := $(wildcard jupyter-*/*/* jupyter-*/*/*/* jupyter-*/*/*/*/*) src/rolloutlab/widgets/kit/theme.css
 
-.PHONY: demo test test-units test-deep practice test-processes test-notebooks lab lint acceptance compat bench bench-save gpu faults faults-full lock clean $(CLIENTS:%=acceptance-%) acceptance-browser acceptance-notebooks acceptance-templates acceptance-smollm2 acceptance-real_model acceptance-engines acceptance-skyrl acceptance-ray acceptance-environments acceptance-agents acceptance-verifiers acceptance-sign_in acceptance-trl environments $(COMPAT:%=compat-%)
+.PHONY: demo test test-units test-deep practice test-processes test-notebooks lab lint acceptance compat bench bench-save gpu faults faults-full lock clean $(CLIENTS:%=acceptance-%) acceptance-browser acceptance-notebooks acceptance-long acceptance-templates acceptance-smollm2 acceptance-real_model acceptance-engines acceptance-skyrl acceptance-ray acceptance-environments acceptance-agents acceptance-verifiers acceptance-sign_in acceptance-trl environments $(COMPAT:%=compat-%)
 .DEFAULT_GOAL := demo
 
 demo: $(READY)
@@ -31,8 +33,10 @@ demo: $(READY)
 test: $(READY)
 	$(MAKE) --no-print-directory --keep-going --jobs=$(LANES) --output-sync=target lint test-processes test-units test-notebooks
 
+# A worker costs about 15 s of processor time before its first test: it collects all 14,000 and imports torch. Two have
+# the processors to themselves once the other lanes have ended.
 test-units: $(READY)
-	$(PYTEST) $(WITHOUT_NBVAL) --numprocesses=4 --dist=loadfile -m "not process" tests
+	$(PYTEST) $(WITHOUT_NBVAL) --numprocesses=2 --dist=loadfile -m "not process and not long" tests
 
 test-processes: $(READY)
 	$(PYTEST) $(WITHOUT_NBVAL) --numprocesses=2 --dist=loadfile -m process --ignore=tests/browser --ignore=tests/kernel/test_canaries.py tests
@@ -40,7 +44,7 @@ test-processes: $(READY)
 test-notebooks: $(READY)
 	$(PYTEST) --numprocesses=2 --dist=loadfile $(NBVAL) $(LONG_NOTEBOOKS:%=--ignore=%) --ignore=$(REAL_NOTEBOOK) notebooks
 
-# Tests of properties with 1,000 examples each, other ones at each run; `make test` has the same 50 everywhere.
+# Tests of properties with 1,000 examples each, other ones at each run; `make test` has the same 25 everywhere.
 test-deep: $(READY)
 	$(PYTEST) --numprocesses=2 --dist=loadfile -m hypothesis --hypothesis-profile=deep tests
 
@@ -57,7 +61,7 @@ lint: $(READY)
 lab: $(READY)
 	$(BIN)/jupyter lab notebooks
 
-acceptance: acceptance-browser acceptance-notebooks $(CLIENTS:%=acceptance-%) acceptance-templates acceptance-smollm2 acceptance-trl
+acceptance: acceptance-browser acceptance-notebooks acceptance-long $(CLIENTS:%=acceptance-%) acceptance-templates acceptance-smollm2 acceptance-trl
 
 environments: $(CLIENTS:%=.venvs/%/.ready) .venvs/templates/.ready .venvs/smollm2/.ready
 
@@ -69,10 +73,14 @@ $(CLIENTS:%=acceptance-%): acceptance-%: $(READY) .venvs/%/.ready
 acceptance-browser: $(READY)
 	$(PYTEST) --numprocesses=2 --dist=loadfile tests/browser
 
-# The notebooks of more than a minute, and what others may read after the one of the sign-in.
+# The notebooks that train for most of a minute or longer, and what others may read after the one of the sign-in.
 acceptance-notebooks: $(READY)
 	$(PYTEST) --numprocesses=2 --dist=loadfile $(NBVAL) $(LONG_NOTEBOOKS)
 	$(PYTEST) tests/kernel/test_canaries.py
+
+# Tests that compute for seconds what rarely breaks.
+acceptance-long: $(READY)
+	$(PYTEST) $(WITHOUT_NBVAL) -m long tests
 
 # Chat templates as packages publish them, under tiny policies of .venv's own torch.
 acceptance-templates: $(READY) .venvs/templates/.ready
@@ -154,7 +162,7 @@ faults-full: $(READY)
 clean:
 	rm -rf .venv .venvs .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
-$(READY): pyproject.toml constraints.txt requirements.lock hatch_build.py package-lock.json $(MODULES)
+$(READY): pyproject.toml constraints.txt requirements.lock hatch_build.py package-lock.json $(MODULES) $(SHARED)
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	if $(BIN)/python lock.py --fits; then $(LOCKED); else $(RESOLVED); fi
 	touch $(READY)

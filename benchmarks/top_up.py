@@ -19,8 +19,9 @@ from letters import OPTIONS, PROMPT, draw_rows, is_sorted
 from rolloutlab.objective.options import Options
 from rolloutlab.objective.preflight import preflight
 from rolloutlab.session import Session
-from rolloutlab.trajectories.collection import Collection, members_of
+from rolloutlab.trajectories.collection import Collection
 from rolloutlab.trajectories.intervals import student_interval
+from rolloutlab.trajectories.members import members_of
 
 SEEDS, JOBS = 10, 24
 PROMPTS, HELD_OUT, HELD_OUT_N = 16, 32, 4

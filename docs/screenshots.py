@@ -53,13 +53,15 @@ def calculator(expression: str) -> int:
     '''
     left, _, right = expression.split()
     return int(left) + int(right)
-sums = [{"a": 25, "b": 73}, {"a": 18, "b": 42}, {"a": 27, "b": 82}, {"a": 67, "b": 70}]
-lab.chat("sums", "What is {{a}} + {{b}}?", n=4, over=sums, tools=[calculator], seed=1)
+from random import Random
+random = Random(4)
+pairs = [(random.randint(10, 99), random.randint(10, 99)) for _ in range(24)]
+sums = [{"a": a, "b": b, "sum": a + b} for a, b in pairs]
+lab.chat("sums", "What is {{a}} + {{b}}?", n=8, over=sums, tools=[calculator], seed=1, max_tokens=20)
 def score(trajectory, answer, messages, row):
     called = any(message["role"] == "tool" for message in messages)
-    return {"called": 0.2 * called, "right": float(str(row["a"] + row["b"]) in answer)}
+    return {"called": 0.2 * called, "right": 0.8 * float(str(row["sum"]) in answer)}
 lab.reward("sums", score)
-lab.group("sums/2")
 """
 TRAINING = """
 from random import Random
@@ -71,6 +73,34 @@ lab.chat("sorting", "Sort these letters: {{letters}}", n=8, over=rows, max_token
 lab.reward("sorting", lambda trajectory, answer, messages, row: float(answer == row["sorted"]))
 lab.train("sorting", {"learning_rate": 1e-3}, say=lambda line: None)
 """
+COMPARISON = """
+held_out = [{"letters": t, "sorted": " ".join(sorted(t.split()))}
+            for t in (" ".join(random.sample(ascii_lowercase, 4)) for _ in range(48))]
+for _ in range(6):
+    lab.chat("sorting")
+    lab.reward("sorting", lambda trajectory, answer, messages, row: float(answer == row["sorted"]))
+    lab.train("sorting", say=lambda line: None)
+lab.compare("sorting", over=held_out, n=4)
+"""
+FORM = """
+lab.train_form("sorting:2", {"learning_rate": 0.005, "ppo": True, "epsilon": 0.2})
+"""
+DRY_RUN = """
+lab.check("sorting:2")
+"""
+SEARCH = """
+lab.search("capital Peru")
+"""
+LOOP = """
+right = lambda trajectory, answer, messages, row: float(answer == row["sorted"])
+lab.model("lab/loop")
+lab.loop("letters", "Sort these letters: {{letters}}", right, over=rows, held_out=held_out, jobs=6, every=2,
+         max_tokens=16, options={"learning_rate": 1e-3}, say=lambda line: None)
+"""
+LISTS = """
+from IPython.display import display
+display(lab.collections(), lab.jobs(), lab.models())
+"""
 
 
 def rewards(shown: Locator) -> Locator:
@@ -80,9 +110,8 @@ def rewards(shown: Locator) -> Locator:
 
 
 def group(shown: Locator) -> Locator:
-    view = shown.locator(".rl-groups").last
-    view.get_by_role("article").first.focus()
-    shown.page.keyboard.press("c")
+    view = shown.locator(".rl-view-groups").last
+    expect(view.locator(".rl-body").first).not_to_be_empty()  # what is near is drawn a moment later
     return view
 
 
@@ -92,10 +121,39 @@ def training(shown: Locator) -> Locator:
     return view
 
 
+def form(shown: Locator) -> Locator:
+    view = shown.locator(".rl-form").last
+    expect(view.locator(".rl-headline")).not_to_be_empty()
+    return view
+
+
+def lists(shown: Locator) -> Locator:
+    expect(shown.locator(".rl-panel")).to_have_count(3)
+    return shown
+
+
+def panel(shown: Locator) -> Locator:
+    shown.page.evaluate("() => document.fonts.ready")
+    return shown.locator(".rl-panel").last
+
+
+def comparison(shown: Locator) -> Locator:
+    view = panel(shown)
+    view.locator("summary").first.click()
+    return view
+
+
+# In this order in one kernel: a picture shows what the cells before it have made.
 PICTURES: dict[str, tuple[str, Callable[[Locator], Locator]]] = {
     "rewards_view": (REWARDS, rewards),
     "group_view": (GROUP, group),
     "training_view": (TRAINING, training),
+    "comparison_view": (COMPARISON, comparison),
+    "form_view": (FORM, form),
+    "dry_run_view": (DRY_RUN, panel),
+    "search_view": (SEARCH, panel),
+    "loop_view": (LOOP, panel),
+    "lists_view": (LISTS, lists),
 }
 
 
@@ -118,15 +176,14 @@ def main(names: list[str]) -> None:
         browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
         context = browser.new_context(viewport={"width": WIDTH, "height": HEIGHT}, device_scale_factor=SCALE)
         try:
-            for name in names or PICTURES:
-                code, find = PICTURES[name]
-                page = NotebookPage(context.new_page(), jupyter.url, jupyter.notebooks / f"{name}.ipynb", "lab")
-                page.open()
-                page.narrow(WIDTH)
-                page.run("import rolloutlab; lab = rolloutlab.lab()")
-                view = find(page.run(code))
-                save(view.screenshot(animations="disabled"), Path(__file__).with_name(f"{name}.png"))
-                page.close()
+            page = NotebookPage(context.new_page(), jupyter.url, jupyter.notebooks / "views.ipynb", "lab")
+            page.open()
+            page.narrow(WIDTH)
+            page.run("import rolloutlab; lab = rolloutlab.lab()")
+            for name, (code, find) in PICTURES.items():
+                shown = page.run(code)
+                if name in names or not names:
+                    save(find(shown).screenshot(animations="disabled"), Path(__file__).with_name(f"{name}.png"))
         finally:
             browser.close()
             jupyter.stop()

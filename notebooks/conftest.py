@@ -19,6 +19,7 @@ import pytest
 from rolloutlab.api.embedded import Embedded
 from rolloutlab.api.http.client import HttpClient
 from rolloutlab.settings import read_settings
+from rolloutlab.widgets.pages import VIEW
 from tests.forked import fork_embedded
 from tests.kernels import FileKernelManager
 
@@ -40,6 +41,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """The kernel of a notebook starts when its first cell is set up: the lab must be known by then."""
+    item.parent.skip_compare += (VIEW,)  # notebooks are committed without it
     home, service = str(item.config.stash[HOMES] / item.path.stem), item.config.stash[SERVICE]
     if os.environ.get("ROLLOUTLAB_HOME") == home:
         return

@@ -17,7 +17,7 @@ from nbclient.exceptions import CellExecutionError
 
 LONGEST_CELL = 600
 BROWSER = Path(__file__).resolve().with_name("browser.py")
-WIDGET = "application/vnd.jupyter.widget-view+json"
+LIVE = ("application/vnd.jupyter.widget-view+json", "application/x-rolloutlab.view+json")
 
 
 def run(path: Path, home: Path) -> nbformat.NotebookNode:
@@ -48,7 +48,9 @@ def save(notebook: nbformat.NotebookNode, path: Path, home: Path) -> None:
     """
     for cell in [each for each in notebook.cells if each.cell_type == "code"]:
         for output in cell.outputs:
-            output.get("data", {}).pop(WIDGET, None)
+            for kept in (output.get("data", {}), output.get("metadata", {})):
+                for kind in LIVE:
+                    kept.pop(kind, None)
         cell.outputs = [output for output in cell.outputs if output.get("data") != {}]  # where progress was shown
     notebook.metadata.language_info = {"name": "python"}
     path.write_text(nbformat.writes(notebook).replace(str(home), "~/lab") + "\n")

@@ -1,5 +1,6 @@
 """Fixtures of every room. torch and what stands on it are imported inside: tests of the light rooms stay light."""
 
+import copy
 import functools
 import gc
 import os
@@ -8,6 +9,7 @@ import signal
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,10 +28,11 @@ from tests.parquet_footers import ForkedChecks, stand_in
 from tests.policies import byte_tokenizer, save_policy
 
 if TYPE_CHECKING:
+    from rolloutlab.engines.local import LocalEngine
     from rolloutlab.policy.model import Policy
     from rolloutlab.service.job_queue import Jobs
 
-hypothesis.settings.register_profile("fast", deadline=None, derandomize=True, max_examples=50)  # the same everywhere
+hypothesis.settings.register_profile("fast", deadline=None, derandomize=True, max_examples=25)  # the same everywhere
 hypothesis.settings.register_profile("deep", deadline=None, max_examples=1000)  # other examples at each run
 hypothesis.settings.load_profile("fast")
 os.environ["ROLLOUTLAB_SETTINGS"] = os.devnull  # not those of whoever runs the tests
@@ -42,13 +45,14 @@ collect_ignore = ["acceptance"]  # its clients are not installed here: make acce
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Modules and rooms without a test that `-m process` or `-m "not process"` wants are not imported.
+    """Modules and rooms without a test that `-m` wants, as the Makefile has it, are not imported.
 
     With `-m process` they would bring torch and 8,000 tests, without it playwright and notebooks.
     """
     unwanted = {
         "process": lambda text: "mark.process" not in text,
-        "not process": lambda text: "\npytestmark = pytest.mark.process\n" in text,
+        "long": lambda text: "mark.long" not in text,
+        "not process and not long": lambda text: "\npytestmark = pytest.mark.process\n" in text,
     }.get(config.option.markexpr)
     modules = collection_path.rglob("test_*.py") if collection_path.is_dir() else [collection_path]
     if unwanted and (collection_path.is_dir() or collection_path.name.startswith("test_")):
@@ -58,13 +62,21 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """Leave the eleven thousand tests out of each search for garbage, which took a third of the time here as later."""
+    """Leave the 14,000 tests out of each search for garbage, which took a third of the time here as later."""
     gc.disable()
     try:
         return (yield)
     finally:
         gc.freeze()
         gc.enable()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def spared_garbage() -> Iterator[None]:
+    """What a module leaves behind is out of later searches for garbage, each of which took a second near the end."""
+    yield
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -143,6 +155,15 @@ class Service:
     def stop(self) -> None:
         for close in self.closing:
             close()
+        from fastapi.dependencies import models
+
+        for kept in vars(models).values():  # by what an endpoint is, which holds engines with their models
+            getattr(kept, "cache_clear", bool)()
+
+    def empty(self) -> None:
+        """Delete all models, with their jobs."""
+        for folder in (self.folder / "models").iterdir():
+            self.jobs.delete_model(folder.name)
 
     def call(self, method: str, path: str, **options: Any) -> Any:
         url = f"{self.address.base_url}{path}"
@@ -272,7 +293,6 @@ def start(policy: "Policy", tmp_path: Path) -> Iterator[Callable[..., Service]]:
 
 
 def make_service(policy: "Policy", folder: Path, **options: Any) -> Service:
-    from rolloutlab.engines.local import LocalEngine
     from rolloutlab.service.app import make_app
     from rolloutlab.service.database import open_service_database
     from rolloutlab.service.endpoints.chat import Ledger
@@ -281,7 +301,7 @@ def make_service(policy: "Policy", folder: Path, **options: Any) -> Service:
     from rolloutlab.service.model_registry import Registry
     from rolloutlab.service.oauth.server import AuthorizationServer
 
-    database, engine = open_service_database(folder), LocalEngine(policy)
+    database, engine = open_service_database(folder), make_engine(policy)
     try:
         registry = Registry(database, folder, engine, **options)
     except BaseException:
@@ -296,6 +316,28 @@ def make_service(policy: "Policy", folder: Path, **options: Any) -> Service:
     address = Address("http://127.0.0.1", "http://127.0.0.1/v1", TOKEN)
     closing = http.close, jobs.close, engine.close, memory.close, database.close
     return Service(http, address, policy.name, folder, database, jobs, closing)
+
+
+_LORA: "dict[int, tuple[Policy, Any]]" = {}
+"""A new LoRA copy of each policy, by its id."""
+
+
+def make_engine(policy: "Policy") -> "LocalEngine":
+    """An engine whose LoRA copies are copied from one: peft takes three times as long for each."""
+    from rolloutlab.engines.local import LocalEngine
+    from rolloutlab.policy.model import Policy
+
+    made = Policy.lora_copy
+
+    def copied(policy: "Policy") -> Any:
+        if id(policy) not in _LORA:
+            _LORA[id(policy)] = policy, made(policy)
+        _, model = _LORA[id(policy)]
+        return copy.deepcopy(model, {id(t): t for t in chain(policy.base.parameters(), policy.base.buffers())})
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Policy, "lora_copy", copied)
+        return LocalEngine(policy)
 
 
 @pytest.fixture(scope="module")

@@ -51,7 +51,8 @@ def learned_alike(policy: "Policy") -> dict[str, bool]:
     for name, messages in {**LONG, **ODD, "a mark of the end": ends}.items():
         conversation = Conversation.model_validate({"messages": messages})
         now, once[name] = _read(policy, conversation)
-        assert now == _read(policy, conversation, turn_by_turn=True)[0], name
+        # where it was not rendered at once it was read turn by turn
+        assert not once[name] or now == _read(policy, conversation, turn_by_turn=True)[0], name
     assert not any(once[name] for name in ODD), once
     return {name: once[name] for name in LONG}
 
@@ -64,8 +65,8 @@ def _read(policy: "Policy", conversation: Any, turn_by_turn: bool = False) -> tu
     at_once, results = fine_tuning._rendered_once, list[Any]()
 
     def record(*given: Any) -> Any:
-        results.append(at_once(*given))
-        return None if turn_by_turn else results[-1]
+        results.append(None if turn_by_turn else at_once(*given))
+        return results[-1]
 
     with mock.patch.object(fine_tuning, "_rendered_once", record):
         read = fine_tuning.read_conversations([("a", conversation)], base_of(policy))

@@ -5,9 +5,12 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+
+import rolloutlab
 
 ROOT = Path(__file__).parent.parent
 
@@ -21,6 +24,7 @@ def test_importing_the_package_imports_nothing_but_the_standard_library():
 HEAVY = {"aiohttp", "anywidget", "httpx", "httpx_aiohttp", "ipywidgets", "numpy", "pandas", "pydantic", "sqlite3"}
 LOADED = """
 import sys
+import tomllib
 from IPython.core.interactiveshell import InteractiveShell
 shell = InteractiveShell.instance()
 shell.history_manager.enabled = False
@@ -68,4 +72,17 @@ def test_a_notebook_is_committed_with_what_reads_without_a_kernel(path):
     notebook = json.loads(path.read_text())
     outputs = [output for cell in notebook["cells"] for output in cell.get("outputs", ())]
     assert notebook["metadata"].keys() == {"kernelspec", "language_info"}
-    assert not [output for output in outputs if "application/vnd.jupyter.widget-view+json" in output.get("data", {})]
+    assert not [kind for output in outputs for kind in output.get("data", {}) if kind.endswith("view+json")]
+
+
+def test_the_lab_extension_that_a_wheel_carries_is_of_this_version():
+    folder = ROOT / "jupyter-share/labextensions/rolloutlab"
+    described = json.loads((folder / "package.json").read_text())
+    assert described["version"] == rolloutlab.__version__
+    script = folder / described["jupyterlab"]["_build"]["load"]
+    assert script.stem == f"rolloutlab-{rolloutlab.__version__}"  # browsers keep it under this name for a year
+    shared = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"][
+        "shared-data"
+    ]
+    assert script.is_file()
+    assert f"share/jupyter/labextensions/rolloutlab/static/{script.stem}.css" in shared.values()

@@ -2,6 +2,7 @@
 
 import getpass
 import os
+import re
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
@@ -21,16 +22,22 @@ from rolloutlab.auth.session import OAuthSessions
 from rolloutlab.auth.sign_in import without_key
 from rolloutlab.auth.urls import checked_server
 from rolloutlab.errors import InputError, NotFoundError, RolloutlabError, ServiceError, SignInError, UnreachableError
+from rolloutlab.hints import as_hint
 from rolloutlab.objective.preflight import count
 from rolloutlab.sanitize import escape_control_chars
 from rolloutlab.settings import EMBEDDED, VENDORS, Address, Served, Settings, profile_address, read_settings
 from rolloutlab.settings.connected import connected
-from rolloutlab.widgets.html import for_notebook, html_table, paragraphs
+from rolloutlab.widgets.html import code, for_notebook
+from rolloutlab.widgets.kit.parts import chip, foot, head, hints, panel
+from rolloutlab.widgets.kit.table import Heading, TableRow, table
 
+_PATIENCE = 0.3
+"""Seconds after which a line says what is waited for."""
 _SHORTEST_KEY = 8
 """Characters of a key that is recognized in the values of other variables."""
 _NO_LIST = "it does not list its models: %model NAME_OR_UUID selects one"
 _WANDB = "%model PROJECT/NAME --base BASE selects one"
+_COLUMNS = (Heading("setting"), Heading("value"), Heading("from", middle=True))
 
 
 @dataclass(frozen=True)
@@ -38,6 +45,7 @@ class Connection:
     """The service in use. state: whether it answers, in words. models: those that it listed.
 
     trains: whether it does, if known. engine: what computes below it, if known. spent: of its budget, if it has one.
+    is_silent: the state is the error of a service that does not answer.
     """
 
     settings: Settings
@@ -46,6 +54,7 @@ class Connection:
     trains: bool | None = None
     engine: EngineStatus | None = None
     spent: Amount | None = None
+    is_silent: bool = False
 
     @property
     def address(self) -> Address | None:
@@ -90,12 +99,34 @@ class Connection:
         return escape_control_chars("\n".join([self.state, *lines, self.profiles]))
 
     def _repr_html_(self) -> str:
-        table = html_table(("setting", "value", "from"), self.rows)
-        return for_notebook(f"{paragraphs(self.state.splitlines())}{table}{paragraphs([self.profiles])}")
+        name = self.address.base_url if self.address else "embedded service"
+        first, *notes = _with_fixes(self.state)
+        about = "" if self.is_silent else first.removeprefix(name).removeprefix("the embedded service").strip()
+        does = {True: [chip("samples and trains", "ok")], False: [chip("samples only", "out")], None: []}
+        state = [chip("no answer", "bad")] if self.is_silent else does[self.trains]
+        wrong = [as_hint(first, "bad")] if self.is_silent else []
+        rows = [TableRow([code(setting), value, origin]) for setting, value, origin in self.rows]
+        shown = panel(
+            head(name, about, *state),
+            hints([*wrong, *map(as_hint, notes)]),
+            table(_COLUMNS, rows, "settings"),
+            foot(self.profiles),
+        )
+        return for_notebook(shown)
 
 
-def inspect(http: HttpClient, embedded: Embedded, settings: Settings) -> Connection:
-    """The connection with these settings; raises as `health.ask`. The embedded service is not started."""
+def _with_fixes(state: str) -> list[str]:
+    """The lines of a state, each with what to type about it, which may be on the next one."""
+    return re.sub(r"\n +-> ", " -> ", state).splitlines() or [""]
+
+
+def inspect(
+    http: HttpClient, embedded: Embedded, settings: Settings, note: Callable[[str], None] = lambda _: None
+) -> Connection:
+    """The connection with these settings; raises as `health.ask`. The embedded service is not started.
+
+    note: is called with what is waited for, where an answer takes long.
+    """
     if (address := settings.service) is None:
         running = embedded.running()
         if running is None:
@@ -104,7 +135,7 @@ def inspect(http: HttpClient, embedded: Embedded, settings: Settings) -> Connect
         other = f"\n{message} -> %service stop" if (message := embedded.other_policy()) else ""
         state = f"the embedded service runs at {running.base_url}{_below(engine)}{other}"
         return Connection(settings, state, engine=engine)
-    offer = http.run(health.ask(http, address))
+    offer = http.run(health.ask(http, address), lambda: note(f"asking {address.base_url} what it serves"), _PATIENCE)
     does = "samples and trains" if offer.trains else "samples, but does not train"
     listed = f"{count(len(offer.models), 'model')} by name" if offer.models is not None else _NO_LIST
     listed = _WANDB if address.kind == "wandb" else listed
@@ -126,12 +157,14 @@ def _below(engine: EngineStatus | None) -> str:
     return "\n".join(["", *lines]) if lines else ""
 
 
-def described(http: HttpClient, embedded: Embedded, settings: Settings) -> Connection:
+def described(
+    http: HttpClient, embedded: Embedded, settings: Settings, note: Callable[[str], None] = lambda _: None
+) -> Connection:
     """As `inspect`, with the error of a service that does not answer as the state."""
     try:
-        return inspect(http, embedded, settings)
+        return inspect(http, embedded, settings, note)
     except ServiceError as error:
-        return Connection(settings, "\n".join(error._render_traceback_()))
+        return Connection(settings, "\n".join(error._render_traceback_()), is_silent=True)
 
 
 def _key(address: Address) -> str:
@@ -384,7 +417,8 @@ class Connector:
         Without a service and options nothing changes, and the present connection is described.
         """
         if service is None and not any(options.values()) and not insecure_http:
-            return described(self.http, self.embedded, self._with_token(self.settings))
+            with self._waiting() as note:
+                return described(self.http, self.embedded, self._with_token(self.settings), note)
         target = replace(connected(self._configured, self.settings, service, options), search=self.settings.search)
         self.key_variables |= self.settings.key_variables | target.key_variables
         self._check_encrypted(target.service, insecure_http=insecure_http)
@@ -392,7 +426,8 @@ class Connector:
         same = (target.policy, target.model) == (self.settings.policy, self.settings.model)
         embedded = self.embedded if same else Embedded(target, self.http)
         try:
-            connection = inspect(self.http, embedded, self._with_token(target))
+            with self._waiting() as note:
+                connection = inspect(self.http, embedded, self._with_token(target), note)
         except SignInError as error:
             if target.service and target.service.key_keyring:
                 again = f"%connect {_typed(target.service)} --key-keyring"

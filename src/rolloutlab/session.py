@@ -1,9 +1,9 @@
 """Session: the public Python API of a notebook or script; every magic is one call of it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property, partial
-from itertools import chain
 from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,9 +16,8 @@ from rolloutlab.auth.redirect.broker import Brokers
 from rolloutlab.auth.session import OAuthSessions
 from rolloutlab.auth.sign_in import sign_in, sign_in_options, sign_out
 from rolloutlab.connection import Connection, Connector
-from rolloutlab.environments.episode import CALL_TIMEOUT
 from rolloutlab.environments.source import given_source, rows_of_round, source_of
-from rolloutlab.errors import InputError
+from rolloutlab.errors import InputError, NotFoundError
 from rolloutlab.objective.algorithms import named
 from rolloutlab.objective.options import settle
 from rolloutlab.sampling.config import ROLLOUT_TIMEOUT, new_seed
@@ -46,7 +45,6 @@ from rolloutlab.sampling.programs.plan import (
     program_of,
     programmed,
     programmed_again,
-    programmed_as,
     sessions_again,
 )
 from rolloutlab.sampling.programs.results import join_results, read_results
@@ -56,15 +54,15 @@ from rolloutlab.sampling.prompt import Row
 from rolloutlab.sampling.run import CONCURRENT, check_concurrency, sample
 from rolloutlab.sampling.split import split_rows
 from rolloutlab.sampling.template import Prompt
-from rolloutlab.sampling.tools import Tools
 from rolloutlab.search.open import SearchPlaces
 from rolloutlab.search.query import Search
 from rolloutlab.settings import Settings
 from rolloutlab.store.bare_names import BareNames
 from rolloutlab.store.damage import check_lab
 from rolloutlab.store.lab import Lab
-from rolloutlab.store.models import Edit, StoredCollection
+from rolloutlab.store.models import Edit, StoredCollection, is_asked_for
 from rolloutlab.store.spending import JUDGING, SAMPLING
+from rolloutlab.training.compare import SideSampler, find_checkpoints, find_collection
 from rolloutlab.training.custom_loss import Loss, publish_loss
 from rolloutlab.training.dry_run import DryRun, FineTuningCheck, check_fine_tuning
 from rolloutlab.training.fine_tuning import (
@@ -94,10 +92,11 @@ from rolloutlab.trajectories.scoring import foreign, graders, sandbox
 from rolloutlab.trajectories.scoring.event_loop import RewardLoop
 from rolloutlab.trajectories.scoring.functions import Functions, Scorers, undo
 from rolloutlab.trajectories.scoring.score import ScoringRequest, prepared, score_collection
-from rolloutlab.trajectories.tables import catalogue, reward_history
+from rolloutlab.trajectories.tables import catalogue, matching_collections, reward_history
 from rolloutlab.trajectories.top_up import FACTOR, check_top_up, plan_first_sizes, top_up_groups
 from rolloutlab.widgets.login.frontend import can_ask, new_broker
 from rolloutlab.widgets.login.render import SignInTable
+from rolloutlab.widgets.model_list import LabRecord
 from rolloutlab.widgets.progress import Live, Progress, waiting
 from rolloutlab.widgets.rewards import undone
 
@@ -106,13 +105,17 @@ if TYPE_CHECKING:
 
     from rolloutlab.search.embedding import Embed
     from rolloutlab.search.index import Index, IndexStatus
-    from rolloutlab.trajectories.comparison import Comparison
+    from rolloutlab.trajectories.comparison import Comparison, Comparisons
     from rolloutlab.trajectories.search_view import SearchResult
 
 Options = Mapping[str, Any]
 Say = Callable[[str], None]
 Weights = Mapping[str, float] | None
 Run = TypeVar("Run", SamplingRun, ProgramRun)
+_CHECKING = "checking what would train"
+_PREDICTING = "comparing old completions with the checkpoint that it starts from"
+_READ_SECONDS, _CHECK_SECONDS, _SUM_SECONDS = 5e-4, 1e-4, 5e-5
+"""What reading, checking and listing takes for each trajectory, about: a line is shown before what takes long."""
 
 
 class Session:
@@ -255,7 +258,14 @@ class Session:
         url, document = self._connector.sign_in_url(server), self.settings.client_metadata_url
         options = sign_in_options(issuer, client_id, secret_env, document, redirect_port, dangerously_without_pkce)
         self._connector.key_variables |= {secret_env} if secret_env else set()
-        status = sign_in(self._connector.http, self.accesses.at(url), self._brokers.of(paste=paste), options, keep=keep)
+        broker = self._brokers.of(paste=paste)
+        with Progress(f"sign-in at {url}") as shown:
+
+            def tick() -> None:
+                shown.clear() if broker.busy else shown.begin("asking the server how to sign in")
+                broker.tick()
+
+            status = sign_in(self._connector.http, self.accesses.at(url), broker, options, keep=keep, tick=tick)
         return SignInTable([status])
 
     def whoami(self) -> SignInTable:
@@ -295,8 +305,15 @@ class Session:
         return self._models.select(name or self.selected, base)
 
     def models(self) -> "pd.DataFrame":
-        """The models that the service can sample, with base, newest checkpoint and number of checkpoints."""
-        return self._models.table()
+        """The models that the service can sample, with base, newest checkpoint and number of checkpoints.
+
+        The view marks the selected one, and has the rewards of what each sampled and what it was last trained on.
+        """
+
+        def read_lab() -> LabRecord:
+            return LabRecord(self.store.jobs.newest_first(), self.store.collections(), self.store.results.by_id())
+
+        return self._models.table(read_lab)
 
     def delete_checkpoint(self, name: str) -> SelectedModel:
         """Delete a checkpoint such as `lab/sorter@3`, also a damaged one; returns its model.
@@ -354,28 +371,30 @@ class Session:
         name: str,
         prompt: Prompt = "",
         *,
-        n: int = 1,
+        n: int | None = None,
         over: Any = None,
         limit: int | None = None,
         prompt_column: str | None = None,
         system: str | None = None,
         model: str | None = None,
-        temperature: float = 1.0,
-        top_p: float = 1.0,
+        temperature: float | None = None,
+        top_p: float | None = None,
         max_tokens: int | None = None,
-        stop: str | Sequence[str] = (),
+        stop: str | Sequence[str] | None = None,
         seed: int | None = None,
         tools: Sequence[Tool] = (),
-        max_turns: int = 10,
+        max_turns: int | None = None,
         env: Any = None,
-        env_timeout: float = CALL_TIMEOUT,
+        env_timeout: float | None = None,
         concurrency: int = CONCURRENT,
         budget: Budget | float | None = None,
         variables: Mapping[str, Any] | None = None,
     ) -> Collection:
-        """Sample `n` completions per prompt into a new generation of the collection `name`.
+        """Sample `n` completions per prompt, 1 by default, into a new generation of the collection `name`.
 
         prompt: the text of a cell (`user: ...`), messages, or a function of a row that returns a text or messages.
+        Without one, the prompts of the collection again, with the settings that it had where none are given, and new
+        seeds.
         `{{x}}` is replaced by column x of the row, else by the variable x. The policy completes the conversation at
         each empty assistant message and at the end. prompt_column: the column with it: a text, messages or their JSON.
         over: a DataFrame, a list, an iterator, a dataset or a file, one group per row of at most `limit` rows. system:
@@ -396,14 +415,46 @@ class Session:
             the other completions are stored. EpisodeError: no environment could begin. ServiceError, NotFoundError:
             the service's response. BudgetError: the budget is used up.
         """
-        settings: dict[str, Any] = {"model": model or self.selected, "n": n, "temperature": temperature, "top_p": top_p}
+        settings: dict[str, Any] = {"model": model, "n": n, "temperature": temperature, "top_p": top_p}
         settings |= {"max_tokens": max_tokens, "stop": stop, "seed": seed, "max_turns": max_turns}
         settings |= {"env_timeout": env_timeout}
-        known, source = self._mcp.resolve(tools), given_source(env)
-        work = sampled(
-            name, prompt, over, system, variables or {}, settings, known, limit, prompt_column, source, _read
-        )
+        rows = over, limit, prompt_column
+        work = self._plan_chat(name, prompt, system, variables or {}, settings, tools, env, *rows)
         return self._play(work, partial(sample, concurrency=concurrency), budget, register=model is None)
+
+    def _plan_chat(
+        self,
+        name: str,
+        prompt: Prompt,
+        system: str | None,
+        variables: Mapping[str, Any],
+        settings: Mapping[str, Any],
+        tools: Sequence[Tool],
+        env: Any,
+        over: Any,
+        limit: int | None,
+        column: str | None,
+    ) -> SamplingRun:
+        """What `chat` samples: a new prompt, or that of the collection again."""
+        known, source = self._mcp.resolve(tools), given_source(env)
+        given = {name: value for name, value in settings.items() if value is not None}
+        model = given.pop("model", None) or self.selected
+        if not (source or system or column) and _is_empty(prompt) and (stored := self._stored(name)):
+            rows = over if over is None else _read(over, limit)
+            changed = {"seed": new_seed()} | given
+            n = changed.pop("n", None)
+            return sampled_again(
+                self.store, stored.label, stored.name, model, rows, variables, n, known, settings=changed
+            )
+        given |= {"model": model}
+        return sampled(name, prompt, over, system, variables, given, known, limit, column, source, _read)
+
+    def _stored(self, name: str) -> StoredCollection | None:
+        """The newest generation of a collection; None where there is none."""
+        try:
+            return self.store.find(name)
+        except NotFoundError:
+            return None
 
     def preview(
         self,
@@ -431,23 +482,22 @@ class Session:
         Raises:
             InputError, NotFoundError: as the call itself.
         """
-        known, source = self._mcp.resolve(tools), given_source(env)
+        known = self._mcp.resolve(tools)
         settings.pop("budget", None)
         if resume:
-            return self._preview(resumed(self.store, name, known, source))
+            return self._preview(resumed(self.store, name, known, given_source(env)))
         if top_up is not None:
             stored = self.store.find(name)
             check_top_up(stored, top_up)
-            return self._preview(resumed(self.store, name, known, source, plan_first_sizes(self.store, stored, top_up)))
-        settings = {"model": self.selected} | {k: v for k, v in settings.items() if v is not None}
+            sizes = plan_first_sizes(self.store, stored, top_up)
+            return self._preview(resumed(self.store, name, known, given_source(env), sizes))
         check_concurrency(settings.pop("concurrency", CONCURRENT))
         rows = settings.pop("limit", None), settings.pop("prompt_column", None)
         if continue_chat:
+            settings = {"model": self.selected} | {k: v for k, v in settings.items() if v is not None}
             return self._preview(continued(self.store, name, prompt, variables or {}, settings, known))
         check_repeatable(over)
-        return self._preview(
-            sampled(name, prompt, over, system, variables or {}, settings, known, *rows, source, _read)
-        )
+        return self._preview(self._plan_chat(name, prompt, system, variables or {}, settings, tools, env, over, *rows))
 
     def _preview(self, work: SamplingRun) -> Preview:
         price = self._terms.price(work.plan.pinned_model)
@@ -699,13 +749,18 @@ class Session:
         """One group, `name/N`, as a collection of one; NotFoundError when there is none."""
         return self._collection(*group_of(self.store, name))
 
-    def collections(self, pattern: str | None = None) -> "pd.DataFrame":
+    def collections(self, pattern: str | None = None, *, all: bool = False) -> "pd.DataFrame":
         """The collections that match `pattern` (`cap*`), each generation with its counts, newest first.
 
-        With prices in the settings file, the table has the cost of sampling and judging.
+        It is shown folded, a row for each name; as a DataFrame it has a row for each generation. With prices in the
+        settings file, it has the cost of sampling and judging. Those that comparisons sampled are left out, and their
+        number is shown. all: show them as well, as does a pattern that begins with `compare.`
         """
-        spending = self.store.spending
-        return catalogue(self.store.collections(), pattern, self._terms.price, spending.judged(), spending.sampled())
+        store, spending = self.store, self.store.spending
+        matching = matching_collections(store.collections(), pattern)
+        shown = [each for each in matching if all or is_asked_for(each.name, pattern)]
+        paid = self._terms.price, spending.judged(), spending.sampled()
+        return catalogue(shown, *paid, store.results.by_id(), hidden=len(matching) - len(shown))
 
     def delete(self, name: str, *, say: Say = print) -> None:
         """Soft-delete a collection, or one generation of it (`name:2`); NotFoundError when there is none."""
@@ -950,8 +1005,10 @@ class Session:
 
         The index is the number of the change: rewards given at once share it.
         """
-        stored = self.store.find(name)
-        return reward_history(self.store.rewards, self.store.scorings.history(stored), stored)
+        stored = self.store.collection(name)
+        with Progress(f"rewards of {name}") as shown:
+            shown.begin("reading every change", stored.trajectories * _SUM_SECONDS)
+            return reward_history(self.store.rewards, self.store.scorings.history(stored), stored)
 
     def train(
         self,
@@ -992,15 +1049,24 @@ class Session:
                 raise InputError("fine-tuning has its own loss, cross-entropy", hint="leave out loss or sft")
             wanted = fine_tuning(self.store, lambda: self.index, names, options or {}, where, self.selected)
             return self._fine_tune(wanted, meter, wait=wait, say=say)
-        submission = prepare(select(self.store, names), options or {}, self.selected, self._models.text_only)
+        collections = select(self.store, names)
+        with _reading(self.store, collections, self.selected) as (shown, counted):
+            submission = prepare(collections, options or {}, self.selected, self._models.text_only, counted)
         submission = submission.with_loss(publish_loss(loss, self._connector.settings)) if loss else submission
         model, address = self._models.for_training(self.selected), self._connector.address()
-        submission = submission.beginning(self._models.start()).on(self._models.engine(), self._models.default_rate())
-        submission = with_prediction(submission, self._connector)
+        with _reading(self.store, collections, self.selected) as (shown, _):
+            shown.begin(_CHECKING, submission.check.trajectories * _CHECK_SECONDS)
+            submission = submission.beginning(self._models.start()).on(
+                self._models.engine(), self._models.default_rate()
+            )
+            submission = with_prediction(submission, self._connector, lambda: shown.begin(_PREDICTING))
         for line in [*submission.report(), *self._models.lost_notes(self.selected)]:
             say(line)
-        with meter.job(self.selected, submission.check.trainable_tokens, say):
-            job_id = submit(submission, self.store.jobs, self._connector, address, str(model.id))
+        sent = submission.check.trajectories - len(submission.check.unscored)
+        tokens = submission.check.trainable_tokens
+        with Progress(f"training {self.selected}") as shown, meter.job(self.selected, tokens, say):
+            counted = partial(shown.update, total=sent, note="trajectories sent, which the service reads")
+            job_id = submit(submission, self.store.jobs, self._connector, address, str(model.id), counted)
         job = self.job(job_id)
         return job.wait() if wait else job
 
@@ -1039,8 +1105,11 @@ class Session:
             wanted = fine_tuning(self.store, lambda: self.index, names, options or {}, where, self.selected)
             self._models.for_training(self.selected)
             return check_fine_tuning(wanted, self._connector, self._connector.address(), price)
-        submission = gather_for(self._models, select(self.store, names), options or {})
-        return DryRun(with_prediction(submission, self._connector), price)
+        collections = select(self.store, names)
+        with _reading(self.store, collections, self.selected) as (shown, counted):
+            submission = gather_for(self._models, collections, options or {}, counted)
+            submission = with_prediction(submission, self._connector, lambda: shown.begin(_PREDICTING))
+            return DryRun(submission, price, self._jobs.last(self.selected))
 
     def train_form(
         self, names: str | Sequence[str], options: Options | None = None, *, algorithm: str | None = None
@@ -1055,30 +1124,38 @@ class Session:
             InputError: an option is unknown. NotFoundError: no such collection.
         """
         collections = select(self.store, names)
-        return TrainingForm(
+        form = TrainingForm(
             collections,
             named(options, algorithm) or {},
-            partial(gather_for, self._models, collections, {}),
+            lambda counted: gather_for(self._models, collections, {}, counted),
             lambda: (self.store.changes(), self.selected),
             lambda options: self.train([each.name for each in collections], options, wait=False, say=lambda _: None),
             self.store.rewards.listen,
             lambda: self._terms.price(self.selected),
+            lambda: self._jobs.last(self.selected),
         )
+        with _reading(self.store, collections, self.selected) as (_, counted):
+            form.read(counted)
+        return form
 
     def job(self, job_id: str | None = None) -> Job:
-        """A job of this lab, submitted from any kernel, by its id or a prefix of it; by default the newest.
+        """A job of this lab, submitted from any kernel; by default the newest.
+
+        job_id: its id, the first 4 characters of it or more, or the checkpoint that it made, as `lab/sorter@3`; `@3` is
+        one of the selected model.
 
         Raises:
             NotFoundError: no match, several matches, or a job of a service without a profile here.
         """
-        return self._jobs.job(job_id)
+        return self._jobs.job(job_id, self.selected)
 
-    def jobs(self) -> "pd.DataFrame":
-        """Every job of this lab, newest first, with its status and the step it made.
+    def jobs(self, shown: int = 20) -> "pd.DataFrame":
+        """Every job of this lab, newest first, with its status, the step it made and rewards before and after it.
 
-        Updates unfinished jobs from their service if it is running; starts none.
+        Updates unfinished jobs from their service if it is running; starts none. shown: how many rows its view has.
         """
-        return self._jobs.table()
+        with Progress("jobs") as line:
+            return self._jobs.table(shown, lambda: line.begin("asking the service how they go"))
 
     def loop(
         self,
@@ -1136,11 +1213,12 @@ class Session:
 
     def compare(
         self,
-        name: str,
+        name: str | None = None,
         reward: Functions | None = None,
         *,
-        before: int = 0,
-        after: int | None = None,
+        checkpoints: Sequence[str | int] = (),
+        before: str | int = 0,
+        after: str | int | None = None,
         n: int | None = None,
         over: Any = None,
         prompt: Prompt | None = None,
@@ -1151,52 +1229,51 @@ class Session:
         env: Any = None,
         concurrency: int = CONCURRENT,
         variables: Mapping[str, Any] | None = None,
-    ) -> "Comparison":
-        """Sample the prompts of a collection again, with the same seeds, from two checkpoints, and score both.
+    ) -> "Comparison | Comparisons":
+        """Sample the prompts of a collection again, with the same seeds, from several checkpoints, and score all.
 
-        reward: reward functions; by default those that last scored the collection in this notebook, or the rewards of
-        its environment. before, after: steps of checkpoints; None is the newest. over: other rows for the
-        collection's prompt, such as held-out ones; prompts that a job of this lab trained on in between get no
-        verdict. prompt: for `over`, if the collection's was a function. anytime: an interval that stays valid when it
-        is read repeatedly while rows are added, and is wider. bounds: the smallest and largest possible reward; by
-        default those of its components, or 0 and 1, or -1 and 1, if all rewards are within. Without bounds there is
-        no verdict. n: completions per prompt, by default as before. tools, env: those it was sampled with. What was
-        captured from a program of this notebook is played again; without functions the rewards are those that the
-        program returns.
+        name: by default, with `over`, the collection that the models were trained on last. reward: reward functions;
+        by default those that last scored the collection in this notebook, or the rewards of its environment.
+        checkpoints: two or more, as `lab/sorter@3`, `lab/sorter` for its newest, or steps of `model`, which is by
+        default the selected one; the first is the base, and each other is compared with it. By default `before` and
+        `after`, of which None is the newest. over: other rows for the collection's prompt, such as held-out ones;
+        prompts that a job of this lab trained one of two checkpoints on, but not the other, get no verdict. prompt: for
+        `over`, if the collection's was a function. anytime: an interval that stays valid when it is read repeatedly
+        while rows are added, and is wider. bounds: the smallest and largest possible reward; by default those of its
+        components, or 0 and 1, or -1 and 1, if all rewards are within. Without bounds there is no verdict. n:
+        completions per prompt, by default as before. tools, env: those it was sampled with. What was captured from a
+        program of this notebook is played again; without functions the rewards are those that the program returns.
 
-        The samples stay in the lab, as the collections `compare.NAME.step0` and so on.
+        The samples stay in the lab, in collections such as `compare.NAME.lab.sorter.step3`, which lists and searches
+        leave out. What an earlier comparison has sampled there, for the same prompts, seeds and settings, is reused.
 
         Raises:
             NotFoundError: no such collection or checkpoint. InputError: no reward function, or a reward outside the
             bounds; and as `chat` and `reward`.
         """
-        from rolloutlab.trajectories.comparison import Comparison, component_bounds, pairs_of  # and numpy
+        from rolloutlab.trajectories.comparison import Side, compare_sides  # and numpy
 
+        find = partial(find_checkpoints, self._models, checkpoints, before, after, model, name or "NAME")
+        name = find_collection(self._jobs, find(), over) if name is None else name
         summary = self.store.collection(name)
         source, program = given_source(env), self._programs.of(summary)
         check_environment(name, summary.plan.get("env"), source)
         functions, weights = self._scorers.scorer_for(summary, reward, name, gives_reward=bool(source or program))
-        selected = self._models.existing(model or self.selected)
-        steps = selected.two_steps(before, after, hint=f"%%train {name}")
-        over = over if over is None else _read(over)  # once, for both
+        chosen = find()
+        over = over if over is None else _read(over)  # once, for all
+        play = partial(self._play, play=partial(run_program if program else sample, concurrency=concurrency))
+        sampler = SideSampler(self.store, summary, play, over, variables, n, tools, prompt, source, program)
         sides = []
-        for step in steps:
-            label, target = f"compare.{summary.name}.step{step}", f"{selected.name}@{step}"
-            if program:
-                run = programmed_as(
-                    self.store, summary.label, label, target, program, over, n, prompt=prompt, tools=tools
-                )
-                side = self._play(run, partial(run_program, concurrency=concurrency))
-            else:
-                again = label, target, over, variables or {}, n, Tools(tools), prompt, source
-                work = sampled_again(self.store, summary.label, *again)
-                side = self._play(work, partial(sample, concurrency=concurrency))
-            sides.append((target, self.reward(side.label, functions, weights) if functions else side))
-        (old, was), (new, became) = sides
-        trained, notes = self._jobs.trained_between(selected, steps)
-        pairs = pairs_of(was, became, trained, became.part("train"))
-        known = component_bounds(chain(was.trajectories, became.trajectories), weights)
-        return Comparison(name, old, new, pairs, anytime=anytime, bounds=bounds, of_components=known, notes=notes)
+        for checkpoint in chosen:
+            sampled, reused = sampler.sample(checkpoint, scored=functions is not None)
+            scored = self.reward(sampled.label, functions, weights) if functions else sampled
+            sides.append(Side(str(checkpoint), scored, reused))
+        with Progress(f"comparing {name}") as shown:
+            shown.begin(
+                "comparing the rewards of each prompt", sum(map(len, (s.collection for s in sides))) * _SUM_SECONDS
+            )
+            apart = self._jobs.trained_between(chosen[0], chosen[1:])
+            return compare_sides(name, sides, apart, weights, anytime=anytime, bounds=bounds)
 
     def search(
         self,
@@ -1210,6 +1287,7 @@ class Session:
         offset: int | None = None,
         select: str | Sequence[str] | None = None,
         into: str | None = None,
+        all: bool = False,
     ) -> "SearchResult":
         """Search all trajectories ever sampled, best match first; a collection's name means all its generations.
 
@@ -1217,18 +1295,20 @@ class Session:
         where: a filter: `"reward < 0.5 and model == 'lab/practice'"`, `F.reward < 0.5`, or a dictionary. rank: an
         order, lower is better: `"knn('paris') - 0.1 * field('reward')"`, `Knn("paris")`, or a dictionary.
         group_by: fields; the `best` (1) hits of each group are kept. k: the number of hits (10), 0 for all, after the
-        first `offset`. select: fields to show. into: a collection to copy the hits to, to score and train on.
+        first `offset`. select: fields to show. into: a collection to copy the hits to, to score and train on. all:
+        search what comparisons sampled as well, which is otherwise left out where no condition names it.
 
         Texts are compared by the embedding model if there is one, else by their words; the result says which.
 
         Raises:
             InputError: an invalid search; the message gives the place. LabError: the index is damaged.
         """
-        from rolloutlab.trajectories.search_view import SearchResult  # and numpy
-
         with Progress("search") as shown:
+            from rolloutlab.trajectories.search_view import SearchResult  # and numpy
+
+            shown.begin("opening the index")
             place, answer, notes = self._search.search(
-                shown.step, query, where, rank, group_by, best, k, offset, select
+                shown.step, query, where, rank, group_by, best, k, offset, select, everything=all
             )
         notes += self.store.made_elsewhere([hit.id for hit in answer.outcome.hits])
         if into is not None:
@@ -1340,8 +1420,31 @@ class Session:
         return self._collection(stored)
 
 
+@contextmanager
+def _reading(
+    lab: Lab, collections: Sequence[Collection], model: str
+) -> Iterator[tuple[Progress, Callable[[int], None]]]:
+    """Shows what goes on before a job of `model` is sent, and how many trajectories were read."""
+    total = sum(lab.collection(each.label).trajectories for each in collections)
+    with Progress(f"training {model}") as shown:
+
+        def counted(done: int) -> None:
+            if not done:
+                shown.begin(f"reading {total:,} trajectories", total * _READ_SECONDS)
+            elif done < total:
+                shown.update(done, total, "trajectories read")
+            else:
+                shown.begin(_CHECKING, total * _CHECK_SECONDS)
+
+        yield shown, counted
+
+
+def _is_empty(prompt: Prompt) -> bool:
+    return isinstance(prompt, str) and not prompt.strip()
+
+
 def _read(over: Any, limit: int | None = None) -> list[Row]:
-    """The rows, and after a second how many have been read."""
+    """The rows, and after 0.3 seconds how many have been read."""
     with Progress("reading rows") as shown:
         return rows_of(over, limit, shown.count)
 

@@ -1,7 +1,6 @@
 """A training job whose answer is lost: it is not forgotten, and the next one does not train a second time."""
 
 import json
-import socket
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -19,9 +18,10 @@ JOBS = "/v1/preview/training-jobs"
 
 
 @pytest.fixture
-def service(start):
-    """One for each test: these train, stop or break it."""
-    return start()
+def service(service):
+    """The module's, emptied after each test: these train."""
+    yield service
+    service.empty()
 
 
 class Proxy(httpx.AsyncBaseTransport):
@@ -185,7 +185,9 @@ def over_a_socket(service, tmp_path) -> Iterator[Session]:
     """As `scored`, over a real connection: where a body breaks off there, the transport says it in words of its own."""
     import uvicorn
 
-    listener = socket.create_server(("127.0.0.1", 0))
+    from rolloutlab.service.listen import ListenAddress
+
+    listener = ListenAddress("127.0.0.1").listen(0)
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     server = uvicorn.Server(uvicorn.Config(service.http._transport.app, lifespan="off", log_level="critical"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})

@@ -2,10 +2,12 @@
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -42,6 +44,7 @@ class Jupyter:
         self.log = folder / "jupyter.log"
         self._settings = folder / "config" / "lab" / "user-settings"
         self._runtime = folder / "runtime"
+        lay_out(folder)
         news = self._settings / NEWS
         news.parent.mkdir(parents=True)
         news.write_text(json.dumps({"fetchNews": "false", "checkForUpdates": False}))
@@ -76,13 +79,22 @@ class Jupyter:
             self._process.wait()
 
 
+def lay_out(folder: Path) -> None:
+    """Copy there what a wheel of this checkout puts beside the package for Jupyter."""
+    project = tomllib.loads((SOURCE.parent / "pyproject.toml").read_text())
+    for source, target in project["tool"]["hatch"]["build"]["targets"]["wheel"]["shared-data"].items():
+        (folder / target).parent.mkdir(parents=True, exist_ok=True)
+        copy = shutil.copytree if (SOURCE.parent / source).is_dir() else shutil.copyfile
+        copy(SOURCE.parent / source, folder / target)
+
+
 def _listens(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def surroundings(folder: Path, environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment of the server and its kernels: private folders, and this checkout's rolloutlab."""
+    """The environment of the server and its kernels: private folders, this checkout's rolloutlab and lab extension."""
     ours = ("JUPYTER", "ROLLOUTLAB", "IPYTHON")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     return {
@@ -91,6 +103,7 @@ def surroundings(folder: Path, environment: Mapping[str, str]) -> dict[str, str]
         "JUPYTER_DATA_DIR": str(folder / "data"),
         "JUPYTER_RUNTIME_DIR": str(folder / "runtime"),
         "JUPYTER_PREFER_ENV_PATH": "1",
+        "JUPYTER_PATH": str(folder / "share" / "jupyter"),
         "IPYTHONDIR": str(folder / "ipython"),
         "PYTHONPATH": os.pathsep.join(filter(None, [str(SOURCE), os.environ.get("PYTHONPATH")])),
         "ROLLOUTLAB_SETTINGS": os.devnull,

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from pathlib import Path
 
 from playwright.sync_api import ConsoleMessage, Error, Locator, Page, expect
@@ -88,6 +89,17 @@ class NotebookPage:
         self.page.reload()
         self.wait_until_idle()
 
+    def reload_now(self) -> None:
+        """The same while a cell runs: wait until the notebook is there, and not for its kernel."""
+        self.page.evaluate("() => window.harness.panel().context.save()")
+        self.page.reload()
+        self.page.wait_for_function("() => window.harness.panel()?.context.isReady")
+
+    def show(self, path: Path) -> None:
+        """Open another notebook in place of this one, with a kernel of its own."""
+        self.page.goto(self._url.replace(self.path.stem, path.stem))
+        self.wait_until_idle()
+
     def restart_kernel(self) -> None:
         """Begin with an empty kernel, keeping the page and what it shows."""
         self.page.evaluate("() => window.harness.panel().sessionContext.restartKernel()")
@@ -150,7 +162,8 @@ def _is_ours(text: str) -> bool:
     """
     if text.startswith(f"{PAGE_ERROR}: ") and "://" not in text:
         return "Canceled future" not in text
-    return "blob:" in text or (not text.startswith("warning: ") and "/extensions/anywidget/" in text)
+    is_extension = re.search(r"/extensions/(anywidget|rolloutlab)/", text) is not None
+    return "blob:" in text or (is_extension and not text.startswith("warning: "))
 
 
 def screenshots() -> Path:

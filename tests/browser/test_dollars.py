@@ -25,7 +25,7 @@ STATIC = (
     "lab.search('pens and books', k=2, select=['#document']).to_frame()",
 )
 WIDGETS = {
-    "lab.collection('dollars')": ".rl-groups article",
+    "lab.collection('dollars')": ".rl-view-groups article",
     "lab.rewards('dollars')": ".tabulator-row",
 }
 

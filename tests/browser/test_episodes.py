@@ -52,14 +52,14 @@ def earned(where: Locator) -> list[str]:
 
 
 def test_the_reward_of_each_answer_is_beside_it_and_the_end_of_the_episode_above(notebook: Any, climbed: str):
-    shown = notebook.run(f"%group {climbed}/0").locator(".rl-groups")
+    shown = notebook.run(f"%group {climbed}/0").locator(".rl-view-groups")
     card = shown.get_by_role("article").first
     expect(card.locator(".rl-turn")).to_have_count(7)
     assert earned(card) == [
         "user", LOST, "user", LOST, "user", WON, "user",
     ]  # fmt: skip
-    expect(card.locator(".rl-meta span")).to_have_text(
-        ["by environment", "env 0.5", re.compile(r"\d+ tokens"), "3 answers", "done"]
+    expect(card.locator("footer span")).to_have_text(
+        ["env 0.5", re.compile(r"\d+ tokens"), "3 answers", "done", "by environment"]
     )
     assert notebook.faint(shown) == []
     notebook.screenshot("episodes-group", shown)
@@ -67,11 +67,11 @@ def test_the_reward_of_each_answer_is_beside_it_and_the_end_of_the_episode_above
     expect(card.locator(".rl-token")).not_to_have_count(0)
     assert earned(card)[1::2] == [LOST, LOST, WON]
     card = notebook.run(f"%group {climbed}/1").get_by_role("article").first
-    expect(card.locator(".rl-flag")).to_have_text("ended after max_turns answers")
-    shown = notebook.run(f"%group {climbed}/2").locator(".rl-groups")
+    expect(card.locator("footer .rl-odd")).to_have_text("ended after max_turns answers")
+    shown = notebook.run(f"%group {climbed}/2").locator(".rl-view-groups")
     card = shown.get_by_role("article").first
-    expect(card.locator(".rl-flag")).to_have_text("ended by an error")
-    expect(card).to_contain_text("would not train")
+    expect(card.locator("footer .rl-odd")).to_have_text("ended by an error")
+    expect(card).to_have_accessible_name(re.compile("would not train"))
     expect(card.locator("details")).to_contain_text("ended: Climb.step raised ValueError: the rope is torn")
     notebook.screenshot("episodes-error", shown)
 

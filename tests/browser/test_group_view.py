@@ -1,6 +1,7 @@
 """Groups as they are read in a browser: compared, ranked by keyboard, scored, token by token, however long they are."""
 
 import random
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,7 @@ from playwright.sync_api import Locator, expect
 
 from rolloutlab.api.wire.chat import Choice, SystemMessage, ToolMessage, UserMessage
 from rolloutlab.session import Session
-from rolloutlab.store.models import NewGroup
+from rolloutlab.store.models import NewGroup, Score
 from tests.labs import lab_with
 
 pytestmark = [pytest.mark.process, pytest.mark.parametrize("front_end", ["lab"])]
@@ -44,13 +45,55 @@ def show(notebook: Any, name: str) -> Locator:
     """The view of a collection or group, in a notebook."""
     notebook.run("import rolloutlab; lab = rolloutlab.lab()")
     call = "group" if "/" in name else "collection"
-    shown = notebook.run(f"lab.{call}({name!r})").locator(".rl-groups")
+    shown = notebook.run(f"lab.{call}({name!r})").locator(".rl-view-groups")
     expect(shown.get_by_role("article")).not_to_have_count(0)
     return shown
 
 
 def rewards(lab: Session, name: str) -> list[float | None]:
     return [trajectory.reward for trajectory in lab.collection(name).trajectories]
+
+
+MARKDOWN = """# Plan
+
+1. **Bold** `code` <b>tag</b> [site](https://a.example/x) ![pic](https://a.example/p.png)
+2. a & b
+
+```python
+print("<i>")
+```
+
+| a | b |
+|---|---|
+| 1 | x<script>window.harmed = true</script> |
+"""
+
+
+def test_answers_are_shown_as_markdown_on_demand_and_nothing_in_them_loads(notebook, lab, put):
+    shown = show(notebook, f"{put([MARKDOWN, 'Lyon **is** it'])}/0")
+    asked = []
+    notebook.page.on("request", lambda request: asked.append(request.url))
+    cards = shown.get_by_role("article")
+    expect(cards.first).to_contain_text("# Plan")
+    cards.first.focus()
+    notebook.page.keyboard.press("m")
+    expect(cards.first.locator(".rl-heading")).to_have_text("Plan")
+    expect(cards.first.locator("ol > li")).to_have_count(2)
+    expect(cards.first.locator("li").first).to_have_text(
+        "Bold code <b>tag</b> site (https://a.example/x) pic (https://a.example/p.png)"
+    )
+    expect(cards.first.locator("li").nth(1)).to_have_text("a & b")
+    expect(cards.first.locator("pre code")).to_have_text('print("<i>")')
+    expect(cards.first.locator("td").nth(1)).to_have_text("x<script>window.harmed = true</script>")
+    expect(cards.nth(1).locator("b", has_text="is")).to_be_visible()
+    expect(cards.locator("a, img, script, i")).to_have_count(cards.locator("header i").count())
+    assert not notebook.page.evaluate("window.harmed")
+    assert not [url for url in asked if "a.example" in url]
+    notebook.screenshot("group-markdown")
+    notebook.page.keyboard.press("t")
+    expect(shown.get_by_role("button", name="Markdown")).to_have_attribute("aria-pressed", "false")
+    notebook.page.keyboard.press("t")
+    expect(cards.first).to_contain_text("# Plan")
 
 
 def test_a_group_is_ranked_by_keyboard_and_the_ranking_undone(notebook, lab, put):
@@ -160,7 +203,7 @@ def test_tokens_say_how_likely_they_were(notebook, put):
 def test_the_gap_to_the_newest_checkpoint_is_asked_of_the_service(notebook, lab):
     lab.chat("gap", "Respond with yes or no.", n=2, max_tokens=4, seed=1)
     shown = show(notebook, "gap")
-    shown.get_by_role("button", name="Tokens").click()
+    shown.get_by_role("button", name="Tokens", exact=True).click()
     shown.get_by_role("button", name="Gap to the newest checkpoint").click()
     expect(shown.get_by_role("status")).to_contain_text("gap to lab/practice@")
     expect(shown.locator(".rl-tokens [title*='now +0'], .rl-tokens [title*='now -0']")).not_to_have_count(0)
@@ -174,7 +217,7 @@ def test_turns_tools_and_unusual_ends_are_told_in_words(notebook, put):
     first, second = shown.get_by_role("article").all()
     first.get_by_text('look({"place": "Oslo"})').click()
     expect(first.locator("details")).to_contain_text("result")
-    expect(second).to_contain_text("cut off at the token limit")
+    expect(second).to_contain_text("cut off by max_tokens")
     expect(shown.get_by_role("region", name="prompt")).to_contain_text("Be brief.")
 
 
@@ -209,7 +252,7 @@ def test_hostile_text_is_only_seen(notebook, put):
     shown = show(notebook, put([told, HOSTILE + " more"]))
     shown.get_by_label("compare with").select_option("0")
     expect(shown.locator("ins")).not_to_have_count(0)
-    shown.get_by_role("button", name="Tokens").click()
+    shown.get_by_role("button", name="Tokens", exact=True).click()
     expect(shown.locator(".rl-token")).not_to_have_count(0)
     expect(shown.get_by_role("article").nth(1)).to_contain_text("⟨202e⟩abc")
     assert shown.locator("script, .rl-card img").count() == 0
@@ -229,6 +272,61 @@ def test_the_groups_of_a_collection_are_read_one_after_the_other(notebook, put):
     shown.get_by_label("group", exact=True).click(click_count=3)
     notebook.page.keyboard.type("0\n")
     expect(shown.get_by_role("article")).to_contain_text("Paris")
+
+
+def test_the_whole_collection_stands_above_and_a_bar_opens_its_group(notebook, lab, put):
+    name = put(["a", "b"], ["c", "d"], ["e", "f"], ["g", "h"])
+    given = [1.0, 1.0, 0.4, 0.6, 0.0, 1.0, 0.0, 0.0]
+    for trajectory, reward in zip(lab.collection(name).trajectories, given, strict=True):
+        lab.rewards(name).set(trajectory.name, reward)
+    shown = show(notebook, name)
+    expect(shown).to_contain_text(re.compile(r"Groups that train\s*2\s*of 4"))
+    expect(shown.get_by_role("article").first).to_contain_text("e")
+    expect(shown).to_contain_text("1 of 2 that train")
+    bars = shown.locator(".rl-groups-bar")
+    assert [bar.get_attribute("data-position") for bar in bars.all()] == ["2", "1", "3", "0"]
+    bars.nth(3).click()
+    expect(shown.get_by_role("article").first).to_contain_text("a")
+    expect(bars.nth(3)).to_have_attribute("aria-current", "true")
+    notebook.page.keyboard.press("e")
+    notebook.page.keyboard.type("0\n")
+    expect(shown).to_contain_text(re.compile(r"Groups that train\s*3\s*of 4"))
+    shown.get_by_label("order of the groups").select_option("sampled")
+    shown.get_by_role("button", name="next group").click()
+    expect(shown.get_by_role("article").first).to_contain_text("c")
+
+
+def test_equal_completions_are_one_card_and_are_given_one_reward(notebook, lab, put):
+    name = put(["Paris", "Lyon", "Paris", "Paris"])
+    shown = show(notebook, f"{name}/0")
+    cards, keyboard = shown.get_by_role("article"), notebook.page.keyboard
+    expect(cards).to_have_count(2)
+    expect(cards.first).to_contain_text("\N{MULTIPLICATION SIGN}3#0 #2 #3")
+    cards.first.focus()
+    keyboard.press("e")
+    keyboard.type("0.5\n")
+    expect(shown.get_by_role("button", name="reward 0.5, edit")).to_be_visible()
+    assert rewards(lab, name) == [0.5, None, 0.5, 0.5]
+    for key in ("r", "2", "ArrowRight", "1", "Enter"):
+        keyboard.press(key)
+    expect(shown.get_by_role("status")).to_have_text(f"given by hand: 4 rewards in {name}/0")
+    assert rewards(lab, name) == [pytest.approx(1 / 3), 1.0, pytest.approx(1 / 3), pytest.approx(1 / 3)]
+    notebook.run(f"_ = lab.rewards({name!r}).set('{name}/0/2', 0.9)")
+    expect(cards).to_have_count(3)
+    expect(cards.first).to_contain_text("\N{MULTIPLICATION SIGN}2#0 #3")
+
+
+def test_one_that_was_scored_by_hand_is_on_the_card_of_its_equals_which_says_so(notebook, lab, put):
+    name = put(["Paris", "Lyon", "Paris", "Paris"])
+    given = zip(lab.collection(name).trajectories, [1, 0, 0.5, 1], strict=True)
+    lab.store.rewards.give([Score(trajectory, reward) for trajectory, reward in given], "function")
+    shown = show(notebook, f"{name}/0")
+    cards = shown.get_by_role("article")
+    expect(cards).to_have_count(3)
+    notebook.run(f"_ = lab.rewards({name!r}).set('{name}/0/2', 1)")
+    expect(cards).to_have_count(2)
+    expect(cards.first).to_contain_text("\N{MULTIPLICATION SIGN}3#0 #2 #3")
+    expect(cards.first).to_contain_text("1 by hand, was 0.5")
 
 
 def test_of_64_long_completions_only_what_is_near_is_in_the_page(notebook, put):

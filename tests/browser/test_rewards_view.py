@@ -95,10 +95,10 @@ def test_rewards_are_given_by_keyboard_and_the_advantages_of_the_group_follow(no
     grid(shown).focus()
     expect(row(shown, f"{name}/0/0")).to_have_class(re.compile("rl-current"))
     press(notebook, "a", "b", "d", "d", "ArrowDown", "2", ".", "5", "Enter")
-    expect(status(shown)).to_have_text(f"{name}/0/1: 0 -> 2.5")
+    expect(status(shown)).to_have_text(f"{name}/0/1: 0 → 2.5")
     after = column(shown, "advantage")
     assert all(old != new for old, new in zip(before[:3], after[:3], strict=True))
-    assert (before[3:], after[3:]) == (["equal rewards"] * 2, ["all failed"] * 2)  # 0.5 is the lowest reward now
+    assert (before[3:], after[3:]) == (["equal rewards"] * 2, ["all fail"] * 2)  # 0.5 is the lowest reward now
     assert rewards(lab, name) == [1, 2.5, 0.5, 0.5, 0.5]
     told = [f"{a:+.2f}".replace("-", "\N{MINUS SIGN}") for a in lab.collection(name).to_frame()["advantage"][:3]]
     assert [text.strip() for text in after[:3]] == told
@@ -109,9 +109,11 @@ def test_rewards_are_given_by_keyboard_and_the_advantages_of_the_group_follow(no
     expect(row(shown, f"{name}/1/0")).to_contain_text(re.compile(r"1\+\d"))
     expect(shown.locator(".rl-summary")).to_contain_text("5 trajectories will train")
     assert rewards(lab, name)[3:] == [1, 0.5]
+    expect(shown.get_by_role("button", name="Undo 1 reward set to 1")).to_be_visible()
     press(notebook, "u")
-    expect(status(shown)).to_contain_text("is undone: 1 reward as before")
-    expect(row(shown, f"{name}/1/0")).to_contain_text("all failed")
+    expect(status(shown)).to_contain_text("(1 reward set to 1) is undone: 1 reward as before")
+    expect(shown.get_by_role("button", name="Undo 1 reward set to 2.5")).to_be_visible()
+    expect(row(shown, f"{name}/1/0")).to_contain_text("all fail")
     shown.get_by_role("button", name="Undo").press("Enter")
     expect(row(shown, f"{name}/0/1")).to_contain_text("function")
     assert rewards(lab, name) == [1, 0, 0.5, 0.5, 0.5]
@@ -120,12 +122,63 @@ def test_rewards_are_given_by_keyboard_and_the_advantages_of_the_group_follow(no
 
 
 @lab_only
+def test_a_row_that_no_longer_fits_the_filter_stays_is_marked_and_goes_when_it_is_applied_anew(notebook, lab, put):
+    name = put(["Paris", "Lyon", "Nice"], rewards=[0, 0.25, 1])
+    shown = show(notebook, name)
+    shown.get_by_label("filter by reward").fill("< 0.5")
+    expect(shown.locator(".rl-filters")).to_contain_text("2 of 3")
+    grid(shown).focus()
+    press(notebook, "1", "Enter")
+    anew = shown.get_by_role("button", name="1 row no longer fits: apply anew")
+    expect(row(shown, f"{name}/0/0")).to_have_class(re.compile("rl-unfit"))
+    press(notebook, "u")  # it fits again
+    expect(anew).to_have_count(0)
+    expect(row(shown, f"{name}/0/0")).not_to_have_class(re.compile("rl-unfit"))
+    press(notebook, "ArrowUp", "1", "Enter")
+    anew.click()
+    expect(row(shown, f"{name}/0/0")).to_have_count(0)
+    expect(shown.locator(".rl-filters")).to_contain_text("1 of 3")
+    expect(anew).to_have_count(0)
+
+
+@lab_only
+def test_a_button_puts_the_answers_with_most_influence_first(notebook, lab, put):
+    name = put(["a", "b", "c", "d", "e"], rewards=[0.5, 0.5, 0.6, 0.6, -9])
+    shown = show(notebook, name)
+    most = shown.get_by_role("button", name="Largest |advantage| first")
+    most.click()
+    expect(most).to_have_attribute("aria-pressed", "true")
+    expect(shown.get_by_role("row").nth(1)).to_contain_text(f"{name}/0/4")
+    most.click()
+    expect(most).to_have_attribute("aria-pressed", "false")
+    expect(shown.get_by_role("row").nth(1)).to_contain_text(f"{name}/0/0")
+
+
+@lab_only
+def test_at_390_pixels_a_tap_opens_a_completion_and_a_search_wraps_it(notebook, lab, put):
+    name = put([f"{'so many words ' * 12}end", "b"], rewards=[1, 0])
+    shown = show(notebook, name)
+    found = notebook.run(f"%search --where \"collection == '{name}'\"").locator(".rl-table:visible")
+    notebook.narrow(390)
+    row(shown, f"{name}/0/0").locator(".rl-trajectory").click()
+    opened = shown.get_by_label("the current trajectory")
+    expect(opened.get_by_text("words end")).to_be_visible()
+    assert opened.evaluate("each => each.scrollWidth <= each.clientWidth")
+    row(shown, f"{name}/0/0").locator(".rl-trajectory").click()
+    expect(opened).to_be_hidden()
+    answer = found.locator("tbody summary").first
+    expect(answer).to_contain_text("so many words")
+    assert answer.bounding_box()["width"] >= 110
+    assert found.locator("xpath=..").evaluate("each => each.scrollWidth <= each.clientWidth")
+
+
+@lab_only
 def test_what_is_typed_first_is_for_the_first_row_and_next_for_the_next(notebook, lab, put):
     name = put(["Paris", "Lyon", "Nice"])
     shown = show(notebook, name)
     grid(shown).focus()
     press(notebook, "1", "Enter", "0", "Enter", ".", "5", "Tab")
-    expect(status(shown)).to_have_text(f"{name}/0/2: - -> 0.5")
+    expect(status(shown)).to_have_text(f"{name}/0/2: - → 0.5")
     assert rewards(lab, name) == [1, 0, 0.5]
 
 
@@ -138,14 +191,13 @@ def test_in_a_table_that_is_sorted_and_filtered_the_right_row_changes(notebook, 
     expect(header).to_have_attribute("aria-sort", "ascending")
     header.press("Enter")
     expect(header).to_have_attribute("aria-sort", "descending")
-    shown.get_by_label("filter by completion").fill("nice")
-    press(notebook, "Enter")
+    shown.get_by_label("filter by completion").fill("nice")  # and no Enter
     expect(shown.get_by_role("gridcell", name="Nice")).to_have_count(4)
     expect(shown.get_by_role("gridcell", name="Lyon")).to_have_count(0)
     assert column(shown, "name") == [f"{name}/{i}/2" for i in (3, 2, 1, 0)]
     grid(shown).focus()
     press(notebook, "ArrowDown", "-", "7", "Enter")
-    expect(status(shown)).to_have_text(f"{name}/2/2: 8 -> -7")
+    expect(status(shown)).to_have_text(f"{name}/2/2: 8 → -7")
     assert rewards(lab, name) == [0, 1, 2, 3, 4, 5, 6, 7, -7, 9, 10, 11]
     names, values = notebook.text_of(notebook.run(FRAME)).strip().splitlines()
     assert names == "|".join(column(shown, "name"))
@@ -153,6 +205,15 @@ def test_in_a_table_that_is_sorted_and_filtered_the_right_row_changes(notebook, 
 
     shown.get_by_label("reward to set").fill("3")
     shown.get_by_role("button", name="Set the 4 that fit").press("Enter")
+    asked = shown.get_by_role("alertdialog")
+    expect(asked).to_contain_text(
+        "Set the reward of 4 answers to 3?In 4 groups. Mean 4.25 → 4.33. 1 given by hand is replaced."
+    )
+    expect(asked.get_by_role("button", name="Cancel")).to_be_focused()
+    press(notebook, "Escape")
+    expect(asked).to_be_hidden()
+    shown.get_by_role("button", name="Set the 4 that fit").press("Enter")
+    asked.get_by_role("button", name="Set 4").click()
     expect(status(shown)).to_have_text("4 rewards set to 3")
     assert rewards(lab, name) == [0, 1, 3, 3, 4, 3, 6, 7, 3, 9, 10, 3]
     shown.get_by_role("button", name="Undo").press("Enter")
@@ -207,7 +268,8 @@ def test_rewards_are_taken_away_by_a_key_and_come_back_by_another(notebook, lab,
     press(notebook, "ArrowUp", "Shift+ArrowDown", "Shift+ArrowDown", "Backspace")
     expect(status(shown)).to_have_text("2 rewards cleared")
     press(notebook, "u", "u")
-    expect(shown.locator(".rl-summary")).to_contain_text("3 rewards of 3")
+    expect(shown.get_by_role("gridcell", name="no reward yet")).to_have_count(0)
+    expect(shown.locator(".rl-above")).to_contain_text(re.compile(r"Mean reward\s*0.5 "))
     assert rewards(lab, name) == [1, 0.5, 0]
 
 
@@ -233,7 +295,7 @@ def test_what_is_no_reward_is_explained_and_changes_nothing(notebook, lab, put):
     expect(status(shown)).to_contain_text("'much', which is no finite number → a number such as 0.5")
     assert (lab.store.rewards.newest_edit(), column(shown, "reward")) == (newest, ["1", "0"])
     shown.get_by_role("button", name="Undo").click()
-    expect(shown.get_by_role("gridcell", name="unscored")).to_have_count(2)
+    expect(shown.get_by_role("gridcell", name="no reward yet")).to_have_count(2)
     shown.get_by_role("button", name="Undo").click()
     expect(status(shown)).to_contain_text(f"no reward of {name} is left to undo")
 
@@ -273,7 +335,7 @@ def test_it_goes_on_after_a_reload_and_says_what_to_do_after_a_restart(notebook,
     shown = notebook.outputs(number).locator(".rl-rewards")
     grid(shown).focus()
     press(notebook, "3", "Enter")
-    expect(status(shown)).to_have_text(f"{name}/0/0: 1 -> 3")
+    expect(status(shown)).to_have_text(f"{name}/0/0: 1 → 3")
     notebook.restart_kernel()
     ended = notebook.outputs(number).locator(".rl-ended")
     expect(ended).to_have_text(
@@ -289,7 +351,7 @@ def test_it_goes_on_after_a_reload_and_says_what_to_do_after_a_restart(notebook,
     assert column(again, "reward") == ["3", "0"]
     grid(again).focus()
     press(notebook, "8", "Enter")
-    expect(status(again)).to_have_text(f"{name}/0/0: 3 -> 8")
+    expect(status(again)).to_have_text(f"{name}/0/0: 3 → 8")
     assert rewards(lab, name) == [8, 0]
 
 
@@ -302,8 +364,23 @@ def test_a_reward_that_is_being_typed_stays_when_the_grid_changes_its_width(note
     notebook.narrow(900)
     notebook.page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
     press(notebook, "5", "Enter")
-    expect(status(shown)).to_have_text(f"{name}/0/0: 1 -> 25")
+    expect(status(shown)).to_have_text(f"{name}/0/0: 1 → 25")
     assert rewards(lab, name) == [25, 0]
+
+
+@lab_only
+def test_a_reward_that_is_being_typed_stays_when_the_grid_is_seen_first(notebook, lab, put):
+    name = put(["Paris", "Lyon"], rewards=[1, 0])
+    begin = "%load_ext rolloutlab\nlab = rolloutlab.lab()\nprint('above ' * 5000)"
+    shown = notebook.run(f"import rolloutlab\n{begin}\ndisplay(lab.rewards({name!r}))").locator(".rl-rewards")
+    expect(shown.get_by_role("gridcell").first).to_be_attached()
+    expect(shown).not_to_be_in_viewport()
+    grid(shown).evaluate("element => element.focus({ preventScroll: true })")
+    grid(shown).evaluate("element => element.dispatchEvent(new KeyboardEvent('keydown', { key: '2', bubbles: true }))")
+    grid(shown).scroll_into_view_if_needed()
+    notebook.page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    press(notebook, "5", "Enter")
+    expect(status(shown)).to_have_text(f"{name}/0/0: 1 → 25")
 
 
 def test_what_people_and_policies_wrote_is_text_and_nothing_of_it_runs(notebook, lab, put):
@@ -325,8 +402,8 @@ def test_what_people_and_policies_wrote_is_text_and_nothing_of_it_runs(notebook,
     press(notebook, "o")
     expect(shown.get_by_label("the current trajectory")).to_be_hidden()
     press(notebook, "2", "Enter")
-    expect(status(shown)).to_have_text(f"{name}/0/1: 0 -> 2")
-    assert shown.locator("script, img, b:not(.rl-turn b)").count() == 0
+    expect(status(shown)).to_have_text(f"{name}/0/1: 0 → 2")
+    assert shown.locator("script, img, .rl-grid b").count() == 0
     assert notebook.page.evaluate("window.hacked") is None
 
 
@@ -396,9 +473,9 @@ def test_it_is_as_readable_in_the_dark_and_in_a_narrow_window(notebook, lab, put
     assert shown.evaluate(wider) == 0
     for title in shown.locator(".tabulator-col-title").all():
         assert title.evaluate(wider) == 0, "a header is cut off"
-    names = shown.locator(".rl-name span:last-child")
+    names = shown.locator(".rl-trajectory span:last-child")
     assert [round(end.bounding_box()["x"] + end.bounding_box()["width"]) for end in names.all()] == [
-        round(cell["x"] + cell["width"]) for cell in map(Locator.bounding_box, shown.locator(".rl-name").all())
+        round(cell["x"] + cell["width"]) for cell in map(Locator.bounding_box, shown.locator(".rl-trajectory").all())
     ], "the end of a name is cut off"
     notebook.screenshot("rewards-narrow")
 
@@ -420,6 +497,7 @@ def test_a_change_elsewhere_leaves_the_reader_on_the_page_and_two_showings_of_a_
     notebook.page.keyboard.type("7")
     press_in("Enter")
     expect(row(again, f"{name}/0/0")).to_contain_text("7")
+    shown.scroll_into_view_if_needed()  # what is far away waits until it is near
     expect(shown.locator(".rl-summary")).to_have_text(again.locator(".rl-summary").inner_text())
     expect(row(shown, f"{name}/25/0")).to_be_visible()
 
@@ -430,7 +508,7 @@ def test_leaving_the_field_by_a_click_stores_nothing(notebook, lab, put):
     shown = show(notebook, name)
     grid(shown).focus()
     notebook.page.keyboard.type("0.")
-    status(shown).click(force=True)
+    shown.locator(".rl-above").click()
     expect(shown.locator(".rl-reward-input")).to_have_count(0)
     assert rewards(lab, name) == [1, 0]
 
@@ -450,7 +528,7 @@ def test_a_failed_row_shows_its_message_and_opened_the_whole_with_the_line(noteb
     expect(cell).to_have_attribute("title", re.compile(r"and more\n\nexact, line 3: raise ValueError\(<b>unit</b>\)$"))
     row(shown, failed.name).click()
     press(notebook, "o")
-    opened = shown.locator(".rl-opened")
+    opened = shown.locator(".rl-conversation")
     expect(opened).to_contain_text("and more")
     expect(opened).to_contain_text(f"exact, {place}")
     press(notebook, "1", "Enter")

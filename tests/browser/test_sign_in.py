@@ -320,7 +320,7 @@ def test_a_person_signs_in_to_a_lab_and_its_tools_are_there(hub, served, context
     expect(standing(login)).to_contain_text("signed in")
     notebook.wait_until_ended()
     notebook.screenshot(f"signed-in-{front_end}", of=login)
-    assert "search_trajectories" in notebook.text_of(notebook.run(f"%tools add {url} as memory"))
-    assert "signed in nowhere" in notebook.text_of(notebook.run("%logout"))
+    assert "search_trajectories" in notebook.text_of(notebook.run("%tools add embedded as memory"))
+    assert "Signed in\nnowhere" in notebook.text_of(notebook.run("%logout"))
     assert notebook.errors() == []
     notebook.close()

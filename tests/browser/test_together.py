@@ -21,17 +21,18 @@ def test_each_kind_keeps_its_looks_beside_the_others_and_one_that_is_gone_lets_t
     gone = notebook.run("lab.rewards('passing')")
     expect(gone.locator(".rl-rewards .tabulator-row").first).to_be_visible()
     group = notebook.run("lab.group('together/0')")
-    expect(group.locator(".rl-groups")).to_be_visible()
-    before = style(group.locator(".rl-groups article").first, "borderTopWidth")
+    expect(group.locator(".rl-view-groups")).to_be_visible()
+    before = style(group.locator(".rl-view-groups article").first, "borderTopWidth")
     rewards = notebook.run("lab.rewards('together')")
     expect(rewards.locator(".tabulator-row").first).to_be_visible()
-    border = style(rewards.locator(".tabulator"), "borderTopWidth")
+    size = style(rewards.locator(".rl-grid"), "fontSize")
     form = notebook.run("lab.train_form('together')")
     expect(form.locator(".rl-form")).to_be_visible()
-    assert style(group.locator(".rl-groups article").first, "borderTopWidth") == before == "1px"
-    assert style(rewards.locator(".tabulator"), "borderTopWidth") == border == "1px"
+    assert style(group.locator(".rl-view-groups article").first, "borderTopWidth") == before == "1px"
+    assert style(rewards.locator(".rl-grid"), "fontSize") == size == "12px"
     notebook.run("lab.delete('passing')")
     notebook.reload()
     expect(notebook.outputs(1)).to_contain_text("passing:1 was deleted")
-    for number, shown in ((2, ".rl-groups article"), (3, ".tabulator-row"), (4, ".rl-form")):
+    for number, shown in ((2, ".rl-view-groups article"), (3, ".tabulator-row"), (4, ".rl-form")):
+        notebook.outputs(number).scroll_into_view_if_needed()  # rows are drawn once they are near
         expect(notebook.outputs(number).locator(shown).first).to_be_visible()

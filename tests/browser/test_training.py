@@ -13,6 +13,7 @@ pytestmark = pytest.mark.process
 PROMPT = "Sort these letters: {{letters}}"
 ROWS = [{"letters": letters} for letters in ("d b a c", "s h i f", "q m e r", "o k t u", "z y x w", "n g j l")]
 COPIES = 80
+TRAIN = re.compile("^Train")
 HOSTILE = "<img src=x onerror=window.acted=1>"
 STEPS = re.compile(r"\d+ of \d+ gradient steps")
 
@@ -72,20 +73,22 @@ def test_a_form_is_filled_in_by_keyboard_and_becomes_one_job(loaded, lab, sortin
     expect(form.locator(".rl-headline")).to_contain_text("of 48 trajectories will train")
     expect(form.get_by_label("vendor_k2_tau")).to_have_value("0.01")
 
+    form.get_by_text("more, all at their default").press("Enter")
     balance = form.get_by_label("advantage_balance")
     balance.focus()
     loaded.page.keyboard.type("2")
     expect(balance).to_have_attribute("aria-invalid", "true")
     expect(balance).to_have_accessible_description(re.compile("2 is outside -1 to 1"))
-    expect(form.get_by_role("button", name="Submit")).to_be_disabled()
+    expect(form.get_by_role("button", name=TRAIN)).to_be_disabled()
     loaded.screenshot("training-form-wrong")
     press("Backspace")
     loaded.page.keyboard.type("1")
     expect(balance).to_have_accessible_description(re.compile("nothing teaches to avoid"))
-    expect(form.locator(".rl-spread")).to_contain_text("0 below")
+    expect(form.get_by_label(re.compile("advantages from .* 0 below"))).to_be_visible()
     press("Backspace")
-    expect(form.locator(".rl-spread")).not_to_contain_text("0 below")
+    expect(form.get_by_label(re.compile("advantages from .* 0 below"))).to_have_count(0)
 
+    form.get_by_label("learning_rate", exact=True).focus()
     press("Tab")
     expect(form.get_by_label("epsilon", exact=True)).to_be_focused()
     loaded.page.keyboard.type(".3")
@@ -96,14 +99,15 @@ def test_a_form_is_filled_in_by_keyboard_and_becomes_one_job(loaded, lab, sortin
     expect(form.get_by_label("epsilon_high")).to_have_accessible_description(follows)
     expect(form.locator("pre")).to_have_text(f"%%train {sorting}\nepsilon: .3\nvendor_k2_tau: 0.01\nppo: true")
 
-    form.get_by_role("button", name="Copy").press("Enter")
-    expect(form.locator(".rl-tools")).to_contain_text(re.compile("copied|selected"))
-    form.get_by_role("button", name="Submit").focus()
+    form.get_by_role("button", name="Copy as cell").press("Enter")
+    expect(form.locator(".rl-outlook > .rl-status")).to_contain_text(re.compile("copied|selected"))
+    form.get_by_role("button", name=TRAIN).focus()
     press("Enter")
     press("Enter")
     job = form.locator(".rl-job")
     expect(job.locator(".rl-state")).to_have_text("succeeded")
-    expect(job.locator("canvas")).to_have_count(9)
+    expect(job.locator(".rl-facts")).to_contain_text("Gradient norm")
+    expect(job.locator("canvas")).to_have_count(0)  # two steps are figures, not charts
     expect(job.locator(".rl-next")).to_contain_text(f"compare {sorting}")
     expect(form.get_by_label("epsilon", exact=True)).to_be_disabled()
     loaded.screenshot("training-form")
@@ -132,11 +136,34 @@ def test_a_form_is_filled_in_with_an_algorithm_and_says_when_its_options_are_oth
 
 
 @pytest.mark.parametrize("front_end", ["lab"])
+def test_a_form_shows_what_changed_since_the_last_job_and_goes_back_to_it(loaded, lab, sorting):
+    lab.train(sorting, {"learning_rate": 1e-4}, say=lambda _: None).wait(progress=False)
+    form = loaded.run(f"%%train {sorting} --form\nlearning_rate: 5e-5\nepochs: 2").locator(".rl-form")
+    expect(form.locator(".rl-hint").first).to_contain_text("2 options changed since job")
+    rate = form.get_by_label("learning_rate", exact=True)
+    expect(rate).to_have_accessible_description(re.compile("last job: 0.0001"))
+    form.get_by_role("button", name="As in the last job").click()
+    expect(form.get_by_label("learning_rate", exact=True)).to_have_value("0.0001")
+    expect(form.locator("pre")).to_have_text(f"%%train {sorting}\nlearning_rate: 0.0001")
+    expect(form.locator(".rl-hint").first).not_to_contain_text("changed since job")
+
+
+@pytest.mark.parametrize("front_end", ["lab"])
+@pytest.mark.parametrize("width", [390, 700, 1280, 2000])
+def test_a_form_fits_a_page_of_any_width(loaded, sorting, width):
+    form = loaded.run(f"%%train {sorting} --form\nlearning_rate: 5e-5\nepochs: 2").locator(".rl-form")
+    form.evaluate("(form, width) => { form.style.width = `${width}px`; form.style.maxWidth = 'none'; }", width)
+    form.get_by_text("more, all at their default").click()
+    expect(form.get_by_label("advantage_balance")).to_be_visible()
+    assert form.evaluate("form => form.scrollWidth - form.clientWidth") == 0
+
+
+@pytest.mark.parametrize("front_end", ["lab"])
 def test_a_form_shows_what_other_cells_change_before_anything_is_typed(loaded, lab):
     lab.chat("fm", "Name a colour.", n=4, max_tokens=4, seed=1)
     lab.reward("fm", lambda trajectory, answer, messages, row: int(trajectory.name[-1]), say=lambda _: None)
     form = loaded.run("%%train fm --form").locator(".rl-form")
-    headline, submit = form.locator(".rl-headline"), form.get_by_role("button", name="Submit")
+    headline, submit = form.locator(".rl-headline"), form.get_by_role("button", name=TRAIN)
     expect(headline).to_contain_text("4 of 4 trajectories will train")
     expect(submit).to_be_enabled()
     loaded.run("_ = lab.rewards('fm').set([f'fm/0/{i}' for i in range(4)], 1.0)")
@@ -145,11 +172,11 @@ def test_a_form_shows_what_other_cells_change_before_anything_is_typed(loaded, l
 
     loaded.run("lab.rename('fm', 'fm2'); _ = lab.rewards('fm2').undo()")
     expect(headline).to_contain_text("4 of 4 trajectories will train")
-    expect(form.get_by_role("heading", name="Train on fm2")).to_be_visible()
+    expect(form.locator(".rl-head > b").first).to_have_text("Train on fm2")
     expect(submit).to_be_enabled()
     loaded.run("lab.delete('fm2')")
     form.get_by_label("epsilon", exact=True).press("3")
-    expect(headline).to_have_text("fm2:1 was deleted -> %collections --restore fm2:1")
+    expect(headline).to_have_text("fm2:1 was deleted → %collections --restore fm2:1")
     expect(submit).to_be_disabled()
 
 
@@ -221,9 +248,13 @@ def test_a_view_goes_on_after_a_reload_and_another_after_a_restart(loaded, slow)
 
 @pytest.mark.parametrize("front_end", ["lab"])
 def test_curves_follow_the_arrow_keys_the_theme_and_the_window(loaded, sorting):
-    view = loaded.run(f"%%train {sorting}").locator(".rl-job")
+    view = loaded.run(f"%%train {sorting}\ngroups_per_step: 1").locator(".rl-job")
+    expect(view.locator("canvas")).to_have_count(3)
+    folded = view.get_by_text("6 more: ")
+    expect(folded).to_contain_text(re.compile("loss .* mean ratio .* gradient norm"))
+    folded.click()
     expect(view.locator("canvas")).to_have_count(9)
-    view.locator(".rl-curves").press("ArrowRight")
+    view.get_by_role("group", name="curves over the gradient steps").press("ArrowRight")
     expect(view.locator(".rl-values").first).to_contain_text("step 1")
     expect(view.locator(".rl-values").last).to_contain_text("step 1")
     light = view.locator("canvas").first.evaluate("canvas => canvas.toDataURL()")
@@ -247,7 +278,7 @@ from rolloutlab.api.wire.training import Event
 said = [Event(id="1", type="preflight", data={{"warnings": [{HOSTILE!r}], "reasons": {{{HOSTILE!r}: 1}}}}),
         Event(id="2", type="training_failed", data={{"error_message": {HOSTILE!r}}})]
 Job(None, None, "0" * 8, {HOSTILE!r}, [], known=said)""")
-    expect(shown.locator(".rl-notes li")).to_have_count(3)
+    expect(shown.locator(".rl-notes .rl-hint")).to_have_count(3)
     expect(shown.locator(".rl-notes")).to_contain_text(HOSTILE)
     expect(shown.locator(".rl-title")).to_contain_text(HOSTILE)
     expect(shown.locator("img")).to_have_count(0)
@@ -274,7 +305,23 @@ Job(None, None, "0" * 8, "lab/practice", [], known=said)""")
 
 
 @pytest.mark.parametrize("front_end", ["lab"])
-def test_a_loop_at_the_end_of_a_cell_shows_its_chart_once(loaded):
+def test_a_loop_at_the_end_of_a_cell_is_shown_once(loaded):
     loaded.run("def short(trajectory, answer, messages, row):\n    return -len(answer)")
     shown = loaded.run('lab.loop("brief", "Name an animal.", short, over=None, jobs=1, n=4, max_tokens=8)')
-    expect(shown.locator(".jp-OutputArea-output svg")).to_have_count(1)
+    expect(shown.locator(".rl-panel .rl-band")).to_have_count(1)
+
+
+REWARD = """\
+import ipywidgets
+button = ipywidgets.Button()
+message = {"content": {"data": {"method": "custom", "content": {"event": "click"}}}, "buffers": []}
+def short(trajectory, answer, messages, row):
+    button.comm.handle_msg(message)  # as a kernel does beside a cell, in another thread
+    return -len(answer)"""
+
+
+@pytest.mark.parametrize("front_end", ["lab"])
+def test_a_loop_beside_which_a_widget_was_pressed_is_shown_by_a_later_cell(loaded):
+    loaded.run(REWARD)
+    loaded.run('rounds = lab.loop("later", "Name an animal.", short, over=None, jobs=2, n=4, max_tokens=8)')
+    expect(loaded.run("rounds").locator(".rl-panel .rl-band")).to_have_count(1)

@@ -128,7 +128,7 @@ def test_a_command_that_is_played_again_has_no_key_of_what_is_connected_then(ses
     search = Served("http://127.0.0.1:1", "SEARCH_KEY")
     session.settings = replace(session.settings, profiles=profiles, search=search)
     session.compare("agent", before=0, after=0)
-    [played] = session.collection("compare.agent.step0").groups[0].trajectories
+    [played] = session.collection("compare.agent.lab.practice.step0").groups[0].trajectories
     assert played.reward == 0.0
 
 

@@ -382,8 +382,8 @@ def test_a_field_of_any_type_is_answered_or_refused(path, stream, caplog):
     async def run():
         body, fields = PATHS[path]
         async with program(Upstream()) as it:
-            for field in fields.split():
-                for odd in ODD:
+            for i, field in enumerate(fields.split()):
+                for odd in ODD[(i + stream) % 2 :: 2]:  # each field and each value meets both
                     answer = await it.post(path, **{**body, "stream": stream, field: odd})
                     assert answer.status_code in {200, 400}, (field, odd, answer.text)
 

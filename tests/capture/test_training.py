@@ -74,7 +74,7 @@ def test_two_checkpoints_are_compared_by_playing_the_program_again(practice_serv
         lab.train("says", say=lambda _: None).wait()
         comparison = lab.compare("says", over=rows[2:], n=3)
         for step in (0, 1):
-            side = lab.collection(f"compare.says.step{step}")
+            side = lab.collection(f"compare.says.lab.compared.step{step}")
             assert [len(group.trajectories) for group in side.groups] == [3, 3]
             assert {t.step for group in side.groups for t in group.trajectories} == {step}
             assert all(t.tokens <= 6 and t.reward is not None for group in side.groups for t in group.trajectories)

@@ -11,9 +11,10 @@ UNKNOWN = "00000000-0000-4000-8000-000000000000"
 
 
 @pytest.fixture
-def service(start):
-    """One for each test: these train, stop or break it."""
-    return start()
+def service(service):
+    """The module's, emptied after each test: these train."""
+    yield service
+    service.empty()
 
 
 @pytest.fixture
@@ -85,9 +86,9 @@ def test_a_damaged_checkpoint_is_deleted_and_the_model_goes_on(start, body):
     assert service.ended(service.call("POST", "/v1/preview/training-jobs", json=job)["id"])[-1].data == {"step": 2}
 
 
-def test_a_damaged_checkpoint_is_deleted_by_its_name_in_a_notebook(session, trained):
+def test_a_damaged_checkpoint_is_deleted_by_its_name_in_a_notebook(session, service, trained):
     model = trained(1)
-    (session.settings.home / "service" / "models" / str(model.id) / "1" / "adapter_model.safetensors").write_bytes(b"x")
+    (service.folder / "models" / str(model.id) / "1" / "adapter_model.safetensors").write_bytes(b"x")
     with pytest.raises(RefusedError, match="%models --delete lab/first@1") as refused:
         session.chat("capitals", "Capital of Peru?", model="lab/first@1")
     assert "410" in refused.value.message

@@ -322,7 +322,7 @@ def test_a_body_is_read_as_json_whatever_it_calls_itself(send, name):
         assert refused(send(name, b"a=b", **{"Content-Type": kind}))
 
 
-LONG = 100_000
+LONG = 20_000
 CHAT = ENDPOINTS["chat"].body
 JOB = ENDPOINTS["jobs"].body
 PLAIN = {"messages_and_choices": [], "reward": 1}
@@ -335,10 +335,10 @@ def job(**trajectory: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("name", "make", "status", "said"),
     [
-        ("chat", lambda: {**CHAT, "messages": [MESSAGE] * LONG}, 400, "100,000 messages do not fit into"),
+        ("chat", lambda: {**CHAT, "messages": [MESSAGE] * LONG}, 400, "20,000 messages do not fit into"),
         ("chat", lambda: {**CHAT, "messages": [5] * LONG}, 400, "messages.0"),
         ("chat", lambda: {**CHAT, "stop": ["a"] * 10 * LONG}, 400, "at most 4 items"),
-        ("chat", lambda: {**CHAT, "tools": [TOOL] * (LONG // 4)}, 400, "25,000 tools do not fit into"),
+        ("chat", lambda: {**CHAT, "tools": [TOOL] * (LONG // 4)}, 400, "5,000 tools do not fit into"),
         ("chat", lambda: {**CHAT, "messages": [{**MESSAGE, "content": "ab " * LONG}]}, 400, "context_length_exceeded"),
         ("chat", lambda: {**CHAT, "model": "a/" * 5 * LONG}, 404, "there is no model"),
         (

@@ -72,7 +72,7 @@ def test_a_template_that_rewrites_earlier_turns_splits_a_conversation_and_all_nu
     job = session.train("three", say=lambda _: None)
     [report] = [event.data for event in job.events() if event.type == "preflight"]
     assert (report["sequences"], report["trainable_trajectories"]) == (expected, 4)
-    assert dict(job.state()["head"]["facts"])["sequences that they are"] == f"{expected:,}"
+    assert f'Sequences that they are</span> <span class="rl-value">{expected:,}<' in job._repr_html_()
 
 
 def test_the_group_and_the_collection_say_how_many_sequences_a_conversation_is(lab_of):

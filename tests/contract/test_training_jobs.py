@@ -15,9 +15,10 @@ UNKNOWN = "00000000-0000-4000-8000-000000000000"
 
 
 @pytest.fixture
-def service(start):
-    """One for each test: these train, stop or break it."""
-    return start()
+def service(service):
+    """The module's, emptied after each test: these train."""
+    yield service
+    service.empty()
 
 
 def trajectory(choice, reward, **overrides):
@@ -246,13 +247,14 @@ def test_a_refused_body_leaves_nothing_behind(service, body):
     assert list((service.folder / "jobs").iterdir()) == []
 
 
-def test_a_job_is_created_only_for_who_may(service, body):
+def test_a_job_is_created_only_for_who_may(start, body):
+    service = start()
     with pytest.raises(SignInError, match="401"):
         service.call("POST", "/v1/preview/training-jobs", json=body(service.register().id), token="wrong")
     assert not (service.folder / "jobs").exists()
 
 
-def test_the_client_sends_the_same_job_that_it_was_given(service, trajectory, body):
+def test_the_client_sends_the_same_job_that_it_was_given(service, trajectory, body, monkeypatch):
     wanted = CreateTrainingJob.model_validate(
         body(
             service.register().id,
@@ -267,7 +269,7 @@ def test_the_client_sends_the_same_job_that_it_was_given(service, trajectory, bo
         sent.extend([piece async for piece in content()])
         return {"id": UNKNOWN}
 
-    service.http.request = request
+    monkeypatch.setattr(service.http, "request", request)
     service.train(wanted)
     expected = wanted.to_wire()
     expected["experimental_config"] = {"vendor_k2_tau": 0.1, "kimi_k2_tau": 0.1}  # a service reads the one or the other

@@ -240,6 +240,10 @@ class OtherLossRateAndRows(NoLossOfOnesOwn, TwiceTheRate, OtherStepsAfterAStop):
     pass
 
 
+class NeverStopsNorIsCancelled(NoStops, NeverCancelled):
+    pass
+
+
 class FewerRowsAndOneSeed(FewerStepsAfterAStop, OneSeed):
     pass
 
@@ -281,16 +285,12 @@ def test_the_engine_of_this_process_passes(check):
 @pytest.mark.parametrize(
     ("engine", "lines"),
     [
-        (OtherScores, {"logprobs: scored as sampled", "logprobs: as in this process", "logprobs: after training"}),
         (OtherSamples, {"logprobs: scored as sampled", "logprobs: after training", "first ratio"}),
-        (OnlyTheBase, {"logprobs: after training", "first ratio"}),
-        (NoStops, {"stop"}),
         (
             OtherLossRateAndRows,
             {"gradient: custom_loss", "optimizer", "clip and decay", "resume"},
         ),
-        (FewerRowsAndOneSeed, {"resume", "seed: another"}),
-        (NeverCancelled, {"cancel: sampling", "cancel: training", "cancel: inside a step"}),
+        (NeverStopsNorIsCancelled, {"stop", "cancel: sampling", "cancel: training", "cancel: inside a step"}),
     ],
 )
 def test_a_broken_engine_fails_by_name(check, few, engine, lines):
@@ -299,6 +299,21 @@ def test_a_broken_engine_fails_by_name(check, few, engine, lines):
     assert (status, report["passed"]) == (1, False)
 
 
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("engine", "lines"),
+    [
+        (OtherScores, {"logprobs: scored as sampled", "logprobs: as in this process", "logprobs: after training"}),
+        (OnlyTheBase, {"logprobs: after training", "first ratio"}),
+        (FewerRowsAndOneSeed, {"resume", "seed: another"}),
+    ],
+)
+def test_of_sampling_and_resuming_a_broken_engine_fails_its_own_lines(check, engine, lines):
+    _, report = check(engine, "--only=logprobs:", "--only=first", "--only=resume", "--only=seed", "--only=stop")
+    assert failed(report) == lines
+
+
+@pytest.mark.long
 def test_an_engine_without_options_nor_seeds_fails_each_of_them_by_name(check):
     status, report = check(NoOptionsNorSeeds)
     assert failed(report) == OPTIONS | {"clip and decay", "seed: repeated"}
@@ -310,6 +325,7 @@ def test_an_engine_that_gives_all_turns_the_advantage_of_the_first_fails_their_g
     assert failed(report) == {"gradient: credit turn"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("engine", "only", "lines"),
     [
@@ -329,6 +345,7 @@ def test_an_engine_that_takes_other_steps_fails_by_name(check, engine, only, lin
     assert failed(report) == lines
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", [Colder, Nucleus])
 def test_tokens_of_another_distribution_fail_though_their_logprobs_are_right(check, engine):
     status, report = check(engine, "--only=logprobs", "--only=ratio", "--only=distribution", policy="practice")
@@ -382,6 +399,7 @@ def test_each_way_that_seeds_are_wrong_has_its_own_advice(check):
         assert [line["advice"].startswith(f"{name}: ") for line in report["lines"] if line["advice"]] == [True]
 
 
+@pytest.mark.long
 def test_a_reference_that_is_not_the_one_asked_for_fails(check):
     for options in ((), ("--tolerance=0.05",)):
         assert failed(check(BaseAsReference, "--only=gradient: kl", *options, policy="practice")[1]) == {
@@ -390,8 +408,9 @@ def test_a_reference_that_is_not_the_one_asked_for_fails(check):
     assert failed(check(BaseAsReferenceElsewhere, "--only=gradient: kl")[1]) == {"gradient: kl_ref_step"}
 
 
+@pytest.mark.long
 def test_a_wrong_scale_of_the_loss_fails_every_gradient(check):
-    _, report = check(TwiceTheWeight)
+    _, report = check(TwiceTheWeight, "--only=gradient")
     assert failed(report) >= EVERY_GRADIENT - {"gradient: custom_loss"}
 
 
@@ -421,6 +440,7 @@ def test_lines_can_be_chosen_by_what_their_names_have(check):
     ]
 
 
+@pytest.mark.long
 def test_a_gap_that_is_no_number_fails(check, few):
     status, report = check(NoNumbers)
     assert status == 1
@@ -434,6 +454,7 @@ def test_an_option_that_the_engine_refuses_by_name_does_not_fail(check):
     assert (status, refused >= OPTIONS) == (0, True)
 
 
+@pytest.mark.long
 def test_gradients_of_an_engine_that_has_its_tensors_elsewhere_are_compared_by_its_own_norms(check, few):
     assert check(Elsewhere, "--only=gradient")[0] == 0
     assert failed(check(ElsewhereWithoutOptions, "--only=gradient")[1]) == {"gradient: ppo"}

@@ -3,9 +3,15 @@
 import json
 import subprocess
 import sys
+from multiprocessing.connection import Connection
 
 import pytest
 
+from tests.forked import forkserver
+
+pytestmark = pytest.mark.process
+
+ENGINES = ("ray", "tinker")
 SCRIPT = """
 import json, sys
 from pathlib import Path
@@ -13,19 +19,32 @@ from rolloutlab.magics import connect, register, train
 from rolloutlab.session import Session
 from rolloutlab.settings import Settings
 
-ENGINES = {"ray", "tinker"}
 Session(Settings(home=Path(sys.argv[1]))).close()
-notebook = sorted(sys.modules.keys() & {"torch", "transformers", "rolloutlab.engines", *ENGINES})
-import rolloutlab.cli.commands, rolloutlab.engines.check, rolloutlab.engines.open, rolloutlab.service.serve
-engines = sorted(name for name in sys.modules if name.partition(".")[0] in ENGINES)
-print(json.dumps([notebook, engines, "torch" in sys.modules]))
+print(json.dumps(sorted(sys.modules.keys() & {"torch", "transformers", "rolloutlab.engines", *sys.argv[2:]})))
 """
 
 
-@pytest.mark.process
-def test_a_notebook_imports_no_engine_and_a_service_none_but_its_own(tmp_path):
-    ran = subprocess.run([sys.executable, "-c", SCRIPT, tmp_path], capture_output=True, text=True, check=True)
-    notebook, engines, service_has_torch = json.loads(ran.stdout)
-    assert notebook == []
-    assert engines == []
-    assert service_has_torch  # or the check above would prove nothing
+def test_a_notebook_imports_no_engine(tmp_path):
+    run = [sys.executable, "-c", SCRIPT, tmp_path, *ENGINES]
+    ran = subprocess.run(run, capture_output=True, text=True, check=True)
+    assert json.loads(ran.stdout) == []
+
+
+def tell_imports(to: Connection) -> None:
+    import rolloutlab.cli.commands
+    import rolloutlab.engines.check
+    import rolloutlab.engines.open
+    import rolloutlab.service.serve  # noqa: F401
+
+    to.send({name.partition(".")[0] for name in sys.modules})
+
+
+def test_a_service_imports_no_engine_but_its_own():
+    context = forkserver()
+    told, to = context.Pipe(duplex=False)
+    service = context.Process(target=tell_imports, args=(to,))
+    service.start()
+    imported = told.recv()
+    service.join()
+    assert "torch" in imported  # or the check below would prove nothing
+    assert not imported & {*ENGINES}

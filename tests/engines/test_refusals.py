@@ -76,7 +76,8 @@ def test_the_form_shows_a_refused_option_and_submits_no_job(open_session):
     outlook = form.look({"ppo": "true"})
     assert outlook["problems"] == {"ppo": NO_PPO}
     assert outlook["blocked"] == f"ppo: {NO_PPO}"
-    assert {"text": f"no job can begin: {NO_PPO}", "fix": "leave it out"} in outlook["rest"]
+    assert f"no job can begin: {NO_PPO}" in str(outlook["hints"])
+    assert "→ leave it out" in str(outlook["hints"])
     with pytest.raises(InputError, match=NO_PPO):
         form.submit()
     assert form.look({})["problems"] == {}

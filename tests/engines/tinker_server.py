@@ -31,6 +31,7 @@ from tinker.types._pydantic_types.sampling_params import SamplingParams
 from tinker.types.create_sampling_session_request import CreateSamplingSessionRequest
 from tinker.types.future_retrieve_request import FutureRetrieveRequest
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from rolloutlab.engines.tinker import TinkerEngine
 from rolloutlab.engines.tinker_client import TinkerClient
@@ -203,7 +204,7 @@ class Server:
         def score() -> Any:
             model = self._model(body.model_id)
             with torch.no_grad():
-                return self._scored([self._logprobs(model.net, datum) for datum in body.forward_input.data])
+                return self._scored(self._logprobs(model.net, body.forward_input.data))
 
         return self._future(score)
 
@@ -216,14 +217,20 @@ class Server:
             "metrics": {},
         }
 
-    def _logprobs(self, net: Any, datum: Any) -> Tensor:
-        ids = [token for chunk in datum.model_input.chunks for token in chunk.tokens]
-        targets = list(datum.loss_fn_inputs["target_tokens"].data)
-        assert len(ids) == len(targets), "the SDK sent targets of another length"
-        if max(*ids, *targets) >= self.policy.vocabulary:
-            return torch.full((len(ids),), math.nan)
-        logits_LV = net(input_ids=torch.tensor([ids]), use_cache=False).logits[0].float()
-        return logits_LV.log_softmax(-1).gather(1, torch.tensor(targets)[:, None])[:, 0]
+    def _logprobs(self, net: Any, data: Any) -> list[Tensor]:
+        """Of the targets of each datum, in one pass: what is after a text is padding, which nothing before it sees."""
+        ids = [torch.tensor([token for chunk in datum.model_input.chunks for token in chunk.tokens]) for datum in data]
+        targets = [torch.tensor(datum.loss_fn_inputs["target_tokens"].data) for datum in data]
+        assert list(map(len, ids)) == list(map(len, targets)), "the SDK sent targets of another length"
+        ids_BL, target_BL = (pad_sequence(each, batch_first=True) for each in (ids, targets))
+        most = self.policy.vocabulary - 1
+        logits_BLV = net(input_ids=ids_BL.clamp(max=most), use_cache=False).logits.float()
+        scored_BL = logits_BLV.log_softmax(-1).gather(2, target_BL.clamp(max=most)[:, :, None])[:, :, 0]
+        known_B = torch.maximum(ids_BL, target_BL).amax(1) <= most
+        return [
+            row_L[: len(each)] if known else torch.full((len(each),), math.nan)
+            for row_L, each, known in zip(scored_BL, ids, known_B.tolist(), strict=True)
+        ]
 
     def _forward_backward(self, body: Any) -> Any:
         request = body.forward_backward_input
@@ -231,11 +238,10 @@ class Server:
         def learn() -> Any:
             model = self._model(body.model_id)
             parameters = adapter_parameters(model.net)
-            rows = []
             if self.requests == "last":
                 model.gradients, model.rows = {}, 0
-            for datum in request.data:
-                new_L = self._logprobs(model.net, datum)
+            rows, losses = self._logprobs(model.net, request.data), []
+            for datum, new_L in zip(request.data, rows, strict=True):
                 inputs = {name: torch.tensor(each.data) for name, each in datum.loss_fn_inputs.items()}
                 assert set(inputs) <= {"target_tokens", "weights", "logprobs", "advantages"}, set(inputs)
                 weights_L = inputs.get("weights", torch.ones_like(new_L))
@@ -245,14 +251,12 @@ class Server:
                     loss_L = -(new_L - inputs["logprobs"]).exp() * inputs["advantages"] * weights_L
                 else:
                     raise FailedFutureError(f"no loss {request.loss_fn}")
-                loss = loss_L.sum() / (weights_L.sum() if self.means else 1)
-                loss = loss / (len(request.data) if self.means and self.requests == "each" else 1)
-                gradients = torch.autograd.grad(loss, list(parameters.values()))
-                for name, gradient in zip(parameters, gradients, strict=True):
-                    model.gradients[name] = model.gradients.get(name, 0) + gradient
-                model.rows += 1
-                rows.append(new_L.detach())
-            return self._scored(rows)
+                losses.append(loss_L.sum() / (weights_L.sum() if self.means else 1))
+            loss = torch.stack(losses).sum() / (len(losses) if self.means and self.requests == "each" else 1)
+            for name, gradient in zip(parameters, torch.autograd.grad(loss, list(parameters.values())), strict=True):
+                model.gradients[name] = model.gradients.get(name, 0) + gradient
+            model.rows += len(rows)
+            return self._scored([row.detach() for row in rows])
 
         return self._future(learn)
 

@@ -117,4 +117,4 @@ def test_two_kernels_renew_one_kept_grant_in_turn_and_neither_loses_it(kernels, 
     assert str(short_lived) in place == same_place
     assert len({*ends} & {*others}) >= RENEWALS  # what one has renewed, the other uses
     first.run("_ = lab.logout()")
-    assert second.run("print(lab.whoami())").strip() == "you are signed in nowhere -> %login https://tools.example/mcp"
+    assert second.run("print(lab.whoami())").strip() == "you are signed in nowhere -> %login embedded"

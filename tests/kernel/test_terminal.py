@@ -59,6 +59,6 @@ def test_the_cells_of_the_readme_work_when_they_are_typed_and_80_columns_show_wh
     assert "3 checkpoints, newest 2" in terminal.type("%model")
     rewards, jobs, collections = map(terminal.type, ("%rewards choices", "%jobs", "%collections"))
     assert {"reward", "completion"} <= set(rewards.split())
-    assert {"status", "step", "succeeded"} <= set(jobs.split())
-    assert {"mean_reward", "scored"} <= set(collections.split())
+    assert {"made", "lab/practice@1", "reward"} <= set(jobs.split())
+    assert {"choices", "reward", "when"} <= set(collections.split())
     assert all(len(line) <= 80 for line in (rewards + jobs + collections).splitlines())

@@ -1,6 +1,7 @@
 """A shell with the magics, on a session that talks to the service in this process."""
 
 import atexit
+import sys
 from collections.abc import Callable, Iterator
 
 import httpx
@@ -13,6 +14,20 @@ from rolloutlab.magics import register
 from rolloutlab.session import Session
 from rolloutlab.settings import Settings
 from tests.paid import Paid
+
+GUESS = """
+from rolloutlab import Step
+
+class Guess:
+    def __init__(self, row):
+        self.turns = 0
+    def reset(self, seed):
+        return "Say anything."
+    def step(self, answer):
+        self.turns += 1
+        return Step("on", done=self.turns > 2)
+"""
+"""A cell with an environment of three turns."""
 
 
 class Notebook:
@@ -66,8 +81,10 @@ def at_paid(paid: Paid) -> Iterator[Callable[[Settings], Session]]:
 @pytest.fixture
 def bare() -> Iterator[InteractiveShell]:
     """A shell as it is before `%load_ext`; it leaves no thread and nothing to do at exit behind."""
+    main = sys.modules["__main__"]
     shell = InteractiveShell(config=Config({"HistoryManager": {"enabled": False}}))
     yield shell
+    sys.modules["__main__"] = main  # the next shell would keep this one, with all that its cells made
     shell.history_manager.end_session()
     atexit.unregister(shell.atexit_operations)
 

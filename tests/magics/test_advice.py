@@ -16,22 +16,10 @@ from rolloutlab.objective.preflight import preflight
 from rolloutlab.session import Session
 from rolloutlab.settings import Address, Settings
 from tests.labs import lab_with, without_logprobs
-from tests.magics.conftest import Notebook
+from tests.magics.conftest import GUESS, Notebook
 
 SYSTEM = "system: Answer with the name of the city only.\nuser: What is the capital of {{country}}?"
 FINE = "return float(sum(map(ord, answer)) % 97)"
-GUESS = """
-from rolloutlab import Step
-
-class Guess:
-    def __init__(self, row):
-        self.turns = 0
-    def reset(self, seed):
-        return "Say anything."
-    def step(self, answer):
-        self.turns += 1
-        return Step("on", done=self.turns > 2)
-"""
 
 
 @pytest.fixture
@@ -107,7 +95,7 @@ STATES = {
     "topped up": State("-n 4", f"return {PARITY} if {HARD} else 0.0", "the lowest of this job", then="--top-up"),
     "one answer": State("-n 1", FINE, "are equal"),
     "cut off": State("-n 8 --max-tokens 1", f"return {PARITY} if trajectory.finish_reason == 'stop' else 0.0",
-                     "are equal.*; 24 of these cut off at the token limit"),
+                     "are equal.*; 24 of these cut off by max_tokens"),
     "greedy": State("-n 4 --temperature 0", FINE, "; 4 of these sampled at temperature 0"),
     "unscored": State("-n 4", "", "no reward yet"),
     "some groups fail": State("-n 4", f"return {PARITY} if {HARD} else 0.0", "the lowest of this job"),
@@ -186,7 +174,7 @@ def test_where_nothing_answers_the_hint_is_commands_that_run_there(bare, tmp_pat
 
 def test_answers_without_logprobs_train_once_their_logprobs_are_added(notebook, session):
     lab_with(session.store, ["Paris", "Lyon"], rewards=[1, 0], make=without_logprobs)
-    line = "2 left out: no sampled tokens with logprobs (capitals/0/0, capitals/0/1) -> %logprobs capitals adds them"
+    line = "2 left out: no sampled tokens with logprobs (capitals/0/0, capitals/0/1) -> %logprobs capitals"
     assert line in repr(notebook.run("%%train capitals --dry-run\n")).splitlines()
     notebook.run("%logprobs capitals")
     assert "2 of 2 trajectories will train" in repr(notebook.run("%%train capitals --dry-run\n"))
@@ -196,7 +184,8 @@ def test_a_job_advises_the_report_that_knows_how_answers_ended(notebook):
     state = State(**vars(STATES["some groups fail"]))
     state.sample(notebook)
     state.left_out(notebook)
-    fixes = [note["fix"] for note in notebook.run("%%train capitals\n").state()["head"]["notes"]]
+    html = notebook.run("%%train capitals\n")._repr_html_()
+    fixes = re.findall(r'<code class="rl-cell">(%%train[^<]*)</code>', html)
     assert fixes
     assert "the lowest of this job" in repr(notebook.run(f"{fixes[0]}\n"))
 
@@ -205,8 +194,9 @@ def test_what_a_job_says_to_type_next_compares_what_it_made_with_what_was_before
     state = State("-n 4", FINE, "")
     state.sample(notebook)
     (line,) = notebook.run("%%train capitals\n").state()["head"]["next"]
-    notebook.run('ROWS = [{"country": name} for name in ("Mali", "Cuba")]')
-    assert "lab/practice@0 -> lab/practice@1 on 2 prompts" in repr(notebook.run(line))
+    compared = repr(notebook.run(line))
+    assert "lab/practice@0 -> lab/practice@1 on 3 prompts" in compared
+    assert "no verdict, all of these prompts were trained on in between -> --over ROWS that were not" in compared
 
 
 @pytest.mark.parametrize("options", ["", "ppo: true\nlearning_rate: 0.001"])

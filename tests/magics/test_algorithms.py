@@ -130,7 +130,7 @@ def test_the_form_has_its_fields_filled_in_and_its_cell_shows_them(capitals):
 
 def test_where_an_algorithm_leaves_nothing_to_train_the_reason_comes_first(capitals):
     error = capitals.error("%%train capitals\nalgorithm: dapo")
-    assert "nothing in capitals would train: 4 left out: the last answer was cut off at the token limit" in error
+    assert "nothing in capitals would train: 4 left out: the last answer was cut off by max_tokens" in error
     assert error.endswith("-> sample capitals with a larger --max-tokens, or mask_truncated: false")
 
 

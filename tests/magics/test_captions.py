@@ -26,13 +26,13 @@ def test_captions_are_true_of_fresh_answers_on_the_first_step_and_on_later_ones(
     job = notebook.run(f"%%train capitals\n{STEPS}\n{options}")
     first, *later = job.metrics().to_dict("records")
     assert later
-    assert "0 on the first step when fresh, then above it" in said("kl", {})
+    assert "0 at step 1 if the answers are fresh, above it later" in said("kl", {})
     assert first["kl"] == pytest.approx(0, abs=1e-6)
     assert all(step["kl"] > 1e-5 for step in later)
-    assert "1 on the first step when fresh, then below it" in said("old_new_correlation", {})
+    assert "Fresh answers begin at 1" in said("old_new_correlation", {})
     assert first["old_new_correlation"] == pytest.approx(1, abs=1e-4)
     assert all(step["old_new_correlation"] < 0.9999 for step in later)
-    assert "0 on the first step of a new model" in said("kl_base", {})
+    assert "0 at step 1 of a new model" in said("kl_base", {})
     assert first.get("kl_base", 0.0) == pytest.approx(0, abs=1e-6)
     assert job.state()["head"]["odd"] == {}
 
@@ -41,7 +41,7 @@ def test_the_gain_of_fine_tuning_is_above_0_once_the_learned_tokens_are_more_pro
     notebook.run(CHAT)
     job = notebook.run("%%train capitals --sft\nbatch_size: 48")
     numbers = job.metrics()
-    assert "above 0 as they have become more probable" in said("kl_base", {"sft": True})
+    assert "Above 0 as they become more probable" in said("kl_base", {"sft": True})
     assert numbers["kl_base"].iloc[0] == pytest.approx(0, abs=1e-6)
     again = notebook.run("%%train capitals --sft\nbatch_size: 48").metrics()
     assert again["loss"].iloc[0] < numbers["loss"].iloc[0]

@@ -3,6 +3,7 @@
 import pytest
 
 from rolloutlab.errors import InputError
+from rolloutlab.trajectories.collection import select
 
 
 @pytest.fixture
@@ -18,10 +19,59 @@ def test_a_pattern_lists_some(filled):
     assert list(filled.run("%collections").index) == ["capitals", "rivers", "capitals:1"]
 
 
+def test_what_comparisons_sampled_is_left_out_until_it_is_asked_for(filled, capsys):
+    filled.lab.store.open_collection("compare.rivers.lab.practice.step0")
+    filled.lab.store.open_collection("compare.rivers.step3")  # as earlier versions call it
+    hidden = ["compare.rivers.step3", "compare.rivers.lab.practice.step0"]
+    capsys.readouterr()
+    assert list(filled.run("%collections").index) == ["capitals", "rivers", "capitals:1"]
+    assert "2 collections of comparisons are hidden: %collections --all" in capsys.readouterr().out
+    assert list(filled.run("%collections --all").index) == [*hidden, "capitals", "rivers", "capitals:1"]
+    assert list(filled.run("%collections 'compare.*'").index) == hidden
+    assert "are hidden" not in capsys.readouterr().out
+    assert list(filled.run("%collections r*").index) == ["rivers"]
+    assert "are hidden" not in capsys.readouterr().out
+    assert list(filled.run("%collections c*").index) == ["capitals", "capitals:1"]
+    assert "2 collections of comparisons are hidden" in capsys.readouterr().out
+
+
+def test_a_pattern_means_what_comparisons_sampled_only_where_it_begins_as_their_names(filled):
+    filled.lab.store.open_collection("compare.rivers.lab.practice.step0")
+    assert [each.name for each in select(filled.lab.store, "*r*")] == ["rivers"]
+    assert [each.name for each in select(filled.lab.store, "compare.r*")] == ["compare.rivers.lab.practice.step0"]
+
+
 def test_the_table_says_what_is_there(filled):
     row = filled.run("%collections -o table").loc["rivers"]
     assert (row["groups"], row["trajectories"], row["missing"], row["scored"]) == (1, 2, 0, 0)
     assert {"prompt_tokens", "completion_tokens"} <= set(filled["table"].columns)
+
+
+def test_generations_are_folded_into_a_row_of_their_name(filled):
+    table = filled.run("%collections")
+    assert [line.split()[0] for line in repr(table).splitlines()] == ["Collections", "collection", "capitals", "rivers"]
+    html = table._repr_html_()
+    assert "2 generations" in html
+    assert html.index("2 generations") < html.index("capitals:1") < html.index("<b>rivers</b>")
+    lines = repr(filled.run("%collections capitals")).splitlines()
+    assert [line.split()[0] for line in lines] == ["Collections", "collection", "capitals", "capitals:1"]
+
+
+def test_what_pandas_makes_of_the_table_is_shown_as_it_is(filled):
+    table = filled.run("%collections")
+    assert "groups" in repr(table[["groups"]])
+    table["mine"] = 1
+    assert "mine" in repr(table)
+    assert "<th>mine</th>" in table._repr_html_()
+
+
+def test_a_collection_that_is_scored_shows_its_reward_and_what_trains(filled):
+    filled.run("%%reward rivers\nreturn float(trajectory.name.endswith('/0'))")
+    table = filled.run("%collections")
+    assert "0.50" in repr(table)
+    assert "1 of 1" in repr(table)
+    assert "not scored" in repr(table)
+    assert table.loc["rivers", "trains"] == 1
 
 
 def test_what_is_deleted_comes_back_as_the_line_says(filled, capsys):

@@ -1,17 +1,25 @@
 """`%compare`: two checkpoints on the prompts and seeds of a collection."""
 
+import re
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
+
+from rolloutlab.api.inference import complete
+from rolloutlab.errors import NotFoundError, RefusedError
 
 CHAT = "%%chat capitals -n 2 --over countries --max-tokens 4 --seed 1\nuser: Capital of {{country}}?"
 REWARD = "%%reward capitals\nreturn float(len(answer))"
 
 
 @pytest.fixture
-def service(start):
-    """One for each test: these train, stop or break it."""
-    return start()
+def service(service):
+    """The module's, emptied after each test: these train."""
+    yield service
+    service.empty()
 
 
 @pytest.fixture
@@ -29,7 +37,7 @@ def test_the_newest_checkpoint_is_compared_with_the_first_by_the_function_that_s
     assert [pair.prompt for pair in result.pairs] == ["Capital of France?", "Capital of Peru?"]
     assert trained["found"] is result
     original = session.collection("capitals").trajectories
-    again = session.collection("compare.capitals.step0").trajectories
+    again = session.collection("compare.capitals.lab.practice.step0").trajectories
     assert [t.answer for t in again] == [t.answer for t in original]
     assert [t.reward for t in again] == [t.reward for t in original]
 
@@ -52,7 +60,8 @@ def test_on_the_prompts_that_were_trained_on_there_is_no_verdict(trained):
     result = trained.run("%compare capitals")
     assert result.trained == 2
     assert f": {ALL}" in repr(result)
-    assert f": {ALL.replace('>', '&gt;')}" in result._repr_html_()
+    verdict, _, how = ALL.partition(" -> ")
+    assert f"<b>{verdict.capitalize()}</b> → {how}" in result._repr_html_()
 
 
 def test_rows_that_were_not_trained_on_are_told_from_those_that_were(trained):
@@ -151,17 +160,26 @@ def test_an_interval_for_many_looks_can_be_asked_for(trained):
     assert always.interval() != once.interval()
 
 
-@pytest.mark.parametrize(
-    ("cell", "message"),
-    [
-        ("%compare capitols", "NotFoundError: there is no collection 'capitols'\n  -> capitals"),
-        ("%compare capitals --after 9", "NotFoundError: lab/practice has no checkpoint 9; there are 0, 1"),
-        ("%compare capitals --before first", "InputError: 'first' is not a checkpoint step"),
-        ("%compare capitals -n 0", "InputError: n: 0 is below 1"),
-    ],
-)
-def test_bad_input_stops_the_cell(trained, cell, message):
-    assert trained.error(cell).startswith(message)
+REFUSED = [
+    ("%compare capitols", "NotFoundError: there is no collection 'capitols'\n  -> capitals"),
+    ("%compare capitals --after 9", "NotFoundError: lab/practice has no checkpoint 9; there are 0, 1"),
+    ("%compare capitals --before first", "InputError: 'first' is not a checkpoint\n  -> lab/practice@3"),
+    ("%compare capitals --before lab/practice@x", "InputError: 'lab/practice@x' is not a checkpoint\n"),
+    ("%compare capitals lab/sorter@0 1", "NotFoundError: there is no model 'lab/sorter'"),
+    ("%compare capitals 1", "InputError: 1 is one checkpoint: a comparison needs two\n  -> %compare capitals 1 "),
+    ("%compare capitals 0 1 lab/practice", "InputError: lab/practice@1 is given twice\n"),
+    (
+        "%compare capitals 0 1 --after 1",
+        "InputError: checkpoints are given both by name and as --before or --after",
+    ),
+    ("%compare 0 lab/practice@1", "NotFoundError: there is no collection '0'\n"),
+    ("%compare capitals -n 0", "InputError: n: 0 is below 1"),
+]
+
+
+def test_bad_input_stops_the_cell(trained):
+    for cell, message in REFUSED:
+        assert trained.error(cell).startswith(message), cell
 
 
 def test_with_one_checkpoint_there_is_nothing_to_compare(notebook):
@@ -170,6 +188,160 @@ def test_with_one_checkpoint_there_is_nothing_to_compare(notebook):
     assert notebook.error("%compare capitals") == (
         "InputError: lab/practice has no checkpoint after 0 yet\n  -> %%train capitals"
     )
+
+
+@pytest.fixture
+def second(trained):
+    """A notebook with a second model, trained on other prompts."""
+    trained.run("%model lab/second")
+    trained.shell.user_ns["new"] = [CHAD]
+    trained.run(CHAT.replace("countries", "new"))
+    trained.run(REWARD)
+    trained.run("%%train capitals\nlearning_rate: 0.01")
+    return trained
+
+
+def test_checkpoints_of_two_models_are_compared_apart_from_what_either_was_trained_on(second):
+    second.shell.user_ns["many"] = [*second["countries"], CHAD, CHAD | {"country": "Mali"}]
+    result = second.run("%compare capitals lab/practice@1 lab/second@1 --over many")
+    assert (result.before, result.after) == ("lab/practice@1", "lab/second@1")
+    assert result.to_frame()["trained"].sum() == result.trained == 3
+    from_start = second.run("%compare capitals --before lab/practice@0 --after lab/second --over many")
+    assert (from_start.before, from_start.after, from_start.trained) == ("lab/practice@0", "lab/second@1", 1)
+    same = second.run("%compare capitals lab/practice@1 lab/practice@0 --over many")
+    assert same.trained == 2
+
+
+def test_several_checkpoints_are_compared_with_the_first(second):
+    result = second.run("%compare capitals lab/practice@0 lab/practice@1 1 --over countries -o several")
+    assert [(each.before, each.after) for each in result] == [
+        ("lab/practice@0", "lab/practice@1"),
+        ("lab/practice@0", "lab/second@1"),
+    ]
+    frame = result.to_frame()
+    assert list(frame.columns) == ["prompt", "lab/practice@0", "lab/practice@1", "lab/second@1", "n"]
+    one = result["lab/second@1"]
+    assert one.mean_before == pytest.approx(frame["lab/practice@0"].mean())
+    assert one.mean_after == pytest.approx(frame["lab/second@1"].mean())
+    assert (result[0].trained, one.trained) == (2, 0)
+    assert repr(one) in repr(result)
+    assert re.search(
+        r"lab/second@1 +\d\.\d+ +[+\N{MINUS SIGN}]?\d\.\d+  no verdict from fewer than 16 prompts", repr(result)
+    )
+    assert "lab/practice@0 → lab/second@1" in result._repr_html_()
+    with pytest.raises(NotFoundError, match="'lab/other@1' was not compared"):
+        result["lab/other@1"]
+
+
+def test_without_a_name_rows_are_for_the_prompt_of_the_collection_that_was_trained_on(trained):
+    trained.run("%model lab/second")
+    result = trained.run("%compare lab/practice@0 lab/practice@1 --over countries[:1]")
+    assert [pair.prompt for pair in result.pairs] == ["Capital of France?"]
+    assert (result.name, result.trained) == ("capitals", 1)
+    assert trained.error("%compare lab/practice@0 lab/practice@1") == (
+        "InputError: the collection is missing whose prompts they are to answer\n"
+        "  -> %compare capitals lab/practice@0 lab/practice@1 --over ROWS"
+    )
+    assert trained.error("%compare lab/second@0 lab/second@0 --over countries") == (
+        "InputError: no collection is known that lab/second@0 lab/second@0 were trained on\n"
+        "  -> %compare NAME lab/second@0 lab/second@0 --over ROWS"
+    )
+
+
+def test_without_a_name_two_collections_are_one_too_many(trained):
+    trained.run(CHAT.replace("capitals", "towns"))
+    trained.run(REWARD.replace("capitals", "towns"))
+    trained.run("%model lab/second")
+    trained.run("%%train towns\nlearning_rate: 0.01")
+    assert trained.error("%compare lab/practice@1 lab/second@1 --over countries") == (
+        "InputError: lab/practice@1 lab/second@1 were trained on capitals, towns: say of which one the prompt is\n"
+        "  -> %compare capitals lab/practice@1 lab/second@1 --over ROWS"
+    )
+
+
+def test_a_checkpoint_that_no_job_of_the_lab_made_is_noted(trained, session):
+    with closing(sqlite3.connect(session.settings.database)) as database, database:
+        database.execute("DELETE FROM jobs")
+    lines = trained.run("%compare capitals").words()
+    assert (
+        "no job of this lab made 1 checkpoint of lab/practice in between: what it trained on there is not known"
+        in lines
+    )
+
+
+@pytest.fixture
+def sent(monkeypatch):
+    """The prompt and the model of each request for completions, and what fails each that it fits."""
+    requests, failing = [], set()
+
+    async def send(http, address, request, tries):
+        prompt = request.messages[-1].content
+        if prompt in failing:
+            raise RefusedError("not today", status=400)
+        if prompt.startswith("Capital of"):  # not what is sent to learn what a service refuses
+            requests.append((prompt.removeprefix("Capital of ").rstrip("?"), request.model))
+        return await complete(http, address, request, tries)
+
+    monkeypatch.setattr("rolloutlab.sampling.sending.complete", send)
+    return SimpleNamespace(requests=requests, failing=failing)
+
+
+def test_what_was_sampled_for_a_comparison_is_not_sampled_again(trained, sent):
+    first = trained.run("%compare capitals 0 1 --over countries")
+    assert len(sent.requests) == 4
+    sent.requests.clear()
+    again = trained.run("%compare capitals 0 1 --over countries")
+    assert (sent.requests, again.pairs) == ([], first.pairs)
+    assert "8 completions, 8 of them reused" in again.words()
+    assert not any("reused" in line for line in first.words())
+    trained.run("%model lab/second")
+    trained.run("%model lab/practice")
+    assert "8 completions, 4 of them reused" in trained.run("%compare capitals 0 lab/second --over countries").words()
+    assert sent.requests == [("France", "lab/second@0"), ("Peru", "lab/second@0")]
+
+
+def test_of_more_rows_only_those_are_sampled_that_are_new(trained, sent):
+    trained.run("%compare capitals --over countries")
+    trained.shell.user_ns["more"] = [*trained["countries"], CHAD]
+    sent.requests.clear()
+    grown = trained.run("%compare capitals --over more")
+    assert sent.requests == [("Chad", "lab/practice@0"), ("Chad", "lab/practice@1")]
+    assert "12 completions, 8 of them reused" in grown.words()
+    trained.run("%collections --delete compare.capitals.lab.practice.step0")
+    trained.run("%collections --delete compare.capitals.lab.practice.step1")
+    assert trained.run("%compare capitals --over more").pairs == grown.pairs
+
+
+@pytest.mark.parametrize("changed", ["-n 3", "--over countries[::-1]"])
+def test_with_other_seeds_or_settings_nothing_is_reused(trained, sent, changed):
+    trained.run("%compare capitals --over countries")
+    sent.requests.clear()
+    assert "reused" not in repr(trained.run(f"%compare capitals {changed}"))
+    assert len(sent.requests) == 4
+
+
+def test_a_comparison_that_was_broken_off_goes_on(trained, sent):
+    sent.failing.add("Capital of Peru?")
+    assert "--resume" in trained.error("%compare capitals --over countries")
+    sent.failing.clear()
+    whole = trained.run("%compare capitals --over countries")
+    assert sent.requests == [
+        ("France", "lab/practice@0"),
+        ("Peru", "lab/practice@0"),
+        ("France", "lab/practice@1"),
+        ("Peru", "lab/practice@1"),
+    ]
+    assert "8 completions, 2 of them reused" in whole.words()
+
+
+def test_the_samples_have_the_rewards_of_the_function_that_is_given(trained, sent, capsys):
+    trained.run("%compare capitals --over countries")
+    sent.requests.clear()
+    scored = trained.run("%%compare capitals --over countries\nreturn 0.25")
+    assert (scored.mean_before, scored.mean_after, sent.requests) == (0.25, 0.25, [])
+    capsys.readouterr()
+    trained.run("%%compare capitals --over countries\nreturn 0.25")
+    assert "--no-cache" not in capsys.readouterr().out
 
 
 def test_a_pattern_does_not_train_on_what_was_only_compared(trained):

@@ -64,6 +64,12 @@ def tab(shell):
     return press
 
 
+def test_what_comparisons_sampled_is_offered_once_compare_is_typed(tab, lab):
+    lab.open_collection("compare.capitals.lab.practice.step0")
+    assert tab("%%reward c") == ["%%reward capitals", "%%reward capitals:1"]
+    assert tab("%%reward compare") == ["%%reward compare.capitals.lab.practice.step0"]
+
+
 OFFERED = {
     "%%reward cap": ["%%reward capitals", "%%reward capitals:1"],
     "%%reward capitals:": ["%%reward capitals:1"],
@@ -83,6 +89,10 @@ OFFERED = {
     "%%reward capitals --judge lab/s": [
         "%%reward capitals --judge lab/sorter",
         "%%reward capitals --judge lab/sorter@12",
+    ],
+    "%compare capitals lab/s": ["%compare capitals lab/sorter@12"],
+    "%compare capitals lab/sorter@12 lab/p": [
+        f"%compare capitals lab/sorter@12 lab/practice@{step}" for step in (0, 3)
     ],
     "%compare capitals --before ": ["%compare capitals --before 0", "%compare capitals --before 3"],
     "%compare capitals --after ": [f"%compare capitals --after {step}" for step in ("0", "3", "latest")],
@@ -123,6 +133,15 @@ OFFERED = {
 def test_what_could_come_next_is_offered_and_nothing_else(tab, monkeypatch, cell):
     monkeypatch.setenv("ROLLOUTLAB_API_KEY", "sekret")
     assert tab(cell) == OFFERED[cell]
+
+
+def test_registering_loads_no_magic_that_waits_for_its_first_use(bare):
+    def waiting():
+        return {name for name, each in bare.magics_manager.magics["line"].items() if type(each).__name__ == "LazyMagic"}
+
+    before = waiting()
+    register(bare)
+    assert waiting() == before
 
 
 def test_every_magic_offers_its_options_but_those_that_were_given(shell, tab):

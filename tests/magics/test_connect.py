@@ -494,6 +494,13 @@ def test_what_is_shown_is_readable_without_styles_and_escaped(notebook, session)
     assert "&lt;b&gt;" in html
 
 
+def test_a_service_that_does_not_answer_is_what_is_shown_first(notebook, session, answered):
+    assert "samples and trains" in session.connect()._repr_html_()
+    answered(httpx.ConnectTimeout(""))
+    html = session.connect()._repr_html_()
+    assert html.index('rl-is-bad">no answer') < html.index("UnreachableError") < html.index("<table")
+
+
 def test_a_broken_settings_file_is_told_by_the_first_cell_that_needs_it(bare, tmp_path, monkeypatch):
     path = tmp_path / "settings.toml"
     path.write_text("linger = 5\npolcy = 'practice'")

@@ -86,7 +86,7 @@ def test_a_dry_run_reports_what_a_job_would_learn(scored, file):
     assert repr(dry).splitlines()[0].startswith("dry run of capitals, facts.jsonl for lab/")
     assert "11 conversations, " in dry.report()[0]
     assert dry.report()[0].endswith("in 6 steps")
-    assert "11 conversations" in dry._repr_html_()
+    assert 'Conversations that train</span> <span class="rl-value">11 ' in dry._repr_html_()
     job_ids = list(scored.lab.jobs().index)
     scored.run("%%train capitals --sft --dry-run")
     assert list(scored.lab.jobs().index) == job_ids
@@ -436,26 +436,25 @@ def test_a_condition_is_a_value_too(scored):
     assert list(job.metrics()["num_trajectories"]) == [4]
 
 
-@pytest.mark.parametrize(
-    ("cell", "message"),
-    [
-        ('%%train capitals --where "reward > 0.9"', "a condition chooses what supervised fine-tuning learns"),
-        ('%%train capitals --sft --where "reward > 7"', "no trajectory of capitals meets reward > 7"),
-        ('%%train capitals --sft --where "reward >"', "reward >"),
-        ('%%train capitals --sft --where "rewrd > 0"', "rewrd"),
-        ('%%train facts.jsonl --sft --where "reward > 0"', "a file has none"),
-        ("%%train capitals --sft\nppo: true", "unknown option 'ppo' with --sft"),
-        ("%%train capitals --sft\nlearning_rate: -1", "learning_rate: -1"),
-        ("%%train capitals --sft\nbatch_size: 0", "batch_size: 0"),
-        ("%%train capitals --sft --form", "--form has the options of reinforcement learning"),
-        ("%%train nothing --sft", "nothing"),
-    ],
-)
-def test_what_cannot_be_is_an_error_with_what_to_type(scored, cell, message):
+REFUSED = [
+    ('%%train capitals --where "reward > 0.9"', "a condition chooses what supervised fine-tuning learns"),
+    ('%%train capitals --sft --where "reward > 7"', "no trajectory of capitals meets reward > 7"),
+    ('%%train capitals --sft --where "reward >"', "reward >"),
+    ('%%train capitals --sft --where "rewrd > 0"', "rewrd"),
+    ('%%train facts.jsonl --sft --where "reward > 0"', "a file has none"),
+    ("%%train capitals --sft\nppo: true", "unknown option 'ppo' with --sft"),
+    ("%%train capitals --sft\nlearning_rate: -1", "learning_rate: -1"),
+    ("%%train capitals --sft\nbatch_size: 0", "batch_size: 0"),
+    ("%%train capitals --sft --form", "--form has the options of reinforcement learning"),
+    ("%%train nothing --sft", "nothing"),
+]
+
+
+def test_what_cannot_be_is_an_error_with_what_to_type(scored):
     before = list(scored.lab.jobs().index)
-    error = scored.error(cell)
-    assert message in error
-    assert list(scored.lab.jobs().index) == before
+    for cell, message in REFUSED:
+        assert message in scored.error(cell), cell
+        assert list(scored.lab.jobs().index) == before, cell
 
 
 def test_too_few_learning_rates_are_reported_before_there_is_a_job(scored, file):
@@ -515,11 +514,11 @@ def test_options_are_a_dict(scored):
 def test_the_job_of_fine_tuning_is_shown_as_such(scored, file):
     job = scored.run(f'%%train capitals "{file}" --sft\nbatch_size: 4')
     state = job.state()
-    assert [curve["title"] for curve in state["curves"]].index("loss") == 0
-    assert "cross-entropy" in state["curves"][0]["healthy"]
+    assert [curve["title"] for curve in state["curves"]].index("fine-tuning loss") == 0
+    assert "Cross-entropy" in state["curves"][0]["healthy"]
     assert state["numbers"]["kl_base"][0] is not None
     assert "reward" not in state["numbers"]
-    assert ("conversations that train", "11 of 11") in state["head"]["facts"]
+    assert 'conversations that train</span> <span class="rl-value">11 <small>of 11' in job._repr_html_()
     assert scored.lab.jobs().loc[job.id[:8], "options"] == f"sft True, files ['{file}'], batch_size 4"
 
 

@@ -14,9 +14,10 @@ TRAIN = "%%train capitals\nlearning_rate: 2e-3  # the policy's own\nepsilon: 0.2
 
 
 @pytest.fixture
-def service(start):
-    """One for each test: these train, stop or break it."""
-    return start()
+def service(service):
+    """The module's, emptied after each test: these train."""
+    yield service
+    service.empty()
 
 
 def test_chat_samples_one_group_per_row_and_binds_it(notebook):
@@ -109,7 +110,7 @@ def test_a_dry_run_shows_what_would_train_and_submits_nothing(notebook, session)
     notebook.run(REWARD)
     check = notebook.run(TRAIN.replace("capitals", "'cap*' --dry-run -o check", 1))
     assert notebook["check"] is check
-    assert repr(check).startswith("dry run of capitals for lab/practice: nothing was submitted\n")
+    assert repr(check).startswith("dry run of capitals for lab/practice@0: nothing was submitted\n")
     assert len(check.to_frame()) == 8
     assert session.jobs().empty
 

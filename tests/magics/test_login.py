@@ -63,7 +63,7 @@ def test_a_service_that_one_is_signed_in_to_samples(away, served, browser):
     assert (standing.server, standing.scopes) == (f"{served[0]}/v1", ("service",))
     assert len(away.run("%%chat x --max-tokens 4\nuser: hi")) == 1
     assert repr(away.run("%whoami")).startswith(f"{served[0]}/v1\n")
-    assert repr(away.run("%logout")) == "you are signed in nowhere -> %login https://tools.example/mcp"
+    assert repr(away.run("%logout")) == "you are signed in nowhere -> %login embedded"
     assert "wants you to sign in" in away.error("%%chat x --max-tokens 4\nuser: hi")
 
 

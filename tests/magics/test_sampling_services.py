@@ -474,7 +474,7 @@ def test_a_dry_run_where_nothing_trains_names_a_service_that_does(at):
     notebook.run(REWARD)
     first, *_, left_out = repr(notebook.run("%%train answers --dry-run")).splitlines()[1:4]
     assert first == "this service samples only and trains nothing -> %connect embedded, or another service that trains"
-    assert left_out.endswith("-> %connect embedded, then %logprobs answers adds them")
+    assert left_out.endswith("-> %connect embedded, then %logprobs answers")
 
 
 @pytest.mark.parametrize("name", ["nosuch:1b", "openai/gpt-5"])

@@ -1,7 +1,9 @@
 """%search and %branch on a real lab: what was stored is found, and gone on from."""
 
 import json
+import shutil
 import sqlite3
+from contextlib import closing
 
 import pandas as pd
 import pytest
@@ -9,13 +11,25 @@ import pytest
 from rolloutlab.magics.completion import Matcher
 from rolloutlab.search import F, Knn
 from rolloutlab.search.documents import record_of
+from rolloutlab.session import Session
+from rolloutlab.settings import Settings
+
+
+@pytest.fixture(scope="module")
+def stored(service, tmp_path_factory):
+    """The folder of a lab with two collections, of which one has rewards."""
+    home = tmp_path_factory.mktemp("stored")
+    with closing(Session(Settings(home=home, service=service.address), http=service.http)) as lab:
+        lab.chat("capitals", "What is the capital of Peru?", n=4, max_tokens=8, seed=1)
+        lab.chat("letters", "Sort these letters: d b a c", n=4, max_tokens=8, seed=1)
+        lab.reward("letters", lambda answer: float(len(answer)))
+    return home
 
 
 @pytest.fixture
-def filled(notebook):
-    notebook.run("%%chat capitals -n 4 --max-tokens 8 --seed 1\nWhat is the capital of Peru?")
-    notebook.run("%%chat letters -n 4 --max-tokens 8 --seed 1\nSort these letters: d b a c")
-    notebook.run("%%reward letters\nreturn float(len(answer))")
+def filled(stored, tmp_path, notebook):
+    """A notebook on a copy of it."""
+    shutil.copytree(stored, tmp_path, dirs_exist_ok=True)
     return notebook
 
 
@@ -26,6 +40,48 @@ def test_a_text_finds_what_has_its_words_and_says_how(filled):
     assert "by their words" in result.notes[0]
     assert "What is the capital of Peru?" in repr(result)
     assert "<mark>Peru</mark>" in result._repr_html_()
+
+
+def test_what_comparisons_sampled_is_searched_only_where_it_is_asked_for(filled):
+    name = "compare.letters.lab.practice.step0"
+    filled.run(f"%%chat {name} -n 3 --max-tokens 8 --seed 1\nSort these letters: d b a c")
+    shown = filled.run("%search letters -k 0")
+    assert sorted(shown.names) == [f"letters:1/0/{i}" for i in range(4)]
+    left_out = f"3 trajectories of comparisons left out -> --all, or --where \"collection == '{name}'\""
+    assert shown.notes.count(left_out) == 1
+    assert shown.explain(0).score.value == shown[0].score
+    everything = filled.run("%search letters -k 0 --all")
+    assert len(everything) == 7
+    assert not any("left out" in note for note in everything.notes)
+    assert len(filled.run(f"%search letters --where \"collection == '{name}'\"")) == 3
+    assert len(filled.run(f"%search letters --where \"collection in ['letters', '{name}']\"")) == 7
+    assert len(filled.run('%search letters --where "step == 0 and tokens > 0" -k 0')) == 4
+    cell = '%%search {}\n{{"where": {{"#document": {{"$contains": "letters"}}}}}}'
+    assert [len(filled.run(cell.format(how))) for how in ("", "--all")] == [4, 7]
+
+
+def test_the_title_says_how_many_contain_the_words_and_copies_of_a_prompt_are_one_row(filled):
+    lines = repr(filled.run("%search 'capital of Peru'")).splitlines()
+    assert lines[0].startswith("4 answers  of 8 contain these words, ")
+    filtered = repr(filled.run("%search 'capital of Peru' --where \"collection == 'capitals'\""))
+    assert filtered.startswith("4 answers  of 4 that fit contain these words, ")
+    assert lines[2].endswith(" and 3 more")
+    assert "What is the capital of Peru?" in lines[3]
+    assert repr(filled.run("%search --where 'reward >= 0' -k 1")).startswith("4 answers  of 8 fit, 1 shown, ")
+    alike = "1 row for 3 answers: equal texts are one row"
+    assert f"{alike} -> -k 9 for about 3" in repr(filled.run("%search 'capital of Peru' -k 3"))
+    assert "-> -k" not in repr(filled.run("%search 'capital of Peru'"))
+
+
+def test_an_option_unlike_all_others_is_answered_with_how_to_see_them(filled):
+    assert filled.error("%search --sort reward").endswith("%%search? shows the options")
+    assert filled.error("%search --wheer x").endswith("-> --where")
+
+
+def test_the_fields_are_listed_with_one_for_all_parts_of_rewards(filled):
+    filled.run("%%reward letters\nreturn {'right': 1.0}")
+    fields = filled.error("%search --where 'zzz == 1'").rpartition("-> ")[2].split(", ")
+    assert {"reward", "reward.PART", "tokens", "finish_reason"} <= set(fields)
 
 
 def test_conditions_and_ranks_are_typed_as_python_writes_them(filled):
@@ -203,30 +259,30 @@ def test_a_cell_is_a_whole_dictionary(filled):
     )
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("--where 'rewad < 1'", "no record has a field 'rewad'"),
-        ("--where 'reward <'", "reward <"),
-        ("x --rank 'y'", "either a text or a rank"),
-        ("--group-by model", "group_by needs a text or a rank"),
-        ("x -k -1", "k must be an integer ≥ 0, not -1"),
-        ("x --best 0 --group-by model", "best must be an integer ≥ 1, not 0"),
-        ("--rank \"knn('x', key='nosuch')\"", "nosuch"),
-        ("' '", "not a text to search for"),
-        ("--where 'step == 99' --into found", "the search has no hits to copy into found"),
-        ("x --model lab/practice", "belong to --embed-with"),
-        ("x --best 2", "best needs group_by"),
-        ("x --k 2", "unrecognized arguments: --k"),
-        ("'unclosed", "unterminated quote"),
-        ("x --status", "search nothing"),
-        ("x --group-by 5", "no record has a field '5'"),
-    ],
-)
-def test_what_is_wrong_is_said_and_what_to_type(filled, line, message):
-    error = filled.error(f"%search {line}")
-    assert message in error
-    assert "\n  -> " in error
+REFUSED = [
+    ("--where 'rewad < 1'", "no record has a field 'rewad'"),
+    ("--where 'reward <'", "reward <"),
+    ("x --rank 'y'", "either a text or a rank"),
+    ("--group-by model", "group_by needs a text or a rank"),
+    ("x -k -1", "k must be an integer ≥ 0, not -1"),
+    ("x --best 0 --group-by model", "best must be an integer ≥ 1, not 0"),
+    ("--rank \"knn('x', key='nosuch')\"", "nosuch"),
+    ("' '", "not a text to search for"),
+    ("--where 'step == 99' --into found", "the search has no hits to copy into found"),
+    ("x --model lab/practice", "belong to --embed-with"),
+    ("x --best 2", "best needs group_by"),
+    ("x --k 2", "unrecognized arguments: --k"),
+    ("'unclosed", "unterminated quote"),
+    ("x --status", "search nothing"),
+    ("x --group-by 5", "no record has a field '5'"),
+]
+
+
+def test_what_is_wrong_is_said_and_what_to_type(filled):
+    for line, message in REFUSED:
+        error = filled.error(f"%search {line}")
+        assert message in error, line
+        assert "\n  -> " in error, line
 
 
 def test_a_cell_and_its_line_are_not_two_searches(filled):

@@ -39,6 +39,7 @@ CALLS = {
     "%%chat x --env textarena:Bandit-v0 --limit 4\nsystem: Play.": (
         'lab.chat("x", "system: Play.\\n", env="textarena:Bandit-v0", limit=4, variables=globals())'
     ),
+    "%%chat x -n 2 --max-tokens 9\n": 'lab.chat("x", "\\n", n=2, max_tokens=9, variables=globals())',
     "%%chat x --resume --env Game": 'lab.resume("x", env=Game)',
     "%%chat x --continue --seed 2 --model lab/y\nuser: and?": (
         'lab.continue_chat("x", "user: and?\\n", seed=2, model="lab/y", variables=globals())'
@@ -104,6 +105,7 @@ CALLS = {
     "%%train x y.jsonl --sft\nbatch_size: 8": 'lab.train(["x", "y.jsonl"], {"batch_size": 8}, wait=True, sft=True)',
     '%%train x --sft --where "reward > 0.9" --dry-run': 'lab.check(["x"], {}, sft=True, where="reward > 0.9")',
     "%jobs": "lab.jobs()",
+    "%jobs -n 41": "lab.jobs(41)",
     "%job": "lab.job().events()",
     "%job 01ab --wait": 'lab.job("01ab").wait()',
     "%job 01ab --cancel": 'job = lab.job("01ab"); job.cancel(); job.events()',
@@ -113,11 +115,22 @@ CALLS = {
     "%compare x --before 1 --after 3 --tools add -m lab/y": (
         'lab.compare("x", before=1, after=3, tools=[add], model="lab/y", variables=globals())'
     ),
+    "%compare x lab/y@0 lab/y@3 5 --over rows": (
+        'lab.compare("x", checkpoints=["lab/y@0", "lab/y@3", "5"], over=rows, variables=globals())'
+    ),
+    "%compare lab/x@2 lab/y --over rows": (
+        'lab.compare(checkpoints=["lab/x@2", "lab/y"], over=rows, variables=globals())'
+    ),
+    "%compare x --before lab/x@2 --after lab/y@1": (
+        'lab.compare("x", before="lab/x@2", after="lab/y@1", variables=globals())'
+    ),
+    "%%compare x 0 1\nreturn 1": 'lab.compare("x", Returns(1), checkpoints=["0", "1"], variables=globals())',
     "%compare x --env Game": 'lab.compare("x", env=Game, variables=globals())',
     "%%compare x --env Game\nreturn 1": 'lab.compare("x", Returns(1), env=Game, variables=globals())',
     "%compare x --over rows --anytime": 'lab.compare("x", over=rows, anytime=True, variables=globals())',
     "%compare x --bounds -1 1": 'lab.compare("x", bounds=(-1.0, 1.0), variables=globals())',
     "%%compare x --after latest\nreturn 1": 'lab.compare("x", Returns(1), variables=globals())',
+    "%collections --all": "lab.collections(all=True)",
     "%collections 'cap*'": 'lab.collections("cap*")',
     "%collections --delete x:1": 'lab.delete("x:1"); lab.collections()',
     "%collections --restore x:1": 'lab.restore("x:1"); lab.collections()',
@@ -163,6 +176,7 @@ CALLS = {
     "%search --embed-with https://a.example/v1 --model small --key-env KEY": (
         'lab.embed_with("https://a.example/v1", "small", "KEY")'
     ),
+    "%search French --all": 'lab.search("French", all=True)',
     "%search --status": "lab.index_status()",
     "%search --reindex": "lab.reindex()",
     "%branch letters:1/0/3 --turn 1 --as again": 'lab.branch("letters:1/0/3", 1).cell("again")',

@@ -89,7 +89,7 @@ def test_the_distance_and_the_correlation_tell_old_completions_and_neither_advis
     assert odd(train(notebook)) == {}
     job = train(notebook)
     assert first_step(job)["kl"] > 0.05
-    assert {"distance (kl)", "old/new correlation"} <= odd(job).keys()
+    assert {"KL to the sampler", "agreement"} <= odd(job).keys()
     assert "precalculate" not in json.dumps(job.state()["head"]) + repr(job) + job._repr_html_()
     assert [name for name in ("kl", "old_new_correlation", "ratio_mean") if name in repr(job)] == sorted(
         ("kl", "old_new_correlation", "ratio_mean"), key=repr(job).index

@@ -89,7 +89,9 @@ def checked(session, _tmp_path):
 
 def compare(session, _tmp_path):
     sides = session.compare("letters", lambda answer: 0.5, before=0, after=0)
-    return f"letters:{1 if len(sides.pairs) and len(session.collection('compare.letters.step0')) == 2 else 2}"
+    return (
+        f"letters:{1 if len(sides.pairs) and len(session.collection('compare.letters.lab.practice.step0')) == 2 else 2}"
+    )
 
 
 def export(session, tmp_path):

@@ -113,7 +113,7 @@ def test_an_answer_that_was_cut_off_is_left_out_where_that_is_asked_for():
     report = preflight([group], Options(mask_truncated=True))
     assert report.reasons() == {"truncated": 1}
     assert report.words("sums")[1] == (
-        "1 left out: the last answer was cut off at the token limit, and mask_truncated is on (b)"
+        "1 left out: the last answer was cut off by max_tokens, and mask_truncated is on (b)"
         " -> sample sums with a larger --max-tokens, or mask_truncated: false"
     )
     assert preflight([group], Options()).trainable_tokens == 3

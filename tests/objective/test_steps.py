@@ -29,12 +29,12 @@ def test_every_group_is_in_one_step_and_none_is_larger_than_it_may_be(groups, gr
 @pytest.mark.parametrize(
     ("job", "epochs", "words"),
     [
-        ((16, 2, 128, 192_000), 1, "2 steps of 8 groups (64 completions, ≈ 96k tokens each)"),
-        ((9, 2, 72, 720), 1, "2 steps of 4 to 5 groups (36 completions, 360 tokens each)"),
+        ((16, 2, 128, 192_000), 1, "2 steps of 8 groups (each 64 completions, ≈ 96k tokens)"),
+        ((9, 2, 72, 720), 1, "2 steps of 4 to 5 groups (each 36 completions, 360 tokens)"),
         ((1, 1, 2, 5), 1, "1 step of 1 group (2 completions, 5 tokens)"),
         ((1, 1, 1, 1), 1, "1 step of 1 group (1 completion, 1 token)"),
-        ((16, 2, 125, 999), 2, "2 epochs of 2 steps of 8 groups (≈ 62 completions, ≈ 500 tokens each)"),
-        ((4, 1, 32, 64), 3, "3 epochs of 1 step of 4 groups (32 completions, 64 tokens each)"),
+        ((16, 2, 125, 999), 2, "2 epochs of 2 steps of 8 groups (each ≈ 62 completions, ≈ 500 tokens)"),
+        ((4, 1, 32, 64), 3, "3 epochs of 1 step of 4 groups (each 32 completions, 64 tokens)"),
         ((2000, 1, 16_000, 24_000_000), 1, "1 step of 2,000 groups (≈ 16k completions, ≈ 24M tokens)"),
     ],
 )

@@ -26,7 +26,7 @@ from rolloutlab.trajectories.files.exchange import import_file
 from rolloutlab.trajectories.reward_edits import give_from_file
 from rolloutlab.trajectories.scoring.graders import read_grader
 
-VARIANTS = 300
+VARIANTS = 150
 
 
 @pytest.fixture

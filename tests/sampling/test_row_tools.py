@@ -92,7 +92,7 @@ def test_a_continued_and_a_compared_conversation_have_the_tools_of_their_row(lab
     assert repr(lab.preview(made.label, resume=True)) == "nothing is left to sample"
     lab.reward(made.label, lambda answer: 0.0)
     lab.compare(made.label, after=0, over=rows, model=None)
-    again = lab.collection("compare.talks.step0")
+    again = lab.collection("compare.talks.lab.practice.step0")
     assert all(t.extra["tools"] == [CALCULATOR] for t in again.trajectories)
 
 

@@ -640,7 +640,7 @@ def test_conversations_go_through_the_lab_and_on(session):
     session.reward("chats:1", lambda trajectory, answer, messages, row: 0.0)
     compared = session.compare("chats:1", after=0, over=rows[2:], model=None)
     assert [pair.prompt for pair in compared.pairs] == ["hello 2"]
-    again = session.collection("compare.chats.step0")
+    again = session.collection("compare.chats.lab.practice.step0")
     assert [[m.to_wire() for m in group.prompt] for group in again.groups] == [rows[2]["prompt"][:-1]]
 
 

@@ -5,7 +5,6 @@ import hashlib
 import html
 import re
 import shutil
-import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator
@@ -277,7 +276,7 @@ def visit(parts: tuple[Any, ...], visits: Callable[..., Visitor], tmp_path: Path
         passcode: Callable[[], str] = lambda: PASSCODE,
         **options: Any,
     ) -> Visitor:
-        listener = socket.create_server(("127.0.0.1", 0))
+        listener = ListenAddress("127.0.0.1").listen(0)
         port = listener.getsockname()[1]
         clock, url = Clock(), ListenAddress(host, *(tls or ())).url(port)
         files = {"ssl_certfile": tls[0], "ssl_keyfile": tls[1]} if tls else {}

@@ -1,5 +1,7 @@
 """Where the service is reached: on this machine over http, from others over https alone."""
 
+import socket
+
 import httpx
 import pytest
 
@@ -54,6 +56,15 @@ def test_a_host_that_is_not_of_this_machine_is_told(certify, host):
         ListenAddress(host, *certify(host)).listen(0)
     assert error.value.hint.startswith("rolloutlab serve --host")
     assert "cert.pem" in error.value.hint
+
+
+def test_an_answer_in_pieces_waits_for_no_acknowledgement_of_the_first():
+    with (
+        ListenAddress().listen(0) as listener,
+        socket.create_connection(listener.getsockname()),
+        listener.accept()[0] as accepted,
+    ):
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def test_a_whole_sign_in_over_https(visit, certify):

@@ -12,6 +12,7 @@ from rolloutlab.errors import LabError, NotFoundError, PolicyError
 from rolloutlab.fsutil import flush, remove
 from rolloutlab.session import Session
 from rolloutlab.settings import Settings
+from tests.forked import fork_embedded
 
 JOBS = "/v1/preview/training-jobs"
 LOST = "/v1/preview/lost-checkpoints"
@@ -378,7 +379,10 @@ def test_a_body_that_cannot_be_set_aside_stays_and_the_start_says_why(start):
 
 
 @pytest.mark.process
-def test_a_notebook_is_told_what_to_type_and_typing_it_lists_the_checkpoints_again(trained, tiny_policy, tmp_path):
+def test_a_notebook_is_told_what_to_type_and_typing_it_lists_the_checkpoints_again(
+    trained, tiny_policy, tmp_path, monkeypatch
+):
+    fork_embedded(monkeypatch)
     folder, _, _ = trained(1)
     move_away(folder)
     session = Session(Settings(home=tmp_path, policy=str(tiny_policy), linger=0.5))

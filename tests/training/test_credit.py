@@ -9,6 +9,7 @@ from rolloutlab.session import Session
 from rolloutlab.settings import Address, Settings
 from rolloutlab.store.models import Arrival, NewGroup, Score
 from rolloutlab.training.submission import gather, prepare
+from rolloutlab.widgets.dry_run import spread
 from tests.labs import completion
 
 TURN = {"credit": "turn", "scale_rewards": False}
@@ -73,8 +74,8 @@ def test_a_dry_run_has_the_advantages_of_each_turn(lab, play):
         "  guess/0/2              1  advantage -0.88 x weight 0.67 on 10 of 10 tokens",
     ]
     shown = lab.check("guess", TURN)._repr_html_()
-    assert "<td>+1.76, +0.88, none</td>" in shown
-    assert "<td>5 of 10</td>" in shown
+    assert ">+1.76, +0.88, none</td>" in shown
+    assert ">5 of 10</td>" in shown
 
 
 def test_its_table_has_a_row_for_each_turn(lab, play):
@@ -125,8 +126,10 @@ def test_a_form_says_so_too_and_cannot_be_submitted(lab, play):
 
 def test_the_spread_of_a_form_is_over_turns(lab, play):
     play(EPISODES)
-    spread = lab.train_form("guess", TURN).look({"credit": "turn", "scale_rewards": "false"})["spread"]
-    assert (spread["above"], spread["below"], spread["most"]) == (2, 3, pytest.approx(30 / 17))
+    options = {"credit": "turn", "scale_rewards": "false"}
+    drawn = spread(lab.check("guess", {**TURN, "scale_rewards": False}).preflight)
+    assert (drawn["above"], drawn["below"], drawn["most"]) == (2, 3, pytest.approx(30 / 17))
+    assert "2 above 0, 3 below" in str(lab.train_form("guess", TURN).look(options)["figures"])
 
 
 def test_the_option_is_sent_only_when_set_and_with_the_turn_rewards(play):

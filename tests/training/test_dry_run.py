@@ -1,5 +1,6 @@
 """A dry run: every trajectory with what it would train with, or why it would not."""
 
+import re
 from itertools import chain
 
 import pytest
@@ -20,7 +21,7 @@ def lab(tmp_path):
     session = Session(Settings(home=tmp_path, policy="/nowhere/practice"))
     groups = [[1.0, 0.0], [0.5, 0.5], [1.0, None]]
     prompts = [NewGroup([UserMessage(role="user", content=HOSTILE)], {}) for _ in groups]
-    answers = [[completion("Paris", "a" * (2 + i)) for i in range(len(rewards))] for rewards in groups]
+    answers = [[completion(text, "a" * n) for text, n in (("Paris", 2), ("Lyon", 3))] for _ in groups]
     lab_with(session.store, *answers, prompts=prompts, rewards=chain(*groups))
     yield session
     session.close()
@@ -64,9 +65,33 @@ def test_the_table_has_the_trainers_own_numbers(lab):
 
 def test_the_html_says_the_same_in_a_table(lab):
     shown = lab.check("capitals")._repr_html_()
-    assert "<code>capitals/0/0</code></td><td>1</td><td>+1.00</td><td>1.25</td><td>2</td>" in shown
-    assert "no reward yet" in shown
+    rows = [re.sub(r"<[^>]+>", "", row.replace("</td>", "|")) for row in re.findall(r"<tr>.*?</tr>", shown)]
+    assert rows[1] == "capitals/0/0|1|+1.00|1.25|2|"
+    assert rows[6].startswith("capitals/2/1|-|no reward yet|")
+    assert 'Groups that train</span> <span class="rl-value">1 <small>of 3</small>' in shown
     assert "<script>" not in shown
+
+
+def test_its_figures_are_those_of_the_job(lab):
+    shown = lab.check("capitals", {"learning_rate": 0.01, "groups_per_step": 1, "epochs": 2})._repr_html_()
+    assert "%%train capitals\nlearning_rate: 0.01\ngroups_per_step: 1\nepochs: 2</code>" in shown
+    assert "2 \N{MULTIPLICATION SIGN} 1 <small>steps of 1 group</small>" in shown
+    assert 'aria-label="advantages from \N{MINUS SIGN}1 to +1: 1 above 0, 1 below"' in shown
+    assert '<span class="rl-name">Learning rate</span> <span class="rl-value">0.01</span>' in shown
+    assert "no job of this model yet" in shown
+
+
+def test_it_names_the_checkpoint_and_what_that_was_last_trained_on(session):
+    session.chat("towns", "Capital of Peru?", n=2, max_tokens=4, seed=1)
+    session.reward("towns", lambda trajectory, answer, messages, row: int(trajectory.name[-1]), say=lambda _: None)
+    session.train("towns", say=lambda _: None).wait(progress=False)
+    check = session.check("towns")
+    assert (
+        repr(check).splitlines()[0]
+        == "dry run of towns for lab/practice@1, trained last on towns: nothing was submitted"
+    )
+    assert "1 prompt \N{MULTIPLICATION SIGN} 2 · lab/practice@1 \N{RIGHTWARDS ARROW} @2" in check._repr_html_()
+    assert "trained last on towns</span>" in check._repr_html_()
 
 
 def test_nothing_is_submitted_and_no_service_is_started(lab):

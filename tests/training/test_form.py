@@ -1,6 +1,7 @@
 """The training form: what would train while options change, and one job from it."""
 
 import gc
+import re
 import threading
 import weakref
 
@@ -47,15 +48,84 @@ def test_an_unknown_option_or_collection_is_refused_at_once(scored):
 def test_what_would_train_is_told_as_the_dry_run_tells_it(form, scored):
     response = look(form)
     assert response["headline"] == "4 of 4 trajectories will train: 16 tokens in 1 of 1 group"
-    assert (response["model"], response["blocked"], response["problems"]) == ("lab/practice", "", {})
+    assert (response["blocked"], response["problems"], response["train"]) == ("", {}, "Train: 1 step")
+    assert "1 prompt \N{MULTIPLICATION SIGN} 4 · lab/practice@0 \N{RIGHTWARDS ARROW} @1" in str(response["head"])
     assert repr(form.check()) == repr(scored.check("capitals"))
 
 
 def test_the_spread_of_the_advantages_follows_the_options(form):
-    assert (look(form)["spread"]["above"], look(form)["spread"]["below"]) == (2, 2)
-    balanced = look(form, advantage_balance="1")["spread"]
-    assert (balanced["above"], balanced["below"], balanced["at_0"]) == (2, 0, 2)
-    assert sum(balanced["bins"]) == 2
+    assert "2 above 0, 2 below'" in str(look(form)["figures"])
+    assert "2 above 0, 0 below, 2 at 0" in str(look(form, advantage_balance="1")["figures"])
+
+
+def test_the_steps_follow_the_options_and_are_on_the_button(scored):
+    scored.chat("rivers", "A river of {{country}}?", n=2, over=[{"country": str(i)} for i in range(9)], max_tokens=2)
+    scored.reward("rivers", lambda trajectory, answer, messages, row: int(trajectory.name[-1]), say=lambda _: None)
+    form = scored.train_form("rivers")
+    response = look(form, groups_per_step="3", epochs="2")
+    assert response["train"] == "Train: 2 \N{MULTIPLICATION SIGN} 3 steps"
+    assert "steps of 3 groups" in str(response["figures"])
+    assert look(form, groups_per_step="0")["train"] == "Train: 1 step"
+
+
+@pytest.fixture
+def trained(scored):
+    """A lab whose last job had two options."""
+    scored.train("capitals", {"learning_rate": 1e-4, "ppo": True}, say=lambda _: None).wait(progress=False)
+    return scored
+
+
+def flat(nodes) -> str:
+    """The text of nodes."""
+    return "".join(node if isinstance(node, str) else flat(node[2]) for node in nodes)
+
+
+def nodes_of(nodes):
+    """All nodes, those within others too."""
+    return [each for node in nodes for each in ([node] if isinstance(node, str) else [node, *nodes_of(node[2])])]
+
+
+def test_what_changed_since_the_last_job_is_a_line_and_stands_beside_each_field(trained):
+    form = trained.train_form("capitals", {"learning_rate": 5e-5, "ppo": True, "epochs": 2})
+    response, job = look(form, **form.state()["texts"]), trained.jobs().index[0][:8]
+    arrow = "\N{RIGHTWARDS ARROW}"
+    line = f"2 options changed since job {job}: learning_rate 0.0001 {arrow} 5e-05, epochs default {arrow} 2"
+    assert line in flat(response["changed"])
+    assert response["was"] == {"learning_rate": "0.0001", "epochs": "default"}
+    assert response["last"] == {"learning_rate": "0.0001", "ppo": "true"}
+    assert "trained last on capitals" in flat(response["head"])
+    assert line in repr(form)
+    assert line in re.sub(r"<[^>]*>", "", form._repr_html_())
+
+
+def test_the_same_value_in_another_form_is_no_change(trained):
+    form = trained.train_form("capitals")
+    assert look(form, learning_rate="1e-4", ppo="True", epochs="1")["was"] == {}
+    assert look(form, learning_rate="1e-4", ppo="True")["changed"] == []
+
+
+def test_a_learning_rate_many_times_that_of_the_last_job_is_said_first(trained):
+    hints = flat(look(trained.train_form("capitals"), learning_rate="5e-4", ppo="true")["hints"])
+    assert hints.startswith("!learning_rate is 5 times that of job ")
+    assert "It had 0.0001." in hints
+
+
+def test_the_first_job_of_a_model_and_one_of_another_are_compared_with_nothing(trained):
+    trained.model("lab/other")
+    response = look(trained.train_form("capitals"), learning_rate="1e-3")
+    assert (response["was"], response["last"], response["changed"]) == ({}, None, [])
+    assert "no job of this model yet" in flat(response["head"])
+
+
+def test_once_submitted_it_is_compared_with_the_job_before_its_own(trained):
+    form = trained.train_form("capitals", {"learning_rate": 5e-5, "ppo": True})
+    form.submit().wait(progress=False)
+    assert "learning_rate 0.0001" in repr(form)
+
+
+def test_a_job_that_failed_is_no_last_job(trained):
+    trained.store.jobs.set_status(trained.store.jobs.newest_first()[0].id, "failed")
+    assert look(trained.train_form("capitals"))["last"] is None
 
 
 def test_a_wrong_value_is_told_in_the_words_of_the_check_and_nothing_can_be_submitted(form, scored):
@@ -82,7 +152,7 @@ def test_where_nothing_trains_it_says_why_and_what_to_type(form, scored):
     scored.reward("capitals", lambda trajectory, answer, messages, row: 1.0, say=lambda _: None)
     response = look(form)
     assert response["blocked"] == "nothing would train"
-    assert response["rest"][0]["fix"].startswith("%%reward capitals")
+    assert "%%reward capitals" in flat(response["hints"])
     with pytest.raises(NothingTrainsError):
         form.submit()
     assert form.job is None
@@ -91,11 +161,13 @@ def test_where_nothing_trains_it_says_why_and_what_to_type(form, scored):
 def test_it_stays_with_its_collection_under_whatever_name(form, scored):
     scored.rename("capitals", "towns", say=lambda _: None)
     response = look(form)
-    assert (response["names"], response["cell"], response["blocked"]) == (["towns"], "%%train towns", "")
+    assert "Train on towns" in flat(response["head"])
+    assert (response["cell"], response["blocked"]) == ("%%train towns", "")
     assert response["headline"].startswith("4 of 4")
     scored.chat("towns", "Capital of Peru?", n=2, max_tokens=4, seed=1)
     response = look(form, ppo="true")
-    assert (response["names"], response["cell"]) == (["towns:1"], "%%train towns:1\nppo: true")
+    assert "Train on towns:1" in flat(response["head"])
+    assert response["cell"] == "%%train towns:1\nppo: true"
     assert response["headline"].startswith("4 of 4")
     form.submit()
     assert list(scored.store.jobs.newest_first()[0].collections) == ["towns:1"]
@@ -105,8 +177,9 @@ def test_once_its_collection_is_deleted_it_says_so_and_nothing_can_be_submitted(
     look(form)
     scored.delete("capitals", say=lambda _: None)
     response = look(form, epsilon="0.3")
-    assert response["headline"] == "capitals:1 was deleted -> %collections --restore capitals:1"
-    assert (response["blocked"], response["names"]) == ("nothing would train", ["capitals"])
+    assert response["headline"] == "capitals:1 was deleted → %collections --restore capitals:1"
+    assert response["blocked"] == "nothing would train"
+    assert "Train on capitals" in flat(response["head"])
     assert response["cell"] == "%%train capitals\nepsilon: 0.3"
     refused = form.answer({"id": 1, "call": "submit", "args": {"texts": {}}})
     assert refused["error"]["message"] == "capitals:1 was deleted"
@@ -176,11 +249,24 @@ def test_without_scripts_it_reads_as_the_cell_and_what_would_train(scored):
     assert "4 of 4 trajectories will train" in repr(form)
     assert "epsilon: '<b>' is not a number" in repr(form)
     assert "<b>&lt;b&gt;</b>" in form._repr_html_()
-    assert "4 of 4 trajectories will train" in form._repr_html_()
+    assert 'Answers that train</span> <span class="rl-value">4 <small>of 4</small>' in form._repr_html_()
 
 
 def test_the_model_in_force_is_the_one_that_would_train(form, scored):
     scored.model("lab/other")
     response = look(form)
-    assert response["model"] == "lab/other"
-    assert any(line["fix"] == "%model lab/practice" for line in response["rest"])
+    assert "lab/other" in flat(response["head"])
+    assert ["code", {"class": "rl-cell"}, ["%model lab/practice"]] in nodes_of(response["hints"])
+
+
+def test_answers_that_were_cut_off_are_said_first_before_a_job_too(session):
+    session.chat("words", "Say {{n}}", over=[{"n": n} for n in range(4)], n=4, max_tokens=2, seed=1)
+    session.reward("words", lambda trajectory, answer, messages, row: int(trajectory.name[-1]) % 2)
+    said = session.collection("words").warnings()[0]
+    assert said.fact == "8 of 8 failures were cut off by max_tokens=2."
+    check, form = session.check("words"), session.train_form("words")
+    assert repr(check).splitlines()[1] == said.line()
+    assert said.line() in repr(form)
+    for view in (check._repr_html_(), form._repr_html_()):
+        assert view.index("8 of 8 failures") < view.index("Groups that train")
+    assert "8 of 8 failures" in str(form.state()["outlook"]["hints"])

@@ -37,7 +37,8 @@ def test_dry_run_form_report_and_job_name_the_times_of_the_policys_own_default(s
     line = f"learning_rate {rate:g} is {times} times the default of this policy"
     assert f"{line} -> learning_rate: {default:g}" in repr(scored.check("capitals", {"learning_rate": rate}))
     outlook = scored.train_form("capitals").look({"learning_rate": f"{rate!r}"})
-    assert {"text": line, "fix": f"learning_rate: {default:g}"} in outlook["rest"]
+    assert f"['{line}']" in str(outlook["hints"])
+    assert f"→ learning_rate: {default:g}" in str(outlook["hints"])
     job = scored.train("capitals", {"learning_rate": rate}, say=printed.append)
     assert f"{line} -> learning_rate: {default:g}" in printed
     assert line in repr(job)

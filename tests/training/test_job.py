@@ -110,7 +110,7 @@ def test_a_comparison_is_suggested_over_rows_that_were_not_trained_on(session):
     session.chat("capitals", "Capital of {{country}}?", n=4, max_tokens=4, seed=1, over=rows)
     session.reward("capitals", lambda trajectory, answer, messages, row: int(trajectory.name[-1]))
     suggested = session.train("capitals", say=lambda _: None).state()["head"]["next"][0]
-    assert suggested.startswith("%compare capitals --over ROWS --before ")
+    assert suggested.startswith("%compare capitals --before ")
 
 
 def test_an_interrupted_wait_says_that_the_job_goes_on(scored, service, monkeypatch):

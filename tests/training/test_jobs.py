@@ -1,6 +1,7 @@
 """Jobs of a lab: listed with what became of them, found again from any kernel, never asked in vain."""
 
 from collections.abc import Iterator
+from math import isnan
 
 import pytest
 
@@ -9,6 +10,7 @@ from rolloutlab.errors import NotFoundError
 from rolloutlab.session import Session
 from rolloutlab.settings import Address, Settings
 from rolloutlab.store.models import SubmittedJob
+from rolloutlab.store.scorings import NewScoring
 
 LOST = "00000000-0000-4000-8000-000000000001"
 
@@ -33,10 +35,15 @@ def asked(service, monkeypatch) -> list[str]:
     return paths
 
 
+def by_place(trajectory, answer, messages, row):
+    """1.5 on average, and 2.5 once the model is trained."""
+    return 2.5 if trajectory.step else int(trajectory.name[-1])
+
+
 @pytest.fixture
 def scored(session):
     session.chat("capitals", "Capital of Peru?", n=4, max_tokens=4, seed=1)
-    session.reward("capitals", lambda trajectory, answer, messages, row: int(trajectory.name[-1]))
+    session.reward("capitals", by_place)
     return session
 
 
@@ -82,7 +89,121 @@ def test_jobs_that_may_have_changed_are_asked_once_each_until_they_have_ended(sc
     asked.clear()
     assert scored.jobs()["status"].tolist() == ["succeeded"] * 3
     assert scored.jobs()["step"].tolist() == [3, 2, 1]
-    assert sorted(asked) == sorted(f"/v1/preview/training-jobs/{job.id}" for job in jobs)
+    paths = [f"/v1/preview/training-jobs/{job.id}" for job in jobs]
+    assert sorted(asked) == sorted([*paths, *(f"{path}/events" for path in paths)])
+
+
+def test_a_job_shows_the_reward_it_trained_on_and_that_of_what_it_made(scored, asked):
+    job = scored.train("capitals", {"learning_rate": 2e-3}, say=quiet)
+    before = scored.jobs().loc[job.id[:8]]
+    assert before["reward"] == 1.5
+    assert before.isna()["reward_after"]
+    assert (before["groups"], before["trains"], before["steps"]) == (1, 1, 1)
+    assert before["seconds"] > 0
+    scored.chat("capitals", "Capital of Peru?", n=4, max_tokens=4, seed=2)
+    scored.reward("capitals", by_place)
+    assert scored.jobs().loc[job.id[:8], "reward_after"] == 2.5
+    scored.chat("capitals", "Capital of Peru?", n=4, max_tokens=4, seed=3)
+    assert scored.jobs().loc[job.id[:8], "reward_after"] == 2.5
+    assert "1.50 → 2.50" in repr(scored.jobs())
+    assert ">+1.00<" in scored.jobs()._repr_html_()
+
+
+@pytest.mark.parametrize(
+    ("prompt", "settings", "otherwise"),
+    [
+        ("Capital of Peru?", {"max_tokens": 6}, "max_tokens=4"),
+        ("Capital of Peru?", {"temperature": 0.5}, "temperature=1"),
+        ("Capital of Peru?", {"top_p": 0.5}, "top_p=1"),
+        ("Capital of Chad?", {}, "another prompt"),
+        ("Capital of Peru?", {"n": 2}, ""),
+    ],
+)
+def test_what_was_sampled_otherwise_is_no_result_of_the_job(scored, prompt, settings, otherwise):
+    job = scored.train("capitals", {"learning_rate": 2e-3}, say=quiet)
+    scored.chat("capitals", prompt, **{"n": 4, "max_tokens": 4, "seed": 2, **settings})
+    scored.reward("capitals", by_place)
+    after = scored.jobs().loc[job.id[:8], "reward_after"]
+    assert after == 2.5 if not otherwise else isnan(after)
+    assert "capitals:1 had 1.5" + f" with {otherwise}" * bool(otherwise) in repr(scored.collection("capitals"))
+
+
+def test_a_job_keeps_the_reward_that_it_trained_on_whatever_is_scored_anew(scored):
+    job = scored.train("capitals", {"learning_rate": 2e-3}, say=quiet)
+    scored.chat("capitals", "Capital of Peru?", n=4, max_tokens=4, seed=2)
+    scored.reward("capitals", by_place)
+    assert tuple(scored.jobs().loc[job.id[:8], ["reward", "reward_after"]]) == (1.5, 2.5)
+    assert "have changed since this job" not in scored.job(job.id)._repr_html_()
+    scored.reward("capitals:1", lambda trajectory: 0.25)
+    reward, after = scored.jobs().loc[job.id[:8], ["reward", "reward_after"]]
+    assert reward == 1.5
+    assert isnan(after)
+    shown = scored.job(job.id)._repr_html_()
+    assert "Rewards of capitals:1 have changed since this job." in shown
+    assert "1.5 " in shown
+
+
+def test_a_comparison_is_suggested_with_the_reward_of_the_cell_that_scored(scored, service, tmp_path):
+    stored, job = scored.store.find("capitals"), scored.train("capitals", {"learning_rate": 2e-3}, say=quiet)
+    later = Session(Settings(home=tmp_path, service=service.address), http=service.http)
+    body = "return 0.5 * len(answer)"
+    for given, suggested in (
+        (NewScoring("function", ("cell",), body, {}), True),
+        (NewScoring("judge", ("judge",), body, {}), False),
+        (NewScoring("function", ("cell", "other"), f"{body}\n\ndef other(answer): return 1", {}), False),
+    ):
+        scored.store.scorings.begin(stored, given)
+        assert (body in later.job(job.id)._repr_html_()) == suggested
+    later.close()
+
+
+def test_what_another_function_scored_is_no_result_of_the_job(scored):
+    job = scored.train("capitals", {"learning_rate": 2e-3}, say=quiet)
+    scored.chat("capitals", "Capital of Peru?", n=4, max_tokens=4, seed=2)
+    assert "capitals:1 had 1.5" in repr(scored.collection("capitals")).splitlines()
+    scored.reward("capitals", lambda trajectory, answer, messages, row: 2.5)
+    assert scored.jobs().isna().loc[job.id[:8], "reward_after"]
+    assert "capitals:1 had 1.5 with another reward" in repr(scored.collection("capitals"))
+
+
+def test_the_next_generation_of_the_same_checkpoint_is_no_result_of_the_job(scored, service):
+    service.jobs.close()
+    job = scored.train("capitals", wait=False, say=quiet)
+    scored.chat("capitals", "Capital of Peru?", n=4, max_tokens=4, seed=2)
+    scored.reward("capitals", by_place)
+    assert scored.jobs().isna().loc[job.id[:8], "reward_after"]
+
+
+def test_a_row_says_which_options_differ_from_the_job_before_of_its_model(scored):
+    for options in ({"learning_rate": 2e-3}, {"learning_rate": 2e-3}, {"epsilon": 0.3}):
+        scored.train("capitals", options, wait=False, say=quiet)
+    lines = [line.strip() for line in repr(scored.jobs()).splitlines()]
+    assert [line for line in lines if line.startswith(("learning_rate", "epsilon"))] == [
+        "epsilon 0.3, learning_rate default",
+        "learning_rate 0.002",
+    ]
+
+
+def test_a_job_that_failed_says_why_in_its_row_also_where_it_was_not_followed(scored, service):
+    job = scored.train("capitals", {"learning_rate": 1e30}, wait=False, say=quiet)
+    service.ended(job.id)
+    table = scored.jobs()
+    assert table["status"].tolist() == ["failed"]
+    assert "a lower learning_rate" in job.events()[-1].data["error_message"]
+    assert job.events()[-1].data["error_message"][:60] in repr(table)
+    assert f"%job {job.id[:8]}" in table._repr_html_()
+
+
+def test_the_newest_are_shown_and_the_line_says_what_lists_all(session):
+    for n in range(25):
+        session.store.jobs.add(submitted(f"{n:08}"))
+    shown = repr(session.jobs())
+    assert "20 of 25, newest first" in shown
+    assert "00000024" in shown
+    assert "00000004" not in shown
+    assert shown.endswith("-> %jobs -n 25")
+    assert "00000004" in repr(session.jobs(25))
+    assert max(map(len, shown.splitlines())) <= 100
 
 
 def test_a_cancelled_job_is_listed_as_such(scored, service):
@@ -130,6 +251,22 @@ def test_an_id_that_several_jobs_begin_with_is_no_job(session, service):
         session.store.jobs.add(submitted(LOST[:-1] + last, service.address.base_url))
     with pytest.raises(NotFoundError, match="2 jobs of this lab begins with '0000'"):
         session.job("0000")
+
+
+def test_a_job_is_found_by_the_checkpoint_that_it_made(scored, service):
+    made = [scored.train("capitals", say=quiet) for _ in range(2)]
+    assert scored.job("@1").id == scored.job("lab/practice@1").id == made[0].id
+    assert scored.job("lab/practice@2").id == made[1].id
+    with pytest.raises(NotFoundError, match="no job of this lab made lab/practice@3"):
+        scored.job("@3")
+
+
+def test_a_number_is_no_id_of_a_job(scored):
+    job = scored.train("capitals", say=quiet)
+    with pytest.raises(NotFoundError) as short:
+        scored.job(job.id[:1])
+    assert f"({job.id[:8]} made lab/practice@1)" in short.value.message
+    assert short.value.hint == f"%job {job.id[:8]}"
 
 
 def test_a_job_of_a_service_that_is_not_known_here_says_how_to_connect(session):
@@ -185,6 +322,20 @@ def test_models_are_listed_with_their_base_and_checkpoints(scored):
     assert models.loc["lab/practice"].tolist() == ["tiny", 1, 2]
     assert models.loc["lab/other"].tolist() == ["tiny", 0, 1]
     assert models.loc["tiny"].isna().all()
+
+
+def test_the_selected_model_is_marked_and_has_the_reward_of_what_it_sampled(scored, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    scored.train("capitals", say=quiet)
+    scored.model("lab/other")
+    scored.model("lab/practice")
+    lines = {line.split()[0]: line.split() for line in repr(scored.models()).splitlines()[2:]}
+    assert lines["lab/practice"][:7] == ["lab/practice", "selected", "@1", "1.50", "@0", "capitals", "tiny"]
+    assert lines["lab/other"] == ["lab/other", "@0", "tiny"]
+    assert lines["tiny"] == ["tiny"]
+    html = scored.models()._repr_html_()
+    assert "NA" not in html
+    assert html.count(">selected<") == 1
 
 
 def test_of_a_service_that_only_names_its_models_the_names_are_listed(session, service, monkeypatch):

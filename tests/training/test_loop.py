@@ -12,17 +12,20 @@ from rolloutlab import Judge
 from rolloutlab.api.wire.chat import ChatCompletion, ChatRequest
 from rolloutlab.errors import InputError
 from rolloutlab.session import Session
-from rolloutlab.widgets.html import for_notebook
+from rolloutlab.widgets import loop as render
+from rolloutlab.widgets.loop import Best, Round
 
 ROWS = [{"country": "France"}, {"country": "Peru"}]
 BEST = "best lab/practice@0: held-out 0.250 with other seeds than it was chosen by"
+NO_BEST = Best()
 PROMPT = "Capital of {{country}}?"
 
 
 @pytest.fixture
-def service(start):
-    """One for each test: these train, stop or break it."""
-    return start()
+def service(service):
+    """The module's, emptied after each test: these train."""
+    yield service
+    service.empty()
 
 
 def by_place(trajectory, answer, messages, row):
@@ -96,6 +99,31 @@ def test_a_judge_that_only_likes_places_trains_nothing_in_a_loop(session, asked)
     made = loop(session, Judge("lab/judge"), n=3)
     assert made.history["trained"].tolist() == [0.0, 0.0]
     assert len(asked) == 2 * len(ROWS) * 2
+
+
+def view(*rounds: Round, best=NO_BEST, changes=(), ended="") -> str:
+    return render.html("capitals", "lab/practice", rounds, best, changes, ended)
+
+
+def test_from_three_rounds_on_its_course_is_drawn_and_before_it_is_figures():
+    rounds = [Round(i, i - 1, reward=0.2 * i, trained=i / 4, tokens=1000) for i in range(1, 4)]
+    assert "<img" not in view(*rounds[:2])
+    shown = view(*rounds)
+    assert shown.count('<figure class="rl-chart">') == 2
+    assert 'Mean reward</span> <span class="rl-value">0.600 <small>in round 3</small>' in shown
+    assert "0.200 in round 1" in shown
+    assert "%rewards capitals:3" in shown
+
+
+def test_what_stopped_it_is_seen_first_and_then_what_to_do():
+    stopped = "stopped by ServiceError; the same call goes on, at round 2 or the next"
+    shown = view(Round(1, 0, reward=0.5, unscored=2), changes=["learning_rate 1 is high"], ended=stopped)
+    assert shown.index("stopped by ServiceError</b> the same call goes on") < shown.index("2 without a reward")
+
+
+def test_of_many_rounds_the_table_opens_by_a_click():
+    assert "<summary" not in view(*(Round(i, i, reward=0.5) for i in range(12)))
+    assert "13 rounds as a table" in view(*(Round(i, i, reward=0.5) for i in range(13)))
 
 
 @pytest.mark.parametrize(
@@ -194,6 +222,11 @@ def test_without_held_out_rows_the_best_is_the_checkpoint_of_the_best_round(sess
     assert loop(session, jobs=0).best == "lab/practice@1"
 
 
+def cells_of(html: str) -> list[list[str]]:
+    """The texts of a table's cells, row by row."""
+    return [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row) for row in re.findall(r"<tr.*?</tr>", html)]
+
+
 def test_the_same_call_goes_on_with_the_next_round(session):
     first = loop(session, every=1, held_out=ROWS)
     again = loop(session, jobs=0)
@@ -208,7 +241,9 @@ def test_before_the_first_round_there_is_nothing_to_tell(session):
     assert made.history.empty
     assert made.best is None
     assert repr(made) == "loop capitals on lab/practice: 0 rounds\nwhat it trains on  -"
-    assert made._repr_html_() == for_notebook("<p><b>loop capitals on lab/practice: 0 rounds</b></p>")
+    assert "<b>loop capitals</b>" in made._repr_html_()
+    assert "on lab/practice · 0 rounds" in made._repr_html_()
+    assert "<table" not in made._repr_html_()
 
 
 def test_a_round_in_which_nothing_trains_is_kept_and_the_loop_goes_on(session):
@@ -292,8 +327,8 @@ def test_it_shows_a_chart_and_a_table_without_times(session):
         "held out           ▁▁  0.25 -> 0.25",
     ]
     shown = made._repr_html_()
-    assert "<svg" in shown
-    assert "<tr><td>2</td><td>1</td><td>0.250</td><td>100%</td><td></td></tr>" in shown
+    assert "<img" not in shown  # two rounds are figures
+    assert cells_of(shown)[2][:5] == ["2", "1", "0.250", "100%", ""]
     assert all(math.isfinite(second) for second in made.history["seconds"].dropna())
 
 
@@ -426,7 +461,8 @@ def test_options_may_be_a_function_of_the_round(session):
     assert asked == [1, 2, 3]
     assert again.history["learning_rate"].tolist() == [0.001, 0.0005, 0.00025]
     assert "learning_rate: 0.001 in round 1, 0.00025 in round 3" in repr(again)
-    assert "<th>learning_rate</th>" in again._repr_html_()
+    assert cells_of(again._repr_html_())[0][-1] == "learning_rate"
+    assert "Mean reward, by round" in again._repr_html_()
     assert "learning_rate: 0.001 in round 1, 0.00025 in round 3" in repr(loop(session, jobs=0))
     assert asked == [1, 2, 3]
 

@@ -59,7 +59,8 @@ def test_two_checkpoints_are_compared_by_the_rewards_of_the_environment(session)
     session.loop("letters", over=ROWS, jobs=1, **SETTINGS)
     others = [{"letter": letter} for letter in "ae"]
     comparison = session.compare("letters", env=Letters, over=[*others, *others])
-    sides = [session.collection(f"compare.letters.step{name.partition('@')[2]}") for name in comparison_of(comparison)]
+    names = [name.replace("/", ".").replace("@", ".step") for name in (comparison.before, comparison.after)]
+    sides = [session.collection(f"compare.letters.{name}") for name in names]
     assert [each.stored.plan["env"] for each in sides] == ["Letters"] * 2
     assert all(t.reward == sum(t.turn_rewards) for each in sides for t in each.trajectories)
     assert [(pair.prompt, pair.trained, pair.rows) for pair in comparison.pairs] == [
@@ -68,10 +69,6 @@ def test_two_checkpoints_are_compared_by_the_rewards_of_the_environment(session)
     ]
     with pytest.raises(InputError, match="sampled with the environment Letters"):
         session.compare("letters", over=ROWS)
-
-
-def comparison_of(comparison):
-    return comparison.before, comparison.after
 
 
 def test_a_loop_tops_up_with_further_episodes(session):

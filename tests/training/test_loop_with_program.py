@@ -12,9 +12,10 @@ SETTINGS = {"n": 4, "seed": 1, "max_tokens": 6}
 
 
 @pytest.fixture
-def service(start):
-    """One for each test: these train it."""
-    return start()
+def service(service):
+    """The module's, emptied after each test: these train."""
+    yield service
+    service.empty()
 
 
 def length(answer):
@@ -117,7 +118,7 @@ def test_the_collections_of_a_loop_are_compared_by_playing_the_program_again(ses
     session.loop("letters", solve=letters, over=ROWS, jobs=1, **SETTINGS)
     comparison = session.compare("letters", over=[{"letter": letter} for letter in "aixy"])
     assert len(comparison.pairs) == 4
-    assert session.collection("compare.letters.step1").stored.plan["program"] == "letters"
+    assert session.collection("compare.letters.lab.practice.step1").stored.plan["program"] == "letters"
 
 
 def test_a_loop_tops_up_with_rollouts_of_its_program(session):

@@ -17,7 +17,7 @@ GROUPS = 9
 
 def scored(session, lengths=(2, 3), groups=GROUPS):
     """Groups of two answers with so many tokens, of which the first is right."""
-    answers = [[completion("Paris", "a" * n) for n in lengths] for _ in range(groups)]
+    answers = [[completion(f"Paris {n}", "a" * n) for n in lengths] for _ in range(groups)]
     lab_with(session.store, *answers, rewards=[1.0, 0.0] * groups)
     return session
 
@@ -33,19 +33,21 @@ def away(tmp_path):
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        ({}, "3 steps of 3 groups (6 completions, 15 tokens each)"),
-        ({"groups_per_step": 8}, "2 steps of 4 to 5 groups (9 completions, ≈ 22 tokens each)"),
+        ({}, "3 steps of 3 groups (each 6 completions, 15 tokens)"),
+        ({"groups_per_step": 8}, "2 steps of 4 to 5 groups (each 9 completions, ≈ 22 tokens)"),
         ({"groups_per_step": 0}, "1 step of 9 groups (18 completions, 45 tokens)"),
         (
             {"groups_per_step": 5, "epochs": 2},
-            "2 epochs of 2 steps of 4 to 5 groups (9 completions, ≈ 22 tokens each)",
+            "2 epochs of 2 steps of 4 to 5 groups (each 9 completions, ≈ 22 tokens)",
         ),
     ],
 )
 def test_a_service_that_says_how_many_groups_a_step_has_lets_the_report_count_the_steps(session, options, line):
     scored(session)
     assert repr(session.check("capitals", options)).splitlines()[2] == line
-    assert session.train_form("capitals", options).look(options)["rest"][0] == {"text": line, "fix": ""}
+    form = session.train_form("capitals", options)
+    assert line in repr(form)
+    assert line.partition("(")[2].rstrip(")") in form._repr_html_()
     said = []
     session.train("capitals", options, wait=False, say=said.append)
     assert said[1] == line

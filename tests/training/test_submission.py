@@ -16,7 +16,8 @@ from rolloutlab.objective.options import settle
 from rolloutlab.store.lab import Lab
 from rolloutlab.training.models import Start
 from rolloutlab.training.submission import checked_config, gather, prepare
-from rolloutlab.trajectories.collection import Collection, members_of
+from rolloutlab.trajectories.collection import Collection
+from rolloutlab.trajectories.members import members_of
 from tests.labs import lab_with
 
 OUT_OF_RANGE = {

@@ -1,5 +1,6 @@
 """Two checkpoints compared: paired by prompt and seed, with an interval that can be trusted."""
 
+import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,13 +12,13 @@ import numpy as np
 import pytest
 
 from rolloutlab.api.wire.chat import UserMessage
-from rolloutlab.errors import InputError
+from rolloutlab.errors import InputError, NotFoundError
 from rolloutlab.store.lab import Lab
-from rolloutlab.store.models import NewGroup
+from rolloutlab.store.models import NewGroup, Score
 from rolloutlab.trajectories.collection import Collection
-from rolloutlab.trajectories.comparison import Comparison, Pair, component_bounds, pairs_of
+from rolloutlab.trajectories.comparison import Comparison, Pair, Side, compare_sides, component_bounds, pairs_of
 from rolloutlab.trajectories.intervals import interval, student_interval
-from tests.labs import lab_with, without_logprobs
+from tests.labs import completion, lab_with, without_logprobs
 
 BETTER = Pair("0", "Capital of France?", (0.0, 0.5), (1.0, 0.5))
 WORSE = Pair("1", "Capital of Peru?", (1.0, 1.0), (0.5, 0.0))
@@ -259,8 +260,10 @@ CASES: dict[str, tuple[Draw, Draw, float, tuple[float, float] | None]] = {
 }
 
 
-@pytest.mark.parametrize(("prompts", "completions"), [(16, 4), (64, 1)])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    ("case", "prompts", "completions"),
+    [*((case, 16, 4) for case in CASES), *((case, 64, 1) for case in CASES if "better" in case)],
+)
 def test_no_verdict_is_wrong_more_often_than_it_says(case, prompts, completions):
     before, after, mean, bounds = CASES[case]
     random, shape = np.random.default_rng(prompts), (TIMES, prompts, completions)
@@ -360,7 +363,134 @@ def test_it_shows_the_prompts_as_text_and_as_html_without_scripts():
     hostile = Pair("0", "<script>alert(1)</script>", (0.0,), (1.0,))
     shown = compare(hostile, *[SAME] * 9)
     assert "capitals: lab/practice@0 -> lab/practice@3 on 10 prompts" in repr(shown)
-    assert "... and 2 more" in repr(shown)
-    assert "<script>" not in shown._repr_html_()
-    assert "<svg" in shown._repr_html_()
+    assert "... and 9 more prompts: comparison.to_frame()" in repr(shown)
+    assert "<script" not in shown._repr_html_()
+    assert "&lt;script&gt;" in shown._repr_html_()
     assert len(shown.plot().series) == 2
+
+
+def listed(shown: str) -> dict[str, list[str]]:
+    """The groups of both ends, in the order of the text."""
+    ends = {}
+    for block in shown.split("\n\n"):
+        title, *rows = block.splitlines()
+        if title.startswith(("Worst", "Best")):
+            ends[title] = [row.split()[0] for row in rows]
+    return ends
+
+
+def test_both_ends_are_shown_and_no_prompt_that_did_not_change():
+    worse = [Pair(f"w{i}", "x", (0.9,), (0.9 - i / 10,)) for i in range(1, 7)]
+    better = [Pair(f"b{i}", "x", (0.1,), (0.1 + i / 10,)) for i in range(1, 4)]
+    shown = repr(compare(*[SAME] * 9, *better, *worse))
+    assert listed(shown) == {
+        "Worst losses, 4 of 6": ["w6", "w5", "w4", "w3"],
+        "Best gains, 3 of 3": ["b3", "b2", "b1"],
+    }
+    assert "+0.000" not in shown.split("\n\n", 1)[1]
+    assert listed(repr(compare(*[SAME] * 9))) == {}
+    html = compare(*[SAME] * 9, *better, *worse)._repr_html_()
+    assert html.count('<details class="rl-opening"') == 7
+
+
+def test_prompts_are_cut_where_they_are_alike_and_not_where_they_differ():
+    begin = "Answer in one word, please, and think before you do so: what is the capital of"
+    pairs = [Pair(str(i), f"{begin} {name}?", (0.0,), (1.0,)) for i, name in enumerate(("France", "Peru"))]
+    shown = repr(compare(*pairs))
+    assert "… France?" in shown
+    assert "… Peru?" in shown
+    assert begin[:70] in repr(compare(pairs[0]))
+
+
+def answered(lab: Lab, name: str, *groups: list[tuple[str, float]], **arrival: Any) -> Collection:
+    """A collection of answers with rewards, each of which has as many tokens as characters."""
+    prompts = [NewGroup([UserMessage(role="user", content=f"Question {i}?")], {"n": i}) for i in range(len(groups))]
+    made = [[completion(text, text, **arrival) for text, _ in group] for group in groups]
+    rewards = [reward for group in groups for _, reward in group]
+    return Collection(lab, lab_with(lab, *made, name=name, prompts=prompts, rewards=rewards))
+
+
+@pytest.fixture
+def sides(lab):
+    before = answered(lab, "a", [("red cat", 1.0), ("red cat", 1.0), ("dog", 0.5)], [("x", 0.0)] * 3)
+    after = answered(lab, "b", [("blue cat", 0.0), ("blue cat", 0.0), ("dog", 0.5)], [("xyz", 1.0)] * 3)
+    return Side("m@0", before, 6), Side("m@1", after, 0)
+
+
+def compared(sides, **options):
+    return compare_sides("capitals", sides, [(set(), [])] * (len(sides) - 1), None, **options)
+
+
+def test_a_prompt_opens_to_its_completions_paired_by_seed(sides):
+    result = compared(sides)
+    pairs = result.completions("0")
+    assert [(pair.positions, pair.before.text, pair.after.text) for pair in pairs] == [
+        ((0, 1), "red cat", "blue cat"),
+        ((2,), "dog", "dog"),
+    ]
+    assert [(pair.before.reward, pair.after.reward, pair.before.tokens) for pair in pairs] == [(1, 0, 7), (0.5, 0.5, 3)]
+    html = result._repr_html_()
+    assert "<del>red</del> cat" in html
+    assert "<ins>blue</ins> cat" in html
+    assert html.count("2, seeds 0, 1") == 2
+    with pytest.raises(NotFoundError, match="there is no prompt '7'"):
+        result.completions("7")
+
+
+def test_the_rewards_that_were_compared_stay_when_others_are_given(sides, lab):
+    result = compared(sides)
+    lab.rewards.give([Score(t, 9.0) for t in sides[1].collection.trajectories], "function")
+    assert [pair.after.reward for pair in result.completions("0")] == [0.0, 0.5]
+
+
+def test_completions_that_were_deleted_leave_the_rest_of_the_view(sides, lab):
+    result = compared(sides)
+    before = repr(result)
+    lab.lifecycle.delete("a")
+    assert result._repr_html_().count("its completions were deleted") == 2
+    assert repr(result) == before
+
+
+def test_lengths_and_cut_offs_and_components_are_compared_as_well(lab):
+    before = answered(lab, "a", [("abcd", 1.0), ("ab", 1.0)], [("abc", 0.0)] * 2)
+    after = answered(lab, "b", [("abcdef", 1.0), ("ab", 1.0)], [("a", 0.0)] * 2, finish_reason="length")
+    for side, value in ((before, 0.25), (after, 0.75)):
+        lab.rewards.give([Score(t, value, {"right": value}) for t in side.groups[0].trajectories], "function")
+    result = compared([Side("m@0", before), Side("m@1", after)])
+    assert result.describe()["figures"] == {"tokens": [3.0, 2.5], "cut_off": [0.0, 1.0], "right": [0.25, 0.75]}
+    assert "tokens 3 -> 2.5, cut off 0% -> 100%, right 0.25 -> 0.75" in repr(result)
+    assert "0% → 100%" in result._repr_html_()
+
+
+def test_its_description_is_json_and_has_every_prompt(sides):
+    described = json.loads(json.dumps(compared(sides).describe()))
+    assert (described["completions"], described["reused"], described["checkpoints"]) == (12, 6, ["m@0", "m@1"])
+    assert described["counts"] == {"better": 1, "worse": 1, "equal": 0, "rows": 2}
+    assert [(each["group"], each["row"]) for each in described["prompts"]] == [("0", {"n": 0}), ("1", {"n": 1})]
+    assert "12 completions, 6 of them reused" in compared(sides).words()
+
+
+def test_a_completion_counts_where_each_of_several_checkpoints_has_a_reward(lab):
+    each = [
+        collect(lab, "a", [0.0, 1.0], [0.5, 0.5]),
+        collect(lab, "b", [1.0, None], [0.5, 0.5]),
+        collect(lab, "c", [0.5, 0.5], [1.0, None]),
+    ]
+    result = compared([Side(f"m@{i}", side) for i, side in enumerate(each)])
+    assert [[(pair.before, pair.after) for pair in one.pairs] for one in result] == [
+        [((0.0,), (1.0,)), ((0.5,), (0.5,))],
+        [((0.0,), (0.5,)), ((0.5,), (1.0,))],
+    ]
+    html = result._repr_html_()
+    assert html.count('<details class="rl-whole">') == 2
+    assert html.count("<style>") == 2
+    assert len(result.describe()) == len(result) == 2
+
+
+def test_a_small_change_is_shown_by_its_first_digit_and_one_of_rounding_is_none():
+    small = compare(Pair("0", "x", (0.5,), (0.498,)), *[SAME] * 3)
+    assert '<b><span class="rl-lost">\N{MINUS SIGN}0.002</span></b>' in small._repr_html_()
+    rounded = compare(Pair("0", "x", (0.3,), (0.1 + 0.2,)), *[SAME] * 3)
+    assert rounded.difference == 0
+    assert '<span class="rl-dim">0.00</span>' in rounded._repr_html_()
+    assert rounded.describe()["counts"]["equal"] == 4

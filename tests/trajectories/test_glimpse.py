@@ -26,7 +26,7 @@ def test_what_can_be_read_at_once_is_not_glimpsed(lab, collections):
 def test_a_glimpse_is_the_first_page_without_what_depends_on_every_row(lab, collections):
     page = first_page(lab, collections, 8, at_once=2 * ALL - 1)
     whole = RewardsView(lab, collections).page(0, 8)
-    unknown = {"advantage": None, "reason": None, "why": None}
+    unknown = {"advantage": None, "reason": None, "why_not": None, "why": None}
     assert page["rows"] == [{**row, **unknown} for row in whole["rows"]]
     mean, counts = whole["summary"].pop("mean_reward"), ("trajectories", "scored", "groups")
     response = {name: whole["summary"][name] for name in counts}

@@ -112,7 +112,7 @@ def test_only_the_group_that_is_shown_is_read(lab: Lab, groups: Groups, monkeypa
     shown = view(lab)
     shown.state()
     asked(shown, "find", position=2)
-    asked(shown, "give", position=2, seat=0, reward=1)
+    asked(shown, "give", position=2, seats=[0], reward=1)
     asked(shown, "standing", position=2)
     assert read == [0, 2]
 
@@ -157,25 +157,25 @@ def test_advantages_are_those_of_the_frame_of_the_group(lab: Lab, groups: Groups
     assert column(response, "advantage")[:3] == frame["advantage"].tolist()[:3]
     assert column(response, "why") == [None, None, None, ["no reward", "no reward yet"]]
     response = asked(view(lab), "rank", position=0, ranking=[[0, 1, 2]])
-    assert [why[0] for why in column(response, "why")] == ["all equal"] * 3 + ["no reward"]
+    assert [why[0] for why in column(response, "why")] == ["equal rewards"] * 3 + ["no reward"]
 
 
 def test_one_reward_is_given_by_typing_it(lab: Lab, groups: Groups) -> None:
     groups(["Paris", "Lyon"])
-    response = asked(view(lab), "give", position=0, seat=1, reward=-2.5)
+    response = asked(view(lab), "give", position=0, seats=[1], reward=-2.5)
     assert (column(response, "reward"), column(response, "source")) == ([None, -2.5], [None, "hand"])
-    assert asked(view(lab), "give", position=0, seat=1, reward=-2.5)["message"] == "every reward is as it was"
+    assert asked(view(lab), "give", position=0, seats=[1], reward=-2.5)["message"] == "every reward is as it was"
 
 
 def test_a_typed_reward_is_read_as_the_rewards_view_reads_it(lab: Lab, groups: Groups) -> None:
     groups(["Paris", "Lyon"])
     shown, table = view(lab), RewardsView(lab, [lab.find("capitals")])
-    response = asked(shown, "give", position=0, seat=1, reward=" 1e-1 ")
+    response = asked(shown, "give", position=0, seats=[1], reward=" 1e-1 ")
     assert column(response, "reward") == [None, 0.1]
     for typed in ("0x10", "1_0", "much", "0,5", "nan", "1e999", ""):
         with pytest.raises(RewardError) as error:
             table.set("capitals/0/1", typed)
-        assert refused(shown, "give", position=0, seat=1, reward=typed) == (str(error.value), error.value.hint)
+        assert refused(shown, "give", position=0, seats=[1], reward=typed) == (str(error.value), error.value.hint)
     assert rewards(lab) == [None, 0.1]
 
 
@@ -210,10 +210,10 @@ def test_undo_leaves_what_was_given_in_another_group(lab: Lab, groups: Groups) -
         ("text", {"position": 0, "seat": 0, "number": 9, "start": 0}),
         ("text", {"position": 0, "seat": 0, "number": 0, "start": -1}),
         ("tokens", {"position": 0, "seat": True, "start": 0}),
-        ("give", {"position": 0, "seat": 0, "reward": "0x10"}),
-        ("give", {"position": 0, "seat": 0, "reward": ""}),
-        ("give", {"position": 0, "seat": 0, "reward": float("nan")}),
-        ("give", {"position": 5, "seat": 0, "reward": 1}),
+        ("give", {"position": 0, "seats": [0], "reward": "0x10"}),
+        ("give", {"position": 0, "seats": [0], "reward": ""}),
+        ("give", {"position": 0, "seats": [0], "reward": float("nan")}),
+        ("give", {"position": 5, "seats": [0], "reward": 1}),
         ("rank", {"position": 0, "ranking": [[0], [0]]}),
         ("rank", {"position": 0, "ranking": "all"}),
         ("gap", {"position": 0, "seat": 0}),

@@ -5,7 +5,9 @@ import pytest
 from rolloutlab.api.prices import DOLLAR, Tokens
 from rolloutlab.settings import Price
 from rolloutlab.store.models import CollectionSummary
-from rolloutlab.trajectories.tables import catalogue, dollars
+from rolloutlab.store.results import CollectionResult
+from rolloutlab.trajectories.tables import catalogue, dollars, matching_collections
+from rolloutlab.widgets.collection_list import sampled_from
 
 
 def summary(name="capitals", **overrides):
@@ -42,7 +44,7 @@ def test_without_a_price_there_is_no_cost(plan):
 
 
 def test_the_table_says_what_is_there_what_is_missing_and_what_it_took():
-    (row,) = catalogue([summary()], None, {}.get, {}, {}).to_dict("records")
+    (row,) = catalogue([summary()], {}.get, {}, {}).to_dict("records")
     assert row == {
         "groups": 2,
         "trajectories": 7,
@@ -51,12 +53,15 @@ def test_the_table_says_what_is_there_what_is_missing_and_what_it_took():
         "mean_reward": 0.5,
         "prompt_tokens": 2_000_000,
         "completion_tokens": 500_000,
+        "trains": 0,
+        "cut_off": 0,
+        "sampled_from": "big",
         "created (UTC)": "2026-01-31 12:00",
     }
 
 
 def test_the_cost_is_shown_where_any_price_is_known():
-    table = catalogue([summary(), summary("rivers", plan={})], None, {"big": Price(0, 1.0)}.get, {}, {})
+    table = catalogue([summary(), summary("rivers", plan={}, id=2)], {"big": Price(0, 1.0)}.get, {}, {})
     assert table["cost ($)"].iloc[0] == 0.5
     assert table["cost ($)"].isna().tolist() == [False, True]
 
@@ -69,8 +74,20 @@ def test_what_a_budget_counted_without_usage_is_the_cost_and_without_both_it_is_
     assert dollars(summary(prompt_tokens=0, completion_tokens=0, trajectories=0), {"big": Price(1.0, 1.0)}.get, {}) == 0
 
 
+def test_the_view_says_how_many_collections_of_comparisons_it_leaves_out():
+    shown = catalogue([summary()], {}.get, {}, {}, hidden=57)
+    for view in (repr(shown), shown._repr_html_()):
+        assert "57 collections of comparisons are hidden: %collections --all" in view
+
+
 def test_a_pattern_chooses_by_name_or_by_label():
     result = [summary(), summary(bare=False), summary("rivers")]
-    assert list(catalogue(result, "cap*", {}.get, {}, {}).index) == ["capitals", "capitals:1"]
-    assert list(catalogue(result, "*:1", {}.get, {}, {}).index) == ["capitals:1"]
-    assert list(catalogue(result, "x*", {}.get, {}, {}).index) == []
+    assert [each.label for each in matching_collections(result, "cap*")] == ["capitals", "capitals:1"]
+    assert [each.label for each in matching_collections(result, "*:1")] == ["capitals:1"]
+    assert [each.label for each in matching_collections(result, "x*")] == []
+
+
+@pytest.mark.parametrize("model", ["lab/loop", "lab/loop@6"])
+def test_the_checkpoint_that_sampled_is_named_once(model):
+    sampled = CollectionResult(2, 4, 8, 0, None, 0, 0, 0, 0, model, 6)
+    assert sampled_from(summary(), sampled) == "lab/loop@6"

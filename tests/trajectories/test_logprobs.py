@@ -14,9 +14,10 @@ ASK = {"role": "user", "content": "the quick brown fox"}
 
 
 @pytest.fixture
-def service(start):
-    """One for each test: these train, stop or break it."""
-    return start()
+def service(service):
+    """The module's, emptied after each test: these train."""
+    yield service
+    service.empty()
 
 
 @pytest.fixture
@@ -36,7 +37,7 @@ def test_completions_from_elsewhere_are_scored_by_a_function_and_train(session, 
     session.reward("foxes", lambda trajectory, answer, messages, row: len(answer) + len(row["color"]))
     with pytest.raises(NothingTrainsError) as nothing:
         session.train("foxes")
-    assert nothing.value.hint == "%logprobs foxes adds them"
+    assert nothing.value.hint == "%logprobs foxes"
     scored = session.logprobs("foxes")
     job = session.train("foxes", {"learning_rate": 1e-3}, say=lambda line: None)
     assert job.status == "succeeded"

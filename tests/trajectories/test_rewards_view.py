@@ -16,7 +16,8 @@ from rolloutlab.objective.options import Options
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import Arrival, Ref, Score
 from rolloutlab.store.scorings import Failure, NewScoring
-from rolloutlab.trajectories.collection import Collection, members_of
+from rolloutlab.trajectories.collection import Collection
+from rolloutlab.trajectories.members import members_of
 from rolloutlab.trajectories.rewards_view import RewardsView
 
 NAMES = [*(f"capitals/0/{i}" for i in range(4)), "capitals/1/0", "capitals/1/1"]
@@ -73,6 +74,7 @@ def test_a_row_tells_all_about_its_trajectory(view, give):
         "source": "function",
         "advantage": pytest.approx(1.0, abs=0.1),
         "reason": None,
+        "why_not": None,
         "why": None,
         "tokens": 1,
         "finish_reason": "stop",
@@ -336,7 +338,7 @@ def test_two_browsers_that_show_other_rows_are_each_answered_with_theirs(view, g
 def test_a_view_that_is_open_goes_on_when_its_collection_is_sampled_again(view, sample):
     first = ask(view, "page")["rows"][0]["id"]
     sample()
-    assert ask(view, "set", names=[first], reward="1")["message"] == "capitals:1/0/0: - -> 1"
+    assert ask(view, "set", names=[first], reward="1")["message"] == "capitals:1/0/0: - → 1"
     assert ask(view, "page")["title"] == "capitals:1"
 
 
@@ -365,13 +367,79 @@ def test_a_browser_that_edits_is_answered_with_its_page_the_figures_and_what_was
     response = zip(shown["ids"], [-1.0, 1.0, 0.5], strict=True)
     assert [(r["id"], r["reward"]) for r in answer["rows"]] == list(response)
     texts = {"name", "group", "prompt", "completion", "tokens", "finish_reason"}  # which the browser has
-    assert all(row.keys() == rows[0].keys() - texts for row in answer["rows"])
-    assert (answer["message"], answer["rows"][0]["was"]) == ("capitals/0/0: 1 -> -1", 1.0)
+    assert all(row.keys() == (rows[0].keys() - texts) | {"fits"} for row in answer["rows"])
+    assert (answer["message"], answer["rows"][0]["was"]) == ("capitals/0/0: 1 → -1", 1.0)
     assert answer["summary"]["mean_reward"] == pytest.approx(1 / 6)
     assert list(view.to_frame()["reward"])[:3] == [-1.0, 1.0, 0.5]
     assert ask(view, "set", names=NAMES[:2], reward="2", shown=shown)["message"] == "2 rewards set to 2"
     assert ask(view, "set", names=NAMES[:2], reward="2", shown=shown)["message"] == "that is its reward already"
-    assert ask(view, "undo", shown=shown)["message"] == "change 3 is undone: 2 rewards as before"
+    assert ask(view, "undo", shown=shown)["message"] == "change 3 (2 rewards set to 2) is undone: 2 rewards as before"
+
+
+def test_rows_are_sorted_by_the_size_of_their_advantage(view, give):
+    give(0.5, 0.75, -9.0)
+    page = view.page(sort="-|advantage|")["rows"]
+    sizes = [abs(r["advantage"]) for r in page if r["advantage"] is not None]
+    assert sizes == sorted(sizes, reverse=True)
+    assert page[0]["name"] == "capitals/0/2"
+    assert {r["advantage"] for r in page[len(sizes) :]} == {None}
+
+
+@pytest.mark.parametrize(
+    ("filter_", "stays"),
+    [
+        ({"reward": "< 0.5"}, False),
+        ({"reward": "> 0.5"}, True),
+        ({"source": "function"}, False),
+        ({"source": ["hand", "function"]}, True),
+        ({"advantage": "< 0"}, False),
+        ({"advantage": "trains"}, True),
+        ({"component:right": "0..1"}, False),
+        ({"right": "0..1"}, False),
+        ({"completion": "nothing like it"}, True),  # an edit of rewards changes no text
+        ({}, True),
+    ],
+)
+def test_a_browser_is_told_which_rows_no_longer_fit_its_filter(view, give, filter_, stays):
+    give(0.0, 1.0, right=0.0)
+    ids = [r["id"] for r in view.page(size=2)["rows"]]
+    shown = {"ids": ids, "filter": filter_}
+    answer = ask(view, "set", names=[ids[0]], reward="2", shown=shown)
+    assert answer["rows"][0]["fits"] == stays
+
+
+def test_a_browser_is_told_what_an_undo_would_take_back(view, give):
+    assert ask(view, "undoable") == ""
+    give(1.0, 0.5)
+    assert ask(view, "undoable") == "2 rewards by function"
+    view.set(NAMES[:3], 2)
+    assert ask(view, "undoable") == view.state()["undoable"] == "3 rewards set to 2"
+    view.clear(NAMES[0])
+    assert ask(view, "undoable") == "1 reward cleared"
+    view.undo()
+    view.undo()
+    assert ask(view, "undoable") == "2 rewards by function"
+
+
+def test_an_undo_takes_back_nothing_but_what_the_button_names(view, lab, give):
+    give(1.0, 0.5)
+    named = ask(view, "undoable")
+    RewardsView(lab, [lab.find("capitals")]).set(NAMES[0], 0.25)
+    error = ask(view, "undo", named=named)
+    assert error["message"] == "another change is the newest by now: 1 reward set to 0.25"
+    assert view.to_frame()["reward"].iloc[0] == 0.25
+    ask(view, "undo", named="1 reward set to 0.25")
+    assert view.to_frame()["reward"].iloc[0] == 1.0
+
+
+def test_an_undo_of_several_collections_is_told_of_all_that_it_takes_back(lab, sample):
+    sample()
+    sample("rivers", {"Peru": ["Amazon", "Ucayali"]})
+    view = RewardsView(lab, [lab.find("capitals"), lab.find("rivers")])
+    view.set(["capitals/0/0", "rivers/0/0"], 1)
+    assert ask(view, "undoable") == "2 rewards set to 1"
+    lab.rewards.undo(lab.find("rivers"))
+    assert ask(view, "undoable") == "1 reward set to 1"
 
 
 def test_a_browser_is_told_what_was_wrong_with_what_it_asked(view):
@@ -402,8 +470,8 @@ def test_all_that_was_said_and_how_its_reward_came_to_be_is_read_of_one_trajecto
     read = ask(view, "read", name="capitals/0/0")
     assert read["turns"] == [{"role": "user", "text": "Capital of France?"}, {"role": "assistant", "text": "Paris"}]
     assert [re.sub(r"^[\d-]+ [\d:]+ ", "", line) for line in read["history"]] == [
-        "ada, undo of change 1: 1 -> -",
-        "ada, function: - -> 1",
+        "ada, undo of change 1: 1 → -",
+        "ada, function: - → 1",
     ]
 
 
@@ -436,7 +504,7 @@ def test_the_html_reads_without_scripts_and_hostile_text_is_only_text(lab, sampl
     assert "<script" not in html
     assert "&lt;script&gt;alert(1)" in html
     assert not re.search("[\x1b\u202e]", html)
-    assert len(html) < 5000
+    assert len(re.sub("<style>.*?</style>", "", html)) < 6000
     assert len(repr(view)) < 1000
     assert len(json.dumps(view.state())) < 5000
 

@@ -11,11 +11,28 @@ from rolloutlab.objective.advantages import Reason, token_weights
 from rolloutlab.objective.options import Options
 from rolloutlab.objective.preflight import WHY_NOT, preflight
 from rolloutlab.store.models import Group, StoredTrajectory
-from rolloutlab.trajectories.collection import members_of
+from rolloutlab.trajectories.members import members_of
 from rolloutlab.widgets import collection as render
+from rolloutlab.widgets.kit.parts import style
 
 HOSTILE = "<script>alert(\"x\")</script><img src=x onerror='y'>&lt;b&gt;\"'</td></table></details>"
-TAGS = {"p", "b", "div", "details", "summary", "code", "table", "tr", "th", "td"}
+TAGS = {
+    "style",
+    "p",
+    "b",
+    "i",
+    "div",
+    "span",
+    "details",
+    "summary",
+    "code",
+    "table",
+    "thead",
+    "tbody",
+    "tr",
+    "th",
+    "td",
+}
 
 
 def text(name: str, groups: list[Group]) -> str:
@@ -100,7 +117,12 @@ def test_the_text_has_each_group_with_its_completions_rewards_and_advantages():
     ]
 
 
-@pytest.mark.parametrize("show", [text, lambda name, groups: Page(html(name, groups)).text])
+def in_words(name: str, groups: list[Group]) -> str:
+    """The HTML as it is read, with the colon of the text after its name."""
+    return Page(html(name, groups).partition("</style>")[2]).text.replace(name, f"{name}:", 1)
+
+
+@pytest.mark.parametrize("show", [text, in_words])
 def test_the_heading_counts_what_is_there_and_what_is_scored(show):
     assert show("a", [scored(None)]).startswith("a: 1 completion in 1 group, not scored yet")
     assert show("a", [scored(1.0, 0.5), scored(0.0, 0.5, number=1)]).startswith(
@@ -111,18 +133,27 @@ def test_the_heading_counts_what_is_there_and_what_is_scored(show):
 
 def test_the_html_has_the_same_rows_as_the_text():
     page = Page(html("capitals", [scored(1.0, 0.0, None)]))
-    assert page.tags == TAGS
+    assert page.tags <= TAGS
     assert page.open == []
-    for words in ("capitals/0", "Capital of France?", "Answer 0", "+1.00", "Answer 1", "-1.00", "Answer 2"):
+    for words in (
+        "capitals/0",
+        "Capital of France?",
+        "Answer 0",
+        "+1.00",
+        "Answer 1",
+        "\N{MINUS SIGN}1.00",
+        "Answer 2",
+    ):
         assert words in page.text
 
 
 @pytest.mark.parametrize("show", [text, html])
 def test_an_advantage_is_the_one_that_the_trainer_uses(show):
     groups = [scored(0.1, 0.9, 0.4), scored(1.0, 0.0, 0.0, 0.0, number=1, tokens=7)]
-    shown = re.findall(r"[+-]\d\.\d\d", show("a", groups))
+    shown = re.findall(r"[+-]\d\.\d\d", show("a", groups).replace("\N{MINUS SIGN}", "-"))
     shares = token_weights(members_of(groups), Options())
-    assert shown == [f"{share.advantage:+.2f}" for of_group in shares for share in of_group]
+    best_first = [sorted(of_group, key=lambda share: -share.member.reward) for of_group in shares]
+    assert shown == [f"{share.advantage:+.2f}" for of_group in best_first for share in of_group]
 
 
 def test_where_nothing_trains_it_says_why_instead_of_an_advantage():
@@ -130,17 +161,35 @@ def test_where_nothing_trains_it_says_why_instead_of_an_advantage():
     rows = [line for line in text("a", groups).splitlines() if "Answer" in line]
     assert rows == [
         "        1    +1.00  Answer 0",
-        "        0    -1.00  Answer 1",
         "      0.5 the mean  Answer 2",
+        "        0    -1.00  Answer 1",
         "        -           Answer 3",
-        "      0.5 all equal  Answer 0",
-        "      0.5 all equal  Answer 1",
+        "      0.5 equal rewards  Answer 0",
+        "      0.5 equal rewards  Answer 1",
         "        1 no logprobs  Answer 0",
         "        0 no logprobs  Answer 1",
     ]
-    assert re.findall("the mean|all equal|no logprobs", html("a", groups)) == [
-        "the mean", *["all equal"] * 2, *["no logprobs"] * 2,
+    assert re.findall("the mean|equal rewards|no logprobs", html("a", groups)) == [
+        "the mean", *["equal rewards"] * 2, *["no logprobs"] * 2,
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("show", "times"), [(text, "Paris \N{MULTIPLICATION SIGN}2"), (html, "\N{MULTIPLICATION SIGN}2</b> #0 #1")]
+)
+def test_completions_of_which_the_same_is_shown_are_one_row_whoever_scored_them(show, times):
+    given = [
+        ("Paris", 1.0, "function", 2),
+        ("Paris", 1.0, "hand", 2),
+        ("Paris", 1.0, "hand", 0),
+        ("Lyon", 0.0, "hand", 2),
+    ]
+    members = [
+        trajectory(answer, reward, i, tokens, source=source) for i, (answer, reward, source, tokens) in enumerate(given)
+    ]
+    shown = show("a", [group(*members)])
+    assert times in shown
+    assert shown.count("no logprobs") == 1  # of a row of its own
 
 
 @pytest.mark.parametrize("reason", [reason for reason in Reason if reason != Reason.UNSCORED])
@@ -153,11 +202,10 @@ def test_each_reason_has_words_short_enough_for_a_column(reason):
 def test_any_finite_reward_can_be_shown(show, rewards):
     shown = show("a", [scored(*rewards)])
     assert f"{rewards[0]:.3g}" in shown
-    assert "inf" not in shown
-    assert "nan" not in shown
+    assert not re.search(r"\b(inf|nan)\b", shown)
 
 
-@pytest.mark.parametrize(("show", "mark"), [(text, "Par [cut off]"), (html, "<b>cut off at the token limit</b>")])
+@pytest.mark.parametrize(("show", "mark"), [(text, "Par [cut off]"), (html, "<b>cut off by max_tokens</b>")])
 def test_a_completion_that_was_cut_off_is_marked(show, mark):
     message = {"role": "assistant", "content": "Par"}
     cut = Choice.model_validate({"finish_reason": "length", "index": 0, "message": message})
@@ -173,14 +221,14 @@ def test_a_completion_that_was_cut_off_is_marked(show, mark):
         [group(trajectory(), prompt=[{"type": "text", "text": HOSTILE}])],
         [group(trajectory(), name=HOSTILE)],
         [group(trajectory(items=(UserMessage(role="user", content=HOSTILE),)))],
-        [*[group()] * 8, group(name=HOSTILE)],
+        [*[group()] * render.MAX_GROUPS, group(name=HOSTILE)],
     ],
     ids=["completion", "prompt", "part of a prompt", "group", "conversation", "group that is left out"],
 )
 def test_what_anyone_wrote_is_text(groups):
     page = Page(html(HOSTILE, groups))
     assert page.tags <= TAGS | {"br"}
-    assert page.attributes <= {"open", "style", "align"}
+    assert page.attributes <= {"open", "class", "style", "align", "aria-label", "tabindex"}
     assert page.open == []
     assert HOSTILE in page.text
 
@@ -218,9 +266,9 @@ def test_of_many_groups_the_first_are_shown_and_how_to_see_the_rest_is_told(show
     groups = [group(trajectory(), name=f"capitals/{i}") for i in range(11)]
     shown = show("capitals", groups)
     assert "11 completions in 11 groups" in shown
-    assert "capitals/7" in shown
-    assert "... and 3 more groups: %group capitals/8" in shown
-    assert "more group" not in show("capitals", groups[:8])
+    assert "capitals/3" in shown
+    assert "... and 7 more groups: %group capitals/4" in shown
+    assert "more group" not in show("capitals", groups[:4])
 
 
 def test_of_several_groups_the_prompt_is_the_last_thing_that_the_user_said():
@@ -257,7 +305,7 @@ def test_the_html_of_a_group_has_tool_calls_their_results_and_the_tools_that_wer
 
 def test_a_completion_of_a_megabyte_is_cut_in_html_and_says_so():
     shown = html("a", [group(trajectory("x" * 1_000_000))])
-    assert len(shown) < 10_000
+    assert len(shown) < 10_000 + len(style())
     assert "and 996,000 more characters" in shown
 
 
@@ -270,7 +318,7 @@ def test_what_acts_on_a_terminal_or_turns_the_direction_of_text_is_written_out_i
 def test_a_collection_without_groups_is_its_heading():
     heading = "capitals: 0 completions in 0 groups, not scored yet"
     assert text("capitals", []) == heading
-    assert html("capitals", []) == f"<p><b>{heading}</b></p>"
+    assert Page(html("capitals", [])).text.rstrip().endswith(heading.replace(": ", " ", 1))
 
 
 def test_a_group_without_completions_is_its_prompt():

@@ -12,9 +12,11 @@ import pytest
 import rolloutlab
 from rolloutlab.api.wire.chat import UserMessage
 from rolloutlab.session import Session
-from rolloutlab.store.models import NewGroup
+from rolloutlab.store.models import NewGroup, Score
+from rolloutlab.trajectories.comparison import Side, compare_sides
 from rolloutlab.widgets.base import NotebookView
 from rolloutlab.widgets.html import for_notebook
+from rolloutlab.widgets.kit.parts import style
 from tests.labs import lab_with, without_logprobs
 
 HOSTILE = "<script>acted()</script></td></details><img src=x onerror=acted()>& \x1b[31m \u202eabc"
@@ -94,11 +96,36 @@ def test_a_view_reads_without_scripts_and_style_sheets(shown, name):
     html = shown[name]._repr_html_()
     page = Page(html)
     assert page.wrong == []
+    assert html.count("<style>") <= 1
+    html = html.replace(style(), "")
+    page = Page(html)
     assert not page.tags & {"script", "style", "link", "img", "iframe", "object", "embed"}
     assert not {attribute for attribute in page.attributes if attribute.startswith("on")} | page.attributes & {"src"}
     assert not re.search("[\x00-\x08\x0b-\x1f\u202a-\u202e\u2066-\u2069]", html)
     if name in ("collection", "group", "rewards"):
         assert "<script>acted()</script></td></details><img src=x onerror=acted()>& ␛[31m ⟨202e⟩abc" in page.text
+
+
+@pytest.mark.parametrize("sides", [2, 3])
+def test_a_comparison_reads_without_scripts_and_opens_to_what_was_written(session, sides):
+    prompts = [NewGroup([UserMessage(role="user", content=f"{HOSTILE} {i}")], {"a": HOSTILE}) for i in range(2)]
+    compared = []
+    for side in range(sides):
+        answers = [[f"{HOSTILE} and {side} more"], ["all the same"]]
+        options = {"name": f"hostile.{side}", "prompts": prompts, "rewards": [side / 2, 0.5], "make": without_logprobs}
+        made = lab_with(session.store, *answers, **options, model=HOSTILE)
+        scores = [Score(t, side / 2, {HOSTILE: side / 2}) for t in session.store.groups(made)[0].trajectories]
+        session.store.rewards.give(scores, "function")
+        compared.append(Side(f"{HOSTILE}@{side}", session.collection(made.name)))
+    shown = compare_sides(HOSTILE, compared, [(set(), [HOSTILE])] * (sides - 1), None)
+    html = shown._repr_html_()
+    page = Page(html)
+    assert page.wrong == []
+    assert not page.tags & {"script", "link", "img", "iframe", "object", "embed"}
+    assert not {attribute for attribute in page.attributes if attribute.startswith("on")} | page.attributes & {"src"}
+    assert not re.search("[\x00-\x08\x0b-\x1f\u202a-\u202e\u2066-\u2069]", html + repr(shown))
+    assert page.text.count(" and 1 more") == 1
+    assert page.text.count(" and 0 more") == sides - 1
 
 
 def test_no_html_of_ours_is_read_by_mathjax() -> None:

@@ -65,7 +65,7 @@ def test_what_is_no_text_is_named() -> None:
 
 def test_an_unusual_end_is_flagged_in_words() -> None:
     cut = choice("a", "a").model_copy(update={"finish_reason": "length"})
-    assert conversation(trajectory(cut), ConversationTexts())["flag"] == "cut off at the token limit"
+    assert conversation(trajectory(cut), ConversationTexts())["flag"] == "cut off by max_tokens"
     assert conversation(trajectory(choice("a", "a")), ConversationTexts())["flag"] is None
     assert conversation(trajectory(), ConversationTexts())["finish"] == "nothing was sampled"
 

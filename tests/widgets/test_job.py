@@ -8,10 +8,34 @@ import pytest
 from rolloutlab.api.job_state import job_progress, status
 from rolloutlab.api.wire.training import ENDINGS, Event
 from rolloutlab.widgets.job import head, html, text
+from rolloutlab.widgets.kit.parts import Hint
+from rolloutlab.widgets.kit.tree import tree
+from rolloutlab.widgets.overview import Figures, Overview
 
 HOSTILE = "<script>alert(\"x\")</script><img src=x onerror='y'>&\"'"
 ESCAPED = "&lt;script&gt;alert(&quot;x&quot;)&lt;/script&gt;&lt;img src=x onerror=&#x27;y&#x27;&gt;&amp;&quot;&#x27;"
 MODEL = "lab/practice"
+NEXT = {"bad": "failed", "info": "left out", "warn": "warning"}
+
+
+def words(nodes: list[Any]) -> str:
+    """The text of nodes for a browser."""
+    return "".join(node if isinstance(node, str) else words(node[2]) for node in nodes)
+
+
+def in_words(shown: str) -> str:
+    """The text of some HTML, without its style sheet."""
+    return words(tree(shown.partition("</style>")[2]))
+
+
+def notes(shown: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """Kind, text and cell of each hint of a head; those that are folded too."""
+    hints = [node for node in shown["hints"] if "rl-hint" in node[1]["class"]]
+    hints += [node for folded in shown["hints"] if folded[0] == "details" for node in folded[2][1:]]
+    kinds = [NEXT[hint[1]["class"].rpartition("-")[2]] for hint in hints]
+    cells = [words([part for part in hint[2] if part[0] == "code"]) for hint in hints]
+    texts = [words([part for part in hint[2] if part[0] == "span"]) for hint in hints]
+    return list(zip(kinds, texts, cells, strict=True))
 
 
 def event(kind: str, **data: Any) -> Event:
@@ -46,7 +70,8 @@ WHOLE = [started(), PREFLIGHT, gradient_step(), gradient_step(loss=1.5, ratio_ma
 def test_a_job_looks_live_as_far_as_its_events_have_been_read(read, response, heading):
     assert status(WHOLE[:read]) == response
     assert text(MODEL, WHOLE[:read]).splitlines()[0] == heading
-    assert html(MODEL, WHOLE[:read]).startswith(f"<p><b>{heading.replace('>', '&gt;')}</b></p>")
+    for part in re.split(", | -> ", heading.removeprefix("job on lab/practice: ")):
+        assert part in in_words(html(MODEL, WHOLE[:read]))
 
 
 def test_a_whole_job_is_told_with_what_did_not_train_and_the_means_of_its_steps():
@@ -60,10 +85,9 @@ def test_a_whole_job_is_told_with_what_did_not_train_and_the_means_of_its_steps(
 
 
 def test_the_html_says_what_the_text_says():
-    message = html(MODEL, WHOLE)
-    for words in ("1 did not train: no reward yet", "top_p 0.9"):
-        assert f"<p>{words}</p>" in message
-    assert "<tr><th>reward</th><th>loss</th><th>ratio_max</th></tr><tr><td>1</td><td>1</td><td>3</td></tr>" in message
+    shown = in_words(html(MODEL, WHOLE))
+    for note in ("1 did not train: no reward yet", "top_p 0.9", "Reward 1", "largest ratio1.53"):
+        assert note in shown
 
 
 def test_what_was_read_in_pieces_looks_as_what_was_read_at_once():
@@ -111,7 +135,8 @@ def test_every_ending_has_its_status(end, response):
 @pytest.mark.parametrize("show", [text, html])
 def test_a_job_that_failed_says_why(show):
     shown = show(MODEL, [started(), event("training_failed", error_message="the disk is full")])
-    assert "failed, 0 of 2 gradient steps" in shown
+    assert "0 of 2 gradient steps" in shown
+    assert "failed" in shown
     assert "the disk is full" in shown
 
 
@@ -157,12 +182,13 @@ def test_one_step_is_one_step():
 def test_what_the_service_says_is_text(model, events):
     shown = html(model, events)
     assert ESCAPED in shown
-    assert set(re.findall(r"<(\w+)", shown)) <= {"p", "b", "table", "tr", "th", "td"}
+    tags = {"style", "div", "b", "span", "i", "small", "code", "details", "summary"}
+    assert set(re.findall(r"<(\w+)", shown)) <= tags
 
 
 def test_without_events_a_job_is_queued():
     assert (status([]), text(MODEL, [])) == ("queued", "job on lab/practice: queued")
-    assert html(MODEL, []) == "<p><b>job on lab/practice: queued</b></p>"
+    assert in_words(html(MODEL, [])) == "lab/practice  queued"
 
 
 @pytest.mark.parametrize("show", [text, html])
@@ -173,38 +199,65 @@ def test_neither_addresses_nor_times_nor_ids_are_shown(show):
 
 
 def test_html_tells_the_course_in_words_where_a_page_shows_no_pictures():
-    shown = re.sub("<[^>]+>", " ", re.sub("<svg.*", "", html(MODEL, WHOLE)))
-    assert re.search(r"loss +▁█ +0.5 -&gt; 1.5 +-mean.weight", shown)
-    assert "curve" not in html(MODEL, WHOLE[:3])
+    assert re.search("loss0.51.5\N{MINUS SIGN}mean.weight", in_words(html(MODEL, WHOLE)))
+    assert "every curve" not in html(MODEL, WHOLE[:2])
 
 
 def test_html_has_the_course_as_a_picture_that_needs_no_script():
-    assert "<svg" in html(MODEL, WHOLE)
-    assert "<svg" not in html(MODEL, WHOLE[:3])
+    assert '<figure class="rl-chart">' not in html(MODEL, WHOLE), "two steps are figures"
     long = [started(5000), *(gradient_step(loss=float(i)) for i in range(5000))]
-    assert html(MODEL, long).count("<circle") <= 2 * 120
+    shown = html(MODEL, long)
+    assert shown.count('<figure class="rl-chart">') == 2, "loss and largest ratio; the reward is the same in all steps"
+    assert len(shown) < 60_000
+
+
+def test_figures_of_two_steps_say_which_step_each_is_of():
+    steps = [gradient_step(entropy=2.74, kl=0.0), gradient_step(entropy=2.84, kl=0.0067)]
+    band = words(head(MODEL, [started(), *steps])["band"])
+    assert "Entropy 2.84 nats at step 2, 2.74 at step 1" in band
+    assert "KL to the sampler 0.0067 nats at step 2, 0 at step 1" in band
+    assert "at step" not in words(head(MODEL, [started(), *steps[:1]])["band"])
+
+
+def test_the_headline_of_a_distance_is_the_median_and_says_so():
+    steps = [gradient_step(kl=kl, entropy=kl) for kl in (0.1, 0.7, 0.2)]
+    shown = in_words(html(MODEL, [started(3), *steps]))
+    assert "median 0.2" in shown
+    assert shown.count("median") == 1  # the entropy is that of the last step
 
 
 def test_the_head_says_why_what_did_not_train_and_what_to_type_about_it():
     response = head(MODEL, WHOLE, ["capitals"])
-    assert [(note["kind"], note["fix"]) for note in response["notes"]] == [
+    assert [(kind, cell) for kind, _, cell in notes(response)] == [
+        ("warning", ""),
         ("left out", "%%train capitals --dry-run"),
         ("left out", "%%reward capitals"),
-        ("warning", ""),
     ]
     assert (response["done"], response["rows"], response["made"], response["ended"]) == (2, 2, "lab/practice@1", True)
-    assert ("mean reward", "1.000") in response["facts"]
+    assert "Reward 1" in words(response["band"])
+
+
+def test_the_head_names_where_it_starts_what_it_trains_on_and_what_was_trained_on_before():
+    begun = [event("training_started", step=12, num_sequences=2)]
+    overview = Overview(Figures(4, 4, 1, {}), trained_on="choices:3")
+    response = head(MODEL, begun, ["stuck2:13"], trained_on=overview)
+    assert (response["about"], response["before"]) == ("from @12 · stuck2:13", "choices:3")
+    shown = html(MODEL, begun, {}, ["stuck2:13"], trained_on=overview)
+    assert "from @12 · stuck2:13" in shown
+    assert "trained last on choices:3</span>" in shown
+    assert head(MODEL, begun, ["choices"], trained_on=overview)["before"] == ""  # an earlier generation of the same
 
 
 def test_what_needs_nothing_to_be_typed_is_told_so():
-    (note,) = head(MODEL, [event("preflight", reasons={"mean_reward": 3})])["notes"]
-    assert note["text"].endswith("so the advantage is 0: this is expected")
-    assert note["fix"] == ""
+    ((_, text_, cell),) = notes(head(MODEL, [event("preflight", reasons={"mean_reward": 3})]))
+    assert text_.endswith("so the advantage is 0: this is expected")
+    assert cell == ""
 
 
 def test_a_reason_of_a_newer_service_is_told_as_it_is():
-    (note,) = head(MODEL, [event("preflight", reasons={"too_dull": 3})])["notes"]
-    assert note["text"] == "3 did not train: too_dull"
+    assert notes(head(MODEL, [event("preflight", reasons={"too_dull": 3})])) == [
+        ("left out", "3 did not train: too_dull", "")
+    ]
 
 
 def test_when_it_has_ended_the_head_says_what_to_type_next():
@@ -213,17 +266,17 @@ def test_when_it_has_ended_the_head_says_what_to_type_next():
     assert head(MODEL, made, ["capitals", "letters"])["next"] == []
     response = head(MODEL, made, ["capitals", "letters"], "%compare capitals")
     assert response["next"] == ["%compare capitals --before 4 --after 5"]
-    assert response["facts"] == [("learning rate", "0.002")]
+    assert words(response["band"]).strip().endswith("Steps 0 of 2 learning rate 0.002")
     failed = [begun, event("training_failed", error_message="the disk is full")]
     response = head(MODEL, failed, ["capitals", "letters"])
     assert response["next"] == ["%%train capitals letters"]
-    assert response["notes"] == [{"kind": "failed", "text": "the disk is full", "fix": "%service log"}]
+    assert notes(response) == [("failed", "the disk is full", "%service log")]
     assert head(MODEL, [begun])["next"] == []
 
 
 def test_what_a_service_says_cannot_act_in_a_browser():
     failed = event("training_failed", error_message="\x1b[31m\u202eoh")
-    assert head(MODEL, [failed])["notes"][0]["text"] == "␛[31m⟨202e⟩oh"
+    assert notes(head(MODEL, [failed]))[0][1] == "␛[31m⟨202e⟩oh"
 
 
 SFT_PREFLIGHT = event(
@@ -235,17 +288,19 @@ LEARNED = [started(), SFT_PREFLIGHT, gradient_step(loss=2.0, kl_base=0.0), gradi
 def test_a_fine_tuning_job_speaks_of_conversations_and_of_cross_entropy():
     options = {"sft": True, "learning_rate": [2e-3, 1e-3]}
     shown = head(MODEL, LEARNED, ["capitals"], "%compare capitals", options)
-    assert ("conversations that train", "3 of 4") in shown["facts"]
-    assert ("learning rates", "0.001 to 0.002") in shown["facts"]
-    assert not any("trajector" in name or "group" in name for name, _ in shown["facts"])
-    assert "cross-entropy" in html(MODEL, LEARNED, options)
-    assert "-mean(weight" not in html(MODEL, LEARNED, options)
+    assert "conversations that train 3 of 4" in words(shown["band"])
+    assert "Fine-tuning loss 1.5 nats at step 2, 2 at step 1" in words(shown["band"])
+    assert "Gain 0.2 nats" in words(shown["band"])
+    assert "learning rate 0.001 to 0.002" in words(shown["band"])
+    assert not re.search("trajector|[gG]roup", words(shown["band"]))
+    assert "Cross-entropy" in html(MODEL, LEARNED, options)
+    assert "\N{MINUS SIGN}mean(weight" not in html(MODEL, LEARNED, options)
     assert "kl_base 0.1" in text(MODEL, LEARNED, options)
 
 
 def test_what_a_file_lacks_is_not_to_be_looked_for_in_a_collection():
-    (note,) = head(MODEL, LEARNED, (), "", {"sft": True, "files": ["facts.jsonl"]})["notes"]
-    assert note == {"kind": "left out", "text": "1 did not train: no answer of an assistant to learn", "fix": ""}
+    (note,) = notes(head(MODEL, LEARNED, (), "", {"sft": True, "files": ["facts.jsonl"]}))
+    assert note == ("left out", "1 did not train: no answer of an assistant to learn", "")
 
 
 @pytest.mark.parametrize(
@@ -316,14 +371,28 @@ def divided(**data: Any) -> list[Event]:
 
 
 def test_a_job_tells_how_it_is_divided_into_steps():
-    line = "2 steps of 8 groups (64 completions, ≈ 96k tokens each)"
+    line = "2 steps of 8 groups (each 64 completions, ≈ 96k tokens)"
     assert text(MODEL, divided()).splitlines()[1] == f"  {line}"
-    assert f"<p>{line}</p>" in html(MODEL, divided())
-    assert ("divided into", line) in head(MODEL, divided())["facts"]
+    assert line in in_words(html(MODEL, divided()))
+    assert line in words(head(MODEL, divided())["band"])
     repeated = text(MODEL, divided(), {"epochs": 2}).splitlines()[1]
-    assert repeated == "  2 epochs of 1 step of 16 groups (128 completions, ≈ 192k tokens each)"
+    assert repeated == "  2 epochs of 1 step of 16 groups (each 128 completions, ≈ 192k tokens)"
 
 
 @pytest.mark.parametrize("data", [{"advantage_scale": None}, {"trainable_groups": 0}])
 def test_steps_of_another_kind_are_not_told_as_steps_of_groups(data):
     assert "groups (" not in text(MODEL, divided(**data))
+
+
+def test_what_was_wrong_with_the_answers_is_said_first_and_advice_in_words_is_no_cell():
+    whole = Figures(8, 8, 2, {"trains": 2}, mean=0.5, cut_off=6)
+    answers = Overview(
+        whole, hints=[Hint("4 of 4 failures were cut off by max_tokens=4.", "", "%%chat a --max-tokens 8")]
+    )
+    events = [started(), event("preflight", reasons={}, warnings=["it is stale -> sample it with a larger -n, or not"])]
+    shown = head(MODEL, events, ["a"], trained_on=answers)
+    assert notes(shown) == [
+        ("warning", "4 of 4 failures were cut off by max_tokens=4.", "%%chat a --max-tokens 8"),
+        ("warning", "it is stale → sample it with a larger -n, or not", ""),
+    ]
+    assert "Cut off 75% 6 of 8 answers" in words(shown["band"])

@@ -38,14 +38,14 @@ def test_there_is_a_curve_for_what_there_are_numbers_of():
 
 def test_a_reward_that_is_the_whole_jobs_is_no_curve():
     assert titles({"reward": 0.5}, {"reward": 0.5}) == []
-    assert titles({"reward": 0.5}, {"reward": 0.6}) == ["reward"]
+    assert titles({"reward": 0.5}, {"reward": 0.6}) == ["reward by step"]
 
 
 @pytest.mark.parametrize(
     ("title", "name", "healthy", "odd"),
     [
-        ("distance (kl)", "kl", [0.01, 0.2], [0.06, 0.2]),
-        ("old/new correlation", "old_new_correlation", [0.999, 0.7], [0.6, 0.9]),
+        ("KL to the sampler", "kl", [0.01, 0.2], [0.06, 0.2]),
+        ("agreement", "old_new_correlation", [0.999, 0.7], [0.6, 0.9]),
     ],
 )
 def test_what_is_odd_about_a_curve_is_told_and_what_is_healthy_is_not(title, name, healthy, odd):
@@ -78,7 +78,7 @@ def test_every_old_batch_is_told_by_distance_and_correlation_while_its_mean_rati
     assert all(response["kl"] > 0.05 for response in old)
     assert sum(abs(response["ratio_mean"] - 1) <= 0.02 for response in old) >= 5
     for response in old:
-        assert {"distance (kl)", "old/new correlation"} <= oddities(numbers_of(steps(response))).keys()
+        assert {"KL to the sampler", "agreement"} <= oddities(numbers_of(steps(response))).keys()
     assert [oddities(numbers_of(steps(first_step(random, 1e-3)))) for _ in range(50)] == [{}] * 50
 
 
@@ -95,7 +95,7 @@ def test_the_caption_of_the_mean_ratio_is_true_of_older_completions_at_each_leve
         sampled_T = [random.choice(16, p=np.exp(row)) for row in old_TV]
         ratios += importance_ratios((new_TV - old_TV)[np.arange(64), sampled_T].tolist(), level)
     (caption,) = (c.healthy for c in curves_of({"importance_sampling_level": level}) if c.names == ("ratio_mean",))
-    assert (np.mean(ratios) > 0.96) == ("near 1 for old completions too" in caption)
+    assert (np.mean(ratios) > 0.96) == ("Near 1 for any two policies" in caption)
     assert (np.mean(ratios) < 0.94) == ("the further below 1" in caption)
 
 
@@ -123,9 +123,9 @@ def test_the_distance_to_checkpoint_0_has_a_curve_in_every_job():
 
 
 def test_captions_of_fine_tuning_say_nothing_of_rewards_ratios_or_a_policy_that_sampled():
-    for word in ("near 0", "advantage", "reward", "group", "ratio is", "policy"):
+    for word in ("Near 0", "advantage", "reward", "group", "ratio is", "policy"):
         assert word not in captions(SFT)
-    assert "cross-entropy" in captions(SFT)
+    assert "Cross-entropy" in captions(SFT)
 
 
 def test_a_low_entropy_is_not_odd_in_fine_tuning_where_it_is_what_was_asked_for():
@@ -158,9 +158,9 @@ def test_only_the_loss_of_ppo_is_called_near_0_and_is_so():
     plain = [fresh_loss(random, Options()) for _ in range(40)]
     ppo = [fresh_loss(random, Options(ppo=True, epsilon=0.2, epsilon_high=0.2)) for _ in range(40)]
     assert max(ppo) < 1e-6 < 1e-3 < np.median(plain)
-    assert "near 0" in caption("loss", {"ppo": True})
-    assert "near 0" not in caption("loss", {})
-    assert "near 0" not in caption("loss", {"custom_loss": "0" * 64, "ppo": True})
+    assert "Near 0" in caption("loss", {"ppo": True})
+    assert "Near 0" not in caption("loss", {})
+    assert "Near 0" not in caption("loss", {"custom_loss": "0" * 64, "ppo": True})
 
 
 @pytest.mark.parametrize("tokens", [1, 10, 100, 1000])

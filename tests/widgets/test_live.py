@@ -20,10 +20,10 @@ class Shell:
     """The part of a notebook's shell that tells when a cell has ended."""
 
     def __init__(self) -> None:
-        self.events = EventManager(self, {"post_execute": lambda: None})
+        self.events = EventManager(self, {"post_run_cell": lambda result: None})
 
     def end_cell(self) -> None:
-        self.events.trigger("post_execute")
+        self.events.trigger("post_run_cell", None)
 
 
 @pytest.fixture

@@ -26,6 +26,7 @@ def place(monkeypatch) -> Place:
         return result
 
     monkeypatch.setattr(progress, "_DELAY", 0)
+    monkeypatch.setattr(progress, "_VIEW_DELAY", 0)
     monkeypatch.setattr(progress, "in_notebook", lambda: True)
     monkeypatch.setattr("IPython.display.display", display)
     return result
@@ -50,7 +51,15 @@ def test_a_view_keeps_itself_up_to_date_and_is_gone_at_the_end(place):
     with Progress("training", view="a view") as shown:
         shown.update(1, 3)
         shown.update(2, 3)
-    assert place.shown == ["'a view'", {}]
+    assert place.shown == [{}, "'a view'", {}]
+
+
+def test_until_a_view_is_shown_there_is_a_line(place, monkeypatch):
+    monkeypatch.setattr(progress, "_VIEW_DELAY", 60)
+    with Progress("training", view="a view") as shown:
+        shown.update(1, 3)
+        shown.leave()
+    assert place.shown == [{}, "training: 1 of 3  ", {}]  # the result of the cell is the view
 
 
 @pytest.mark.parametrize("reason", [lambda shown: shown.leave(), lambda shown: shown.keep("the job goes on")])
@@ -58,7 +67,7 @@ def test_a_view_stays_where_it_is_still_of_use(place, reason):
     with Progress("training", view="a view") as shown:
         shown.update(1, 3)
         reason(shown)
-    assert place.shown == ["'a view'"]
+    assert place.shown == [{}, "'a view'"]
 
 
 def test_what_is_over_at_once_is_not_shown(place, monkeypatch):
@@ -66,6 +75,16 @@ def test_what_is_over_at_once_is_not_shown(place, monkeypatch):
     with Progress("training") as shown:
         shown.update(1, 3)
     assert place.shown == []
+
+
+def test_what_begins_is_shown_before_it_where_it_ends_late(place, monkeypatch):
+    monkeypatch.setattr(progress, "_DELAY", 0.3)
+    monkeypatch.setattr(progress.time, "monotonic", lambda: 0.0)
+    with Progress("training") as shown:
+        shown.begin("reading 20 trajectories", 0.02)
+        assert place.shown == []
+        shown.begin("reading 20,000 trajectories", 20.0)
+        assert place.shown[-1] == "training: reading 20,000 trajectories"
 
 
 def test_what_is_waited_for_is_shown_at_once(place, monkeypatch):
@@ -76,6 +95,15 @@ def test_what_is_waited_for_is_shown_at_once(place, monkeypatch):
         note("loading the policy")
     line = "rolloutlab: starting the embedded service"
     assert place.shown == [{}, line, "rolloutlab: loading the policy", {}]
+
+
+def test_a_line_is_taken_away_and_another_one_shown(place):
+    with Progress("sign-in") as shown:
+        shown.begin("asking")
+        shown.clear()
+        shown.clear()
+        shown.begin("asking")
+    assert place.shown == [{}, "sign-in: asking", {}, "sign-in: asking", {}]
 
 
 def test_a_line_of_a_terminal_is_no_longer_than_that(monkeypatch, capsys):

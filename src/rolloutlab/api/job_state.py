@@ -16,6 +16,10 @@ STATUS = {
 }
 
 
+ENDED = frozenset({"succeeded", "failed", "cancelled"})
+"""Statuses of a job that has ended."""
+
+
 def since_restart(events: Sequence[Event]) -> Sequence[Event]:
     """The events from the last restart on, as a restarted job repeats its steps."""
     restarts = [i for i, event in enumerate(events) if event.type == "restarted"]

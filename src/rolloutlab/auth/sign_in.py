@@ -2,7 +2,7 @@
 
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from rolloutlab.api.http.client import HttpClient
@@ -36,11 +36,20 @@ def sign_in_options(
 
 
 def sign_in(
-    http: HttpClient, session: OAuthSession, broker: Broker, options: SignInOptions, *, keep: bool | None
+    http: HttpClient,
+    session: OAuthSession,
+    broker: Broker,
+    options: SignInOptions,
+    *,
+    keep: bool | None,
+    tick: Callable[[], None] | None = None,
 ) -> SignInStatus:
-    """Sign in through the person's browser; this thread shows the prompt while it waits. Raises as `Session.login`."""
+    """Sign in through the person's browser; this thread shows the prompt while it waits. Raises as `Session.login`.
+
+    tick: is called again and again meanwhile; by default the broker's, which shows the prompt.
+    """
     try:
-        status = http.run(session.sign_in(options, keep=keep, prompt=broker), broker.tick)
+        status = http.run(session.sign_in(options, keep=keep, prompt=broker), tick or broker.tick)
     finally:
         broker.tick()  # shows the outcome
     assert status, "a sign-in without a status raises"

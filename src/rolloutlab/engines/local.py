@@ -81,12 +81,12 @@ class LocalEngine:
         self.base = base_of(policy)
         self._policy = policy
         self._least_seconds = least_seconds
-        self._initial = State(read_adapter(policy.lora_copy()), {})
+        self._model = policy.training_copy()
+        self._initial = State(read_adapter(self._model), {})
         self._adapters: OrderedDict[Path, Adapter] = OrderedDict()
         self._lock = Lock()
         self._threads = Threads()
         self._inference = LocalInference(policy, self.base, self._threads)
-        self._model = policy.training_copy()
         end_helpers()  # of loading
 
     def status(self) -> Mapping[str, str]:

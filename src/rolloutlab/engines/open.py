@@ -58,7 +58,7 @@ def _sampled(engine: Engine, url: str, policy: str) -> Engine:
 def quiet_transformers() -> None:
     """Keep notes of `transformers` to its developers, and its progress bars, out of a program's output."""
     warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")  # between it and peft
-    transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    transformers.utils.logging.disable_progress_bar()
 
 
 def _open_elsewhere(policy: str, settings: ModelSettings, least_seconds: float | None) -> Engine:

@@ -1,5 +1,6 @@
 """IPython magics: each parses a cell, calls `Session` once and returns the result."""
 
+from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 from rolloutlab.magics import completion
@@ -68,4 +69,4 @@ def registered(shell: "InteractiveShell") -> list[LabMagics]:
 
 
 def _is_ours(method: Any) -> bool:
-    return isinstance(getattr(method, "__self__", None), LabMagics)
+    return isinstance(method, MethodType) and isinstance(method.__self__, LabMagics)  # asking a lazy one loads it

@@ -172,6 +172,10 @@ class LabMagics(Magics):
             raise InputError(f"{option} keeps the settings of the collection and cannot take {what}", hint=hint)
 
 
+_ALIKE = 0.75
+"""How alike a mistyped option and the one meant are: `--sort` is neither `--history` nor `--best`."""
+
+
 def _closest(message: str, parser: ArgumentParser) -> str | None:
     """The option or choice closest to the one that a parser's error names."""
     wrong = re.search(r"invalid choice: '(.*?)'|unrecognized arguments: (--?[\w-]+)", message)
@@ -179,7 +183,7 @@ def _closest(message: str, parser: ArgumentParser) -> str | None:
         return None
     choices = [str(choice) for action in parser._actions for choice in action.choices or ()]
     options = [option for action in parser._actions for option in action.option_strings]
-    close = difflib.get_close_matches(wrong[1] or wrong[2], choices if wrong[1] else options, n=1)
+    close = difflib.get_close_matches(wrong[1] or wrong[2], choices if wrong[1] else options, n=1, cutoff=_ALIKE)
     return close[0] if close else None
 
 

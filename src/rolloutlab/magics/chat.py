@@ -61,7 +61,8 @@ class ChatMagics(LabMagics):
 
         The cell is the conversation: a line that begins with `system:`, `user:` or `assistant:` begins a message, and
         {{x}} is a column of the row or a notebook variable. An empty `assistant:` is a place where the policy answers
-        before the conversation goes on. For example:
+        before the conversation goes on. An empty cell samples the prompts of NAME again, with the settings that it had
+        where none are given. For example:
 
             %%chat capitals -n 8 --over questions
             system: Answer with one word.
@@ -69,6 +70,8 @@ class ChatMagics(LabMagics):
 
             %%chat capitals --continue
             user: And its largest river?
+
+            %%chat capitals --max-tokens 64
 
             %%chat capitals --resume
 

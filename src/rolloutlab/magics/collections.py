@@ -28,6 +28,7 @@ class CollectionMagics(LabMagics):
     @argument("--delete", metavar="NAME", help="hide all generations of a collection, or one (NAME:2)")
     @argument("--restore", metavar="NAME", help="bring back what was deleted last under this name")
     @argument("--rename", nargs=2, metavar=("OLD", "NEW"), help="give a collection another name")
+    @argument("--all", action="store_true", help="with those that comparisons sampled")
     @line_magic
     def collections(self, options: Namespace) -> "pd.DataFrame":
         """List the collections of the lab, newest first; delete, restore or rename one."""
@@ -37,14 +38,16 @@ class CollectionMagics(LabMagics):
             self.session.restore(options.restore)
         if options.rename:
             self.session.rename(*options.rename)
-        return self.session.collections(options.pattern)
+        return self.session.collections(options.pattern, all=options.all)
 
     @magic(binds="the group")
-    @argument("name", values="groups", help="a group, such as capitals/0")
+    @argument("name", values="groups", help="a group, such as capitals/0; capitals: its groups, the most spread first")
     @argument("--rank", type=ranking, metavar="2,0=3,1", help="give rewards by rank: best first, = where some are tied")
     @line_magic
     def group(self, options: Namespace) -> "Collection":
         """Show one group: its prompt, and all its completions with reward and advantage."""
         if options.rank:
             return self.session.rank(options.name, options.rank)
+        if "/" not in options.name:
+            return self.session.collection(options.name)
         return self.session.group(options.name)

@@ -18,6 +18,8 @@ from rolloutlab.objective.option_docs import OPTIONS
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
+_COMPARE = "compare"
+"""What is typed to be offered the collections of comparisons."""
 _MAX_COMPLETIONS = 500  # a lab may hold more groups than a shell can show
 
 _LINE = re.compile(r"(?:^|=)\s*(?P<name>%%?\w+)\s(?P<rest>.*)", re.DOTALL)
@@ -100,6 +102,7 @@ VALUES: Mapping[str, Callable[[LabMagics], Iterable[str]]] = {
     **dict.fromkeys(("model", "judge"), _policies),
     "restore": lambda magics: magics.session.store.lifecycle.deleted() if _has_lab(magics) else (),
     "models": lambda magics: [name for name in _policies(magics) if "@" not in name],
+    "checkpoints": lambda magics: [name for name in _policies(magics) if "@" in name],
     "before": _steps,
     "after": lambda magics: ["latest", *_steps(magics)],
     "over": lambda magics: _variables(magics, lambda value: isinstance(value, list | tuple) or _is_frame(value)),
@@ -116,7 +119,10 @@ def _present(kind: str, magics: LabMagics, begun: str) -> Iterable[str]:
     """The values of a kind; of environments those of the notebook, and of the adapter whose prefix is begun."""
     if kind == "env":
         return [*_variables(magics, _is_environment), *adapted_names(begun)]
-    return VALUES[kind](magics) if kind in VALUES else ()
+    values = VALUES[kind](magics) if kind in VALUES else ()
+    from rolloutlab.store.models import is_hidden  # and pydantic, which a first cell does not wait for
+
+    return values if begun.startswith(_COMPARE) else (value for value in values if not is_hidden(value))
 
 
 class Matcher:

@@ -55,6 +55,7 @@ class SearchMagics(LabMagics):
         action="store_true",
         help="let the key go unencrypted to an http:// address inside your own network, until the kernel ends",
     )
+    @argument("--all", action="store_true", help="what comparisons sampled as well")
     @argument("--status", action="store_true", help="how much is indexed")
     @argument("--reindex", action="store_true", help="make the index anew")
     @line_cell_magic
@@ -86,7 +87,7 @@ class SearchMagics(LabMagics):
             status = self.session.index_status()
         if options.reindex or options.status or (options.embed_with and not (query or given or body)):
             return status
-        given |= self.given(options, "into")
+        given |= self.given(options, "into") | ({"all": True} if options.all else {})
         return self.session.search(body or query, **given)
 
     @staticmethod

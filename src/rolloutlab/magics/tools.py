@@ -13,7 +13,7 @@ from rolloutlab.sanitize import escape_to_one_line
 if TYPE_CHECKING:
     from rolloutlab.sampling.mcp.tools import AddedTools, ContextTools, ToolAnswer
 
-_ADD = "%tools add https://tools.example/mcp as docs"
+_ADD = "%tools add embedded as memory"
 _CALL = '%tools call docs.find {"query": "paris"}'
 
 

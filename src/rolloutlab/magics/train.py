@@ -111,13 +111,16 @@ class JobMagics(LabMagics):
     """Look at submitted jobs."""
 
     @magic(binds="the table")
+    @argument("-n", type=int, default=20, metavar="N", help="show the N newest (default: 20)")
     @line_magic
-    def jobs(self, _options: Namespace) -> "pd.DataFrame":
-        """List every job that this lab submitted, newest first, with its status and the step it made."""
-        return self.session.jobs()
+    def jobs(self, options: Namespace) -> "pd.DataFrame":
+        """List the jobs that this lab submitted, newest first: what each made, and rewards before and after it."""
+        return self.session.jobs(options.n)
 
     @magic(binds="the job")
-    @argument("job_id", nargs="?", metavar="id", help="the job's id, or the beginning of it; without it, the newest")
+    @argument(
+        "job_id", nargs="?", metavar="id", help="its id or the beginning of it, or MODEL@STEP; default: the newest"
+    )
     @argument("--wait", action="store_true", help="follow it until it has ended")
     @argument("--cancel", action="store_true", help="end it, also within a gradient step; it then makes no checkpoint")
     @line_magic

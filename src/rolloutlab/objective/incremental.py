@@ -52,6 +52,22 @@ class IncrementalAdvantages:
         """The token weights of a group."""
         return advantages.scaled_weights(self._groups[index], self._scale, self._range)
 
+    def why_not(self, index: int) -> Reason | None:
+        """Why nothing of a group trains; None where something does. Without members it is unscored."""
+        group = self._groups[index]
+        if self._trains and group.trains:
+            return None
+        if not group.members_G:
+            return Reason.UNSCORED
+        if index in self._equal_by_group:
+            return advantages.equal_reason(self._range_g[index].low, len(group.members_G), self._range)
+        return group.reasons_G[0] or Reason.BALANCED_AWAY
+
+    def spread(self, index: int) -> float:
+        """The highest less the lowest reward of a group; 0 without members."""
+        low, high = self._range_g[index]
+        return high - low if self._groups[index].members_G else 0.0
+
     @property
     def _scale(self) -> Scale | None:
         return self._job._own_scale

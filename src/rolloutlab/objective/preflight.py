@@ -24,12 +24,12 @@ WHY = {
     Reason.NO_TURN_ADVANTAGE: "no turn has more or less reward to go than the same turn of others in the group",
     Reason.BALANCED_AWAY: "advantage_balance takes the whole advantage away",
     Reason.NO_ANSWER: "no answer of an assistant to learn",
-    Reason.TRUNCATED: "the last answer was cut off at the token limit, and mask_truncated is on",
+    Reason.TRUNCATED: "the last answer was cut off by max_tokens, and mask_truncated is on",
 }
 WHY_NOT = {
-    Reason.EQUAL_REWARDS: "all equal",
-    Reason.ALL_FAILED: "all failed",
-    Reason.ALL_PASSED: "all passed",
+    Reason.EQUAL_REWARDS: "equal rewards",
+    Reason.ALL_FAILED: "all fail",
+    Reason.ALL_PASSED: "all pass",
     Reason.MEAN_REWARD: "the mean",
     Reason.NO_LOGPROBS: "no logprobs",
     Reason.TOO_LONG: "too long",
@@ -52,12 +52,12 @@ _FIX = {
     Reason.ALL_FAILED: "sample {collection} with a larger -n, or over easier rows",
     Reason.ALL_PASSED: "sample {collection} over harder rows, or %%reward {collection} with a finer score",
     Reason.MEAN_REWARD: "nothing: this is expected",
-    Reason.NO_LOGPROBS: "%logprobs {collection} adds them",
+    Reason.NO_LOGPROBS: "%logprobs {collection}",
     Reason.TOO_LONG: "sample {collection} with a smaller --max-tokens or a shorter prompt",
-    Reason.UNREADABLE: "%group {collection} shows it",
+    Reason.UNREADABLE: "%group {collection}",
     Reason.NO_TURN_ADVANTAGE: "sample {collection} with a larger -n, or credit: trajectory",
     Reason.BALANCED_AWAY: "advantage_balance: 0",
-    Reason.NO_ANSWER: "%group {collection} shows it",
+    Reason.NO_ANSWER: "%group {collection}",
     Reason.TRUNCATED: "sample {collection} with a larger --max-tokens, or mask_truncated: false",
 }
 
@@ -68,7 +68,7 @@ _TOP_UP = {
 """Instead of these, where further completions can be sampled for such groups alone."""
 _ENDS = {
     "greedy": ("sampled at temperature 0", "sample {collection} with --temperature 1"),
-    "length": ("cut off at the token limit", "sample {collection} with a larger --max-tokens"),
+    "length": ("cut off by max_tokens", "sample {collection} with a larger --max-tokens"),
     "max_turns": ("ended after max_turns answers", "sample {collection} with a larger --max-turns"),
     "timeout": ("ended by a time-out", "sample {collection} with a larger --env-timeout"),
 }
@@ -88,6 +88,23 @@ class TurnCount(NamedTuple):
         name = "additional histories train" if self.turn is None else f"turn {self.turn} trains"
         tokens = count(self.trainable_tokens, "token")
         return f"{name} in {self.trainable_trajectories:,} of {self.trajectories:,} ({tokens})"
+
+
+class Report(NamedTuple):
+    """A report for a person, line by line; ` -> ` parts what to type.
+
+    facts: what trains, first all of it. left_out: a line for each reason why some does not. warnings: about the data.
+    steps: in which steps, if that is known.
+    """
+
+    facts: Sequence[str]
+    left_out: Sequence[str] = ()
+    warnings: Sequence[str] = ()
+    steps: str = ""
+
+    def lines(self) -> list[str]:
+        first, *rest = self.facts
+        return [first, *([self.steps] if self.steps else []), *rest, *self.left_out, *self.warnings]
 
 
 class Seat(NamedTuple):
@@ -135,6 +152,15 @@ class Preflight:
     def trainable_groups(self) -> int:
         return sum(any(share.reason is None for share in group) for group in self.shares)
 
+    def standings(self) -> dict[str, int]:
+        """How many groups train, under `trains`, and how many do not, under why in a word or two."""
+        numbers: Counter[str] = Counter()
+        for group in self.shares:
+            reasons = [share.reason for share in group]
+            why = next((WHY_NOT.get(reason, "") for reason in reasons if reason), "not scored yet")
+            numbers["trains" if None in reasons else why] += 1
+        return dict(numbers)
+
     @property
     def trainable_trajectories(self) -> int:
         return sum(share.reason is None for share in self.all_shares())
@@ -167,14 +193,18 @@ class Preflight:
                 names.setdefault(share.member.unreadable, []).append(share.member.name)
         return names
 
-    def words(
+    def words(self, collection: str = "NAME") -> list[str]:
+        """The report for a person, line by line."""
+        return self.outcome(collection).lines()
+
+    def outcome(
         self,
         collection: str = "NAME",
         *,
         trains: bool = True,
         ends: Mapping[str, str] = MappingProxyType({}),
         top_ups: Mapping[str, str] = MappingProxyType({}),
-    ) -> list[str]:
+    ) -> Report:
         """The report for a person: one line for what trains, one per reason for the rest, then the warnings.
 
         trains: whether the service does; one that does not gives no logprobs for conversations either. ends: how
@@ -182,14 +212,15 @@ class Preflight:
         further completions for groups with nothing to learn, or nothing.
         """
         groups = f"{self.trainable_groups:,} of {count(len(self.shares), 'group')}"
-        lines = [
+        facts = [
             f"{self.trainable_trajectories:,} of {count(self.trajectories, 'trajectory')} will train: "
             f"{count(self.trainable_tokens, 'token')} in {groups}"
         ]
         if turns := self.turns():
-            lines.append(_some([str(turn) for turn in turns], limit=_TURNS))
+            facts.append(_some([str(turn) for turn in turns], limit=_TURNS))
         if not trains:
-            lines.insert(0, _UNTRAINED)
+            facts.insert(0, _UNTRAINED)
+        left_out = []
         for reason, names in self.skipped.items():
             labels = dict.fromkeys(name.rsplit("/", 2)[0] for name in names)
             cells = [top_ups.get(label, "") for label in labels]
@@ -200,8 +231,8 @@ class Preflight:
                 collection=next((label for label in labels if label in top_ups), collection), top_up=" and ".join(cells)
             )
             why = WHY[reason] + ended + (f", {_some(list(self.unreadable()))}" if reason is Reason.UNREADABLE else "")
-            lines.append(f"{len(names):,} left out: {why} ({_some(names)}) -> {fix}")
-        return [*lines, *self.warnings]
+            left_out.append(f"{len(names):,} left out: {why} ({_some(names)}) -> {fix}")
+        return Report(facts, left_out, self.warnings)
 
 
 def _most_ended(reason: Reason, ends: Sequence[str]) -> tuple[str, str]:

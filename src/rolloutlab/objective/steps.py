@@ -20,16 +20,16 @@ def plan_steps(groups: int, groups_per_step: int) -> list[int]:
 
 
 def step_words(groups: int, steps: int, completions: int, tokens: int, epochs: int = 1) -> str:
-    """`2 steps of 8 groups (64 completions, ≈ 96k tokens each)`, `2 epochs of 2 steps of 4 to 5 groups (…)`.
+    """`2 steps of 8 groups (each 64 completions, ≈ 96k tokens)`, `2 epochs of 2 steps of 4 to 5 groups (…)`.
 
     All numbers are of one epoch of the whole job, and of what trains.
     """
     least, larger = divmod(groups, steps)
     of = f"{least:,} to {least + 1:,} groups" if larger else count(least, "group")
     repeated = f"{count(epochs, 'epoch')} of " if epochs > 1 else ""
-    each = " each" if steps * epochs > 1 else ""
+    each = "each " if steps * epochs > 1 else ""
     parts = f"{_share(completions, steps, 'completion')}, {_share(tokens, steps, 'token')}"
-    return f"{repeated}{count(steps, 'step')} of {of} ({parts}{each})"
+    return f"{repeated}{count(steps, 'step')} of {of} ({each}{parts})"
 
 
 def short(n: int) -> str:

@@ -25,7 +25,7 @@ _KEPT_ROWS = 0.75
 """The share of the rows with room that are in use at least; nor does the limit count the others."""
 
 
-class AttentionLayer(DynamicLayer):  # type: ignore[no-untyped-call]
+class AttentionLayer(DynamicLayer):  # type: ignore[misc]
     """Keys and values (B, heads, T, size) of all positions, with room for more of them and for rows that left.
 
     transformers' own layer copies everything at each step, and again for each row that joins or leaves. Where answers

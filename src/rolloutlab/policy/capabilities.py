@@ -54,7 +54,7 @@ def _succeeds(check: Callable[[], bool]) -> bool:
 
 def _head_is_last(base: PreTrainedModel) -> bool:
     """Whether the head's input is the last hidden states, and its output (replaced by large values) the logits."""
-    head: nn.Module | None = base.get_output_embeddings()  # type: ignore[no-untyped-call]
+    head: nn.Module | None = base.get_output_embeddings()
     if type(head) is not nn.Linear:
         return False
     ids_BL = torch.arange(8, device=base.device)[None] % head.out_features

@@ -91,7 +91,8 @@ class Policy:
 
     @property
     def device(self) -> torch.device:
-        return self.base.device
+        device: torch.device = self.base.device
+        return device
 
     def lora_copy(self) -> PeftModel:
         """A copy with a new LoRA adapter, seeded by the base's name; the base's tensors are shared."""
@@ -237,7 +238,7 @@ def describe(name: str, settings: ModelSettings | None = None) -> tuple[Base, in
         tokenizer = AutoTokenizer.from_pretrained(source)
         config = AutoConfig.from_pretrained(source)
         with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
+            model = AutoModelForCausalLM.from_config(config)
         with suppress(OSError):  # most have such a file
             model.generation_config = GenerationConfig.from_pretrained(source)
     lora = _lora(_parameters(model) < _SMALL, model, settings)

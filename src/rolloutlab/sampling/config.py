@@ -40,7 +40,8 @@ class SamplingConfig(BaseModel):
     rollouts. code: digests of the parts of the environment or program, by which rewards are compared; one digest in
     labs of earlier versions. state: parts of these and of rewards that a loop has seen change while it ran. fixed:
     settings that replace the program's own. sessions: the name of the program whose sessions it holds. topped_up: by
-    group, how many trajectories it is to have in the place of n, where it had nothing to learn.
+    group, how many trajectories it is to have in the place of n, where it had nothing to learn. checkpoint: of a
+    comparison, what no other checkpoint has, so that a later one finds its samples.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -70,6 +71,7 @@ class SamplingConfig(BaseModel):
     fixed: dict[str, float | int] = {}
     sessions: str | None = None
     topped_up: dict[int, int] = {}
+    checkpoint: str | None = None
 
     def request(
         self, messages: Sequence[Message], n: int, seed: int, further: Sequence[FunctionTool] = ()

@@ -171,11 +171,13 @@ def sampled_again(
     tools: Tools,
     prompt: Prompt | None = None,
     source: Source | None = None,
+    settings: Mapping[str, Any] = MappingProxyType({}),
 ) -> SamplingRun:
     """A collection called `name` with the prompts and seeds of another one, from another model.
 
     over: other rows for the same template. n: trajectories per prompt, where they are to be others than before. prompt:
     makes the prompts of other rows, where the collection's prompts were made by a function. source: of environments.
+    settings: that are to be others than before.
 
     Raises:
         NotFoundError: no such collection. InputError: it was not sampled from prompts here; and as `sampled`.
@@ -191,8 +193,11 @@ def sampled_again(
     tools.check(label, _tools_of(summary, old))
     check_environment(label, plan.env, source)
     notes = list(tools.notes)
+    code = {**(describe_parts(source, "env") if source else {})}
+    for tool, function in tools.functions.items():
+        code |= describe_parts(function, f"tool {tool}")
     changed: dict[str, Any] = {"model": model, "step": None, "tools": tools.schemas, "topped_up": {}}
-    changed |= {} if n is None else {"n": n}
+    changed |= {"code": code or None, **({} if n is None else {"n": n}), **settings}
     if over is None:
         groups = [NewGroup(g.prompt, g.row, g.script) for g in old]
     else:

@@ -46,6 +46,7 @@ class Tools:
         self.notes = tuple(notes)
         self._adapters: dict[str, TypeAdapter[Any]] = {}
         self._elsewhere: dict[str, ContextTool] = {}
+        self.functions: dict[str, Callable[..., Any]] = {}
         self.schemas: list[FunctionTool] = []
         for tool in tools or ():
             name = name_of(tool)
@@ -57,6 +58,7 @@ class Tools:
                 self._elsewhere[name] = tool
                 self.schemas.append(_schema(name, tool.description, tool.schema))
             else:
+                self.functions[name] = tool
                 self._adapters[name], schema = _described(tool)
                 self.schemas.append(schema)
 

@@ -25,8 +25,10 @@ from rolloutlab.search.engine.records import discard
 from rolloutlab.search.query import METADATA, SCORE, Search, resolved, texts_of
 from rolloutlab.search.rank import EMBEDDING, Knn, terms_of
 from rolloutlab.search.result import Answer, odd_conditions
+from rolloutlab.search.where import Among, Where, conditions_of
 from rolloutlab.store.changes import Changes, Cursor
 from rolloutlab.store.lab import Lab
+from rolloutlab.store.models import is_hidden
 
 Progress = Callable[[str, int, int], None]
 """Called with the action, the number done and the total."""
@@ -130,8 +132,11 @@ class Index:
                 return [f"the index is being brought up to date: {self.records.count:,} trajectories are in so far"]
         return []
 
-    def search(self, search: Search, progress: Progress = lambda *_: None) -> Answer:
+    def search(self, search: Search, progress: Progress = lambda *_: None, *, everything: bool = False) -> Answer:
         """Execute a search on the index.
+
+        What comparisons have sampled is left out, with a note, unless a condition names such a collection.
+        everything: search it too.
 
         Raises:
             InputError: a query is none for this index, or its model is another than that of the vectors.
@@ -141,13 +146,19 @@ class Index:
             search = replace(search, where=in_text(search.where))
         with self._background.stopped():
             notes = self._query_notes(search, progress)
-        executed = resolved(search, self._embedder)
+        shown = executed = resolved(search, self._embedder)
+        hidden = {} if everything or _names_hidden(search.where) else self._lab.hidden()
+        if hidden:
+            others = Among("collection", tuple(hidden), negated=True)
+            executed = replace(shown, where=others if shown.where is None else shown.where & others)
+            what = f"{count(sum(hidden.values()), 'trajectory')} of comparisons left out"
+            notes.append(f"{what} -> --all, or --where \"collection == '{next(iter(hidden))}'\"")
         results = execute(replace(executed, select=search.select.beside(SCORE, METADATA)), self.records)
         if not results.hits:
             notes += odd_conditions(search, self.records.fields())
         if left_out := len(self.records.left_out()):
             notes.append(f"{_unread(left_out)} -> %search --status")
-        return Answer(results, executed, search if self._embedder else executed, tuple(notes))
+        return Answer(results, executed, search if self._embedder else shown, tuple(notes))
 
     def documents(self, names: Sequence[str]) -> dict[str, str]:
         """The conversations of some records as text; missing ones are absent."""
@@ -387,6 +398,16 @@ class Index:
             progress(action, done, len(ids))
             yield batch
             done += len(batch)
+
+
+def _names_hidden(where: Where | None) -> bool:
+    """Whether a condition has the name of what comparisons have sampled."""
+    values = (
+        value
+        for each in conditions_of(where)
+        for value in (getattr(each, "values", None) or [getattr(each, "value", "")])
+    )
+    return any(isinstance(value, str) and is_hidden(value) for value in values)
 
 
 def _unread(number: int) -> str:

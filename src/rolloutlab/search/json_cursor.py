@@ -19,6 +19,9 @@ LARGEST = sys.float_info.max
 SINGLE = 3.4028234663852886e38
 """The largest float32: ranks are computed in float32."""
 
+_MANY = {"reward": "PART", "row": "COLUMN"}
+"""What a kind of fields of which a lab has many is called, where that is not their name."""
+
 
 @dataclass(frozen=True)
 class JsonCursor:
@@ -142,9 +145,15 @@ def name_problem(name: str, besides: Collection[str], known: Collection[str] | N
     if known is not None and name not in known:
         if f"#{name}" in besides:
             return f"no record has a field {name!r}", f"#{name}"
-        near = nearest(name, known) or ", ".join(sorted(known)[:12]) or "no record has fields yet"
+        near = nearest(name, known) or ", ".join(_by_kind(known)) or "no record has fields yet"
         return f"no record has a field {name!r}", near
     return None
+
+
+def _by_kind(fields: Iterable[str]) -> list[str]:
+    """The names of fields, of those such as `row.x` one for all."""
+    named = (field.partition(".") for field in sorted(fields))
+    return list(dict.fromkeys(f"{kind}.{_MANY.get(kind, 'NAME')}" if dot else kind for kind, dot, _ in named))
 
 
 def too_deep() -> InputError:

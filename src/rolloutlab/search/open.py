@@ -82,17 +82,25 @@ class SearchPlaces:
             self.chroma.use(made)
 
     def search(
-        self, progress: Progress, query: str | Mapping[str, Any] | Search | None, *pieces: Any
+        self,
+        progress: Progress,
+        query: str | Mapping[str, Any] | Search | None,
+        *pieces: Any,
+        everything: bool = False,
     ) -> "tuple[Index | ChromaCollection, Answer, list[str]]":
         """The backend, updated before the search, its result, and notes on both.
 
-        query, pieces: as for `build_search`. Raises as `Session.search`.
+        query, pieces: as for `build_search`. everything: as of `Index.search`. Raises as `Session.search`.
         """
         from rolloutlab.search.build import build_search
 
         place = self.chroma or self.index
         notes = place.refresh(progress)
-        answer = place.search(build_search(query, place.fields(), *pieces), progress)
+        search = build_search(query, place.fields(), *pieces)
+        if self.chroma:
+            answer = self.chroma.search(search, progress)
+        else:
+            answer = self.index.search(search, progress, everything=everything)
         return place, answer, [*notes, *answer.notes]
 
     def close(self) -> None:

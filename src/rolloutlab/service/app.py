@@ -53,16 +53,22 @@ def make_app(
     urls: dict[str, Any] = {"openapi_url": "/openapi.json" if local else None, "docs_url": None, "redoc_url": None}
     app = FastAPI(title="rolloutlab", version="1.0.0", lifespan=mcp.lifespan, **urls)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False)
-    app.router.routes += [*authority.routes(), mcp.route()]
     app.add_exception_handler(OAuthError, error_response)
     bearer = [Depends(_bearer(authority.api_guard(token)))]
     completer = Completer(registry, engine, ledger)
-    app.include_router(chat.router(registry, completer), dependencies=bearer, responses=CHAT)
-    routers = [chat.usage_router(ledger), logprobs.router(registry, engine)]
-    routers += [models.router(registry, jobs), models.lost_router(registry), training_jobs.router(jobs)]
-    routers += [fine_tuning.router(engine.base, jobs), _engine_router(engine)]
-    for router in routers:
-        app.include_router(router, dependencies=bearer, responses=TRAINING)
+    common: dict[str, Any] = {"dependencies": bearer, "responses": TRAINING}
+    routers = [
+        chat.router(registry, completer, dependencies=bearer, responses=CHAT),
+        chat.usage_router(ledger, **common),
+        logprobs.router(registry, engine, **common),
+        models.router(registry, jobs, **common),
+        models.lost_router(registry, **common),
+        training_jobs.router(jobs, **common),
+        fine_tuning.router(engine.base, jobs, **common),
+        _engine_router(engine, **common),
+    ]
+    routes = [route for router in routers for route in router.routes]  # include_router would build each a second time
+    app.router.routes += [*authority.routes(), mcp.route(), *routes]
 
     @app.get("/v1/health", tags=["health"], responses={400: CHAT[400]})
     async def health(nonce: Annotated[str | None, Query(pattern=_NONCE)] = None) -> dict[str, str]:
@@ -75,9 +81,9 @@ def make_app(
     return app
 
 
-def _engine_router(engine: Engine) -> APIRouter:
+def _engine_router(engine: Engine, **common: Any) -> APIRouter:
     """GET /v1/preview/engine: what computes, and what it does not honour."""
-    routes = APIRouter(prefix="/v1/preview", tags=["engine"])
+    routes = APIRouter(prefix="/v1/preview", tags=["engine"], **common)
     notes = engine.base.notes()
 
     @routes.get("/engine")

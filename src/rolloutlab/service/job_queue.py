@@ -12,6 +12,7 @@ from pathlib import Path
 from sqlite3 import Connection
 from typing import TypeVar
 
+from rolloutlab.api.wire.base import moment
 from rolloutlab.api.wire.fine_tuning import CreateSFTTrainingJob, SFTTrainingConfig
 from rolloutlab.api.wire.training import Event, ExperimentalTrainingConfig, TrainingJob
 from rolloutlab.engines.engine import Engine
@@ -346,7 +347,9 @@ class Jobs:
                 values = model_id, step, json.dumps(outcome.metrics), now()
                 connection.execute("INSERT INTO checkpoints VALUES (?, ?, ?, ?)", values)
                 connection.execute("UPDATE models SET last_step = ? WHERE id = ?", (step, model_id))
-                _add_event(connection, job_id, "checkpoint_saved", {"step": step})
+                [started] = connection.execute("SELECT started_at FROM jobs WHERE id = ?", (job_id,)).fetchone()
+                seconds = round((moment(now()) - moment(started)).total_seconds(), 3)
+                _add_event(connection, job_id, "checkpoint_saved", {"step": step, "seconds": seconds})
             _add_event(connection, job_id, outcome.kind, outcome.data)
         self._notify()
         if not updated:  # its model was deleted while it ran

@@ -69,9 +69,12 @@ class ListenAddress:
             hint = self._command(socket.gethostname())
             raise InputError(f"{self.host} is not a host of this machine: {error}", hint=hint) from error
         try:
-            return socket.create_server((address, port), family=family)
+            listener = socket.create_server((address, port), family=family)
         except (OSError, OverflowError) as error:
             raise InputError(f"port {port} cannot be used: {error}", hint=self._command(self.host)) from error
+        # connections inherit it; an answer of two writes would wait 40 ms for the acknowledgement of the first
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return listener
 
     def _command(self, host: str) -> str:
         """The command that serves at a host, with these files."""

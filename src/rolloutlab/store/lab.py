@@ -28,6 +28,7 @@ from rolloutlab.store.migrations import MIGRATIONS
 from rolloutlab.store.models import CollectionSummary, Group, NewGroup, StoredCollection, dumped, now, parts_of
 from rolloutlab.store.prompts import prompt_key
 from rolloutlab.store.recent import RecentValues
+from rolloutlab.store.results import CollectionResults
 from rolloutlab.store.rewards import Rewards
 from rolloutlab.store.scorings import Scorings
 from rolloutlab.store.spending import Spending
@@ -77,6 +78,16 @@ _OUTLINE = """
     ON t.group_id = column1 AND t.position = column2 AND t.items = column3
 """
 """Only for rows that were written: a trajectory finished earlier has other items."""
+_COPY_PROMPT = "UPDATE groups SET prompt = (SELECT prompt FROM groups WHERE id = ?2) WHERE id = ?1"
+"""Of programs it is what their trajectories have in common."""
+_COPY_SAMPLES = """
+    INSERT INTO trajectories
+        (group_id, position, items, pending, extra, model, step, sampling, created_at, reward, components, source)
+    SELECT ?1, position, items, pending, extra, model, step, sampling, created_at,
+        iif(source = 'environment', reward, NULL), iif(source = 'environment', components, '{}'),
+        iif(source = 'environment', source, NULL)
+    FROM trajectories WHERE group_id = ?2
+"""
 _AT_ONCE = 64
 """Trajectories in one statement."""
 _SPEND = """
@@ -100,6 +111,7 @@ class Lab:
         self.rewards = Rewards(self._database)
         self.scorings = Scorings(self._database, self.rewards)
         self.outlines = TrajectorySummaries(self._database)
+        self.results = CollectionResults(self._database)
         self.jobs = SubmittedJobs(self._database)
         self.lifecycle = CollectionLifecycle(self._database)
         self.feed = ChangeFeed(self._database)
@@ -167,6 +179,15 @@ class Lab:
         """Every generation of every collection, newest first."""
         return [CollectionSummary(**self._fields(row)) for row in self._database.read(_ALL)]
 
+    def hidden(self) -> dict[str, int]:
+        """The collections that lists and searches leave out (`models.is_hidden`), with their trajectories by name."""
+        sql = """
+            SELECT c.name, count(*) AS trajectories FROM collections c JOIN groups g ON g.collection_id = c.id
+            JOIN trajectories t ON t.group_id = g.id AND t.pending = 0
+            WHERE c.name GLOB ? AND c.deleted_at IS NULL GROUP BY c.name
+        """
+        return {row["name"]: row["trajectories"] for row in self._database.read(sql, f"{models.COMPARED}*")}
+
     def sizes(self) -> dict[str, int]:
         """Number of groups by label, newest first; fast on large labs."""
         rows = self._database.read(
@@ -185,6 +206,11 @@ class Lab:
         """
         (row,) = self._database.read(f"{_COUNTED} WHERE c.id = ? GROUP BY c.id", self.find(label).id)
         return CollectionSummary(**self._fields(row))
+
+    def generations(self, name: str) -> list[StoredCollection]:
+        """Every generation of one name, newest first, without counts."""
+        sql = f"SELECT {_NAMED} FROM collections c WHERE c.name = ? AND c.deleted_at IS NULL ORDER BY c.generation DESC"
+        return [self._stored(row) for row in self._database.read(sql, name)]
 
     def find(self, label: str) -> StoredCollection:
         """As `collection`, without counts: fast."""
@@ -272,8 +298,7 @@ class Lab:
         """Put groups without trajectories into an empty collection."""
 
         def add(connection: Connection, position: int, new: NewGroup) -> Group:
-            script = f"[{','.join(map(dumped, new.script))}]"
-            values = (collection.id, position, dumped(new.prompt), json.dumps(new.row, allow_nan=False), script)
+            values = (collection.id, position, *texts_of(new))
             sql = "INSERT INTO groups (collection_id, position, prompt, row, script) VALUES (?, ?, ?, ?, ?)"
             cursor = connection.execute(sql, values)
             name = f"{collection.label}/{position}"
@@ -281,6 +306,29 @@ class Lab:
             return Group(row_id, name, tuple(new.prompt), dict(new.row), (), tuple(map(tuple, new.script)))
 
         return self._database.change(lambda connection: [add(connection, *each) for each in enumerate(groups)])
+
+    def group_texts(self, collection: StoredCollection) -> list[tuple[int, tuple[str, str, str]]]:
+        """The id of each group, with its prompt, row and script as they are stored; without trajectories, so fast."""
+        rows = self._database.read(_GROUPS, collection.id, 0, _LAST, _LAST)
+        return [(row["id"], (row["prompt"], row["row"], row["script"])) for row in rows]
+
+    def copy_groups(
+        self, name: str, plan: Mapping[str, Any], groups: Sequence[NewGroup], samples: Mapping[int, int]
+    ) -> CollectionSummary:
+        """A new generation of these groups, some with what was sampled for equal ones. samples: ids of those, by place.
+
+        Rewards are copied where an environment or a program gave them.
+        """
+
+        def copy(connection: Connection) -> CollectionSummary:
+            opened = self.open_collection(name, plan)
+            made = self.add_groups(opened, groups)
+            pairs = [(made[place].id, group_id) for place, group_id in samples.items()]
+            connection.executemany(_COPY_PROMPT, pairs)
+            connection.executemany(_COPY_SAMPLES, pairs)
+            return self.collection(f"{name}:{opened.generation}")
+
+        return self._database.change(copy)
 
     def fit_prompt(self, group: Group, beginning: Sequence[Message]) -> Group:
         """The group with the longest prompt that its trajectories and one with this beginning share."""
@@ -380,6 +428,12 @@ class Lab:
         names = [row["name"] for row in rows]
         close = get_close_matches(label, names, n=1)
         return close[0] if close else "%collections lists them" if names else f"%%chat {label}"
+
+
+def texts_of(new: NewGroup) -> tuple[str, str, str]:
+    """Prompt, row and script of a group as they are stored."""
+    script = f"[{','.join(map(dumped, new.script))}]"
+    return dumped(new.prompt), json.dumps(new.row, allow_nan=False), script
 
 
 def _prompt_key(row: Row) -> str:

@@ -272,6 +272,20 @@ class Recorded:
         )
 
 
+COMPARED = "compare."
+"""How names of collections begin that comparisons sample."""
+
+
+def is_hidden(name: str) -> bool:
+    """Whether lists and searches leave a collection out unless it is asked for: a comparison sampled it."""
+    return name.startswith(COMPARED)
+
+
+def is_asked_for(name: str, pattern: str | None) -> bool:
+    """Whether a list of what fits a pattern has a collection: a hidden one where the pattern begins as its name."""
+    return not is_hidden(name) or is_hidden(pattern or "")
+
+
 @dataclass(frozen=True)
 class StoredCollection:
     """One generation of a collection. plan: how it is sampled. Token counts include judging.
@@ -327,6 +341,16 @@ class Edit:
     change: int
     note: str | None = None
     undoes: int | None = None
+
+
+class Undoable(NamedTuple):
+    """A change of rewards that is not undone. low, high: of those that it gave; cleared: how many it took away."""
+
+    source: str
+    rewards: int
+    cleared: int
+    low: float | None
+    high: float | None
 
 
 class TrajectoryKey(Protocol):

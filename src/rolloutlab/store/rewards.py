@@ -12,7 +12,7 @@ from typing import Any
 from weakref import WeakMethod
 
 from rolloutlab.errors import RewardError
-from rolloutlab.store.models import Edit, Score, StoredCollection, TrajectoryKey
+from rolloutlab.store.models import Edit, Score, StoredCollection, TrajectoryKey, Undoable
 from rolloutlab.store.sqlite import Database, Row
 
 STATE_CHANGE = """
@@ -104,10 +104,32 @@ class Rewards:
         self.notify(self._database.change(change))
         return edits
 
+    def is_changed_since(self, collection: StoredCollection, at: str) -> bool:
+        """Whether any reward of a collection was given or cleared after a time, as of `now()`."""
+        sql = """
+            SELECT 1 FROM groups g JOIN trajectories t ON t.group_id = g.id JOIN edits e ON e.trajectory_id = t.id
+            WHERE g.collection_id = ? AND e.at > ? LIMIT 1
+        """
+        return bool(self._database.read(sql, collection.id, at))
+
     def undoable(self, collection: StoredCollection) -> int | None:
         """The newest change of a collection that is not undone yet; None if there is none."""
         rows = self._database.read(_UNDOABLE, collection.id)
         return rows[0]["change"] if rows else None
+
+    def next_undo(self, *collections: StoredCollection) -> Undoable | None:
+        """What `undo` would take back; None if there is nothing to undo."""
+        newest = {c.id: change for c in collections if (change := self.undoable(c)) is not None}
+        if not newest:
+            return None
+        sql = """
+            SELECT e.source, count(DISTINCT e.trajectory_id), sum(e.new IS NULL), min(e.new), max(e.new)
+            FROM edits e JOIN trajectories t ON t.id = e.trajectory_id JOIN groups g ON g.id = t.group_id
+            WHERE e.change = ? AND g.collection_id IN (SELECT value FROM json_each(?))
+        """
+        change = max(newest.values())
+        ids = [number for number, its_newest in newest.items() if its_newest == change]
+        return Undoable(*self._database.read(sql, change, json.dumps(ids))[0])
 
     def undo(self, *collections: StoredCollection) -> list[Edit]:
         """Undo the newest change of some collections that is not undone yet, as a new change.

@@ -69,6 +69,11 @@ class Spending:
         """All that the lab has spent at a service."""
         return int(self._database.read(_SPENT, service)[0][0])
 
+    def of(self, collection: StoredCollection) -> Amount:
+        """What sampling and judging a collection have cost by the prices of then."""
+        sql = "SELECT coalesce(sum(amount), 0) FROM spending WHERE collection_id = ?"
+        return int(self._database.read(sql, collection.id)[0][0])
+
     def sampled(self) -> Mapping[int, Amount]:
         """By the id of a collection, what its sampling has cost by the prices of then, with what was not reported."""
         sql = """

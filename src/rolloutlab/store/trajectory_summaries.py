@@ -29,7 +29,13 @@ _NARROW = f"""
     {_IN} AND g.position BETWEEN ? AND ? ORDER BY g.position, t.position LIMIT ?
 """
 _GIVEN = "(SELECT value FROM json_each(?))"
+_SAME = f"""
+    SELECT json_group_array(t.id) AS ids {_FINISHED} JOIN outlines o ON o.trajectory_id = t.id
+    {_IN} AND g.position IN {_GIVEN}
+    GROUP BY g.id, o.finish_reason, o.preview, o.answer HAVING count(*) > 1 ORDER BY g.position, min(t.position)
+"""
 _MAY_HAVE_ENDED = """instr(extra, '"episode_end"')"""
+_CALLS = "coalesce(json_extract(items, '$[0].message.tool_calls'), json_extract(items, '$[0].tool_calls'), '[]')"
 _MAY_REASON = """(instr(t.items, 'think>') OR instr(t.items, '"reasoning'))"""
 
 
@@ -101,6 +107,17 @@ class TrajectorySummaries:
         sql = f"SELECT t.id {_FINISHED} JOIN outlines o ON o.trajectory_id = t.id {_IN} AND holds({_ANSWER}, ?)"
         return {row["id"] for row in self._database.read(sql, collection.id, part.casefold())}
 
+    def same_answers(self, collection: StoredCollection, positions: Iterable[int]) -> list[list[int]]:
+        """Ids of trajectories of a group whose answers are the same and ended in the same way, two or more each."""
+        rows = self._database.read(_SAME, collection.id, json.dumps(list(positions)))
+        return [json.loads(row["ids"]) for row in rows]
+
+    def answers_alone(self, ids: Iterable[int]) -> set[int]:
+        """Those of some trajectories that are one answer, without reasoning or calls."""
+        sql = f"SELECT id FROM trajectories WHERE json_array_length(items) = 1 AND {_CALLS} = '[]' AND id IN"
+        alone = {row["id"] for row in self._by_id(sql, ids)}
+        return alone - self.reasonings(alone).keys()
+
     def prompts(self, collection: StoredCollection, positions: Iterable[int]) -> dict[int, str]:
         """The last user message of groups, by their position."""
         sql = f"SELECT position, prompt FROM groups WHERE collection_id = ? AND position IN {_GIVEN}"
@@ -118,10 +135,14 @@ class TrajectorySummaries:
         items = {row["position"]: json.loads(row["items"] or "[]") for row in rows}
         return {place: last_user_text(takewhile(lambda item: "role" in item, these)) for place, these in items.items()}
 
-    def rows(self, collection: StoredCollection) -> dict[int, dict[str, Any]]:
-        """The rows of groups, by their position."""
-        rows = self._database.read("SELECT position, row FROM groups WHERE collection_id = ?", collection.id)
-        return {row["position"]: json.loads(row["row"]) for row in rows}
+    def rows(self, collection: StoredCollection, positions: Iterable[int] | None = None) -> dict[int, dict[str, Any]]:
+        """The rows of groups, by their position: of all, or of those at some positions."""
+        sql, some = "SELECT position, row FROM groups WHERE collection_id = ?", f" AND position IN {_GIVEN}"
+        given = [] if positions is None else [json.dumps(list(positions))]
+        return {
+            row["position"]: json.loads(row["row"])
+            for row in self._database.read(sql + some * len(given), collection.id, *given)
+        }
 
     def origins(self, collection: StoredCollection) -> dict[int, tuple[str, int | None]]:
         """Model and step of each trajectory."""

@@ -8,7 +8,9 @@ from rolloutlab.api.wire.engine import EngineStatus
 from rolloutlab.api.wire.fine_tuning import UploadedFile
 from rolloutlab.connection import Connector
 from rolloutlab.errors import InputError, NothingTrainsError
-from rolloutlab.objective.option_docs import LARGE_POLICY_SFT_RATE, rate_warnings
+from rolloutlab.hints import as_hint
+from rolloutlab.objective.option_docs import LARGE_POLICY_SFT_RATE, OPTIONS, rate_warnings, written
+from rolloutlab.objective.options import settle
 from rolloutlab.objective.preflight import count, explained
 from rolloutlab.sanitize import escape_control_chars
 from rolloutlab.settings import Address, Price
@@ -17,7 +19,9 @@ from rolloutlab.training.refusals import refusal_lines
 from rolloutlab.training.submission import Submission
 from rolloutlab.trajectories.tables import data_frame
 from rolloutlab.widgets import dry_run as render
-from rolloutlab.widgets.html import for_notebook, paragraphs, title
+from rolloutlab.widgets.dry_run import LastJob, Plan
+from rolloutlab.widgets.html import for_notebook
+from rolloutlab.widgets.kit.parts import band, chip, figure, head, hints, line, panel
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,9 +33,8 @@ class DryRun:
     It is of the moment it was made: rewards that change afterwards are not in it.
     """
 
-    def __init__(self, submission: Submission, price: Price | None = None) -> None:
-        self._title = f"dry run of {', '.join(submission.names)} for {submission.model}: nothing was submitted"
-        self._report = [*submission.report(), *training_cost(price, submission.check.trainable_tokens)]
+    def __init__(self, submission: Submission, price: Price | None = None, last: LastJob | None = None) -> None:
+        self._plan = plan_of(submission, price, last)
         self.preflight = submission.check
         self.groups = render.rated(submission.seats, submission.check)
 
@@ -60,10 +63,47 @@ class DryRun:
         return data_frame(columns, [one.name for one in rated], types=types)
 
     def __repr__(self) -> str:
-        return escape_control_chars(render.text(self._title, self._report, self.groups))
+        return escape_control_chars(render.text(self._plan, self.groups))
 
     def _repr_html_(self) -> str:
-        return for_notebook(render.html(self._title, self._report, self.groups))
+        return for_notebook(render.html(self._plan, self.groups))
+
+
+def plan_of(submission: Submission, price: Price | None, last: LastJob | None) -> Plan:
+    """What a job would do, as a view shows it. last: the last job of its model."""
+    sizes = {len(group) for group in submission.seats}
+    each = f" \N{MULTIPLICATION SIGN} {sizes.pop()}" if len(sizes) == 1 else ""
+    options, tokens = settle(submission.config), submission.check.trainable_tokens
+    given, default = options.learning_rate, submission.default_rate
+    rate = (
+        None
+        if given is None and default is None
+        else (f"{given:g}", "")
+        if given is not None
+        else (f"{default:g}", "the default")
+    )
+    paid = price is not None and price.train is not None
+    return Plan(
+        submission.names,
+        f"{count(len(submission.seats), 'prompt')}{each}",
+        submission.checkpoint,
+        submission.check,
+        submission.outcome(),
+        submission.plans(),
+        options.epochs,
+        rate,
+        shown(cost(price, Tokens(trained=tokens)), up=True) if price and paid else "",
+        last,
+        submission.groups.hints,
+        _cell(submission),
+    )
+
+
+def _cell(submission: Submission) -> str:
+    """The cell that submits it, with its options."""
+    given = submission.config.to_wire()
+    options = (f"{name}: {written(given[name])}" for name in OPTIONS if not OPTIONS[name].is_default(given.get(name)))
+    return "\n".join([f"%%train {' '.join(submission.names)}", *options])
 
 
 class FineTuningCheck:
@@ -125,7 +165,21 @@ class FineTuningCheck:
         return escape_control_chars("\n".join([self._title, *self.report()]))
 
     def _repr_html_(self) -> str:
-        return for_notebook(f"{title(self._title)}{paragraphs(self.report())}")
+        notes = [each for each in self.report()[1:] if each not in self._cost]
+        file = self.file
+        figures = [
+            figure(
+                "Conversations that train", f"{file.trainable:,}", f"of {file.conversations:,}", odd=not file.trainable
+            ),
+            figure("Tokens", f"{file.tokens:,}", "", *map(line, self._cost)),
+            figure("Steps", f"{self.steps:,}"),
+        ]
+        made = panel(
+            head(f"Dry run of {self._names}", f"fine-tuning {self._model}", chip("nothing was submitted")),
+            hints([as_hint(each, "info" if " left out: " in each else "warn") for each in notes]),
+            band(*figures),
+        )
+        return for_notebook(made)
 
 
 def check_fine_tuning(

@@ -9,13 +9,14 @@ from rolloutlab.errors import NotFoundError, RolloutlabError
 from rolloutlab.objective.algorithms import ALGORITHM, ALGORITHMS, expand
 from rolloutlab.objective.option_docs import OPTIONS, contradictions, effects, proper_name, read, written
 from rolloutlab.settings import Price
-from rolloutlab.training.dry_run import DryRun, training_cost
+from rolloutlab.training.dry_run import DryRun, plan_of
 from rolloutlab.training.job import Job
 from rolloutlab.training.refusals import refusals
-from rolloutlab.training.submission import Submission, bounds_of, check_options, one_bound
+from rolloutlab.training.submission import Counted, Submission, bounds_of, check_options, one_bound
 from rolloutlab.trajectories.collection import Collection
 from rolloutlab.widgets import form as render
 from rolloutlab.widgets.base import NotebookView
+from rolloutlab.widgets.dry_run import LastJob
 from rolloutlab.widgets.form import Outlook
 from rolloutlab.widgets.html import for_notebook
 
@@ -28,7 +29,8 @@ class TrainingForm(NotebookView):
 
     It can be submitted once; the job is then shown below. collections: what is to train. given: options to begin with.
     gather: returns what a job of them would be now; called again when `version` has changed. submit: makes options a
-    job. listen: `Rewards.listen` of their lab. price: of the model's tokens, if it is known.
+    job. listen: `Rewards.listen` of their lab. price: of the model's tokens, if it is known. last: the last job of the
+    model, with whose options those of the form are compared.
     """
 
     module = "form"
@@ -37,11 +39,12 @@ class TrainingForm(NotebookView):
         self,
         collections: Sequence[Collection],
         given: Mapping[str, Any],
-        gather: Callable[[], Submission],
+        gather: Callable[[Counted], Submission],
         version: Callable[[], object],
         submit: Callable[[Mapping[str, Any]], Job],
         listen: Listen,
         price: Callable[[], Price | None],
+        last: Callable[[], LastJob | None] = lambda: None,
     ) -> None:
         self._collections = tuple(collections)
         self._names = tuple(collection.name for collection in collections)
@@ -50,6 +53,8 @@ class TrainingForm(NotebookView):
         self._gathered: tuple[object, Submission] | None = None
         self._submit = submit
         self._price = price
+        self._find_last = last
+        self._last: LastJob | None = None
         self._texts = self._filled(given)
         self._job: Job | None = None
         self._submitting = Lock()
@@ -79,9 +84,14 @@ class TrainingForm(NotebookView):
         """The submitted job, if any."""
         return self._job
 
+    def read(self, counted: Counted) -> None:
+        """Read the collections, which takes long; what is wrong with them is shown by the form."""
+        with suppress(RolloutlabError):
+            self._gathered = self._version(), self._gather(counted)
+
     def check(self) -> DryRun:
         """What would train, and why not the rest. InputError: an option is wrong. NotFoundError: no such collection."""
-        return DryRun(self._check(self.options), self._price())
+        return DryRun(self._check(self.options), self._price(), self._last_job())
 
     def submit(self) -> Job:
         """Submit the job, after a check of what there is now. A second call returns the same job.
@@ -91,6 +101,7 @@ class TrainingForm(NotebookView):
         """
         with self._submitting:
             if self._job is None:
+                self._last = self._find_last()
                 job = self._submit(self.options)
                 job.listen(self.push)
                 self._job = job
@@ -135,7 +146,7 @@ class TrainingForm(NotebookView):
             self._texts = _texts(texts)
 
     def _outlook_json(self) -> dict[str, Any]:
-        return {"names": list(self.names), **self._outlook().to_json()}
+        return self._outlook().to_json()
 
     def _edited(self, _ids: Set[int]) -> None:
         """Rewards were changed in this process, on any thread: the browser calls `look` again."""
@@ -146,8 +157,12 @@ class TrainingForm(NotebookView):
         """What a job with these options would be at this moment."""
         version = self._version()
         if self._gathered is None or self._gathered[0] != version:
-            self._gathered = version, self._gather()
+            self._gathered = version, self._gather(lambda _: None)
         return self._gathered[1].under(options)
+
+    def _last_job(self) -> LastJob | None:
+        """The last job of the model; once the form is submitted, the one before its own."""
+        return self._last if self._job else self._find_last()
 
     def _outlook(self) -> Outlook:
         wrong = {name: problem for name, value in self.options.items() if (problem := OPTIONS[name].problem(value))}
@@ -155,20 +170,20 @@ class TrainingForm(NotebookView):
         wrong |= {name: why for name, why, _ in contradictions(valid)}
         valid = {name: read(text) for name, text in self._texts.items() if name not in wrong}
         blocked = [f"{name}: {problem}" for name, problem in wrong.items()]
+        last = self._last_job()
+        same: dict[str, Any] = {"last": last, "changes": render.find_changes(self._texts, last)}
         try:
             submission = self._check(valid)
         except RolloutlabError as error:
             why = f"{error.message} -> {error.hint}" if error.hint else error.message
             blocked += ["nothing would train"]
             notes = _by_option(valid)
-            return Outlook(self.cell, report=(why,), problems=wrong, notes=notes, blocked="; ".join(blocked))
-        check = submission.check
-        blocked += [] if check.trainable_trajectories else ["nothing would train"]
+            return Outlook(self.cell, self.names, None, why, wrong, notes, "; ".join(blocked), **same)
+        blocked += [] if submission.check.trainable_trajectories else ["nothing would train"]
         wrong |= (refused := refusals(submission.config, submission.engine))
         blocked += [f"{name}: {why}" for name, why in refused.items()]
-        cost = training_cost(self._price(), check.trainable_tokens)
-        report, notes = (*submission.report(), *cost), _by_option(valid, submission)
-        return Outlook(self.cell, submission.model, report, render.spread(check), wrong, notes, "; ".join(blocked))
+        plan, notes = plan_of(submission, self._price(), last), _by_option(valid, submission)
+        return Outlook(self.cell, self.names, plan, "", wrong, notes, "; ".join(blocked), **same)
 
     def __repr__(self) -> str:
         job = f"\n\n{self._job!r}" if self._job else ""

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
+from functools import cached_property
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -12,14 +13,17 @@ from rolloutlab.api import training
 from rolloutlab.api.http.client import HttpClient
 from rolloutlab.api.job_state import STATUS, fraction_done, job_progress, since_restart, status, step_made
 from rolloutlab.api.kinds import kind_of
-from rolloutlab.api.wire.training import ENDINGS, Event
+from rolloutlab.api.wire.base import moment
+from rolloutlab.api.wire.training import ENDINGS, Event, TrainingJob
 from rolloutlab.errors import JobFailedError, NotFoundError, NotOfferedError, RolloutlabError, interrupted
 from rolloutlab.sanitize import escape_control_chars
 from rolloutlab.settings import Address
 from rolloutlab.trajectories.tables import data_frame
 from rolloutlab.widgets import job as render
-from rolloutlab.widgets.base import Bundle, NotebookView
+from rolloutlab.widgets.base import NotebookView
 from rolloutlab.widgets.html import for_notebook
+from rolloutlab.widgets.overview import Overview
+from rolloutlab.widgets.pages import Bundle
 from rolloutlab.widgets.plot import Panels
 from rolloutlab.widgets.progress import Progress
 
@@ -138,7 +142,7 @@ class EventReader:
             data = {"error_message": job.error or "the service gave no reason"}
         elif kind == "training_ended" and job.final_step is not None:
             data = {"step": job.final_step}
-        saved = [Event(id="saved", type="checkpoint_saved", data=data)] if data.get("step") else []
+        saved = [Event(id="saved", type="checkpoint_saved", data=data | _took(job))] if data.get("step") else []
         return [*saved, Event(id=kind, type=kind, data=data)]
 
     def _take(self, new: Sequence[Event]) -> None:
@@ -149,6 +153,13 @@ class EventReader:
             self._clock = Clock()
         self._clock.update(fraction_done(self.events))
         self._on_events(before)
+
+
+def _took(job: TrainingJob) -> dict[str, float]:
+    """How long a job trained, where its service has both times."""
+    if not job.started_at or not job.ended_at:
+        return {}
+    return {"seconds": (moment(job.ended_at) - moment(job.started_at)).total_seconds()}
 
 
 _RETRY_SECONDS = 3.0
@@ -164,7 +175,7 @@ class Job(NotebookView):
     find: the address of its service; find(False) starts none, for views of a job.
     collections: names of what it trains on. compare: the command that compares checkpoints on one of them. ended:
     called with every event, once the job has ended. known: its recorded events. options: those it was submitted with.
-    newest: as of `EventReader`.
+    newest: as of `EventReader`. trained_on: the overview of what it trains on, if that is one collection.
     """
 
     module = "job"
@@ -181,6 +192,7 @@ class Job(NotebookView):
         compare: str = "",
         options: Mapping[str, Any] | None = None,
         newest: Newest | None = None,
+        trained_on: Callable[[], Overview | None] = lambda: None,
     ) -> None:
         self._http = http
         self._find = find
@@ -189,6 +201,7 @@ class Job(NotebookView):
         self.model = model
         self._collections = tuple(collections)
         self._compare = compare
+        self._find_trained_on = trained_on
         self._options = options or {}
         self._reader = EventReader(http, job_id, known, self._push_events, newest)
         self._follower: Future[Any] | None = None
@@ -294,7 +307,7 @@ class Job(NotebookView):
         """All of it: `head` as `widgets.job.head` has it, the curves, and the numbers of every gradient step."""
         known = render.curves_of(self._options)
         numbers = render.numbers_of(since_restart(list(self._events)), curves=known)
-        curves = [{"title": c.title, "names": c.names, "healthy": c.healthy} for c in known]
+        curves = [{"title": c.title, "names": c.names, "healthy": c.healthy, "first": c.first} for c in known]
         return {"head": self._head(), "curves": curves, "numbers": numbers}
 
     def calls(self) -> Mapping[str, Callable[..., Any]]:
@@ -318,15 +331,24 @@ class Job(NotebookView):
 
     def _head(self) -> dict[str, Any]:
         events = list(self._events)
-        head = render.head(self.model, events, self._collections, self._compare, self._options)
+        about = self._collections, self._compare, self._options, self._trained_on
+        head = render.head(self.model, events, *about)
         return {**head, "id": self.id[:8], "left": self._reader.left, "trouble": self._trouble}
+
+    @cached_property
+    def _trained_on(self) -> Overview | None:
+        """The overview of what it trains on as it was when it was first shown; None where it was deleted."""
+        try:
+            return self._find_trained_on()
+        except NotFoundError:
+            return None
 
     @property
     def _events(self) -> list[Event]:
         return self._reader.events
 
     def _has_views(self) -> bool:
-        return "_widget" in self.__dict__ or bool(self._listeners)
+        return "widget" in self.__dict__ or bool(self._listeners)
 
     def _notify(self) -> None:
         if self._reader.silent:
@@ -367,5 +389,6 @@ class Job(NotebookView):
         return render.text(self.model, self._events, self._options) + f"\n  {_SILENT}" * self._reader.silent
 
     def _repr_html_(self) -> str:
-        shown = render.html(self.model, self._events, self._options)
+        about = self._options, self._collections, self._compare, self._trained_on
+        shown = render.html(self.model, self._events, *about)
         return for_notebook(shown + f"<p>{_SILENT}</p>" * self._reader.silent)

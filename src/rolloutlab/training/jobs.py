@@ -1,59 +1,102 @@
 """Jobs submitted by a lab: lookup by id, status from their services, prompts they trained on."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from rolloutlab.api import training
 from rolloutlab.api.http.client import HttpClient
-from rolloutlab.api.job_state import status, step_made
+from rolloutlab.api.job_state import ENDED, status, step_made
 from rolloutlab.api.kinds import kind_of
 from rolloutlab.api.wire import training as wire
 from rolloutlab.connection import Connector
 from rolloutlab.errors import NotFoundError, RefusedError, RolloutlabError, ServiceError, SignInError, UnreachableError
+from rolloutlab.hints import Hint
+from rolloutlab.objective.preflight import count
 from rolloutlab.settings import Address
 from rolloutlab.store.jobs import SubmittedJobs
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import SubmittedJob
 from rolloutlab.training.job import Job
-from rolloutlab.training.models import SelectedModel
+from rolloutlab.training.job_results import job_course, job_results, job_table
+from rolloutlab.training.models import Checkpoint, SelectedModel
+from rolloutlab.trajectories.overview import summarize
+from rolloutlab.trajectories.rewards_data import shared_rewards
+from rolloutlab.trajectories.scoring.calls import first_body, is_body
 from rolloutlab.trajectories.scoring.functions import Scorers
-from rolloutlab.trajectories.tables import data_frame, minute
+from rolloutlab.widgets.dry_run import LastJob
+from rolloutlab.widgets.job_list import JobCourse
+from rolloutlab.widgets.overview import Overview
 
 if TYPE_CHECKING:
     import pandas as pd
 
-ENDED = frozenset({"succeeded", "failed", "cancelled"})
 UNKNOWN, UNREACHABLE = "unknown", "unreachable"
 _TIMEOUT = 3.0
 _CONCURRENT = 16
+_SHORTEST = 4
+"""Characters of the beginning of an id: fewer may be meant as a number of a job, which it has not."""
+_CANDIDATES = 3
 
 
-def by_prefix(jobs: Sequence[SubmittedJob], beginning: str | None) -> SubmittedJob:
-    """The job whose id begins so, or the newest; `jobs` are newest first. NotFoundError: none, or several."""
+def by_name(jobs: Sequence[SubmittedJob], name: str | None, selected: str) -> SubmittedJob:
+    """The job whose id begins so, or that made `MODEL@STEP`, or the newest; `jobs` are newest first.
+
+    selected: the model of `@3`.
+
+    Raises:
+        NotFoundError: there is none, there are several, or so few characters are no beginning of an id.
+    """
+    model, at, step = str(name or "").rpartition("@")
+    if not at:
+        return _by_prefix(jobs, name)
+    made = [job for job in jobs if job.model == (model or selected) and str(job.step) == step]
+    if not made:
+        raise NotFoundError(f"no job of this lab made {model or selected}@{step}", hint="%jobs lists them")
+    return made[0]
+
+
+def _by_prefix(jobs: Sequence[SubmittedJob], beginning: str | None) -> SubmittedJob:
     if beginning is None and not jobs:
         raise NotFoundError("this lab has not submitted a job", hint="%%train NAME")
     matches = [job for job in jobs if job.id.startswith(str(beginning))] if beginning else list(jobs[:1])
+    if beginning and matches and len(str(beginning)) < _SHORTEST:
+        named = [job.id[:8] + (f" made {job.model}@{job.step}" if job.step is not None else "") for job in matches]
+        listed = ", ".join(named[:_CANDIDATES]) + (f" and {len(named) - _CANDIDATES} more" * (len(named) > _CANDIDATES))
+        what = f"{beginning!r} is too short for a job's id: {_SHORTEST} characters, or MODEL@STEP ({listed})"
+        raise NotFoundError(what, hint=f"%job {matches[0].id[:8]}")
     if len(matches) != 1:
         matching = "no job" if not matches else f"{len(matches)} jobs"
         raise NotFoundError(f"{matching} of this lab begins with {beginning!r}", hint="%jobs lists them")
     return matches[0]
 
 
-def refreshed(store: SubmittedJobs, http: HttpClient, address: Address | None, service: str) -> list[SubmittedJob]:
-    """Every job of the lab, newest first, with its status now.
+def refreshed(
+    store: SubmittedJobs,
+    http: HttpClient,
+    address: Address | None,
+    service: str,
+    tick: Callable[[], None] | None = None,
+) -> list[SubmittedJob]:
+    """Every job of the lab, newest first, with its status now. tick: is called again and again while a service answers.
 
     Jobs that have ended are not requested again, nor those of another service than `service`; without an address none
-    is. The new statuses are recorded.
+    is. The new statuses are recorded, and the events of jobs that have ended meanwhile.
     """
     known = store.newest_first()
     running = [job for job in known if address and job.service == service and job.status not in ENDED]
-    current = {job.id: job for job in http.run(with_status(http, address, running))} if address and running else {}
+    asked = http.run(with_status(http, address, running), tick) if address and running else []
+    current = {job.id: job for job in asked}
     for job in current.values():
         if job.status and job.status not in {UNKNOWN, UNREACHABLE}:
             store.set_status(job.id, job.status, job.step)
+    ended = [job for job in current.values() if job.status in ENDED]
+    if address and ended:
+        for job_id, events in http.run(read_events(http, address, ended), tick).items():
+            store.keep_events(job_id, events)
     return [current.get(job.id, job) for job in known]
 
 
@@ -81,6 +124,22 @@ async def with_status(http: HttpClient, address: Address, jobs: Sequence[Submitt
     return list(await asyncio.gather(*map(one, jobs)))
 
 
+async def read_events(
+    http: HttpClient, address: Address, jobs: Sequence[SubmittedJob]
+) -> dict[str, Sequence[wire.Event]]:
+    """The events of jobs by their ids, without parts of steps; of those that the service reports in time."""
+    free = asyncio.Semaphore(_CONCURRENT)
+
+    async def one(job: SubmittedJob) -> Sequence[wire.Event]:
+        async with free:
+            with suppress(RolloutlabError, asyncio.TimeoutError):
+                return await asyncio.wait_for(training.events(http, address, job.id), _TIMEOUT)
+        return ()
+
+    listed = await asyncio.gather(*map(one, jobs))
+    return {job.id: whole_steps(events) for job, events in zip(jobs, listed, strict=True) if events}
+
+
 async def trained_models(
     http: HttpClient, address: Address, jobs: Sequence[SubmittedJob]
 ) -> dict[str, wire.TrainingJob]:
@@ -102,20 +161,17 @@ async def trained_models(
     return {job.id: response for job, response in zip(jobs, responses, strict=True) if response}
 
 
-def table(jobs: Sequence[SubmittedJob], name_now: Callable[[str], str]) -> "pd.DataFrame":
-    """One row per job, indexed by the beginning of its id; step is the checkpoint that it made.
+def whole_steps(events: Sequence[wire.Event]) -> list[wire.Event]:
+    """All events but those about a part of a step."""
+    return [event for event in events if event.type != "step_progress"]
 
-    name_now: the present name of a collection that had this label. A narrow terminal leaves out columns in the middle.
-    """
-    columns = {
-        "status": [job.status or UNKNOWN for job in jobs],
-        "step": [job.step for job in jobs],
-        "model": [job.model for job in jobs],
-        "options": [", ".join(f"{name} {value}" for name, value in job.options.items()) for job in jobs],
-        "collections": [", ".join(map(name_now, job.collections)) for job in jobs],
-        "created (UTC)": [minute(job.created_at) for job in jobs],
-    }
-    return data_frame(columns, [job.id[:8] for job in jobs], "job", types={"step": "Int64"})
+
+def _apart(base: Checkpoint, other: Checkpoint) -> list[tuple[SelectedModel, range]]:
+    """The steps that lead to one of two checkpoints but not to both."""
+    if base.model.id == other.model.id:
+        steps = sorted((base.step, other.step))
+        return [(base.model, range(steps[0] + 1, steps[1] + 1))]
+    return [(each.model, range(1, each.step + 1)) for each in (base, other)]
 
 
 class LabJobs:
@@ -128,10 +184,15 @@ class LabJobs:
         self._lab = lab
         self._connector = connector
         self._scorers = scorers
+        self._courses: dict[str, JobCourse] = {}
+        """Of jobs that have ended."""
 
-    def job(self, job_id: str | None) -> Job:
-        """A job by its id, the beginning of it, or None for the newest. Raises as `Session.job`."""
-        submitted = by_prefix(self._lab().jobs.newest_first(), job_id)
+    def job(self, job_id: str | None, selected: str) -> Job:
+        """A job by its id or the beginning of it, by what it made, or None for the newest. Raises as `Session.job`.
+
+        selected: the model of `@3`.
+        """
+        submitted = by_name(self._lab().jobs.newest_first(), job_id, selected)
         events = self._lab().jobs.events(submitted.id)
         if not events:  # those may be all there is of a job; without them its service has to be known
             self._connector.known_address(submitted.service)
@@ -139,25 +200,91 @@ class LabJobs:
         compare = next(filter(None, map(self._compare_command, names)), "")
         find, ended = partial(self._address, submitted), partial(self._ended, submitted.id)
         shown = names, ended, events, compare, submitted.options, partial(self._newest, submitted)
-        return Job(self._connector.http, find, submitted.id, submitted.model, *shown)
+        trained_on = partial(self._trained_on, submitted)
+        return Job(self._connector.http, find, submitted.id, submitted.model, *shown, trained_on)
 
-    def table(self) -> "pd.DataFrame":
-        """One row per job, newest first, with its status now; no service is started for it."""
-        return table(self._refreshed(self._connector.running()), self._name_now)
+    def last(self, model: str) -> LastJob | None:
+        """The last job of a model at the present service, but for those that failed or were cancelled."""
+        for job in self._lab().jobs.newest_first():
+            mine = job.model == model and job.service == self._connector.name
+            if mine and job.status not in {"failed", "cancelled"}:
+                names = [*map(self._name_now, job.collections), *job.options.get("files", ())]
+                tuned = bool(job.options.get("sft"))
+                return LastJob(job.id[:8], tuple(names), {} if tuned else job.options, is_fine_tuning=tuned)
+        return None
 
-    def trained_between(self, model: SelectedModel, steps: tuple[int, int]) -> tuple[set[str], list[str]]:
-        """The prompts of the jobs of this lab that made the checkpoints between two steps, each as JSON; and notes.
+    def _trained_on(self, submitted: SubmittedJob) -> Overview | None:
+        """The overview of the one collection that a job trains on; None where it is of several, or of files.
 
-        A note says what is not known of prompts: a line for fine-tuning on files, and on a part of a collection.
+        Its hints are of the rewards as they are now: where these have changed since the job, that is the only one.
+        """
+        if len(submitted.collections) != 1 or submitted.options.get("sft"):
+            return None
+        lab = self._lab()
+        collection = lab.find(submitted.collections[0])
+        shared = shared_rewards(lab, [collection], None)
+        with shared.lock:
+            shared.refresh()
+            overview = summarize(shared.rows, lab, shared.stored)
+        if lab.rewards.is_changed_since(collection, submitted.created_at):
+            changed = f"Rewards of {self._name_now(submitted.collections[0])} have changed since this job."
+            return replace(overview, hints=[Hint(changed, kind="info")])
+        return replace(overview, hints=[hint for hint in overview.hints if hint.kind == "warn"])
+
+    def table(self, shown: int, tick: Callable[[], None] | None = None) -> "pd.DataFrame":
+        """One row per job, newest first, with its status now; no service is started for it. shown: rows of the view.
+
+        tick: is called again and again while the service answers.
+        """
+        address = self._connector.running()
+        jobs = self._refreshed(address, tick)
+        running = [job for job in jobs if job.status == "running" and job.service == self._connector.name]
+        current = self._connector.http.run(read_events(self._connector.http, address, running), tick) if address else {}
+        for job in jobs:
+            if job.status in ENDED and job.id not in self._courses:
+                self._courses[job.id] = job_course(self._lab().jobs.events(job.id))
+        courses = self._courses | {job_id: job_course(events) for job_id, events in current.items()}
+        return job_table(job_results(self._lab(), jobs, courses, self._name_now), shown)
+
+    def trained_between(self, base: Checkpoint, others: Sequence[Checkpoint]) -> list[tuple[set[str], list[str]]]:
+        """For each of the others, the prompts of jobs of this lab that led to it or to the base but not to both; notes.
+
+        Of one model these are the jobs between the two steps, of two models all of both up to their steps. Prompts are
+        as JSON. A note says what is not known of prompts: a line for fine-tuning on files, for a part of a collection,
+        and for checkpoints that no job of this lab made.
 
         A model and a service have several names, so the service decides which model each job trained. A job that it
         does not have is matched by the names it was submitted under; it may have made a checkpoint, and counts.
         """
-        between = range(min(steps) + 1, max(steps) + 1)
-        address, service = self._connector.running(), self._connector.name
-        submitted, http = self._refreshed(address), self._connector.http
+        address, http = self._connector.running(), self._connector.http
+        submitted = self._refreshed(address)
         known = http.run(trained_models(http, address, submitted)) if address else {}
+        return [self._trained_apart(apart, submitted, known) for apart in (_apart(base, other) for other in others)]
+
+    def _trained_apart(
+        self,
+        spans: Sequence[tuple[SelectedModel, range]],
+        submitted: Sequence[SubmittedJob],
+        known: Mapping[str, wire.TrainingJob],
+    ) -> tuple[set[str], list[str]]:
         labels, notes = list[str](), list[str]()
+        for model, steps in spans:
+            foreign = set(model.steps) & set(steps)
+            for job, step in self._jobs_of(model, submitted, known):
+                foreign = foreign - {step} if step is not None else set()  # a lost job may have made any of them
+                if step is None or step in steps:
+                    labels += job.collections
+                    notes += self._notes(job)
+            if foreign:
+                which = f"{count(len(foreign), 'checkpoint')} of {model.name}"
+                notes.append(f"no job of this lab made {which} in between: what it trained on there is not known")
+        return self._lab().prompts(labels), list(dict.fromkeys(notes))
+
+    def _jobs_of(
+        self, model: SelectedModel, submitted: Sequence[SubmittedJob], known: Mapping[str, wire.TrainingJob]
+    ) -> Iterator[tuple[SubmittedJob, int | None]]:
+        """The jobs that trained a model and may have made a checkpoint, each with its step; None where that is lost."""
+        service = self._connector.name
         for job in submitted:
             if response := known.get(job.id):
                 step, lost, same = response.final_step, False, str(response.model_id) == model.id
@@ -165,10 +292,20 @@ class LabJobs:
                 step, lost = job.step, job.status in {UNKNOWN, UNREACHABLE, None}
                 lost = lost or (job.step is None and job.status == "succeeded")
                 same = job.service == service and job.model in {model.name, model.id}
-            if same and (step in between or lost):
-                labels += job.collections
-                notes += self._notes(job)
-        return self._lab().prompts(labels), list(dict.fromkeys(notes))
+            if same and (lost or step is not None):
+                yield job, None if lost else step
+
+    def trained_last(self, checkpoints: Sequence[Checkpoint]) -> list[str]:
+        """The collections that still exist on which the models of these checkpoints were trained last, each once."""
+        labels: dict[str, None] = {}
+        for names in {
+            checkpoint.model.id: {checkpoint.model.name, checkpoint.model.id} for checkpoint in checkpoints
+        }.values():
+            newest = next((job for job in self._lab().jobs.newest_first() if job.model in names), None)
+            for label in newest.collections if newest else ():
+                with suppress(NotFoundError):
+                    labels[self._lab().find(label).label] = None
+        return list(labels)
 
     def _notes(self, job: SubmittedJob) -> Iterator[str]:
         if files := ", ".join(job.options.get("files", ())):
@@ -177,8 +314,8 @@ class LabJobs:
             names = ", ".join(map(self._name_now, job.collections))
             yield f"fine-tuned on {names} where {where} in between: all its prompts count as trained on"
 
-    def _refreshed(self, address: Address | None) -> list[SubmittedJob]:
-        return refreshed(self._lab().jobs, self._connector.http, address, self._connector.name)
+    def _refreshed(self, address: Address | None, tick: Callable[[], None] | None = None) -> list[SubmittedJob]:
+        return refreshed(self._lab().jobs, self._connector.http, address, self._connector.name, tick)
 
     def _address(self, job: SubmittedJob, start: bool) -> Address:
         return self._connector.address_of(job.service, start=start, hint=f"%job {job.id[:8]} --wait")
@@ -196,7 +333,7 @@ class LabJobs:
     def _ended(self, job_id: str, events: Sequence[wire.Event]) -> None:
         """Record the last status of a job, and all events but those about a part of a step, as it is over."""
         self._lab().jobs.set_status(job_id, status(events), step_made(events))
-        self._lab().jobs.keep_events(job_id, [event for event in events if event.type != "step_progress"])
+        self._lab().jobs.keep_events(job_id, whole_steps(events))
 
     def _name_now(self, label: str) -> str:
         """The present name of a collection; the old one if it was deleted or renamed since."""
@@ -206,12 +343,22 @@ class LabJobs:
             return label
 
     def _compare_command(self, label: str) -> str:
-        """The command that compares checkpoints on a collection; empty if its prompts cannot be sampled again."""
+        """The cell that compares checkpoints on a collection; empty if its prompts cannot be sampled again.
+
+        Where no function is known in this notebook that scored it, it has a body that does.
+        """
         try:
             collection = self._lab().collection(label)
         except NotFoundError:
             return ""
         if not collection.plan or collection.plan.get("continues") or collection.plan.get("sessions"):
             return ""
-        over = " --over ROWS" if "{{" in str(collection.plan.get("template")) else ""  # its own rows were trained on
-        return f"{'%' if self._scorers.of(collection) else '%%'}compare {label}{over}"
+        if self._scorers.of(collection):
+            return f"%compare {label}"
+        gives_reward = collection.plan.get("env") or collection.plan.get("program")
+        last = self._lab().scorings.last(collection)
+        # several functions are one text, and a judge's is its rubric: neither can be typed as a body
+        is_cell = last is not None and last.source == "function" and len(last.names) == 1 and is_body(last.code)
+        known = last.code if last and is_cell else first_body(self._lab().scorings.columns(collection))
+        body = "" if gives_reward else f"\n{known.rstrip()}"
+        return f"%%compare {label}{body}"

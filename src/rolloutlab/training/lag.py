@@ -5,7 +5,7 @@ The first gradient step of the job measures the same on its own row of trajector
 
 import asyncio
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
 from rolloutlab.api.inference import score_histories
@@ -29,8 +29,10 @@ _MAX_TOKENS = 16_384
 """Sampled tokens that are scored, about; one trajectory is, however long."""
 
 
-def with_prediction(submission: Submission, connector: Connector) -> Submission:
+def with_prediction(submission: Submission, connector: Connector, tick: Callable[[], None] | None = None) -> Submission:
     """The submission with the predicted ratio in its warnings, where some of what would train is stale.
+
+    tick: is called again and again while the service computes.
 
     Without one where no service runs, or it has no endpoint for logprobs, cannot be reached or takes too long.
     """
@@ -41,7 +43,7 @@ def with_prediction(submission: Submission, connector: Connector) -> Submission:
         if address := connector.running():
             model = f"{submission.model}@{submission.first_step}"
             chosen = _affordable(submission.read(_spread(stale)))
-            gaps = connector.http.run(_score(connector, address, model, chosen))
+            gaps = connector.http.run(_score(connector, address, model, chosen), tick)
             return submission.with_warnings(_lines(gaps, submission, stale))
     return submission
 

@@ -23,8 +23,9 @@ from rolloutlab.store.models import Group, SubmittedJob
 from rolloutlab.training.loop_steps import LoopSteps, again_name, held_out_name
 from rolloutlab.training.measures import Measure, measure
 from rolloutlab.training.submission import checked_config, expanded
-from rolloutlab.trajectories.collection import Collection, members_of
+from rolloutlab.trajectories.collection import Collection
 from rolloutlab.trajectories.judge import Judge
+from rolloutlab.trajectories.members import members_of
 from rolloutlab.trajectories.tables import data_frame
 from rolloutlab.widgets import loop as render
 from rolloutlab.widgets.html import for_notebook
@@ -177,8 +178,8 @@ class Loop(ShownLive):
         return render.text(self.heading(), self.rounds, [*self.warnings, *self.changes], self.ended)
 
     def _repr_html_(self) -> str:
-        lines = [*self.warnings, *self.changes]
-        return for_notebook(render.html(self.heading(), self.plot(), self.rounds, lines, self.ended))
+        best, lines = render.Best(self.best, self.best_mean), [*self.warnings, *self.changes]
+        return for_notebook(render.html(self.name, self.model, self.rounds, best, lines, self.ended))
 
     def heading(self) -> str:
         """The result in a line."""
@@ -261,7 +262,9 @@ def run_loop(
         _check_parts(of_round, None)
         return of_round
 
-    loop = so_far(lab, steps.name, steps.calls.selected, first, judged=isinstance(steps.reward, Judge))
+    with Progress(f"loop {steps.name}") as shown:
+        judged = isinstance(steps.reward, Judge)
+        loop = so_far(lab, steps.name, steps.calls.selected, first, judged=judged, counted=shown.step)
     loop = replace(loop, of_rounds=of_rounds, of_held_out=of_held_out, fixed_rows=fixed_rows)
     loop.warnings = (
         [*rate_warnings(first.learning_rate or 0.0, default_rate), *_of_earlier_version(loop)] if jobs else []
@@ -301,13 +304,28 @@ def _following(lab: Lab, name: str) -> int:
     return 1 + max((each.generation for each in lab.collections() if each.name == name), default=0)
 
 
-def so_far(lab: Lab, name: str, model: str, options: Options, *, judged: bool) -> Loop:
-    """The loop as the lab has it: a round for each generation of `name`. options: of rounds without a job."""
+def so_far(
+    lab: Lab,
+    name: str,
+    model: str,
+    options: Options,
+    *,
+    judged: bool,
+    counted: Callable[[str, int, int], None] = lambda *_: None,
+) -> Loop:
+    """The loop as the lab has it: a round for each generation of `name`. options: of rounds without a job.
+
+    counted: is called while they are read.
+    """
     jobs = lab.jobs.newest_first()
 
     def means(of: str) -> list[Measured]:
         stored = [each for each in lab.collections()[::-1] if each.name == of]
-        return [_means(each.generation, Collection(lab, each), options, lab, jobs) for each in stored]
+        read = list[Measured]()
+        for i, each in enumerate(stored):
+            counted("rounds read", i, len(stored))
+            read.append(_means(each.generation, Collection(lab, each), options, lab, jobs))
+        return read
 
     held, again = means(held_out_name(name)), means(again_name(name))
     loop = Loop(name, model, judged=judged, made=means(name), held=held, held_again=again)

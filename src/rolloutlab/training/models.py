@@ -1,10 +1,11 @@
 """Models of a service: select, register and list them; delete, recover and purge their checkpoints."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from functools import cache
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -13,7 +14,7 @@ from rolloutlab.api.kinds import kind_of
 from rolloutlab.api.wire.engine import EngineStatus
 from rolloutlab.api.wire.training import LostCheckpoint, Model, ModelCard, RegisterModel
 from rolloutlab.connection import Connector
-from rolloutlab.errors import ConflictError, InputError, NotFoundError, NotOfferedError, RolloutlabError
+from rolloutlab.errors import ConflictError, InputError, LabError, NotFoundError, NotOfferedError, RolloutlabError
 from rolloutlab.objective.option_docs import SMALL_POLICY_RATE
 from rolloutlab.objective.preflight import count
 from rolloutlab.sampling.config import SamplingConfig
@@ -21,7 +22,8 @@ from rolloutlab.sanitize import escape_control_chars
 from rolloutlab.settings import PACKAGED, Address
 from rolloutlab.store.agreement import Disagreement, disagreements
 from rolloutlab.training.default_model import PRACTICE, default_model
-from rolloutlab.trajectories.tables import data_frame
+from rolloutlab.trajectories.tables import data_frame, here_and_now
+from rolloutlab.widgets.model_list import LabRecord, model_listing
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -64,17 +66,6 @@ class SelectedModel:
             raise NotFoundError(f"{self.name} has no checkpoint {step}; there are {some}", hint="%models lists them")
         return step
 
-    def two_steps(self, before: int, after: int | None, *, hint: str) -> tuple[int, int]:
-        """Two steps that have checkpoints; `after` is the newest where it is None. hint: how to make a newer one.
-
-        Raises:
-            NotFoundError: one has no checkpoint. InputError: `before` is the newest.
-        """
-        steps = self.checked(before), self.newest if after is None else self.checked(after)
-        if after is None and steps[0] == steps[1]:
-            raise InputError(f"{self.name} has no checkpoint after {before} yet", hint=hint)
-        return steps
-
     @property
     def _no_steps(self) -> str:
         return _NO_STEPS if self.trains else _SAMPLED_ONLY
@@ -85,6 +76,26 @@ class SelectedModel:
         steps = "checkpoint 0" if len(self.steps) == 1 else f"{len(self.steps)} checkpoints, newest {self.newest}"
         line = f"model {self.name}{self.base and f' on {self.base}'}: {steps}"
         return "\n".join(map(escape_control_chars, [line, *self.notes]))
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint of a model."""
+
+    model: SelectedModel
+    step: int
+
+    def __str__(self) -> str:
+        return f"{self.model.name}@{self.step}"
+
+    @property
+    def key(self) -> str | None:
+        """What no other checkpoint has, of whatever service; None where a backup may have put back an older one."""
+        return None if self.model.notes else f"{self.model.id}@{self.step}"
+
+
+NEWEST = "latest"
+"""What is typed for the newest checkpoint of a model."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +121,20 @@ def as_id(name: str) -> UUID | None:
         return UUID(name) if isinstance(name, str) and len(name) == _ID_LENGTH else None
     except ValueError:
         return None
+
+
+def _checkpoint_parts(text: str | int | None, name: str) -> tuple[str, int | None]:
+    """Model and step; None is the newest. name: the model of a step alone."""
+    model, at, step = str(NEWEST if text is None else text).rpartition("@")
+    if not at and not step.isdecimal() and step != NEWEST:
+        model, step = step, NEWEST
+    if (
+        (not step.isdecimal() and step != NEWEST)
+        or (model and not as_id(model) and "/" not in model)
+        or (at and not model)
+    ):
+        raise InputError(f"{text!r} is not a checkpoint", hint="lab/practice@3, lab/practice for its newest, or a step")
+    return model or name, None if step == NEWEST else int(step)
 
 
 def split_name(name: str) -> tuple[str, str]:
@@ -231,6 +256,17 @@ class Models:
                 raise NotFoundError(f"there is no model {name!r}", hint=close[0])
         return self._read(name)
 
+    def checkpoints(self, given: Sequence[str | int | None], name: str) -> list[Checkpoint]:
+        """The checkpoints written as `lab/sorter@3`, as `lab/sorter` for its newest, or as a step of the model `name`.
+
+        Raises:
+            InputError: one is written otherwise. NotFoundError: there is no such model or checkpoint.
+        """
+        read = cache(self.existing)  # each model is requested once
+        parts = [_checkpoint_parts(each, name) for each in given]
+        models = [(read(model), step) for model, step in parts]
+        return [Checkpoint(m, m.newest if step is None else m.checked(step)) for m, step in models]
+
     def register(self, name: str, base: str | None = None) -> Model:
         """The model as the service has it, registered if it is new; one that is named by its id is not requested."""
         if model_id := as_id(name):
@@ -272,8 +308,13 @@ class Models:
                 if not self._sampled(name, ask=True):
                     raise
 
-    def table(self) -> "pd.DataFrame":
-        """One row per model that the service can sample, by its name; values that it does not report are missing."""
+    def table(self, read_lab: Callable[[], LabRecord]) -> "pd.DataFrame":
+        """One row per model that the service can sample, by its name; values that it does not report are missing.
+
+        read_lab: what the lab knows of them, for the view.
+        """
+        from rolloutlab.trajectories.frame import ListingFrame
+
         cards = self._cards()
         columns = {
             "base": [card.base_model for card in cards],
@@ -281,7 +322,12 @@ class Models:
             "checkpoints": [card.checkpoints for card in cards],
         }
         types = {"base": "string", "newest": "Int64", "checkpoints": "Int64"}
-        return data_frame(columns, [card.id for card in cards], "model", types=types)
+        frame = data_frame(columns, [card.id for card in cards], "model", types=types)
+        try:
+            lab = read_lab()
+        except LabError:  # the models of a service are there without it
+            lab = LabRecord()
+        return ListingFrame.of(frame, model_listing(cards, self.selected, lab, here_and_now()))
 
     def start(self) -> Start | None:
         """Where a job of the selected model would start; None if no service runs or answers, or has no such step."""

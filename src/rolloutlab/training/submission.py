@@ -4,6 +4,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, NamedTuple, NoReturn
 from uuid import UUID
 
@@ -13,6 +14,7 @@ from rolloutlab.api.wire.training import CreateTrainingJob, ExperimentalTraining
 from rolloutlab.api.wire.trajectories import TrajectoryGroup
 from rolloutlab.connection import Connector
 from rolloutlab.errors import InputError, NothingTrainsError, RolloutlabError
+from rolloutlab.hints import Hint
 from rolloutlab.objective.advantages import Member
 from rolloutlab.objective.algorithms import ALGORITHM, AS_TYPED, Expanded, expand
 from rolloutlab.objective.credit import ENVIRONMENT, misses_turns, turn_rewards
@@ -20,6 +22,7 @@ from rolloutlab.objective.option_docs import OPTIONS, beyond_specification, cont
 from rolloutlab.objective.options import Options, settle
 from rolloutlab.objective.preflight import (
     Preflight,
+    Report,
     Seat,
     count,
     lag_warnings,
@@ -37,9 +40,12 @@ from rolloutlab.store.jobs import SubmittedJobs
 from rolloutlab.store.models import Group, StoredTrajectory, SubmittedJob, now
 from rolloutlab.training.models import Models, Start
 from rolloutlab.training.refusals import check_honoured, refusal_lines
-from rolloutlab.trajectories.collection import Collection, members_of, unscored_names
+from rolloutlab.trajectories.collection import Collection
+from rolloutlab.trajectories.members import members_of, unscored_names
 from rolloutlab.trajectories.top_up import top_up_cell
 
+Counted = Callable[[int], None]
+"""Is called with how many trajectories are done, again and again."""
 _INCLUDED = "credit: trajectory, or %rewards --undo, or %%reward without --weight env"
 
 
@@ -90,31 +96,45 @@ class Submission:
 
     def report(self) -> list[str]:
         """What would train, in which steps, and why the rest would not, line by line."""
-        headline, *rest = self.words()
-        algorithm = str(self.expanded)
-        return [headline, *self._steps(), *([algorithm] if algorithm else []), *rest]
+        return self.outcome().lines()
 
-    def words(self) -> list[str]:
+    def outcome(self) -> Report:
+        """What would train, in which steps, and why the rest would not."""
+        report, algorithm = self.trained(), str(self.expanded)
+        headline, *facts = report.facts
+        facts = [headline, *([algorithm] if algorithm else []), *facts]
+        return report._replace(facts=facts, steps=self._steps())
+
+    def trained(self) -> Report:
         """What would train and why the rest would not."""
         ends = {seat.name: seat.end for group in self.seats for seat in group if seat.end}
-        return self.check.words(self.names[0], trains=self.trains, ends=ends, top_ups=self.top_ups)
+        return self.check.outcome(self.names[0], trains=self.trains, ends=ends, top_ups=self.top_ups)
 
-    def _steps(self) -> list[str]:
-        """How the job is divided into steps; nothing where there are none."""
-        check, options, groups = self.check, settle(self.config), self.check.trainable_groups
-        if not (self.trains and groups):
-            return []
+    def plans(self) -> list[list[int]]:
+        """The groups of each step; several plans where the size of the policy is not known, none where the service
+        divides or nothing trains.
+        """
+        groups = self.check.trainable_groups
         size = self.engine.groups_per_step if self.engine else None
-        if size is None and (self.engine or not self.embedded):
-            return ["steps: as the service divides"]
-        size = size if options.groups_per_step is None else options.groups_per_step
-        sizes = DEFAULT_GROUPS if size is None else (size,)
-        numbers = list(dict.fromkeys(len(plan_steps(groups, each)) for each in sizes))
-        if len(numbers) > 1:  # the embedded service does not run: the size of its policy is not known
-            small, large = numbers
-            return [f"{small} steps of a policy under 20M parameters, {large} above; known once the service runs"]
+        if not (self.trains and groups) or (size is None and (self.engine or not self.embedded)):
+            return []
+        given = settle(self.config).groups_per_step
+        size = size if given is None else given
+        plans = [plan_steps(groups, each) for each in (DEFAULT_GROUPS if size is None else (size,))]
+        return [plan for i, plan in enumerate(plans) if plan not in plans[:i]]
+
+    def _steps(self) -> str:
+        """How the job is divided into steps; nothing where there are none."""
+        check, plans = self.check, self.plans()
+        if not (self.trains and check.trainable_groups):
+            return ""
+        if not plans:
+            return "steps: as the service divides"
+        if len(plans) > 1:  # the embedded service does not run: the size of its policy is not known
+            small, large = map(len, plans)
+            return f"{small} steps of a policy under 20M parameters, {large} above; known once the service runs"
         of_all = check.trainable_trajectories, check.trainable_tokens
-        return [step_words(groups, numbers[0], *of_all, epochs=options.epochs)]
+        return step_words(check.trainable_groups, len(plans[0]), *of_all, epochs=settle(self.config).epochs)
 
     def under(self, options: Mapping[str, Any]) -> "Submission":
         """The same trajectories, as they were gathered, with other options; InputError when an option is wrong."""
@@ -171,6 +191,11 @@ class Submission:
         return sum(member.truncated for group in self.members for member in group)
 
     @property
+    def checkpoint(self) -> str:
+        """The checkpoint that the job would start from, `lab/practice@3`; the model alone where that is not known."""
+        return f"{self.model}@{self.begins.step}" if self.begins else self.model
+
+    @property
     def first_step(self) -> int:
         """The step of the checkpoint that the job would start from; 0 where it is not known."""
         return self.begins.step if self.begins else 0
@@ -207,12 +232,33 @@ class ScoredTrajectories:
     rewards: Mapping[int, tuple[float, Mapping[str, float]]]
     """By the id of a trajectory, its reward and the components."""
 
+    @cached_property
+    def hints(self) -> list[Hint]:
+        """What a person should know of the answers, with the name of the collection where there are several."""
+        several = len(self.collections) > 1
+        named = [(f"{each.name}: " if several else "", hint) for each in self.collections for hint in each.warnings()]
+        return [replace(hint, fact=f"{name}{hint.fact}") for name, hint in named]
+
     def __iter__(self) -> Iterator[TrajectoryGroup]:
         for collection in self.collections:
             for group in collection.each_group():
                 scored = ((t, *self.rewards[t.id]) for t in group.trajectories if t.id in self.rewards)
                 sent = [replace(t, reward=reward, components=parts).to_wire() for t, reward, parts in scored]
                 yield TrajectoryGroup(trajectories=sent)
+
+
+@dataclass
+class SentGroups:
+    """Groups as a job sends them, with how many trajectories of them were taken since it was begun to send them."""
+
+    groups: Iterable[TrajectoryGroup]
+    sent: int = 0
+
+    def __iter__(self) -> Iterator[TrajectoryGroup]:
+        self.sent = 0
+        for group in self.groups:
+            yield group
+            self.sent += len(group.trajectories)
 
 
 @dataclass
@@ -380,18 +426,22 @@ def checked_config(options: Mapping[str, Any]) -> ExperimentalTrainingConfig:
 
 
 def prepare(
-    collections: Sequence[Collection], options: Mapping[str, Any], model: str, text_only: bool = False
+    collections: Sequence[Collection],
+    options: Mapping[str, Any],
+    model: str,
+    text_only: bool = False,
+    counted: Counted = lambda _: None,
 ) -> Submission:
     """A job that is ready to be sent. Trajectories without a reward are left out.
 
-    text_only: the service's policies read text alone.
+    text_only: the service's policies read text alone. counted: is called while the lab is read.
 
     Raises:
         InputError: an option is wrong. NothingTrainsError: no trajectory would train; the message gives every reason.
     """
-    submission = gather(collections, options, model, text_only)
+    submission = gather(collections, options, model, text_only, counted)
     if not submission.check.trainable_trajectories:
-        reasons = [line.partition(" -> ") for line in submission.words()[1:]]
+        reasons = [line.partition(" -> ") for line in submission.trained().lines()[1:]]
         why = "; ".join(reason for reason, _, _ in reasons) or "it holds no trajectories"
         hint = reasons[0][2] if reasons else f"%%chat {submission.names[0]}"
         raise NothingTrainsError(f"nothing in {', '.join(submission.names)} would train: {why}", hint=hint)
@@ -399,9 +449,15 @@ def prepare(
 
 
 def gather(
-    collections: Sequence[Collection], options: Mapping[str, Any], model: str, text_only: bool = False
+    collections: Sequence[Collection],
+    options: Mapping[str, Any],
+    model: str,
+    text_only: bool = False,
+    counted: Counted = lambda _: None,
 ) -> Submission:
     """Check the options and the trajectories for training `model`; a check by which nothing trains is no error.
+
+    counted: is called while the lab is read.
 
     Raises:
         InputError: an option is wrong. NothingTrainsError: there is no collection.
@@ -412,10 +468,12 @@ def gather(
     given = expanded(options, bounds_of(collections))
     config = checked_config(given.options)
     read = _Read()
+    counted(done := 0)
     for collection in collections:
         weights = collection.weights_of(ENVIRONMENT)
         for group in collection.each_group():
             read.add(collection, group, weights, model, text_only=text_only)
+            counted(done := done + len(group.trajectories))
     warnings = setting_warnings(read.settings)
     warnings += [
         f"{count(missing, 'trajectory')} of {c.name} not sampled yet"
@@ -454,17 +512,29 @@ def gather(
     return Submission(model, names, labels, config, *gathered, embedded=text_only, expanded=given, top_ups=top_ups)
 
 
-def gather_for(models: Models, collections: Sequence[Collection], options: Mapping[str, Any]) -> Submission:
+def gather_for(
+    models: Models,
+    collections: Sequence[Collection],
+    options: Mapping[str, Any],
+    counted: Counted = lambda _: None,
+) -> Submission:
     """As `gather`, for a job of the selected model that starts from its newest checkpoint; starts no service."""
-    gathered = gather(collections, options, models.selected, models.text_only)
+    gathered = gather(collections, options, models.selected, models.text_only, counted)
     gathered = replace(gathered, trains=models.may_train)
     return gathered.beginning(models.start()).on(models.engine(), models.default_rate())
 
 
-def submit(submission: Submission, jobs: SubmittedJobs, connector: Connector, address: Address, model_id: str) -> str:
+def submit(
+    submission: Submission,
+    jobs: SubmittedJobs,
+    connector: Connector,
+    address: Address,
+    model_id: str,
+    counted: Counted = lambda _: None,
+) -> str:
     """The id of the job once the service has accepted it; it is in `jobs` then.
 
-    address: of the present service. model_id: of the model there.
+    address: of the present service. model_id: of the model there. counted: is called while the job is sent.
 
     Raises:
         BrokenOffError: the response was lost, and the job may train; it stays in `jobs`. InputError: the engine of the
@@ -472,11 +542,11 @@ def submit(submission: Submission, jobs: SubmittedJobs, connector: Connector, ad
     """
     check_honoured(submission.config, connector, address, submission.expanded)
     http, options = connector.http, submission.config.to_wire()
-    job = submission.to_job(model_id)
+    job, groups = submission.to_job(model_id), SentGroups(submission.groups)
     return recorded(
         jobs,
         SubmittedJob(str(uuid.uuid4()), connector.name, submission.model, submission.collections, options, now()),
-        lambda key: http.run(deliver(http, address, job, key, submission.groups)),
+        lambda key: http.run(deliver(http, address, job, key, groups), lambda: counted(groups.sent)),
     )
 
 

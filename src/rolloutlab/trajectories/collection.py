@@ -9,21 +9,23 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from rolloutlab.errors import InputError, NotFoundError
-from rolloutlab.objective.advantages import Member, TokenWeight
-from rolloutlab.objective.credit import turns
+from rolloutlab.hints import Hint
+from rolloutlab.objective.advantages import TokenWeight
 from rolloutlab.objective.options import Options
-from rolloutlab.objective.preflight import Preflight, count, is_truncated, no_text, preflight
+from rolloutlab.objective.preflight import Preflight, count, preflight
 from rolloutlab.sampling.split import positions_in
 from rolloutlab.store.lab import Lab
-from rolloutlab.store.models import Edit, Group, StoredCollection, StoredTrajectory, TrajectorySummary
+from rolloutlab.store.models import Edit, Group, StoredCollection, StoredTrajectory, TrajectorySummary, is_asked_for
 from rolloutlab.trajectories.files import file_path
 from rolloutlab.trajectories.group_view import AskLogprobs, GroupView, rank
+from rolloutlab.trajectories.members import members_of, unscored_names
+from rolloutlab.trajectories.overview import order_groups, summarize
 from rolloutlab.trajectories.reward_edits import RewardEdits, give_edited, give_from_file, rewards_of_frame
 from rolloutlab.trajectories.rewards_rows import RewardsRows
 from rolloutlab.trajectories.tables import AFTER, EPISODE_END, REASONING, trajectory_frame
 from rolloutlab.widgets import collection as render
-from rolloutlab.widgets.base import Bundle
 from rolloutlab.widgets.html import for_notebook
+from rolloutlab.widgets.pages import Bundle
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -100,7 +102,7 @@ class Collection:
     @property
     def mean_reward(self) -> float | None:
         """Mean reward of the trajectories that have one."""
-        rewards = [outline.reward for outline in self._outlines() if outline.reward is not None]
+        rewards = [outline.reward for outline in self.outlines() if outline.reward is not None]
         return math.fsum(r / len(rewards) for r in rewards) if rewards else None
 
     def scoring_notes(self) -> list[str]:
@@ -113,6 +115,14 @@ class Collection:
             f"{count(older, 'reward')} of {self.name} older than its last scoring, which ended early -> {resume}"
         )
         return [*lines, *([older_line] if older else [])]
+
+    def warnings(self) -> list[Hint]:
+        """What a person should know of its answers before they train, such as that many were cut off."""
+        stored = self.stored
+        with self._view.job() as rows:
+            hints = summarize(rows, self._lab, [stored]).hints
+        # what has no logprobs is said by the report of a job, which knows the service
+        return [hint for hint in hints if hint.kind == "warn" and not hint.cell.startswith("%logprobs")]
 
     def weights_of(self, component: str) -> dict[int, float]:
         """The weight of a component in each reward that functions gave, by the id of the trajectory."""
@@ -199,14 +209,22 @@ class Collection:
         return rank(self._lab, groups[0], ranking)
 
     def __len__(self) -> int:
-        return len(self._outlines())
+        return len(self.outlines())
 
-    def _outlines(self) -> list[TrajectorySummary]:
+    def outlines(self) -> list[TrajectorySummary]:
+        """Summaries of its trajectories, as stored now; fast where conversations are not needed."""
         return self._lab.outlines.of(self.stored, self._position)
 
     @cached_property
     def _view(self) -> GroupView:
-        return GroupView(self._lab, self._number, self._position, self._ask_logprobs)
+        view = GroupView(self._lab, self._number, self._position, self._ask_logprobs)
+        view.printed = self
+        return view
+
+    @property
+    def widget(self) -> Any:
+        """The anywidget that shows it; marimo takes it as `mo.ui.anywidget(collection.widget)`."""
+        return self._view.widget
 
     def _repr_mimebundle_(self, **options: Any) -> Bundle:
         return self._view._repr_mimebundle_(**options)
@@ -215,15 +233,17 @@ class Collection:
         """The parts that a cell shows: its first groups, and of all others only rewards and token counts."""
         stored = self.stored
         with self._view.job() as rows:
-            places = [g for g, each in enumerate(rows.groups) if self._position in (None, each.position)]
+            ordered = order_groups(rows) if self._position is None else range(len(rows.groups))
+            places = [g for g in ordered if self._position in (None, rows.groups[g].position)]
             positions = [rows.groups[g].position for g in places]
             outlines = [rows.outlines[i] for g in places for i in rows.groups[g].rows]
             shares = [_named_shares(rows, g) for g in places[: render.MAX_GROUPS]]
+            whole = summarize(rows, self._lab, [stored]) if self._position is None else None
         rewards = [outline.reward for outline in outlines if outline.reward is not None]
         first, rest = positions[: render.MAX_GROUPS], positions[render.MAX_GROUPS :]
         after = f"{stored.label}/{rest[0]}" if rest else ""
         failed = self._lab.scorings.failed(stored, self._position) if len(rewards) < len(outlines) else {}
-        counts = render.Counts(len(positions), len(outlines), rewards, after, failed)
+        counts = render.Counts(len(positions), len(outlines), rewards, after, failed, whole)
         return self.name, self._read(stored, first), Preflight(shares), counts
 
     def _read(self, stored: StoredCollection, positions: Sequence[int]) -> list[Group]:
@@ -242,24 +262,6 @@ class Collection:
 def _named_shares(rows: RewardsRows, g: int) -> list[TokenWeight]:
     """The token weights of a group in its job, under the names of its trajectories."""
     return [share._replace(member=share.member._replace(name=rows.name(i))) for i, share in rows.shares(g).items()]
-
-
-def members_of(groups: Sequence[Group], text_only: bool = False) -> list[list[Member]]:
-    """The scored trajectories of stored groups for the objective; text_only: the policy reads text alone."""
-    return [[_member(t, t.reward, text_only) for t in group.trajectories if t.reward is not None] for group in groups]
-
-
-def _member(trajectory: StoredTrajectory, reward: float, text_only: bool) -> Member:
-    unreadable = no_text(trajectory.histories()) if text_only else ""
-    tokens_H = () if unreadable else trajectory.history_tokens
-    tokens_K = [0 if unreadable else len(choice.trained_tokens()) for choice in trajectory.choices]
-    turns_K = turns(reward, trajectory.metrics, tokens_K)
-    truncated = is_truncated(trajectory.choices)
-    return Member(trajectory.name, reward, tokens_H, unreadable=unreadable, turns=turns_K, truncated=truncated)
-
-
-def unscored_names(groups: Sequence[Group]) -> list[str]:
-    return [t.name for group in groups for t in group.trajectories if t.reward is None]
 
 
 def _checked(groups: Sequence[Group], options: Options | None = None) -> Preflight:
@@ -291,7 +293,8 @@ def _is_pattern(name: str) -> bool:
 
 def _matching(lab: Lab, pattern: str) -> list[Collection]:
     names = sorted({summary.name for summary in lab.collections()})
-    matches = [Collection(lab, lab.find(name)) for name in names if fnmatchcase(name, pattern)]
+    asked = (name for name in names if is_asked_for(name, pattern))
+    matches = [Collection(lab, lab.find(name)) for name in asked if fnmatchcase(name, pattern)]
     if not matches:
         plain = "".join(character for character in pattern if character not in "*?[]")
         close = get_close_matches(plain, names, n=3, cutoff=0.3)
@@ -312,7 +315,8 @@ def group_of(lab: Lab, name: str) -> tuple[StoredCollection, int]:
     """Generation and position of a group (`capitals/0`). InputError: not such a name. NotFoundError: no such group."""
     label, _, position = str(name).rpartition("/")
     if not label or not position.isdecimal():
-        raise InputError(f"{name!r} is not a group name", hint=f"%group {name if isinstance(name, str) else 'NAME'}/0")
+        group = name.rstrip("/") if isinstance(name, str) else "NAME"
+        raise InputError(f"{name!r} is not a group name", hint=f"%group {group}/0")
     stored = lab.find(label)
     if int(position) not in lab.outlines.positions(stored):
         raise NotFoundError(f"there is no group {name!r}", hint=f"%group {label}/0")

@@ -1,17 +1,20 @@
-"""Paired comparison of two checkpoints on the same prompts and seeds, with a confidence interval and a verdict."""
+"""Paired comparison of checkpoints on the same prompts and seeds, with a confidence interval and a verdict."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import asdict, dataclass, field, replace
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rolloutlab.errors import InputError
+from rolloutlab.errors import InputError, NotFoundError
 from rolloutlab.objective.preflight import count
 from rolloutlab.sanitize import escape_control_chars
-from rolloutlab.store.models import StoredTrajectory, dumped
+from rolloutlab.search.documents import document_of
+from rolloutlab.store.models import Group, StoredTrajectory, TrajectorySummary, dumped
 from rolloutlab.store.prompts import prompt_key
 from rolloutlab.trajectories.collection import Collection
 from rolloutlab.trajectories.intervals import anytime_interval, interval, near_normal, only_extremes
+from rolloutlab.trajectories.overview import USUAL_BOUNDS
 from rolloutlab.trajectories.tables import data_frame
 from rolloutlab.widgets import comparison as render
 from rolloutlab.widgets.html import for_notebook
@@ -25,9 +28,6 @@ MIN_PROMPTS = 16
 
 Bounds = tuple[float, float]
 
-USUAL_BOUNDS: tuple[Bounds, ...] = ((0.0, 1.0), (-1.0, 1.0))
-"""Those that rewards, or components of them, are taken to have where all of them are within."""
-
 
 @dataclass(frozen=True)
 class Pair:
@@ -35,6 +35,7 @@ class Pair:
 
     trained: whether a job trained on it between the two checkpoints. rows: how many rows gave this same prompt.
     of_train: whether it is of the part `train` of a split. left_out: completions without a reward on one of the sides.
+    seats: group and position of each trajectory, the same in both collections. row: what its prompt was made of.
     """
 
     name: str
@@ -45,11 +46,41 @@ class Pair:
     rows: int = 1
     of_train: bool = False
     left_out: int = field(default=0, compare=False)
+    seats: tuple[tuple[int, int], ...] = field(default=(), compare=False)
+    row: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def difference(self) -> float:
-        """Mean reward after less mean reward before."""
-        return _mean(self.after) - _mean(self.before)
+        """Mean reward after less mean reward before; 0 where they differ by rounding alone."""
+        before, after = _mean(self.before), _mean(self.after)
+        return 0.0 if math.isclose(before, after, rel_tol=1e-12) else after - before
+
+
+class Side(NamedTuple):
+    """What one checkpoint has sampled, scored. reused: how many of its completions an earlier comparison sampled."""
+
+    checkpoint: str
+    collection: Collection
+    reused: int = 0
+
+
+@dataclass(frozen=True)
+class ComparedAnswer:
+    """One completion of a comparison. text: all after its prompt."""
+
+    text: str
+    reward: float
+    tokens: int
+    finish_reason: str | None
+
+
+@dataclass(frozen=True)
+class AnswerPair:
+    """The completions of one prompt with the same seed. positions: of all pairs with the same texts and rewards."""
+
+    positions: tuple[int, ...]
+    before: ComparedAnswer
+    after: ComparedAnswer
 
 
 class Comparison:
@@ -63,7 +94,8 @@ class Comparison:
     1, where all rewards are within them, which is then an assumption; else they are unknown. Without bounds there is no
     verdict: a rare large reward that no sample has can move a mean to anywhere. of_components: the bounds that sums of
     the components of the rewards have (`component_bounds`). anytime: the interval stays valid where a comparison is
-    made again and again on more and more prompts. notes: lines on what is not known of the prompts.
+    made again and again on more and more prompts. notes: lines on what is not known of the prompts. sides: what was
+    sampled, without which there are only rewards.
 
     Raises:
         InputError: there is no pair, or a reward is outside the given bounds.
@@ -80,6 +112,7 @@ class Comparison:
         bounds: Bounds | None = None,
         of_components: Bounds | None = None,
         notes: Sequence[str] = (),
+        sides: Sequence[Side] = (),
     ) -> None:
         if not pairs:
             raise InputError(f"no prompt of {name} has rewards on both sides", hint=f"%%compare {name}")
@@ -90,6 +123,10 @@ class Comparison:
         self.anytime = anytime
         self.bounds = _bounds(self.pairs, bounds, of_components)
         self._notes = tuple(map(escape_control_chars, notes))
+        self._sides = tuple(sides)
+        # now, as the samples may be deleted while the result is still shown
+        self._figures = _figures(sides, self.pairs)
+        self._completions = sum(len(side.collection) for side in sides)
         self._assumption = ""
         if bounds is None:
             self._assumption = ", as their components allow" if of_components else ", as all of these are"
@@ -149,16 +186,73 @@ class Comparison:
         frame = data_frame(rows, [pair.name for pair in self.pairs], "group", columns)
         return frame.sort_values("difference", kind="stable")
 
+    def completions(self, group: str) -> list[AnswerPair]:
+        """The completions of a prompt, paired by seed, those with the same texts and rewards as one.
+
+        group: its name in `to_frame()`.
+
+        Raises:
+            NotFoundError: there is no such prompt, or its samples were deleted since.
+        """
+        pair = next((pair for pair in self.pairs if pair.name == str(group)), None)
+        if pair is None or not self._sides:
+            raise NotFoundError(f"there is no prompt {group!r} in this comparison", hint="comparison.to_frame().index")
+        merged: dict[tuple[Any, ...], AnswerPair] = {}
+        sides = (_answers(side, pair, i) for i, side in enumerate(self._sides))
+        for position, (before, after) in enumerate(zip(*sides, strict=True)):
+            key = before.text, before.reward, after.text, after.reward
+            known = merged.get(key, AnswerPair((), before, after))
+            merged[key] = replace(known, positions=(*known.positions, position))
+        return list(merged.values())
+
+    def describe(self) -> dict[str, Any]:
+        """The comparison as JSON values, without completions.
+
+        `prompts` are in the order of their change, the largest loss first. `figures` are means over prompts on both
+        sides: tokens of a completion, the share that was cut off, and components of the reward.
+        """
+        low, high = self.interval()
+        known = None if math.isinf(low) else [low, high]
+        return {
+            "name": self.name,
+            "checkpoints": [self.before, self.after],
+            "completions": self._completions,
+            "reused": sum(side.reused for side in self._sides),
+            "means": [self.mean_before, self.mean_after],
+            "difference": self.difference,
+            "interval": known,
+            "bounds": None if self.bounds is None else list(self.bounds),
+            "basis": self._basis() if known else "",
+            "verdict": self._verdict(low, high),
+            "counts": self._counts(),
+            "figures": {name: list(values) for name, values in self._figures.items()},
+            "notes": self._remarks(),
+            "prompts": [
+                {
+                    "group": pair.name,
+                    "prompt": pair.prompt,
+                    "before": _mean(pair.before),
+                    "after": _mean(pair.after),
+                    "difference": pair.difference,
+                    "row": {key: value for key, value in pair.row.items() if isinstance(value, str | int | float)},
+                    "completions": len(pair.after),
+                    "trained": pair.trained,
+                }
+                for pair in sorted(self.pairs, key=lambda pair: pair.difference)
+            ],
+        }
+
+    def _counts(self) -> dict[str, int]:
+        better = sum(pair.difference > 0 for pair in self.pairs)
+        worse = sum(pair.difference < 0 for pair in self.pairs)
+        equal = len(self.pairs) - better - worse
+        return {"better": better, "worse": worse, "equal": equal, "rows": sum(pair.rows for pair in self.pairs)}
+
     def words(self) -> list[str]:
         """The result, line by line."""
         low, high = self.interval()
-        left_out = sum(pair.left_out for pair in self.pairs)
-        better = sum(pair.difference > 0 for pair in self.pairs)
-        worse = sum(pair.difference < 0 for pair in self.pairs)
-        rows = sum(pair.rows for pair in self.pairs)
-        pooled = f" ({rows:,} rows; equal prompts count once)" if rows > len(self.pairs) else ""
-        of_train = sum(pair.of_train and not pair.trained for pair in self.pairs)
-        noted = f"{of_train:,} of these prompts are of the part train of a split -> --over split.held_out"
+        counts = self._counts()
+        pooled = f" ({counts['rows']:,} rows; equal prompts count once)" if counts["rows"] > len(self.pairs) else ""
         bounds = f"95% interval {_signed(low)} to {_signed(high)}{self._basis()}"
         if math.isinf(low):
             bounds = "all differences equal" if len(self._differences) > 1 else "too few for an interval"
@@ -166,7 +260,22 @@ class Comparison:
             f"{self.name}: {self.before} -> {self.after} on {count(len(self.pairs), 'prompt')}{pooled}",
             f"mean reward {self.mean_before:.3f} -> {self.mean_after:.3f}, "
             f"difference {self.difference:+.3f} ({bounds}): {self._verdict(low, high)}",
-            f"better on {better:,}, worse on {worse:,}, equal on {len(self.pairs) - better - worse:,}",
+            f"better on {counts['better']:,}, worse on {counts['worse']:,}, equal on {counts['equal']:,}",
+            *self._remarks(),
+            *self._sampled(),
+        ]
+
+    def _sampled(self) -> list[str]:
+        """How many completions were reused, if any was."""
+        reused = sum(side.reused for side in self._sides)
+        return [f"{count(self._completions, 'completion')}, {reused:,} of them reused"] if reused else []
+
+    def _remarks(self) -> list[str]:
+        """Lines on what the figures stand on."""
+        left_out = sum(pair.left_out for pair in self.pairs)
+        of_train = sum(pair.of_train and not pair.trained for pair in self.pairs)
+        noted = f"{of_train:,} of these prompts are of the part train of a split -> --over split.held_out"
+        return [
             *([noted] if of_train else []),
             *self._notes,
             *([f"{count(left_out, 'completion')} without a reward on one of the sides left out"] if left_out else []),
@@ -197,53 +306,211 @@ class Comparison:
 
     def plot(self) -> Plot:
         """Mean reward of each prompt before and after."""
-        return render.plot(self._rows())
+        return render.plot(self.describe()["prompts"])
 
     def __repr__(self) -> str:
-        return render.text(self.words(), self._rows())
+        return render.text(self.words(), self.describe())
 
     def _repr_html_(self) -> str:
-        return for_notebook(render.html(self.words(), self._rows()))
+        return for_notebook(render.html(self.describe(), self._open))
 
-    def _rows(self) -> list[render.Row]:
-        pairs = sorted(self.pairs, key=lambda pair: pair.difference)
-        return [(pair.name, pair.prompt, _mean(pair.before), _mean(pair.after)) for pair in pairs]
+    def _open(self, group: str) -> list[dict[str, Any]]:
+        """As `completions`, as JSON values."""
+        return [asdict(pair) for pair in self.completions(group)]
+
+
+class Comparisons:
+    """Several checkpoints, each compared with the same base on the same prompts and seeds.
+
+    `comparisons["lab/sorter@3"]` is the one of a checkpoint, `comparisons[0]` the first; only completions that have a
+    reward from every checkpoint count in any.
+    """
+
+    def __init__(self, each: Sequence[Comparison]) -> None:
+        self._each = list(each)
+
+    def __len__(self) -> int:
+        return len(self._each)
+
+    def __iter__(self) -> Iterator[Comparison]:
+        return iter(self._each)
+
+    def __getitem__(self, checkpoint: int | str) -> Comparison:
+        """NotFoundError: the checkpoint is none of those that were compared with the base."""
+        if isinstance(checkpoint, int):
+            return self._each[checkpoint]
+        for each in self._each:
+            if each.after == checkpoint:
+                return each
+        names = ", ".join(each.after for each in self._each)
+        raise NotFoundError(f"{checkpoint!r} was not compared", hint=names)
+
+    def to_frame(self) -> "pd.DataFrame":
+        """One row per prompt, in the order of the rows: prompt, the mean reward of each checkpoint, n."""
+        base = self._each[0]
+        columns = ["prompt", base.before, *(each.after for each in self._each), "n"]
+        rows = [
+            [first.prompt, _mean(first.before), *(_mean(pair.after) for pair in (first, *others)), len(first.after)]
+            for first, *others in zip(*(each.pairs for each in self._each), strict=True)
+        ]
+        return data_frame(rows, [pair.name for pair in base.pairs], "group", columns)
+
+    def describe(self) -> list[dict[str, Any]]:
+        """As `Comparison.describe`, of each."""
+        return [each.describe() for each in self._each]
+
+    def words(self) -> list[str]:
+        """The results, line by line."""
+        return [line for each in self._each for line in each.words()]
+
+    def __repr__(self) -> str:
+        return render.several_text(self.describe(), [repr(each) for each in self._each])
+
+    def _repr_html_(self) -> str:
+        return for_notebook(render.several_html(self.describe(), [each._open for each in self._each]))
+
+
+def compare_sides(
+    name: str,
+    sides: Sequence[Side],
+    apart: Sequence[tuple[Set[str], Sequence[str]]],
+    weights: Mapping[str, float] | None,
+    *,
+    anytime: bool = False,
+    bounds: Bounds | None = None,
+) -> Comparison | Comparisons:
+    """The first of several sides compared with each other one.
+
+    apart: of each other one the prompts that it was trained on, or the first, but not both; and notes. weights: of the
+    components of rewards. Other arguments are those of `Comparison`.
+    """
+    base, *others = sides
+    known = component_bounds(chain.from_iterable(side.collection.trajectories for side in sides), weights)
+    made = []
+    for other, (trained, notes) in zip(others, apart, strict=True):
+        beside = [side.collection for side in others if side is not other]
+        of_train = other.collection.part("train")
+        pairs = pairs_of(base.collection, other.collection, trained, of_train, beside)
+        made.append(
+            Comparison(
+                name,
+                base.checkpoint,
+                other.checkpoint,
+                pairs,
+                anytime=anytime,
+                bounds=bounds,
+                of_components=known,
+                notes=notes,
+                sides=(base, other),
+            )
+        )
+    return made[0] if len(made) == 1 else Comparisons(made)
 
 
 def pairs_of(
-    before: Collection, after: Collection, trained: Set[str] = frozenset(), of_train: Set[int] = frozenset()
+    before: Collection,
+    after: Collection,
+    trained: Set[str] = frozenset(),
+    of_train: Set[int] = frozenset(),
+    beside: Sequence[Collection] = (),
 ) -> list[Pair]:
     """The prompts of two collections that were sampled with the same prompts and seeds, in the order of their rows.
 
     Groups with the same prompt and script are one pair, since their trajectories are as alike as those of one group.
     Only trajectories that have a reward on both sides count; those of a prompt without any are in `left_out` of the
     first. trained: prompts that were trained on in between, as `Lab.prompts` has them. of_train: positions of the
-    groups of a split's part `train`.
+    groups of a split's part `train`. beside: further collections of these prompts and seeds that must have a reward.
     """
     pairs: dict[tuple[str, ...], Pair] = {}
     lost = 0
-    for place, (old, new) in enumerate(zip(before.groups, after.groups, strict=True)):
-        olds = {t.name.rpartition("/")[2]: t.reward for t in old.trajectories if t.reward is not None}
-        news = {t.name.rpartition("/")[2]: t.reward for t in new.trajectories if t.reward is not None}
-        both = [position for position in olds if position in news]
-        left_out = max(len(old.trajectories), len(new.trajectories)) - len(both)
+    for place, (old, new, *others) in enumerate(zip(*(c.groups for c in (before, after, *beside)), strict=True)):
+        olds, news, *further = (_rewards_by_position(group) for group in (old, new, *others))
+        both = [position for position in olds if position in news and all(position in each for each in further)]
+        left_out = max(len(group.trajectories) for group in (old, new, *others)) - len(both)
         lost += 0 if both else left_out
         if both:
             rewards = tuple(olds[position] for position in both), tuple(news[position] for position in both)
             prompt = prompt_key(dumped(new.prompt), new.row, place, after.stored.plan)
             name, text = old.name.rpartition("/")[2], new.trajectories[0].prompt
-            pair = Pair(name, text, *rewards, prompt in trained, of_train=place in of_train, left_out=left_out)
+            seats = tuple((place, position) for position in both)
+            pair = Pair(
+                name,
+                text,
+                *rewards,
+                prompt in trained,
+                of_train=place in of_train,
+                left_out=left_out,
+                seats=seats,
+                row=new.row,
+            )
             key = (prompt, *map(dumped, new.script))
             pairs[key] = _pooled(pairs[key], pair) if key in pairs else pair
     listed = list(pairs.values())
     return [replace(pair, left_out=pair.left_out + (0 if i else lost)) for i, pair in enumerate(listed)]
 
 
+def _rewards_by_position(group: Group) -> dict[int, float]:
+    return {int(t.name.rpartition("/")[2]): t.reward for t in group.trajectories if t.reward is not None}
+
+
 def _pooled(one: Pair, other: Pair) -> Pair:
     rewards = one.before + other.before, one.after + other.after
-    return Pair(
-        one.name, one.prompt, *rewards, one.trained, one.rows + other.rows, one.of_train, one.left_out + other.left_out
+    return replace(
+        one,
+        before=rewards[0],
+        after=rewards[1],
+        rows=one.rows + other.rows,
+        left_out=one.left_out + other.left_out,
+        seats=one.seats + other.seats,
     )
+
+
+_OF_SUMMARY: dict[str, Callable[[TrajectorySummary], float]] = {
+    "tokens": lambda each: sum(each.tokens_H),
+    "cut_off": lambda each: each.finish_reason == "length",
+}
+
+
+def _figures(sides: Sequence[Side], pairs: Sequence[Pair]) -> dict[str, tuple[float, float]]:
+    """Means over prompts, on both sides, of what is known of the completions besides their reward."""
+    both = [{(each.group, each.position): each for each in side.collection.outlines()} for side in sides]
+    parts = dict.fromkeys(name for seats in both for each in seats.values() for name in each.components)
+    measures = {**_OF_SUMMARY, **{name: _component(name) for name in parts}}
+    means = {}
+    for name, measure in measures.items():
+        values = [[_mean_at(measure, summaries, pair) for pair in pairs] for summaries in both]
+        known = [(old, new) for old, new in zip(*values, strict=True) if old is not None and new is not None]
+        if known:
+            means[name] = _mean([old for old, _ in known]), _mean([new for _, new in known])
+    return means
+
+
+def _component(name: str) -> Callable[[TrajectorySummary], float | None]:
+    return lambda each: each.components.get(name)
+
+
+def _mean_at(
+    measure: Callable[[TrajectorySummary], float | None],
+    summaries: Mapping[tuple[int, int], TrajectorySummary],
+    pair: Pair,
+) -> float | None:
+    values = [value for seat in pair.seats if (value := measure(summaries[seat])) is not None]
+    return _mean(values) if values else None
+
+
+def _answers(side: Side, pair: Pair, which: int) -> list[ComparedAnswer]:
+    """The completions of a prompt on one side, with the rewards that were compared: there may be others by now."""
+    places = dict.fromkeys(place for place, _ in pair.seats)
+    stored = {(place, t.position): t for place in places for t in side.collection.group(place).trajectories}
+    rewards = (pair.before, pair.after)[which]
+    return [_answer(stored[seat], reward) for seat, reward in zip(pair.seats, rewards, strict=True)]
+
+
+def _answer(trajectory: StoredTrajectory, reward: float) -> ComparedAnswer:
+    messages = trajectory.messages[trajectory.given :]
+    plain = len(messages) == 1 and not trajectory.reasoning and not messages[0].get("tool_calls")
+    text = trajectory.answer if plain else document_of(messages)[0]
+    return ComparedAnswer(text, reward, trajectory.tokens, trajectory.finish_reason)
 
 
 def component_bounds(

@@ -10,9 +10,12 @@ import pandas as pd
 
 from rolloutlab.sanitize import escape_control_chars
 from rolloutlab.widgets.html import for_notebook
+from rolloutlab.widgets.kit.listing import terminal_width
 
 if TYPE_CHECKING:
     from pandas.io.formats.style import Styler
+
+    from rolloutlab.widgets.kit.listing import Listing
 
 
 def with_rows(frame: pd.DataFrame, rows: Sequence[Mapping[str, Any]], types: Mapping[str, str]) -> pd.DataFrame:
@@ -70,6 +73,32 @@ class Frame(pd.DataFrame):
         """None where pandas is told to show text."""
         html: str | None = super()._repr_html_()  # type: ignore[misc]  # which the stubs of pandas leave out
         return html and for_notebook(html)
+
+
+class ListingFrame(Frame):
+    """A table of a lab that is shown as its listing; what pandas slices or copies from it is shown by pandas."""
+
+    _metadata = ["_listing", "_listed"]
+    _listing: "Listing"
+    _listed: tuple[int, int]
+
+    @classmethod
+    def of(cls, frame: pd.DataFrame, listing: "Listing") -> "ListingFrame":
+        """The frame, shown so until a column or a row is added to it or taken away."""
+        made = cls(frame)
+        made._listing, made._listed = listing, frame.shape
+        return made
+
+    @property
+    def _constructor(self) -> "type[Frame]":
+        return Frame
+
+    def __repr__(self) -> str:
+        return self._listing.text(terminal_width()) if self.shape == self._listed else super().__repr__()
+
+    def _repr_html_(self) -> str | None:
+        html = super()._repr_html_()
+        return for_notebook(self._listing.html()) if html and self.shape == self._listed else html
 
 
 def _visible(value: Any) -> Any:

@@ -12,11 +12,14 @@ from rolloutlab.objective.preflight import count
 from rolloutlab.sanitize import escape_control_chars
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import Edit, Group, Score, StoredCollection, StoredTrajectory, TrajectorySummary
+from rolloutlab.trajectories.overview import order_groups, summarize
 from rolloutlab.trajectories.rewards_data import shared_rewards, uncollected
 from rolloutlab.trajectories.rewards_rows import RewardsRows
 from rolloutlab.trajectories.scoring.functions import reward_of
 from rolloutlab.widgets import group as render
+from rolloutlab.widgets import overview
 from rolloutlab.widgets.base import NotebookView
+from rolloutlab.widgets.kit.tree import Tree, tree
 
 FORMULA = "best 1, worst 0, evenly spaced; ties share the mean of their places; what is not ranked keeps what it has"
 
@@ -98,14 +101,18 @@ class GroupView(NotebookView):
         self._ask_logprobs = ask_logprobs
         self._lock = threading.Lock()
         self._read: Group | None = None
+        self._order: list[int] = []
         lab.rewards.listen(self._edited)
 
     def state(self) -> Mapping[str, Any]:
-        """The first group."""
-        return {"formula": FORMULA, "gap": self._ask_logprobs is not None, "shown": self.group(0)}
+        """What stands above the groups, and the first one: that with most to learn from."""
+        self._order = []
+        shown = self.group(0)
+        return {"formula": FORMULA, "gap": self._ask_logprobs is not None, "above": self.overview(), "shown": shown}
 
     def calls(self) -> Mapping[str, Callable[..., Any]]:
         return {
+            "overview": self.overview,
             "group": self.group,
             "find": self.find,
             "text": self.text,
@@ -128,9 +135,22 @@ class GroupView(NotebookView):
         ]
         return replace(group, trajectories=tuple(members))
 
-    def group(self, at: int) -> dict[str, Any]:
-        """The group at an index of the view, and how many groups the view has."""
-        positions = self._positions()
+    def overview(self) -> Tree | None:
+        """The first line of the view and the figures of the whole collection; None for one group of it."""
+        if self._position is not None:
+            return None
+        stored = self._stored
+        with self.job() as rows:
+            whole = summarize(rows, self._lab, [stored])
+        return tree(overview.heading(stored.label, whole) + overview.html(whole))
+
+    def group(self, at: int, order: str = "learning") -> dict[str, Any]:
+        """The group at an index of the view, and how many groups the view has.
+
+        order: `learning`, with those first that have most to learn from as they were when the view was loaded, or
+        `sampled`.
+        """
+        positions = self._positions() if order == "sampled" else self._ordered()
         if not positions:
             return {"at": 0, "of": 0, "name": escape_control_chars(self._stored.label), "group": None}
         index = min(_index(at), len(positions) - 1)
@@ -138,12 +158,13 @@ class GroupView(NotebookView):
         described = {**render.described(group), **self._reward_states(group)}
         return {"at": index, "of": len(positions), "name": escape_control_chars(self._stored.label), "group": described}
 
-    def find(self, position: int) -> dict[str, Any]:
+    def find(self, position: int, order: str = "learning") -> dict[str, Any]:
         """As `group`, for the group of that name: the number after the slash."""
-        positions = self._positions()
+        positions = self._positions() if order == "sampled" else self._ordered()
         if _index(position) not in positions:
-            raise NotFoundError(f"there is no group {self._stored.label}/{position}", hint=f"0 to {positions[-1]}")
-        return self.group(positions.index(position))
+            hint = f"0 to {max(positions, default=0)}"
+            raise NotFoundError(f"there is no group {self._stored.label}/{position}", hint=hint)
+        return self.group(positions.index(position), order)
 
     def text(self, position: int, seat: int | None, number: int, start: int) -> dict[str, Any]:
         """More of a text: of the trajectory at `seat`, or of the prompt."""
@@ -178,12 +199,12 @@ class GroupView(NotebookView):
         group = self._group(position)
         return self._after(group, rank(self._lab, group, ranking))
 
-    def give(self, position: int, seat: int, reward: Any) -> dict[str, Any]:
-        """Give one trajectory a reward by hand: a finite number, or a text that is one."""
+    def give(self, position: int, seats: Sequence[int], reward: Any) -> dict[str, Any]:
+        """Give trajectories of a group a reward by hand: a finite number, or a text that is one."""
         group = self._group(position)
-        trajectory = _at(group, seat)
-        score = Score(trajectory, reward_of(reward, trajectory.name))
-        return self._after(group, self._lab.rewards.give([score], source="hand"))
+        given = [_at(group, seat) for seat in seats]
+        scores = [Score(trajectory, reward_of(reward, trajectory.name)) for trajectory in given]
+        return self._after(group, self._lab.rewards.give(scores, source="hand"))
 
     def undo(self, position: int) -> dict[str, Any]:
         """Take back the newest change of the collection, where it was given by hand and in this group.
@@ -209,6 +230,15 @@ class GroupView(NotebookView):
     def _positions(self) -> list[int]:
         return self._lab.outlines.positions(self._stored) if self._position is None else [self._position]
 
+    def _ordered(self) -> list[int]:
+        """The positions, those first with most to learn from; an edit does not change the order, a new group does."""
+        positions = self._positions()
+        if len(self._order) != len(positions):
+            with self.job() as rows:
+                order = [rows.groups[g].position for g in order_groups(rows)]
+            self._order = [position for position in order if position in set(positions)]
+        return self._order
+
     def _group(self, position: int) -> Group:
         """A group with its conversations; the last one is cached while nothing arrives in it."""
         stored = self._stored
@@ -232,10 +262,12 @@ class GroupView(NotebookView):
         with self.job() as rows:
             g = rows.group(group.position)
             places, shares = (rows.groups[g].rows, rows.shares(g)) if g is not None else (range(0), {})
-            summary = rows.summary()
-            whole = {name: summary[name] for name in ("trajectories", "scored", "mean_reward", "groups")}
-            standing = [render.reward_state(rows.outlines[i], shares.get(i)) for i in places]
-            return {"standing": standing, "whole": whole if self._position is None else None}
+            former = self._lab.rewards.former(rows.outlines[i].id for i in places if rows.outlines[i].source == "hand")
+            standing = [
+                render.reward_state(rows.outlines[i], shares.get(i), former.get(rows.outlines[i].id)) for i in places
+            ]
+            trains = rows.summary()["trainable_groups"] if self._position is None else None
+            return {"standing": standing, "largest": rows.largest, "trains": trains}
 
     @contextmanager
     def job(self) -> Iterator[RewardsRows]:

@@ -462,7 +462,7 @@ def _material(group: Group, labels: Mapping[str, StoredTrajectory], rubric: str)
     lines = [f"[[{mark} the conversation]]", *_lines(prompt, mark), f"[[{mark} end of the conversation]]"]
     for label, trajectory in labels.items():
         note = trajectory.choices[-1].ending_note if trajectory.choices else None
-        cut = f", {note}" if note else ", cut off by the token limit" if trajectory.finish_reason == "length" else ""
+        cut = f", {note}" if note else ", cut off by max_tokens" if trajectory.finish_reason == "length" else ""
         lines += [
             "",
             f"[[{mark} completion {label}]]",

@@ -3,14 +3,15 @@
 import gc
 import math
 import threading
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, get_args
 
 from rolloutlab.environments.record import End
 from rolloutlab.objective.advantages import Reason, TokenWeight
-from rolloutlab.objective.preflight import WHY
+from rolloutlab.objective.preflight import WHY, WHY_NOT
 from rolloutlab.sanitize import escape_control_chars
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import StoredCollection
@@ -22,8 +23,14 @@ from rolloutlab.trajectories.tables import EPISODE_END, REASONING, trajectory_fr
 if TYPE_CHECKING:
     import pandas as pd
 
+_FIRST_GROUPS = 8
+_MOST_ROW_COLUMNS = 3
+_LONG_BEGINNING = 30
+"""Characters that all prompts of a page begin with, from which on these are left out, so that the prompts differ."""
 TRAINS = "trains"
 """The choice of the column `reason` for rows that would train."""
+_EDITED = ("reward", "source", "advantage", "reason")
+"""Columns that an edit of rewards changes, beside the components."""
 SOURCES = ("function", "hand", "judge", "tool", "environment", NONE)
 ENDS = (*get_args(End), NONE)
 
@@ -47,6 +54,7 @@ class RewardsData:
         self._group = group
         self._limit = limit
         self._prompts: dict[int, dict[int, str]] = {}
+        self._prompt_rows: dict[int, dict[int, dict[str, Any]]] = {}
         self._changes: tuple[int, int]
         self._there: tuple[int, int]
         self._edit: int
@@ -63,6 +71,16 @@ class RewardsData:
     def components(self) -> list[str]:
         """The names of the parts of the rewards, as they are shown."""
         return list(map(escape_control_chars, self.rows.components))
+
+    @property
+    def row_columns(self) -> list[str]:
+        """Columns of the prompts' rows that no prompt shows, such as a target: some at most, of the first groups."""
+        first = range(min(_FIRST_GROUPS, len(self.rows.groups)))
+        prompts, rows = self._prompts_of(first), self._rows_of(first)
+        values = {g: {name: str(value) for name, value in rows[g].items() if _is_shown(value)} for g in first}
+        names = dict.fromkeys(name for g in first for name in values[g])
+        hidden = [name for name in names if any(values[g].get(name, "") not in prompts[g] for g in first)]
+        return hidden[:_MOST_ROW_COLUMNS]
 
     def refresh(self) -> bool:
         """Read what was changed; whether there are other trajectories or names now. NotFoundError: one was deleted."""
@@ -119,6 +137,9 @@ class RewardsData:
         ids = (row_id for stored in self.stored for row_id in self._lab.outlines.holding(stored, part))
         return {self.rows.index[row_id] for row_id in ids if row_id in self.rows.index}
 
+    def _advantages(self) -> list[float | None]:
+        return [_advantage(share) for share in self.rows.all_shares()]
+
     def _component(self, name: str) -> list[float | None]:
         return [row.components.get(name) for row in self.rows.outlines]
 
@@ -147,6 +168,26 @@ class RewardsData:
         places = ((g, self.rows.groups[g]) for g in groups)
         return {g: self._prompts[group.collection.id][group.position] for g, group in places}
 
+    def _rows_of(self, groups: Collection[int]) -> dict[int, dict[str, Any]]:
+        """The rows that the prompts of groups were made of; each is read once, as they never change."""
+        missing: dict[int, list[int]] = {}
+        for g in groups:
+            group = self.rows.groups[g]
+            if group.position not in self._prompt_rows.setdefault(group.collection.id, {}):
+                missing.setdefault(group.collection.id, []).append(group.position)
+        for stored in self.stored:
+            if stored.id in missing:
+                self._prompt_rows[stored.id] |= self._lab.outlines.rows(stored, missing[stored.id])
+        places = ((g, self.rows.groups[g]) for g in groups)
+        return {g: self._prompt_rows[group.collection.id].get(group.position, {}) for g, group in places}
+
+    def _every_row(self, name: str) -> list[str | None]:
+        rows = self._rows_of(range(len(self.rows.groups)))
+        shown = {
+            g: escape_control_chars(str(row[name])) if _is_shown(row.get(name)) else None for g, row in rows.items()
+        }
+        return [shown[g] for g in self.rows.group_of]
+
     def arranged(self, sort: Sort, filter: Filter) -> Sequence[int]:  # noqa: A002
         """The rows to show, in order; InputError for an unknown column or condition."""
         with uncollected():
@@ -166,7 +207,8 @@ class RewardsData:
             "completion": TableColumn("text", self._every_preview, holding=self._holding),
             "reward": TableColumn("number", lambda: [row.reward for row in outlines]),
             "source": TableColumn("choice", lambda: [row.source for row in outlines], choices=SOURCES),
-            "advantage": TableColumn("number", lambda: [_advantage(share) for share in rows.all_shares()]),
+            "advantage": TableColumn("number", self._advantages),
+            "|advantage|": TableColumn("number", lambda: [a if a is None else abs(a) for a in self._advantages()]),
             "reason": TableColumn(
                 "choice", lambda: [_reason(share) or TRAINS for share in rows.all_shares()], choices=(TRAINS, *WHY)
             ),
@@ -175,18 +217,28 @@ class RewardsData:
             EPISODE_END: TableColumn("choice", self._every_end, choices=ENDS),
         }
         parts = {name: TableColumn("number", partial(self._component, name)) for name in rows.components}
-        return {**parts, **own, **{f"component:{escape_control_chars(name)}": column for name, column in parts.items()}}
+        given = {f"row:{name}": TableColumn("text", partial(self._every_row, name)) for name in self.row_columns}
+        return {
+            **parts,
+            **given,
+            **own,
+            **{f"component:{escape_control_chars(name)}": column for name, column in parts.items()},
+        }
 
     def page(self, shown: Sequence[int]) -> list[dict[str, Any]]:
         """Rows as JSON for a browser."""
         rows = self.rows
         ids = [rows.outlines[i].id for i in shown]
         previews, ends = self._lab.outlines.previews(ids), self._lab.outlines.ends(ids)
-        prompts = self._prompts_of({rows.group_of[i] for i in shown})
+        groups = {rows.group_of[i] for i in shown}
+        prompts, given, columns = self._prompts_of(groups), self._rows_of(groups), self.row_columns
+        begins = _common_beginning([prompts[g] for g in groups])
         page = []
         for i, rewards in zip(shown, self.rewards_of(shown), strict=True):
             row = rows.outlines[i]
             prompt, (completion, goes_on) = prompts[rows.group_of[i]], previews[row.id]
+            prompt = ("... " if begins else "") + prompt[begins:]
+            of_row = given[rows.group_of[i]]
             page.append(
                 {
                     **rewards,
@@ -196,6 +248,7 @@ class RewardsData:
                     "completion": escape_control_chars(completion) + (" ..." if goes_on else ""),
                     "tokens": sum(row.tokens_H),
                     "finish_reason": row.finish_reason,
+                    **{f"row:{name}": _short(of_row.get(name)) for name in columns},
                     **({EPISODE_END: escape_control_chars(ends[row.id])} if row.id in ends else {}),
                 }
             )
@@ -221,12 +274,25 @@ class RewardsData:
                     "source": row.source and escape_control_chars(row.source),
                     "advantage": _advantage(share),
                     "reason": reason,
+                    "why_not": reason and WHY_NOT.get(Reason(reason), "no reward yet"),
                     "why": error or (reason and WHY[Reason(reason)]),
                     **({"error": error, "place": escape_control_chars(failure.place)} if failure else {}),
                     **{f"component:{escape_control_chars(name)}": value for name, value in row.components.items()},
                 }
             )
         return values
+
+    def fitting(self, rewards: Sequence[Mapping[str, Any]], filter: Filter) -> set[int]:  # noqa: A002
+        """The places of rows, as of `rewards_of`, that fit the conditions on what an edit of rewards can change."""
+        columns, given, changing = self._columns(), {}, {}
+        for name, condition in filter.items():
+            of_part = name not in _EDITED and name in self.rows.components
+            field = f"component:{escape_control_chars(name)}" if of_part else name
+            if field in _EDITED or field.startswith("component:"):
+                values = [row.get(field) for row in rewards]
+                values = [value or TRAINS for value in values] if name == "reason" else values
+                given[name], changing[name] = condition, replace(columns[name], values=partial(list, values))
+        return set(arranged(changing, len(rewards), (), given))
 
     def frame(self, shown: Sequence[int]) -> "pd.DataFrame":
         """Rows as a DataFrame, with whole prompts and answers, and at the end what the prompts were made of."""
@@ -262,6 +328,25 @@ class RewardsData:
         names, components = [self.rows.name(i) for i in shown], [row.components for row in rows]
         prompt_rows = [given[group.collection.id][group.position] for group in groups]
         return trajectory_frame(names, cells, components, prompt_rows, types, more)
+
+
+def _is_shown(value: Any) -> bool:
+    """Whether a value of a row fits into a cell of a table."""
+    return value is not None and not isinstance(value, dict | list)
+
+
+def _short(value: Any) -> str | None:
+    return escape_control_chars(str(value))[:PREVIEW] if _is_shown(value) else None
+
+
+def _common_beginning(prompts: Sequence[str]) -> int:
+    """Characters, up to the end of a word, with which all of several prompts begin; 0 where they are few."""
+    if len(prompts) < 2:
+        return 0
+    least, most = min(prompts), max(prompts)
+    same = next((i for i, (a, b) in enumerate(zip(least, most, strict=False)) if a != b), min(len(least), len(most)))
+    words = max(least.rfind(blank, 0, same) for blank in " \n") + 1
+    return words if words >= _LONG_BEGINNING else 0
 
 
 def shared_rewards(lab: Lab, collections: Sequence[StoredCollection], group: int | None) -> RewardsData:
@@ -303,7 +388,7 @@ def _reason(share: TokenWeight | None) -> str | None:
 
 AT_ONCE = 20_000
 """Trajectories that are read in a tenth of a second or so; of more, some are shown before all are read."""
-_UNKNOWN = {"advantage": None, "reason": None, "why": None}
+_UNKNOWN = {"advantage": None, "reason": None, "why_not": None, "why": None}
 
 
 def first_page(lab: Lab, collections: Sequence[StoredCollection], size: int, at_once: int) -> dict[str, Any] | None:
@@ -327,6 +412,7 @@ def first_page(lab: Lab, collections: Sequence[StoredCollection], size: int, at_
     return {
         "title": first.title,
         "components": first.components,
+        "row_columns": first.row_columns,
         "rows": [{**row, **_UNKNOWN} for row in first.page(range(len(first.rows)))],
         "offset": 0,
         "total": trajectories,

@@ -34,7 +34,11 @@ class RewardsRows:
     """Rows in the order of collections, groups and places. Advantages are the trainer's own, with default options.
 
     job: the rows of the whole collection, where these are of one group of it: its advantages are those of that job.
+    same: rows of one group with the same answer, two or more each, once they were looked for; rewards change, answers
+    do not.
     """
+
+    same: list[list[int]] | None = None
 
     def __init__(self, parts: Sequence[CollectionRows], job: "RewardsRows | None" = None) -> None:
         self.outlines = [outline for part in parts for outline in part.outlines]
@@ -110,6 +114,27 @@ class RewardsRows:
                 shares[i] = share
         return shares
 
+    def why_not(self, g: int) -> Reason | None:
+        """Why nothing of a group trains; None where something does."""
+        return self._shares.why_not(g)
+
+    def mean_of(self, g: int) -> float | None:
+        """Mean reward of a group; None where it has none."""
+        return self._mean_g[g] if self._scored_g[g] else None
+
+    def spread_of(self, g: int) -> float:
+        """The highest less the lowest reward of a group; 0 where it has none."""
+        return self._shares.spread(g)
+
+    @property
+    def largest(self) -> float:
+        """The largest |advantage| of the job."""
+        return self._shares.largest
+
+    def sizes_and_means(self) -> list[tuple[int, float]]:
+        """How many rewards each group has that has some, and their mean."""
+        return [(n, mean) for n, mean in zip(self._scored_g, self._mean_g, strict=True) if n]
+
     def summary(self) -> dict[str, Any]:
         """The whole view in figures, as JSON. largest: the largest |advantage|; tokens: those that would train."""
         scored, shares = sum(self._scored_g), self._shares
@@ -123,7 +148,7 @@ class RewardsRows:
             "trainable": shares.trainable_trajectories,
             "trainable_groups": shares.trainable_groups,
             "tokens": shares.trainable_tokens,
-            "largest": shares.largest,
+            "largest": self.largest,
             "reasons": {str(reason): n for reason, n in (reasons | shares.reasons()).items()},
         }
 

@@ -1,17 +1,19 @@
 """Rewards view: the rewards of collections as a table to sort, filter and edit, in a browser and in Python."""
 
+import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
 from rolloutlab.api.wire.endings import FinishReason
-from rolloutlab.errors import InputError, NotFoundError
+from rolloutlab.errors import ConflictError, InputError, NotFoundError
 from rolloutlab.objective.advantages import Reason
-from rolloutlab.objective.preflight import WHY, count
+from rolloutlab.objective.preflight import WHY, WHY_NOT, count
 from rolloutlab.sanitize import escape_control_chars
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import Edit, Score, StoredCollection
+from rolloutlab.trajectories.overview import summarize
 from rolloutlab.trajectories.rewards_data import (
     AT_ONCE,
     ENDS,
@@ -25,9 +27,11 @@ from rolloutlab.trajectories.rewards_data import (
 from rolloutlab.trajectories.rewards_rows import RewardsRows
 from rolloutlab.trajectories.scoring.functions import reward_of
 from rolloutlab.trajectories.table_query import NONE, Filter, Sort
+from rolloutlab.widgets import overview
 from rolloutlab.widgets import rewards as render
 from rolloutlab.widgets.base import NotebookView
-from rolloutlab.widgets.html import for_notebook
+from rolloutlab.widgets.html import Html, for_notebook
+from rolloutlab.widgets.kit.tree import Tree, tree
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,6 +39,8 @@ if TYPE_CHECKING:
 PAGE = 100
 """Rows of a page by default."""
 _MAX_PAGE = 1000
+MAX_VALUE = 2000
+"""Characters of a value of a row, where it is opened."""
 
 
 class RewardsView(NotebookView):
@@ -165,11 +171,14 @@ class RewardsView(NotebookView):
         with self._lock:
             page = self._first_page() or self.page()
             return {
+                "above": self._overview() if self._is_read else None,
+                "undoable": self._undoable() if self._is_read else "",
                 "title": page["title"],
                 "page": page,
                 "summary": page["summary"],
                 "components": page["components"],
-                "reasons": [str(reason) for reason in WHY],
+                "row_columns": page["row_columns"],
+                "reasons": {TRAINS: TRAINS} | {str(reason): WHY_NOT.get(reason, "no reward yet") for reason in WHY},
                 "sources": list(SOURCES),
                 "finish_reasons": [*get_args(FinishReason), NONE],
                 "episode_ends": list(ENDS),
@@ -178,10 +187,13 @@ class RewardsView(NotebookView):
     def calls(self) -> Mapping[str, Callable[..., Any]]:
         return {
             "page": self.page,
+            "overview": self._overview,
+            "outlook": self._outlook,
             "set": self._set_for_browser,
             "set_all": self._set_all_for_browser,
             "clear": self._clear_for_browser,
             "undo": self._undo_for_browser,
+            "undoable": self._undoable,
             "read": self._conversation,
         }
 
@@ -194,7 +206,7 @@ class RewardsView(NotebookView):
         with self._lock:
             page = self._first(render.MAX_HTML_ROWS)
             parts = page["title"], page["summary"], page["rows"], page["components"], page["filtered"]
-            return for_notebook(render.html(*parts))
+            return for_notebook(render.html(*parts, self._figures() if self._is_read else None))
 
     def _first(self, size: int) -> dict[str, Any]:
         """The first rows as they are shown; before a large view is read, where a browser will show the rest soon."""
@@ -229,9 +241,19 @@ class RewardsView(NotebookView):
         with self._by_browser(shown):
             return self._again(shown or {}, render.given(self.clear(names)))
 
-    def _undo_for_browser(self, shown: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    def _undo_for_browser(self, shown: Mapping[str, Any] | None = None, named: str | None = None) -> dict[str, Any]:
+        """As `undo`, for a browser whose button names what it would take back; ConflictError for another change."""
         with self._by_browser(shown):
-            return self._again(shown or {}, render.undone(self.undo()))
+            what = self._undoable()
+            if named is not None and named != what:
+                message = f"another change is the newest by now: {what or 'none is left'}"
+                raise ConflictError(message, hint="the button names it: press it again, or leave it")
+            return self._again(shown or {}, render.undone(self.undo(), what))
+
+    def _undoable(self) -> str:
+        """What `undo` would take back, in words."""
+        with self._current():
+            return render.undoable(self._lab.rewards.next_undo(*self._read.stored))
 
     def _conversation(self, name: str | int) -> dict[str, Any]:
         """The turns of a trajectory, why a reward function failed on it, its logs, and each change of its reward."""
@@ -241,10 +263,15 @@ class RewardsView(NotebookView):
             [stored] = self._lab.groups(group.collection, group.position)
             [trajectory] = [each for each in stored.trajectories if each.id == outline.id]
             failure = self._lab.scorings.errors([trajectory.id]).get(trajectory.id, ())
+            row = {
+                escape_control_chars(str(k)): escape_control_chars(str(v))[:MAX_VALUE] for k, v in stored.row.items()
+            }
+            parts = {escape_control_chars(name): value for name, value in outline.components.items()}
             failed = [escape_control_chars(part) for part in failure if part]
             history = list(map(render.line, self.history(name)))
             logs = [escape_control_chars(str(log)) for log in trajectory.extra.get("logs") or ()]
-            return {"turns": render.turns(trajectory), "failed": failed, "logs": logs, "history": history}
+            about = {"row": row, "components": parts, "turns": render.turns(trajectory)}
+            return {**about, "failed": failed, "logs": logs, "history": history}
 
     def _named(self, names: str | Sequence[str]) -> list[int]:
         """The rows of names, each once."""
@@ -259,10 +286,13 @@ class RewardsView(NotebookView):
         return edits
 
     def _again(self, shown: Mapping[str, Any], message: str) -> dict[str, Any]:
-        """The present rewards of the rows that a browser shows; it has their texts."""
+        """The present rewards of the rows that a browser shows, and whether they fit its filter; it has their texts."""
         index = self._rows.index
         rows = [index[row_id] for row_id in shown.get("ids", ()) if row_id in index]
-        return {"rows": self._read.rewards_of(rows), "summary": self._rows.summary(), "message": message}
+        rewards = self._read.rewards_of(rows)
+        fits = self._read.fitting(rewards, self._conditions(shown.get("filter", {})))
+        marked = [{**row, "fits": i in fits} for i, row in enumerate(rewards)]
+        return {"rows": marked, "summary": self._rows.summary(), "message": message}
 
     def _page(self, offset: int, size: int) -> dict[str, Any]:
         return {
@@ -273,7 +303,38 @@ class RewardsView(NotebookView):
             "filtered": len(self._shown),
             "summary": self._rows.summary(),
             "components": self._read.components,
+            "row_columns": self._read.row_columns,
         }
+
+    def _overview(self) -> Tree:
+        """The first line of the view, and the figures of all rows and of those that fit the filter."""
+        return tree(self._figures())
+
+    def _figures(self) -> Html:
+        with self._current():
+            some = None if len(self._shown) == len(self._rows) else self._shown
+            whole = summarize(self._rows, self._lab, self._read.stored, some)
+            return Html(overview.heading(self.title, whole) + overview.html(whole))
+
+    def _outlook(self, reward: Any) -> dict[str, Any]:
+        """What `set_all` would change: how many rows in how many groups, their mean before and after, edits by hand."""
+        with self._current():
+            if not self._shown:
+                raise NotFoundError(f"no trajectory of {self.title} fits the filter", hint="view.page(filter={})")
+            new = reward_of(reward, count(len(self._shown), "trajectory"))
+            outlines = [self._rows.outlines[i] for i in self._shown]
+            before = self._rows.summary()
+            scored, mean = before["scored"], before["mean_reward"] or 0.0
+            added = sum(each.reward is None for each in outlines)
+            change = math.fsum(new - (each.reward or 0.0) for each in outlines)
+            return {
+                "reward": new,
+                "rows": len(outlines),
+                "groups": len({self._rows.group_of[i] for i in self._shown}),
+                "before": before["mean_reward"],
+                "after": (mean * scored + change) / (scored + added),
+                "by_hand": sum(each.source == "hand" for each in outlines),
+            }
 
     @staticmethod
     def _conditions(filter: Filter) -> Filter:  # noqa: A002

@@ -5,13 +5,17 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from rolloutlab.errors import NotFoundError
+from rolloutlab.objective.preflight import count
 from rolloutlab.search.engine.execute import Hit, SearchOutcome
 from rolloutlab.search.engine.explain import Breakdown
-from rolloutlab.search.query import METADATA, SCORE, SHOWN, Search, fields_of, search_texts
+from rolloutlab.search.engine.plan_text import ExecutionPlan, ServerPlan
+from rolloutlab.search.query import METADATA, SCORE, SHOWN, WORDS, Search, fields_of, search_texts
+from rolloutlab.search.rank import Knn
 from rolloutlab.search.words import explain
 from rolloutlab.trajectories.tables import data_frame
 from rolloutlab.widgets import search as render
 from rolloutlab.widgets.html import for_notebook
+from rolloutlab.widgets.kit.listing import Listing, terminal_width
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -91,15 +95,28 @@ class SearchResult:
     def _chosen(self) -> list[str]:
         return [key for key in self.search.select.keys if key not in SHOWN]
 
-    def _shown(self) -> tuple[list[str], list[render.Shown], list[str], int]:
+    def _listing(self, rows: int) -> Listing:
         fields = self._chosen() or list(dict.fromkeys(["reward", *fields_of(self.search)]))
         documents = self._documents
-        rows = [
-            render.Shown(hit.id, hit.score, {f: (hit.metadata or {}).get(f) for f in fields}, documents.get(hit.id, ""))
-            for hit in self.hits[: render.MAX_HTML_ROWS]
+        hits = [
+            render.Shown(
+                hit.id,
+                hit.score,
+                {f: (hit.metadata or {}).get(f) for f in fields},
+                documents.get(hit.id, ""),
+                hit.metadata or {},
+            )
+            for hit in self.hits[:rows]
         ]
         terms = [term for text in search_texts(self.search) for term in render.terms_of(text)]
-        return [str(self.plan), *self.notes, *self.warnings], rows, terms, len(self.hits)
+        texts = render.SearchTexts(*heading(self.plan, self.search), self.warnings, self.notes, self._limit)
+        return render.search_listing(texts, hits, terms, len(self.hits))
+
+    @property
+    def _limit(self) -> int:
+        """The limit of the search, where so many hits were found; 0 where it left none out."""
+        limit = self.search.limit.limit
+        return limit if limit == len(self.hits) and not self.search.group_by else 0
 
     @cached_property
     def _documents(self) -> Mapping[str, str]:
@@ -107,7 +124,33 @@ class SearchResult:
         return self._read(self.names[: render.MAX_HTML_ROWS])
 
     def __repr__(self) -> str:
-        return render.text(*self._shown())
+        return self._listing(render.MAX_TEXT_ROWS).text(terminal_width())
 
     def _repr_html_(self) -> str:
-        return for_notebook(render.html(*self._shown()))
+        return for_notebook(self._listing(render.MAX_HTML_ROWS).html())
+
+
+def heading(plan: ExecutionPlan | ServerPlan, search: Search) -> tuple[str, str]:
+    """What a search found, and among how many, in plain words."""
+    if isinstance(plan, ServerPlan):
+        return count(plan.rows, "answer"), str(plan)
+    shown = plan.rows if plan.scored is None else plan.scored
+    among = f"of {plan.qualified:,} that fit" if plan.filtered else f"of {plan.total:,}"
+    match search.rank:
+        case Knn(key=key, limit=limit):
+            scored = plan.scored or 0
+            by = "these words" if key == WORDS else "meaning"
+            if key == WORDS and scored < limit:
+                name, about = count(scored, "answer"), f"{among} contain these words"
+            else:  # the rank ends at its limit: how many there are is not counted
+                shown = plan.rows
+                name, about = count(plan.rows, "answer"), f"the best {among} by {by}"
+        case None:
+            shown = plan.qualified
+            name = count(plan.qualified, "answer")
+            about = f"of {plan.total:,} fit" if plan.filtered else ""
+        case _:
+            name, about = count(shown, "answer"), f"{among} ranked"
+    groups = [count(plan.groups, "group")] if plan.groups is not None else []
+    page = [f"{plan.rows:,} shown"] if plan.rows < shown else []
+    return name, ", ".join(filter(None, [about, *groups, *page, f"{1000 * plan.seconds:.0f} ms"]))

@@ -5,8 +5,9 @@ memory, and a first cell makes no frame. Other modules make their frames by `dat
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC
+from datetime import UTC, datetime
 from fnmatch import fnmatchcase
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from rolloutlab.api.prices import DOLLAR, Amount, Tokens, cost
@@ -14,6 +15,7 @@ from rolloutlab.api.wire.base import moment
 from rolloutlab.errors import InputError
 from rolloutlab.settings import Price
 from rolloutlab.store.models import CollectionSummary, StoredCollection
+from rolloutlab.store.results import CollectionResult
 from rolloutlab.store.rewards import Rewards
 from rolloutlab.store.scorings import StoredScoring
 
@@ -101,33 +103,46 @@ def dollars(
     return (sum(amounts) - amounts[0] + max(amounts[0], recorded)) / DOLLAR
 
 
+def matching_collections(collections: Sequence[CollectionSummary], pattern: str | None) -> list[CollectionSummary]:
+    """Those whose name or label fits the pattern (`cap*`), in the order given; InputError: it is not a text."""
+    if pattern is None:
+        return list(collections)
+    if not isinstance(pattern, str):
+        raise InputError(f"a {type(pattern).__name__} is not a pattern", hint="%collections 'cap*'")
+    return [each for each in collections if fnmatchcase(each.name, pattern) or fnmatchcase(each.label, pattern)]
+
+
 def catalogue(
-    collections: Sequence[CollectionSummary],
-    pattern: str | None,
+    listed: Sequence[CollectionSummary],
     price_of: Callable[[str], Price | None],
     judged: Mapping[int, Mapping[str, Tokens]],
     recorded: Mapping[int, Amount],
+    results: Mapping[int, CollectionResult] = MappingProxyType({}),
+    *,
+    hidden: int = 0,
 ) -> "pd.DataFrame":
-    """One row per generation whose name or label fits the pattern (`cap*`), in the order given.
+    """One row per generation, in the order given; shown folded by name.
 
     Columns: mean_reward, scored, trajectories, prompt_tokens and completion_tokens (what sampling and judging took),
-    groups, missing (trajectories of its plan that are not sampled yet), cost in dollars where any price is known,
-    created (UTC).
-
-    Raises:
-        InputError: the pattern is not a text.
+    groups, missing (trajectories of its plan that are not sampled yet), trains (groups whose rewards differ), cut_off
+    (answers), sampled_from, cost in dollars where any price is known, created (UTC). hidden: collections of
+    comparisons that are not among them.
     """
-    if pattern is not None and not isinstance(pattern, str):
-        raise InputError(f"a {type(pattern).__name__} is not a pattern", hint="%collections 'cap*'")
-    listed = [
-        c for c in collections if pattern is None or fnmatchcase(c.name, pattern) or fnmatchcase(c.label, pattern)
-    ]
+    from rolloutlab.trajectories.frame import ListingFrame
+    from rolloutlab.widgets.collection_list import collection_listing, sampled_from
+
     costs = [dollars(each, price_of, judged.get(each.id, {}), recorded.get(each.id, 0)) for each in listed]
     columns: dict[str, list[Any]] = {name: [getattr(each, name) for each in listed] for name in _COUNTS}
+    of_each = [results.get(each.id) for each in listed]
+    columns["trains"] = [result.trains if result else 0 for result in of_each]
+    columns["cut_off"] = [result.cut_off if result else 0 for result in of_each]
+    columns["sampled_from"] = [sampled_from(each, result) for each, result in zip(listed, of_each, strict=True)]
     if any(dollars is not None for dollars in costs):
         columns["cost ($)"] = costs
     columns["created (UTC)"] = [minute(each.created_at) for each in listed]
-    return data_frame(columns, [each.label for each in listed], "collection")
+    frame = data_frame(columns, [each.label for each in listed], "collection")
+    of_id = {each.id: cost for each, cost in zip(listed, costs, strict=True)}
+    return ListingFrame.of(frame, collection_listing(listed, results, of_id, here_and_now(), hidden=hidden))
 
 
 def reward_history(rewards: Rewards, scorings: Sequence[StoredScoring], collection: StoredCollection) -> "pd.DataFrame":
@@ -146,6 +161,11 @@ def reward_history(rewards: Rewards, scorings: Sequence[StoredScoring], collecti
     frame = data_frame(rows, [e.change for e in edits], "change", columns, {"old": float, "new": float})
     when = pd.to_datetime(frame["when"], format="ISO8601", utc=True).dt.floor("s")
     return frame.assign(when=when)
+
+
+def here_and_now() -> datetime:
+    """The time on the clock of this machine."""
+    return datetime.now().astimezone()
 
 
 def minute(time: str) -> str:

@@ -15,7 +15,7 @@ from rolloutlab.sampling.config import SamplingConfig
 from rolloutlab.sampling.programs.plan import sessions_to_resume
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import Group, StoredCollection, StoredTrajectory
-from rolloutlab.trajectories.collection import members_of
+from rolloutlab.trajectories.members import members_of
 
 FACTOR = 2.0
 """How many times as many completions a group may have as at first, where nothing else is said."""
@@ -223,7 +223,7 @@ def _reason_of(share: Sequence[TokenWeight]) -> Reason | None:
 
 
 def _of(standing: _Standing, dead: Mapping[int, Reason]) -> str:
-    """`5 of 16 groups have nothing to learn (3 all failed, 2 all passed)`."""
+    """`5 of 16 groups have nothing to learn (3 all fail, 2 all pass)`."""
     reasons = ", ".join(f"{n:,} {WHY_NOT[reason]}" for reason, n in Counter(dead.values()).most_common())
     have = "has" if len(dead) == 1 else "have"
     return f"{len(dead):,} of {count(len(standing.groups), 'group')} {have} nothing to learn ({reasons})"

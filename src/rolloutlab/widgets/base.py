@@ -3,16 +3,15 @@
 import traceback
 import warnings
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
 from rolloutlab.errors import RolloutlabError
+from rolloutlab.widgets.pages import Bundle, pages_of
 from rolloutlab.widgets.progress import in_notebook
 
 MIME = "application/vnd.jupyter.widget-view+json"
-Bundle = tuple[dict[str, Any], dict[str, Any]]
-"""Data and metadata of an output, both by MIME type."""
 BUNDLES = Path(__file__).with_name("static")
 """The build writes a script and a style sheet per module here."""
 
@@ -24,6 +23,8 @@ class NotebookView:
     """
 
     module: ClassVar[str]
+    printed: Any = None
+    """What has its text and its HTML, where that is another object."""
 
     def state(self) -> Mapping[str, Any]:
         """What the browser shows first, as JSON; read again whenever a page is loaded."""
@@ -36,20 +37,36 @@ class NotebookView:
         """
         raise NotImplementedError
 
+    @cached_property
+    def widget(self) -> Any:
+        """The anywidget that shows it, made when first asked for; marimo takes it as `mo.ui.anywidget(view.widget)`."""
+        return _widget_class(self.module)(self)
+
     def push(self, event: str, **data: Any) -> None:
         """Send an event to every browser that shows it; from any thread."""
-        if widget := self.__dict__.get("_widget"):
+        if widget := self.__dict__.get("widget"):
             widget.send({"event": event, **data})
 
     def renew(self) -> None:
         """Send the state anew, so that pages show it, and those that are loaded later; from any thread."""
-        if widget := self.__dict__.get("_widget"):
+        if widget := self.__dict__.get("widget"):
             widget.send_state("state")
 
     def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """The response to a browser's `{id, call, args}`: `{id, result}`, or `{id, error: {message, hint}}`."""
-        body = _or_error(lambda: {"result": self.calls()[request["call"]](**request.get("args") or {})}, "error")
+        calls = {**self.calls(), "open": self._opened, "static": self._static}
+        body = _or_error(lambda: {"result": calls[request["call"]](**request.get("args") or {})}, "error")
         return {"id": request.get("id"), **body}
+
+    def _opened(self) -> dict[str, Any]:
+        """All that a page needs which has no widget manager, or one that waits for a cell."""
+        script, style = _bundle(self.module)
+        return {"script": script, "style": style, "state": self.first_state()}
+
+    def _static(self) -> dict[str, str]:
+        """What a notebook shows once the kernel has ended, by MIME type."""
+        printed: Any = self if self.printed is None else self.printed
+        return {"text/html": printed._repr_html_(), "text/plain": repr(printed)}
 
     def first_state(self) -> Mapping[str, Any]:
         """The state, or `{refused: {message, hint}}`: one view that has none must not keep others from loading."""
@@ -58,14 +75,18 @@ class NotebookView:
     def _repr_mimebundle_(self, **_options: Any) -> Bundle:
         """The widget where there is a browser to show it; IPython adds the text and the HTML.
 
-        In Colab anywidget's metadata names the widget manager that it has switched on, without which none is shown.
+        In Colab anywidget's metadata names the widget manager that it has switched on, without which none is shown. A
+        page with our lab extension shows it without a widget manager: see `pages`.
         """
         if not self.can_be_seen():
             return {}, {}
-        if "_widget" not in self.__dict__:
-            self._widget = _widget_class(self.module)(self)
-        _, metadata = self._widget._repr_mimebundle_()
-        return {MIME: {"version_major": 2, "version_minor": 0, "model_id": self._widget.model_id}}, metadata
+        from IPython import get_ipython
+
+        model_id = self.widget.model_id
+        _, metadata = self.widget._repr_mimebundle_()
+        data = {MIME: {"version_major": 2, "version_minor": 0, "model_id": model_id}}
+        pages = pages_of(get_ipython())
+        return pages.show(model_id, self, (data, metadata)) if pages else (data, metadata)
 
     def can_be_seen(self) -> bool:
         """Whether there may be a browser to show it, and something to show it with."""
@@ -88,6 +109,11 @@ def _or_error(work: Callable[[], Mapping[str, Any]], key: str) -> Mapping[str, A
         return {key: {"message": f"{type(error).__name__}: {error}", "hint": None}}
 
 
+def _bundle(module: str) -> list[str]:
+    """The script and the style sheet of a module."""
+    return [(BUNDLES / f"{module}.{kind}").read_text(encoding="utf-8") for kind in ("js", "css")]
+
+
 @cache
 def _widget_class(module: str) -> Any:
     """The widget class of a module; made when first needed, since its library takes a while to import.
@@ -108,8 +134,8 @@ def _widget_class(module: str) -> Any:
         def __init__(self, shown: NotebookView) -> None:
             self.shown = shown
             self.on_msg(lambda _widget, request, _buffers: self.send(shown.answer(request)))
-            script, style = (BUNDLES / f"{module}.{kind}" for kind in ("js", "css"))
-            super().__init__(_esm=script.read_text(encoding="utf-8"), _css=style.read_text(encoding="utf-8"))
+            script, style = _bundle(module)
+            super().__init__(_esm=script, _css=style)
             # ipykernel 7.4 hands a request to the subshell of the last message, where a cell may run; keep the page's
             self.comm._reply_subshell_for = lambda _request, subshell: subshell
 

@@ -17,18 +17,30 @@ from rolloutlab.objective.splits import split_note
 from rolloutlab.sanitize import escape_to_one_line
 from rolloutlab.store.models import Group, StoredTrajectory
 from rolloutlab.store.texts import plain_text
+from rolloutlab.widgets import overview
 from rolloutlab.widgets.history_tree import HistoryBranch, history_tree, is_answer, leaving
-from rolloutlab.widgets.html import Cell, Html, Words, code, escape, html_table, paragraphs, title
-from rolloutlab.widgets.text import more, number, text_table
+from rolloutlab.widgets.html import Html, Words, code, escape, html_table, paragraphs
+from rolloutlab.widgets.kit.parts import advantage_bar, foot, head, panel
+from rolloutlab.widgets.kit.table import Heading, TableRow, table
+from rolloutlab.widgets.overview import Overview
+from rolloutlab.widgets.text import more, number, signed, text_table, with_minus
 
-MAX_GROUPS = 8
-_HEAD = ("reward", "advantage", "tokens", "finish", Words("completion"))
+MAX_GROUPS = 4
+_HEAD = (
+    Heading("answers", middle=True),
+    Heading("reward", number=True),
+    Heading("advantage", number=True),
+    Heading("completion"),
+    Heading("tokens", number=True, middle=True),
+    Heading("ended", middle=True),
+)
 _MAX_MESSAGES = _MAX_BRANCHES = 20
+_MOST_SEATS = 8
 _MAX_WIDTH = 100
 MAX_CHARS = 4_000
 """Characters of a text in the HTML."""
 FLAGS = {
-    "length": "cut off at the token limit",
+    "length": "cut off by max_tokens",
     "content_filter": "stopped by a content filter",
     "tool_calls": "ended on a tool call",
     "function_call": "ended on a function call",
@@ -44,7 +56,8 @@ FLAGS = {
 class Counts:
     """What a collection has. rewards: of the completions that have one. next: the first group that is not shown.
 
-    failed: how many have no reward because a function failed, by type of error.
+    failed: how many have no reward because a function failed, by type of error. overview: of the whole collection; None
+    for one group of it.
     """
 
     groups: int
@@ -52,48 +65,83 @@ class Counts:
     rewards: Sequence[float]
     next: str
     failed: Mapping[str, int] = field(default_factory=dict)
+    overview: Overview | None = None
 
 
 def text(name: str, groups: Sequence[Group], check: Preflight, counts: Counts) -> str:
     """The collection as plain text. groups: those to be shown. check: what of it would train. counts: of all of it."""
-    lines, shares = [_heading(name, counts), *_failed(name, counts)], _by_name(check)
+    about = overview.text(counts.overview) if counts.overview else _failed(name, counts)
+    lines, shares = [_heading(name, counts), *about], _by_name(check)
     for group in groups[:MAX_GROUPS]:
         lines += ["", f"{group.name}  {_short(question(group))}"]
         if counts.groups == 1 and len(group.prompt) > 1:  # the heading shows one message
             lines += [f"  {_short(_line(message))}" for message in group.prompt[:_MAX_MESSAGES]]
         rows = []
-        for t in group.trajectories:
-            rows.append((number(t.reward), _effect(shares.get(t.name)), _short(_completion(t))))
-            rows += [("", "", line) for line in _tree(t) if counts.groups == 1]
+        for first, alike in _merged(group, shares):
+            times = f" \N{MULTIPLICATION SIGN}{len(alike)}" if len(alike) > 1 else ""
+            rows.append((number(first.reward), _effect(shares.get(first.name)), _short(_completion(first)) + times))
+            rows += [("", "", line) for line in _tree(first) if counts.groups == 1]
         lines += text_table((), rows, ">7 >6")
     rest = _rest(counts)
     return "\n".join([*lines, *([""] if rest else []), *rest])
 
 
 def html(name: str, groups: Sequence[Group], check: Preflight, counts: Counts) -> str:
-    """The same as HTML. One group alone shows its whole prompt."""
-    parts, shares = [title(_heading(name, counts)), paragraphs(_failed(name, counts))], _by_name(check)
-    for group in groups[:MAX_GROUPS]:
-        rows = [(t, number(t.reward), _effect(shares.get(t.name))) for t in group.trajectories]
+    """The same as HTML, the first group open. One group alone shows its whole prompt."""
+    shares = _by_name(check)
+    if counts.overview:
+        parts = [overview.heading(name, counts.overview), overview.html(counts.overview)]
+    else:
+        parts = [head(name, _heading(name, counts).partition(": ")[2]), paragraphs(_failed(name, counts))]
+    largest = max((abs(share.advantage) for share in shares.values()), default=0.0)
+    largest = counts.overview.largest if counts.overview else largest
+    for i, group in enumerate(groups[:MAX_GROUPS]):
         prompt = _prompt(group) if counts.groups == 1 and group.prompt else ""
         summary = f"<summary>{code(group.name)} {escape(_short(question(group)))}</summary>"
-        table = html_table(_HEAD, [_row(*row) for row in rows]) if rows else ""
-        parts.append(Html(f"<details open>{summary}{prompt}{table}</details>"))
-    return "".join([*parts, paragraphs(_rest(counts))])
+        rows = [_row(first, alike, shares.get(first.name), largest) for first, alike in _merged(group, shares)]
+        shown = table(_HEAD, rows, f"completions of {group.name}") if rows else ""
+        parts.append(Html(f'<details{" open" if i == 0 else ""} class="rl-group">{summary}{prompt}{shown}</details>'))
+    parts += [foot(line) for line in _rest(counts)]
+    return panel(*parts)
+
+
+def _merged(group: Group, shares: Mapping[str, TokenWeight]) -> list[tuple[StoredTrajectory, list[StoredTrajectory]]]:
+    """The completions of a group, those together of which the same is shown, the best rewarded first."""
+    alike: dict[object, list[StoredTrajectory]] = {}
+    for trajectory in group.trajectories:
+        shown = visible_text(trajectory), trajectory.reward, _effect(shares.get(trajectory.name))
+        alike.setdefault(shown, []).append(trajectory)
+    merged = [(some[0], some) for some in alike.values()]
+    return sorted(merged, key=lambda each: math.inf if each[0].reward is None else -each[0].reward)
+
+
+def visible_text(trajectory: StoredTrajectory) -> str:
+    """What a reader sees of a conversation, as one text: the same for equal completions."""
+    first = trajectory.given or 0
+    messages = [[spoken(item), reasoning(item)] for item in trajectory.items[first:]]
+    end = [trajectory.finish_reason, trajectory.episode_end, trajectory.turn_rewards]
+    return json.dumps([messages, end, trajectory.extra.get("additional_histories"), trajectory.extra.get("logs")])
 
 
 def _heading(name: str, counts: Counts) -> str:
     rewards = counts.rewards
-    scored = f", mean reward {math.fsum(r / len(rewards) for r in rewards):.3f}" if rewards else ", not scored yet"
+    interval = overview.around(counts.overview) if counts.overview else ""
+    mean = f", mean reward {math.fsum(r / len(rewards) for r in rewards):.3f}{interval}" if rewards else ""
+    scored = mean or ", not scored yet"
     partly = f" ({len(rewards)} scored)" if rewards and len(rewards) < counts.completions else ""
     return f"{name}: {count(counts.completions, 'completion')} in {count(counts.groups, 'group')}{scored}{partly}"
 
 
 def failures(name: str, failed: Mapping[str, int]) -> str:
     """How many completions have no reward because a function failed, by type of error, and what to type."""
-    kinds = [f"{escape_to_one_line(error, 60)} \N{MULTIPLICATION SIGN}{times:,}" for error, times in failed.items()]
-    line = f"a reward function failed on {sum(failed.values()):,}: {', '.join(kinds)}"
+    line = f"a reward function failed on {sum(failed.values()):,}: {name_errors(failed)}"
     return f"{line} -> %%reward {name.partition('/')[0]} --resume"
+
+
+def name_errors(failed: Mapping[str, int]) -> str:
+    """The types of errors, and how often each was there."""
+    kinds = [f"{escape_to_one_line(error, 60)} \N{MULTIPLICATION SIGN}{times:,}" for error, times in failed.items()]
+    return ", ".join(kinds)
 
 
 def _failed(name: str, counts: Counts) -> list[str]:
@@ -175,7 +223,7 @@ def _effect(share: TokenWeight | None) -> str:
     """The advantage that every token would train with, or why none would; nothing where there is no reward."""
     if share is None:
         return ""
-    return WHY_NOT[share.reason] if share.reason else f"{share.advantage:+.2f}"
+    return WHY_NOT[share.reason] if share.reason else signed(share.advantage)
 
 
 def _short(text: str) -> str:
@@ -232,7 +280,10 @@ def flag_of(trajectory: StoredTrajectory) -> str | None:
     return FLAGS.get(finish)
 
 
-def _row(trajectory: StoredTrajectory, reward: str, effect: str) -> list[Cell]:
+def _row(
+    trajectory: StoredTrajectory, alike: Sequence[StoredTrajectory], share: TokenWeight | None, largest: float
+) -> TableRow:
+    """One completion, and those that are equal to it."""
     unusual = flag_of(trajectory)
     flag = Html(f"<b>{escape(unusual)}</b>") if unusual else trajectory.episode_end or trajectory.finish_reason or ""
     logs = "".join(f"<br>[{_cut(note)}]" for note in _notes(trajectory))
@@ -245,7 +296,17 @@ def _row(trajectory: StoredTrajectory, reward: str, effect: str) -> list[Cell]:
         conversation = _turns(with_rewards(trajectory, items), 0, shown)
     conversation += _folded(leaving(shown, None, 0), shown)
     further = "".join(f"<p>{escape(line)}</p>" for line in _more_branches(trajectory, made))
-    return [reward, effect, f"{trajectory.tokens:,}", flag, Words(Html(conversation + further + logs))]
+    effect = (
+        Html(f"{advantage_bar(share.advantage, largest)}{with_minus(_effect(share))}")
+        if share and not share.reason
+        else None
+    )
+    lengths = sorted({each.tokens for each in alike})
+    tokens = f"{lengths[0]:,}" if len(lengths) == 1 else f"{lengths[0]:,} to {lengths[-1]:,}"
+    seats = " ".join(f"#{each.position}" for each in alike[:_MOST_SEATS]) + " …" * (len(alike) > _MOST_SEATS)
+    times = Html(f"<b>\N{MULTIPLICATION SIGN}{len(alike)}</b> {seats}") if len(alike) > 1 else seats
+    shows = Html(f'<div class="rl-shows">{conversation}{further}{logs}</div>')
+    return TableRow([times, number(trajectory.reward), effect or _effect(share), shows, tokens, flag])
 
 
 def _turns(items: Iterable[tuple[MessageOrChoice, str]], number: int, shown: Sequence[HistoryBranch]) -> str:

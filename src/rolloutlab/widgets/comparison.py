@@ -1,45 +1,297 @@
-"""A comparison of two checkpoints as text, HTML and a chart, with the prompts that changed most."""
+"""A comparison of checkpoints as text, HTML and a chart: both ends of the prompts, which open to paired completions."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import takewhile
+from typing import Any
 
-from rolloutlab.sanitize import escape_to_one_line
-from rolloutlab.widgets.html import Words, escape, html_table, paragraphs, title
+from rolloutlab.errors import NotFoundError
+from rolloutlab.hints import Hint
+from rolloutlab.objective.preflight import count
+from rolloutlab.sanitize import escape_control_chars, escape_to_one_line
+from rolloutlab.widgets.collection import FLAGS
+from rolloutlab.widgets.html import Html, escape
+from rolloutlab.widgets.kit.change import changed, differing_runs, interval, marked, slope, waterfall
+from rolloutlab.widgets.kit.parts import band, chip, figure, foot, head, hints, line, panel, share, style
+from rolloutlab.widgets.kit.table import Heading, TableRow, table
 from rolloutlab.widgets.plot import Plot, Series
-from rolloutlab.widgets.text import more, text_table
+from rolloutlab.widgets.text import more, signed, text_table, with_minus
 
+Description = Mapping[str, Any]
+"""A comparison as `Comparison.describe` gives it."""
+Open = Callable[[str], Sequence[Mapping[str, Any]]]
+"""The paired completions of a prompt, by the name of its group."""
+
+_ENDS = 4
+"""Prompts that are shown of those that lost, and of those that gained."""
+_PAIRS = 4
+"""Paired completions that are shown of a prompt."""
+_MAX_CHARS = 1_500
+"""Characters of a completion: all that is shown of eight prompts stays below 200 kB."""
 _MAX_WIDTH = 80
-_MAX_ROWS = 8
-_REST = "comparison.to_frame()"
+_SHARED = 12
+"""Characters that prompts have in common at their beginning before these are left out."""
+_TIMES = "\N{MULTIPLICATION SIGN}"
+_A, _B = "A ○", "B ●"
+_EACH = "Each interval is for itself: the best of several is better by chance more often than it says."
 
-Row = tuple[str, str, float, float]
-"""A prompt: its group's name, its text, and its mean reward before and after."""
+
+def text(lines: Sequence[str], shown: Description) -> str:
+    """The comparison as plain text: its result, then the largest losses and gains."""
+    blocks = [list(lines), *map(list, _figure_lines(shown))]
+    for title, listed, of in _both_ends(shown["prompts"]):
+        cells = [
+            (each["group"], f"{each['before']:.3f} -> {each['after']:.3f}", signed(each["difference"], ".3f"), prompt)
+            for each, prompt in zip(listed, _short(listed, shown["prompts"]), strict=True)
+        ]
+        blocks.append([f"{title}, {len(listed)} of {of:,}", *text_table((), cells, "<4 <0 <0")])
+    left = len(shown["prompts"]) - sum(len(listed) for _, listed, _ in _both_ends(shown["prompts"]))
+    return "\n\n".join(
+        "\n".join(map(escape_control_chars, block))
+        for block in [*blocks, more(left, "comparison.to_frame()", "prompt")]
+        if block
+    )
 
 
-def text(lines: Sequence[str], rows: Sequence[Row]) -> str:
-    """The comparison as plain text, the largest loss first."""
-    cells = [
-        (name, f"{before:.3f} -> {after:.3f}", escape_to_one_line(prompt, _MAX_WIDTH))
-        for name, prompt, before, after in rows[:_MAX_ROWS]
+def html(shown: Description, pairs: Open) -> Html:
+    """The comparison as HTML without scripts. Each prompt of both ends opens to its completions."""
+    before, after = shown["checkpoints"]
+    title = head("Compare", _about(shown), chip(f"{_A} {before}", "out"), chip(f"{_B} {after}", "now"))
+    return _styled(panel(title, _body(shown, pairs), kind="rl-change"))
+
+
+def several_html(shown: Sequence[Description], pairs: Sequence[Open]) -> Html:
+    """Several comparisons with one base: a line for each, which opens to the whole of it."""
+    columns = [
+        Heading("checkpoint"),
+        *(Heading(name, number=True) for name in ("mean", "change")),
+        Heading("95% interval", number=True, middle=True),
+        Heading("better / worse", number=True, middle=True),
+        Heading("verdict"),
     ]
-    return "\n".join([*lines, "", *text_table((), cells, "<4 <0"), *more(len(rows) - _MAX_ROWS, _REST)])
-
-
-def html(lines: Sequence[str], rows: Sequence[Row]) -> str:
-    """The comparison as HTML."""
-    first, *others = lines
-    cells = [
-        (name, Words(escape_to_one_line(prompt, _MAX_WIDTH)), f"{before:.3f}", f"{after:.3f}", f"{after - before:+.3f}")
-        for name, prompt, before, after in rows[:_MAX_ROWS]
+    first = shown[0]
+    rows = [TableRow([f"{first['checkpoints'][0]}, the base", f"{first['means'][0]:.3f}", "", "", "", ""])]
+    rows += [
+        TableRow(
+            [
+                each["checkpoints"][1],
+                f"{each['means'][1]:.3f}",
+                _changed(each["difference"]),
+                _ends(each["interval"]),
+                f"{each['counts']['better']:,} / {each['counts']['worse']:,}",
+                each["verdict"],
+            ]
+        )
+        for each in shown
     ]
-    table = html_table(("group", Words("prompt"), "before", "after", "change"), cells)
-    details = "<br>".join(map(escape, others))
-    rest = paragraphs(more(len(rows) - _MAX_ROWS, _REST))
-    return f"{title(first)}<p>{details}</p>{plot(rows).svg()}{table}{rest}"
+    opened = "".join(
+        f'<details class="rl-whole"><summary>{escape(" → ".join(each["checkpoints"]))}</summary>'
+        f"{_body(each, open_pairs)}</details>"
+        for each, open_pairs in zip(shown, pairs, strict=True)
+    )
+    return _styled(
+        panel(
+            head("Compare", _about(first)), table(columns, rows, "checkpoints"), opened, foot(_EACH), kind="rl-change"
+        )
+    )
 
 
-def plot(rows: Sequence[Row]) -> Plot:
+def _styled(view: Html) -> Html:
+    return Html(f"{style('change.css')}{view}")
+
+
+def several_text(shown: Sequence[Description], texts: Sequence[str]) -> str:
+    """Several comparisons with one base as plain text: a line for each, then the whole of each."""
+    cells = [
+        (each["checkpoints"][1], f"{each['means'][1]:.3f}", signed(each["difference"], ".3f"), each["verdict"])
+        for each in shown
+    ]
+    base = (f"{shown[0]['checkpoints'][0]}, the base", f"{shown[0]['means'][0]:.3f}", "", "")
+    lines = text_table(("checkpoint", "mean", "change", "verdict"), [base, *cells], "<10 >5 >6")
+    return "\n\n".join(["\n".join(map(escape_control_chars, [*lines, _EACH])), *texts])
+
+
+def plot(rows: Sequence[Mapping[str, Any]]) -> Plot:
     """Mean reward of each prompt before and after, the largest loss at the left."""
     places = [float(i) for i in range(1, len(rows) + 1)]
-    before = Series("before", places, [row[2] for row in rows], line=False)
-    after = Series("after", places, [row[3] for row in rows], line=False)
+    before = Series("before", places, [row["before"] for row in rows], line=False)
+    after = Series("after", places, [row["after"] for row in rows], line=False)
     return Plot([before, after], title="mean reward by prompt", x_label="prompts, by change")
+
+
+def _about(shown: Description) -> str:
+    completions = count(shown["completions"], "completion") if shown["completions"] else ""
+    reused = f"{shown['reused']:,} of them reused" if shown["reused"] else ""
+    return " · ".join(
+        filter(
+            None,
+            [
+                shown["name"],
+                f"{count(len(shown['prompts']), 'prompt')}, same seeds",
+                ", ".join(filter(None, [completions, reused])),
+            ],
+        )
+    )
+
+
+def _body(shown: Description, pairs: Open) -> str:
+    counts, prompts = shown["counts"], shown["prompts"]
+    spoken = f"{counts['worse']:,} worse, {counts['equal']:,} equal, {counts['better']:,} better"
+    falls = waterfall([each["difference"] for each in prompts], f"changes of {count(len(prompts), 'prompt')}: {spoken}")
+    ends = "".join(_end(title, listed, of, shown, pairs) for title, listed, of in _both_ends(prompts))
+    both = f'<div class="rl-ends">{ends}</div>' if ends else ""
+    return (
+        f"{hints(_hints(shown))}{band(*_figures(shown))}{falls}{both}{foot('comparison.to_frame() has every prompt')}"
+    )
+
+
+def _hints(shown: Description) -> list[Hint]:
+    verdict, _, how = shown["verdict"].partition(" -> ")
+    first = [Hint(_capital(verdict), how and f"→ {how}")] if how else []
+    others = [note.partition(" -> ") for note in shown["notes"]]
+    return [*first, *(Hint(_capital(fact), do and f"→ {do}", kind="info") for fact, _, do in others)]
+
+
+def _figures(shown: Description) -> list[Html]:
+    counts, prompts = shown["counts"], shown["prompts"]
+    name = {"better": "B is better", "worse": "B is worse"}.get(shown["verdict"], "B less A")
+    old, new = shown["means"]
+    decided = shown["verdict"] in {"better", "worse"}
+    dim = Html(f'<span class="rl-dim">{with_minus(signed(shown["difference"]))}</span>')
+    change = _changed(shown["difference"]) if decided else dim
+    made = [figure(name, change, "mean reward", line(f"{old:.2f} → {new:.2f}"))]
+    if shown["interval"]:
+        low, high = shown["interval"]
+        label = f"95% interval of the change: {_ends(shown['interval'])}"
+        basis = line(shown["basis"].removeprefix(", ")) if shown["basis"] else ""
+        made.append(figure(f"{label}, by prompt", "", "", interval(low, high, shown["difference"], label), basis))
+    kinds = (("more", "better"), ("none", "equal"), ("less", "worse"))
+    bar = share(*((counts[kind] / len(prompts), which) for which, kind in kinds), label="better, equal, worse")
+    made.append(
+        figure(
+            "Prompts",
+            f"{counts['better']:,}",
+            f"better, {counts['worse']:,} worse",
+            bar,
+            line(f"{counts['equal']:,} equal"),
+        )
+    )
+    if shown["figures"]:
+        rows = "".join(f"<span>{escape(name)}</span> <span>{value}</span> " for name, value in _elsewhere(shown))
+        made.append(figure("Elsewhere", "", "", f'<span class="rl-facts">{rows}</span>'))
+    return made
+
+
+def _elsewhere(shown: Description) -> list[tuple[str, Html]]:
+    """Components of the reward with their change, cut-offs and lengths on both sides."""
+    rows = []
+    for name, (old, new) in shown["figures"].items():
+        if name == "cut_off":
+            rows.append(("cut off", escape(f"{old:.0%} → {new:.0%}")))
+        elif name == "tokens":
+            rows.append(("tokens", escape(f"{old:,.0f} → {new:,.0f}")))
+        else:
+            rows.insert(max(0, len(rows) - 2), (name, _changed(new - old)))
+    return rows
+
+
+def _figure_lines(shown: Description) -> list[list[str]]:
+    if not shown["figures"]:
+        return []
+    values = (
+        f"{name} {old:.0%} -> {new:.0%}" if name == "cut_off" else f"{name} {old:.4g} -> {new:.4g}"
+        for name, (old, new) in shown["figures"].items()
+    )
+    return [[", ".join(values).replace("cut_off", "cut off")]]
+
+
+def _both_ends(prompts: Sequence[Mapping[str, Any]]) -> list[tuple[str, Sequence[Mapping[str, Any]], int]]:
+    """The largest losses and gains, of those that changed at all."""
+    lost = [each for each in prompts if each["difference"] < 0]
+    gained = [each for each in reversed(prompts) if each["difference"] > 0]
+    ends = (("Worst losses", lost[:_ENDS], len(lost)), ("Best gains", gained[:_ENDS], len(gained)))
+    return [end for end in ends if end[2]]
+
+
+def _end(title: str, listed: Sequence[Mapping[str, Any]], of: int, shown: Description, pairs: Open) -> str:
+    low, high = _scale(shown)
+    rows = "".join(
+        _opening(each, prompt, slope(each["before"], each["after"], low, high), pairs)
+        for each, prompt in zip(listed, _short(listed, shown["prompts"]), strict=True)
+    )
+    return f'<section><p class="rl-title"><b>{title}</b> {len(listed)} of {of:,}</p>{rows}</section>'
+
+
+def _scale(shown: Description) -> tuple[float, float]:
+    values = [each[side] for each in shown["prompts"] for side in ("before", "after")]
+    return min(values), max(values)
+
+
+def _opening(each: Mapping[str, Any], prompt: str, drawn: Html, pairs: Open) -> str:
+    """A prompt that opens to its completions."""
+    summary = (
+        f"<summary><span>{escape(prompt)}</span> {drawn} <span>{each['before']:.2f} → {each['after']:.2f}</span> "
+        f"<b>{_changed(each['difference'])}</b></summary>"
+    )
+    row = " ".join(chip(f"{name} {escape_to_one_line(str(value), _MAX_WIDTH)}") for name, value in each["row"].items())
+    asked = f'<p class="rl-text">{escape(each["prompt"])}</p><p class="rl-row">{row}</p>'
+    return f'<details class="rl-opening">{summary}<div>{asked}{_pairs(each["group"], pairs)}</div></details>'
+
+
+def _pairs(group: str, pairs: Open) -> str:
+    try:
+        listed = pairs(group)
+    except NotFoundError:
+        return str(foot("its completions were deleted"))
+    cards = "".join(map(_pair, listed[:_PAIRS]))
+    left = more(len(listed) - _PAIRS, f"comparison.completions({group!r})", "pair")
+    return f'<div class="rl-pairs">{cards}</div>{"".join(map(foot, left))}'
+
+
+def _pair(pair: Mapping[str, Any]) -> str:
+    old, new = pair["before"], pair["after"]
+    runs = differing_runs(old["text"][:_MAX_CHARS], new["text"][:_MAX_CHARS])
+    seats = pair["positions"]
+    seeds = f"seed {seats[0]}" if len(seats) == 1 else f"{_TIMES}{len(seats)}, seeds {', '.join(map(str, seats))}"
+    sides = ((_A, old, marked(runs[0], "del")), (_B, new, marked(runs[1], "ins")))
+    return "".join(_card(mark, seeds, each, written) for mark, each, written in sides)
+
+
+def _card(mark: str, seeds: str, each: Mapping[str, Any], written: Html) -> str:
+    flag = FLAGS.get(each["finish_reason"] or "", "")
+    tokens = count(each["tokens"], "token") if each["tokens"] else ""
+    about = " · ".join(filter(None, [mark, seeds, tokens, flag]))
+    cut = "…" if len(each["text"]) > _MAX_CHARS else ""
+    # blanks and line ends stay without the style sheet, too
+    return (
+        f'<div class="rl-answer"><p><span>{escape(about)}</span> <b>{each["reward"]:.3g}</b></p>'
+        f'<pre class="rl-text">{written or escape("(empty)")}{cut}</pre></div>'
+    )
+
+
+def _short(listed: Sequence[Mapping[str, Any]], prompts: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Prompts on one line without what all begin with: they are cut where they are alike, not where they differ."""
+    every = [" ".join(each["prompt"].split()) for each in prompts]
+    same = takewhile(lambda letters: len(set(letters)) == 1, zip(*every, strict=False))
+    shared = "".join(letters[0] for letters in same) if len(every) > 1 else ""
+    skipped = shared.rfind(" ") + 1 if len(shared) > _SHARED else 0
+    begins = "… " if skipped else ""
+    return [escape_to_one_line(begins + " ".join(each["prompt"].split())[skipped:], _MAX_WIDTH) for each in listed]
+
+
+def _changed(change: float) -> Html:
+    """A change with its sign, in the colour of its side; a small one by its first digit."""
+    return changed(change, _form(change))
+
+
+def _ends(bounds: Sequence[float] | None) -> str:
+    if bounds is None:
+        return ""
+    return with_minus(" to ".join(signed(bound, _form(bound)) for bound in bounds))
+
+
+def _form(change: float) -> str:
+    return ".1g" if 0 < abs(change) < 0.005 else ".2f"
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]

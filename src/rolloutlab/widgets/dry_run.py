@@ -1,16 +1,53 @@
 """A dry run as text and HTML: the report, then each trajectory with its advantage, or why it would not train."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
+from rolloutlab.hints import Hint, as_hint
 from rolloutlab.objective.advantages import Reason, TokenWeight, TurnWeight
-from rolloutlab.objective.preflight import WHY, Preflight, Seat, count
-from rolloutlab.sanitize import escape_control_chars
-from rolloutlab.widgets.html import Cell, Words, code, html_table, paragraphs, title
-from rolloutlab.widgets.text import more, number, text_table
+from rolloutlab.objective.preflight import WHY, WHY_NOT, Preflight, Report, Seat, count
+from rolloutlab.widgets.html import Html, code, escape
+from rolloutlab.widgets.kit.parts import (
+    advantage_bar,
+    advantage_bars,
+    band,
+    chip,
+    figure,
+    foot,
+    head,
+    hints,
+    key,
+    line,
+    next_cells,
+    panel,
+    share,
+    steps,
+)
+from rolloutlab.widgets.kit.table import Heading, TableRow, table
+from rolloutlab.widgets.text import more, number, signed, text_table, with_minus
 
 _MAX_GROUPS, _MAX_TURNS = 8, 8
 _REST = ".to_frame() has them"
+_HONOURED = ": honoured by "
+"""What a report says of options that work, but are not of every service: nothing to be warned of."""
+_BINS = 24
+_SHOWN_ROWS = 16
+"""Trajectories that are listed without a click."""
+_CLASSES = {
+    "trains": "",
+    WHY_NOT[Reason.ALL_PASSED]: "pass",
+    WHY_NOT[Reason.ALL_FAILED]: "fail",
+    WHY_NOT[Reason.EQUAL_REWARDS]: "fail",
+}
+_COLUMNS = (
+    Heading("trajectory"),
+    Heading("reward", number=True),
+    Heading("advantage"),
+    Heading("weight", number=True, middle=True),
+    Heading("tokens", number=True, middle=True),
+)
 
 
 @dataclass(frozen=True)
@@ -30,16 +67,6 @@ class Rated:
     sequences: int = 1
     split: str = ""
     turns: Sequence[TurnWeight] = ()
-
-
-def with_fix(line: str) -> dict[str, str]:
-    """A line of a report as `text`, and `fix`: what to type about it, empty where there is nothing to type."""
-    text, _, fix = line.partition(" -> ")
-    expected = fix.removeprefix("nothing: ")
-    return {
-        "text": escape_control_chars(f"{text}: {expected}" if expected != fix else text),
-        "fix": escape_control_chars(fix) * (expected == fix),
-    }
 
 
 def rated(stored: Sequence[Sequence[Seat]], check: Preflight) -> list[list[Rated]]:
@@ -62,9 +89,64 @@ def _turn(one: Rated, turn: TurnWeight) -> Rated:
     )
 
 
-def text(heading: str, report: Sequence[str], groups: Sequence[Sequence[Rated]]) -> str:
+@dataclass(frozen=True)
+class LastJob:
+    """The last job of a model: its id, names of what it was trained on, and the options as they were sent."""
+
+    id: str
+    trained_on: tuple[str, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+    is_fine_tuning: bool = False
+
+    def __str__(self) -> str:
+        """`trained last on capitals:1`."""
+        return f"{'fine-tuned' if self.is_fine_tuning else 'trained'} last on {', '.join(self.trained_on) or self.id}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A job that was not submitted. names: of what it trains on. size: how many prompts and answers that is.
+
+    checkpoint: what it starts from. steps: the groups of each step, several plans where it is not known which is meant.
+    epochs: how often they are taken. rate: the learning rate and whose it is. cost: in dollars, where the model has a
+    price. last: the last job of the model. answers: what a person should know of the answers, such as how many were cut
+    off. cell: what submits it.
+    """
+
+    names: Sequence[str]
+    size: str
+    checkpoint: str
+    check: Preflight
+    report: Report
+    steps: Sequence[Sequence[int]] = ()
+    epochs: int = 1
+    rate: tuple[str, str] | None = None
+    cost: str = ""
+    last: LastJob | None = None
+    answers: Sequence[Hint] = ()
+    cell: str = ""
+
+    def heading(self) -> str:
+        """`dry run of capitals for lab/practice@1, trained last on capitals:1: nothing was submitted`."""
+        last = f", {self.last}" if self.last else ""
+        return f"dry run of {', '.join(self.names)} for {self.checkpoint}{last}: nothing was submitted"
+
+    def lines(self) -> list[str]:
+        """What to know of the answers, the report, and what it costs."""
+        cost = f"cost: {self.cost} for {count(self.check.trainable_tokens, 'trained token')}"
+        return [*(hint.line() for hint in self.answers), *self.report.lines(), *([cost] if self.cost else [])]
+
+    def step_words(self) -> str:
+        """`16 steps`, twice with two epochs, or `3 or 2 steps`; empty where the service divides, or nothing trains."""
+        numbers = [len(plan) for plan in self.steps]
+        times = f"{self.epochs} \N{MULTIPLICATION SIGN} " if self.epochs > 1 else ""
+        plural = "" if numbers == [1] and not times else "s"
+        return f"{times}{' or '.join(f'{n:,}' for n in numbers)} step{plural}" if numbers else ""
+
+
+def text(plan: Plan, groups: Sequence[Sequence[Rated]]) -> str:
     """The dry run as plain text."""
-    lines = [heading, *report]
+    lines = [plan.heading(), *plan.lines()]
     for group in groups[:_MAX_GROUPS]:
         rows = [(one.name, number(one.reward), _effect(one)) for one in group]
         lines += ["", *text_table((), rows, "<16 >7")]
@@ -72,11 +154,116 @@ def text(heading: str, report: Sequence[str], groups: Sequence[Sequence[Rated]])
     return "\n".join([*lines, *([""] if rest else []), *rest])
 
 
-def html(heading: str, report: Sequence[str], groups: Sequence[Sequence[Rated]]) -> str:
-    """The dry run as HTML."""
-    rows = (_row(one) for group in groups[:_MAX_GROUPS] for one in group)
-    table = html_table(("trajectory", "reward", "advantage", "weight", "tokens"), rows)
-    return f"{title(heading)}{paragraphs([*report, *more(len(groups) - _MAX_GROUPS, _REST, 'group')])}{table}"
+def html(plan: Plan, groups: Sequence[Sequence[Rated]]) -> Html:
+    """The dry run as a view."""
+    largest = max((abs(share.advantage) for share in plan.check.all_shares()), default=0.0)
+    rows = [_row(one, largest) for group in groups[:_MAX_GROUPS] for one in group]
+    return panel(
+        head(f"Dry run of {', '.join(plan.names)}", *about(plan), chip("nothing was submitted")),
+        hints(plan_hints(plan)),
+        band(*plan_figures(plan)),
+        _listed(rows),
+        *map(foot, more(len(groups) - _MAX_GROUPS, _REST, "group")),
+        next_cells(plan.cell) if plan.check.trainable_trajectories else "",
+    )
+
+
+def _listed(rows: Sequence[TableRow]) -> Html:
+    """A row for each trajectory; of many only after a click."""
+    made = table(_COLUMNS, rows, "trajectories") if rows else Html("")
+    if len(rows) <= _SHOWN_ROWS:
+        return made
+    first = f"{count(len(rows), 'trajectory')}, one by one"
+    return Html(f'<details><summary class="rl-foot">{first}</summary>{made}</details>')
+
+
+def about(plan: Plan) -> tuple[str, Html]:
+    """What a job is about: its size and the checkpoint that it starts from, and what that was last trained on."""
+    model, _, step = plan.checkpoint.rpartition("@")
+    made = f" \N{RIGHTWARDS ARROW} @{int(step) + 1}" if model and step.isdecimal() else ""
+    return f"{plan.size} · {plan.checkpoint}{made}", chip(str(plan.last or "no job of this model yet"), "out")
+
+
+def plan_hints(plan: Plan) -> list[Hint]:
+    """What a person should know, in order: of the answers, warnings, what is left out, further facts."""
+    advised = [fact for fact in plan.report.facts if " -> " in fact]
+    facts = [fact for fact in plan.report.facts[1:] if fact not in advised]
+    remarks = [warning for warning in plan.report.warnings if _HONOURED in warning]
+    warnings = [warning for warning in plan.report.warnings if warning not in remarks]
+    known = [*plan.report.left_out, *facts, *remarks]
+    return [*plan.answers, *map(as_hint, [*advised, *warnings]), *(as_hint(each, "info") for each in known)]
+
+
+def plan_figures(plan: Plan) -> list[Html]:
+    """Steps, groups and answers that train, advantages, learning rate, cost."""
+    check = plan.check
+    standings = check.standings()
+    groups = max(1, len(check.shares))
+    drawn = share(*((n / groups, _CLASSES.get(kind, "none")) for kind, n in standings.items()))
+    untrained = [(kind, n) for kind, n in standings.items() if kind != "trains"]
+    others = "".join(key(_CLASSES.get(kind, "none"), f"{n:,} {kind}") for kind, n in untrained)
+    legend = Html(f'<span class="rl-line">{others}</span>') if others else Html("")
+    trains = check.trainable_groups
+    figures = [
+        steps_figure(plan),
+        figure("Groups that train", f"{trains:,}", f"of {len(check.shares):,}", drawn, legend, odd=not trains),
+        figure(
+            "Answers that train",
+            f"{check.trainable_trajectories:,}",
+            f"of {check.trajectories:,}",
+            line(count(check.trainable_tokens, "token")),
+        ),
+        advantages_figure(check),
+        figure("Learning rate", *plan.rate) if plan.rate else Html(""),
+        figure("Cost", plan.cost) if plan.cost else Html(""),
+    ]
+    return [each for each in figures if each]
+
+
+def steps_figure(plan: Plan) -> Html:
+    """How many steps, with a square for each group of each."""
+    words = plan.step_words()
+    if not words:
+        return figure("Steps", "as the service divides" if plan.check.trainable_groups else "0")
+    value, _, unit = words.rpartition(" ")
+    if len(plan.steps) > 1:
+        return figure("Steps", value, "", line("known once the service runs"))
+    sizes = plan.steps[0]
+    least, most = min(sizes), max(sizes)
+    of = count(least, "group") if least == most else f"{least:,} to {most:,} groups"
+    each = plan.report.steps.partition("(")[2].removesuffix(")")
+    return figure("Steps", value, f"{unit} of {of}", steps(sizes, f"{words} of {of}"), line(each))
+
+
+def spread(check: Preflight) -> dict[str, Any] | None:
+    """Histogram of the advantages that train: least, most, and counts in equal bins around 0."""
+    turns = (turn for share in check.all_shares() for turn in share.by_turn())
+    advantages = [turn.advantage for turn in turns if turn.advantage is not None]
+    widest = max(map(abs, advantages), default=0.0)
+    if not widest:
+        return None
+    bins = [0] * _BINS
+    for advantage in filter(None, advantages):
+        bins[min(_BINS - 1, math.floor((advantage / widest + 1) / 2 * _BINS))] += 1
+    above, below = sum(a > 0 for a in advantages), sum(a < 0 for a in advantages)
+    at_0 = len(advantages) - above - below
+    least, most = min(advantages), max(advantages)
+    return {"least": least, "most": most, "above": above, "below": below, "at_0": at_0, "bins": bins}
+
+
+def advantages_figure(check: Preflight) -> Html:
+    """A histogram around 0: what becomes less likely on the left, what becomes more likely on the right."""
+    drawn = spread(check)
+    if drawn is None:
+        return Html("")
+    ends = [with_minus(signed(drawn[end], ".2g")) for end in ("least", "most")]
+    at_0 = f", {drawn['at_0']:,} at 0" if drawn["at_0"] else ""
+    label = f"advantages from {ends[0]} to {ends[1]}: {drawn['above']:,} above 0, {drawn['below']:,} below{at_0}"
+    answers = count(drawn["above"] + drawn["below"] + drawn["at_0"], "answer")
+    likely = line("below 0 less likely, above 0 more")
+    widest = f"{max(-drawn['least'], drawn['most']):.2g}"
+    bars = advantage_bars(drawn["bins"], f"\N{MINUS SIGN}{widest}", f"+{widest}", label)
+    return figure(f"Advantages of {answers}", "", "", bars, likely)
 
 
 def _rated(seat: Seat, share: TokenWeight | None) -> Rated:
@@ -100,15 +287,18 @@ def _trained(one: Rated) -> str:
 def _advantage(one: Rated) -> str:
     """The advantage, or those of the first turns and of additional histories."""
     if not one.turns:
-        return f"{one.advantage:+.2f}"
-    *turns, rest = ["none" if turn.advantage is None else f"{turn.advantage:+.2f}" for turn in one.turns]
+        return signed(one.advantage)
+    *turns, rest = ["none" if turn.advantage is None else signed(turn.advantage) for turn in one.turns]
     hidden = [f"and {len(turns) - _MAX_TURNS} more"] if len(turns) > _MAX_TURNS else []
     additional = [f"additional {rest}"] if one.turns[-1].tokens else []
     return ", ".join([*turns[:_MAX_TURNS], *hidden, *additional])
 
 
-def _row(one: Rated) -> list[Cell]:
-    why = [Words(WHY[one.reason], columns=2)] if one.reason else [_advantage(one), f"{one.weight:.2f}"]
+def _row(one: Rated, largest: float) -> TableRow:
     trained = f"{_trained(one)}{one.tokens:,}"
-    tokens = Words(f"{trained} in {one.split}") if one.split else trained if one.turns else one.tokens
-    return [code(one.name), number(one.reward), *why, tokens]
+    tokens = f"{trained} in {one.split}" if one.split else trained
+    shown, weight = Html(f'<span class="rl-dim">{escape(WHY[one.reason])}</span>' if one.reason else ""), ""
+    if not one.reason:
+        bar = "" if one.turns else advantage_bar(one.advantage, largest)
+        shown, weight = Html(f"{bar}{escape(with_minus(_advantage(one)))}"), f"{one.weight:.2f}"
+    return TableRow([code(one.name), number(one.reward), shown, weight, tokens])

@@ -1,71 +1,133 @@
 """The training form as text and HTML: options with their problems and notes, and what would train."""
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rolloutlab.objective.option_docs import OPTIONS, Option
-from rolloutlab.objective.preflight import Preflight
+from rolloutlab.hints import Hint, as_hint
+from rolloutlab.objective.option_docs import MANY_TIMES, OPTIONS, Option, read, written
+from rolloutlab.objective.preflight import count
 from rolloutlab.sanitize import escape_control_chars
-from rolloutlab.widgets.dry_run import with_fix
-from rolloutlab.widgets.html import Html, Words, code, escape, html_table, paragraphs
+from rolloutlab.widgets.dry_run import LastJob, Plan, about, plan_figures, plan_hints
+from rolloutlab.widgets.html import Html, arrows, code, escape
+from rolloutlab.widgets.kit.parts import band, foot, head, hints, panel
+from rolloutlab.widgets.kit.table import Heading, TableRow, table
+from rolloutlab.widgets.kit.tree import tree
 
-_BINS = 24
+FIRST = ("learning_rate", "epsilon", "groups_per_step", "epochs")
+"""Options that a form begins with; the others are folded."""
+_DEFAULT = "default"
+_COLUMNS = (
+    Heading("option"),
+    Heading("value"),
+    Heading("last job"),
+    Heading("default", middle=True),
+    Heading("does", middle=True),
+)
 
 
 @dataclass(frozen=True)
 class Outlook:
     """What would come of the options as they are.
 
-    model: the one that would train. report: the pre-flight report, line by line, ` -> ` before what to type. spread:
-    of the advantages, as `spread` has it. problems: by option, what is wrong with its value. notes: by option, what a
-    person may not expect. blocked: why nothing can be submitted.
+    names: of what is trained on. plan: the job that they would be; None where there can be none, and `error` says why,
+    ` -> ` before what to type. problems: by option, what is wrong with its value. notes: by option, what a person may
+    not expect. blocked: why nothing can be submitted. last: the last job of the model, changes: by option, what it had.
     """
 
     cell: str
-    model: str = ""
-    report: tuple[str, ...] = ()
-    spread: Mapping[str, Any] | None = None
+    names: Sequence[str]
+    plan: Plan | None = None
+    error: str = ""
     problems: Mapping[str, str] = field(default_factory=dict)
     notes: Mapping[str, Sequence[str]] = field(default_factory=dict)
     blocked: str = ""
+    last: LastJob | None = None
+    changes: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """As a browser takes it."""
-        first, *rest = self.report or ("",)
+        first = self.plan.report.facts[0] if self.plan else self.error
         return {
             "cell": self.cell,
-            "model": escape_control_chars(self.model),
-            "headline": escape_control_chars(first),
-            "rest": [with_fix(line) for line in rest],
-            "spread": self.spread,
+            "head": tree(self.head()),
+            "headline": escape_control_chars(first.partition(" -> ")[0] if self.plan else arrows(first)),
+            "changed": tree(hints(self.changed())),
+            "hints": tree(hints(self.hints())),
+            "figures": tree(self.figures()),
+            "train": self.button(),
             "problems": dict(self.problems),
             "notes": {name: list(notes) for name, notes in self.notes.items()},
             "blocked": escape_control_chars(self.blocked),
+            "was": {name: escape_control_chars(before) for name, (before, _) in self.changes.items()},
+            "last": typed(self.last.options) if self.last and not self.last.is_fine_tuning else None,
         }
+
+    def head(self) -> Html:
+        """What would train on what, from which checkpoint."""
+        title = f"Train on {', '.join(self.names)}"
+        return head(title, *about(self.plan)) if self.plan else head(title)
+
+    def changed(self) -> list[Hint]:
+        """The options that differ from those of the last job, in one line."""
+        if not (self.last and self.changes):
+            return []
+        first = f"{count(len(self.changes), 'option')} changed since job {self.last.id}:"
+        arrow = "\N{RIGHTWARDS ARROW}"
+        pairs = [f"{name} {before} {arrow} {after}" for name, (before, after) in self.changes.items()]
+        return [Hint(first, ", ".join(pairs), kind="info")]
+
+    def hints(self) -> list[Hint]:
+        """What a person should know first."""
+        if not self.plan:
+            return [as_hint(self.error, "bad")]
+        return [*self._rate(), *plan_hints(self.plan)]
+
+    def figures(self) -> Html:
+        """What would happen."""
+        return band(*plan_figures(replace(self.plan, rate=None))) if self.plan else Html("")
+
+    def button(self) -> str:
+        """`Train: 16 steps, $1.10`."""
+        words = [self.plan.step_words(), self.plan.cost] if self.plan else []
+        about_it = ", ".join(filter(None, words))
+        return f"Train: {about_it}" if about_it else "Train"
+
+    def _rate(self) -> list[Hint]:
+        """That the learning rate is far above that of the last job."""
+        before, after = (read(text) for text in self.changes.get("learning_rate", ("", "")))
+        given = [each for each in (before, after) if isinstance(each, int | float) and each > 0]
+        if not self.last or len(given) < 2 or after < MANY_TIMES * before:
+            return []
+        return [Hint(f"learning_rate is {after / before:.3g} times that of job {self.last.id}.", f"It had {before:g}.")]
 
 
 def controls() -> list[dict[str, Any]]:
-    """Every option as a browser needs it to make a field of it."""
+    """Every option as a browser needs it to make a field of it, in the order of the form."""
     names = ("name", "does", "range", "default", "example", "values")
-    return [{name: getattr(option, name) for name in names} for option in OPTIONS.values()]
+    ordered = [OPTIONS[name] for name in FIRST] + [option for option in OPTIONS.values() if option.name not in FIRST]
+    return [{name: getattr(option, name) for name in names} | {"first": option.name in FIRST} for option in ordered]
 
 
-def spread(check: Preflight) -> dict[str, Any] | None:
-    """Histogram of the advantages that train: least, most, and counts in equal bins around 0."""
-    turns = (turn for share in check.all_shares() for turn in share.by_turn())
-    advantages = [turn.advantage for turn in turns if turn.advantage is not None]
-    widest = max(map(abs, advantages), default=0.0)
-    if not widest:
-        return None
-    bins = [0] * _BINS
-    for advantage in filter(None, advantages):
-        bins[min(_BINS - 1, math.floor((advantage / widest + 1) / 2 * _BINS))] += 1
-    above, below = sum(a > 0 for a in advantages), sum(a < 0 for a in advantages)
-    at_0 = len(advantages) - above - below
-    least, most = min(advantages), max(advantages)
-    return {"least": least, "most": most, "above": above, "below": below, "at_0": at_0, "bins": bins}
+def typed(options: Mapping[str, Any]) -> dict[str, str]:
+    """The texts of fields for the options of a job that differ from their defaults."""
+    given = {name: options.get(name) for name in OPTIONS}
+    return {name: written(value).strip() for name, value in given.items() if not OPTIONS[name].is_default(value)}
+
+
+def find_changes(texts: Mapping[str, str], last: LastJob | None) -> dict[str, tuple[str, str]]:
+    """By option, what the last job had and what is in its field now, where these are not the same."""
+    if last is None or last.is_fine_tuning:
+        return {}
+    before = typed(last.options)
+    pairs = {name: (before.get(name, ""), texts.get(name, "")) for name in OPTIONS}
+    changed = {name: pair for name, pair in pairs.items() if not _same(OPTIONS[name], *pair)}
+    return {name: (old or _DEFAULT, new or _DEFAULT) for name, (old, new) in changed.items()}
+
+
+def _same(option: Option, one: str, other: str) -> bool:
+    values = [read(text) if text else None for text in (one, other)]
+    return values[0] == values[1] or all(map(option.is_default, values))
 
 
 def text(outlook: Outlook) -> str:
@@ -73,19 +135,36 @@ def text(outlook: Outlook) -> str:
     wrong = [f"{name}: {problem}" for name, problem in outlook.problems.items()]
     notes = [f"{name}: {note}" for name, notes in outlook.notes.items() for note in notes]
     blocked = [outlook.blocked] if outlook.blocked and not wrong else []
-    model = [f"for {outlook.model}"] if outlook.model else []
-    return escape_control_chars("\n".join([outlook.cell, "", *model, *outlook.report, *wrong, *blocked, *notes]))
+    last = f", {outlook.last}" if outlook.last else ""
+    report = [f"for {outlook.plan.checkpoint}{last}", *outlook.plan.lines()] if outlook.plan else [outlook.error]
+    changed = [hint.line() for hint in outlook.changed()]
+    return escape_control_chars("\n".join([outlook.cell, "", *report, *wrong, *blocked, *changed, *notes]))
 
 
-def html(outlook: Outlook, texts: Mapping[str, str]) -> str:
-    """The form as HTML: a table of its options, the cell, and what would come of it."""
-    rows = [_row(option, texts.get(option.name, ""), outlook) for option in OPTIONS.values()]
-    table = html_table([Words(name) for name in ("option", "value", "default", "does")], rows)
-    return f"<pre>{code(outlook.cell)}</pre>{paragraphs([*outlook.report, outlook.blocked])}{table}"
+def html(outlook: Outlook, texts: Mapping[str, str]) -> Html:
+    """The form as a view that needs no script: what would happen, the cell, and its options with those of before."""
+    shown = {*FIRST, *texts, *outlook.changes}
+    names = [option["name"] for option in controls()]
+    rows = {name: _row(OPTIONS[name], texts.get(name, ""), outlook) for name in names}
+    rest = [rows[name] for name in names if name not in shown]
+    folded = f'<details><summary class="rl-foot">{len(rest)} more, all at their default</summary>'
+    return panel(
+        outlook.head(),
+        hints(outlook.changed()),
+        hints(outlook.hints()),
+        outlook.figures(),
+        table(_COLUMNS, [rows[name] for name in names if name in shown], "options"),
+        f"{folded}{table(_COLUMNS, rest, 'further options')}</details>" if rest else "",
+        foot(outlook.blocked) if outlook.blocked else "",
+        f'<div class="rl-next">The same as a cell <pre class="rl-cell">{escape(outlook.cell)}</pre></div>',
+    )
 
 
-def _row(option: Option, typed: str, outlook: Outlook) -> list[Words]:
+def _row(option: Option, value: str, outlook: Outlook) -> TableRow:
     wrong = outlook.problems.get(option.name, "")
-    lines = filter(None, [option.does, wrong, *outlook.notes.get(option.name, ())])
-    value = Html(f"<b>{escape(typed)}</b>" if typed else "")
-    return [*map(Words, (code(option.name), value, option.default, Html("<br>".join(map(escape, lines)))))]
+    lines = [escape(option.does), *map(escape, outlook.notes.get(option.name, ()))]
+    shown = Html(f"<b>{escape(value)}</b>" if value else "")
+    if wrong:
+        shown = Html(f'{shown} <span class="rl-lost">{escape(wrong)}</span>')
+    before, _ = outlook.changes.get(option.name, ("", ""))
+    return TableRow([code(option.name), shown, before, option.default, Html("<br>".join(lines))])

@@ -16,7 +16,7 @@ from rolloutlab.objective.preflight import WHY, WHY_NOT
 from rolloutlab.objective.splits import split_note
 from rolloutlab.sanitize import escape_control_chars
 from rolloutlab.store.models import Group, StoredTrajectory, TrajectorySummary
-from rolloutlab.widgets.collection import flag_of, logs_of
+from rolloutlab.widgets.collection import flag_of, logs_of, visible_text
 from rolloutlab.widgets.history_tree import history_tree
 
 TEXT_CHARS = 20_000
@@ -60,8 +60,17 @@ def described(group: Group) -> dict[str, Any]:
             for name, value in group.row.items()
         },
         **prompt_of(group, ConversationTexts()),
-        "members": [conversation(trajectory, ConversationTexts(room)) for trajectory in group.trajectories],
+        "members": _members(group, room),
     }
+
+
+def _members(group: Group, room: int) -> list[dict[str, Any]]:
+    """The conversations of a group. same: the seat of the first that says the same."""
+    first: dict[str, int] = {}
+    members = [conversation(trajectory, ConversationTexts(room)) for trajectory in group.trajectories]
+    for trajectory, member in zip(group.trajectories, members, strict=True):
+        member["same"] = first.setdefault(visible_text(trajectory), member["seat"])
+    return members
 
 
 def prompt_of(group: Group, texts: ConversationTexts) -> dict[str, Any]:
@@ -94,12 +103,16 @@ def conversation(trajectory: StoredTrajectory, texts: ConversationTexts) -> dict
     }
 
 
-def reward_state(summary: TrajectorySummary, share: TokenWeight | None) -> dict[str, Any]:
-    """What may change about a trajectory: its reward, and what it would train with or why it would not."""
+def reward_state(summary: TrajectorySummary, share: TokenWeight | None, was: float | None = None) -> dict[str, Any]:
+    """What may change about a trajectory: its reward, and what it would train with or why it would not.
+
+    was: the reward that was given before one by hand.
+    """
     reason = share.reason if share else None
     return {
         "seat": summary.position,
         "reward": summary.reward,
+        "was": None if was == summary.reward else was,
         "components": {escape_control_chars(name): value for name, value in summary.components.items()},
         "source": summary.source,
         "advantage": share.advantage if share and not reason else None,

@@ -3,6 +3,7 @@
 Everything that the notebook side shows as HTML is escaped here, so that no view can forget a character.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape as escape_markup
@@ -42,9 +43,14 @@ def title(text: str) -> Html:
     return Html(f"<p><b>{escape(text)}</b></p>")
 
 
+def arrows(line: str) -> str:
+    """A line of a report as a page shows it, where the arrow before what to type is one character."""
+    return re.sub(r"(^| )-> ", r"\1→ ", line)
+
+
 def paragraphs(lines: Iterable[str]) -> Html:
-    """One paragraph per line that is not empty."""
-    return Html("".join(f"<p>{escape(line)}</p>" for line in lines if line))
+    """One paragraph per line of a report that is not empty."""
+    return Html("".join(f"<p>{escape(arrows(line))}</p>" for line in lines if line))
 
 
 def html_table(head: Sequence[Cell], rows: Iterable[Sequence[Cell]], *, labelled: bool = False) -> Html:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 from rolloutlab.api.job_state import (
     fraction_done,
@@ -17,13 +17,21 @@ from rolloutlab.api.job_state import (
     within_step,
 )
 from rolloutlab.api.wire.training import ENDINGS, Event, ExperimentalTrainingConfig
+from rolloutlab.hints import Hint, Kind, as_hint
 from rolloutlab.objective.options import settle
 from rolloutlab.objective.preflight import count, explained
 from rolloutlab.objective.steps import short, step_words
 from rolloutlab.sanitize import escape_control_chars
-from rolloutlab.widgets.dry_run import with_fix
-from rolloutlab.widgets.html import Words, html_table, paragraphs, title
-from rolloutlab.widgets.plot import Panels, Plot, Series, sparkline
+from rolloutlab.widgets import overview
+from rolloutlab.widgets.html import Html, arrows
+from rolloutlab.widgets.kit import parts
+from rolloutlab.widgets.kit.chart import ChartLine, chart, charts, spark
+from rolloutlab.widgets.kit.parts import band, chip, figure, hints, line, next_cells, panel, share
+from rolloutlab.widgets.kit.table import Heading, TableRow, table
+from rolloutlab.widgets.kit.tree import tree
+from rolloutlab.widgets.overview import Overview, percent
+from rolloutlab.widgets.plot import Panels, Plot, Series
+from rolloutlab.widgets.text import with_minus
 
 Numbers = Mapping[str, Sequence[float | None]]
 """By name, one per gradient step; None where a step does not report it."""
@@ -37,15 +45,16 @@ _DIGITS = 6
 class Curve:
     """Numbers of the gradient steps that are drawn together.
 
-    healthy: what it is and what to expect, in a sentence. odd: from the first and the last of the first number, and the
-    course of the job, to what is not as expected, with ` -> ` and what to type before the second part; None where all
-    is well.
+    healthy: what it is and what to expect. first: whether it is drawn before the others. odd: from the first and the
+    last of the first number, and the course of the job, to what is not as expected, with ` -> ` and what to type before
+    the second part; None where all is well.
     """
 
     title: str
     names: tuple[str, ...]
     healthy: str
     odd: Callable[[float, float, "Course"], str | None] = lambda _first, _last, _course: None
+    first: bool = False
 
 
 @dataclass(frozen=True)
@@ -83,55 +92,47 @@ def _correlation(first: float, _last: float, _course: Course) -> str | None:
 
 
 _RATIO_OPTIONS = ("ppo", "epsilon", "epsilon_high", "max_negative_advantage_importance_sampling_weight")
-_GRADIENT = Curve("gradient norm", ("grad_norm",), "before clipping")
-_OF_HISTORIES = "1 on the first step when fresh; the older the completions, the further below 1"
+_GRADIENT = Curve("gradient norm", ("grad_norm",), "Before clipping. Look for spikes only.")
+_OF_HISTORIES = "1 at step 1 if the answers are fresh; the older they are, the further below 1."
 """A mean over a history's tokens: exp(mean δ) ≤ mean exp(δ), whose expectation is 1 (Jensen's inequality)."""
-_LOSS = "-mean(weight · advantage · logprob): no goal, and of any size and sign; look at the reward"
-_PPO_LOSS = "near 0 on fresh completions, whatever is learned: advantages have mean 0 in a group; look at the reward"
-_OWN_LOSS = "the value of your function; look at the reward"
+_LOSS = "\N{MINUS SIGN}mean(weight · advantage · logprob). No goal, any size or sign."
+_PPO_LOSS = "Near 0 on fresh answers, whatever is learned: advantages have mean 0 in a group."
+_OWN_LOSS = "The value of your function."
 
 CURVES = (
-    Curve("reward", ("reward",), "each step has other prompts, so that it is no sign of progress: compare jobs"),
-    Curve("loss", ("loss",), _LOSS),
-    Curve("entropy", ("entropy",), "nats per token; long answers can differ at 0.01", _entropy),
+    Curve("reward by step", ("reward",), "Each step has other prompts: no sign of progress."),
     Curve(
-        "distance (kl)",
-        ("kl",),
-        "from the policy that sampled, in nats per token: 0 on the first step when fresh, then above it",
-        _kl,
+        "KL to the sampler", ("kl",), "Nats per token. 0 at step 1 if the answers are fresh, above it later.", _kl, True
     ),
+    Curve("entropy", ("entropy",), "Nats per token. Long answers can differ at 0.01.", _entropy, True),
     Curve(
-        "old/new correlation",
+        "agreement",
         ("old_new_correlation",),
-        "of probabilities: 1 on the first step when fresh, then below it",
+        "Correlation of the sampler's and the trainer's probabilities. Fresh answers begin at 1.",
         _correlation,
+        True,
     ),
-    Curve(
-        "distance to the start (kl_base)",
-        ("kl_base",),
-        "KL divergence from checkpoint 0, on a sample of the tokens: 0 on the first step of a new model",
-    ),
-    Curve("importance ratio", ("ratio_mean",), "its mean is near 1 for old completions too: see distance, correlation"),
-    Curve("largest ratio", ("ratio_max",), "new/old probability of one token"),
-    Curve("clipped tokens", ("clipped", "masked"), "share whose gradient a bound changes"),
+    Curve("loss", ("loss",), _LOSS),
+    Curve("KL to @0", ("kl_base",), "Nats per token, on a sample. 0 at step 1 of a new model; no limit of its own."),
+    Curve("mean ratio", ("ratio_mean",), "Near 1 for any two policies: no sign of staleness."),
+    Curve("largest ratio", ("ratio_max",), "New/old probability of one token."),
+    Curve("clipped", ("clipped", "masked"), "Tokens whose gradient a bound changed."),
     _GRADIENT,
 )
 
 FINE_TUNING_CURVES = (
     Curve(
-        "loss",
+        "fine-tuning loss",
         ("loss",),
-        "cross-entropy, the mean negative logprob of learned tokens; each step has others",
+        "Cross-entropy: \N{MINUS SIGN}logprob of the learned tokens. Each step has others.",
+        first=True,
     ),
+    Curve("entropy", ("entropy",), "Nats per token, at the learned tokens.", first=True),
     Curve(
-        "entropy",
-        ("entropy",),
-        "nats per token, of the predictions at the learned tokens",
-    ),
-    Curve(
-        "gain over the start (kl_base)",
+        "gain",
         ("kl_base",),
-        "mean log ratio of learned tokens to checkpoint 0, on a sample: above 0 as they have become more probable",
+        "Mean log ratio of learned tokens to @0, on a sample. Above 0 as they become more probable.",
+        first=True,
     ),
     _GRADIENT,
 )
@@ -145,7 +146,7 @@ def curves_of(options: Mapping[str, Any]) -> Sequence[Curve]:
     other = {"loss": _OWN_LOSS} if options.get("custom_loss") else {"loss": _PPO_LOSS} if options.get("ppo") else {}
     other["largest ratio"] = _largest_ratio(options)
     if options.get("importance_sampling_level") not in {None, "token"}:
-        other["importance ratio"] = _OF_HISTORIES
+        other["mean ratio"] = _OF_HISTORIES
     return [replace(c, healthy=other.get(c.title, c.healthy)) for c in CURVES]
 
 
@@ -155,17 +156,17 @@ def _largest_ratio(options: Options) -> str:
     of = {"token": "one token", "sequence": "one history, a mean over its tokens"}.get(
         level, "one token and its history"
     )
-    ratio = f"new/old probability of {of}"
+    ratio = f"New/old probability of {of}."
     if options.get("custom_loss"):
-        return f"{ratio}; your loss decides how much it counts"
+        return f"{ratio} Your loss decides how much it counts."
     used = {name: options[name] for name in _RATIO_OPTIONS if options.get(name) is not None}
     settled = settle(ExperimentalTrainingConfig.model_validate(used))
     bound = settled.max_weight
     most = min(1 + settled.epsilon_high, math.inf if bound is None else bound)
     if not settled.ppo:
-        return f"{ratio}: it counts at most {most:g} times, however large"
+        return f"{ratio} It counts at most {most:g} times, however large."
     in_full = "in full" if bound is None else f"at most {bound:g} times"
-    return f"{ratio}: it counts at most {most:g} times, and with a negative advantage {in_full}"
+    return f"{ratio} It counts at most {most:g} times, and with a negative advantage {in_full}."
 
 
 def numbers_of(
@@ -208,10 +209,30 @@ def _short(value: Any) -> float | None:
 
 _MAX_POINTS = 120
 _MAX_PLACES = 3
-_PARTS = (
-    ("{examples} that train", "trainable_trajectories", "trajectories"),
-    ("groups that train", "trainable_groups", "groups"),
+_PARTS = (("{examples} that train", "trainable_trajectories", "trajectories"),)
+_LAST = (
+    ("kl", "KL to the sampler", "nats"),
+    ("entropy", "Entropy", "nats"),
+    ("kl_base", "KL to @0", "nats"),
+    ("grad_norm", "Gradient norm", "before clipping"),
 )
+_LAST_LEARNED = (
+    ("loss", "Fine-tuning loss", "nats"),
+    ("entropy", "Entropy", "nats"),
+    ("kl_base", "Gain", "nats"),
+    ("grad_norm", "Gradient norm", "before clipping"),
+)
+"""Numbers of the last gradient step, and of fine-tuning; where there are charts, the first two."""
+_BESIDE_CHARTS = 2
+_KINDS: dict[str, Literal["bad", "warn", "ok", "now"]] = {
+    "succeeded": "ok", "failed": "bad", "cancelled": "warn", "running": "now",
+}  # fmt: skip
+_URGENCY: dict[Kind, int] = {"bad": 0, "warn": 1, "info": 2, "ok": 3}
+_FEW_STEPS = 3
+"""Of fewer steps there are figures and no charts."""
+_ROUNDING = 1e-6
+_OPENED = 3
+"""Charts of a job that has none of those which come first."""
 _SHOWN = (
     "reward", "loss", "grad_norm", "entropy",
     "kl", "kl_base", "old_new_correlation", "ratio_mean", "ratio_max", "clipped",
@@ -235,26 +256,52 @@ def text(model: str, events: Sequence[Event], options: Options = _NONE) -> str:
     return "\n".join(lines)
 
 
-def html(model: str, events: Sequence[Event], options: Options = _NONE) -> str:
-    """The job as HTML; its course as a picture that needs no script."""
+def html(
+    model: str,
+    events: Sequence[Event],
+    options: Options = _NONE,
+    collections: Sequence[str] = (),
+    compare: str = "",
+    trained_on: Overview | None = None,
+) -> Html:
+    """The job as HTML; its course as pictures that need no script. The arguments are those of `head`."""
     events = since_restart(events)
-    lines = [_division(events, options), *_reasons(events, options)]
-    parts: list[str] = [title(_heading(model, events)), paragraphs(line.strip() for line in lines if line)]
-    steps = gradient_steps(events)
-    if figures := _figures(steps):
-        parts.append(html_table(list(figures), [[_number(value) for value in figures.values()]]))
-    if len(steps) > 1:
-        parts += [_course_table(events, curves_of(options)), plot(model, steps, PLOTTED).svg()]
-    return "".join(parts)
+    made, curves = last_value(events, "checkpoint_saved", "step"), curves_of(options)
+    numbers = numbers_of(events, curves=curves)
+    done, rows, _ = job_progress(events)
+    name = model if made is None else f"{model}@{made}"
+    steps = step_under_way(events) or ("" if rows is None else f"{done} of {count(rows, 'gradient step')}")
+    about = " · ".join(filter(None, [_begun_on(events, collections), steps]))
+    states = [chip(status(events), _KINDS.get(status(events), ""))]
+    states += [chip(f"trained last on {before}", "out")] if (before := _before(collections, trained_on)) else []
+    odd = oddities(numbers, curves, course_of(events))
+    there = curves_with_numbers(numbers, curves)
+    first = [curve for curve in there if curve.first or curve.title in odd] or there[:_OPENED]
+    drawn = [_chart(curve, numbers) for curve in first]
+    rest = _course_table(numbers, curves, odd)
+    return panel(
+        parts.head(name, about, *states),
+        hints(_hints(events, collections[0] if collections else "NAME", options, trained_on)),
+        _band(events, options, trained_on),
+        charts(*drawn) if len(gradient_steps(events)) >= _FEW_STEPS else "",
+        f'<details><summary class="rl-foot">every curve, and how to read it</summary>{rest}</details>' if rest else "",
+        next_cells(*_next(events, collections, made, compare, options)),
+    )
 
 
 def head(
-    model: str, events: Sequence[Event], collections: Sequence[str] = (), compare: str = "", options: Options = _NONE
+    model: str,
+    events: Sequence[Event],
+    collections: Sequence[str] = (),
+    compare: str = "",
+    options: Options = _NONE,
+    trained_on: Overview | None = None,
 ) -> dict[str, Any]:
     """What a browser shows above the curves, as JSON: progress, what did not train and why, what to type next.
 
     collections: names of what it trains on, for what there is to type. compare: the command that compares checkpoints
     on one of them, where any was sampled from prompts that can be sampled again. options: as recorded in the lab.
+    trained_on: the overview of what it trains on, if that is one collection.
     """
     events = since_restart(events)
     done, rows, _ = job_progress(events)
@@ -263,16 +310,31 @@ def head(
         "status": status(events),
         "ended": bool(events) and events[-1].type in ENDINGS,
         "model": escape_control_chars(model),
+        "about": escape_control_chars(_begun_on(events, collections)),
+        "before": escape_control_chars(_before(collections, trained_on)),
         "done": done,
         "part": fraction_done(events) - done,
         "within": _within(events),
         "rows": rows,
         "made": None if made is None else escape_control_chars(f"{model}@{made}"),
-        "facts": _facts(events, options),
-        "notes": _notes(events, collections[0] if collections else "NAME", options),
+        "band": tree(_band(events, options, trained_on)),
+        "hints": tree(hints(_hints(events, collections[0] if collections else "NAME", options, trained_on))),
         "odd": oddities(numbers_of(events, curves=curves), curves, course_of(events)),
         "next": [escape_control_chars(line) for line in _next(events, collections, made, compare, options)],
     }
+
+
+def _begun_on(events: Sequence[Event], collections: Sequence[str]) -> str:
+    """`from @12 · stuck2:13`: the checkpoint that it starts from, and what it trains on."""
+    begun = last_value(events, "training_started", "step")
+    return " · ".join(filter(None, ["" if begun is None else f"from @{begun}", ", ".join(collections)]))
+
+
+def _before(collections: Sequence[str], trained_on: Overview | None) -> str:
+    """What the checkpoint that its answers are of was trained on, where that is another collection than its own."""
+    before = trained_on.trained_on if trained_on else ""
+    own = {name.partition(":")[0] for name in collections}
+    return "" if {name.partition(":")[0] for name in before.split(", ")} <= own else before
 
 
 def plot(model: str, steps: Sequence[dict[str, Any]], names: Sequence[str]) -> Panels:
@@ -311,7 +373,7 @@ def _within(events: Sequence[Event]) -> str:
 
 
 def _division(events: Sequence[Event], options: Options) -> str:
-    """`2 steps of 8 groups (64 completions, ≈ 96k tokens each)`; nothing where the service divides in its own way."""
+    """`2 steps of 8 groups (each 64 completions, ≈ 96k tokens)`; nothing where the service divides in its own way."""
     rows = last_value(events, "training_started", "num_sequences")
     names = ("trainable_groups", "trainable_trajectories", "trainable_tokens")
     groups, answers, tokens = (last_value(events, "preflight", name) for name in names)
@@ -323,17 +385,17 @@ def _division(events: Sequence[Event], options: Options) -> str:
 
 def _reasons(events: Sequence[Event], options: Options) -> list[str]:
     """Why it failed, and how many trajectories did not train."""
-    notes = _notes(events, "NAME", options)
-    return [f"  {note['text']}" for kind in ("failed", "left out", "warning") for note in notes if note["kind"] == kind]
+    return [f"  {note.fact}" for note in _notes(events, "NAME", options)]
 
 
-def _notes(events: Sequence[Event], collection: str, options: Options) -> list[dict[str, str]]:
-    """What a person should know: kind (`failed`, `left out` or `warning`), text, and fix: what to type about it."""
-    notes = [
-        {"kind": "failed", "text": escape_control_chars(str(event.data.get("error_message"))), "fix": "%service log"}
+def _notes(events: Sequence[Event], collection: str, options: Options) -> list[Hint]:
+    """Why it failed, what did not train and why, and warnings, in this order."""
+    failed = [
+        Hint(escape_control_chars(str(event.data.get("error_message"))), cell="%service log", kind="bad")
         for event in events
         if event.type == "training_failed"
     ]
+    left_out, warnings = [], []
     for event in events:
         if event.type in {"preflight", "drift"}:
             for reason, n in event.data.get("reasons", {}).items():
@@ -342,36 +404,84 @@ def _notes(events: Sequence[Event], collection: str, options: Options) -> list[d
                 what = list(event.data.get(reason) or ()) if reason == "unreadable" else []
                 why += f", {', '.join(what[:_MAX_PLACES])}" * bool(what)
                 line = f"{n} did not train: {why}" + f" -> {fix}" * bool(fix)
-                notes.append({"kind": "left out", **with_fix(line)})
-            notes += [{"kind": "warning", **with_fix(str(warning))} for warning in event.data.get("warnings", [])]
-    return notes
+                left_out.append(as_hint(escape_control_chars(line), "info"))
+            warnings += [as_hint(escape_control_chars(str(warning))) for warning in event.data.get("warnings", [])]
+    return [*failed, *left_out, *warnings]
 
 
-def _facts(events: Sequence[Event], options: Options) -> list[tuple[str, str]]:
-    """Figures of the whole job, as name and value."""
+def _hints(events: Sequence[Event], collection: str, options: Options, trained_on: Overview | None) -> list[Hint]:
+    """What a person should know: why it failed, what was wrong with the answers, what did not train, warnings."""
+    made = _notes(events, collection, options)
+    answers = list(trained_on.hints) if trained_on else []
+    return sorted([*answers, *made], key=lambda hint: _URGENCY[hint.kind])
+
+
+def _band(events: Sequence[Event], options: Options, trained_on: Overview | None) -> Html:
+    """Figures of the whole job, and of its last gradient step."""
     steps = gradient_steps(events)
-    last = steps[-1] if steps else {}
-    facts, examples = [], "conversations" if options.get("sft") else "trajectories"
-    if isinstance(mean := last.get("reward"), int | float):
-        spread = last.get("reward_std_dev")
-        facts.append(("mean reward", f"{mean:.3f}" + (f" ± {spread:.3f}" if isinstance(spread, int | float) else "")))
-    for event in events:
-        if event.type == "preflight":
-            facts += [
-                (noun.format(examples=examples), f"{event.data[part]:,} of {event.data[whole]:,}")
-                for noun, part, whole in _PARTS
-                if all(isinstance(event.data.get(name), int) for name in (part, whole))
-            ]
-            sequences, trajectories = (event.data.get(name) for name in ("sequences", "trainable_trajectories"))
-            if isinstance(sequences, int) and isinstance(trajectories, int) and sequences > trajectories:
-                facts.append(("sequences that they are", f"{sequences:,}"))
-    if division := _division(events, options):
-        facts.append(("divided into", division))
-    rate = last_value(events, "training_started", "learning_rate")
-    rates = options.get("learning_rate")
+    examples = "conversations" if options.get("sft") else "answers"
+    rewards = [step["reward"] for step in steps if isinstance(step.get("reward"), int | float)]
+    figures = [_reward_figure(rewards, trained_on)] if rewards else []
+    for name, part, whole in (("Groups that train", "trainable_groups", "groups"), *_PARTS):
+        of = [last_value(events, "preflight", each) for each in (part, whole)]
+        if all(isinstance(n, int) for n in of) and not (part == "trainable_trajectories" and trained_on):
+            bar = share((of[0] / max(1, of[1]), "")) if part == "trainable_groups" else Html("")
+            figures.append(figure(name.format(examples=examples), f"{of[0]:,}", f"of {of[1]:,}", bar, odd=not of[0]))
+    if trained_on and trained_on.whole.answers:
+        cut, answers = trained_on.whole.cut_off, trained_on.whole.answers
+        odd = 5 * cut >= answers
+        figures.append(
+            figure("Cut off", percent(cut, answers), "", line(f"{cut:,} of {count(answers, 'answer')}"), odd=odd)
+        )
+    last_numbers = _LAST_LEARNED if options.get("sft") else _LAST
+    for name, title, unit in last_numbers[: _BESIDE_CHARTS if len(steps) >= _FEW_STEPS else None]:
+        values = [(i, step[name]) for i, step in enumerate(steps, 1) if isinstance(step.get(name), int | float)]
+        if values:
+            (begun, first), (ended, last) = values[0], values[-1]
+            steps_of = [line(f"at step {ended}, {_rounded(first)} at step {begun}")] if ended > begun else []
+            figures.append(figure(title, _rounded(last), unit, *steps_of))
+    return band(*figures, *_plan_figures(events, options))
+
+
+def _reward_figure(rewards: Sequence[float], trained_on: Overview | None) -> Html:
+    """The mean reward of the whole job; of a service that tells it of each step, the mean of these."""
+    mean = fmean(rewards)
+    same = trained_on and trained_on.whole.mean is not None and math.isclose(trained_on.whole.mean, mean, abs_tol=1e-3)
+    unit = overview.around(trained_on).strip() if trained_on and same else ""
+    return figure("Reward", f"{mean:.3g}", unit, line("of the model before this job"))
+
+
+def _plan_figures(events: Sequence[Event], options: Options) -> list[Html]:
+    """Its steps and its learning rate."""
+    figures = []
+    sequences, trajectories = (
+        last_value(events, "preflight", name) for name in ("sequences", "trainable_trajectories")
+    )
+    if isinstance(sequences, int) and isinstance(trajectories, int) and sequences > trajectories:
+        figures.append(figure("Sequences that they are", f"{sequences:,}"))
+    done, rows, _ = job_progress(events)
+    rate, rates = last_value(events, "training_started", "learning_rate"), options.get("learning_rate")
+    written = f"{rate:g}" if isinstance(rate, int | float) else ""
     if isinstance(rates, list) and len(set(rates)) > 1:  # one for each step
-        return [*facts, ("learning rates", f"{min(rates):g} to {max(rates):g}")]
-    return [*facts, *([("learning rate", f"{rate:g}")] if isinstance(rate, int | float) else [])]
+        written = f"{min(rates):g} to {max(rates):g}"
+    if rows:
+        below = [_division(events, options), f"learning rate {written}" if written else ""]
+        figures.append(figure("Steps", f"{done:,}", f"of {rows:,}", *(line(text) for text in below if text)))
+    elif written:
+        figures.append(figure("Learning rate", written))
+    return figures
+
+
+def _chart(curve: Curve, numbers: Numbers) -> Html:
+    drawn = [
+        ChartLine(name, [(float(i), y) for i, y in enumerate(numbers[name], 1) if y is not None])
+        for name in curve.names
+        if any(numbers.get(name, ()))
+    ]
+    values = [y for _, y in drawn[0].points] if drawn else []
+    of_job = f"median {_typeset(median(values))}" if values and curve.names[0] in _DISTANCES else ""
+    value = of_job or "".join(map(_typeset, values[-1:]))
+    return chart(curve.title, drawn, value=value, says=curve.healthy)
 
 
 def _next(events: Sequence[Event], collections: Sequence[str], made: Any, compare: str, options: Options) -> list[str]:
@@ -381,7 +491,8 @@ def _next(events: Sequence[Event], collections: Sequence[str], made: Any, compar
         return [_again(collections, options, message)] if status(events) in {"failed", "cancelled"} else []
     begun = last_value(events, "training_started", "step")
     before = f" --before {begun}" if begun is not None else ""
-    return [f"{compare}{before} --after {made}"] if compare else []
+    command, newline, body = compare.partition("\n")
+    return [f"{command}{before} --after {made}{newline}{body}"] if compare else []
 
 
 def _again(collections: Sequence[str], options: Options, message: str) -> str:
@@ -407,16 +518,28 @@ def _figures(steps: list[dict[str, Any]]) -> dict[str, float]:
     return figures
 
 
-def _course_table(events: Sequence[Event], curves: Sequence[Curve]) -> str:
-    """A sparkline per curve with what is healthy or odd about it, for a page without scripts and pictures."""
-    numbers = numbers_of(events, curves=curves)
-    odd = oddities(numbers, curves, course_of(events))
+def _course_table(numbers: Numbers, curves: Sequence[Curve], odd: Mapping[str, str]) -> Html:
+    """A row for each curve: its course, its first and last value, and how to read it or what is odd about it."""
     rows = []
     for curve in curves_with_numbers(numbers, curves):
-        course = sparkline([y for y in numbers.get(curve.names[0], ()) if y is not None])
-        rows.append([*map(Words, (curve.title, course, odd.get(curve.title, curve.healthy)))])
-    return html_table([*map(Words, ("curve", "course", "healthy"))], rows)
+        values = [y for y in numbers.get(curve.names[0], ()) if y is not None]
+        ends = [_typeset(values[0]), _typeset(values[-1])] if values else ["", ""]
+        rows.append(TableRow([curve.title, spark(values), *ends, arrows(odd.get(curve.title, curve.healthy))]))
+    columns = (
+        Heading("curve"), Heading("course", middle=True), Heading("first", number=True), Heading("last", number=True),
+        Heading("how to read it"),
+    )  # fmt: skip
+    return table(columns, rows, "curves") if rows else Html("")
+
+
+def _rounded(value: float) -> str:
+    """A figure; what is left of 0 by rounding is 0."""
+    return "0" if abs(value) < _ROUNDING else f"{value:.3g}"
 
 
 def _number(value: float) -> str:
     return f"{value:.4g}"
+
+
+def _typeset(value: float) -> str:
+    return with_minus(_number(value))

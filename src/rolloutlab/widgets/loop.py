@@ -5,8 +5,20 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from rolloutlab.widgets.html import Cell, html_table, paragraphs, title
+from rolloutlab.hints import Hint, as_hint
+from rolloutlab.objective.preflight import count
+from rolloutlab.objective.steps import short
+from rolloutlab.widgets.html import Html
+from rolloutlab.widgets.kit import parts
+from rolloutlab.widgets.kit.chart import ChartLine, chart, charts
+from rolloutlab.widgets.kit.parts import band, figure, head, hints, next_cells, panel
+from rolloutlab.widgets.kit.table import Heading, TableRow, table
 from rolloutlab.widgets.plot import Plot, Series, sparklines
+
+_FEW = 3
+"""Rounds from which their course is drawn; fewer are figures."""
+_MOST_ROWS = 12
+"""Rounds that are listed without a click."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +47,14 @@ class Round:
     earlier_held_out: float | None = None
     topped_up: int | None = None
     options: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best checkpoint of a loop by its name, if there is one; mean: of its held-out rows with other seeds."""
+
+    name: str | None = None
+    mean: float | None = None
 
 
 def plot(name: str, rounds: Sequence[Round]) -> Plot:
@@ -68,25 +88,91 @@ def text(heading: str, rounds: Sequence[Round], changes: Sequence[str], ended: s
     )
 
 
-def html(heading: str, chart: Plot, rounds: Sequence[Round], changes: Sequence[str], ended: str) -> str:
-    """The loop as HTML. changes: what was measured in another way."""
+def html(name: str, model: str, rounds: Sequence[Round], best: Best, changes: Sequence[str], ended: str) -> Html:
+    """The loop as a view. changes: its warnings, and what was measured in another way."""
+    trained = sum(one.trained is not None for one in rounds)
+    shown = _figures(rounds, best)
+    return panel(
+        head(f"loop {name}", f"on {model} · {count(trained, 'round')}"),
+        hints([*_end(ended), *map(as_hint, [*_unscored(rounds), *changes])]),
+        band(*shown) if shown else "",
+        charts(_reward_chart(rounds), _groups_chart(rounds)),
+        _table(name, rounds),
+        next_cells(f"%rewards {name}:{rounds[-1].number}") if trained == len(rounds) and rounds else "",
+    )
+
+
+def _end(ended: str) -> list[Hint]:
+    """Why it stopped: an error is what to see first."""
+    text, _, goes_on = ended.partition("; ")
+    if not ended:
+        return []
+    return [Hint(text, goes_on, kind="bad")] if text.startswith("stopped by") else [as_hint(ended)]
+
+
+def _figures(rounds: Sequence[Round], best: Best) -> list[Html]:
+    """The last round beside the first one."""
+    drawn = []
+    for name, of in (("Mean reward", "reward"), ("Held out", "held_out"), ("Groups that trained", "trained")):
+        values = [(one.number, getattr(one, of)) for one in rounds if getattr(one, of) is not None]
+        if values:
+            form = ".0%" if of == "trained" else ".3f"
+            (first, begun), (last, now) = values[0], values[-1]
+            unit = f"in round {last}" if len(values) > 1 else ""
+            before = [parts.line(f"{begun:{form}} in round {first}")] if len(values) > 1 else []
+            drawn.append(figure(name, f"{now:{form}}", unit, *before, odd=of == "trained" and not now))
+    if best.name:
+        measured = "" if best.mean is None else f"held-out {best.mean:.3f} with other seeds than it was chosen by"
+        drawn.append(figure("Best", best.name, "", *([parts.line(measured)] if measured else [])))
+    tokens = [one.tokens for one in rounds if one.tokens]
+    if tokens:
+        drawn.append(
+            figure("Sampled", short(sum(tokens)), "tokens", parts.line(f"{short(tokens[-1])} in the last round"))
+        )
+    return drawn
+
+
+def _reward_chart(rounds: Sequence[Round]) -> Html:
+    lines = [ChartLine(one.label, one.points()) for one in _series(rounds)]
+    if len(lines[0].points) < _FEW:
+        return Html("")
+    value, says = f"{lines[0].points[-1][1]:.3f}", "The number to watch. A point is the model before that round's job."
+    return chart("Mean reward, by round", lines, value=value, says=says)
+
+
+def _groups_chart(rounds: Sequence[Round]) -> Html:
+    points = [(float(one.number), 100 * one.trained) for one in rounds if one.trained is not None]
+    if len(points) < _FEW or len({share for _, share in points}) == 1:
+        return Html("")
+    return chart("Groups that trained, %", [ChartLine("", points)], value=f"{points[-1][1]:.0f}%")
+
+
+def _table(name: str, rounds: Sequence[Round]) -> Html:
+    """A row for each round; of many only after a click."""
     columns = [
         ("round", "number", ""), ("step", "step", ""), ("mean reward", "reward", ".3f"), ("trained", "trained", ".0%"),
-        ("held-out", "held_out", ".3f"),
+        ("held-out", "held_out", ".3f"), ("tokens", "tokens", ","),
     ]  # fmt: skip
-    further = [
+    columns += [
         ("topped up by", "topped_up", ","),
         ("mean reward, other measure", "earlier_reward", ".3f"),
         ("held-out, other measure", "earlier_held_out", ".3f"),
     ]
-    columns += [each for each in further if any(getattr(one, each[1]) is not None for one in rounds)]
-    rows: list[list[Cell]] = [[_cell(getattr(one, name), form) for _, name, form in columns] for one in rounds]
-    names = find_varied(rounds)
-    for row, one in zip(rows, rounds, strict=True):
-        row += [_value(one.options[name]) if one.options and name in one.options else "" for name in names]
-    table = html_table([*(heading for heading, _, _ in columns), *names], rows)
-    shown = f"{chart.svg()}<details><summary>rounds</summary>{table}</details>" if rounds else ""
-    return f"{title(heading)}{paragraphs([*changes, *_unscored(rounds), *filter(None, [ended])])}{shown}"
+    varied = find_varied(rounds)
+    rows = [
+        TableRow(
+            [*(_cell(getattr(one, of), form) for _, of, form in columns)]
+            + [_value(one.options[name]) if one.options and name in one.options else "" for name in varied]
+        )
+        for one in rounds
+    ]
+    middle = {"tokens", "topped up by"}
+    headings = [Heading(heading, number=True, middle=heading in middle) for heading, _, _ in columns]
+    headings += [Heading(name, number=True, middle=True) for name in varied]
+    made = table(headings, rows, f"rounds of {name}") if rows else Html("")
+    if len(rows) <= _MOST_ROWS:
+        return made
+    return Html(f'<details><summary class="rl-foot">{count(len(rows), "round")} as a table</summary>{made}</details>')
 
 
 def _options(rounds: Sequence[Round]) -> list[str]:

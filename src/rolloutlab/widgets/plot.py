@@ -38,8 +38,8 @@ class Plot:
     def __init__(self, series: Sequence[Series], *, title: str = "", x_label: str = "") -> None:
         self.series, self.title, self.x_label = list(series), title, x_label
         shown = [point for one in self.series for point in one.points()]
-        self._x = _ticks([x for x, _ in shown] or [0.0, 1.0], 8, whole=all(x.is_integer() for x, _ in shown))
-        self._y = _ticks([y for _, y in shown] or [0.0, 1.0], 5)
+        self._x = round_ticks([x for x, _ in shown] or [0.0, 1.0], 8, whole=all(x.is_integer() for x, _ in shown))
+        self._y = round_ticks([y for _, y in shown] or [0.0, 1.0], 5)
 
     def svg(self, color: str = "inherit", x: int = 0, y: int = 0) -> str:
         """The picture as an `<svg>`; axes and words have the colour of the page unless one is given."""
@@ -128,7 +128,7 @@ def sparkline(values: Sequence[float]) -> str:
     return f"{bars}  {values[0]:.3g} -> {values[-1]:.3g}" if len(values) > 1 else f"{bars}  {values[0]:.3g}"
 
 
-def _ticks(values: Iterable[float], limit: int, *, whole: bool = False) -> list[float]:
+def round_ticks(values: Iterable[float], limit: int, *, whole: bool = False) -> list[float]:
     """At most about `limit` round numbers from below the least value to above the largest; at least two."""
     low, high = min(values), max(values)
     size = max(abs(low), abs(high), 1e-100)

@@ -9,14 +9,18 @@ from typing import Any, Self
 
 from rolloutlab.widgets.html import escape, for_notebook
 
-_DELAY = 1.0
+_DELAY = 0.3
+"""Seconds after which silent work shows a line."""
+_VIEW_DELAY = 1.0
+"""Seconds after which a view takes the place of the line: of what is over before, the result alone is shown."""
 _MAX_WIDTH = 100
 
 
 class Progress:
-    """A context in which `update` may be called often; it appears after a second, and is gone at the end.
+    """A context in which `update` may be called often; it appears after 0.3 seconds, and is gone at the end.
 
-    A bar in a notebook, a line in a terminal. view: shown by a kernel instead of a bar; it keeps itself up to date.
+    A bar in a notebook, a line in a terminal. view: shown by a kernel in the place of the bar from the first second on;
+    it keeps itself up to date.
     """
 
     def __init__(self, title: str, *, visible: bool = True, view: Any = None) -> None:
@@ -27,6 +31,7 @@ class Progress:
         self._last_line = ""
         self._visible = visible
         self._view = view
+        self._view_is_shown = False
         self._stays = False
 
     def update(self, done: int, total: int | None, note: str = "", text: str = "", part: float = 0) -> None:
@@ -34,7 +39,7 @@ class Progress:
 
         part: of the next one, for the bar alone.
         """
-        if not self._visible or time.monotonic() - self._begun < _DELAY:
+        if not self._visible or self._seconds() < _DELAY:
             return
         of = f"{done:,}" if total is None else f"{done:,} of {total:,}"
         line = f"{self._title}: {of}  {text[-_MAX_WIDTH:] or note}"
@@ -42,11 +47,27 @@ class Progress:
             self._line = line
             self._show(line, done + part, total)
 
+    def begin(self, what: str, seconds: float = 0.0) -> None:
+        """Show what begins now, unless it ends within the first 0.3 seconds. seconds: how long it takes, about.
+
+        To be called before work that reports nothing until it ends.
+        """
+        if self._seconds() + seconds >= _DELAY:
+            self.waiting(what)
+
     def waiting(self, what: str) -> None:
         """Show at once what is waited for, which is known to take seconds."""
         if self._visible and (line := f"{self._title}: {what}") != self._line:
             self._line = line
             self._show(line, 0, None)
+
+    def clear(self) -> None:
+        """Take the line away, until another one is shown."""
+        if self._line and self._display is not None and not self._view_is_shown:
+            self._display.update({}, raw=True)
+        elif self._line:
+            self._erase()
+        self._line = ""
 
     def step(self, what: str, done: int, total: int) -> None:
         """As `update`, for work of several steps: what is done, and how many of how many."""
@@ -68,31 +89,39 @@ class Progress:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        if self._display is not None and not (self._view and (self._stays or self._last_line)):
+        if self._display is not None and not (self._view_is_shown and (self._stays or self._last_line)):
             self._display.update({}, raw=True)  # an output without a type takes no room
-        with suppress(OSError):  # a terminal that was closed must not end what stores its work
-            if self._line and sys.stdout.isatty():
-                sys.stdout.write("\r\x1b[K")
-                sys.stdout.flush()
+        if self._line:
+            self._erase()
+        with suppress(OSError):  # as in `_erase`
             if self._last_line and self._visible:
                 print(self._last_line)
 
+    @staticmethod
+    def _erase() -> None:
+        """Empty the line of a terminal."""
+        with suppress(OSError):  # a terminal that was closed must not end what stores its work
+            if sys.stdout.isatty():
+                sys.stdout.write("\r\x1b[K")
+                sys.stdout.flush()
+
+    def _seconds(self) -> float:
+        return time.monotonic() - self._begun
+
     def _show(self, line: str, done: float, total: int | None) -> None:
         bar = _Bar(line, f'<progress value="{done}" max="{total}"></progress>' if total else "<progress></progress>")
-        if self._display is not None:
-            if not self._view:
-                self._display.update(bar)
-        elif in_notebook():
+        if self._display is None and in_notebook():
             from IPython.display import display
 
-            if self._view:
-                self._display = display(self._view, display_id=True)  # type: ignore[no-untyped-call]
-                return
             # nbval keeps an output as it was first shown: a bar, which only a slow machine shows, would be a difference
             self._display = display({}, raw=True, display_id=True)  # type: ignore[no-untyped-call]
-            self._display.update(bar)
+        if self._view_is_shown:
+            return
+        if self._display is not None:
+            self._view_is_shown = self._view is not None and self._seconds() >= _VIEW_DELAY
+            self._display.update(self._view if self._view_is_shown else bar)
         else:
-            with suppress(OSError):  # as in `__exit__`
+            with suppress(OSError):  # as in `_erase`
                 if sys.stdout.isatty():
                     # of a line that is wrapped, the next one would overwrite the last part alone
                     shown = line[: shutil.get_terminal_size().columns - 1]
@@ -153,11 +182,12 @@ class Live:
             self._display = display(shown, display_id=True)  # type: ignore[no-untyped-call]
             events = get_ipython().events
 
-            def cell_ends() -> None:
+            def cell_ends(_result: object) -> None:
                 shown._on_the_page = False
-                events.unregister("post_execute", cell_ends)
+                events.unregister("post_run_cell", cell_ends)
 
-            events.register("post_execute", cell_ends)
+            # not post_execute: a kernel triggers that for each message of a widget, too
+            events.register("post_run_cell", cell_ends)
         shown._on_the_page = True
 
 

@@ -9,10 +9,11 @@ from rolloutlab.api.wire.chat import Choice
 from rolloutlab.objective.advantages import Reason
 from rolloutlab.objective.preflight import WHY_NOT, count
 from rolloutlab.sanitize import escape_control_chars, escape_to_one_line
-from rolloutlab.store.models import Edit, StoredTrajectory
+from rolloutlab.store.models import Edit, StoredTrajectory, Undoable
 from rolloutlab.widgets.collection import reasoning, spoken
 from rolloutlab.widgets.html import Cell, Html, Words, code, escape, html_table, paragraphs, title
-from rolloutlab.widgets.text import more, number, text_table
+from rolloutlab.widgets.kit.parts import panel
+from rolloutlab.widgets.text import more, number, signed, text_table, with_minus
 
 MAX_TEXT_ROWS = 12
 MAX_HTML_ROWS = 24
@@ -48,42 +49,61 @@ def text(name: str, summary: Mapping[str, Any], rows: Sequence[Mapping[str, Any]
 
 
 def html(
-    name: str, summary: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], components: Sequence[str], fitting: int
+    name: str,
+    summary: Mapping[str, Any],
+    rows: Sequence[Mapping[str, Any]],
+    components: Sequence[str],
+    fitting: int,
+    above: Html | None = None,
 ) -> str:
-    """The first rows as HTML."""
+    """The first rows as HTML. above: the figures of all, with their heading, once they are read."""
     figures = ("reward", "advantage", *components)
     ended = ("ended",) if _has_ends(rows) else ()
     head: list[Cell] = [Words("trajectory"), *figures, *map(Words, (*ended, "source", "prompt", "completion"))]
     first, *others = _heading(name, summary)
     rest = paragraphs([*others, *more(fitting - len(rows), _REST)])
     table = html_table(head, [_row(row, components, ended=bool(ended)) for row in rows])
+    if above is not None:
+        return panel(above, f'<div class="rl-wide">{table}</div>', rest)
     return f"{title(first)}{table}{rest}"
 
 
 def given(edits: Sequence[Edit]) -> str:
-    """A message about a reward that was given."""
+    """A message of a page about a reward that was given."""
     if not edits:
         return "that is its reward already"
     if all(edit.new is None for edit in edits):
         return f"{edits[0].trajectory}: reward cleared" if len(edits) == 1 else f"{len(edits):,} rewards cleared"
     if len(edits) == 1:
-        return f"{edits[0].trajectory}: {number(edits[0].old)} -> {number(edits[0].new)}"
+        return f"{edits[0].trajectory}: {number(edits[0].old)} → {number(edits[0].new)}"
     return f"{count(len(edits), 'reward')} set to {number(edits[0].new)}"
 
 
-def undone(edits: Sequence[Edit]) -> str:
-    """A message about an undo."""
+def undoable(newest: Undoable | None) -> str:
+    """What an undo would take back: `12 rewards set to 1`; empty where nothing is left."""
+    if newest is None:
+        return ""
+    rewards = count(newest.rewards, "reward")
+    if newest.low is None:
+        return f"{rewards} cleared"
+    alike = newest.source == "hand" and newest.low == newest.high and not newest.cleared
+    return f"{rewards} set to {number(newest.low)}" if alike else f"{rewards} by {newest.source}"
+
+
+def undone(edits: Sequence[Edit], what: str = "") -> str:
+    """A message about an undo. what: as of `undoable` before it."""
     unscored = sum(edit.new is None for edit in edits)
     also = f", {unscored:,} of them unscored again" if unscored else ""
-    return f"change {edits[0].undoes} is undone: {count(len(edits), 'reward')} as before{also}"
+    change = f"change {edits[0].undoes}" + (f" ({what})" if what else "")
+    return f"{change} is undone: {count(len(edits), 'reward')} as before{also}"
 
 
 def line(edit: Edit) -> str:
-    """One change of a reward."""
+    """One change of a reward, as a page shows it."""
     by = f"undo of change {edit.undoes}" if edit.undoes else edit.source
     note = f" ({escape_control_chars(edit.note)})" if edit.note else ""
     who = escape_control_chars(edit.who)
-    return f"{edit.at[:16].replace('T', ' ')} {who}, {by}: {number(edit.old)} -> {number(edit.new)}{note}"
+    return f"{edit.at[:16].replace('T', ' ')} {who}, {by}: {number(edit.old)} → {number(edit.new)}{note}"
 
 
 def turns(trajectory: StoredTrajectory) -> list[dict[str, Any]]:
@@ -119,7 +139,7 @@ def _effect(row: Mapping[str, Any]) -> str:
         return f"failed: {row['error'].partition(':')[0]}"[:_MAX_EFFECT]
     if row["reason"] is not None:
         return _WHY_NOT[row["reason"]]
-    return "..." if row["advantage"] is None else f"{row['advantage']:+.2f}"
+    return "..." if row["advantage"] is None else signed(row["advantage"])
 
 
 def _failures(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -155,7 +175,7 @@ def _end(row: Mapping[str, Any]) -> str:
 
 
 def _row(row: Mapping[str, Any], components: Sequence[str], *, ended: bool) -> list[Cell]:
-    effect = _failed(row) if row.get("error") else _effect(row)
+    effect = _failed(row) if row.get("error") else _effect(row) if row["reason"] else with_minus(_effect(row))
     figures = [number(row["reward"]), effect, *(number(row.get(f"component:{name}")) for name in components)]
     source = row["source"] or "-"
     by = source if row["was"] is None else f"{source}, was {number(row['was'])}"

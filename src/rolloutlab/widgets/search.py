@@ -1,61 +1,95 @@
-"""Search results as text and HTML: a table of hits with the passage that matched."""
+"""Search results as a table: equal texts in one row, words that matched marked, each row opens to its conversation."""
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
+from statistics import fmean
 from typing import Any
 
-from rolloutlab.sanitize import escape_control_chars
-from rolloutlab.widgets.html import Cell, Html, Words, code, escape, html_table, paragraphs
+from rolloutlab.hints import Hint
+from rolloutlab.objective.preflight import count
+from rolloutlab.sanitize import escape_control_chars, escape_to_one_line
+from rolloutlab.widgets.html import Html, escape
+from rolloutlab.widgets.kit.listing import TIMES, Cell, Drawn, Listing, ListingRow, opened, whole
+from rolloutlab.widgets.kit.parts import band, bars, chip, figure, parts, share
+from rolloutlab.widgets.kit.table import Heading
 from rolloutlab.widgets.text import more
 
 MAX_TEXT_ROWS = 20
 MAX_HTML_ROWS = 100
 _PASSAGE_CHARS = 160
-_TEXT_PASSAGE_CHARS = 60
+_TEXT_PASSAGE_CHARS = 90
+_PROMPT_CHARS = 60
 _DOCUMENT_CHARS = 4_000  # of a conversation that a table opens
 _MAX_PLACES = 500  # places of query words in one conversation
+_MAX_NAMES = 10  # of answers with one text
 _REST = "result.to_frame()"
 _WORD = 20
+_BARS = 12
+_SUMMED = 3
+"""Hits from which on a summary of them says more than they do."""
 _BLANK = re.compile(r"\s")
 _ANSWER = re.compile(r"^assistant: ", re.MULTILINE)
+_USER = re.compile(r"^user: (.*?)(?=\n\n[a-z]+(?: reasons)?: |\Z)", re.MULTILINE | re.DOTALL)
+_ENDS = {"length": "cut off"}
+_ROW = "row."
 
 
 @dataclass(frozen=True)
 class Shown:
-    """One row of the table. values: metadata fields that are columns. document: the conversation as text."""
+    """One hit. values: metadata fields that are columns. document: the conversation as text. metadata: all of it."""
 
     name: str
     score: float | None
     values: Mapping[str, Any]
     document: str
+    metadata: Mapping[str, Any] = field(default_factory=dict)
 
 
-def text(head: Sequence[str], rows: Sequence[Shown], terms: Sequence[str], total: int) -> str:
-    """The table as plain text. terms: the words of the query."""
-    lines = []
-    for i, row in enumerate(rows[:MAX_TEXT_ROWS]):
-        cells = [f"{i:>3}", *([f"{row.score:>9.4f}"] if row.score is not None else []), row.name]
-        values = {field: cell(value) for field, value in row.values.items() if value is not None}
-        cells += [
-            f"{field} {passage(value, terms, _TEXT_PASSAGE_CHARS) if _is_long(value) else value}"
-            for field, value in values.items()
-        ]
-        lines.append(f"{'  '.join(cells)}\n       {passage(row.document, terms, _TEXT_PASSAGE_CHARS)}")
-    return "\n".join([*map(escape_control_chars, [*head, *lines]), *more(total - len(lines), _REST)])
+@dataclass(frozen=True)
+class SearchTexts:
+    """What is written around a table of hits. name, about: its title. warnings: why hits may be missing.
+
+    limit: of the search, where so many hits were found and there may be more.
+    """
+
+    name: str
+    about: str
+    warnings: Sequence[str] = ()
+    notes: Sequence[str] = ()
+    limit: int = 0
 
 
-def html(head: Sequence[str], rows: Sequence[Shown], terms: Sequence[str], total: int) -> str:
-    """The table as HTML; the whole conversation opens below its passage, without scripts."""
-    ranked = any(row.score is not None for row in rows)
-    fields = list(dict.fromkeys(field for row in rows for field in row.values))
-    names: list[Cell] = ["", Words("trajectory"), *(["score"] if ranked else []), *fields, Words("passage")]
-    body = [_row(i, row, fields, terms, ranked) for i, row in enumerate(rows[:MAX_HTML_ROWS])]
-    table = html_table(names, body) if rows else ""
-    first, *others = map(escape, head)
-    notes = "".join(f"<p><b>{line}</b></p>" for line in others)
-    return f"<p>{first}</p>{notes}{table}{paragraphs(more(total - len(body), _REST))}"
+def search_listing(texts: SearchTexts, hits: Sequence[Shown], terms: Sequence[str], total: int) -> Listing:
+    """The table. hits: those that are shown, of so many. terms: the words of the query."""
+    same: dict[tuple[str, ...], list[int]] = {}
+    for i, hit in enumerate(hits):
+        shown = _key_passage(hit.document, terms, _PASSAGE_CHARS)
+        same.setdefault((shown, *map(cell, hit.values.values())), []).append(i)
+    fields = [name for name in dict.fromkeys(name for hit in hits for name in hit.values) if name != "reward"]
+    columns = [
+        Heading("hit", number=True),
+        Heading("answer"),
+        Heading("match", number=True, middle=True),
+        Heading("reward", number=True),
+        *(Heading(name, number=_is_number(name, hits), middle=True) for name in fields),
+        Heading("prompt", middle=True, spare=True),
+        Heading("tokens", number=True, middle=True),
+        Heading("from"),
+    ]
+    scores = [hit.score for hit in hits if hit.score is not None]
+    rows = [_row(shown, places, hits, fields, terms, scores) for (shown, *_), places in same.items()]
+    folded = ""
+    if len(rows) < len(hits):
+        folded = f"{count(len(rows), 'row')} for {len(hits)} answers: equal texts are one row"
+        # as many hits as have so many rows, if equal texts are as frequent among the next ones
+        folded += f" -> -k {-(-len(hits) * texts.limit // len(rows))} for about {texts.limit}" if texts.limit else ""
+    rest = [escape_control_chars(line) for line in more(total - len(hits), _REST)]
+    notes = [*filter(None, [folded]), *texts.notes, *rest]
+    first = [Hint(warning) for warning in texts.warnings]
+    return Listing(texts.name, texts.about, columns, rows, notes, parts=[_summary(hits)], hints=first)
 
 
 def passage(document: str, terms: Sequence[str], length: int = _PASSAGE_CHARS) -> str:
@@ -86,22 +120,118 @@ def cell(value: Any) -> str:
     return escape_control_chars(", ".join(map(str, value)) if isinstance(value, list) else str(value))
 
 
-def _row(i: int, row: Shown, fields: Sequence[str], terms: Sequence[str], ranked: bool) -> list[Cell]:
-    score = ["" if row.score is None else f"{row.score:.4f}"] if ranked else []
-    texts = {field: cell(row.values.get(field)) for field in fields}
-    values = [Words(_opened(text, terms)) if _is_long(text) else text for text in texts.values()]
-    return [i, Words(code(row.name)), *score, *values, Words(_opened(row.document, terms))]
+def _key_passage(document: str, terms: Sequence[str], length: int) -> str:
+    """What a row shows of a conversation: of its last answer, or of what is before it where the words are there."""
+    begin = max((match.end() for match in _ANSWER.finditer(document)), default=0)
+    before, answer = document[:begin], document[begin:]
+    if terms and not _any_of(terms).search(answer) and _any_of(terms).search(before):
+        return passage(_ANSWER.sub("", before).rstrip(), terms, length)
+    return passage(answer, terms, length)
+
+
+def _row(
+    shown: str,
+    places: Sequence[int],
+    hits: Sequence[Shown],
+    fields: Sequence[str],
+    terms: Sequence[str],
+    scores: Sequence[float],
+) -> ListingRow:
+    first = hits[places[0]]
+    times = f"{TIMES}{len(places)}" if len(places) > 1 else ""
+    texts = {name: cell(first.values.get(name)) for name in fields}
+    long = {name: text for name, text in texts.items() if _is_long(text)}
+    cells: list[Cell] = [
+        Drawn(f"{places[0]}", Html("")),
+        Drawn("", Html(f"{chip(times) + ' ' if times else ''}{_marked(shown, terms)}")),
+        _match(first.score, scores),
+        _reward(first),
+        *(Drawn("", _marked(passage(text, terms), terms)) if name in long else text for name, text in texts.items()),
+        Drawn("", escape(escape_to_one_line(_prompt(first.document), _PROMPT_CHARS))),
+        "" if "tokens" in texts else cell(first.metadata.get("tokens")),
+        _from(first.name, len(places) - 1),
+    ]
+    below = [f"{name} {passage(text, terms, _TEXT_PASSAGE_CHARS)}" for name, text in long.items()]
+    return ListingRow(cells, _opens(first, [hits[i].name for i in places[1:]]), [*below, _in_text(first, terms)])
+
+
+def _in_text(hit: Shown, terms: Sequence[str]) -> str:
+    return _key_passage(hit.document, terms, _TEXT_PASSAGE_CHARS)
+
+
+def _match(score: float | None, scores: Sequence[float]) -> Cell:
+    """The score, of which the lowest is best, as a bar from the worst to the best that is shown."""
+    if score is None:
+        return ""
+    best, worst = min(scores), max(scores)
+    part = (worst - score) / (worst - best) if worst > best else 1.0
+    text = f"{score:.4f}"
+    return Drawn(text, share((0.1 + 0.9 * part, ""), label=text))
+
+
+def _reward(hit: Shown) -> Cell:
+    text = cell(hit.values.get("reward"))
+    return Drawn(text, Html(f"<b>{text}</b>" if text else ""))
+
+
+def _from(name: str, others: int) -> Cell:
+    rest = f" and {others} more" if others else ""
+    return Drawn(f"{name}{rest}", Html(f"{whole(name).html}{rest}"))
+
+
+def _prompt(document: str) -> str:
+    """The last message of a user."""
+    return max(((match.start(), match[1]) for match in _USER.finditer(document)), default=(0, ""))[1]
+
+
+def _opens(hit: Shown, others: Sequence[str]) -> Html:
+    ended = hit.metadata.get("finish_reason")
+    facts = [
+        *([("ended", _ENDS.get(ended, ended))] if isinstance(ended, str) else []),
+        *((name.removeprefix(_ROW), cell(value)) for name, value in hit.metadata.items() if name.startswith(_ROW)),
+        *([("also", ", ".join(others[:_MAX_NAMES]) + " …" * (len(others) > _MAX_NAMES))] if others else []),
+    ]
+    rest = "…" if len(hit.document) > _DOCUMENT_CHARS else ""
+    text = f'<div class="rl-text">{escape(hit.document[:_DOCUMENT_CHARS] + rest)}</div>' if hit.document else ""
+    return Html(text + opened(facts, f"%group {hit.name.rpartition('/')[0]}", f"%branch {hit.name}"))
+
+
+def _summary(hits: Sequence[Shown]) -> Html:
+    """What the hits are: their rewards, their collections and how they ended."""
+    rewards = [hit.values["reward"] for hit in hits if isinstance(hit.values.get("reward"), int | float)]
+    where = Counter(hit.name.partition(":")[0] for hit in hits)
+    ends = Counter(_ENDS.get(end, end) for hit in hits if isinstance(end := hit.metadata.get("finish_reason"), str))
+    if len(hits) < _SUMMED:
+        return Html("")
+    figures = [_histogram(rewards), figure("Mean reward", f"{fmean(rewards):.2f}")] if rewards else []
+    figures += [_counted("Where", where), *([_counted("Ended", ends)] if ends else [])]
+    return band(*figures)
+
+
+def _histogram(rewards: Sequence[float]) -> Html:
+    low, high = min(rewards), max(rewards)
+    if low >= 0 and high <= 1:
+        low, high = 0.0, 1.0
+    counts = [0] * _BARS
+    for reward in rewards:
+        counts[min(_BARS - 1, int(_BARS * (reward - low) / (high - low)) if high > low else 0)] += 1
+    label = f"rewards of {len(rewards)} answers, {min(rewards):.3g} to {max(rewards):.3g}"
+    return figure(f"Rewards of these {len(rewards)}", "", "", bars(counts, f"{low:g}", f"{high:g}", label))
+
+
+def _counted(name: str, counts: Counter[str]) -> Html:
+    most = counts.most_common(3)
+    total = counts.total()
+    kinds = ((text, n / total, f"{n:,}") for text, n in most)
+    return figure(name, "", "", parts(kinds))
+
+
+def _is_number(name: str, hits: Sequence[Shown]) -> bool:
+    return all(isinstance(hit.values.get(name), int | float | None) for hit in hits)
 
 
 def _is_long(text: str) -> bool:
     return len(text) > _PASSAGE_CHARS or "\n" in text
-
-
-def _opened(text: str, terms: Sequence[str]) -> Html:
-    """A text that opens below its passage."""
-    whole = text[:_DOCUMENT_CHARS] + ("…" if len(text) > _DOCUMENT_CHARS else "")
-    marked = _marked(passage(text, terms), terms)
-    return Html(f"<details><summary>{marked}</summary><pre>{escape(whole)}</pre></details>" if text else "")
 
 
 def _marked(text: str, terms: Sequence[str]) -> Html:

@@ -29,3 +29,14 @@ def more(left: int, fix: str, noun: str = "") -> list[str]:
 def number(value: float | None) -> str:
     """A reward in a table."""
     return "-" if value is None else f"{value:.3g}"
+
+
+def signed(value: float, form: str = ".2f") -> str:
+    """A change or an advantage with its sign; what rounds to 0 has none."""
+    shown = f"{value:+{form}}"
+    return shown if float(shown) else shown[1:]
+
+
+def with_minus(text: str) -> str:
+    """Numbers with the minus sign, which is as wide as a plus, in place of the hyphen."""
+    return text.replace("-", "\N{MINUS SIGN}")

@@ -46,8 +46,8 @@ def test_what_a_stranger_says_is_text():
 
 
 def test_without_any_server_it_is_said_what_to_type_and_with_some_each_is_listed():
-    assert repr(AddedTools()) == "no context server was added -> %tools add https://tools.example/mcp as docs"
-    assert "<code>%tools add" in AddedTools()._repr_html_()
+    assert repr(AddedTools()) == "no context server was added -> %tools add embedded as memory"
+    assert "%tools add embedded as memory</code>" in AddedTools()._repr_html_()
     assert pretty(AddedTools([DOCS, DOCS])) == f"{DOCS!r}\n{DOCS!r}"
     assert AddedTools([DOCS])._repr_html_() == DOCS._repr_html_()
 

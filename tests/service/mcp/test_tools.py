@@ -13,6 +13,7 @@ from rolloutlab.session import Session
 from rolloutlab.settings import Settings
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import Recorded, Score
+from tests.labs import lab_with
 
 ITALY = [{"role": "user", "content": "the capital of Italy?"}, {"role": "assistant", "content": "Roma"}]
 
@@ -132,6 +133,18 @@ def test_collections_and_groups_are_listed_with_rewards(call):
     assert listed["total"] == 2
     assert [group["group"] for group in listed["groups"]] == ["capitals:1/1"]
     assert [each["reward"] for each in listed["groups"][0]["trajectories"]] == [1.0, 0.0]
+
+
+def test_what_comparisons_sampled_is_listed_and_searched_only_where_it_is_asked_for(call, lab):
+    compared = lab_with(lab, ["a capital"], name="compare.capitals.lab.practice.step0")
+    names = [each["collection"] for each in call("list_groups", comparisons=True)["collections"]]
+    assert names == [f"{compared.name}:1", "capitals:1"]
+    assert call("list_groups")["total"] == 1
+    searched = call("search_trajectories", limit=100)
+    assert {hit["metadata"]["collection"] for hit in searched["hits"]} == {"capitals"}
+    assert any(note.startswith("1 trajectory of comparisons left out") for note in searched["notes"])
+    (hit,) = call("search_trajectories", where={"collection": compared.name})["hits"]
+    assert hit["id"] == f"{compared.name}:1/0/0"
 
 
 def test_an_added_conversation_is_a_generation_of_its_own_or_joins_a_group(call, lab):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rolloutlab.trajectories.scoring.calls import reward_call
-from rolloutlab.trajectories.scoring.memory import fingerprint
+from rolloutlab.trajectories.scoring.memory import fingerprint, source_of
 
 
 def fingerprint_of(source: str, **variables: Any) -> str:
@@ -162,3 +162,10 @@ def test_a_function_of_another_name_is_another_component():
         return 1.0
 
     assert fingerprint(reward_call("a", f, [])) != fingerprint(reward_call("b", f, []))
+
+
+def test_the_source_of_a_function_is_the_same_wherever_it_is_written():
+    def right(answer):
+        return len(answer)
+
+    assert source_of(right) == "def right(answer):\n    return len(answer)\n"

@@ -955,9 +955,10 @@ def test_every_scoring_is_recorded_with_its_source(lab, collect):
 def test_what_failed_is_seen_in_the_collection_the_table_and_the_search(lab, collect):
     collect(5, 4)
     collection = lab.reward("capitals", Called(1), say=lambda _: None)
-    failed = "a reward function failed on 4: ValueError \N{MULTIPLICATION SIGN}4 -> %%reward capitals --resume"
-    assert failed in repr(collection)
-    assert failed in collection._repr_html_().replace("&gt;", ">")
+    failed = "A reward function failed on 4 answers:"
+    assert f"{failed} ValueError \N{MULTIPLICATION SIGN}4. -> %%reward capitals --resume" in repr(collection)
+    assert f"<b>{failed}</b> ValueError \N{MULTIPLICATION SIGN}4.</span>" in collection._repr_html_()
+    assert failed.lower().removesuffix(" answers:") in repr(lab.group("capitals/1"))
     view = lab.rewards("capitals")
     assert "failed: ValueError" in repr(view)
     assert '<span title="ValueError: no score for 1\n' in view._repr_html_()

@@ -471,9 +471,13 @@ def pairs(): return {"a": (1, [2.5, None]), "b": {1, 2}, "c": b"x"}
         "'''\n>>> double(1)\n2\n'''\nimport doctest\ndoctest.testmod()",
     ],
 )
-def test_checks_call_the_program_and_compare_what_it_returns(either, checks):
+def test_checks_call_the_program_and_compare_what_it_returns(checks):
     result = sandbox.python(PROGRAM, timeout=60, checks=checks)
     assert result.ok, result.stderr
+
+
+def test_checks_call_the_program_with_namespaces_and_without(either):
+    assert sandbox.python(PROGRAM, timeout=60, checks="assert double(2) == 4").ok
 
 
 @pytest.mark.parametrize(

@@ -399,7 +399,7 @@ def test_an_attempt_fails_or_the_result_names_it(attempted, attempt):
 
 @pytest.mark.parametrize("attempt", WITHOUT_WORDS)
 def test_an_attempt_to_use_up_what_there_is_ends(either, temporary, attempt):  # noqa: F811
-    result = sandbox.python(WITHOUT_WORDS[attempt], timeout=2)
+    result = sandbox.python(WITHOUT_WORDS[attempt], timeout=1)
     assert "BREACH" not in result.stdout or (attempt == "many files" and not result.files_read_only)
     assert not result.ok or attempt in {"a daemon", "many files"}
     assert len(result.stdout) <= sandbox.OUTPUT

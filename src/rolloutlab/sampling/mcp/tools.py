@@ -7,10 +7,12 @@ from typing import Any, overload
 
 from rolloutlab.errors import NotFoundError
 from rolloutlab.sanitize import escape_control_chars, escape_to_one_line
-from rolloutlab.widgets.html import code, escape, for_notebook, html_table
+from rolloutlab.widgets.html import code, for_notebook
+from rolloutlab.widgets.kit.parts import head, next_cells, panel
+from rolloutlab.widgets.kit.table import Heading, TableRow, table
 
 _LONGEST = 74
-_ADD = "%tools add https://tools.example/mcp as docs"
+_ADD = "%tools add embedded as memory"
 
 
 @dataclass(frozen=True)
@@ -61,8 +63,10 @@ class ContextTools(Sequence[ContextTool]):
         return "\n".join([head, *(f"  {_called(tool)}\n      {_first_line(tool)}".rstrip() for tool in self)])
 
     def _repr_html_(self) -> str:
-        table = html_table((), [(code(_called(tool)), _first_line(tool)) for tool in self])
-        return for_notebook(f"<p><b>{escape(self.name)}</b> {escape(self.url)}</p>{table}")
+        rows = [TableRow([code(_called(tool)), _first_line(tool)]) for tool in self]
+        about = f"{len(self)} tool{'' if len(self) == 1 else 's'} of {self.url}"
+        made = table([Heading("tool"), Heading("what it does")], rows) if rows else ""
+        return for_notebook(panel(head(self.name, about), made))
 
 
 class AddedTools(list[ContextTools]):
@@ -73,7 +77,7 @@ class AddedTools(list[ContextTools]):
 
     def _repr_html_(self) -> str:
         return "".join(tools._repr_html_() for tools in self) or for_notebook(
-            f"<p>no context server was added: {code(_ADD)}</p>"
+            panel(head("Tools", "no context server was added"), next_cells(_ADD))
         )
 
 

@@ -173,7 +173,15 @@ def programmed_again(
 
 
 def programmed_as(
-    lab: Lab, label: str, name: str, model: str, program: Program, over: Any, n: int | None, **unused: Any
+    lab: Lab,
+    label: str,
+    name: str,
+    model: str,
+    program: Program,
+    over: Any,
+    n: int | None,
+    checkpoint: str | None = None,
+    **unused: Any,
 ) -> ProgramRun:
     """A collection called `name` of another one's rows, seeds and settings, from another model. over: other rows.
 
@@ -186,7 +194,8 @@ def programmed_as(
     plan = SamplingConfig.model_validate(lab.collection(label).plan)
     rows = [group.row for group in lab.groups(lab.find(label))] if over is None else over
     n = plan.n if n is None else n
-    settings = {"model": model, "n": n, "seed": plan.seed, "timeout": plan.timeout, **plan.fixed}
+    settings: dict[str, Any] = {"model": model, "n": n, "seed": plan.seed, "timeout": plan.timeout, **plan.fixed}
+    settings |= {"checkpoint": checkpoint}
     return programmed(name, program, rows, settings)
 
 

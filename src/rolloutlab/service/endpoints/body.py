@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import pydantic
 from fastapi import FastAPI, HTTPException, Request
+from fastapi.encoders import jsonable_encoder
 from pydantic.json_schema import models_json_schema
 from pydantic_core import from_json
 from starlette.concurrency import run_in_threadpool
@@ -15,7 +16,7 @@ from starlette.requests import ClientDisconnect
 
 from rolloutlab.api.wire.base import Wire
 from rolloutlab.api.wire.chat import ChatRequest
-from rolloutlab.api.wire.errors import ValidationError, locate
+from rolloutlab.api.wire.errors import ChatProblem, HTTPValidationError, Problem, ValidationError, locate
 from rolloutlab.api.wire.fine_tuning import CreateSFTTrainingJob
 from rolloutlab.api.wire.json_size import too_large
 from rolloutlab.api.wire.training import CreateTrainingJob, DeleteCheckpoints, RegisterModel
@@ -27,6 +28,7 @@ M = TypeVar("M", bound=Wire)
 MAX_ERRORS = 50
 """Validation errors that are reported of one body."""
 BODIES = (ChatRequest, CreateSFTTrainingJob, CreateTrainingJob, DeleteCheckpoints, LogprobsRequest, RegisterModel)
+ERRORS = (ChatProblem, HTTPValidationError, Problem)
 _NOT_JSON = (b"NaN", b"Infinity")
 """Not JSON, but pydantic's JSON parser accepts them in fields that a model does not declare."""
 MAX_BYTES = 64_000_000
@@ -114,21 +116,28 @@ def parse(model: type[M], text: bytes, path: tuple[str | int, ...] = ("body",)) 
 
 def describe(model: type[Wire], example: dict[str, Any] | None = None) -> dict[str, Any]:
     """The `requestBody` of an endpoint in the OpenAPI document."""
+    return {"requestBody": {"required": True, **refer(model, example)}}
+
+
+def refer(model: type[Wire], example: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The `content` of a body in the OpenAPI document; FastAPI would read the model again for each endpoint."""
     schema = {"$ref": _COMPONENTS.format(model=model.__name__)}
-    content = {"schema": schema, **({"example": example} if example else {})}
-    return {"requestBody": {"required": True, "content": {"application/json": content}}}
+    return {"content": {"application/json": {"schema": schema, **({"example": example} if example else {})}}}
 
 
 def add_schemas(app: FastAPI) -> None:
-    """Add the schemas that `describe` refers to to the application's OpenAPI document."""
+    """Add the schemas that `refer` names to the application's OpenAPI document."""
     fastapi_document = app.openapi
-    models: list[tuple[type[Wire], Any]] = [(model, "validation") for model in BODIES]
+    bodies: list[tuple[type[Wire], Any]] = [(model, "validation") for model in BODIES]
+    problems: list[tuple[type[Wire], Any]] = [(model, "serialization") for model in ERRORS]
 
     def openapi() -> dict[str, Any]:
         document = fastapi_document()
-        _, schemas = models_json_schema(models, ref_template=_COMPONENTS)
+        _, received = models_json_schema(bodies, ref_template=_COMPONENTS)
+        _, sent = models_json_schema(problems, ref_template=_COMPONENTS)
         components = document.setdefault("components", {}).setdefault("schemas", {})
-        components.update(schemas["$defs"] | components)
+        answers = jsonable_encoder(sent["$defs"], exclude_none=True)  # as FastAPI shows its own
+        components.update(received["$defs"] | answers | components)
         return document
 
     app.openapi = openapi  # type: ignore[method-assign]

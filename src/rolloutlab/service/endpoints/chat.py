@@ -40,9 +40,9 @@ Pieces = asyncio.Queue[Piece | None]
 Completions = Future[list[Completion]]
 
 
-def router(registry: Registry, completer: "Completer") -> APIRouter:
-    """The OpenAI-compatible endpoints, below /v1."""
-    routes = APIRouter(prefix="/v1", tags=["chat"])
+def router(registry: Registry, completer: "Completer", **common: Any) -> APIRouter:
+    """The OpenAI-compatible endpoints, below /v1. common: to all its routes, as here and for other routers."""
+    routes = APIRouter(prefix="/v1", tags=["chat"], **common)
 
     extra: dict[str, Any] = {"responses": {200: {"content": _EVENTS}}, "openapi_extra": describe(ChatRequest, _EXAMPLE)}
 
@@ -90,9 +90,9 @@ class Ledger:
         return [UsageEntry.model_validate(dict(row)) for row in rows]
 
 
-def usage_router(ledger: Ledger) -> APIRouter:
+def usage_router(ledger: Ledger, **common: Any) -> APIRouter:
     """Token counts by project and model."""
-    routes = APIRouter(prefix="/v1/preview/usage", tags=["chat"])
+    routes = APIRouter(prefix="/v1/preview/usage", tags=["chat"], **common)
 
     @routes.get("")
     def list_usage() -> UsageList:

@@ -10,7 +10,7 @@ from starlette.exceptions import HTTPException
 
 from rolloutlab import errors
 from rolloutlab.api.wire.errors import ChatProblem, HTTPValidationError, Problem, ValidationError, locate
-from rolloutlab.service.endpoints.body import InvalidBodyError
+from rolloutlab.service.endpoints.body import InvalidBodyError, refer
 
 _STATUS: dict[type[errors.RolloutlabError], int] = {
     errors.NotFoundError: 404, errors.ConflictError: 409, errors.InputError: 400, errors.RenderingError: 422,
@@ -32,9 +32,9 @@ _DESCRIPTIONS = {
 
 Headers = Mapping[str, str]
 Responses = dict[int | str, dict[str, Any]]
-CHAT: Responses = {status: {"model": ChatProblem, "description": text} for status, text in _DESCRIPTIONS.items()}
+CHAT: Responses = {status: {"description": text, **refer(ChatProblem)} for status, text in _DESCRIPTIONS.items()}
 TRAINING: Responses = {
-    status: {"model": HTTPValidationError if status == 422 else Problem, "description": text}
+    status: {"description": text, **refer(HTTPValidationError if status == 422 else Problem)}
     for status, text in _DESCRIPTIONS.items()
 }
 """Error responses in the OpenAPI document."""

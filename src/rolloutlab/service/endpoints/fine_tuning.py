@@ -26,8 +26,8 @@ _MAX_NAMES = 20
 _LINES = {"requestBody": {"required": True, "content": {"application/jsonl": {"schema": {"type": "string"}}}}}
 
 
-def router(base: Base, jobs: Jobs) -> APIRouter:
-    routes = APIRouter(prefix="/v1/preview", tags=["fine-tuning"])
+def router(base: Base, jobs: Jobs, **common: Any) -> APIRouter:
+    routes = APIRouter(prefix="/v1/preview", tags=["fine-tuning"], **common)
 
     @routes.post("/files", response_model=UploadedFile, response_model_exclude_unset=True, openapi_extra=_LINES)
     async def upload_file(request: Request, dry_run: bool = False) -> UploadedFile:

@@ -26,13 +26,13 @@ _RENDERED = {"role", "content", "refusal", "tool_calls", "function_call", *FIELD
 """Fields of an assistant message that chat templates read."""
 
 
-def router(registry: Registry, engine: Engine) -> APIRouter:
+def router(registry: Registry, engine: Engine, **common: Any) -> APIRouter:
     """Logprobs and token ids of every assistant turn of given histories, under a checkpoint.
 
     A Choice with logprobs is scored at its sampled tokens, any other assistant turn at the tokens of its rendering by
     the policy's chat template. Imported conversations become trainable by it; for stored ones it shows the drift.
     """
-    routes = APIRouter(prefix="/v1/preview", tags=["logprobs"])
+    routes = APIRouter(prefix="/v1/preview", tags=["logprobs"], **common)
     base, limiter = engine.base, CapacityLimiter(1)  # requests queue here, without holding a shared thread
 
     extra = describe(LogprobsRequest)

@@ -1,6 +1,6 @@
 """/v1/preview/models and /v1/preview/lost-checkpoints: models, their checkpoints, and recovery of lost ones."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
 from fastapi import APIRouter, Depends, Query
@@ -14,8 +14,8 @@ from rolloutlab.service.model_registry import Registry
 _ID = r"^[0-9a-f-]{36}:\d{1,18}$"
 
 
-def router(registry: Registry, jobs: Jobs) -> APIRouter:
-    routes = APIRouter(prefix="/v1/preview/models", tags=["models"])
+def router(registry: Registry, jobs: Jobs, **common: Any) -> APIRouter:
+    routes = APIRouter(prefix="/v1/preview/models", tags=["models"], **common)
 
     extra = describe(wire.RegisterModel)
 
@@ -51,9 +51,9 @@ def router(registry: Registry, jobs: Jobs) -> APIRouter:
     return routes
 
 
-def lost_router(registry: Registry) -> APIRouter:
+def lost_router(registry: Registry, **common: Any) -> APIRouter:
     """Checkpoints on disk that the database does not list."""
-    routes = APIRouter(prefix="/v1/preview/lost-checkpoints", tags=["models"])
+    routes = APIRouter(prefix="/v1/preview/lost-checkpoints", tags=["models"], **common)
 
     @routes.get("", response_model_exclude_unset=True)
     def list_lost_checkpoints() -> wire.LostCheckpointList:

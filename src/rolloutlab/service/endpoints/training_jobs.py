@@ -5,7 +5,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 from uuid import UUID
 
 from fastapi import APIRouter, Header, Query, Request
@@ -54,8 +54,8 @@ async def stream(jobs: Jobs, job_id: str, after: int, heartbeat: float = _HEARTB
                 yield ": the job goes on\n\n"
 
 
-def router(jobs: Jobs) -> APIRouter:
-    routes = APIRouter(prefix="/v1/preview/training-jobs", tags=["training-jobs"])
+def router(jobs: Jobs, **common: Any) -> APIRouter:
+    routes = APIRouter(prefix="/v1/preview/training-jobs", tags=["training-jobs"], **common)
 
     @routes.post(
         "", operation_id="create_training_job_v1_preview_training_jobs_post", openapi_extra=describe(CreateTrainingJob)

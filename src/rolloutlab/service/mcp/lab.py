@@ -16,7 +16,7 @@ from rolloutlab.search.index import Index
 from rolloutlab.search.query import Limit, Select, search_texts
 from rolloutlab.settings import Settings
 from rolloutlab.store.lab import Lab
-from rolloutlab.store.models import Arrival, Group, NewGroup, Score, StoredCollection, StoredTrajectory
+from rolloutlab.store.models import Arrival, Group, NewGroup, Score, StoredCollection, StoredTrajectory, is_hidden
 from rolloutlab.store.rewards import finite
 
 Plain = dict[str, Any]
@@ -70,9 +70,9 @@ class LabTools:
         values = {name: getattr(trajectory, name) for name in shown}
         return {"id": _stable_name(collection, trajectory.name), **values}
 
-    def collections(self, limit: int, offset: int) -> Plain:
-        """The collections, newest first."""
-        stored = self._lab.collections()
+    def collections(self, limit: int, offset: int, *, everything: bool = False) -> Plain:
+        """The collections, newest first. everything: those of comparisons as well."""
+        stored = [each for each in self._lab.collections() if everything or not is_hidden(each.name)]
         counts = ("groups", "trajectories", "scored", "mean_reward")
         rows = [
             {"collection": f"{each.name}:{each.generation}", **{name: getattr(each, name) for name in counts}}

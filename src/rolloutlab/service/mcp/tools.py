@@ -65,6 +65,7 @@ class _ListGroups(_Arguments):
     collection: str | None = Field(None, description="a collection's name; without it the collections are listed")
     limit: int = Field(20, ge=1, le=100, description="how many")
     offset: int = Field(0, ge=0, description="how many are left out before")
+    comparisons: bool = Field(False, description="list what comparisons of checkpoints sampled, too")
 
 
 class _AddTrajectory(_Arguments):
@@ -87,7 +88,7 @@ class _SetReward(_GetTrajectory):
 
 def _list(lab: LabTools, page: _ListGroups, _caller: str) -> Plain:
     if page.collection is None:
-        return lab.collections(page.limit, page.offset)
+        return lab.collections(page.limit, page.offset, everything=page.comparisons)
     return lab.groups(page.collection, page.limit, page.offset)
 
 
@@ -101,7 +102,8 @@ _TOOLS = (
          ' better), a passage and metadata. Examples: {"rank": {"$knn": {"query": "answers in the wrong language"}},'
          ' "limit": 5}; {"where": {"$and": [{"reward": {"$lt": 0.5}}, {"#document": {"$contains": "Paris"}}]}}.'
          " Metadata: collection, group, model, step, reward, source, job, finish_reason, turns, tokens, tools, time,"
-         " reasoning (its length), row.COLUMN. The text of reasoning is reasoning_text, for $contains and $regex."),
+         " reasoning (its length), row.COLUMN. What comparisons of checkpoints sampled is left out, unless a condition"
+         " names its collection. The text of reasoning is reasoning_text, for $contains and $regex."),
     Tool("get_trajectory", _GetTrajectory, lambda lab, trajectory, _caller: lab.trajectory(trajectory.id),
          "One whole conversation with its reward: messages, model, checkpoint, the row it was sampled for."),
     Tool("list_groups", _ListGroups, _list,

@@ -1,10 +1,12 @@
 """Arguments of reward functions by parameter name, as pytest passes fixtures: names of a trajectory, and columns."""
 
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
+from keyword import iskeyword
 from typing import Any, Literal, NamedTuple
 
 from rolloutlab.api.wire.chat import Choice
@@ -36,6 +38,17 @@ NAMES = (*_OF_ONE, "group", "answers")
 _STATEFUL = {"trajectory", "group", "answers"}
 """Arguments that change while a trajectory stays the same: rewards, and other members of a group."""
 _BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+def first_body(columns: Sequence[str]) -> str:
+    """The body of a cell that scores rows with these columns in some way, for a person to go on from."""
+    usable = [name for name in columns if name.isidentifier() and not iskeyword(name) and name not in NAMES]
+    return f"return float(str({usable[-1]}) in answer)" if usable else "return float(len(answer) > 0)"
+
+
+def is_body(code: str) -> bool:
+    """Whether the source text of one function is the body of a `%%reward` cell, which can be typed again."""
+    return re.search(r"^return\b", code, re.MULTILINE) is not None
 
 
 class Arguments(NamedTuple):

@@ -7,6 +7,7 @@ import inspect
 import re
 import sys
 import sysconfig
+import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -55,14 +56,17 @@ def fingerprint(call: RewardCall) -> str:
 
 
 def source_of(function: Any) -> str:
-    """The source text of a function, for the log of scorings; what it is where there is none."""
+    """The source text of a function, for the log of scorings; what it is where there is none.
+
+    Without the indentation that it has where it was written: the same function within a loop is no other one.
+    """
     body = getattr(function, "body", None)
     if isinstance(body, str):
         return body
     while isinstance(function, partial):
         function = function.func
     try:
-        return inspect.getsource(function if inspect.isroutine(function) else type(function))
+        return textwrap.dedent(inspect.getsource(function if inspect.isroutine(function) else type(function)))
     except (OSError, TypeError):
         return repr(function)
 

@@ -13,7 +13,7 @@ from rolloutlab.sampling.code_digest import describe_parts
 from rolloutlab.sampling.run import ProgressBar
 from rolloutlab.settings import Price
 from rolloutlab.store.lab import Lab
-from rolloutlab.store.models import Group, Score, StoredCollection, StoredTrajectory
+from rolloutlab.store.models import Group, Score, StoredCollection, StoredTrajectory, is_hidden
 from rolloutlab.store.scorings import Failure, NewScoring, RewardResult
 from rolloutlab.trajectories.collection import Collection
 from rolloutlab.trajectories.scoring.calls import NAMES, RewardCall
@@ -312,7 +312,8 @@ def scoring_of(functions: Functions, calls: Sequence[RewardCall], options: Mappi
     names = [name or getattr(function, "__name__", "cell") for name, function in named.items()]
     styles = ", ".join(dict.fromkeys(call.style for call in calls if call.style))
     prints = {call.name: fingerprint(call) for call in calls}
-    parts = describe_parts(named, REWARD)
+    compiled = {call.name: call.function for call in calls if isinstance(named[call.name], RewardCell)}
+    parts = describe_parts({**named, **compiled}, REWARD)  # a cell holds all variables of the notebook
     return NewScoring("function", names, code, {**options, "fingerprints": prints, "parts": parts}, styles)
 
 
@@ -349,7 +350,7 @@ def report(run: ScoringRun, total: int, name: str, say: Say) -> None:
         raise stopped(tally, name, total - tally.done, run.first_error)
     if tally.failures:
         say(f"{tally.line()} -> %%reward {name} --resume")
-    if tally.reused:
+    if tally.reused and not is_hidden(name):  # a comparison has no such option
         say(f"{count(tally.reused, 'result')} of the same function remembered -> --no-cache calls it again")
     for weight, near in run.unused_weights().items():
         meant = f" -> --weight {near}=... (not {weight})" if near else ""

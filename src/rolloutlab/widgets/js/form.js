@@ -1,9 +1,11 @@
-// The training form: options on the left, the check of what would train on the right, and the submitted job below.
+// The training form: options on the left, what would happen on the right, and the submitted job below.
 
-import "./kit/theme.css";
+import "../kit/theme.css";
+import "./kit/controls.css";
 import "./form.css";
+import { insertCell, liveCells } from "./kit/cells.js";
 import { connect } from "./kit/kernel.js";
-import { frame, h, number, refusal, statusLine } from "./kit/dom.js";
+import { frame, grow, h, refusal, statusLine } from "./kit/dom.js";
 import { jobView } from "./job/view.js";
 
 const PAUSE = 180;
@@ -13,33 +15,25 @@ function render({ model, el }) {
   const state = model.get("state");
   if (state.refused) return el.append(refusal(state.refused));
   const kernel = connect(model, el);
-  const prefix = `rl-${Math.random().toString(36).slice(2)}`;
-  const fields = state.options.map((option) => field(option, state.texts[option.name] ?? "", prefix, () => typed()));
-  const reset = h("button", { type: "button", onclick: () => defaults() }, "All defaults");
-  const algorithm = algorithmChoice(state.algorithms, fields, prefix, () => typed());
-  const set = h("fieldset", {}, h("legend", {}, "Options"), algorithm.element, fields.map((each) => each.element), reset);
-  const outlook = outlookView(() => submit());
+  const options = optionsView(state, () => typed());
+  const outlook = outlookView({ submit: () => submit(), fill: (texts) => fill(texts) });
   const place = h("div", { class: "rl-submitted" });
-  const title = h("h3");
-  const sides = h("div", { class: "rl-sides" }, set, outlook.element);
-  const form = h("form", { "aria-label": "training form", onsubmit: (event) => event.preventDefault() }, h("header", {}, title, outlook.model), sides);
-  const element = frame("rl-form", form, place);
+  const sides = h("div", { class: "rl-sides" }, options.element, outlook.element);
+  const form = h("form", { "aria-label": "training form", onsubmit: (event) => event.preventDefault(), onkeydown: (event) => keys(event) }, outlook.above, sides);
+  const element = frame("rl-form rl-panel", form, place);
   let job = null;
   let timer = 0;
   let asking = false;
   let again = false;
   let submitting = false;
 
-  const texts = () => Object.fromEntries(fields.map(({ name, text }) => [name, text()]).filter(([, text]) => text));
   const show = (fresh) => {
     state.outlook = fresh;
-    title.replaceChildren("Train on ", ...fresh.names.flatMap((name, i) => [i ? ", " : "", h("code", {}, name)]));
-    fields.forEach((each) => each.tell(fresh.problems[each.name], fresh.notes[each.name]));
+    options.tell(fresh);
     outlook.update(fresh);
   };
   const typed = () => {
-    state.texts = texts();
-    algorithm.update();
+    state.texts = options.texts();
     lookSoon();
   };
   const lookSoon = () => {
@@ -54,7 +48,7 @@ function render({ model, el }) {
     if (asking) return;
     asking = true;
     try {
-      const fresh = await kernel.ask("look", { texts: texts() });
+      const fresh = await kernel.ask("look", { texts: options.texts() });
       asking = false;
       if (!again && !submitting) show(fresh);
     } catch (error) {
@@ -63,34 +57,41 @@ function render({ model, el }) {
     }
     if (again) look();
   };
-  const defaults = () => {
-    fields.forEach((each) => each.fill(""));
+  const fill = (texts) => {
+    if (job) return;
+    options.fill(texts);
     typed();
   };
   const submitted = (started) => {
     if (job) return;
     state.job = started;
     clearTimeout(timer);
-    set.disabled = true;
+    options.freeze();
     outlook.done(started.head.id);
     job = jobView(kernel, started);
     place.append(job.element);
   };
   const submit = () => {
+    if (job || submitting) return;
     clearTimeout(timer);
     submitting = true;
     outlook.submitting();
-    kernel.ask("submit", { texts: texts() }).then(submitted, (error) => {
+    kernel.ask("submit", { texts: options.texts() }).then(submitted, (error) => {
       submitting = false;
       outlook.failed(error);
       look();
     });
   };
+  function keys(event) {
+    if (event.key !== "Enter" || !event.shiftKey) return;
+    event.preventDefault();
+    event.stopPropagation();
+    if (outlook.isReady()) submit();
+  }
 
   kernel.on("changed", () => lookSoon());
   kernel.on("submitted", ({ job: started }) => submitted(started));
   kernel.onSilence((silent) => outlook.silence(silent));
-  algorithm.update();
   show(state.outlook);
   if (state.job) submitted(state.job);
   else look();
@@ -102,7 +103,62 @@ function render({ model, el }) {
   };
 }
 
-/** One option: its field, its description, a problem with its value, and notes. */
+/** All options: those that matter first, those that are set or changed since the last job, and the others, folded. */
+function optionsView({ options, algorithms, texts, outlook }, typed) {
+  const prefix = `rl-${Math.random().toString(36).slice(2)}`;
+  const changed = () => {
+    algorithm.update();
+    count();
+    typed();
+  };
+  const fields = options.map((option) => field(option, texts[option.name] ?? "", prefix, changed));
+  const algorithm = algorithmChoice(algorithms, fields, prefix, changed);
+  const isSet = ({ name }) => Boolean(texts[name] || outlook.was[name]);
+  const [first, others] = divide(fields, (each) => each.first);
+  const [set, rest] = divide(others, isSet);
+  const words = h("summary");
+  const names = h("p", { class: "rl-dim rl-unopened" }, rest.map(({ name }) => name).slice(0, 4).join(" · "), " …");
+  const folded = h("details", {}, words, rest.map((each) => each.element));
+  const element = h(
+    "fieldset",
+    {},
+    h("legend", {}, "Options"),
+    first.map((each) => each.element),
+    algorithm.element,
+    set.map((each) => each.element),
+    folded,
+    names,
+  );
+  const count = () => {
+    const others = rest.filter((each) => each.text()).length;
+    if (others) folded.open = true;
+    words.textContent = `${rest.length} more, ${others ? `${others} not at their default` : "all at their default"}`;
+  };
+  algorithm.update();
+  count();
+  return {
+    element,
+    texts: () => Object.fromEntries(fields.map(({ name, text }) => [name, text()]).filter(([, text]) => text)),
+    fill(filled) {
+      fields.forEach((each) => each.fill(filled[each.name] ?? ""));
+      algorithm.update();
+      count();
+    },
+    tell(fresh) {
+      fields.forEach((each) => each.tell(fresh.problems[each.name], fresh.notes[each.name], fresh.was[each.name]));
+      if (rest.some(({ name }) => fresh.problems[name])) folded.open = true;
+    },
+    freeze() {
+      element.disabled = true;
+    },
+  };
+}
+
+function divide(list, test) {
+  return [list.filter(test), list.filter((each) => !test(each))];
+}
+
+/** One option: its field, what the last job had, its description, a problem with its value, and notes. */
 function field(option, text, prefix, typed) {
   const id = `${prefix}-${option.name}`;
   const control = option.values.length
@@ -117,26 +173,31 @@ function field(option, text, prefix, typed) {
         value: text,
         oninput: typed,
       });
-  const does = h("p", { id: `${id}-does`, class: "rl-dim" }, option.does, "; ", h("span", { class: "rl-range" }, limits(option)));
+  const was = h("span", { id: `${id}-was`, class: "rl-was" });
+  const does = h("p", { id: `${id}-does`, class: "rl-dim" }, option.does, "; ", limits(option));
   const wrong = h("p", { id: `${id}-wrong`, class: "rl-problem" });
   const notes = h("p", { id: `${id}-notes`, class: "rl-note" });
-  control.setAttribute("aria-describedby", `${id}-does ${id}-wrong ${id}-notes`);
+  control.classList.add("rl-stays");
+  control.setAttribute("aria-describedby", `${id}-was ${id}-does ${id}-wrong ${id}-notes`);
   const element = h(
     "div",
     { class: "rl-option" },
-    h("label", { for: id }, breakable(option.name)),
+    h("div", {}, h("label", { for: id }, breakable(option.name)), was),
     control,
-    h("div", { class: "rl-about" }, does, wrong, notes),
+    h("div", { class: "rl-explained" }, does, wrong, notes),
   );
   return {
     name: option.name,
+    first: option.first,
     element,
     text: () => control.value.trim(),
     fill(value) {
+      if (control.matches("select") && ![...control.options].some((each) => each.value === value)) control.append(h("option", { value }, value));
       control.value = value;
     },
-    tell(problem, remarks = []) {
-      element.classList.toggle("rl-set", Boolean(control.value.trim()));
+    tell(problem, remarks = [], before = "") {
+      element.classList.toggle("rl-differs", Boolean(before));
+      was.textContent = before ? `last job: ${before}` : "";
       control.setAttribute("aria-invalid", String(Boolean(problem)));
       wrong.textContent = problem ?? "";
       notes.textContent = remarks.join("; ");
@@ -145,7 +206,7 @@ function field(option, text, prefix, typed) {
 }
 
 /** A choice that fills in the options of an algorithm, and shows which one's they are: none's, or as typed. */
-function algorithmChoice(algorithms, fields, prefix, typed) {
+function algorithmChoice(algorithms, fields, prefix, changed) {
   const names = Object.keys(algorithms);
   const known = new Set(names.flatMap((name) => Object.keys(algorithms[name])));
   const theirs = fields.filter(({ name }) => known.has(name));
@@ -154,7 +215,7 @@ function algorithmChoice(algorithms, fields, prefix, typed) {
   const id = `${prefix}-algorithm`;
   const fill = () => {
     theirs.forEach((each) => each.fill(text(control.value, each.name)));
-    typed();
+    changed();
   };
   const control = h(
     "select",
@@ -169,7 +230,7 @@ function algorithmChoice(algorithms, fields, prefix, typed) {
     { class: "rl-option" },
     h("label", { for: id }, "algorithm"),
     control,
-    h("div", { class: "rl-about" }, does),
+    h("div", { class: "rl-explained" }, does),
   );
   return {
     element,
@@ -199,91 +260,89 @@ function breakable(name) {
   return name.split(/(?<=_)/).flatMap((part, i) => (i ? [h("wbr"), part] : [part]));
 }
 
-/** What would train, the cell that does the same, and the button. */
-function outlookView(submit) {
-  const model = h("p", { class: "rl-dim rl-model" });
+/** What would happen, the cell that does the same, and the buttons. `above`: the heading and what to know first. */
+function outlookView({ submit, fill }) {
+  const head = h("div");
+  const facts = h("div", { role: "group", "aria-label": "what to know first" });
+  const above = h("div", { class: "rl-above" }, head, facts);
   const headline = h("p", { class: "rl-headline", role: "status" });
-  const picture = h("div", { class: "rl-spread" });
-  const rest = h("ul", { class: "rl-rest" });
+  const figures = h("div", { class: "rl-happens" });
   const cell = h("pre", { tabindex: "0", "aria-label": "the cell that does the same" });
-  const copy = h("button", { type: "button", onclick: () => copyText(cell, copied) }, "Copy");
-  const copied = h("span", { class: "rl-dim", role: "status" });
-  const button = h("button", { type: "button", class: "rl-submit", onclick: () => submit() }, "Submit");
-  const why = statusLine();
+  const line = statusLine();
+  const words = h("span");
+  const train = h("button", { type: "button", class: "rl-main", title: "Shift+Enter", onclick: () => submit() }, words, h("kbd", { "aria-hidden": "true" }, "⇧⏎"));
+  const insert = h("button", { type: "button", onclick: () => insertCell(insert, cell.textContent, line.say) }, "Insert as a cell");
+  const copy = h("button", { type: "button", onclick: () => copyText(cell, line.say) }, "Copy as cell");
+  const asBefore = h("button", { type: "button", class: "rl-plain", onclick: () => fill(last) }, "As in the last job");
+  const defaults = h("button", { type: "button", class: "rl-plain", onclick: () => fill({}) }, "All defaults");
   const element = h(
     "section",
-    { class: "rl-outlook", "aria-label": "what would train" },
-    h("h4", {}, "What would train"),
+    { class: "rl-outlook", "aria-label": "what would happen" },
+    h("h3", {}, "What would happen"),
     headline,
-    picture,
-    rest,
-    h("h4", {}, "The same as a cell", h("span", { class: "rl-tools" }, copied, copy)),
+    figures,
+    h("h3", {}, "The same as a cell"),
     cell,
-    h("div", { class: "rl-row" }, button, why.element),
+    h("div", { class: "rl-doing" }, train, insert, copy, h("span", { class: "rl-space" }), asBefore, defaults),
+    line.element,
   );
   let blocked = "";
   let over = false;
+  let last = null;
   return {
     element,
-    model,
+    above,
+    isReady: () => !train.disabled,
     update(fresh) {
+      head.replaceChildren(...grow(fresh.head));
       if (over) return;
       element.removeAttribute("aria-busy");
-      model.replaceChildren(...(fresh.model ? ["model ", h("b", {}, fresh.model)] : []));
+      facts.replaceChildren(...grow(fresh.changed), ...grow(fresh.hints));
+      liveCells(facts, line.say);
       if (headline.textContent !== fresh.headline) headline.textContent = fresh.headline;
-      picture.replaceChildren(...(fresh.spread ? spreadPicture(fresh.spread) : []));
-      rest.replaceChildren(
-        ...fresh.rest.map(({ text, fix }) => h("li", {}, text, fix && " → ", fix && h("code", {}, fix))),
-      );
+      figures.replaceChildren(...grow(fresh.figures));
       cell.textContent = fresh.cell;
+      words.textContent = fresh.train;
       blocked = fresh.blocked;
-      button.disabled = Boolean(blocked);
-      blocked ? why.complain({ message: blocked }) : why.say("");
+      last = fresh.last;
+      train.disabled = Boolean(blocked);
+      asBefore.hidden = !last;
+      blocked ? line.complain({ message: blocked }) : line.say("");
     },
     wait() {
       element.setAttribute("aria-busy", "true");
     },
     submitting() {
-      button.disabled = true;
-      why.say("submitting …");
+      train.disabled = true;
+      line.say("submitting …");
     },
     failed(error) {
-      why.complain(error);
-      button.disabled = Boolean(blocked);
+      line.complain(error);
+      train.disabled = Boolean(blocked);
     },
-    complain: why.complain,
+    complain: line.complain,
     silence(silent) {
-      if (!over && silent) why.say("the kernel does not answer: it is busy, or was restarted");
-      else if (!over && !blocked) why.say("");
+      if (!over && silent) line.say("the kernel does not answer: it is busy, or was restarted");
+      else if (!over && !blocked) line.say("");
     },
     done(id) {
       over = true;
-      button.disabled = true;
+      [train, asBefore, defaults].forEach((each) => {
+        each.disabled = true;
+      });
       element.removeAttribute("aria-busy");
-      why.say(`submitted as job ${id}; another form submits another`);
+      line.say(`submitted as job ${id}; another form submits another`);
     },
   };
 }
 
-/** Histogram of the advantages: bars to the left make completions less likely, bars to the right more likely. */
-function spreadPicture({ least, most, above, below, at_0: none, bins }) {
-  const highest = Math.max(...bins);
-  const words = `advantages from ${number(least, 3)} to ${number(most, 3)}: ${above} above 0, ${below} below${none ? `, ${none} at 0` : ""}`;
-  const bars = bins.map((count, i) => {
-    const bar = h("span", { class: i < bins.length / 2 ? "rl-below" : "rl-above" });
-    bar.style.height = count ? `${Math.max(6, (100 * count) / highest)}%` : "0";
-    return bar;
-  });
-  return [h("div", { class: "rl-bars", role: "img", "aria-label": words }, bars), h("p", { class: "rl-dim" }, words)];
-}
-
-async function copyText(element, copied) {
+async function copyText(element, say) {
   try {
     await navigator.clipboard.writeText(element.textContent);
-    copied.textContent = "copied";
+    say("copied");
   } catch {
     getSelection().selectAllChildren(element); // a page in an insecure context has no clipboard
-    copied.textContent = "selected: press Ctrl+C";
+    say("selected: press Ctrl+C");
   }
 }
 

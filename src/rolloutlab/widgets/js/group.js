@@ -1,28 +1,36 @@
 // The group view: a prompt, and its completions side by side. Its Python part is trajectories/group_view.py.
 
-import "./kit/theme.css";
+import "../kit/theme.css";
+import "./kit/controls.css";
 import "./group.css";
 import { Card } from "./group/card.js";
 import { KEYS, onKey } from "./group/keys.js";
 import { Ranking } from "./group/ranking.js";
 import { folded, longText, turn } from "./group/text.js";
-import { frame, h, number, statusLine } from "./kit/dom.js";
+import { showFigures } from "./kit/cells.js";
+import { frame, h, statusLine } from "./kit/dom.js";
 import { connect } from "./kit/kernel.js";
 import { Sight } from "./kit/sight.js";
 
 const BEST = "best";
+const SOON = 150;
 
 class Groups {
   constructor(model, el) {
     this.kernel = connect(model, el);
     this.status = statusLine();
     this.state = model.get("state");
-    this.mode = { tokens: false, gap: false, reference: "" };
+    this.mode = { tokens: false, gap: false, markdown: false, reference: "" };
+    this.order = "learning";
     this.cards = [];
     this.focused = 0;
     this.sight = new Sight();
-    this.root = frame("rl-groups");
+    this.root = frame("rl-panel rl-view-groups");
     this.root.setAttribute("role", "region");
+    this.above = h("div", { class: "rl-above" });
+    this.below = h("div", {});
+    this.root.append(this.above, this.below);
+    this.above.addEventListener("click", ({ target }) => target.dataset.position && this.go({ position: Number(target.dataset.position) }));
     this.root.addEventListener("keydown", (event) => onKey(this, event));
     el.append(this.root);
     let waited = false;
@@ -35,11 +43,13 @@ class Groups {
       this.status.complain(this.state.refused);
       this.root.append(this.status.element);
     } else {
+      this.showAbove(this.state.above);
       this.show(this.state.shown);
     }
   }
 
   close() {
+    clearTimeout(this.soon);
     this.sight.close();
     this.kernel.close();
   }
@@ -63,7 +73,7 @@ class Groups {
   async go(wanted) {
     await this.attempt(async () => {
       this.status.say("");
-      this.show(await this.kernel.ask("at" in wanted ? "group" : "find", wanted));
+      this.show(await this.kernel.ask("at" in wanted ? "group" : "find", { ...wanted, order: this.order }));
       this.focus(0);
     });
   }
@@ -73,53 +83,100 @@ class Groups {
     if (at >= 0 && at < this.of) return this.go({ at });
   }
 
+  /** The figures of the whole collection, made by Python; its groups become buttons. */
+  showAbove(above) {
+    if (!above) return;
+    showFigures(this.above, above, (text) => this.status.say(text));
+    this.markGroup();
+  }
+
+  /** Show the figures anew, soon: several edits cost one request. */
+  renewAbove() {
+    if (!this.above.childNodes.length) return;
+    clearTimeout(this.soon);
+    this.soon = setTimeout(() => this.attempt(async () => this.showAbove(await this.kernel.ask("overview"))), SOON);
+  }
+
+  markGroup() {
+    const bars = [...this.above.querySelectorAll(".rl-groups-bar")];
+    const position = String(this.group?.position);
+    bars.forEach((bar) => bar.removeAttribute("aria-current"));
+    bars.find(({ dataset }) => dataset.position === position)?.setAttribute("aria-current", "true");
+  }
+
   show({ at, of, name, group }) {
     this.sight.forget();
     Object.assign(this, { at, of, name, group, ranking: null, focused: 0 });
     this.root.setAttribute("aria-label", group ? `group ${group.name}` : name);
     if (!group) {
       this.cards = [];
-      this.root.replaceChildren(h("p", {}, `${name} has no groups`));
+      this.below.replaceChildren(h("p", { class: "rl-foot" }, `${name} has no groups`));
       return;
     }
     this.mode.reference = this.mode.reference === BEST ? BEST : "";
-    this.cards = group.members.map((member, i) => new Card(this, member, i));
-    this.root.replaceChildren(
-      this.heading(),
-      this.prompt(),
+    this.below.replaceChildren(
       this.tools(),
-      (this.rankBar = h("div", { class: "rl-ranking", hidden: true })),
+      (this.rankBar = h("div", { class: "rl-toolbar rl-ranking", hidden: true })),
       this.status.element,
-      (this.strip = h(
-        "ol",
-        { class: "rl-strip", "aria-label": "completions" },
-        this.cards.map((card) => h("li", {}, card.element)),
-      )),
+      (this.promptShown = this.prompt()),
+      (this.cardList = h("ol", { class: "rl-cards", "aria-label": "completions" })),
       (this.help = h("dl", { class: "rl-keys", hidden: true, "aria-label": "keys" }, KEYS.map(([keys, does]) => h("div", {}, h("dt", {}, keys), h("dd", {}, does))))),
     );
+    this.cards = [];
     this.stand(group);
-    this.cards.forEach((card) => this.sight.watch(card));
-    this.cards[0]?.element.setAttribute("tabindex", "0");
+    this.markGroup();
   }
 
-  heading() {
+  /** Make a card for each completion, and one for all of which it shows the same. */
+  deal(parts) {
+    const members = new Map(this.group.members.map((member) => [member.seat, member]));
+    const had = this.cards[this.focused]?.member.seat;
+    const within = this.cardList.contains(document.activeElement);
+    this.sight.forget();
+    this.parts = JSON.stringify(parts);
+    this.cards = parts.map((seats, i) => new Card(this, seats.map((seat) => members.get(seat)), i));
+    this.cardList.replaceChildren(...this.cards.map((card) => h("li", {}, card.element)));
+    this.cards.forEach((card) => this.sight.watch(card));
+    this.focused = Math.max(0, this.cards.findIndex(({ seats }) => seats.includes(had)));
+    this.cards[this.focused]?.element.setAttribute("tabindex", "0");
+    if (within) this.cards[this.focused]?.element.focus();
+  }
+
+  /** Seats, those together that say the same and have the same reward; who gave it is named on the card. */
+  alike() {
+    const parts = new Map();
+    for (const { seat, same } of this.group.members) {
+      const { reward, components, why } = this.standing.get(seat) ?? {};
+      const key = JSON.stringify([same, reward, components, why]);
+      parts.set(key, [...(parts.get(key) ?? []), seat]);
+    }
+    return [...parts.values()];
+  }
+
+  picker() {
+    const label = h("b", {}, this.of > 1 ? `${this.name}/` : this.group.name);
+    if (this.of < 2) return this.above.childNodes.length ? [label] : [label, h("span", { class: "rl-dim" }, `${this.group.members.length} completion${this.group.members.length === 1 ? "" : "s"}`)];
     this.counts = h("span", { class: "rl-dim" });
-    const pick = this.of > 1 && [
+    return [
       h("button", { onclick: () => this.step(-1), disabled: this.at === 0, "aria-label": "previous group", title: "previous group: p" }, "‹"),
-      h("input", {
+      h("span", { class: "rl-picked" }, label, h("input", {
         type: "number",
         min: 0,
-        class: "rl-pick",
+        class: "rl-pick rl-stays",
         value: this.group.position,
         "aria-label": "group",
         onkeydown: ({ key, target }) => key === "Enter" && target.blur(), // Enter alone changes nothing in JupyterLab
         onchange: ({ target }) => target.value && this.go({ position: Number(target.value) }),
-      }),
+      })),
       h("button", { onclick: () => this.step(1), disabled: this.at + 1 >= this.of, "aria-label": "next group", title: "next group: n" }, "›"),
-      h("span", { class: "rl-dim" }, `${(this.at + 1).toLocaleString("en")} of ${this.of.toLocaleString("en")}`),
+      this.counts,
+      h("select", { "aria-label": "order of the groups", onchange: ({ target }) => this.reorder(target.value) }, [["learning", "most spread"], ["sampled", "as sampled"]].map(([value, text]) => h("option", { value, selected: value === this.order }, text))),
     ];
-    const label = this.of > 1 ? `${this.name}/` : this.group.name;
-    return h("header", { class: "rl-heading" }, h("strong", {}, label), pick || null, this.counts);
+  }
+
+  reorder(order) {
+    this.order = order;
+    return this.go({ position: this.group.position });
   }
 
   prompt() {
@@ -128,16 +185,8 @@ class Groups {
     return h(
       "section",
       { class: "rl-prompt", "aria-label": "prompt", tabindex: 0 },
-      this.group.prompt.map((message) => turn(this, null, message)),
-      row.length > 0 &&
-        h("div", { class: "rl-turn" }, h("div", { class: "rl-role" }, "row"), h("div", { class: "rl-dim rl-text" }, row.map(([name, value]) => `${name}: ${value}`).join(" · "))),
-      tools.length > 0 &&
-        h(
-          "div",
-          { class: "rl-turn" },
-          h("div", { class: "rl-role" }, "tools"),
-          h("div", {}, tools.map((tool) => folded(tool.name, () => longText(this, null, tool.definition)))),
-        ),
+      h("div", {}, this.group.prompt.map((message) => turn(this, null, message)), tools.length > 0 && tools.map((tool) => folded(h("span", {}, "tool ", h("code", {}, tool.name)), () => longText(this, null, tool.definition)))),
+      row.length > 0 && h("div", { class: "rl-row" }, row.map(([name, value]) => h("span", { class: "rl-chip", title: `${name}: ${value}` }, h("span", { class: "rl-dim" }, name), h("b", {}, value)))),
     );
   }
 
@@ -151,19 +200,22 @@ class Groups {
       members.map((member) => h("option", { value: member.seat }, `${member.seat}`)),
     );
     this.compare.value = this.mode.reference;
+    this.markdownButton = h("button", { onclick: () => this.toggle("markdown"), "aria-pressed": "false", title: "prompt and answers as Markdown: m" }, "Markdown");
     this.tokenButton = h("button", { onclick: () => this.toggle("tokens"), "aria-pressed": "false", title: "what the policy thought of each token: t" }, "Tokens");
     this.gapButton = h("button", { onclick: () => this.toggle("gap"), "aria-pressed": "false", hidden: true, title: "logprob at the newest checkpoint minus at sampling: g" }, "Gap to the newest checkpoint");
     this.legend = h("span", { class: "rl-dim rl-legend" });
     const bar = h(
       "div",
-      { class: "rl-tools", role: "toolbar", "aria-label": "what to show" },
+      { class: "rl-toolbar", role: "toolbar", "aria-label": "what to show" },
+      this.picker(),
+      h("span", { class: "rl-space" }),
       h("label", {}, "compare with ", this.compare),
+      this.markdownButton,
       this.tokenButton,
       this.gapButton,
       this.legend,
-      h("span", { class: "rl-space" }),
-      (this.rankButton = h("button", { onclick: () => this.startRanking(), title: "rank by keys: r" }, "Rank")),
-      h("button", { onclick: () => this.undo(), title: "take back the newest change by hand: u" }, "Undo"),
+      (this.rankButton = h("button", { onclick: () => this.startRanking(), "aria-label": "Rank", title: "rank by keys: r" }, "Rank", h("kbd", {}, "r"))),
+      h("button", { onclick: () => this.undo(), "aria-label": "Undo", title: "take back the newest change by hand: u" }, "Undo", h("kbd", {}, "u")),
       h("button", { onclick: () => this.toggleHelp(), "aria-label": "keys", title: "keys: ?" }, "?"),
     );
     this.modeShown();
@@ -171,27 +223,19 @@ class Groups {
   }
 
   /** Update rewards and advantages. */
-  stand({ standing, whole }) {
+  stand({ standing, largest, trains }) {
     this.standing = new Map(standing.map((each) => [each.seat, each]));
-    const largest = Math.max(...standing.map(({ advantage }) => Math.abs(advantage ?? 0)), 1e-9);
-    const before = this.referenceSeat();
-    this.cards.forEach((card) => card.stand(this.standing.get(card.member.seat), largest));
-    const rewards = standing.map(({ reward }) => reward).filter((reward) => reward != null);
-    const idle = standing.filter(({ advantage }) => advantage == null).length;
-    const mean = rewards.reduce((sum, reward) => sum + reward / rewards.length, 0);
-    this.counts.textContent = [
-      `${standing.length} completion${standing.length === 1 ? "" : "s"}`,
-      whole?.mean_reward != null && whole.groups > 1 && `mean reward ${number(whole.mean_reward, 3)} of all ${whole.scored.toLocaleString("en")} in ${whole.groups.toLocaleString("en")} groups`,
-      rewards.length ? `${whole && whole.groups > 1 ? "of this group" : "mean reward"} ${number(mean, 3)}` : "not scored yet",
-      rewards.length < standing.length && rewards.length > 0 && `${standing.length - rewards.length} without a reward`,
-      rewards.length > 0 && idle > 0 && `${idle} would not train`,
-    ].filter(Boolean).join(" · ");
+    const parts = this.alike();
+    if (JSON.stringify(parts) !== this.parts || !this.cards.length) this.deal(parts);
+    this.cards.forEach((card) => card.stand(card.seats.map((seat) => this.standing.get(seat)), largest));
+    if (this.counts) this.counts.textContent = trains && this.at < trains && this.order === "learning" ? `${(this.at + 1).toLocaleString("en")} of ${trains.toLocaleString("en")} that train` : `${(this.at + 1).toLocaleString("en")} of ${this.of.toLocaleString("en")}`;
     if (this.shownReference !== undefined && this.referenceSeat() !== this.shownReference) this.redraw();
     this.shownReference = this.referenceSeat();
   }
 
   async refresh() {
     this.stand(await this.ask("standing"));
+    this.renewAbove();
   }
 
   /** The seat that the others are compared with, if any. */
@@ -215,7 +259,10 @@ class Groups {
 
   toggle(what) {
     if (what === "gap" && !(this.mode.tokens && this.state.gap)) return;
+    const { markdown } = this.mode;
     this.mode[what] = !this.mode[what];
+    if (this.mode[what] && what !== "gap") this.mode[what === "markdown" ? "tokens" : "markdown"] = false;
+    if (this.mode.markdown !== markdown) this.promptShown.replaceWith((this.promptShown = this.prompt()));
     if (!this.mode.tokens) this.mode.gap = false;
     this.mode.reference = "";
     this.compare.value = "";
@@ -229,7 +276,8 @@ class Groups {
   }
 
   modeShown() {
-    const { tokens, gap } = this.mode;
+    const { tokens, gap, markdown } = this.mode;
+    this.markdownButton.setAttribute("aria-pressed", String(markdown));
     this.tokenButton.setAttribute("aria-pressed", String(tokens));
     this.gapButton.setAttribute("aria-pressed", String(gap));
     this.gapButton.hidden = !tokens || !this.state.gap;
@@ -258,7 +306,7 @@ class Groups {
   }
 
   startRanking() {
-    this.ranking = new Ranking(this.cards.map((card) => card.member.seat));
+    this.ranking = new Ranking(new Map(this.cards.map((card) => [card.member.seat, card.seats])));
     this.root.classList.add("rl-ranks");
     this.rankBar.hidden = false;
     this.rankBar.replaceChildren(
@@ -300,8 +348,8 @@ class Groups {
     if (!this.status.element.classList.contains("rl-wrong")) this.stopRanking();
   }
 
-  give(seat, reward) {
-    return this.change("give", { seat, reward });
+  give(seats, reward) {
+    return this.change("give", { seats, reward });
   }
 
   undo() {
@@ -312,6 +360,7 @@ class Groups {
     return this.attempt(async () => {
       const changed = await this.ask(call, args);
       this.stand(changed);
+      this.renewAbove();
       this.status.say(changed.message);
     });
   }

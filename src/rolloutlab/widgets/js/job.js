@@ -9,7 +9,7 @@ function render({ model, el }) {
   if (state.refused) return el.append(refusal(state.refused));
   const kernel = connect(model, el, `%job ${state.head.id}`);
   const view = jobView(kernel, state);
-  el.append(frame("rl-alone", view.element));
+  el.append(frame("rl-panel rl-alone", view.element));
   return () => {
     view.close();
     kernel.close();

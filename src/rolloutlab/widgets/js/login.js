@@ -1,6 +1,7 @@
 // A sign-in: its scopes, the link to the sign-in page, and its state.
 
-import "./kit/theme.css";
+import "../kit/theme.css";
+import "./kit/controls.css";
 import "./login.css";
 import { connect, KernelError } from "./kit/kernel.js";
 import { frame, h, refusal, statusLine } from "./kit/dom.js";

@@ -6,8 +6,12 @@ from typing import Any
 
 from rolloutlab.auth.session import SignInStatus
 from rolloutlab.errors import LabError
+from rolloutlab.hints import Hint
+from rolloutlab.objective.preflight import count
 from rolloutlab.sanitize import escape_control_chars, escape_to_one_line
-from rolloutlab.widgets.html import Words, code, escape, for_notebook, html_table
+from rolloutlab.widgets.html import Words, for_notebook, html_table
+from rolloutlab.widgets.kit.parts import head, hints, next_cells, panel
+from rolloutlab.widgets.kit.table import Heading, TableRow, table
 from rolloutlab.widgets.text import text_table
 
 STATUSES = {
@@ -55,7 +59,8 @@ def html(login: Mapping[str, Any]) -> str:
 
 
 _HEAD = ("server", "signed in by", "as", "scopes", "until", "kept")
-_NOWHERE, _LOGIN = "you are signed in nowhere", "%login https://tools.example/mcp"
+_MIDDLE = ("signed in by", "as", "kept")
+_NOWHERE, _LOGIN = "you are signed in nowhere", "%login embedded"
 _MAX_CLIENT = 60  # characters of a client's id; some hold all that the client has registered
 
 
@@ -75,10 +80,12 @@ class SignInTable(tuple[SignInStatus, ...]):
         return "\n".join(lines) or f"{_NOWHERE} -> {_LOGIN}"
 
     def _repr_html_(self) -> str:
-        notes = [(error.message, error.hint or "") for error in self.unused] or [(_NOWHERE, _LOGIN)] * (not self)
-        table = html_table(_HEAD, map(_cells, self)) if self else ""
-        lines = ((escape_to_one_line(message), escape_to_one_line(hint)) for message, hint in notes)
-        return for_notebook(table + "".join(f"<p>{escape(message)}: {code(hint)}</p>" for message, hint in lines))
+        errors = [(escape_to_one_line(each.message), escape_to_one_line(each.hint or "")) for each in self.unused]
+        unused = hints([Hint(message, cell=fix) for message, fix in errors])
+        columns = [Heading(name, middle=name in _MIDDLE) for name in _HEAD]
+        made = table(columns, map(TableRow, map(_cells, self))) if self else ""
+        where = count(len(self), "server") if self else "nowhere"
+        return for_notebook(panel(head("Signed in", where), unused, made, next_cells(*[_LOGIN] * (not self))))
 
 
 def _lines(status: SignInStatus) -> list[str]:

@@ -1,68 +1,69 @@
 // One completion: its reward and advantage, and its text while it is visible.
 
-import { h, number } from "../kit/dom.js";
+import { h, number, signed } from "../kit/dom.js";
 import { branchesAt, leaving } from "./branches.js";
 import { markDifferences } from "./differences.js";
-import { calls, folded, longText, parts, turn } from "./text.js";
+import { calls, folded, longText, parts, turn, written } from "./text.js";
 import { tokenSpans } from "./tokens.js";
 
 export class Card {
-  constructor(view, member, index) {
-    Object.assign(this, { view, member, near: false, kept: null });
+  /** members: completions of which a card shows the same; the first one's text and tokens are shown. */
+  constructor(view, members, index) {
+    const [member] = members;
+    Object.assign(this, { view, members, member, index, near: false, kept: null });
+    this.seats = members.map(({ seat }) => seat);
     this.answers = member.turns.filter(({ sampled }) => sampled).length;
-    this.reward = h("button", { class: "rl-reward", onclick: () => this.edit() });
+    this.reward = h("button", { class: "rl-reward rl-stays", onclick: () => this.edit() });
     this.place = h("span", { class: "rl-place", "aria-live": "polite" });
-    this.effect = h("div", { class: "rl-effect" });
-    this.meta = h("div", { class: "rl-meta" });
+    this.effect = h("span", { class: "rl-effect" });
+    this.foot = h("footer", {});
     this.body = h("div", { class: "rl-body" });
+    const many = members.length > 1 && h("b", { class: "rl-times" }, `×${members.length}`);
     this.element = h(
       "article",
-      { class: "rl-card", tabindex: -1, "data-seat": member.seat, onfocus: () => this.focused(index) },
-      h(
-        "header",
-        {},
-        h("div", { class: "rl-first" }, h("span", { class: "rl-seat" }, member.seat), this.place, h("span", { class: "rl-space" }), this.reward),
-        this.effect,
-        this.meta,
-        member.flag && h("div", { class: "rl-flag" }, member.flag),
-        member.split && h("div", { class: "rl-note" }, member.split),
-      ),
+      { class: "rl-card", tabindex: -1, "data-seat": member.seat, onfocus: () => this.focused() },
+      h("header", {}, h("span", { class: "rl-seat", title: member.name }, many, this.seats.slice(0, 6).map((seat) => `#${seat}`).join(" "), this.seats.length > 6 && " …"), this.place, this.effect, this.reward),
       this.body,
+      this.foot,
     );
   }
 
-  focused(index) {
+  focused() {
     const { view } = this;
-    if (index === view.focused) return;
+    if (this.index === view.focused) return;
     view.cards[view.focused]?.element.setAttribute("tabindex", "-1");
     this.element.setAttribute("tabindex", "0");
-    view.focused = index;
+    view.focused = this.index;
     view.ranking?.moved();
   }
 
-  /** Update its reward and advantage; largest: the largest advantage of the group. */
-  stand(standing, largest) {
+  /** Update its reward and advantage. standings: of its members, alike but for who gave it; largest: the largest advantage of the job. */
+  stand(standings, largest) {
+    const [standing] = standings;
     if (!standing) return;
     this.standing = standing;
-    const { reward, advantage, why, source, components } = standing;
+    const { reward, advantage, why, components } = standing;
+    const { member } = this;
     this.reward.textContent = reward == null ? "no reward" : number(reward);
     this.reward.classList.toggle("rl-none", reward == null);
     const effect = why ? `would not train: ${why[1]}` : `advantage ${signed(advantage)}`;
     this.reward.setAttribute("aria-label", `${reward == null ? "no reward" : `reward ${number(reward)}`}, edit`);
     this.reward.setAttribute("title", "edit: e");
-    this.effect.replaceChildren(...(why ? [h("span", { class: "rl-why", title: why[1] }, reward == null ? "would not train" : `would not train: ${why[0]}`)] : bar(advantage, largest)));
-    const meta = [
-      source === "hand" && h("span", { class: "rl-hand" }, "by hand"),
-      source && source !== "hand" && `by ${source}`,
-      ...Object.entries(components).map(([name, value]) => `${name} ${number(value)}`),
-      `${this.member.tokens.toLocaleString("en")} token${this.member.tokens === 1 ? "" : "s"}`,
-      this.answers > 1 && `${this.answers} answers`,
-      this.member.finish,
-    ].filter(Boolean);
-    this.meta.replaceChildren(...meta.map((each) => h("span", {}, each)));
-    this.meta.setAttribute("title", this.member.model);
-    const labels = [`completion ${this.member.seat}`, reward == null ? "no reward" : `reward ${number(reward)}`];
-    this.element.setAttribute("aria-label", [...labels, effect, this.member.flag].filter(Boolean).join(", "));
+    this.effect.replaceChildren(...(reward == null ? [] : why ? [h("span", { class: "rl-why", title: why[1] }, why[0])] : bar(advantage, largest)));
+    const lengths = this.members.map(({ tokens }) => tokens);
+    const [least, most] = [Math.min(...lengths), Math.max(...lengths)].map((n) => n.toLocaleString("en"));
+    this.foot.replaceChildren(
+      ...Object.entries(components).map(([name, value]) => h("span", {}, `${name} `, h("b", {}, number(value)))),
+      h("span", {}, `${least === most ? least : `${least} to ${most}`} token${most === "1" ? "" : "s"}`),
+      ...(this.answers > 1 ? [h("span", {}, `${this.answers} answers`)] : []),
+      h("span", member.flag ? { class: "rl-odd" } : {}, member.flag ?? member.finish),
+      ...givenBy(standings).map(([source, words]) => h("span", source === "hand" ? { class: "rl-odd" } : {}, words)),
+      ...(member.split ? [h("span", { class: "rl-note" }, member.split)] : []),
+    );
+    this.foot.setAttribute("title", member.model);
+    const others = this.seats.length > 1 ? ` and ${this.seats.length - 1} equal` : "";
+    const labels = [`completion ${member.seat}${others}`, reward == null ? "no reward" : `reward ${number(reward)}`];
+    this.element.setAttribute("aria-label", [...labels, effect, member.flag].filter(Boolean).join(", "));
     this.element.classList.toggle("rl-idle", Boolean(why) && reward != null);
   }
 
@@ -85,7 +86,7 @@ export class Card {
     const give = async () => {
       if (field.readOnly) return;
       field.readOnly = true; // while Python reads it
-      const given = await this.view.give(this.member.seat, field.value);
+      const given = await this.view.give(this.seats, field.value);
       field.readOnly = false;
       field.setAttribute("aria-invalid", String(!given));
       if (given) close();
@@ -154,8 +155,8 @@ export class Card {
       reference === member.seat && h("div", { class: "rl-note" }, "the others are compared with this one"),
       ...member.turns.flatMap((message, i) => {
         const body = parts(view, member.seat, message, () => {
-          const element = longText(view, member.seat, message.content);
           const against = other && opposite(member.turns, i, other.turns);
+          const element = (against ? longText : written)(view, member.seat, message.content);
           const words = element.matches(".rl-text") ? element : element.firstChild;
           if (against) markDifferences(words, message.content, against);
           return element;
@@ -203,7 +204,7 @@ export class Card {
     if (gap) view.status.say(`gap to ${gap.model}`);
     const left = page.total - page.end;
     more.replaceChildren(
-      ...(left > 0 ? [h("button", { class: "rl-more", onclick: () => view.attempt(() => this.fetchTokens(places, more, page.end)) }, `show more tokens (${left.toLocaleString("en")} left)`)] : []),
+      ...(left > 0 ? [h("button", { class: "rl-rest", onclick: () => view.attempt(() => this.fetchTokens(places, more, page.end)) }, `show more tokens (${left.toLocaleString("en")} left)`)] : []),
     );
   }
 }
@@ -215,16 +216,25 @@ function opposite(turns, i, others) {
   return others.filter(alike).at(-1 - after)?.content;
 }
 
-function signed(advantage) {
-  return `${advantage > 0 ? "+" : "−"}${Math.abs(advantage).toFixed(2)}`;
+/** Who gave the rewards of a card, if not a function: `by hand, was 0`, or `2 by hand` of several. */
+function givenBy(standings) {
+  const sources = [...new Set(standings.map(({ source }) => source))].filter((source) => source && source !== "function");
+  return sources.map((source) => {
+    const some = standings.filter((each) => each.source === source);
+    const formerly = [...new Set(some.map(({ was }) => was).filter((was) => was != null))];
+    const was = source === "hand" && formerly.length ? `, was ${formerly.map((each) => number(each)).join(" or ")}` : "";
+    return [source, `${some.length < standings.length ? `${some.length} ` : ""}by ${source}${was}`];
+  });
 }
 
 /** A bar from the middle: to the right for more likely, to the left for less likely. */
 function bar(advantage, largest) {
-  const width = (50 * Math.abs(advantage)) / largest;
+  const width = 50 * Math.min(1, Math.abs(advantage) / Math.max(1e-9, largest));
   const side = advantage > 0 ? "left: 50%" : `left: ${50 - width}%`;
+  const words = signed(advantage);
+  const colour = { "+": "rl-gained", "−": "rl-lost" }[words[0]] ?? "rl-dim";
   return [
-    h("span", { class: "rl-track", "aria-hidden": "true" }, h("span", { class: `rl-bar ${advantage > 0 ? "rl-more-of" : "rl-less-of"}`, style: `${side}; width: ${width}%` })),
-    h("span", { class: "rl-advantage", title: "advantage of every token, in a job of this whole collection with default options" }, signed(advantage)),
+    h("span", { class: "rl-track", "aria-hidden": "true" }, h("i", { class: advantage > 0 ? "rl-more" : "rl-less", style: `${side}; width: ${width}%` })),
+    h("b", { class: `rl-advantage ${colour}`, title: "advantage of every token, in a job of this whole collection with default options" }, words),
   ];
 }

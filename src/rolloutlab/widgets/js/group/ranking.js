@@ -1,8 +1,10 @@
 // A ranking while it is typed; trajectories/group_view.py turns places into rewards, which are previewed here.
 
 export class Ranking {
-  constructor(seats) {
-    this.seats = seats;
+  /** alike: by the seat of each card, the seats of the equal completions that it stands for. */
+  constructor(alike) {
+    this.alike = alike;
+    this.seats = [...alike.keys()];
     this.places = new Map();
     this.typed = null;
   }
@@ -38,10 +40,10 @@ export class Ranking {
     this.typed = null;
   }
 
-  /** Seats from the best to the worst, those of one place together. */
+  /** All seats from the best to the worst, those of one place together. */
   list() {
     const order = [...new Set(this.places.values())].sort((a, b) => a - b);
-    return order.map((place) => this.seats.filter((seat) => this.places.get(seat) === place));
+    return order.map((place) => this.seats.filter((seat) => this.places.get(seat) === place).flatMap((seat) => this.alike.get(seat)));
   }
 
   rewards() {

@@ -1,6 +1,7 @@
 // Texts of any length: a beginning, the rest on demand and in pieces, and what is folded.
 
 import { earned, h } from "../kit/dom.js";
+import { markdown } from "./markdown.js";
 
 const BLOCK = 20_000;
 
@@ -21,9 +22,14 @@ export function folded(summary, make, properties = {}) {
 export function longText(view, seat, text) {
   const words = h("div", { class: "rl-text" }, text.text);
   if (text.end >= text.size) return words;
-  const more = h("button", { class: "rl-more" }, `show all (${size(text.size)})`);
+  const more = h("button", { class: "rl-rest" }, `show all (${size(text.size)})`);
   more.addEventListener("click", () => view.attempt(() => whole(view, seat, text, words, more)));
   return h("div", {}, words, more);
+}
+
+/** A text of `seat`, as Markdown where the view shows that; of a long text the beginning is not enough to read it so. */
+export function written(view, seat, text) {
+  return view.mode.markdown && text.end >= text.size ? markdown(text.text) : longText(view, seat, text);
 }
 
 /** Fetch the rest piece by piece, so that the page stays responsive. */
@@ -68,7 +74,7 @@ export function turn(view, seat, message, body) {
 }
 
 /** The parts of a message without its role. */
-export function parts(view, seat, message, words = () => longText(view, seat, message.content)) {
+export function parts(view, seat, message, words = () => written(view, seat, message.content)) {
   return [
     message.reasoning && folded("reasoning", () => longText(view, seat, message.reasoning), { class: "rl-fold rl-reasoning" }),
     message.content && words(),

@@ -5,22 +5,32 @@ import { h, number } from "../kit/dom.js";
 
 const HEIGHT = 104;
 const FEW = 40;
+const FEWEST = 3; // of fewer steps there are figures above, and no charts
 const SHARES = new Set(["clipped", "masked"]);
 const DISTANCES = new Set(["kl", "kl_base"]); // noisy in single steps, so that one number is their median
 
-/** A chart per curve that has numbers; update() draws changes of the state. */
+/** A chart per curve that has numbers, the first ones and what is odd open; update() draws changes of the state. */
 export function curveGrid(state) {
-  const element = h("div", {
-    class: "rl-curves",
-    role: "group",
-    tabindex: "0",
-    "aria-label": "curves over the gradient steps; arrow keys move along them, and the numbers are in the table below",
-    onkeydown: (event) => walk(event),
-  });
+  const first = h("div", { class: "rl-curves" });
+  const rest = h("div", { class: "rl-curves" });
+  const summary = h("summary", { class: "rl-foot" });
+  const folded = h("details", { class: "rl-more-curves", ontoggle: () => fit() }, summary, rest);
+  const element = h(
+    "div",
+    {
+      role: "group",
+      tabindex: "0",
+      "aria-label": "curves over the gradient steps; arrow keys move along them, and the numbers are in the table below",
+      onkeydown: (event) => walk(event),
+    },
+    first,
+    folded,
+  );
   const charts = new Map();
   const sync = uPlot.sync(crypto.randomUUID?.() ?? String(Math.random()));
   const recolour = () => requestAnimationFrame(() => charts.forEach((chart) => chart.recolour()));
-  const resized = new ResizeObserver(() => charts.forEach((chart) => chart.fit()));
+  const fit = () => charts.forEach((chart) => chart.fit());
+  const resized = new ResizeObserver(fit);
   const themed = new MutationObserver(recolour);
   const preferred = matchMedia("(prefers-color-scheme: dark)");
   resized.observe(element);
@@ -38,6 +48,24 @@ export function curveGrid(state) {
     charts.forEach((chart) => chart.point(at));
   }
 
+  /** Put the charts where they belong; one that stays in its place is not touched, which would end a drag in it. */
+  function arrange() {
+    const there = state.curves.filter(({ title }) => charts.has(title));
+    const some = there.filter((curve) => curve.first || state.head.odd[curve.title]);
+    const open = new Set(some.length ? some : there);
+    for (const [parent, curves] of [[first, there.filter((c) => open.has(c))], [rest, there.filter((c) => !open.has(c))]]) {
+      const elements = curves.map(({ title }) => charts.get(title).element);
+      if (elements.length !== parent.children.length || elements.some((each, i) => each !== parent.children[i]))
+        parent.replaceChildren(...elements);
+    }
+    const others = there.filter((curve) => !open.has(curve));
+    folded.hidden = !others.length;
+    summary.replaceChildren(
+      `${others.length} more: `,
+      ...others.flatMap(({ title }, i) => [i ? " · " : "", `${title} `, h("b", {}, charts.get(title).newest())]),
+    );
+  }
+
   return {
     element,
     update() {
@@ -47,12 +75,12 @@ export function curveGrid(state) {
         if (names.length && chart?.names.join() !== names.join()) {
           chart?.close();
           charts.set(curve.title, chartOf(curve, names, sync.key));
-          const order = state.curves.map(({ title }) => charts.get(title)?.element).filter(Boolean);
-          element.replaceChildren(...order);
         }
         charts.get(curve.title)?.update(state.numbers, state.head.odd[curve.title]);
       }
-      element.hidden = !charts.size;
+      arrange();
+      const steps = Math.max(0, ...Object.values(state.numbers).map((values) => values.length));
+      element.hidden = !charts.size || steps < FEWEST;
     },
     close() {
       resized.disconnect();
@@ -64,8 +92,8 @@ export function curveGrid(state) {
 }
 
 /** The numbers of a curve that are drawn. */
-function drawn({ title, names }, numbers) {
-  if (title === "reward" && new Set(numbers.reward).size < 2) return []; // one reward for the whole job: it is shown above
+function drawn({ names }, numbers) {
+  if (names[0] === "reward" && new Set(numbers.reward).size < 2) return []; // one reward for the whole job: it is shown above
   return names.filter((name, k) => numbers[name]?.some((value) => (k ? value : value != null)));
 }
 
@@ -78,6 +106,8 @@ function chartOf(curve, names, syncKey) {
   let colours = { ink: "", dim: "", line: "", series: [] };
   let plot = null;
 
+  // what is folded may have a width all the same
+  const hasRoom = () => canvas.clientWidth && !element.closest("details:not([open])");
   const showValues = (index) => {
     const smooth = index == null && DISTANCES.has(names[0]);
     const which = smooth ? "median" : index == null ? "" : `step ${data[0][index]}`;
@@ -87,9 +117,12 @@ function chartOf(curve, names, syncKey) {
     values.replaceChildren(...step, ...names.map((name, k) => valueOf(name, shown[k], k, names.length)));
   };
   const read = () => {
-    const style = getComputedStyle(element);
-    const colour = (name) => style.getPropertyValue(`--rl-${name}`).trim();
-    colours = { dim: colour("dim"), line: colour("line"), series: [colour("accent"), colour("warn")] };
+    // a canvas takes no light-dark(), which only a property of colours resolves
+    const probe = h("span", { hidden: true });
+    element.append(probe);
+    const colour = (name) => ((probe.style.color = `var(--rl-${name})`), getComputedStyle(probe).color);
+    colours = { dim: colour("dim"), line: colour("line"), series: [colour("run-1"), colour("run-2")] };
+    probe.remove();
   };
   const make = () => {
     read();
@@ -104,7 +137,7 @@ function chartOf(curve, names, syncKey) {
         scales: { x: { time: false, range: steps }, y: { range: padded } },
         axes: [
           { ...axis, size: 18, gap: 2, space: 36, incrs: WHOLE, grid: { show: false }, values: present },
-          { ...axis, size: 44, gap: 4, space: 24, grid, values: (_, ticks) => ticks.map((tick) => written(names[0], tick)) },
+          { ...axis, size: 44, gap: 4, space: 24, grid, values: (_, ticks) => labels(names[0], ticks) },
         ],
         series: [
           {},
@@ -126,6 +159,7 @@ function chartOf(curve, names, syncKey) {
     element,
     names,
     last: () => data[0].length - 1,
+    newest: () => written(names[0], lastOf(data[1])),
     update(numbers, odd) {
       const length = Math.max(...names.map((name) => numbers[name].length));
       data = [Array.from({ length }, (_, i) => i + 1), ...names.map((name) => numbers[name])];
@@ -133,11 +167,11 @@ function chartOf(curve, names, syncKey) {
       advice.replaceChildren(sentence, ...(fix ? [" → ", h("code", {}, fix)] : []));
       advice.classList.toggle("rl-odd", Boolean(odd));
       if (plot) plot.setData(data);
-      else if (canvas.clientWidth) make();
+      else if (hasRoom()) make();
       showValues(plot?.cursor.idx ?? null);
     },
     fit() {
-      if (!canvas.clientWidth) return;
+      if (!hasRoom()) return;
       if (!plot) make();
       else if (plot.width !== canvas.clientWidth) plot.setSize({ width: canvas.clientWidth, height: HEIGHT });
     },
@@ -187,6 +221,14 @@ function lastOf(values) {
   return values.filter((value) => value != null).at(-1);
 }
 
+/** Ticks in as few digits as tell them apart. */
+function labels(name, ticks) {
+  const texts = (digits) => ticks.map((tick) => written(name, tick, digits));
+  const enough = [3, 4, 5, 6, 7].find((digits) => new Set(texts(digits)).size === ticks.length);
+  return texts(enough ?? 8);
+}
+
 function written(name, value, digits = 3) {
-  return SHARES.has(name) ? `${number(100 * value, digits - 1)}%` : number(value, digits);
+  const text = SHARES.has(name) ? `${number(100 * value, digits - 1)}%` : number(value, digits);
+  return text.replace(/^-/, "−");
 }

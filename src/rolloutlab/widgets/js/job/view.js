@@ -1,13 +1,16 @@
 // A training job: its progress, its curves, what did not train and why, and what to type next. Part of job.js and form.js.
 
-import "../kit/theme.css";
+import "../../kit/theme.css";
+import "../kit/controls.css";
 import "uplot/dist/uPlot.min.css";
 import "./job.css";
-import { h, statusLine } from "../kit/dom.js";
+import { liveCells } from "../kit/cells.js";
+import { grow, h, statusLine } from "../kit/dom.js";
 import { curveGrid } from "./curves.js";
 import { length, take } from "./numbers.js";
 import { numbersTable } from "./table.js";
 
+const LOOKS = { succeeded: "rl-is-ok", failed: "rl-is-bad", cancelled: "rl-is-warn", running: "rl-is-now" };
 const SIGN_OF_LIFE = 60_000;
 const SOON = 400;
 const AGAIN = 1000;
@@ -22,7 +25,7 @@ export function jobView(kernel, state) {
   const head = headView(kernel, (changed) => show(changed));
   const grid = curveGrid(state);
   const table = numbersTable(state);
-  const next = h("p", { class: "rl-next" });
+  const next = h("div", { class: "rl-next" });
   const element = h("section", { class: "rl-job", "aria-label": `training job ${state.head.id}` });
   element.append(head.element, grid.element, table.element, next);
   let frame = 0;
@@ -39,6 +42,7 @@ export function jobView(kernel, state) {
     state.head = changed;
     head.update(changed);
     next.replaceChildren(...nextLines(changed));
+    liveCells(next, head.say);
     draw();
   };
   const whole = () => {
@@ -75,30 +79,32 @@ export function jobView(kernel, state) {
 }
 
 function headView(kernel, onChange) {
-  const status = h("span", { class: "rl-state" });
+  const status = h("span", { class: "rl-state rl-chip" });
   const title = h("span", { class: "rl-title" });
-  const bar = h("div", { class: "rl-bar" });
-  const track = h("div", { class: "rl-track", role: "progressbar", "aria-label": "gradient steps" }, bar);
+  const before = h("span", { class: "rl-chip rl-is-out" });
+  const bar = h("div", { class: "rl-part" });
+  const track = h("div", { class: "rl-way", role: "progressbar", "aria-label": "gradient steps" }, bar);
   const done = h("span", { class: "rl-done" });
-  const facts = h("ul", { class: "rl-facts", "aria-label": "what is the same for the whole job" });
-  const notes = h("ul", { class: "rl-notes", "aria-label": "what to know about this job" });
+  const facts = h("div", { class: "rl-facts", role: "group", "aria-label": "figures of the whole job" });
+  const notes = h("div", { class: "rl-notes", role: "group", "aria-label": "what to know about this job" });
   const line = statusLine();
   const cancel = cancelControl(kernel, onChange, line);
   const element = h(
     "header",
     {},
-    h("div", { class: "rl-row" }, status, title, cancel.element),
-    h("div", { class: "rl-row rl-progress" }, track, done),
-    facts,
-    notes,
+    h("div", { class: "rl-head" }, title, status, before, done, cancel.element),
+    track,
     line.element,
+    notes,
+    facts,
   );
-  let before = "";
+  let former = "";
   let last = 0;
   let quiet = false;
   return {
     element,
     complain: line.complain,
+    say: (text) => line.say(text),
     heard() {
       last = performance.now();
       this.silence(false);
@@ -111,27 +117,29 @@ function headView(kernel, onChange) {
     update(head) {
       status.textContent = head.status;
       status.dataset.state = head.status;
-      title.replaceChildren(`job ${head.id} on ${head.model}`, ...(head.made ? [" → ", h("b", {}, head.made)] : []));
+      status.className = `rl-state rl-chip ${LOOKS[head.status] ?? ""}`;
+      const about = [head.about || (head.made ? "" : `on ${head.model}`), `job ${head.id}`].filter(Boolean).join(" · ");
+      title.replaceChildren(h("b", {}, head.made ?? head.model), h("span", { class: "rl-dim" }, ` ${about}`));
+      before.textContent = head.before ? `trained last on ${head.before}` : "";
+      before.hidden = !head.before;
       const share = head.rows ? (head.done + (head.part ?? 0)) / head.rows : head.ended ? 1 : 0;
       bar.style.width = `${100 * share}%`;
       track.setAttribute("aria-valuenow", Math.round(100 * share));
       track.setAttribute("aria-valuetext", progressWords(head));
       done.textContent = progressWords(head);
-      facts.replaceChildren(...head.facts.map(([name, value]) => h("li", {}, name, " ", h("b", {}, value))));
-      notes.replaceChildren(...[...head.notes, ...trouble(head)].map(noteItem));
+      track.hidden = head.ended && share >= 1;
+      facts.replaceChildren(...grow(head.band));
+      notes.replaceChildren(...trouble(head), ...grow(head.hints));
+      liveCells(notes, (text) => line.say(text));
       cancel.update(head);
-      if (before && before !== head.status) line.say(`the job is now ${head.status}`);
-      before = head.status;
+      if (former && former !== head.status) line.say(`the job is now ${head.status}`);
+      former = head.status;
     },
   };
 }
 
 function trouble(head) {
-  return head.trouble ? [{ kind: "warning", text: head.trouble, fix: "" }] : [];
-}
-
-function noteItem({ kind, text, fix }) {
-  return h("li", { "data-kind": kind }, text, fix && " → ", fix && h("code", {}, fix));
+  return head.trouble ? [h("div", { class: "rl-hint rl-is-warn" }, h("i", { "aria-hidden": "true" }, "!"), h("span", {}, head.trouble))] : [];
 }
 
 function progressWords({ done, rows, left, ended, within }) {
@@ -193,5 +201,5 @@ function cancelControl(kernel, onChange, line) {
 
 function nextLines({ next, ended }) {
   if (!ended || !next.length) return [];
-  return ["Next: ", ...next.flatMap((line, i) => [i ? " or " : "", h("code", {}, line)])];
+  return ["Next", ...next.map((line) => h("code", { class: "rl-cell" }, line))];
 }

@@ -8,8 +8,23 @@ export function h(tag, properties = {}, ...children) {
     if (name.startsWith("on")) element.addEventListener(name.slice(2).toLowerCase(), value);
     else element.setAttribute(name, value === true ? "" : value);
   }
-  element.append(...children.flat().filter((child) => child != null && child !== false));
+  element.append(...children.flat(Infinity).filter((child) => child != null && child !== false));
   return element;
+}
+
+const TAGS = new Set("a b br code dd del details div dl dt em figcaption figure h3 h4 i img ins li mark ol p pre small span summary table tbody td th thead tr u ul wbr".split(" "));
+const ATTRIBUTES = /^(class|style|title|role|tabindex|dir|open|colspan|align|alt|width|height|data-\w+|aria-[a-z]+)$/;
+const PICTURE = "data:image/svg+xml,";
+
+/** Elements from the nodes of ../kit/tree.py: texts, and [tag, attributes, children]. What is not of a view's parts is left out. */
+export function grow(nodes) {
+  return nodes.flatMap((node) => {
+    if (typeof node === "string") return [node];
+    const [tag, attributes, children] = node;
+    if (!TAGS.has(tag)) return grow(children);
+    const kept = Object.entries(attributes).filter(([name, value]) => ATTRIBUTES.test(name) || (tag === "img" && name === "src" && value.startsWith(PICTURE)));
+    return [h(tag, Object.fromEntries(kept), ...grow(children))];
+  });
 }
 
 /** The root of a widget, without MathJax: a completion with dollars is not a formula. JupyterLab does not handle keys that are pressed inside it. */
@@ -22,6 +37,12 @@ export function frame(name, ...children) {
 /** A readable number: at most four digits, nothing for null. */
 export function number(value, digits = 4) {
   return value == null ? "" : String(Number(Number(value).toPrecision(digits)));
+}
+
+/** A change or an advantage with its sign; what rounds to 0 has none. */
+export function signed(value) {
+  const size = Math.abs(value).toFixed(2);
+  return Number(size) ? `${value < 0 ? "−" : "+"}${size}` : size;
 }
 
 /** The reward of one turn, with its sign; nothing where it has none. */

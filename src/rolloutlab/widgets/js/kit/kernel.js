@@ -29,6 +29,14 @@ function atEnd(model, el, onEnd) {
   };
 }
 
+/** Make a button text, and a field one that keeps what is in it. */
+function freeze(control) {
+  control.disabled = true;
+  if (!control.matches("button")) return;
+  const { className, title, style } = control;
+  control.replaceWith(h("span", { class: className, title, style: style.cssText }, ...control.childNodes));
+}
+
 /**
  * The kernel behind a model, shown in `el`. again: what to type where it has ended; all controls are hidden then.
  *
@@ -48,7 +56,8 @@ export function connect(model, el, again = "run the cell again") {
   const end = () => {
     if (gone) return;
     gone = new KernelError({ message: "the kernel has ended or was restarted: this is what it showed last", hint: again });
-    el.classList.add("rl-gone"); // its buttons and fields are hidden
+    el.querySelectorAll(".rl-stays").forEach(freeze); // they show something
+    el.classList.add("rl-gone"); // its other buttons and fields are hidden
     el.prepend(h("p", { class: "rl rl-ended", role: "status" }, `${gone.message} → `, h("code", {}, again)));
     for (const id of [...waiting.keys()]) settle(id).reject(gone);
   };

@@ -1,6 +1,6 @@
 // Cells of a trajectory. `draw(row)` makes the content of a cell; `key(row)` changes when the content does.
 
-import { h, number } from "../kit/dom.js";
+import { h, number, signed } from "../kit/dom.js";
 
 const plain = (key) => ({ key, draw: (row) => document.createTextNode(key(row)) });
 
@@ -12,30 +12,30 @@ export const name = {
   key: (row) => row.name,
   draw({ name: whole }) {
     const end = whole.search(/\/\d+\/\d+$/);
-    return h("code", { class: "rl-name", title: whole }, h("span", {}, whole.slice(0, end)), h("span", {}, whole.slice(end)));
+    return h("code", { class: "rl-trajectory", title: whole }, h("span", {}, whole.slice(0, end)), h("span", {}, whole.slice(end)));
   },
 };
 
 export const plainText = (field) => ({
   key: (row) => row[field],
-  draw: (row) => h("span", { class: "rl-line", dir: "auto", title: row[field] }, row[field]),
+  draw: (row) => h("span", { class: "rl-clip", dir: "auto", title: row[field] }, row[field]),
 });
 
 /** A bar from the middle, to the right for more likely, to the left for less likely; or why there is none. */
 export function advantage(largest) {
   const percent = ({ advantage: value }) => Math.round(50 * Math.min(1, Math.abs(value) / Math.max(1e-9, largest())));
-  const words = ({ advantage: value }) => (value < 0 ? "−" : "+") + Math.abs(value).toFixed(2);
+  const words = ({ advantage: value }) => signed(value);
   return {
     key: (row) => row.error ?? row.reason ?? `${percent(row)} ${words(row)} ${row.advantage == null}`,
     draw(row) {
       if (row.error) {
         const whole = [row.error, row.place].filter(Boolean).join("\n\n");
-        return h("span", { class: "rl-line rl-why", dir: "auto", title: whole }, `failed: ${row.error.split("\n")[0]}`);
+        return h("span", { class: "rl-clip rl-why", dir: "auto", title: whole }, `failed: ${row.error.split("\n")[0]}`);
       }
       if (row.advantage == null && !row.reason) return h("span", { class: "rl-dim" }, "…"); // not all is read yet
-      if (row.reason) return h("span", { class: "rl-why", title: row.why }, row.reason.replaceAll("_", " "));
-      const [side, sign] = row.advantage < 0 ? ["right", "rl-negative"] : ["left", "rl-positive"];
-      const bar = h("span", { class: `rl-bar ${sign}`, style: `${side}:50%;width:${percent(row)}%` });
+      if (row.reason) return h("span", { class: "rl-why", title: row.why }, row.why_not);
+      const [side, sign] = row.advantage < 0 ? ["right", "rl-less"] : ["left", "rl-more"];
+      const bar = h("i", { class: sign, style: `${side}:50%;width:${percent(row)}%` });
       const track = h("span", { class: "rl-track", "aria-hidden": "true" }, bar);
       return h("span", { class: "rl-advantage" }, track, h("span", { class: "rl-figure" }, words(row)));
     },
@@ -49,7 +49,7 @@ export const source = {
     if (by == null) return h("span", { class: "rl-dim" }, "no reward");
     if (was == null) return document.createTextNode(by);
     const words = `${by}, was ${number(was)}`;
-    return h("span", { class: "rl-line rl-disagrees", title: words }, words);
+    return h("span", { class: "rl-clip rl-disagrees", title: words }, words);
   },
 };
 
@@ -59,7 +59,7 @@ export const end = {
   draw({ episode_end: reason }) {
     if (!reason || reason === "done") return document.createTextNode(reason ?? "");
     const words = reason === "length" ? "cut off" : reason.replaceAll("_", " ");
-    return h("span", { class: "rl-line rl-cut", title: words }, words);
+    return h("span", { class: "rl-clip rl-cut", title: words }, words);
   },
 };
 
@@ -67,6 +67,6 @@ export const finish = {
   key: (row) => row.finish_reason,
   draw({ finish_reason: reason }) {
     if (reason !== "length") return document.createTextNode(reason ?? "");
-    return h("span", { class: "rl-cut", title: "cut off at the token limit" }, "cut off");
+    return h("span", { class: "rl-cut", title: "cut off by max_tokens" }, "cut off");
   },
 };

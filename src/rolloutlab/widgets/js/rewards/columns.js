@@ -16,8 +16,9 @@ export function columns(state, largest) {
   return [
     column("name", "trajectory", { width: 120, frozen: true }, name, TEXT),
     column("reward", "reward", { ...RIGHT, width: 84, cssClass: "rl-number rl-editable" }, figure("reward"), NUMBER),
-    column("advantage", "advantage", { width: failed ? 240 : 140 }, advantage(largest), oneOf(["trains", ...state.reasons])),
+    column("advantage", "advantage", { width: failed ? 240 : 150 }, advantage(largest), { values: Object.entries(state.reasons) }),
     ...(episodes ? [column("episode_end", "ended", { width: 96 }, end, oneOf(state.episode_ends))] : []),
+    ...state.row_columns.map((name) => column(`row:${name}`, name, { width: Math.max(90, 40 + 8 * name.length) }, plainText(`row:${name}`), TEXT)),
     column("completion", "completion", { minWidth: 160, widthGrow: 3 }, plainText("completion"), TEXT),
     column("prompt", "prompt", { minWidth: 110, widthGrow: 2 }, plainText("prompt"), TEXT),
     ...state.components.map(part),
@@ -35,7 +36,9 @@ export function part(name) {
 
 const TEXT = { placeholder: "contains…" };
 const NUMBER = { placeholder: "> 0.5" };
-const oneOf = (values) => ({ values });
+const oneOf = (values) => ({ values: values.map((value) => [value, value.replaceAll("_", " ")]) });
+const PAUSE = 150;
+const BEGUN = /^\s*([<>]=?|!=?|==?)?\s*[-+]?\.?\s*$|\.\.$/; // a condition of which the number is still to come
 
 function column(field, title, more, cell, filter) {
   const definition = {
@@ -57,10 +60,17 @@ function filterInput(title, { placeholder, values }, success) {
   const apply = (event) => success(event.target.value);
   const label = `filter by ${title}`;
   if (!values) {
-    const input = h("input", { type: "search", placeholder, "aria-label": label, onChange: apply, onSearch: apply });
-    input.addEventListener("keydown", (event) => event.key === "Enter" && apply(event));
+    let pause;
+    const soon = (event) => {
+      clearTimeout(pause);
+      const { value } = event.target;
+      if (placeholder !== NUMBER.placeholder || !value || !BEGUN.test(value)) pause = setTimeout(apply, PAUSE, event);
+    };
+    const now = (event) => (clearTimeout(pause), apply(event));
+    const input = h("input", { type: "search", placeholder, "aria-label": label, onInput: soon, onSearch: now });
+    input.addEventListener("keydown", (event) => event.key === "Enter" && now(event));
     return input;
   }
-  const options = values.map((value) => h("option", { value }, value.replaceAll("_", " ")));
+  const options = values.map(([value, words]) => h("option", { value }, words));
   return h("select", { "aria-label": label, onChange: apply }, h("option", { value: "" }, "all"), ...options);
 }

@@ -110,7 +110,8 @@ export const KEYS = [
   ["U, Ctrl Z", "undo the newest change, also of another user"],
   ["PageUp PageDown", "another page"],
   ["Tab, then ← →, Enter", "to the headers, another header, sort by it"],
-  ["O", "open the current row: the conversation, and the history of its reward"],
+  ["/", "filter"],
+  ["O, or a tap", "open the current row: the conversation, and the history of its reward"],
 ];
 
 export function keyTable() {

@@ -34,7 +34,7 @@ const FEW = 12; // rows that need no scrolling
 
 /** fetch({ page, size, sort, filter }) is a promise of a page of rows; dress(row) is called for each that is drawn; total: how many there are. */
 export function pagedTable(element, { columns, total, fetch, dress }) {
-  return new Tabulator(element, {
+  const table = new Tabulator(element, {
     index: "id",
     columns,
     nestedFieldSeparator: false,
@@ -56,6 +56,10 @@ export function pagedTable(element, { columns, total, fetch, dress }) {
     dataLoader: false,
     rowFormatter: dress,
   });
+  // A grid that began out of sight is drawn by force, every row anew, once it is seen: a reward may be typed by then.
+  const redraw = table.redraw.bind(table);
+  table.redraw = (force) => redraw(force && !element.querySelector(".rl-reward-input"));
+  return table;
 }
 
 /** The ARIA properties that Tabulator lacks, and sorting by keyboard. */
@@ -63,12 +67,17 @@ export function dressGrid(table, label) {
   table.element.setAttribute("aria-label", label);
   table.element.setAttribute("aria-multiselectable", "true");
   const holder = table.element.querySelector(".tabulator-tableholder");
-  holder.tabIndex = -1; // the grid itself has the focus
+  holder.tabIndex = 0; // what scrolls can be reached without a mouse
+  holder.setAttribute("role", "rowgroup");
+  holder.firstElementChild.setAttribute("role", "presentation");
   // a header that takes the focus may be scrolled into view: its columns come along
   const heads = table.element.querySelector(".tabulator-header-contents");
   heads.addEventListener("scroll", () => (holder.scrollLeft = heads.scrollLeft));
   table.element.querySelector(".tabulator-page-size").setAttribute("aria-label", "rows of a page");
   for (const column of table.getColumns()) dressHead(table, column);
+  const pages = h("div", { class: "tabulator rl-pages" }, table.footerManager.getElement()); // a grid has rows and nothing else
+  table.footerManager.external = true;
+  table.element.after(pages);
 }
 
 export function dressHead(table, column) {

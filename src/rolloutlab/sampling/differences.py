@@ -1,0 +1,72 @@
+"""What of the sampling and scoring of two collections differs, so that their mean rewards cannot be compared."""
+
+from collections.abc import Iterator
+
+from rolloutlab.sampling.config import SamplingConfig
+from rolloutlab.store.lab import Lab
+from rolloutlab.store.models import StoredCollection
+from rolloutlab.store.scorings import StoredScoring
+
+_SETTINGS = ("max_tokens", "temperature", "top_p")
+
+
+def find_differences(lab: Lab, one: StoredCollection, other: StoredCollection, *, scored: bool = True) -> list[str]:
+    """What one has and the other does not, `max_tokens=3` or `another prompt`; rows, seed and checkpoint may differ.
+
+    scored: both have rewards, so that what gave these is compared too.
+    """
+    if not one.plan or not other.plan:
+        return ["unknown settings"]
+    configs = SamplingConfig.model_validate(one.plan), SamplingConfig.model_validate(other.plan)
+    scorings = [_scored_by(lab.scorings.last(each)) for each in (one, other)]
+    return [*_settings(*configs), *(["another reward"] if scored and scorings[0] != scorings[1] else [])]
+
+
+def _settings(one: SamplingConfig, other: SamplingConfig) -> Iterator[str]:
+    prompts = [(each.template, each.prompt_column, not each.continues) for each in (one, other)]
+    if prompts[0] != prompts[1]:
+        yield "another prompt"
+    for name in _SETTINGS:
+        if (value := getattr(one, name)) != getattr(other, name):
+            yield f"no {name}" if value is None else f"{name}={value:g}"
+    if one.stop != other.stop:
+        yield "another stop"
+    yield from _surroundings(one, other)
+    if bool(one.topped_up) != bool(other.topped_up):
+        yield "groups topped up" if one.topped_up else "no groups topped up"
+
+
+def _surroundings(one: SamplingConfig, other: SamplingConfig) -> Iterator[str]:
+    """Tools, environment and program."""
+    if one.tools != other.tools:
+        names, others = ([tool.function.name for tool in each.tools] for each in (one, other))
+        yield "other tools" if names == others else f"tools={','.join(names)}" if names else "no tools"
+    if (one.tools or one.env) and one.max_turns != other.max_turns:
+        yield f"max_turns={one.max_turns}"
+    for name in ("env", "program"):
+        value = getattr(one, name)
+        if value != getattr(other, name):
+            yield f"{name}={value}" if value else f"no {name}"
+        elif value and _is_changed(one, other):
+            yield f"another version of {value}"
+    if one.fixed != other.fixed:
+        yield "other settings of the program"
+
+
+def _is_changed(one: SamplingConfig, other: SamplingConfig) -> bool:
+    """Whether their code differs, but for parts that change while it runs."""
+    if not isinstance(one.code, dict) or not isinstance(other.code, dict):
+        return one.code != other.code
+    varying = {*one.state, *other.state}
+    return any(
+        one.code.get(part) != other.code.get(part)
+        for part in one.code.keys() | other.code.keys()
+        if part not in varying
+    )
+
+
+def _scored_by(scoring: StoredScoring | None) -> object:
+    """What gave the rewards; None where no function did."""
+    if scoring is None:
+        return None
+    return scoring.source, list(scoring.names), scoring.code, scoring.style, scoring.options.get("weights")

@@ -1,0 +1,110 @@
+"""Results of collections in numbers: rewards, groups that train, answers cut off, and the checkpoint they are of."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import NamedTuple
+
+from rolloutlab.objective.advantages import Reason, RewardRange, equal_reason
+from rolloutlab.store.sqlite import Database
+
+_OF_EACH_GROUP = """
+    SELECT g.collection_id, count(t.group_id), count(t.reward), avg(t.reward), min(t.reward), max(t.reward),
+        max(t.model), max(t.step), max(coalesce(o.tokens GLOB '*[1-9]*', 1))
+    FROM groups g LEFT JOIN trajectories t INDEXED BY trajectories_without_items
+        ON t.group_id = g.id AND t.pending = 0
+    LEFT JOIN outlines o INDEXED BY outlines_without_text ON o.trajectory_id = t.id
+    GROUP BY g.collection_id, g.id
+"""
+_CUT_OFF = """
+    SELECT g.collection_id, count(*) FROM groups g
+    CROSS JOIN trajectories t ON t.group_id = g.id AND t.pending = 0
+    CROSS JOIN outlines o INDEXED BY outlines_without_text ON o.trajectory_id = t.id
+    WHERE o.finish_reason = 'length' GROUP BY g.collection_id
+"""
+
+
+@dataclass(frozen=True)
+class CollectionResult:
+    """What came of a generation. Groups whose rewards differ train; of the others some all pass, and some all fail.
+
+    n: completions of its largest group. model, step: the checkpoint that sampled it, the newest of several.
+    """
+
+    groups: int
+    n: int
+    answers: int
+    scored: int
+    mean: float | None
+    trains: int
+    all_pass: int
+    all_fail: int
+    cut_off: int
+    model: str
+    step: int | None
+
+    @property
+    def cut_off_share(self) -> float:
+        """The share of answers that the token limit cut off."""
+        return self.cut_off / self.answers if self.answers else 0.0
+
+
+class CollectionResults:
+    """Results of all collections of a lab; two queries that read no conversation."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def by_id(self) -> dict[int, CollectionResult]:
+        """The result of each collection that has groups, by its id."""
+        cut_off = dict(map(tuple, self._database.read(_CUT_OFF)))
+        rows = map(tuple, self._database.read(_OF_EACH_GROUP))
+        return {
+            number: _result([_GroupResult(*row[1:]) for row in groups], cut_off.get(number, 0))
+            for number, groups in groupby(rows, key=lambda row: row[0])
+        }
+
+
+class _GroupResult(NamedTuple):
+    answers: int
+    scored: int
+    mean: float | None
+    low: float | None
+    high: float | None
+    model: str | None
+    step: int | None
+    has_tokens: int
+
+
+def _result(groups: Sequence[_GroupResult], cut_off: int) -> CollectionResult:
+    scored = [group for group in groups if group.scored]
+    answers = sum(group.scored for group in scored)
+    means = [group.mean for group in scored if group.mean is not None]
+    mean = math.fsum(m * group.scored / answers for m, group in zip(means, scored, strict=True)) if scored else None
+    reasons = list(_equal(scored))
+    steps = [group.step for group in groups if group.step is not None]
+    return CollectionResult(
+        groups=len(groups),
+        n=max((group.answers for group in groups), default=0),
+        answers=sum(group.answers for group in groups),
+        scored=answers,
+        mean=mean,
+        trains=sum(bool(group.has_tokens) and group.low != group.high for group in scored),
+        all_pass=reasons.count(Reason.ALL_PASSED),
+        all_fail=reasons.count(Reason.ALL_FAILED),
+        cut_off=cut_off,
+        model=max((group.model for group in groups if group.model), default=""),
+        step=max(steps, default=None),
+    )
+
+
+def _equal(scored: Sequence[_GroupResult]) -> Iterable[Reason]:
+    """Why groups of equal rewards do not train."""
+    lows, highs = [g.low for g in scored if g.low is not None], [g.high for g in scored if g.high is not None]
+    if not lows:
+        return
+    of_all = RewardRange(min(lows), max(highs))
+    for group, low, high in zip(scored, lows, highs, strict=True):
+        if low == high:
+            yield equal_reason(low, group.scored, of_all)

@@ -1,0 +1,131 @@
+"""Comparison of checkpoints: each samples the prompts of a collection, or has samples of them, and all are scored."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+from rolloutlab.environments.protocol import Source
+from rolloutlab.errors import InputError
+from rolloutlab.sampling.plan import SamplingRun, resumed, sampled_again
+from rolloutlab.sampling.programs.plan import Program, ProgramRun, programmed_again, programmed_as
+from rolloutlab.sampling.reuse import find_samples
+from rolloutlab.sampling.template import Prompt
+from rolloutlab.sampling.tools import Tools
+from rolloutlab.store.lab import Lab
+from rolloutlab.store.models import COMPARED, StoredCollection
+from rolloutlab.training.jobs import LabJobs
+from rolloutlab.training.models import NEWEST, Checkpoint, Models
+from rolloutlab.trajectories.collection import Collection
+
+Play = Callable[[SamplingRun | ProgramRun], Collection]
+Given = str | int | None
+"""A checkpoint as it is written: a step, `lab/sorter@3`, or `latest`."""
+
+
+def find_checkpoints(
+    models: Models, given: Sequence[Given], before: Given, after: Given, model: str | None, name: str
+) -> list[Checkpoint]:
+    """The checkpoints to compare, the base first: those that are given, else `before` and `after`.
+
+    model: of steps alone; None is the selected one. name: of the collection, for messages.
+
+    Raises:
+        InputError: fewer than two, one of several twice, or both ways to give them. NotFoundError: there is none such.
+    """
+    if given and (before not in (None, 0) or after is not None):
+        hint = f"%compare {name} {' '.join(map(str, given))}"
+        raise InputError("checkpoints are given both by name and as --before or --after", hint=hint)
+    if len(given) == 1:
+        hint = f"%compare {name} {given[0]} lab/practice@3"
+        raise InputError(f"{given[0]} is one checkpoint: a comparison needs two", hint=hint)
+    chosen = models.checkpoints(given or [0 if before is None else before, after], model or models.selected)
+    base, *others = chosen
+    if not given and after in (None, NEWEST) and str(base) == str(others[0]):
+        message = f"{base.model.name} has no checkpoint after {base.step} yet"
+        raise InputError(message, hint=f"%%train {name}")
+    if len(chosen) > 2 and (twice := [one for one, other in pairwise(sorted(map(str, chosen))) if one == other]):
+        raise InputError(f"{twice[0]} is given twice", hint="each checkpoint once")
+    return chosen
+
+
+def find_collection(jobs: LabJobs, checkpoints: Sequence[Checkpoint], over: Any) -> str:
+    """The collection that models were trained on last, of which a comparison over rows has all but the rows.
+
+    Raises:
+        InputError: there are no rows, or several collections, or none; the hint names what to give.
+    """
+    names, written = jobs.trained_last(checkpoints), " ".join(map(str, checkpoints))
+    hint = f"%compare {names[0] if names else 'NAME'} {written} --over ROWS"
+    if over is None:
+        raise InputError("the collection is missing whose prompts they are to answer", hint=hint)
+    if not names:
+        raise InputError(f"no collection is known that {written} were trained on", hint=hint)
+    if len(names) > 1:
+        message = f"{written} were trained on {', '.join(names)}: say of which one the prompt is"
+        raise InputError(message, hint=hint)
+    return names[0]
+
+
+@dataclass(frozen=True)
+class SideSampler:
+    """Samples the prompts of a collection from one checkpoint after another. The fields are as of `Session.compare`.
+
+    play: plays a run. program: where the collection was captured from one.
+    """
+
+    lab: Lab
+    collection: StoredCollection
+    play: Play
+    over: Any = None
+    variables: Mapping[str, Any] | None = None
+    n: int | None = None
+    tools: Sequence[Callable[..., Any]] = ()
+    prompt: Prompt | None = None
+    source: Source | None = None
+    program: Program | None = None
+
+    def sample(self, checkpoint: Checkpoint, *, scored: bool) -> tuple[Collection, int]:
+        """What a checkpoint has sampled, and how many of its completions are of an earlier comparison.
+
+        scored: functions score them; without, their rewards are those of the environment or the program.
+        """
+        run = self._run(checkpoint)
+        earlier = find_samples(self.lab, run.name, run.plan, run.groups, unscored=not scored)
+        if earlier is None:
+            return self.play(run), 0
+        self.lab.keep_name(earlier.name, earlier.id)
+        label = f"{earlier.name}:{earlier.generation}"
+        reused = self.lab.collection(label).trajectories
+        rest = self._rest(label, run)
+        if rest is None:
+            return Collection(self.lab, self.lab.by_id(earlier.id)), reused
+        return self.play(rest), reused
+
+    def _run(self, checkpoint: Checkpoint) -> SamplingRun | ProgramRun:
+        target, name = str(checkpoint), name_of_samples(self.collection.name, checkpoint)
+        label = self.collection.label
+        if self.program:
+            return programmed_as(
+                self.lab, label, name, target, self.program, self.over, self.n, checkpoint.key,
+                prompt=self.prompt, tools=self.tools,
+            )  # fmt: skip
+        return sampled_again(
+            self.lab, label, name, target, self.over, self.variables or {}, self.n, Tools(self.tools), self.prompt,
+            self.source, {"checkpoint": checkpoint.key},
+        )  # fmt: skip
+
+    def _rest(self, label: str, run: SamplingRun | ProgramRun) -> SamplingRun | ProgramRun | None:
+        """What of a run is not sampled yet; None where nothing is left."""
+        if isinstance(run, ProgramRun):
+            played = programmed_again(self.lab, label, run.program, None)
+            return played if played.seats else None
+        rest = resumed(self.lab, label, run.tools, run.source)
+        return replace(rest, notes=run.notes) if rest.rollouts else None
+
+
+def name_of_samples(name: str, checkpoint: Checkpoint) -> str:
+    """The collection of what a checkpoint has sampled: `compare.NAME.lab.sorter.step3`."""
+    model = re.sub(r"[^\w.-]", ".", checkpoint.model.name)
+    return f"{COMPARED}{name}.{model}.step{checkpoint.step}"

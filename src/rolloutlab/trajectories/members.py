@@ -1,0 +1,26 @@
+"""Stored trajectories as members of the objective: those of a group that have a reward, and the names of the others."""
+
+from collections.abc import Sequence
+
+from rolloutlab.objective.advantages import Member
+from rolloutlab.objective.credit import turns
+from rolloutlab.objective.preflight import is_truncated, no_text
+from rolloutlab.store.models import Group, StoredTrajectory
+
+
+def members_of(groups: Sequence[Group], text_only: bool = False) -> list[list[Member]]:
+    """The scored trajectories of stored groups for the objective; text_only: the policy reads text alone."""
+    return [[_member(t, t.reward, text_only) for t in group.trajectories if t.reward is not None] for group in groups]
+
+
+def _member(trajectory: StoredTrajectory, reward: float, text_only: bool) -> Member:
+    unreadable = no_text(trajectory.histories()) if text_only else ""
+    tokens_H = () if unreadable else trajectory.history_tokens
+    tokens_K = [0 if unreadable else len(choice.trained_tokens()) for choice in trajectory.choices]
+    turns_K = turns(reward, trajectory.metrics, tokens_K)
+    truncated = is_truncated(trajectory.choices)
+    return Member(trajectory.name, reward, tokens_H, unreadable=unreadable, turns=turns_K, truncated=truncated)
+
+
+def unscored_names(groups: Sequence[Group]) -> list[str]:
+    return [t.name for group in groups for t in group.trajectories if t.reward is None]

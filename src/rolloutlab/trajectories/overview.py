@@ -1,0 +1,428 @@
+"""Overview of a collection: its figures, which of its groups train, and what a person should know first."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from rolloutlab.api import prices
+from rolloutlab.errors import NotFoundError
+from rolloutlab.hints import Hint
+from rolloutlab.objective.advantages import Reason
+from rolloutlab.objective.preflight import count
+from rolloutlab.objective.steps import short
+from rolloutlab.sampling.config import SamplingConfig
+from rolloutlab.sampling.differences import find_differences
+from rolloutlab.sanitize import escape_to_one_line
+from rolloutlab.store.lab import Lab
+from rolloutlab.store.models import StoredCollection, TrajectorySummary
+from rolloutlab.trajectories.rewards_rows import RewardsRows
+from rolloutlab.trajectories.scoring.calls import first_body
+from rolloutlab.trajectories.top_up import top_up_cell
+from rolloutlab.widgets.collection import name_errors
+from rolloutlab.widgets.overview import MOST_BARS, Figures, GroupBar, Histogram, Overview, Standing
+
+if TYPE_CHECKING:
+    from rolloutlab.trajectories.intervals import Values
+
+USUAL_BOUNDS = ((0.0, 1.0), (-1.0, 1.0))
+"""Those that rewards, or components of them, are taken to have where all of them are within."""
+
+_STANDINGS: Mapping[Reason | None, Standing] = {
+    None: "trains",
+    Reason.ALL_PASSED: "pass",
+    Reason.ALL_FAILED: "fail",
+    Reason.EQUAL_REWARDS: "equal",
+    Reason.MEAN_REWARD: "equal",
+    Reason.UNSCORED: "unscored",
+}
+_ORDER: tuple[Standing, ...] = ("trains", "fail", "equal", "pass", "other", "unscored")
+"""Of groups in the strip: what can be learned from, then what could be."""
+_BINS = 20
+_LEVEL = 0.95
+_HUGE = 1e100
+"""Rewards beyond it have squares that are no floats."""
+_NOTABLE = 0.2
+"""Of failures that were cut off, or of answers: from this share on it is said first."""
+_NEARLY_ALL = 0.9
+_LOOKED_AT, _READ = 2_000, 64
+"""Groups whose equal answers are looked for, and sets of these with different rewards whose conversations are read."""
+_QUOTED = 40
+_FEWEST_GROUPS, _ERRORS = 8, 2.4
+"""Groups with answers of both ends, and standard errors, from which on a difference of rewards is more than chance."""
+
+
+def summarize(
+    rows: RewardsRows, lab: Lab, stored: Sequence[StoredCollection], shown: Sequence[int] | None = None
+) -> Overview:
+    """The overview of all rows of a view, and of those that fit a filter, where `shown` has their indices."""
+    standings = _standings(rows)
+    whole = _figures(rows, range(len(rows)), standings)
+    fitting = None if shown is None else _figures(rows, shown, standings, whole)
+    fits = None if shown is None else {rows.group_of[i] for i in shown}
+    alone = stored[0] if len(stored) == 1 else None
+    return Overview(
+        whole,
+        _bars(rows, standings, fits, whole.rewards),
+        _interval(rows, whole),
+        _pass_at(rows),
+        _former(lab, alone, scored=whole.scored > 0) if alone else None,
+        find_hints(rows, standings, lab, alone, whole) if alone else (),
+        _about(rows, alone, whole),
+        _trained_on(lab, alone) if alone else "",
+        rows.largest,
+        usage=_usage(lab, alone) if alone else "",
+        fitting=fitting,
+        next=_score(lab, alone) if alone and whole.answers and not whole.scored else "",
+    )
+
+
+def order_groups(rows: RewardsRows) -> list[int]:
+    """Indices of groups, those first that have most to learn from: the most spread, then the others by kind."""
+    return _order(rows, _standings(rows))
+
+
+def _order(rows: RewardsRows, standings: Sequence[Standing]) -> list[int]:
+    return sorted(range(len(standings)), key=lambda g: (_ORDER.index(standings[g]), -_deviation(rows, g), g))
+
+
+def _deviation(rows: RewardsRows, g: int) -> float:
+    """The standard deviation of the rewards of a group; 0 where all are equal, or beyond what has a square."""
+    rewards = [r for i in rows.groups[g].rows if (r := rows.outlines[i].reward) is not None]
+    if not rows.spread_of(g) or max(map(abs, rewards), default=0.0) > _HUGE:
+        return 0.0
+    mean = _mean(rewards)
+    return math.sqrt(math.fsum((r - mean) ** 2 for r in rewards) / len(rewards))
+
+
+def _standings(rows: RewardsRows) -> list[Standing]:
+    return [_STANDINGS.get(rows.why_not(g), "other") for g in range(len(rows.groups))]
+
+
+def _figures(
+    rows: RewardsRows, shown: Sequence[int], standings: Sequence[Standing], whole: Figures | None = None
+) -> Figures:
+    """whole: of all rows, in whose bins those of some are counted."""
+    import numpy as np
+
+    outlines = [rows.outlines[i] for i in shown]
+    given = np.array([each.reward for each in outlines], dtype=float)  # None is nan
+    cut_off = np.array([each.finish_reason == "length" for each in outlines], dtype=bool)
+    lengths = np.array([sum(each.tokens_H) for each in outlines], dtype=float)
+    rewards, sampled = given[~np.isnan(given)], lengths[lengths > 0]
+    least = rewards.min(initial=math.inf)
+    failures = (given == least) & (given <= 0)
+    groups = {rows.group_of[i] for i in shown} if whole else range(len(rows.groups))
+    kinds = Counter([standings[g] for g in groups])
+    ends = (_ends(whole.rewards), _ends(whole.lengths)) if whole else (_range(rewards), (0.0, sampled.max(initial=0)))
+    return Figures(
+        answers=len(outlines),
+        scored=len(rewards),
+        groups=len(groups),
+        standings={kind: kinds[kind] for kind in _ORDER if kinds[kind]},
+        mean=_mean(rewards) if len(rewards) else None,
+        parts=_parts(outlines),
+        rewards=_histogram(rewards, *ends[0]),
+        lengths=_histogram(sampled, *ends[1]),
+        median=float(np.median(sampled)) if len(sampled) else None,
+        cut_off=int(cut_off.sum()),
+        failures=int(failures.sum()),
+        failures_cut_off=int((failures & cut_off).sum()),
+    )
+
+
+def _mean(values: "Sequence[float] | Values") -> float:
+    return math.fsum(value / len(values) for value in values)  # a sum may be too large for a float
+
+
+def _parts(outlines: Iterable[TrajectorySummary]) -> dict[str, float]:
+    """The mean of each component over the answers that have it."""
+    values: dict[str, list[float]] = {}
+    for each in outlines:
+        for name, value in each.components.items():
+            values.setdefault(name, []).append(value)
+    return {name: _mean(listed) for name, listed in values.items()}
+
+
+def _range(rewards: "Values") -> tuple[float, float]:
+    """The ends of an axis: those that rewards usually have, where all are within, else the least and the largest."""
+    low, high = (float(rewards.min()), float(rewards.max())) if len(rewards) else (0.0, 1.0)
+    return next(((a, b) for a, b in USUAL_BOUNDS if a <= low and high <= b), (low, high))
+
+
+def _ends(histogram: Histogram | None) -> tuple[float, float]:
+    return (histogram.low, histogram.high) if histogram else (0.0, 1.0)
+
+
+def _histogram(values: "Values", low: float, high: float) -> Histogram | None:
+    import numpy as np
+
+    if not len(values) or not (high > low and math.isfinite(high - low)):
+        return None
+    bins = np.clip(_BINS * ((values - low) / (high - low)), 0, _BINS - 1).astype(int)
+    return Histogram(np.bincount(bins, minlength=_BINS).tolist(), float(low), float(high))
+
+
+def _interval(rows: RewardsRows, whole: Figures) -> tuple[float, float] | None:
+    """The interval of the mean reward over groups, as answers to one prompt are alike; None of fewer than two groups.
+
+    Each group counts by its size: mean + (its share of the answers · groups) · (its mean - mean), whose mean is that of
+    all (the linearised ratio; Cochran 1977, section 6.3). Equal groups of rewards without usual bounds bound nothing.
+    """
+    from rolloutlab.trajectories.intervals import interval  # and numpy
+
+    groups = rows.sizes_and_means()
+    if whole.mean is None or len(groups) < 2 or max(abs(each) for _, each in groups) > _HUGE:
+        return None
+    mean, all_ = whole.mean, sum(n for n, _ in groups)
+    values = [mean + n * len(groups) / all_ * (each - mean) for n, each in groups]
+    low, high = _ends(whole.rewards) if whole.rewards else (math.nan, math.nan)
+    bounded = (low, high) in USUAL_BOUNDS and low <= min(values) and max(values) <= high
+    if not bounded and max(values) - min(values) <= 0:
+        return None
+    middle, width = ((low + high) / 2, (high - low) / 2) if bounded else (0.0, None)
+    least, most = interval([value - middle for value in values], _LEVEL, width)
+    return float(least) + middle, float(most) + middle
+
+
+def _pass_at(rows: RewardsRows) -> dict[int, float]:
+    """The unbiased estimate of pass@k, where a reward of 1 is a pass: 1 - C(n-c, k) / C(n, k) (arXiv 2107.03374).
+
+    For k up to the size of the smallest group, as each is over the same groups; nothing where no reward is 1, or some
+    are beyond it.
+    """
+    groups, most = [], -math.inf
+    for group in rows.groups:
+        rewards = [r for i in group.rows if (r := rows.outlines[i].reward) is not None]
+        groups += [(len(rewards), rewards.count(1))] if rewards else []
+        most = max([most, *rewards])
+    if most != 1:
+        return {}
+    smallest = min(n for n, _ in groups)
+    chances = {}
+    for k in sorted({1, *(2**p for p in range(2, 11) if 2**p < smallest), smallest}):
+        chances[k] = _mean([1 - math.comb(n - c, k) / math.comb(n, k) for n, c in groups])
+    return chances if smallest > 1 else {}
+
+
+def _former(lab: Lab, stored: StoredCollection, *, scored: bool) -> tuple[str, float, int, str] | None:
+    """The generation before, its mean reward, how many of its answers have one, and what it was sampled otherwise with.
+
+    scored: whether the generation after it has rewards.
+    """
+    try:
+        before = lab.collection(f"{stored.name}:{stored.generation - 1}")
+    except NotFoundError:
+        return None
+    if before.mean_reward is None:
+        return None
+    otherwise = ", ".join(find_differences(lab, before, stored, scored=scored))
+    return before.label, before.mean_reward, before.scored, otherwise
+
+
+def _score(lab: Lab, stored: StoredCollection) -> str:
+    """The cell that scores a collection; empty where functions have failed on it, of which a hint tells."""
+    if lab.scorings.failed(stored):
+        return ""
+    return f"%%reward {stored.label}\n{first_body(lab.scorings.columns(stored))}"
+
+
+def _about(rows: RewardsRows, stored: StoredCollection | None, whole: Figures) -> str:
+    """Its size, and the checkpoint that it was sampled from."""
+    sizes = {len(group.rows) for group in rows.groups}
+    each = f" \N{MULTIPLICATION SIGN} {sizes.pop()}" if len(sizes) == 1 else f", {count(whole.answers, 'answer')}"
+    plan = stored.plan if stored else {}
+    model = plan.get("model", "")
+    sampled = f" · {model}" + (f"@{plan['step']}" if plan.get("step") is not None and "@" not in model else "")
+    return f"{count(whole.groups, 'prompt')}{each}{sampled if model else ''}"
+
+
+def _usage(lab: Lab, stored: StoredCollection) -> str:
+    """`96k tokens with prompts · $0.210`: what its models have taken, and its cost by the prices of then, if any."""
+    tokens, amount = stored.prompt_tokens + stored.completion_tokens, lab.spending.of(stored)
+    taken = f"{short(tokens)} tokens with prompts" if tokens else ""
+    return " · ".join(filter(None, [taken, prices.shown(amount) if amount else ""]))
+
+
+def _trained_on(lab: Lab, stored: StoredCollection) -> str:
+    """The collections of the job that made the checkpoint which was sampled; empty where none of this lab did."""
+    made = stored.plan.get("model"), stored.plan.get("step")
+    jobs = (job for job in lab.jobs.newest_first() if made[1] and (job.model, job.step) == made)
+    return ", ".join(next((job.collections for job in jobs), ()))
+
+
+def _bars(
+    rows: RewardsRows, standings: Sequence[Standing], fits: set[int] | None, rewards: Histogram | None
+) -> list[GroupBar]:
+    low, high = _ends(rewards)
+    listed = []
+    for g in _order(rows, standings):
+        mean = rows.mean_of(g)
+        level = None if mean is None or high <= low else min(1.0, max(0.0, (mean - low) / (high - low)))
+        group = rows.groups[g]
+        listed.append(GroupBar(group.name, group.position, standings[g], level, 1, fits is None or g in fits))
+    each = -(-len(listed) // MOST_BARS)
+    return (
+        listed
+        if each <= 1
+        else [bar for _, some in groupby(listed, lambda bar: bar.standing) for bar in _joined(list(some), each)]
+    )
+
+
+def _joined(some: Sequence[GroupBar], each: int) -> list[GroupBar]:
+    """Bars that stand for so many groups each."""
+    joined = []
+    for first in range(0, len(some), each):
+        part = some[first : first + each]
+        means = [bar.mean for bar in part if bar.mean is not None]
+        mean, fits = _mean(means) if means else None, any(bar.fits for bar in part)
+        joined.append(GroupBar(part[0].name, part[0].position, part[0].standing, mean, len(part), fits))
+    return joined
+
+
+def find_hints(
+    rows: RewardsRows, standings: Sequence[Standing], lab: Lab, stored: StoredCollection, whole: Figures
+) -> list[Hint]:
+    """What a person should know of a collection, those first that concern most answers, each with what to type."""
+    plan = SamplingConfig.model_validate(stored.plan) if stored.plan else None
+    again = partial(_again, stored, plan)
+    concerning: list[tuple[int, Hint]] = []
+    errors = lab.scorings.failed(stored) if whole.scored < whole.answers else {}
+    if failed := sum(errors.values()):
+        fact = f"A reward function failed on {count(failed, 'answer')}:"
+        concerning.append((failed, Hint(fact, f"{name_errors(errors)}.", f"%%reward {stored.label} --resume", "bad")))
+    cut = _cut_off_hint(plan, whole, again) or _cut_off_loss_hint(rows, plan, whole, again)
+    concerning += [cut] if cut else []
+    if plan and plan.temperature == 0 and plan.n > 1 and not plan.env:
+        fact = "All answers were sampled at temperature 0, so that those of a group are the same."
+        concerning.append((whole.answers, Hint(fact, "", again("--temperature 1"))))
+    elif whole.answers and max(len(group.rows) for group in rows.groups) == 1:
+        fact = "Each prompt has one answer: nothing in its group is better or worse, so none of them trains."
+        concerning.append((whole.answers, Hint(fact, "", again("-n 8"))))
+    elif never := whole.standings.get("fail", 0):
+        answers = sum(len(group.rows) for group, kind in zip(rows.groups, standings, strict=True) if kind == "fail")
+        fact = f"{count(never, 'group')} never pass{'es' * (never == 1)},"
+        teach = f"so {'it teaches' if never == 1 else 'they teach'} nothing{f' at n = {plan.n}' if plan else ''}."
+        concerning.append((answers, Hint(fact, teach, top_up_cell(stored), "info")))
+    other = _other_reward_hint(rows, standings, lab, stored, plan)
+    concerning += [other] if other else []
+    untokened = sum(not sum(each.tokens_H) for each in rows.outlines)
+    if untokened:
+        fact = f"{count(untokened, 'answer')} without logprobs:"
+        concerning.append((untokened, Hint(fact, "nothing of them trains.", f"%logprobs {stored.label}")))
+    return [hint for _, hint in sorted(concerning, key=lambda each: -each[0])]
+
+
+def _cut_off_hint(plan: SamplingConfig | None, whole: Figures, again: "partial[str]") -> tuple[int, Hint] | None:
+    """That failures, or answers before they are scored, were cut off at the token limit, where many were."""
+    limit, cell = _limit(plan), _longer(plan, whole, again)
+    if whole.failures_cut_off > 1 and whole.failures_cut_off >= _NOTABLE * whole.failures:
+        fact = (
+            f"{whole.failures_cut_off:,} of {count(whole.failures, 'failure')} {_was(whole.failures)} cut off {limit}."
+        )
+        ended, others = whole.answers - whole.cut_off, whole.failures - whole.failures_cut_off
+        answers = f"{count(ended, 'answer')} that ended by {'itself' if ended == 1 else 'themselves'}"
+        evidence = f"Of the {answers}, {others:,} failed." if ended else ""
+        return whole.failures_cut_off, Hint(fact, evidence, cell)
+    if whole.mean is None and whole.cut_off >= _NOTABLE * max(1, whole.answers):
+        fact = f"{whole.cut_off:,} of {count(whole.answers, 'answer')} {_was(whole.answers)} cut off {limit}."
+        return whole.cut_off, Hint(fact, "", cell)
+    return None
+
+
+def _cut_off_loss_hint(
+    rows: RewardsRows, plan: SamplingConfig | None, whole: Figures, again: "partial[str]"
+) -> tuple[int, Hint] | None:
+    """That answers were cut off and score less for it, or that nearly all were and could score more."""
+    if whole.mean is None or whole.cut_off < _NOTABLE * whole.answers:
+        return None
+    fact = f"{whole.cut_off:,} of {count(whole.answers, 'answer')} {_was(whole.answers)} cut off {_limit(plan)}."
+    highest = whole.rewards.high if whole.rewards else math.inf
+    if lost := compare_ends(rows):
+        by, groups = lost
+        evidence = f"In the {groups:,} groups with both, their mean reward is {by:.2g} lower than that of the others."
+    elif whole.cut_off >= _NEARLY_ALL * whole.answers and whole.mean < highest:
+        ended = whole.answers - whole.cut_off
+        evidence = (
+            f"{ended:,} ended by {'itself' if ended == 1 else 'themselves'}." if ended else "None ended by itself."
+        )
+    else:
+        return None
+    return whole.cut_off, Hint(fact, evidence, _longer(plan, whole, again))
+
+
+def _other_reward_hint(
+    rows: RewardsRows, standings: Sequence[Standing], lab: Lab, stored: StoredCollection, plan: SamplingConfig | None
+) -> tuple[int, Hint] | None:
+    """That equal answers of a group have different rewards: a slip by hand, a judge's noise, or a function's fault."""
+    if plan and (plan.env or plan.program or plan.tools):
+        return None  # what was done before the answer may be what is rewarded
+    if rows.same is None:
+        first = [rows.groups[g].position for g in _order(rows, standings)[:_LOOKED_AT]]
+        ids = lab.outlines.same_answers(stored, first)
+        rows.same = [[rows.index[i] for i in some if i in rows.index] for some in ids]
+    mixed = [some for some in rows.same if len(set(_rewards(rows, some))) > 1]
+    alone = lab.outlines.answers_alone(rows.outlines[i].id for some in mixed[:_READ] for i in some)
+    sets = [[i for i in some if rows.outlines[i].id in alone] for some in mixed[:_READ]]
+    sets = [some for some in sets if len(set(_rewards(rows, some))) > 1]
+    if not sets:
+        return None
+    name = rows.groups[rows.group_of[sets[0][0]]].name
+    rewards = _rewards(rows, sets[0])
+    [text] = lab.outlines.answers([rows.outlines[sets[0][0]].id]).values()
+    groups = len({rows.group_of[some[0]] for some in sets})
+    is_all = len(rows.groups) <= _LOOKED_AT and len(mixed) <= _READ
+    fact = f"The same answer has different rewards in {'' if is_all else 'at least '}{count(groups, 'group')}."
+    evidence = f'In {name} "{escape_to_one_line(text, _QUOTED)}" has {max(rewards):.3g} and {min(rewards):.3g}.'
+    return sum(map(len, sets)), Hint(fact, evidence, f"%group {name}")
+
+
+def _rewards(rows: RewardsRows, some: Iterable[int]) -> list[float]:
+    return [reward for i in some if (reward := rows.outlines[i].reward) is not None]
+
+
+def compare_ends(rows: RewardsRows) -> tuple[float, int] | None:
+    """By how much less answers score that were cut off, and in how many groups with both; None where chance may do it.
+
+    Within groups, as hard prompts have long answers anyway: the mean of the differences over groups is beyond
+    `_ERRORS` standard errors. Where it makes no difference, that is so in fewer than 1 of 50 collections (simulated in
+    tests/trajectories/test_overview.py).
+    """
+    import numpy as np
+
+    differences = []
+    for group in rows.groups:
+        cut: list[float] = []
+        ended: list[float] = []
+        for each in (rows.outlines[i] for i in group.rows):
+            if each.reward is not None:
+                (cut if each.finish_reason == "length" else ended).append(each.reward)
+        if cut and ended:
+            differences.append(_mean(ended) - _mean(cut))
+    if len(differences) < _FEWEST_GROUPS:
+        return None
+    mean, error = _mean(differences), float(np.std(differences, ddof=1)) / math.sqrt(len(differences))
+    return (mean, len(differences)) if mean > _ERRORS * error else None
+
+
+def _limit(plan: SamplingConfig | None) -> str:
+    return f"by max_tokens={plan.max_tokens}" if plan and plan.max_tokens else "by max_tokens"
+
+
+def _longer(plan: SamplingConfig | None, whole: Figures, again: "partial[str]") -> str:
+    """The cell that samples the same prompts with twice the tokens."""
+    longest = plan.max_tokens if plan and plan.max_tokens else int(whole.lengths.high) if whole.lengths else 0
+    return again(f"--max-tokens {2 * longest}") if longest else ""
+
+
+def _was(n: int) -> str:
+    return "was" if n == 1 else "were"
+
+
+def _again(stored: StoredCollection, plan: SamplingConfig | None, option: str) -> str:
+    """The cell that samples the same prompts again with another option; empty where it needs names of a notebook."""
+    if plan is None or plan.env or plan.tools or plan.program or plan.continues:
+        return ""
+    return plan.cell_again(stored.name, option)

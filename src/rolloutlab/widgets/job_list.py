@@ -1,0 +1,178 @@
+"""The jobs of a lab as a table: what each made, what it trained on, rewards before and after, options that differ."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+from rolloutlab.sanitize import escape_to_one_line
+from rolloutlab.store.models import SubmittedJob
+from rolloutlab.widgets.collection_list import OFTEN_CUT_OFF
+from rolloutlab.widgets.html import Html, escape
+from rolloutlab.widgets.kit.change import changed
+from rolloutlab.widgets.kit.listing import (
+    Cell,
+    Drawn,
+    Listing,
+    ListingRow,
+    ago,
+    drawn_mean,
+    duration,
+    opened,
+    percent,
+    whole,
+)
+from rolloutlab.widgets.kit.parts import chip, share
+from rolloutlab.widgets.kit.table import Heading
+
+_COLUMNS = (
+    Heading("job"),
+    Heading("made"),
+    Heading(""),
+    Heading("trained on", middle=True),
+    Heading("reward", number=True),
+    Heading("after", number=True),
+    Heading("train", number=True, middle=True),
+    Heading("steps", number=True, middle=True, spare=True),
+    Heading("time", number=True, middle=True),
+    Heading("when"),
+    Heading("changed since the last job", middle=True),
+)
+_ERROR_CHARS = 90
+_LONG = 24  # characters of a value: those of a custom loss are 64
+
+
+@dataclass(frozen=True)
+class JobCourse:
+    """How a job went, by its events; None where they do not tell.
+
+    steps: gradient steps that are done. done: the share of them. trains, groups: groups that train, of all. seconds: of
+    training. reward: the mean of what it trained on, as it was then. error: why it failed.
+    """
+
+    steps: int | None = None
+    done: float | None = None
+    trains: int | None = None
+    groups: int | None = None
+    seconds: float | None = None
+    reward: float | None = None
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class JobResult:
+    """A job with what came of it.
+
+    names: what the collections that it trained on are called now. reward: their mean reward when it trained, or
+    now, where its events do not tell. after: that of the next generations of these, which the checkpoint that it made
+    has sampled with the same settings; None where the rewards have changed since.
+    cut_off: the share of answers that the token limit cut off. changed: options, and None for defaults, that the job
+    before it of this model did not have.
+    """
+
+    job: SubmittedJob
+    course: JobCourse
+    names: Sequence[str]
+    reward: float | None
+    after: float | None
+    cut_off: float
+    changed: Mapping[str, Any]
+
+
+def job_listing(results: Sequence[JobResult], shown: int, now: datetime) -> Listing:
+    """The newest jobs, of all of a lab."""
+    rows = [_row(result, now) for result in results[: max(0, shown)]]
+    left = len(results) - len(rows)
+    about = f"{len(rows)} of {len(results):,}, newest first" if left else f"{len(results):,}" if rows else "none yet"
+    cells = [f"%jobs -n {len(results)}"] if left else [] if rows else ["%collections"]
+    return Listing("Jobs", about, _COLUMNS, rows, cells=cells)
+
+
+def _row(result: JobResult, now: datetime) -> ListingRow:
+    job, course = result.job, result.course
+    names = result.names[0] + f" and {len(result.names) - 1} more" * (len(result.names) > 1) if result.names else ""
+    error, options = escape_to_one_line(course.error, _ERROR_CHARS), [_option(*each) for each in result.changed.items()]
+    drawn = f'<span class="rl-lost">{escape(error)}</span>' if error else "".join(map(chip, options))
+    cells = [
+        Drawn(job.id[:8], Html("")),
+        _made(result),
+        _state(result),
+        whole(names),
+        _reward(result),
+        _after(result),
+        _groups(course),
+        Drawn("", Html(f"{course.steps:,}")) if course.steps is not None else "",
+        duration(course.seconds) if course.seconds is not None else "",
+        ago(job.created_at, now),
+        Drawn("", Html(drawn)),
+    ]
+    return ListingRow(cells, opens=_opened(result), below=[error] if error else [", ".join(options)] if options else [])
+
+
+def _made(result: JobResult) -> Cell:
+    job = result.job
+    if job.step is not None:
+        name = f"{job.model}@{job.step}"
+    elif job.status in {"failed", "cancelled"}:
+        return Drawn("nothing", Html('<span class="rl-dim">nothing</span>'))
+    else:
+        name = job.model
+    return Drawn(name, Html(f"<b>{escape(name)}</b>"))
+
+
+def _state(result: JobResult) -> Cell:
+    """What a person should know of it: that answers were cut off before that it is done."""
+    status = result.job.status or "unknown"
+    if status == "failed":
+        return _chip(status, "bad")
+    if status == "running":
+        return _chip(status if result.course.done is None else percent(result.course.done), "now")
+    if result.cut_off >= OFTEN_CUT_OFF:
+        return _chip(f"{percent(result.cut_off)} cut off", "warn")
+    return _chip("done", "ok") if status == "succeeded" else _chip(status)
+
+
+def _chip(text: str, kind: Literal["", "bad", "warn", "ok", "now"] = "") -> Cell:
+    return Drawn(text, chip(text, kind))
+
+
+def _reward(result: JobResult) -> Cell:
+    """The reward before; as text, the one after it too."""
+    if result.reward is None:
+        return ""
+    before = drawn_mean(result.reward)
+    return before if result.after is None else Drawn(f"{result.reward:.2f} → {result.after:.2f}", before.html)
+
+
+def _after(result: JobResult) -> Cell:
+    if result.after is None:
+        return ""
+    change = "" if result.reward is None else changed(result.after - result.reward)
+    return Drawn("", Html(f"<b>{result.after:.2f}</b> {change}"))
+
+
+def _groups(course: JobCourse) -> Cell:
+    if course.trains is None or not course.groups:
+        return ""
+    text = f"{course.trains:,} of {course.groups:,}"
+    bar = share((course.trains / course.groups, ""))
+    return Drawn(text, Html(f'<span class="rl-measure">{text}<span class="rl-spare">{bar}</span></span>'))
+
+
+def _option(name: str, value: Any) -> str:
+    if isinstance(value, float):
+        value = f"{value:g}"
+    text = "default" if value is None else ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    return f"{name} {escape_to_one_line(text, _LONG)}"
+
+
+def _opened(result: JobResult) -> Html:
+    job = result.job
+    facts = (
+        ("model", job.model),
+        ("collections", ", ".join(result.names)),
+        ("options", ", ".join(_option(*each) for each in job.options.items()) or "defaults"),
+        ("service", job.service),
+        ("failed", result.course.error),
+    )
+    return opened([(name, value) for name, value in facts if value], f"%job {job.id[:8]}")

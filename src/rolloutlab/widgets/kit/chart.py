@@ -1,0 +1,99 @@
+"""Charts as HTML: the lines are an image that fills any width, titles and axes are text. No script is needed."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from rolloutlab.widgets.html import Html, escape
+from rolloutlab.widgets.plot import round_ticks
+
+COLOURS = ("#4a74dc", "#c8580d", "#0b8573", "#a0558a")
+"""Of lines, by series; each has 3:1 on white and on black, as an image does not take over the colours of its page."""
+_WIDTH, _HEIGHT = 600, 110
+_MOST_POINTS = 400
+Point = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class ChartLine:
+    """A series: its name and its points in order of x; a second one and further ones are dashed."""
+
+    name: str
+    points: Sequence[Point]
+
+
+def chart(title: str, lines: Sequence[ChartLine], *, value: str = "", says: str = "", x: str = "") -> Html:
+    """Lines over common axes. value: the newest one, beside the title. says: a caption. x: what the axis below is."""
+    shown = [line for line in lines if line.points]
+    if not shown:
+        return Html("")
+    ticks_x = round_ticks([x for line in shown for x, _ in line.points], 6, whole=True)
+    ticks_y = round_ticks([y for line in shown for _, y in line.points], 2)
+    drawn = "".join(_path(line.points, ticks_x, ticks_y, i) for i, line in enumerate(shown))
+    grid = "".join(_rule(_HEIGHT * i / (len(ticks_y) - 1)) for i in range(len(ticks_y)))
+    picture = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none">'
+        f"{grid}{drawn}</svg>"
+    )
+    alt = "; ".join(f"{line.name or title}: {line.points[0][1]:.3g} to {line.points[-1][1]:.3g}" for line in shown)
+    image = f'<img alt="{escape(alt)}" src="data:image/svg+xml,{quote(picture, safe=_SAFE)}">'
+    y_axis = "".join(f"<span>{tick:g}</span>" for tick in reversed(ticks_y))
+    x_axis = "".join(f"<span>{tick:g}</span>" for tick in ticks_x)
+    names = "".join(f"<span><i></i>{escape(line.name)}</span>" for line in shown) if len(shown) > 1 else ""
+    legend = f'<div class="rl-legend">{names}</div>' if names else ""
+    caption = f'<p class="rl-says">{escape(says)}</p>' if says else ""
+    axis = f'<span class="rl-axis">{x_axis}</span>' + (
+        f'<span></span><span class="rl-axis">{escape(x)}</span>' if x else ""
+    )
+    return Html(
+        f'<figure class="rl-chart"><figcaption><span>{escape(title)}</span><span>{escape(value)}</span></figcaption>'
+        f'{legend}<div class="rl-plot"><span class="rl-y">{y_axis}</span>{image}<span></span>{axis}</div>'
+        f"{caption}</figure>"
+    )
+
+
+def charts(*drawn: str) -> Html:
+    """Charts side by side."""
+    return Html(f'<div class="rl-charts">{"".join(drawn)}</div>') if any(drawn) else Html("")
+
+
+def spark(values: Sequence[float]) -> Html:
+    """The course of some numbers, to stand in a table."""
+    if len(values) < 2:
+        return Html("")
+    low, high = min(values), max(values)
+    points = [(i / (len(values) - 1), (y - low) / (high - low) if high > low else 0.5) for i, y in enumerate(values)]
+    path = "L".join(f"{2 + 86 * x:.1f} {18 - 16 * y:.1f}" for x, y in _thinned(points))
+    x, y = points[-1]
+    picture = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="90" height="20">'
+        f'<path d="M{path}" fill="none" stroke="{COLOURS[0]}" stroke-width="1.5"/>'
+        f'<circle cx="{2 + 86 * x:.1f}" cy="{18 - 16 * y:.1f}" r="2" fill="{COLOURS[0]}"/></svg>'
+    )
+    alt = f"{values[0]:.3g} to {values[-1]:.3g}"
+    return Html(f'<img alt="{alt}" width="90" height="20" src="data:image/svg+xml,{quote(picture, safe=_SAFE)}">')
+
+
+_SAFE = " =/:,;()'-.+<>"
+
+
+def _path(points: Sequence[Point], ticks_x: Sequence[float], ticks_y: Sequence[float], i: int) -> str:
+    across, up = ticks_x[-1] - ticks_x[0], ticks_y[-1] - ticks_y[0]
+    pixels = [(_WIDTH * (x - ticks_x[0]) / across, _HEIGHT * (1 - (y - ticks_y[0]) / up)) for x, y in _thinned(points)]
+    d = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in pixels)
+    d += "h.01" if len(pixels) == 1 else ""  # a point of its own is a dot
+    dash = " stroke-dasharray='5 3'" if i else ""
+    return (
+        f"<path d='{d}' fill='none' stroke='{COLOURS[i % len(COLOURS)]}' stroke-width='2' stroke-linecap='round'"
+        f" stroke-linejoin='round' vector-effect='non-scaling-stroke'{dash}/>"
+    )
+
+
+def _rule(y: float) -> str:
+    return f"<path d='M0 {y:g}H{_WIDTH}' stroke='#888' stroke-opacity='.3' vector-effect='non-scaling-stroke'/>"
+
+
+def _thinned(points: Sequence[Point]) -> Sequence[Point]:
+    """Of many points some, the last among them."""
+    every = -(-len(points) // _MOST_POINTS)
+    return points if every <= 1 else [*points[:-1:every], points[-1]]

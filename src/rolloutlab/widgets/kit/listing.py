@@ -1,0 +1,155 @@
+"""What a lab has, one row each, as a table in HTML and as aligned lines of text that fit a terminal."""
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import pairwise
+
+from rolloutlab.api.wire.base import moment
+from rolloutlab.hints import Hint
+from rolloutlab.sanitize import escape_control_chars, escape_to_one_line
+from rolloutlab.widgets.html import Html, escape
+from rolloutlab.widgets.kit.parts import cell, foot, head, hints, next_cells, panel
+from rolloutlab.widgets.kit.table import Heading, TableRow, table
+
+SHOWN_ROWS = 20
+TIMES = "\N{MULTIPLICATION SIGN}"
+MAX_WIDTH = 100
+"""Characters of a line of text."""
+_GAP = "  "
+_UNITS = {"d": 86_400, "h": 3600, "min": 60, "s": 1}
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A cell that is more than its text in HTML."""
+
+    text: str
+    html: Html
+
+
+Cell = str | Drawn
+
+
+@dataclass(frozen=True)
+class ListingRow:
+    """A row: a cell for each column. opens: as of `TableRow`. below: lines of the text that follow it."""
+
+    cells: Sequence[Cell]
+    opens: Html = field(default_factory=lambda: Html(""))
+    below: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Listing:
+    """A table with a name and what it is about. parts: HTML above it. notes: lines below. cells: what to type next.
+
+    Where its text is wider than a terminal, columns that a narrow page drops are left out of it, the last one first.
+    """
+
+    name: str
+    about: str
+    columns: Sequence[Heading]
+    rows: Sequence[ListingRow]
+    notes: Sequence[str] = ()
+    cells: Sequence[str] = ()
+    parts: Sequence[Html] = ()
+    hints: Sequence[Hint] = ()
+
+    def text(self, width: int = MAX_WIDTH) -> str:
+        """It as lines, which are not longer than `width` where names allow it."""
+        notes = [*self.notes, *(f"-> {cell}" for cell in self.cells)]
+        first = [hint.line() for hint in self.hints]
+        lines = [f"{self.name}{_GAP}{self.about}".rstrip(), *first, *self._lines(width), *notes]
+        return "\n".join(map(escape_control_chars, lines))
+
+    def html(self) -> Html:
+        """It as a table; a row opens without scripts."""
+        rows = [TableRow([_html(each) for each in row.cells], opens=row.opens) for row in self.rows]
+        made = table(self.columns, rows, self.name) if rows else ""
+        above = [head(self.name, self.about), hints(self.hints), *self.parts]
+        return panel(*above, made, *map(foot, self.notes), next_cells(*self.cells))
+
+    def _lines(self, most: int) -> list[str]:
+        texts = [[escape_to_one_line(_text(each)) for each in row.cells] for row in self.rows]
+        used = [i for i in range(len(self.columns)) if any(row[i] for row in texts)]
+        width = {i: max(len(self.columns[i].name), *(len(row[i]) for row in texts)) for i in used}
+        for i in [i for i in used[::-1] if self.columns[i].middle]:
+            if sum(width[i] + len(_GAP) for i in used) <= most:
+                break
+            used.remove(i)
+        if not used:
+            return []
+        heading = [column.name for column in self.columns]
+        lines = [self._line(heading, used, width)]
+        for row, cells in zip(self.rows, texts, strict=True):
+            lines += [self._line(cells, used, width), *(_indented(line, most) for line in row.below)]
+        return lines
+
+    def _line(self, cells: Sequence[str], used: Sequence[int], width: dict[int, int]) -> str:
+        aligned = (f"{cells[i]:{'>' if self.columns[i].number else '<'}{width[i]}}" for i in used)
+        return f"{_GAP}{_GAP.join(aligned)}".rstrip()
+
+
+def terminal_width() -> int:
+    """Characters of a line of the terminal, `MAX_WIDTH` at most and where there is none."""
+    return min(MAX_WIDTH, shutil.get_terminal_size((MAX_WIDTH, 24)).columns)
+
+
+def ago(time: str, now: datetime) -> Drawn:
+    """When it was, beside a clock: `now`, `2 min ago`, `14:02`, `21 Nov`; the exact time is in its title."""
+    local = moment(time).astimezone(now.tzinfo)
+    seconds = (now - local).total_seconds()
+    if seconds < 3600:
+        text = f"{seconds // 60:.0f} min ago" if seconds >= 60 else "now"
+    elif local.date() == now.date():
+        text = f"{local:%H:%M}"
+    else:
+        text = f"{local.day} {local:%b}" + (f" {local.year}" if local.year != now.year else "")
+    exact = f'<time datetime="{escape(local.isoformat())}" title="{local:%Y-%m-%d %H:%M:%S %Z}">{text}</time>'
+    return Drawn(text, Html(exact))
+
+
+def duration(seconds: float) -> str:
+    """How long it took, in two units at most: `4 s`, `3 min 40 s`, `1 h 52 min`."""
+    if seconds < 1:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    large, small = next(((one, two) for one, two in pairwise(_UNITS) if whole >= _UNITS[one]), ("min", "s"))
+    first, rest = divmod(whole, _UNITS[large])
+    both = (first, large), (rest // _UNITS[small], small)
+    return " ".join(f"{n} {unit}" for n, unit in both if n)
+
+
+def percent(share: float) -> str:
+    """A share without decimals; the little that there is of it is not 0%."""
+    return "<1%" if 0 < share < 0.005 else f"{share:.0%}"
+
+
+def drawn_mean(mean: float) -> Drawn:
+    """A mean reward; the view of the collection has its interval."""
+    return Drawn(f"{mean:.2f}", Html(f"<b>{mean:.2f}</b>"))
+
+
+def whole(name: str) -> Drawn:
+    """A name that is not broken into lines."""
+    return Drawn(name, Html(f'<span class="rl-whole">{escape(name)}</span>' if name else ""))
+
+
+def opened(facts: Sequence[tuple[str, str]], *codes: str) -> Html:
+    """What a row opens to: facts with their names, and cells to run."""
+    named = (f'<span><span class="rl-dim">{escape(name)}</span> {escape(value)}</span>' for name, value in facts)
+    return Html(f'<div class="rl-opened">{"".join([*named, *map(cell, codes)])}</div>')
+
+
+def _indented(line: str, most: int) -> str:
+    return f"    {escape_to_one_line(line, most - 4)}"
+
+
+def _html(shown: Cell) -> str:
+    return shown.html if isinstance(shown, Drawn) else shown
+
+
+def _text(shown: Cell) -> str:
+    return shown.text if isinstance(shown, Drawn) else shown

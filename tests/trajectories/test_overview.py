@@ -1,0 +1,302 @@
+"""Overview of a collection: what its figures are of, an interval that holds what it says, hints with a cause."""
+
+import itertools
+import math
+import random
+
+import numpy as np
+import pytest
+
+from rolloutlab.api.prices import amount_of
+from rolloutlab.api.wire.chat import UserMessage
+from rolloutlab.store.models import Score, StoredCollection, TrajectorySummary
+from rolloutlab.store.spending import JUDGING, SAMPLING, Account
+from rolloutlab.trajectories.overview import compare_ends, order_groups, summarize
+from rolloutlab.trajectories.rewards_rows import CollectionRows, RewardsRows
+from rolloutlab.widgets import overview as render
+from tests.labs import completion, lab_with, without_logprobs
+
+STORED = StoredCollection(1, "caps", 1, True, "2026-01-01T00:00:00", {}, 0, 0)
+
+
+def rows_of(groups, finish="stop", tokens=10, parts=None):
+    """Rows of these rewards by group, each with its finish reason where `finish` is a function of the reward."""
+    ends = finish if callable(finish) else lambda _reward: finish
+    numbers = itertools.count(1)
+    outlines = [
+        TrajectorySummary(
+            next(numbers), g, i, reward, "function", (parts or {}).get((g, i), {}), (tokens,), ends(reward)
+        )
+        for g, rewards in enumerate(groups)
+        for i, reward in enumerate(rewards)
+    ]
+    return RewardsRows([CollectionRows(STORED, range(len(groups)), outlines)])
+
+
+def ended_rows(rewards_GN, cut_GN):
+    """Rows of these rewards, each cut off or not."""
+    numbers = itertools.count(1)
+    outlines = [
+        TrajectorySummary(next(numbers), g, i, float(reward), "function", {}, (10,), "length" if cut else "stop")
+        for g, row in enumerate(zip(rewards_GN, cut_GN, strict=True))
+        for i, (reward, cut) in enumerate(zip(*row, strict=True))
+    ]
+    return RewardsRows([CollectionRows(STORED, range(len(rewards_GN)), outlines)])
+
+
+def shown(groups, some=None, **how):
+    """The overview of two collections, so that nothing of a lab is needed."""
+    return summarize(rows_of(groups, **how), None, [STORED, STORED], some)
+
+
+def test_figures_are_of_the_whole_collection_and_groups_stand_by_what_they_teach():
+    made = shown([[0, 1, 1, 0], [1, 1, 1, 1], [0, 0, 0, 0], [None, None, None, None], [0.5, 0.5, 0.5, 0.5]])
+    whole = made.whole
+    assert (whole.answers, whole.scored, whole.groups) == (20, 16, 5)
+    assert whole.mean == pytest.approx(0.5)
+    assert whole.standings == {"trains": 1, "fail": 1, "equal": 1, "pass": 1, "unscored": 1}
+    assert [bar.standing for bar in made.bars] == ["trains", "fail", "equal", "pass", "unscored"]
+    assert [bar.position for bar in made.bars] == [0, 2, 4, 1, 3]
+    assert "0.5 <small>" in render.html(made)
+    assert "1 of 5 groups train; 1 all fail, 1 equal rewards, 1 all pass, 1 not scored yet" in render.text(made)
+
+
+def test_the_most_spread_group_comes_first():
+    assert order_groups(rows_of([[0.4, 0.6], [1, 1], [0, 1], [0.5, 0.9]])) == [2, 3, 0, 1]
+    assert order_groups(rows_of([[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0]])) == [1, 0, 2]
+
+
+def test_pass_at_k_is_the_share_of_all_choices_of_k_with_a_pass():
+    groups = [[0, 1, 1, 0, 0, 0, 0, 0], [1] * 8, [0] * 8, [0, 0.5, 0, 0, 1, 0, 0, 0]]
+    made = shown(groups).pass_at
+    assert list(made) == [1, 4, 8]
+    for k, chance in made.items():
+        passed = [any(r == 1 for r in some) for g in groups for some in itertools.combinations(g, k)]
+        assert chance == pytest.approx(sum(passed) / len(passed))
+
+
+def test_pass_at_k_never_falls_as_k_grows_where_groups_have_other_sizes():
+    made = shown([[1, 1], [1, 0], [1, None], *[[0] * 8] * 4]).pass_at
+    assert made == {}, "a group of one answer has no pass@2"
+    made = shown([[1, 1], [1, 0], [1, 1, 0], *[[0] * 8] * 4]).pass_at
+    assert made == pytest.approx({1: (1 + 0.5 + 2 / 3) / 7, 2: 3 / 7})
+
+
+def test_groups_of_one_answer_are_said_to_teach_nothing(lab):
+    fact = "Each prompt has one answer: nothing in its group is better or worse, so none of them trains."
+    assert lines_of(lab, ["a"], ["b"], rewards=[1, 0]) == [fact]
+
+
+@pytest.mark.parametrize("groups", [[[0.2, 0.8], [0.5, 0.1]], [[3, 1], [0, 0]], [[0], [1]]])
+def test_pass_at_k_is_not_said_where_no_reward_of_1_is_the_highest_or_there_is_one_answer(groups):
+    assert shown(groups).pass_at == {}
+
+
+@pytest.mark.parametrize(("groups", "n", "alike"), [(4, 8, 0.5), (4, 8, 4.0), (16, 4, 0.5), (32, 4, 4.0)])
+def test_the_interval_of_the_mean_holds_what_it_says(groups, n, alike):
+    """Answers of a group are alike: each group has a chance of its own, which a binomial interval does not know."""
+    draw, holds, tries = random.Random(f"{groups} {alike}"), 0, 200
+    for _ in range(tries):
+        chances = [draw.betavariate(alike * 0.4, alike * 0.6) for _ in range(groups)]
+        low, high = shown([[float(draw.random() < p) for _ in range(n)] for p in chances]).interval
+        holds += low <= 0.4 <= high
+    assert holds / tries >= 0.92
+
+
+def test_groups_of_other_sizes_count_by_their_size():
+    draw, holds, tries = random.Random(5), 0, 200
+    for _ in range(tries):
+        chances = [draw.betavariate(2, 2) for _ in range(24)]
+        groups = [[float(draw.random() < p) for _ in range(draw.choice([2, 8, 16]))] for p in chances]
+        low, high = shown(groups).interval
+        holds += low <= 0.5 <= high
+    assert holds / tries >= 0.92
+
+
+@pytest.mark.parametrize("groups", [[[0, 1, 1]], [[2, 2], [2, 2]], [[None], [None]]])
+def test_no_interval_is_made_up(groups):
+    assert shown(groups).interval is None
+    assert "±" not in "\n".join(render.text(shown(groups)))
+
+
+def test_all_failing_is_not_certain_failure():
+    low, high = shown([[0, 0]] * 8).interval
+    assert low <= 0
+    assert high > 0.1, "eight groups do not say that no ninth passes"
+
+
+def test_what_fits_a_filter_is_shown_within_all():
+    made = shown([[0, 1, 1, 0], [1, 1, 1, 1], [0, 0, 0, 0]], some=[0, 3, 8])
+    assert (made.fitting.answers, made.fitting.mean, made.fitting.groups) == (3, 0, 2)
+    assert made.fitting.standings == {"trains": 1, "fail": 1}
+    assert sum(made.whole.rewards.counts) == 12
+    assert sum(made.fitting.rewards.counts) == 3
+    assert [(bar.position, bar.fits) for bar in made.bars] == [(0, True), (2, True), (1, False)]
+    html = render.html(made)
+    assert "Mean reward of 3 answers that fit" in html
+    assert "all 12: 0.5" in html
+
+
+def test_a_filter_that_nothing_fits_says_so():
+    made = shown([[0, 1], [1, 1]], some=[])
+    assert "no reward among them" in render.html(made)
+    assert {bar.fits for bar in made.bars} == {False}
+
+
+def test_of_thousands_of_groups_a_bar_stands_for_some():
+    made = shown([[0, 1]] * 1000 + [[0, 0]] * 3)
+    assert len(made.bars) <= render.MOST_BARS + 3
+    assert sum(bar.groups for bar in made.bars) == 1003
+    assert "a bar for 5 groups or fewer" in render.html(made)
+
+
+@pytest.mark.parametrize("reward", [1e308, -1e308])
+def test_rewards_near_the_end_of_floats_are_shown(reward):
+    made = shown([[reward, -reward], [reward, reward]])
+    assert math.isfinite(made.whole.mean)
+    assert "<div" in render.html(made)
+
+
+def lines_of(lab, *groups, rewards):
+    """The hints on a new collection."""
+    stored = lab_with(lab, *groups, name="letters", rewards=rewards)
+    rows = RewardsRows([CollectionRows(stored, lab.outlines.positions(stored), lab.outlines.of(stored, None))])
+    return [hint.line() for hint in summarize(rows, lab, [stored]).hints]
+
+
+CUT = completion("a b", finish_reason="length")
+
+
+def test_failures_that_were_cut_off_are_the_first_thing_that_is_said(lab):
+    lines = lines_of(lab, [CUT, CUT, CUT, "a"], [CUT, "b", "b", "b"], rewards=[0, 0, 0, 0, 0, 1, 1, 1])
+    assert lines == [
+        "4 of 5 failures were cut off by max_tokens. Of the 4 answers that ended by themselves, 1 failed.",
+        "1 group never passes, so it teaches nothing.",
+    ]
+
+
+@pytest.mark.parametrize("rewards", [[1, 1, 0, 1], [0.5, 0.2, 0.7, 0.1], [-30, -31, -30, -32]])
+def test_passing_or_low_answers_that_were_cut_off_are_no_failures(lab, rewards):
+    cut = [completion(text, finish_reason="length") for text in "xyz"]
+    assert lines_of(lab, [*cut, "a"], rewards=[rewards[0], rewards[1], rewards[3], rewards[2]]) == []
+
+
+def test_a_few_cut_off_among_many_failures_are_not_worth_a_line(lab):
+    assert lines_of(lab, [CUT, CUT, *"cdefghijklmnop"], rewards=[0] * 15 + [1]) == []
+
+
+def test_answers_that_score_less_where_they_were_cut_off_are_said(lab):
+    groups = [[CUT, "a", completion("c", finish_reason="length"), "d"]] * 8
+    lines = lines_of(lab, *groups, rewards=[0.5, 0.75, 0.5, 1] * 8)
+    evidence = "In the 8 groups with both, their mean reward is 0.38 lower than that of the others."
+    assert lines == [f"16 of 32 answers were cut off by max_tokens. {evidence}"]
+    assert lines_of(lab, *groups, rewards=[1, 0.75, 0.5, 0.25] * 8) == []
+
+
+def test_nearly_all_answers_that_were_cut_off_are_said_where_they_could_score_more(lab):
+    lines = lines_of(lab, [CUT] * 9 + ["a"], [CUT] * 10, rewards=[0.75] * 20)
+    assert lines == ["19 of 20 answers were cut off by max_tokens. 1 ended by itself."]
+    assert lines_of(lab, [CUT] * 10, rewards=[1] * 10) == []
+
+
+def test_where_an_end_makes_no_difference_a_loss_is_seen_in_few_collections():
+    """Rewards of hard and easy prompts, in which hard ones are cut off more often and score less."""
+    rng, seen, tries = np.random.default_rng(0), 0, 400
+    for _ in range(tries):
+        hard_G = rng.random(16)
+        rewards_GN = (rng.random((16, 8)) > hard_G[:, None]).astype(float)
+        cut_GN = rng.random((16, 8)) < hard_G[:, None]
+        seen += compare_ends(ended_rows(rewards_GN, cut_GN)) is not None
+    assert seen / tries < 0.02
+
+
+def test_a_loss_of_a_quarter_is_seen_in_most_collections():
+    rng, seen, tries = np.random.default_rng(0), 0, 100
+    for _ in range(tries):
+        cut_GN = rng.random((32, 8)) < 0.4
+        rewards_GN = (rng.random((32, 8)) < np.where(cut_GN, 0.45, 0.7)).astype(float)
+        seen += compare_ends(ended_rows(rewards_GN, cut_GN)) is not None
+    assert seen / tries > 0.8
+
+
+def test_before_a_reward_cut_off_answers_are_said(lab):
+    assert lines_of(lab, [CUT, "a", CUT, "a"], rewards=[]) == ["2 of 4 answers were cut off by max_tokens."]
+
+
+def calling(name):
+    """An answer without text that calls a tool."""
+    call = {"id": "1", "type": "function", "function": {"name": name, "arguments": "{}"}}
+    return completion("", message={"role": "assistant", "content": "", "tool_calls": [call]})
+
+
+def thinking(reasoning):
+    """The answer `a` after some reasoning."""
+    return completion("", message={"role": "assistant", "content": "a", "reasoning_content": reasoning})
+
+
+def test_equal_answers_with_different_rewards_are_said(lab):
+    groups = [["a", "b", "a", "c"], ["a", "b", "a", "b"], ["a", "a", "b", "b"]]
+    lines = lines_of(lab, *groups, rewards=[1, 0, 0, 0, 1, 0, 1, 0.5, 1, 1, 0, 0])
+    said = 'The same answer has different rewards in 2 groups. In letters/0 "a" has 1 and 0. -> %group letters/0'
+    assert lines == [said]
+
+
+def test_of_many_groups_with_such_answers_some_are_read_and_the_hint_says_so(lab):
+    [line] = lines_of(lab, *[["a", "a"]] * 65, rewards=[1, 0] * 65)
+    assert line.startswith("The same answer has different rewards in at least 64 groups.")
+
+
+def test_a_reward_that_is_made_equal_ends_the_hint(lab):
+    stored = lab_with(lab, ["a", "b", "a"], name="letters", rewards=[1, 0, 0])
+    rows = RewardsRows([CollectionRows(stored, [0], lab.outlines.of(stored, None))])
+    assert len(summarize(rows, lab, [stored]).hints) == 1
+    lab.rewards.give([Score(rows.ref(2), 1)], "hand")
+    rows.put(lab.outlines.of(stored))
+    assert not summarize(rows, lab, [stored]).hints
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        [CUT, completion("a b")],
+        [[completion("b"), UserMessage(role="user", content="?"), completion("a")], "a"],
+        [calling("look"), calling("leave")],
+        [thinking("long"), thinking("short")],
+    ],
+    ids=["ended otherwise", "after another turn", "other calls", "other reasoning"],
+)
+def test_what_else_may_be_rewarded_makes_equal_texts_different(lab, answers):
+    assert lines_of(lab, answers, rewards=[1, 0]) == []
+
+
+def test_a_server_that_names_no_calls_and_no_reasoning_hides_nothing(lab):
+    message = {"role": "assistant", "content": "a", "tool_calls": [], "reasoning_content": None}
+    assert len(lines_of(lab, [completion("", message=message)] * 2, rewards=[1, 0])) == 1
+
+
+def test_answers_without_logprobs_are_said(lab):
+    lines = lines_of(lab, [without_logprobs("a"), without_logprobs("b")], rewards=[0, 1])
+    assert lines == ["2 answers without logprobs: nothing of them trains. -> %logprobs letters"]
+
+
+def test_what_a_collection_has_taken_and_cost_is_below_its_lengths(lab):
+    stored = lab_with(lab, ["a", "b"], name="letters", rewards=[0, 1])
+    rows = RewardsRows([CollectionRows(stored, [0], lab.outlines.of(stored, None))])
+    assert summarize(rows, lab, [stored]).usage == "", "nothing is known of it"
+    lab.spend(stored, 90_000, 6_000)
+    stored = lab.collection("letters")
+    assert summarize(rows, lab, [stored]).usage == "96k tokens with prompts"
+    for purpose, dollars in ((SAMPLING, 0.2), (JUDGING, 0.01)):
+        lab.spending.set_aside(Account("here", "model", purpose, stored), None, 0, amount_of(dollars))
+    made = summarize(rows, lab, [stored])
+    assert made.usage == "96k tokens with prompts · $0.210"
+    assert made.usage in render.html(made)
+
+
+def test_the_former_generation_is_beside_the_mean(lab):
+    lab_with(lab, ["a", "b"], name="letters", rewards=[0, 0.5])
+    stored = lab_with(lab, ["a", "b"], name="letters", rewards=[1, 1])
+    rows = RewardsRows([CollectionRows(stored, [0], lab.outlines.of(stored, None))])
+    made = summarize(rows, lab, [stored])
+    assert made.former == ("letters:1", 0.25, 2, "unknown settings")
+    assert "letters:1 had 0.25" in render.html(made)
