@@ -38,6 +38,7 @@ hypothesis.settings.load_profile("fast")
 os.environ["ROLLOUTLAB_SETTINGS"] = os.devnull  # not those of whoever runs the tests
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny tensors: a second thread would only wait
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell that starts the suite in its background ignores it
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # ... and nohup this
 
 TOKEN = "of-this-test"
 PASSCODE = "lab1-open-says"
