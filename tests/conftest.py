@@ -1,6 +1,5 @@
 """Fixtures of every room. torch and what stands on it are imported inside: tests of the light rooms stay light."""
 
-import copy
 import functools
 import gc
 import os
@@ -9,7 +8,6 @@ import signal
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,11 +22,11 @@ from rolloutlab.api.wire.training import ENDINGS, CreateTrainingJob, Event, Mode
 from rolloutlab.session import Session
 from rolloutlab.settings import Address, Settings
 from rolloutlab.store.sqlite import Database
+from tests.copies import LoraCopies, create_tables_at_once
 from tests.parquet_footers import ForkedChecks, stand_in
 from tests.policies import byte_tokenizer, save_policy
 
 if TYPE_CHECKING:
-    from rolloutlab.engines.local import LocalEngine
     from rolloutlab.policy.model import Policy
     from rolloutlab.service.job_queue import Jobs
 
@@ -102,6 +100,23 @@ def certificates() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(httpx, "create_ssl_context", of)
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def tables_at_once() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        create_tables_at_once(patch)
+        yield
+
+
+@pytest.fixture(scope="session")
+def lora_copies() -> Iterator[LoraCopies]:
+    from rolloutlab.policy.model import Policy
+
+    copies = LoraCopies(Policy.lora_copy)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Policy, "lora_copy", lambda policy: copies.of(policy))
+        yield copies
 
 
 @pytest.fixture
@@ -260,17 +275,17 @@ def worded_policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def policy(tiny_policy: Path) -> "Policy":
+def policy(tiny_policy: Path, lora_copies: LoraCopies) -> "Policy":
     from rolloutlab.policy.model import load_policy
 
-    return load_policy(str(tiny_policy))
+    return lora_copies.keep(load_policy(str(tiny_policy)))
 
 
 @pytest.fixture(scope="session")
-def practice_policy() -> "Policy":
+def practice_policy(lora_copies: LoraCopies) -> "Policy":
     from rolloutlab.policy.model import load_policy
 
-    return load_policy("practice")
+    return lora_copies.keep(load_policy("practice"))
 
 
 @pytest.fixture
@@ -294,6 +309,7 @@ def start(policy: "Policy", tmp_path: Path) -> Iterator[Callable[..., Service]]:
 
 
 def make_service(policy: "Policy", folder: Path, **options: Any) -> Service:
+    from rolloutlab.engines.local import LocalEngine
     from rolloutlab.service.app import make_app
     from rolloutlab.service.database import open_service_database
     from rolloutlab.service.endpoints.chat import Ledger
@@ -302,7 +318,7 @@ def make_service(policy: "Policy", folder: Path, **options: Any) -> Service:
     from rolloutlab.service.model_registry import Registry
     from rolloutlab.service.oauth.server import AuthorizationServer
 
-    database, engine = open_service_database(folder), make_engine(policy)
+    database, engine = open_service_database(folder), LocalEngine(policy)
     try:
         registry = Registry(database, folder, engine, **options)
     except BaseException:
@@ -317,28 +333,6 @@ def make_service(policy: "Policy", folder: Path, **options: Any) -> Service:
     address = Address("http://127.0.0.1", "http://127.0.0.1/v1", TOKEN)
     closing = http.close, jobs.close, engine.close, memory.close, database.close
     return Service(http, address, policy.name, folder, database, jobs, closing)
-
-
-_LORA: "dict[int, tuple[Policy, Any]]" = {}
-"""A new LoRA copy of each policy, by its id."""
-
-
-def make_engine(policy: "Policy") -> "LocalEngine":
-    """An engine whose LoRA copies are copied from one: peft takes three times as long for each."""
-    from rolloutlab.engines.local import LocalEngine
-    from rolloutlab.policy.model import Policy
-
-    made = Policy.lora_copy
-
-    def copied(policy: "Policy") -> Any:
-        if id(policy) not in _LORA:
-            _LORA[id(policy)] = policy, made(policy)
-        _, model = _LORA[id(policy)]
-        return copy.deepcopy(model, {id(t): t for t in chain(policy.base.parameters(), policy.base.buffers())})
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Policy, "lora_copy", copied)
-        return LocalEngine(policy)
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Generator, Iterator
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from rolloutlab.session import Session
 from rolloutlab.settings import Settings
@@ -26,6 +26,7 @@ FLAGS = (
 )
 NO_CHROMIUM = "no Chromium: apt-get install chromium, or set ROLLOUTLAB_CHROMIUM"
 OPENED = pytest.StashKey[NotebookPage]()
+FAILED = pytest.StashKey[bool]()
 REPORTS = pytest.StashKey[list[pytest.TestReport]]()
 
 
@@ -81,6 +82,15 @@ def context(browser: Browser) -> Iterator[BrowserContext]:
     context.close()
 
 
+@pytest.fixture(scope="package")
+def spare(context: BrowserContext) -> Iterator[list[Page]]:
+    """The page of the last test in JupyterLab, if it is fit for the next: loading it takes longer than most tests."""
+    pages: list[Page] = []
+    yield pages
+    for page in pages:
+        page.close()
+
+
 @pytest.fixture(params=["lab", "notebook7"])
 def front_end(request: pytest.FixtureRequest) -> str:
     """Each test runs in both; `@pytest.mark.parametrize("front_end", ["lab"])` has it run in one."""
@@ -89,15 +99,24 @@ def front_end(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def notebook(
-    request: pytest.FixtureRequest, jupyter: Jupyter, lab: Session, context: BrowserContext, front_end: str
+    request: pytest.FixtureRequest,
+    jupyter: Jupyter,
+    lab: Session,
+    context: BrowserContext,
+    spare: list[Page],
+    front_end: str,
 ) -> Iterator[NotebookPage]:
-    """A new notebook in a page of its own, its kernel idle."""
+    """A new notebook, alone in its page, its kernel idle."""
     name = re.sub(r"\W+", "-", request.node.name).strip("-")
-    page = NotebookPage(context.new_page(), jupyter.url, jupyter.notebooks / f"{name}.ipynb", front_end)
+    own = spare.pop() if spare and front_end == "lab" else context.new_page()
+    page = NotebookPage(own, jupyter.url, jupyter.notebooks / f"{name}.ipynb", front_end)
     request.node.stash[OPENED] = page
     page.open()
     yield page
-    page.close()
+    if page.is_as_new and front_end == "lab" and not request.node.stash.get(FAILED, False):
+        spare.append(page.leave())
+    else:
+        page.close()
     jupyter.forget_theme()
 
 
@@ -116,6 +135,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     page = item.stash.get(OPENED, None)
     if report.failed and page and not page.page.is_closed():
         report.sections.append(("browser console", page.keep(f"failed-{page.path.stem}")))
+        item.stash[FAILED] = True
     item.config.stash.setdefault(REPORTS, []).append(report)
     return report
 

@@ -7,6 +7,17 @@ window.harness = {
     return [...widgets].find((widget) => widget.sessionContext && widget.content?.model);
   },
 
+  // Open a notebook in a page that has its application already.
+  open(path) {
+    this.ended.clear();
+    return window.jupyterapp.commands.execute("docmanager:open", { path, factory: "Notebook" });
+  },
+
+  // Close what is open, saved or not.
+  close() {
+    for (const widget of [...window.jupyterapp.shell.widgets("main")]) widget.dispose();
+  },
+
   width() {
     return this.panel().content.node.getBoundingClientRect().width;
   },

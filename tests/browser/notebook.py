@@ -21,7 +21,8 @@ class NotebookPage:
     """One notebook with its kernel, in JupyterLab (`lab`) or Notebook 7 (`notebook7`).
 
     `page` is playwright's, `path` the notebook's file, `said` what the page has complained of so far. Cells count from
-    0, and the last one is always empty. token: of a server that asks for one.
+    0, and the last one is always empty. token: of a server that asks for one. `is_as_new` says whether the page is fit
+    for another notebook.
     """
 
     def __init__(self, page: Page, server: str, path: Path, front_end: str, token: str = "") -> None:
@@ -32,14 +33,21 @@ class NotebookPage:
         self._url = URLS[front_end].format(server=server, name=path.stem) + (f"?token={token}" if token else "")
         self._signed = {"Authorization": f"token {token}"} if token else {}
         self.said: list[str] = []
+        self.is_as_new = True
+        self._is_open = page.url != "about:blank"
         page.set_default_timeout(LONGEST)
-        page.add_init_script(path=HARNESS)
-        page.on("console", self._console)
-        page.on("pageerror", self._page_error)
-        page.on("dialog", lambda dialog: dialog.accept())  # leaving a page with changes
+        if not self._is_open:
+            page.add_init_script(path=HARNESS)
+            page.on("dialog", lambda dialog: dialog.accept())  # leaving a page with changes
+        self._listening = {"console": self._console, "pageerror": self._page_error}
+        for event, listener in self._listening.items():
+            page.on(event, listener)
 
     def open(self) -> None:
-        """Make the file, open it, and wait until its kernel is idle."""
+        """Make the file, open it, and wait until its kernel is idle.
+
+        In a page that has JupyterLab already, it takes the place of the notebook there.
+        """
         self.path.write_text(json.dumps(EMPTY))
         wanted = {"path": self.path.name, "name": self.path.name, "type": "notebook", "kernel": {"name": "python3"}}
         answer = self.page.request.post(
@@ -47,7 +55,10 @@ class NotebookPage:
         )  # the kernel starts while the page loads
         assert answer.ok, answer.text()
         self._running = answer.json()["id"]
-        self.page.goto(self._url)
+        if self._is_open:
+            self.page.evaluate("path => window.harness.open(path)", self.path.name)
+        else:
+            self.page.goto(self._url)
         self.wait_until_idle()
 
     def wait_until_idle(self) -> None:
@@ -86,19 +97,25 @@ class NotebookPage:
     def reload(self) -> None:
         """Save the notebook and load the page again; the kernel lives on, and so do the objects that widgets show."""
         self.page.evaluate("() => window.harness.panel().context.save()")
-        self.page.reload()
+        self.page.goto(self._url)
         self.wait_until_idle()
 
     def reload_now(self) -> None:
         """The same while a cell runs: wait until the notebook is there, and not for its kernel."""
         self.page.evaluate("() => window.harness.panel().context.save()")
-        self.page.reload()
+        self.page.goto(self._url)
         self.page.wait_for_function("() => window.harness.panel()?.context.isReady")
 
     def show(self, path: Path) -> None:
         """Open another notebook in place of this one, with a kernel of its own."""
+        self.is_as_new = False
         self.page.goto(self._url.replace(self.path.stem, path.stem))
         self.wait_until_idle()
+
+    def refuse(self, requests: re.Pattern[str] | str) -> None:
+        """Let requests to these addresses fail, until the end of the test."""
+        self.is_as_new = False
+        self.page.route(requests, lambda route: route.abort())
 
     def restart_kernel(self) -> None:
         """Begin with an empty kernel, keeping the page and what it shows."""
@@ -107,11 +124,13 @@ class NotebookPage:
 
     def theme(self, name: str) -> None:
         """Change the theme, as `JupyterLab Dark`, until the end of the test."""
+        self.is_as_new = False
         self.page.evaluate("theme => window.jupyterapp.commands.execute('apputils:change-theme', {theme})", name)
         expect(self.page.locator("body")).to_have_attribute("data-jp-theme-name", name)
 
     def narrow(self, width: int = 480) -> None:
         """Make the window this many CSS pixels wide, all of it for the notebook."""
+        self.is_as_new = False
         self.page.evaluate("() => window.jupyterapp.shell.collapseLeft()")
         height = (self.page.viewport_size or {"height": 900})["height"]
         self.page.set_viewport_size({"width": width, "height": height})
@@ -144,8 +163,19 @@ class NotebookPage:
 
     def close(self) -> None:
         """End the kernel and close the page."""
-        self.page.request.delete(f"{self._sessions}/{self._running}", headers=self._signed)
+        self._end_kernel()
         self.page.close()
+
+    def leave(self) -> Page:
+        """End the kernel and close the notebook alone; returns the page, for another one."""
+        for event, listener in self._listening.items():
+            self.page.remove_listener(event, listener)
+        self.page.evaluate("() => window.harness.close()")
+        self._end_kernel()
+        return self.page
+
+    def _end_kernel(self) -> None:
+        self.page.request.delete(f"{self._sessions}/{self._running}", headers=self._signed)
 
     def _console(self, message: ConsoleMessage) -> None:
         if message.type in {"error", "warning"}:

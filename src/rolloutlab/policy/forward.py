@@ -8,6 +8,7 @@ import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from itertools import accumulate, chain, islice
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -223,10 +224,7 @@ class Scorer:
     """Scores on its own copy of the policy, beside sampling and training, one call at a time."""
 
     def __init__(self, policy: Policy) -> None:
-        self._context = policy.context
-        self._model = policy.lora_copy()
-        self._forward = Forward(policy, self._model)
-        self._small = policy.small
+        self._policy = policy
         self._lock = threading.Lock()
 
     def logprobs(self, adapter: Adapter, sequences: Sequence[TokenSequence]) -> list[list[float]]:
@@ -235,12 +233,21 @@ class Scorer:
         Raises:
             RenderingError: a sequence is longer than the policy's context.
         """
-        if (longest := max(map(len, sequences), default=0)) > self._context:
-            limit = f"the policy's context of {self._context:,}"
+        if (longest := max(map(len, sequences), default=0)) > self._policy.context:
+            limit = f"the policy's context of {self._policy.context:,}"
             raise RenderingError(f"a conversation of {longest:,} tokens is longer than {limit}")
         with self._lock:
             write_adapter(self._model, adapter)
             scored = [scored_T.tolist() for scored_T in self._forward.logprobs(sequences)]
-            if not self._small:
+            if not self._policy.small:
                 release_memory()
             return scored
+
+    @cached_property
+    def _model(self) -> PeftModel:
+        """Made once it is needed: most services never score."""
+        return self._policy.lora_copy()
+
+    @cached_property
+    def _forward(self) -> Forward:
+        return Forward(self._policy, self._model)
