@@ -3,6 +3,7 @@
 import itertools
 import math
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -157,9 +158,10 @@ def test_rewards_near_the_end_of_floats_are_shown(reward):
     assert "<div" in render.html(made)
 
 
-def lines_of(lab, *groups, rewards):
-    """The hints on a new collection."""
+def lines_of(lab, *groups, rewards, **plan):
+    """The hints on a new collection. plan: how it was sampled."""
     stored = lab_with(lab, *groups, name="letters", rewards=rewards)
+    stored = replace(stored, plan={"model": "lab/practice", **plan}) if plan else stored
     rows = RewardsRows([CollectionRows(stored, lab.outlines.positions(stored), lab.outlines.of(stored, None))])
     return [hint.line() for hint in summarize(rows, lab, [stored]).hints]
 
@@ -170,9 +172,54 @@ CUT = completion("a b", finish_reason="length")
 def test_failures_that_were_cut_off_are_the_first_thing_that_is_said(lab):
     lines = lines_of(lab, [CUT, CUT, CUT, "a"], [CUT, "b", "b", "b"], rewards=[0, 0, 0, 0, 0, 1, 1, 1])
     assert lines == [
-        "4 of 5 failures were cut off by max_tokens. Of the 4 answers that ended by themselves, 1 failed.",
-        "1 group never passes, so it teaches nothing.",
+        "4 of 5 failures were cut off by max_tokens. Of the 4 answers that were not, 1 failed.",
+        "1 group never passes, so it teaches nothing at n = 4.",
     ]
+
+
+def test_failures_that_were_cut_off_are_not_said_where_the_others_fail_as_often(lab):
+    cut = [completion(text, finish_reason="length") for text in "xy"]
+    assert lines_of(lab, [*cut, "a", "b"], [*cut, "a", "b"], rewards=[0, 1, 0, 1, 0, 1, 0, 1]) == []
+
+
+def test_answers_without_a_reward_have_not_passed(lab):
+    rewards = [0, 0, 0, 0, 0, 1, *[None] * 6]
+    assert lines_of(lab, [CUT, CUT, CUT, CUT, "a", "b", *"cdefgh"], rewards=rewards) == [
+        "4 of 5 failures were cut off by max_tokens. Of the 2 answers that were not, 1 failed."
+    ]
+
+
+def test_answers_with_fewer_tokens_than_they_may_have_were_not_cut_off_by_the_limit(lab):
+    cell = "%%chat letters --max-tokens 4"
+    begun = "2 of 4 answers were cut off"
+    assert lines_of(lab, [CUT, "a", CUT, "a"], rewards=[], max_tokens=2) == [f"{begun} by max_tokens=2. -> {cell}"]
+    assert lines_of(lab, [CUT, "a", CUT, "a"], rewards=[], max_tokens=64) == [f"{begun} before max_tokens=64."]
+
+
+def test_an_older_generation_offers_no_cell_that_would_sample_the_prompts_of_the_newest(lab):
+    stored = lab_with(lab, [CUT, "a"], name="letters")
+    old = replace(stored, plan={"model": "lab/practice", "max_tokens": 2}, bare=False)
+    rows = RewardsRows([CollectionRows(old, [0], lab.outlines.of(stored, None))])
+    assert [hint.line() for hint in summarize(rows, lab, [old]).hints] == [
+        "1 of 2 answers were cut off by max_tokens=2."
+    ]
+
+
+def test_a_group_is_not_called_failed_before_all_of_it_is_scored(lab):
+    assert lines_of(lab, [*"abcd"], [*"ab"], rewards=[0, 0, None, None, 0, 1]) == []
+
+
+def test_groups_with_nothing_but_a_low_reward_that_is_no_failure_are_named_by_it(lab):
+    assert lines_of(lab, [*"abcd"], [*"abcd"], rewards=[0.9] * 4 + [1, 0.95, 1, 1]) == [
+        "1 group has nothing but 0.9, so it teaches nothing at n = 4."
+    ]
+
+
+def test_temperature_0_is_named_where_nothing_trains(lab):
+    plan = {"temperature": 0, "n": 2}
+    said = "All answers were sampled at temperature 0, where those of a group are mostly the same."
+    assert lines_of(lab, ["a", "a"], rewards=[1, 1], **plan) == [f"{said} -> %%chat letters --temperature 1"]
+    assert lines_of(lab, ["a", "b"], rewards=[1, 0], **plan) == []
 
 
 @pytest.mark.parametrize("rewards", [[1, 1, 0, 1], [0.5, 0.2, 0.7, 0.1], [-30, -31, -30, -32]])
@@ -195,7 +242,7 @@ def test_answers_that_score_less_where_they_were_cut_off_are_said(lab):
 
 def test_nearly_all_answers_that_were_cut_off_are_said_where_they_could_score_more(lab):
     lines = lines_of(lab, [CUT] * 9 + ["a"], [CUT] * 10, rewards=[0.75] * 20)
-    assert lines == ["19 of 20 answers were cut off by max_tokens. 1 ended by itself."]
+    assert lines == ["19 of 20 answers were cut off by max_tokens. 1 was not."]
     assert lines_of(lab, [CUT] * 10, rewards=[1] * 10) == []
 
 

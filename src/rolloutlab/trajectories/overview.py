@@ -130,6 +130,7 @@ def _figures(
         cut_off=int(cut_off.sum()),
         failures=int(failures.sum()),
         failures_cut_off=int((failures & cut_off).sum()),
+        scored_cut_off=int((~np.isnan(given) & cut_off).sum()),
     )
 
 
@@ -293,19 +294,18 @@ def find_hints(
     if failed := sum(errors.values()):
         fact = f"A reward function failed on {count(failed, 'answer')}:"
         concerning.append((failed, Hint(fact, f"{name_errors(errors)}.", f"%%reward {stored.label} --resume", "bad")))
-    cut = _cut_off_hint(plan, whole, again) or _cut_off_loss_hint(rows, plan, whole, again)
+    limit, longer = _limit(rows, plan, whole), _longer(rows, plan, whole, again)
+    cut = _cut_off_hint(whole, limit, longer) or _cut_off_loss_hint(rows, whole, limit, longer)
     concerning += [cut] if cut else []
-    if plan and plan.temperature == 0 and plan.n > 1 and not plan.env:
-        fact = "All answers were sampled at temperature 0, so that those of a group are the same."
+    trains = whole.standings.get("trains", 0)
+    if plan and plan.temperature == 0 and plan.n > 1 and not plan.env and not trains:
+        fact = "All answers were sampled at temperature 0, where those of a group are mostly the same."
         concerning.append((whole.answers, Hint(fact, "", again("--temperature 1"))))
     elif whole.answers and max(len(group.rows) for group in rows.groups) == 1:
         fact = "Each prompt has one answer: nothing in its group is better or worse, so none of them trains."
         concerning.append((whole.answers, Hint(fact, "", again("-n 8"))))
-    elif never := whole.standings.get("fail", 0):
-        answers = sum(len(group.rows) for group, kind in zip(rows.groups, standings, strict=True) if kind == "fail")
-        fact = f"{count(never, 'group')} never pass{'es' * (never == 1)},"
-        teach = f"so {'it teaches' if never == 1 else 'they teach'} nothing{f' at n = {plan.n}' if plan else ''}."
-        concerning.append((answers, Hint(fact, teach, top_up_cell(stored), "info")))
+    elif never := _never_hint(rows, standings, stored):
+        concerning.append(never)
     other = _other_reward_hint(rows, standings, lab, stored, plan)
     concerning += [other] if other else []
     untokened = sum(not sum(each.tokens_H) for each in rows.outlines)
@@ -315,42 +315,59 @@ def find_hints(
     return [hint for _, hint in sorted(concerning, key=lambda each: -each[0])]
 
 
-def _cut_off_hint(plan: SamplingConfig | None, whole: Figures, again: "partial[str]") -> tuple[int, Hint] | None:
-    """That failures, or answers before they are scored, were cut off at the token limit, where many were."""
-    limit, cell = _limit(plan), _longer(plan, whole, again)
+def _never_hint(rows: RewardsRows, standings: Sequence[Standing], stored: StoredCollection) -> tuple[int, Hint] | None:
+    """That all answers of some groups have the lowest reward; of groups with a reward for each answer."""
+    failed = [
+        group
+        for group, kind in zip(rows.groups, standings, strict=True)
+        if kind == "fail" and all(rows.outlines[i].reward is not None for i in group.rows)
+    ]
+    if not failed:
+        return None
+    lowest = min(_rewards(rows, failed[0].rows))
+    one, sizes = len(failed) == 1, {len(group.rows) for group in failed}
+    never = f"never pass{'es' * one}" if lowest <= 0 else f"{'has' if one else 'have'} nothing but {lowest:.3g}"
+    at = f" at n = {sizes.pop()}" if len(sizes) == 1 else ""
+    teach = f"so {'it teaches' if one else 'they teach'} nothing{at}."
+    fact = f"{count(len(failed), 'group')} {never},"
+    return sum(len(group.rows) for group in failed), Hint(fact, teach, top_up_cell(stored), "info")
+
+
+def _cut_off_hint(whole: Figures, limit: str, longer: str) -> tuple[int, Hint] | None:
+    """That failures, or answers before they are scored, were cut off, where many were.
+
+    Not where those that were not cut off fail as often: more tokens would change nothing.
+    """
     if whole.failures_cut_off > 1 and whole.failures_cut_off >= _NOTABLE * whole.failures:
+        ended, others = whole.scored - whole.scored_cut_off, whole.failures - whole.failures_cut_off
+        if ended and others * whole.scored_cut_off >= whole.failures_cut_off * ended:
+            return None
         fact = (
             f"{whole.failures_cut_off:,} of {count(whole.failures, 'failure')} {_was(whole.failures)} cut off {limit}."
         )
-        ended, others = whole.answers - whole.cut_off, whole.failures - whole.failures_cut_off
-        answers = f"{count(ended, 'answer')} that ended by {'itself' if ended == 1 else 'themselves'}"
-        evidence = f"Of the {answers}, {others:,} failed." if ended else ""
-        return whole.failures_cut_off, Hint(fact, evidence, cell)
+        evidence = f"Of the {count(ended, 'answer')} that {_was(ended)} not, {others:,} failed." if ended else ""
+        return whole.failures_cut_off, Hint(fact, evidence, longer)
     if whole.mean is None and whole.cut_off >= _NOTABLE * max(1, whole.answers):
         fact = f"{whole.cut_off:,} of {count(whole.answers, 'answer')} {_was(whole.answers)} cut off {limit}."
-        return whole.cut_off, Hint(fact, "", cell)
+        return whole.cut_off, Hint(fact, "", longer)
     return None
 
 
-def _cut_off_loss_hint(
-    rows: RewardsRows, plan: SamplingConfig | None, whole: Figures, again: "partial[str]"
-) -> tuple[int, Hint] | None:
+def _cut_off_loss_hint(rows: RewardsRows, whole: Figures, limit: str, longer: str) -> tuple[int, Hint] | None:
     """That answers were cut off and score less for it, or that nearly all were and could score more."""
     if whole.mean is None or whole.cut_off < _NOTABLE * whole.answers:
         return None
-    fact = f"{whole.cut_off:,} of {count(whole.answers, 'answer')} {_was(whole.answers)} cut off {_limit(plan)}."
+    fact = f"{whole.cut_off:,} of {count(whole.answers, 'answer')} {_was(whole.answers)} cut off {limit}."
     highest = whole.rewards.high if whole.rewards else math.inf
     if lost := compare_ends(rows):
         by, groups = lost
         evidence = f"In the {groups:,} groups with both, their mean reward is {by:.2g} lower than that of the others."
     elif whole.cut_off >= _NEARLY_ALL * whole.answers and whole.mean < highest:
-        ended = whole.answers - whole.cut_off
-        evidence = (
-            f"{ended:,} ended by {'itself' if ended == 1 else 'themselves'}." if ended else "None ended by itself."
-        )
+        others = whole.answers - whole.cut_off
+        evidence = f"{others:,} {_was(others)} not." if others else ""
     else:
         return None
-    return whole.cut_off, Hint(fact, evidence, _longer(plan, whole, again))
+    return whole.cut_off, Hint(fact, evidence, longer)
 
 
 def _other_reward_hint(
@@ -407,12 +424,25 @@ def compare_ends(rows: RewardsRows) -> tuple[float, int] | None:
     return (mean, len(differences)) if mean > _ERRORS * error else None
 
 
-def _limit(plan: SamplingConfig | None) -> str:
+def _limit(rows: RewardsRows, plan: SamplingConfig | None, whole: Figures) -> str:
+    """What cut answers off: `by max_tokens=64`, or what came before it."""
+    if _is_early(rows, plan, whole):
+        return f"before max_tokens={plan.max_tokens}" if plan else ""
     return f"by max_tokens={plan.max_tokens}" if plan and plan.max_tokens else "by max_tokens"
 
 
-def _longer(plan: SamplingConfig | None, whole: Figures, again: "partial[str]") -> str:
-    """The cell that samples the same prompts with twice the tokens."""
+def _is_early(rows: RewardsRows, plan: SamplingConfig | None, whole: Figures) -> bool:
+    """Whether most that were cut off have fewer tokens than they may: the context was full, or the service gave up."""
+    if plan is None or not plan.max_tokens:
+        return False
+    lengths = (sum(each.tokens_H) for each in rows.outlines if each.finish_reason == "length")
+    return 2 * sum(0 < n < plan.max_tokens for n in lengths) > whole.cut_off
+
+
+def _longer(rows: RewardsRows, plan: SamplingConfig | None, whole: Figures, again: "partial[str]") -> str:
+    """The cell that samples the same prompts with twice the tokens; empty where these were not what was short."""
+    if _is_early(rows, plan, whole):
+        return ""
     longest = plan.max_tokens if plan and plan.max_tokens else int(whole.lengths.high) if whole.lengths else 0
     return again(f"--max-tokens {2 * longest}") if longest else ""
 
@@ -422,7 +452,10 @@ def _was(n: int) -> str:
 
 
 def _again(stored: StoredCollection, plan: SamplingConfig | None, option: str) -> str:
-    """The cell that samples the same prompts again with another option; empty where it needs names of a notebook."""
-    if plan is None or plan.env or plan.tools or plan.program or plan.continues:
+    """The cell that samples the same prompts again with another option.
+
+    Empty where it needs names of a notebook, and for an older generation: an empty cell samples those of the bare name.
+    """
+    if plan is None or not stored.bare or plan.env or plan.tools or plan.program or plan.continues:
         return ""
     return plan.cell_again(stored.name, option)

@@ -55,8 +55,8 @@ class Histogram:
 class Figures:
     """Figures of some answers. mean: of their rewards. parts: the mean of each component.
 
-    cut_off: how many ended at the token limit. failures: how many have the least reward, and how many of these were cut
-    off.
+    cut_off: how many were cut off, of these scored_cut_off have a reward. failures: how many have the least reward, and
+    how many of these were cut off.
     """
 
     answers: int
@@ -71,6 +71,7 @@ class Figures:
     cut_off: int = 0
     failures: int = 0
     failures_cut_off: int = 0
+    scored_cut_off: int = 0
 
 
 @dataclass(frozen=True)
