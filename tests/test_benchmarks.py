@@ -361,6 +361,7 @@ def gpu(smallest, monkeypatch):
     return smallest("gpu", TINY=replace(module.TINY, lines=("scored as sampled",)))
 
 
+@pytest.mark.long
 def test_the_benchmark_of_a_gpu_runs_at_its_smallest_size(gpu, printed, tmp_path):
     status = gpu.main(["--wheels", str(tmp_path), "--smollm2", "tiny", "--json", str(tmp_path / "gpu.json")])
     expected = {"engine_check_failures", "sampling_over_generate", "first_ratio_mean"}

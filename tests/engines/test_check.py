@@ -293,6 +293,7 @@ def test_the_engine_of_this_process_passes(check):
         (NeverStopsNorIsCancelled, {"stop", "cancel: sampling", "cancel: training", "cancel: inside a step"}),
     ],
 )
+@pytest.mark.long
 def test_a_broken_engine_fails_by_name(check, few, engine, lines):
     status, report = check(engine)
     assert failed(report) == lines
@@ -448,6 +449,7 @@ def test_a_gap_that_is_no_number_fails(check, few):
     assert {line["gap"] for line in report["lines"] if line["name"].startswith("logprobs")} == {None}
 
 
+@pytest.mark.long
 def test_an_option_that_the_engine_refuses_by_name_does_not_fail(check):
     status, report = check(FewerOptions)
     refused = {line["name"] for line in report["lines"] if line["result"] == "refused"}
@@ -460,6 +462,7 @@ def test_gradients_of_an_engine_that_has_its_tensors_elsewhere_are_compared_by_i
     assert failed(check(ElsewhereWithoutOptions, "--only=gradient")[1]) == {"gradient: ppo"}
 
 
+@pytest.mark.long
 def test_the_report_is_a_table_with_progress_beside_it(tiny_policy, capsys, few):
     assert main(["engine", "check", "--policy", str(tiny_policy), "--tolerance", "1"]) == 0
     printed = capsys.readouterr()

@@ -95,8 +95,8 @@ def stop_in_a_step(service, steps):
 
 CONFIGS = [
     {},
-    {"precalculate_logprobs": True},
-    {"kl_penalty_coef": 0.1},
+    pytest.param({"precalculate_logprobs": True}, marks=pytest.mark.long),
+    pytest.param({"kl_penalty_coef": 0.1}, marks=pytest.mark.long),
     {"epochs": 3, "groups_per_step": 3, "loss_aggregation": "token_mean", "weight_decay": 0.0},
 ]
 

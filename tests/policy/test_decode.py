@@ -368,6 +368,7 @@ def test_neighbouring_draws_of_a_large_vocabulary_do_not_depend_on_each_other(dr
     assert chi_square([pair for row in kinds for pair in pairwise(row)], pairs) < CRITICAL[24]
 
 
+@pytest.mark.long
 def test_temperature_and_top_p_hold_for_a_large_vocabulary(large_logits):
     assert abs(excess(flat(large_draws(large_logits, 60, temperature=2.0)), (large_logits / 2).softmax(0))) < 4
     kept = large_logits.softmax(0).sort(descending=True)
@@ -378,6 +379,7 @@ def test_temperature_and_top_p_hold_for_a_large_vocabulary(large_logits):
     assert abs(excess(taken, nucleus_V)) < 4
 
 
+@pytest.mark.long
 def test_two_checkpoints_draw_the_same_tokens_as_often_as_with_noise_for_every_token(large_logits, drawn, monkeypatch):
     changed = large_logits + 0.1 * torch.randn(LARGE, generator=torch.Generator().manual_seed(4))
 

@@ -105,6 +105,7 @@ def test_rows_that_have_a_long_text_thousands_of_times_in_all_are_refused(write)
         (lambda: [[0] * 20_000_000], "lists", "the lists of its column a.list.element have 20,000,000 values in"),
     ],
 )
+@pytest.mark.long
 def test_a_parquet_file_that_unpacks_to_hundreds_of_times_its_size_is_refused(write, values, kind, what):
     path = write(values(), pyarrow.list_(pyarrow.int8()) if kind == "lists" else kind, use_dictionary=kind == "lists")
     for read in (records, parquet.documents):
@@ -159,6 +160,7 @@ def test_json_whose_values_would_take_too_much_is_refused(tmp_path, monkeypatch,
             list(read(path))
 
 
+@pytest.mark.long
 def test_blank_lines_that_gzip_packs_a_thousandfold_are_not_kept(tmp_path):
     path = tmp_path / "a.json.gz"
     path.write_bytes(gzip.compress(b'{"a": 1}\n' + b"\n" * 300_000 + b'{"a": 2}\n'))
@@ -227,6 +229,7 @@ def test_rows_that_have_been_read_are_not_read_again():
 
 
 @pytest.mark.parametrize("kind", ["gz", "zst"])
+@pytest.mark.long
 def test_a_file_that_unpacks_to_hundreds_of_times_its_size_is_refused(tmp_path, monkeypatch, kind):
     monkeypatch.setattr(data_files, "_UNCHECKED_BYTES", MEGABYTE)
     path, text = tmp_path / f"a.jsonl.{kind}", b"\n" * 8 * MEGABYTE

@@ -56,6 +56,7 @@ def test_turns_whose_text_is_not_that_of_their_tokens_cost_no_rendering_each(pol
     assert len(renderings) < FEW_PER_TURN * turns
 
 
+@pytest.mark.long
 def test_turns_whose_text_is_elsewhere_in_the_conversation_are_tried_within_a_bound(policy, renderings):
     turns = 80
     Renderer(policy.tokenizer, policy.end_ids).sequences(History.model_validate(history(policy, turns, "question 1")))
@@ -130,6 +131,7 @@ def test_a_body_whose_values_would_take_gigabytes_is_refused(service, body, path
 
 
 @pytest.mark.parametrize("item", ["0", "[]", "{}", '{"role": "user"}'])
+@pytest.mark.long
 def test_a_body_with_many_wrong_items_is_refused_by_the_first(item):
     text = f'{{"model": "practice", "messages": [{",".join([item] * 300_000)}]}}'
     tracemalloc.start()

@@ -92,6 +92,7 @@ def test_a_job_is_checked_and_sent_with_few_trajectories_in_memory(session, watc
     assert 0 < watch.most <= AT_ONCE
 
 
+@pytest.mark.long
 def test_what_is_sent_is_what_was_checked_though_rewards_change_meanwhile(session):
     session.reward("many", lambda trajectory, *_: float(trajectory.id % 2))
     submission = prepare(select(session.store, "many"), {}, "m")

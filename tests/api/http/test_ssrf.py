@@ -96,6 +96,7 @@ def test_what_is_packed_is_unpacked(served, kind):
     assert asked(served.url).body == b"found " * 100
 
 
+@pytest.mark.long
 def test_what_is_packed_small_and_unpacks_large_is_not_read_nor_unpacked(served):
     packed = gzip.compress(bytes(1 << 30), compresslevel=1)  # 1 GiB
     served.answer = told(200, [("Content-Encoding", "gzip")], packed)

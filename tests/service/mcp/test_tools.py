@@ -76,6 +76,7 @@ def test_a_search_that_is_none_says_where_and_what_instead(call):
     assert "->" in said
 
 
+@pytest.mark.long
 def test_a_regular_expression_without_an_end_is_given_up_and_the_service_answers_meanwhile(call, visitor):
     said = [{"role": "user", "content": "a?"}, {"role": "assistant", "content": "a" * 90 + "!"}]
     call("add_trajectory", into="long", messages=said)

@@ -78,6 +78,7 @@ group = st.tuples(
 @pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
 @settings(max_examples=25)
 @given(groups=st.lists(group, min_size=1, max_size=3))
+@pytest.mark.long
 def test_whatever_a_collection_holds_has_the_same_bytes_after_a_trip_through_a_file(suffix, groups):
     with tempfile.TemporaryDirectory() as folder:
         first, second = (Lab(Path(folder) / name / "lab.db") for name in "ab")
