@@ -11,6 +11,7 @@ from rolloutlab.sanitize import escape_control_chars, escape_to_one_line
 from rolloutlab.widgets.collection import FLAGS
 from rolloutlab.widgets.html import Html, escape
 from rolloutlab.widgets.kit.change import changed, differing_runs, interval, marked, slope, waterfall
+from rolloutlab.widgets.kit.listing import percent
 from rolloutlab.widgets.kit.parts import band, chip, figure, foot, head, hints, line, panel, share, style
 from rolloutlab.widgets.kit.table import Heading, TableRow, table
 from rolloutlab.widgets.plot import Plot, Series
@@ -186,7 +187,7 @@ def _elsewhere(shown: Description) -> list[tuple[str, Html]]:
     rows = []
     for name, (old, new) in shown["figures"].items():
         if name == "cut_off":
-            rows.append(("cut off", escape(f"{old:.0%} → {new:.0%}")))
+            rows.append(("cut off", escape(f"{percent(old)} → {percent(new)}")))
         elif name == "tokens":
             rows.append(("tokens", escape(f"{old:,.0f} → {new:,.0f}")))
         else:
@@ -198,7 +199,7 @@ def _figure_lines(shown: Description) -> list[list[str]]:
     if not shown["figures"]:
         return []
     values = (
-        f"{name} {old:.0%} -> {new:.0%}" if name == "cut_off" else f"{name} {old:.4g} -> {new:.4g}"
+        f"{name} {percent(old)} -> {percent(new)}" if name == "cut_off" else f"{name} {old:.4g} -> {new:.4g}"
         for name, (old, new) in shown["figures"].items()
     )
     return [[", ".join(values).replace("cut_off", "cut off")]]

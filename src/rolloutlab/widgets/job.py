@@ -26,10 +26,11 @@ from rolloutlab.widgets import overview
 from rolloutlab.widgets.html import Html, arrows
 from rolloutlab.widgets.kit import parts
 from rolloutlab.widgets.kit.chart import ChartLine, chart, charts, spark
+from rolloutlab.widgets.kit.listing import percent
 from rolloutlab.widgets.kit.parts import band, chip, figure, hints, line, next_cells, panel, share
 from rolloutlab.widgets.kit.table import Heading, TableRow, table
 from rolloutlab.widgets.kit.tree import tree
-from rolloutlab.widgets.overview import Overview, percent
+from rolloutlab.widgets.overview import Overview
 from rolloutlab.widgets.plot import Panels, Plot, Series
 from rolloutlab.widgets.text import with_minus
 
@@ -431,7 +432,7 @@ def _band(events: Sequence[Event], options: Options, trained_on: Overview | None
         cut, answers = trained_on.whole.cut_off, trained_on.whole.answers
         odd = 5 * cut >= answers
         figures.append(
-            figure("Cut off", percent(cut, answers), "", line(f"{cut:,} of {count(answers, 'answer')}"), odd=odd)
+            figure("Cut off", percent(cut / answers), "", line(f"{cut:,} of {count(answers, 'answer')}"), odd=odd)
         )
     last_numbers = _LAST_LEARNED if options.get("sft") else _LAST
     for name, title, unit in last_numbers[: _BESIDE_CHARTS if len(steps) >= _FEW_STEPS else None]:

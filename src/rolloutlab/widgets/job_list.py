@@ -121,15 +121,16 @@ def _made(result: JobResult) -> Cell:
 
 
 def _state(result: JobResult) -> Cell:
-    """What a person should know of it: that answers were cut off before that it is done."""
+    """What a person should know of it: its state, and of one that is done rather that answers were cut off."""
     status = result.job.status or "unknown"
     if status == "failed":
         return _chip(status, "bad")
     if status == "running":
         return _chip(status if result.course.done is None else percent(result.course.done), "now")
-    if result.cut_off >= OFTEN_CUT_OFF:
-        return _chip(f"{percent(result.cut_off)} cut off", "warn")
-    return _chip("done", "ok") if status == "succeeded" else _chip(status)
+    if status != "succeeded":
+        return _chip(status)
+    often = result.cut_off >= OFTEN_CUT_OFF
+    return _chip(f"{percent(result.cut_off)} cut off", "warn") if often else _chip("done", "ok")
 
 
 def _chip(text: str, kind: Literal["", "bad", "warn", "ok", "now"] = "") -> Cell:

@@ -11,6 +11,7 @@ from rolloutlab.objective.steps import short
 from rolloutlab.widgets.html import Html
 from rolloutlab.widgets.kit import parts
 from rolloutlab.widgets.kit.chart import ChartLine, chart, charts
+from rolloutlab.widgets.kit.listing import percent
 from rolloutlab.widgets.kit.parts import band, figure, head, hints, next_cells, panel
 from rolloutlab.widgets.kit.table import Heading, TableRow, table
 from rolloutlab.widgets.plot import Plot, Series, sparklines
@@ -74,7 +75,7 @@ def line(one: Round, options: Mapping[str, Any] = MappingProxyType({})) -> str:
     parts = [f"round {one.number}"]
     parts += [f"step {one.step}"] if one.step is not None else []
     parts += [f"mean reward {one.reward:.3f}"] if one.reward is not None else []
-    parts += [f"{one.trained:.0%} of groups trained"] if one.trained is not None else []
+    parts += [f"{percent(one.trained)} of groups trained"] if one.trained is not None else []
     parts += [f"topped up by {one.topped_up:,}"] if one.topped_up else []
     parts += [f"held-out {one.held_out:.3f}"] if one.held_out is not None else []
     parts += [f"{name} {_value(value)}" for name, value in options.items()]

@@ -8,6 +8,7 @@ from rolloutlab.hints import Hint
 from rolloutlab.objective.preflight import count
 from rolloutlab.sanitize import escape_control_chars
 from rolloutlab.widgets.html import Html, escape
+from rolloutlab.widgets.kit.listing import percent
 from rolloutlab.widgets.kit.parts import band, bars, chip, figure, head, hints, key, line, next_cells, parts, share
 from rolloutlab.widgets.text import number, with_minus
 
@@ -220,14 +221,8 @@ def _lengths(shown: Overview, figures: Figures) -> Html:
 
 
 def _length_words(figures: Figures) -> list[str]:
-    cut_off = f"cut off {percent(figures.cut_off, figures.answers)}" if figures.cut_off else ""
+    cut_off = f"cut off {percent(figures.cut_off / figures.answers)}" if figures.cut_off else ""
     return [f"median {figures.median:,.4g} tokens", *([cut_off] if cut_off else [])]
-
-
-def percent(part: int, all_: int) -> str:
-    """Whole percent, but never 0% of some or 100% of less than all."""
-    share = round(100 * part / all_)
-    return "<1%" if part and not share else ">99%" if part < all_ and share == 100 else f"{share}%"
 
 
 def around(shown: Overview) -> str:

@@ -89,4 +89,8 @@ def test_a_duration_has_two_units_at_most(seconds, text):
 
 def test_little_is_not_nothing():
     assert [percent(share) for share in (0, 0.001, 0.62)] == ["0%", "<1%", "62%"]
+
+
+def test_nearly_all_is_not_all():
+    assert [percent(share) for share in (0.99, 0.997, 1 - 1e-9, 1)] == ["99%", ">99%", ">99%", "100%"]
     assert drawn_mean(0.7089).text == "0.71"

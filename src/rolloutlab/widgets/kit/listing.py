@@ -123,8 +123,9 @@ def duration(seconds: float) -> str:
 
 
 def percent(share: float) -> str:
-    """A share without decimals; the little that there is of it is not 0%."""
-    return "<1%" if 0 < share < 0.005 else f"{share:.0%}"
+    """A share in whole percent, but never 0% of some or 100% of less than all."""
+    shown = f"{share:.0%}"
+    return "<1%" if share > 0 and shown == "0%" else ">99%" if share < 1 and shown == "100%" else shown
 
 
 def drawn_mean(mean: float) -> Drawn:
