@@ -4,8 +4,9 @@ from statistics import mean
 
 import pytest
 
+from rolloutlab.api.wire.chat import UserMessage
 from rolloutlab.objective.advantages import Reason
-from rolloutlab.store.models import Score
+from rolloutlab.store.models import Arrival, NewGroup, Score
 from tests.labs import completion, lab_with, without_logprobs
 
 
@@ -61,3 +62,17 @@ def test_a_collection_without_answers_has_no_reward(session):
     assert session.store.results.by_id() == {}
     session.store.add_groups(made, [])
     assert "empty" in repr(session.collections())
+
+
+def test_of_several_checkpoints_one_that_exists_is_named_and_the_others_are_counted(session):
+    lab = session.store
+    stored = lab.open_collection("mixed")
+    prompts = [NewGroup([UserMessage(role="user", content=text)], {}) for text in ("One?", "Two?")]
+    sampled = ("lab/alpha", 7), ("lab/zeta", 0)
+    for group, (model, step) in zip(lab.add_groups(stored, prompts), sampled, strict=True):
+        lab.put(group, [Arrival(0, [completion("a")])], model=model, step=step, sampling={})
+    result = lab.results.by_id()[stored.id]
+    assert (result.model, result.step, result.others) == ("lab/alpha", 7, 1)
+    assert tuple(lab.results.checkpoints(stored.id)) == sampled
+    assert "lab/alpha@7 and 1 more" in repr(session.collections())
+    assert "lab/zeta@7" not in repr(session.collections()) + session.collections()._repr_html_()

@@ -91,3 +91,8 @@ def test_a_pattern_chooses_by_name_or_by_label():
 def test_the_checkpoint_that_sampled_is_named_once(model):
     sampled = CollectionResult(2, 4, 8, 0, None, 0, 0, 0, 0, model, 6)
     assert sampled_from(summary(), sampled) == "lab/loop@6"
+
+
+def test_where_several_checkpoints_sampled_it_is_said_how_many():
+    sampled = CollectionResult(2, 4, 8, 0, None, 0, 0, 0, 0, "lab/alpha", 7, others=1)
+    assert sampled_from(summary(), sampled) == "lab/alpha@7 and 1 more"

@@ -9,9 +9,11 @@ from typing import NamedTuple
 from rolloutlab.objective.advantages import Reason, RewardRange, equal_reason
 from rolloutlab.store.sqlite import Database
 
+Origin = tuple[str, int | None]
+"""A model and a step of it, where that is known."""
 _OF_EACH_GROUP = """
     SELECT g.collection_id, count(t.group_id), count(t.reward), avg(t.reward), min(t.reward), max(t.reward),
-        max(t.model), max(t.step), max(coalesce(o.tokens GLOB '*[1-9]*', 1))
+        max(coalesce(o.tokens GLOB '*[1-9]*', 1))
     FROM groups g LEFT JOIN trajectories t INDEXED BY trajectories_without_items
         ON t.group_id = g.id AND t.pending = 0
     LEFT JOIN outlines o INDEXED BY outlines_without_text ON o.trajectory_id = t.id
@@ -23,13 +25,21 @@ _CUT_OFF = """
     CROSS JOIN outlines o INDEXED BY outlines_without_text ON o.trajectory_id = t.id
     WHERE o.finish_reason = 'length' GROUP BY g.collection_id
 """
+_CHECKPOINTS = """
+    SELECT g.collection_id, t.model, t.step FROM groups g
+    CROSS JOIN trajectories t INDEXED BY trajectories_without_items ON t.group_id = g.id AND t.pending = 0
+    WHERE t.model IS NOT NULL AND t.model <> '' AND (?1 IS NULL OR g.collection_id = ?1)
+    GROUP BY g.collection_id, t.model, t.step
+    ORDER BY g.collection_id, t.step DESC NULLS LAST, max(t.id) DESC
+"""
 
 
 @dataclass(frozen=True)
 class CollectionResult:
     """What came of a generation. Groups whose rewards differ train; of the others some all pass, and some all fail.
 
-    n: completions of its largest group. model, step: the checkpoint that sampled it, the newest of several.
+    n: completions of its largest group. model, step: the checkpoint that sampled it; of several the one of the largest
+    step, and of equal ones that which sampled last. others: how many other checkpoints sampled answers of it.
     """
 
     groups: int
@@ -43,6 +53,7 @@ class CollectionResult:
     cut_off: int
     model: str
     step: int | None
+    others: int = 0
 
     @property
     def cut_off_share(self) -> float:
@@ -51,7 +62,7 @@ class CollectionResult:
 
 
 class CollectionResults:
-    """Results of all collections of a lab; two queries that read no conversation."""
+    """Results of all collections of a lab; three queries that read no conversation."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -59,10 +70,22 @@ class CollectionResults:
     def by_id(self) -> dict[int, CollectionResult]:
         """The result of each collection that has groups, by its id."""
         cut_off = dict(map(tuple, self._database.read(_CUT_OFF)))
+        sampled = self._checkpoints(None)
         rows = map(tuple, self._database.read(_OF_EACH_GROUP))
         return {
-            number: _result([_GroupResult(*row[1:]) for row in groups], cut_off.get(number, 0))
+            number: _result([_GroupResult(*row[1:]) for row in groups], cut_off.get(number, 0), sampled.get(number, ()))
             for number, groups in groupby(rows, key=lambda row: row[0])
+        }
+
+    def checkpoints(self, collection: int) -> Sequence[Origin]:
+        """The checkpoints that sampled a collection, as far as is known, the newest first."""
+        return self._checkpoints(collection).get(collection, ())
+
+    def _checkpoints(self, collection: int | None) -> dict[int, Sequence[Origin]]:
+        """The checkpoints that sampled one collection or each one."""
+        rows = map(tuple, self._database.read(_CHECKPOINTS, collection))
+        return {
+            number: [(model, step) for _, model, step in some] for number, some in groupby(rows, key=lambda row: row[0])
         }
 
 
@@ -72,18 +95,16 @@ class _GroupResult(NamedTuple):
     mean: float | None
     low: float | None
     high: float | None
-    model: str | None
-    step: int | None
     has_tokens: int
 
 
-def _result(groups: Sequence[_GroupResult], cut_off: int) -> CollectionResult:
+def _result(groups: Sequence[_GroupResult], cut_off: int, sampled: Sequence[Origin]) -> CollectionResult:
     scored = [group for group in groups if group.scored]
     answers = sum(group.scored for group in scored)
     means = [group.mean for group in scored if group.mean is not None]
     mean = math.fsum(m * group.scored / answers for m, group in zip(means, scored, strict=True)) if scored else None
     reasons = list(_equal(scored))
-    steps = [group.step for group in groups if group.step is not None]
+    model, step = sampled[0] if sampled else ("", None)
     return CollectionResult(
         groups=len(groups),
         n=max((group.answers for group in groups), default=0),
@@ -94,8 +115,9 @@ def _result(groups: Sequence[_GroupResult], cut_off: int) -> CollectionResult:
         all_pass=reasons.count(Reason.ALL_PASSED),
         all_fail=reasons.count(Reason.ALL_FAILED),
         cut_off=cut_off,
-        model=max((group.model for group in groups if group.model), default=""),
-        step=max(steps, default=None),
+        model=model,
+        step=step,
+        others=len(sampled[1:]),
     )
 
 

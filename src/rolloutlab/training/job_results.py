@@ -93,11 +93,13 @@ def job_table(results: Sequence[JobResult], shown: int) -> "pd.DataFrame":
 
 
 def _next(of_label: Mapping[str, CollectionResult], label: str, job: SubmittedJob) -> str:
-    """The next generation of a collection, if the checkpoint that a job made has sampled it; else empty."""
+    """The next generation of a collection, if the checkpoint that a job made has sampled all of it; else empty."""
     name, _, generation = label.rpartition(":")
     after = f"{name}:{int(generation) + 1}" if label in of_label and generation.isdecimal() else ""
     sampled = of_label.get(after)
-    return after if sampled and (sampled.model, sampled.step) == (job.model, job.step) else ""
+    if sampled is None or sampled.others:  # a mean over several checkpoints is that of none
+        return ""
+    return after if (sampled.model, sampled.step) == (job.model, job.step) else ""
 
 
 def _mean(results: Iterable[CollectionResult]) -> float | None:

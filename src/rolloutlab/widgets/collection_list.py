@@ -22,6 +22,7 @@ from rolloutlab.widgets.kit.listing import (
 )
 from rolloutlab.widgets.kit.parts import chip, share
 from rolloutlab.widgets.kit.table import Heading, TableRow, table
+from rolloutlab.widgets.text import checkpoint_name
 
 OFTEN_CUT_OFF = 0.2
 """The share of answers from which on their being cut off is marked."""
@@ -107,9 +108,10 @@ def _numbers(collection: CollectionSummary, result: CollectionResult | None, now
 
 
 def sampled_from(collection: CollectionSummary, result: CollectionResult | None) -> str:
-    """The checkpoint that sampled a collection; nothing where that is not known."""
+    """The checkpoint that sampled a collection, and how many others did; nothing where that is not known."""
     model = (result and result.model) or str(collection.plan.get("model") or "")
-    return f"{model}@{result.step}" if result and result.step is not None and "@" not in model else model
+    more = f" and {result.others} more" if result and result.others else ""
+    return checkpoint_name(model, result.step if result else None) + more
 
 
 def trained(result: CollectionResult) -> str:

@@ -38,7 +38,7 @@ def model_listing(cards: Sequence[ModelCard], selected: str, lab: LabRecord, now
     trained = {job.model: job for job in lab.jobs[::-1]}
     sampled: dict[str, CollectionResult] = {}
     for each in lab.collections:
-        if (result := lab.results.get(each.id)) and result.mean is not None:
+        if (result := lab.results.get(each.id)) and result.mean is not None and not result.others:
             sampled.setdefault(result.model, result)
     rows = []
     for card in cards:
@@ -58,7 +58,7 @@ def model_listing(cards: Sequence[ModelCard], selected: str, lab: LabRecord, now
 
 
 def _reward(result: CollectionResult | None, newest: int | None) -> Cell:
-    """The mean reward of the newest collection that a model sampled, with its step where that is an older one."""
+    """The mean reward of the newest collection that one checkpoint of a model sampled, with its step if it is older."""
     if result is None or result.mean is None:
         return ""
     mean = drawn_mean(result.mean)

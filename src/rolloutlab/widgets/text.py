@@ -26,6 +26,11 @@ def more(left: int, fix: str, noun: str = "") -> list[str]:
     return [f"... and {items}: {fix}"] if left > 0 else []
 
 
+def checkpoint_name(model: str, step: int | None) -> str:
+    """`lab/practice@3`; a model that a checkpoint was named with has its step already."""
+    return f"{model}@{step}" if step is not None and "@" not in model else model
+
+
 def number(value: float | None) -> str:
     """A reward in a table."""
     return "-" if value is None else f"{value:.3g}"
