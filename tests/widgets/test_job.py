@@ -396,3 +396,22 @@ def test_what_was_wrong_with_the_answers_is_said_first_and_advice_in_words_is_no
         ("warning", "it is stale → sample it with a larger -n, or not", ""),
     ]
     assert "Cut off 75% 6 of 8 answers" in words(shown["band"])
+
+
+@pytest.mark.parametrize(
+    ("checkpoints", "whose"),
+    [
+        ([(MODEL, 4)], "of the model before this job"),
+        ([(MODEL, 3)], "of lab/practice@3"),
+        ([("lab/alpha", 4)], "of lab/alpha@4"),
+        ([("big", None)], "of big"),
+        ([(MODEL, 4), ("lab/zeta", 0)], "of lab/practice@4 and 1 more"),
+        ([], "of what it trained on"),
+    ],
+)
+def test_the_reward_says_of_which_checkpoint_the_answers_are(checkpoints, whose):
+    events = [event("training_started", step=4, num_sequences=1), gradient_step()]
+    overview = Overview(Figures(4, 4, 1, {}), checkpoints=checkpoints)
+    assert f"Reward 1 {whose}" in words(head(MODEL, events, ["a"], trained_on=overview)["band"])
+    assert f"Reward 1 {whose}" in in_words(html(MODEL, events, {}, ["a"], trained_on=overview))
+    assert "Reward 1 of what it trained on" in words(head(MODEL, events, ["a", "b"])["band"])

@@ -226,6 +226,7 @@ class LabJobs:
         with shared.lock:
             shared.refresh()
             overview = summarize(shared.rows, lab, shared.stored)
+        overview = replace(overview, checkpoints=lab.results.checkpoints(collection.id))
         if lab.rewards.is_changed_since(collection, submitted.created_at):
             changed = f"Rewards of {self._name_now(submitted.collections[0])} have changed since this job."
             return replace(overview, hints=[Hint(changed, kind="info")])

@@ -32,7 +32,7 @@ from rolloutlab.widgets.kit.table import Heading, TableRow, table
 from rolloutlab.widgets.kit.tree import tree
 from rolloutlab.widgets.overview import Overview
 from rolloutlab.widgets.plot import Panels, Plot, Series
-from rolloutlab.widgets.text import with_minus
+from rolloutlab.widgets.text import checkpoint_name, with_minus
 
 Numbers = Mapping[str, Sequence[float | None]]
 """By name, one per gradient step; None where a step does not report it."""
@@ -283,7 +283,7 @@ def html(
     return panel(
         parts.head(name, about, *states),
         hints(_hints(events, collections[0] if collections else "NAME", options, trained_on)),
-        _band(events, options, trained_on),
+        _band(model, events, options, trained_on),
         charts(*drawn) if len(gradient_steps(events)) >= _FEW_STEPS else "",
         f'<details><summary class="rl-foot">every curve, and how to read it</summary>{rest}</details>' if rest else "",
         next_cells(*_next(events, collections, made, compare, options)),
@@ -318,7 +318,7 @@ def head(
         "within": _within(events),
         "rows": rows,
         "made": None if made is None else escape_control_chars(f"{model}@{made}"),
-        "band": tree(_band(events, options, trained_on)),
+        "band": tree(_band(model, events, options, trained_on)),
         "hints": tree(hints(_hints(events, collections[0] if collections else "NAME", options, trained_on))),
         "odd": oddities(numbers_of(events, curves=curves), curves, course_of(events)),
         "next": [escape_control_chars(line) for line in _next(events, collections, made, compare, options)],
@@ -417,12 +417,12 @@ def _hints(events: Sequence[Event], collection: str, options: Options, trained_o
     return sorted([*answers, *made], key=lambda hint: _URGENCY[hint.kind])
 
 
-def _band(events: Sequence[Event], options: Options, trained_on: Overview | None) -> Html:
+def _band(model: str, events: Sequence[Event], options: Options, trained_on: Overview | None) -> Html:
     """Figures of the whole job, and of its last gradient step."""
     steps = gradient_steps(events)
     examples = "conversations" if options.get("sft") else "answers"
     rewards = [step["reward"] for step in steps if isinstance(step.get("reward"), int | float)]
-    figures = [_reward_figure(rewards, trained_on)] if rewards else []
+    figures = [_reward_figure(rewards, trained_on, _whose(model, events, trained_on))] if rewards else []
     for name, part, whole in (("Groups that train", "trainable_groups", "groups"), *_PARTS):
         of = [last_value(events, "preflight", each) for each in (part, whole)]
         if all(isinstance(n, int) for n in of) and not (part == "trainable_trajectories" and trained_on):
@@ -444,12 +444,23 @@ def _band(events: Sequence[Event], options: Options, trained_on: Overview | None
     return band(*figures, *_plan_figures(events, options))
 
 
-def _reward_figure(rewards: Sequence[float], trained_on: Overview | None) -> Html:
+def _whose(model: str, events: Sequence[Event], trained_on: Overview | None) -> str:
+    """Of what the rewards of a job are: of the checkpoint that it started from, of others, or it is not known."""
+    if not trained_on or not trained_on.checkpoints:
+        return "of what it trained on"
+    (name, step), *others = trained_on.checkpoints
+    begun = last_value(events, "training_started", "step")
+    if not others and step is not None and checkpoint_name(name, step) == checkpoint_name(model, begun):
+        return "of the model before this job"
+    return f"of {checkpoint_name(name, step)}" + f" and {len(others)} more" * bool(others)
+
+
+def _reward_figure(rewards: Sequence[float], trained_on: Overview | None, whose: str) -> Html:
     """The mean reward of the whole job; of a service that tells it of each step, the mean of these."""
     mean = fmean(rewards)
     same = trained_on and trained_on.whole.mean is not None and math.isclose(trained_on.whole.mean, mean, abs_tol=1e-3)
     unit = overview.around(trained_on).strip() if trained_on and same else ""
-    return figure("Reward", f"{mean:.3g}", unit, line("of the model before this job"))
+    return figure("Reward", f"{mean:.3g}", unit, line(escape_control_chars(whose)))
 
 
 def _plan_figures(events: Sequence[Event], options: Options) -> list[Html]:

@@ -82,7 +82,8 @@ class Overview:
     interval: of its mean, at 95%, over groups. pass_at: by k, the chance that one of k answers passes. former: the
     generation that it replaces, its mean reward, how many of its answers have one, and what it was sampled with that
     this one was not: empty where the means compare. usage: the tokens that it has taken, and what it has cost. next:
-    the cell that scores it, where nothing is scored.
+    the cell that scores it, where nothing is scored. checkpoints: those that sampled it, the newest first, where a job
+    has to name them.
     """
 
     whole: Figures
@@ -97,6 +98,7 @@ class Overview:
     usage: str = ""
     fitting: Figures | None = None
     next: str = ""
+    checkpoints: Sequence[tuple[str, int | None]] = ()
 
 
 def text(shown: Overview) -> list[str]:
