@@ -1,11 +1,13 @@
 """Jobs of a lab: listed with what became of them, found again from any kernel, never asked in vain."""
 
+import json
 from collections.abc import Iterator
 from math import isnan
 
 import pytest
 
 from rolloutlab.api.http.client import HttpClient
+from rolloutlab.api.wire.training import Event
 from rolloutlab.errors import NotFoundError
 from rolloutlab.session import Session
 from rolloutlab.settings import Address, Settings
@@ -192,6 +194,23 @@ def test_a_job_that_failed_says_why_in_its_row_also_where_it_was_not_followed(sc
     assert "a lower learning_rate" in job.events()[-1].data["error_message"]
     assert job.events()[-1].data["error_message"][:60] in repr(table)
     assert f"%job {job.id[:8]}" in table._repr_html_()
+
+
+def test_events_that_cannot_be_read_take_no_other_job_out_of_the_list(scored, monkeypatch):
+    odd, damaged, whole = (scored.train("capitals", say=quiet) for _ in range(3))
+    jobs = scored.store.jobs
+    jobs.keep_events(odd.id, [Event(id="1", type="gradient_step", data={"reward": [1], "loss": None})])
+    events = type(jobs).events
+
+    def read(self, job_id):
+        return events(self, job_id) if job_id != damaged.id else json.loads("[{")
+
+    monkeypatch.setattr(type(jobs), "events", read)
+    lines = repr(scored.jobs()).splitlines()
+    (place,) = (i for i, line in enumerate(lines) if damaged.id[:8] in line)
+    assert "its events cannot be read" in lines[place + 1]
+    assert sum("cannot be read" in line for line in lines) == 1
+    assert all(any(job.id[:8] in line for line in lines) for job in (odd, whole))
 
 
 def test_the_newest_are_shown_and_the_line_says_what_lists_all(session):

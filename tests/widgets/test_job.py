@@ -1,13 +1,15 @@
 """How a training job looks: a fold over its events, the same live and replayed."""
 
+import json
 import re
 from typing import Any
 
 import pytest
 
-from rolloutlab.api.job_state import job_progress, status
+from rolloutlab.api.job_state import gradient_steps, job_progress, status
 from rolloutlab.api.wire.training import ENDINGS, Event
-from rolloutlab.widgets.job import head, html, text
+from rolloutlab.training.job_results import job_course
+from rolloutlab.widgets.job import head, html, numbers_of, plot, text
 from rolloutlab.widgets.kit.parts import Hint
 from rolloutlab.widgets.kit.tree import tree
 from rolloutlab.widgets.overview import Figures, Overview
@@ -415,3 +417,40 @@ def test_the_reward_says_of_which_checkpoint_the_answers_are(checkpoints, whose)
     assert f"Reward 1 {whose}" in words(head(MODEL, events, ["a"], trained_on=overview)["band"])
     assert f"Reward 1 {whose}" in in_words(html(MODEL, events, {}, ["a"], trained_on=overview))
     assert "Reward 1 of what it trained on" in words(head(MODEL, events, ["a", "b"])["band"])
+
+
+NOT_NUMBERS = [
+    ("gradient_step", {"loss": None, "reward": None, "entropy": None}),
+    ("gradient_step", {"loss": "low", "reward": [1], "kl": {}, "grad_norm": True}),
+    ("gradient_step", {"loss": float("nan"), "reward": float("inf"), "ratio_max": 10**400}),
+    ("gradient_step", {"reward": 1e308, "loss": 1e308, "kl": -1e308}),
+    ("checkpoint_saved", {}),
+    ("checkpoint_saved", {"step": 1, "seconds": "long"}),
+    ("training_started", {"num_sequences": None, "learning_rate": "low"}),
+    ("training_started", {"num_sequences": "two"}),
+    ("preflight", {"reasons": None, "warnings": None, "trainable_groups": "all", "groups": None}),
+    ("preflight", {"reasons": [1], "warnings": "none", "advantage_scale": 1, "trainable_groups": 4}),
+    ("preflight", {"reasons": {"unreadable": 1}, "unreadable": 1}),
+    ("step_progress", {"tokens": None, "of": True}),
+]
+
+
+@pytest.mark.parametrize(("kind", "data"), NOT_NUMBERS)
+@pytest.mark.parametrize("sft", [False, True])
+def test_what_is_no_number_in_an_event_takes_nothing_else_away(kind, data, sft):
+    more = [started(), *(gradient_step(kl=0.01) for _ in range(3)), *[event(kind, **data)] * 2]
+    options = {"sft": True} if sft else {}
+    assert text(MODEL, more, options).startswith("job on lab/practice: running")
+    assert "nan" not in text(MODEL, more, options)
+    assert "lab/practice" in html(MODEL, more, options)
+    json.dumps(head(MODEL, more, options=options), allow_nan=False)
+    json.dumps(numbers_of(more), allow_nan=False)
+    assert "loss" in repr(plot(MODEL, gradient_steps(more), ("loss", "reward")))
+    assert job_course(more).steps in {None, 3, 5}
+
+
+def test_rewards_whose_sum_is_no_float_have_a_mean():
+    steps = [started(3), *(gradient_step(reward=1e308) for _ in range(3))]
+    assert "reward 1e+308" in text(MODEL, steps)
+    assert "Reward 1e+308" in words(head(MODEL, steps)["band"])
+    assert "Reward 1e+308" in in_words(html(MODEL, steps))

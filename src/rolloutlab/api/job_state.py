@@ -1,6 +1,7 @@
 """State of a training job from its events: status, progress, checkpoint."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rolloutlab.api.wire.training import Event
@@ -20,6 +21,26 @@ ENDED = frozenset({"succeeded", "failed", "cancelled"})
 """Statuses of a job that has ended."""
 
 
+def number(value: Any) -> float | None:
+    """A finite number as it is; None for what a service may write in its place: null, NaN, infinity, a text."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return value if math.isfinite(value) else None
+    except OverflowError:  # an integer that is no float
+        return None
+
+
+def whole(value: Any) -> int | None:
+    """A count or a step; None for what is no integer."""
+    return value if isinstance(value, int) and number(value) is not None else None
+
+
+def numbers(steps: Sequence[Mapping[str, Any]], name: str) -> list[float | None]:
+    """One number of each gradient step; None where a step does not have it."""
+    return [number(step.get(name)) for step in steps]
+
+
 def since_restart(events: Sequence[Event]) -> Sequence[Event]:
     """The events from the last restart on, as a restarted job repeats its steps."""
     restarts = [i for i, event in enumerate(events) if event.type == "restarted"]
@@ -34,27 +55,26 @@ def status(events: Sequence[Event]) -> str:
 
 def step_made(events: Sequence[Event]) -> int | None:
     """The step of the checkpoint of a job that has succeeded."""
-    made: int | None = last_value(events, "training_ended", "step")
-    return made
+    return last_whole(events, "training_ended", "step")
 
 
 def job_progress(events: Sequence[Event]) -> tuple[int, int | None, str]:
     """Rows done, rows in all if known, and a note."""
     events = since_restart(events)
     steps = gradient_steps(events)
-    started = [event.data.get("num_sequences") for event in events if event.type == "training_started"]
-    note = f"loss {steps[-1]['loss']:.4f}" if steps and "loss" in steps[-1] else status(events)
+    loss = number(steps[-1].get("loss")) if steps else None
+    note = status(events) if loss is None else f"loss {loss:.4f}"
     if events and events[-1].type == "waiting":
         note = f"{note}: {events[-1].data.get('reason')}"
-    return len(steps), started[-1] if started else None, note
+    return len(steps), last_whole(events, "training_started", "num_sequences"), note
 
 
 def within_step(events: Sequence[Event]) -> tuple[int, int] | None:
     """Trained tokens that are done of the gradient step under way, and all of them; None where it is not reported."""
     for event in reversed(events):
         if event.type == "step_progress":
-            done, of = event.data.get("tokens"), event.data.get("of")
-            return (min(done, of), of) if isinstance(done, int) and isinstance(of, int) and of > 0 else None
+            done, of = whole(event.data.get("tokens")), whole(event.data.get("of"))
+            return None if done is None or of is None or of <= 0 else (min(done, of), of)
         if event.type == "gradient_step" or event.type in STATUS:  # a resumed job begins its step again
             return None
     return None
@@ -69,6 +89,11 @@ def fraction_done(events: Sequence[Event]) -> float:
 def last_value(events: Sequence[Event], kind: str, name: str) -> Any:
     """A field of the newest event of one type; None where there is none."""
     return next((e.data.get(name) for e in reversed(events) if e.type == kind), None)
+
+
+def last_whole(events: Sequence[Event], kind: str, name: str) -> int | None:
+    """An integer of the newest event of one type; None where there is none."""
+    return whole(last_value(events, kind, name))
 
 
 def gradient_steps(events: Sequence[Event]) -> list[dict[str, Any]]:

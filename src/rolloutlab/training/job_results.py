@@ -4,7 +4,16 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rolloutlab.api.job_state import fraction_done, gradient_steps, job_progress, last_value, since_restart
+from rolloutlab.api.job_state import (
+    fraction_done,
+    gradient_steps,
+    job_progress,
+    last_value,
+    last_whole,
+    number,
+    numbers,
+    since_restart,
+)
 from rolloutlab.api.wire.training import Event
 from rolloutlab.sampling.differences import find_differences
 from rolloutlab.store.lab import Lab
@@ -21,14 +30,21 @@ def job_course(events: Sequence[Event]) -> JobCourse:
     """The course of a job, from its last restart on."""
     events = since_restart(events)
     steps, of, _ = job_progress(events)
-    trains: int | None = last_value(events, "preflight", "trainable_groups")
-    groups: int | None = last_value(events, "preflight", "groups")
-    seconds: float | None = last_value(events, "checkpoint_saved", "seconds")
-    rewards = {step.get("reward") for step in gradient_steps(events)}
+    trains, groups = (last_whole(events, "preflight", name) for name in ("trainable_groups", "groups"))
+    seconds = number(last_value(events, "checkpoint_saved", "seconds"))
+    rewards = set(numbers(gradient_steps(events), "reward"))
     reward = rewards.pop() if len(rewards) == 1 else None
     error = str(last_value(events, "training_failed", "error_message") or "")
     done = fraction_done(events) / of if of else None
     return JobCourse(steps if of else None, done, trains, groups, seconds, reward, error)
+
+
+def read_course(read: Callable[[], Sequence[Event]]) -> JobCourse:
+    """The course of a job by its events; where these cannot be read it says so, as a list has other jobs too."""
+    try:
+        return job_course(read())
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:  # of a service, or damage
+        return JobCourse(error=f"its events cannot be read: {type(error).__name__}: {error}")
 
 
 def job_results(

@@ -21,7 +21,7 @@ from rolloutlab.store.jobs import SubmittedJobs
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import SubmittedJob
 from rolloutlab.training.job import Job
-from rolloutlab.training.job_results import job_course, job_results, job_table
+from rolloutlab.training.job_results import job_results, job_table, read_course
 from rolloutlab.training.models import Checkpoint, SelectedModel
 from rolloutlab.trajectories.overview import summarize
 from rolloutlab.trajectories.rewards_data import shared_rewards
@@ -243,8 +243,8 @@ class LabJobs:
         current = self._connector.http.run(read_events(self._connector.http, address, running), tick) if address else {}
         for job in jobs:
             if job.status in ENDED and job.id not in self._courses:
-                self._courses[job.id] = job_course(self._lab().jobs.events(job.id))
-        courses = self._courses | {job_id: job_course(events) for job_id, events in current.items()}
+                self._courses[job.id] = read_course(partial(self._lab().jobs.events, job.id))
+        courses = self._courses | {job_id: read_course(partial(list, events)) for job_id, events in current.items()}
         return job_table(job_results(self._lab(), jobs, courses, self._name_now), shown)
 
     def trained_between(self, base: Checkpoint, others: Sequence[Checkpoint]) -> list[tuple[set[str], list[str]]]:

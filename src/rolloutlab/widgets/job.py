@@ -1,17 +1,20 @@
 """A training job as text, HTML and curves, with what is odd about them: a fold over its events."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean, median
+from statistics import median
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from rolloutlab.api.job_state import (
     fraction_done,
     gradient_steps,
     job_progress,
     last_value,
+    last_whole,
+    number,
+    numbers,
     since_restart,
     status,
     within_step,
@@ -38,6 +41,7 @@ Numbers = Mapping[str, Sequence[float | None]]
 """By name, one per gradient step; None where a step does not report it."""
 
 Options = Mapping[str, Any]
+_T = TypeVar("_T")
 _NONE: Options = MappingProxyType({})
 _DIGITS = 6
 
@@ -174,9 +178,9 @@ def numbers_of(
     events: Sequence[Event], first: int = 0, curves: Sequence[Curve] = CURVES
 ) -> dict[str, list[float | None]]:
     """The numbers of curves over the gradient steps of these events, from the step `first` on."""
-    steps = [event.data for event in events if event.type == "gradient_step"][first:]
+    steps = gradient_steps(events)[first:]
     names = [name for curve in curves for name in curve.names if any(name in step for step in steps)]
-    return {name: [_short(step.get(name)) for step in steps] for name in names}
+    return {name: list(map(_short, numbers(steps, name))) for name in names}
 
 
 def curves_with_numbers(numbers: Numbers, curves: Sequence[Curve] = CURVES) -> list[Curve]:
@@ -187,8 +191,8 @@ def curves_with_numbers(numbers: Numbers, curves: Sequence[Curve] = CURVES) -> l
 
 def course_of(events: Sequence[Event]) -> Course:
     """What the events of a job tell beside the curves."""
-    tokens, answers = (last_value(events, "preflight", name) for name in ("trainable_tokens", "trainable_trajectories"))
-    return Course(tokens / answers if isinstance(tokens, int) and isinstance(answers, int) and answers else None)
+    tokens, answers = (last_whole(events, "preflight", name) for name in ("trainable_tokens", "trainable_trajectories"))
+    return Course(tokens / answers if tokens is not None and answers else None)
 
 
 def oddities(numbers: Numbers, curves: Sequence[Curve] = CURVES, course: Course = _NO_COURSE) -> dict[str, str]:
@@ -201,11 +205,9 @@ def oddities(numbers: Numbers, curves: Sequence[Curve] = CURVES, course: Course 
     return odd
 
 
-def _short(value: Any) -> float | None:
+def _short(value: float | None) -> float | None:
     """A number with as many digits as a picture needs."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return float(f"{value:.{_DIGITS}g}")
+    return None if value is None else float(f"{value:.{_DIGITS}g}")
 
 
 _MAX_POINTS = 120
@@ -252,8 +254,8 @@ def text(model: str, events: Sequence[Event], options: Options = _NONE) -> str:
     divided = [f"  {division}"] if (division := _division(events, options)) else []
     lines = [_heading(model, events), *divided, *_reasons(events, options)]
     steps = gradient_steps(events)
-    if steps:
-        lines.append("  " + "  ".join(f"{name} {_number(value)}" for name, value in _figures(steps).items()))
+    if figures := _figures(steps):
+        lines.append("  " + "  ".join(f"{name} {_number(value)}" for name, value in figures.items()))
     return "\n".join(lines)
 
 
@@ -340,22 +342,19 @@ def _before(collections: Sequence[str], trained_on: Overview | None) -> str:
 
 def plot(model: str, steps: Sequence[dict[str, Any]], names: Sequence[str]) -> Panels:
     """A chart per number, over the gradient steps that have it."""
-    shown = [name for name in names if any(name in step for step in steps)]
+    shown = [name for name in names if any(y is not None for y in numbers(steps, name))]
     every = -(-len(steps) // _MAX_POINTS) or 1
-    numbers, drawn = [float(i) for i in range(1, len(steps) + 1)][::every], steps[::every]
+    places, drawn = [float(i) for i in range(1, len(steps) + 1)][::every], steps[::every]
     return Panels(
-        [
-            Plot([Series(name, numbers, [step.get(name) for step in drawn])], title=name, x_label="gradient step")
-            for name in shown
-        ],
+        [Plot([Series(name, places, numbers(drawn, name))], title=name, x_label="gradient step") for name in shown],
         empty=f"job on {model}: no gradient steps to plot yet",
     )
 
 
 def _heading(model: str, events: Sequence[Event]) -> str:
     done, rows, _ = job_progress(events)
-    made = [event.data["step"] for event in events if event.type == "checkpoint_saved"]
-    became = f" -> {model}@{made[-1]}" if made else ""
+    made = last_value(events, "checkpoint_saved", "step")
+    became = "" if made is None else f" -> {model}@{made}"
     steps = "" if rows is None else f"{done} of {count(rows, 'gradient step')}"
     where = step_under_way(events) or steps
     return f"job on {model}: {status(events)}{', ' * bool(where)}{where}{became}"
@@ -375,11 +374,16 @@ def _within(events: Sequence[Event]) -> str:
 
 def _division(events: Sequence[Event], options: Options) -> str:
     """`2 steps of 8 groups (each 64 completions, ≈ 96k tokens)`; nothing where the service divides in its own way."""
-    rows = last_value(events, "training_started", "num_sequences")
+    rows = last_whole(events, "training_started", "num_sequences")
     names = ("trainable_groups", "trainable_trajectories", "trainable_tokens")
-    groups, answers, tokens = (last_value(events, "preflight", name) for name in names)
+    groups, answers, tokens = (last_whole(events, "preflight", name) for name in names)
     epochs = options.get("epochs") or 1
-    if last_value(events, "preflight", "advantage_scale") is None or not (rows and groups):
+    if (
+        last_value(events, "preflight", "advantage_scale") is None
+        or not (rows and groups)
+        or answers is None
+        or tokens is None
+    ):
         return ""
     return step_words(groups, max(1, rows // epochs), answers, tokens, epochs)
 
@@ -396,18 +400,26 @@ def _notes(events: Sequence[Event], collection: str, options: Options) -> list[H
         for event in events
         if event.type == "training_failed"
     ]
-    left_out, warnings = [], []
-    for event in events:
-        if event.type in {"preflight", "drift"}:
-            for reason, n in event.data.get("reasons", {}).items():
-                why, fix = explained(reason, collection)
-                fix = "" if options.get("files") else fix  # it is about trajectories
-                what = list(event.data.get(reason) or ()) if reason == "unreadable" else []
-                why += f", {', '.join(what[:_MAX_PLACES])}" * bool(what)
-                line = f"{n} did not train: {why}" + f" -> {fix}" * bool(fix)
-                left_out.append(as_hint(escape_control_chars(line), "info"))
-            warnings += [as_hint(escape_control_chars(str(warning))) for warning in event.data.get("warnings", [])]
-    return [*failed, *left_out, *warnings]
+    checked = [event.data for event in events if event.type in {"preflight", "drift"}]
+    left_out = [hint for data in checked for hint in _left_out(data, collection, options)]
+    warnings = [warning for data in checked for warning in _as(list, data.get("warnings"))]
+    return [*failed, *left_out, *(as_hint(escape_control_chars(str(warning))) for warning in warnings)]
+
+
+def _left_out(data: Mapping[str, Any], collection: str, options: Options) -> Iterator[Hint]:
+    """What did not train by one check, and why."""
+    for reason, n in _as(dict, data.get("reasons")).items():
+        why, fix = explained(reason, collection)
+        fix = "" if options.get("files") else fix  # it is about trajectories
+        what = list(map(str, _as(dict, data.get(reason)))) if reason == "unreadable" else []
+        why += f", {', '.join(what[:_MAX_PLACES])}" * bool(what)
+        line = f"{n} did not train: {why}" + f" -> {fix}" * bool(fix)
+        yield as_hint(escape_control_chars(line), "info")
+
+
+def _as(kind: type[_T], value: Any) -> _T:
+    """What an event has, where it is of this kind; else an empty one: a service may write null, or anything."""
+    return value if isinstance(value, kind) else kind()
 
 
 def _hints(events: Sequence[Event], collection: str, options: Options, trained_on: Overview | None) -> list[Hint]:
@@ -421,13 +433,13 @@ def _band(model: str, events: Sequence[Event], options: Options, trained_on: Ove
     """Figures of the whole job, and of its last gradient step."""
     steps = gradient_steps(events)
     examples = "conversations" if options.get("sft") else "answers"
-    rewards = [step["reward"] for step in steps if isinstance(step.get("reward"), int | float)]
+    rewards = _known(steps, "reward")
     figures = [_reward_figure(rewards, trained_on, _whose(model, events, trained_on))] if rewards else []
-    for name, part, whole in (("Groups that train", "trainable_groups", "groups"), *_PARTS):
-        of = [last_value(events, "preflight", each) for each in (part, whole)]
-        if all(isinstance(n, int) for n in of) and not (part == "trainable_trajectories" and trained_on):
-            bar = share((of[0] / max(1, of[1]), "")) if part == "trainable_groups" else Html("")
-            figures.append(figure(name.format(examples=examples), f"{of[0]:,}", f"of {of[1]:,}", bar, odd=not of[0]))
+    for name, part, all_ in (("Groups that train", "trainable_groups", "groups"), *_PARTS):
+        n, of = (last_whole(events, "preflight", each) for each in (part, all_))
+        if n is not None and of is not None and not (part == "trainable_trajectories" and trained_on):
+            bar = share((n / max(1, of), "")) if part == "trainable_groups" else Html("")
+            figures.append(figure(name.format(examples=examples), f"{n:,}", f"of {of:,}", bar, odd=not n))
     if trained_on and trained_on.whole.answers:
         cut, answers = trained_on.whole.cut_off, trained_on.whole.answers
         odd = 5 * cut >= answers
@@ -436,11 +448,11 @@ def _band(model: str, events: Sequence[Event], options: Options, trained_on: Ove
         )
     last_numbers = _LAST_LEARNED if options.get("sft") else _LAST
     for name, title, unit in last_numbers[: _BESIDE_CHARTS if len(steps) >= _FEW_STEPS else None]:
-        values = [(i, step[name]) for i, step in enumerate(steps, 1) if isinstance(step.get(name), int | float)]
+        values = [(i, value) for i, value in enumerate(numbers(steps, name), 1) if value is not None]
         if values:
             (begun, first), (ended, last) = values[0], values[-1]
-            steps_of = [line(f"at step {ended}, {_rounded(first)} at step {begun}")] if ended > begun else []
-            figures.append(figure(title, _rounded(last), unit, *steps_of))
+            steps_of = f"at step {ended}, {_rounded(first)} at step {begun}" if ended > begun else f"at step {ended}"
+            figures.append(figure(title, _rounded(last), unit, *([line(steps_of)] if len(steps) > 1 else [])))
     return band(*figures, *_plan_figures(events, options))
 
 
@@ -457,7 +469,7 @@ def _whose(model: str, events: Sequence[Event], trained_on: Overview | None) -> 
 
 def _reward_figure(rewards: Sequence[float], trained_on: Overview | None, whose: str) -> Html:
     """The mean reward of the whole job; of a service that tells it of each step, the mean of these."""
-    mean = fmean(rewards)
+    mean = _mean(rewards)
     same = trained_on and trained_on.whole.mean is not None and math.isclose(trained_on.whole.mean, mean, abs_tol=1e-3)
     unit = overview.around(trained_on).strip() if trained_on and same else ""
     return figure("Reward", f"{mean:.3g}", unit, line(escape_control_chars(whose)))
@@ -467,13 +479,13 @@ def _plan_figures(events: Sequence[Event], options: Options) -> list[Html]:
     """Its steps and its learning rate."""
     figures = []
     sequences, trajectories = (
-        last_value(events, "preflight", name) for name in ("sequences", "trainable_trajectories")
+        last_whole(events, "preflight", name) for name in ("sequences", "trainable_trajectories")
     )
-    if isinstance(sequences, int) and isinstance(trajectories, int) and sequences > trajectories:
+    if sequences is not None and trajectories is not None and sequences > trajectories:
         figures.append(figure("Sequences that they are", f"{sequences:,}"))
     done, rows, _ = job_progress(events)
-    rate, rates = last_value(events, "training_started", "learning_rate"), options.get("learning_rate")
-    written = f"{rate:g}" if isinstance(rate, int | float) else ""
+    rate, rates = number(last_value(events, "training_started", "learning_rate")), options.get("learning_rate")
+    written = "" if rate is None else f"{rate:g}"
     if isinstance(rates, list) and len(set(rates)) > 1:  # one for each step
         written = f"{min(rates):g} to {max(rates):g}"
     if rows:
@@ -523,11 +535,19 @@ def _figures(steps: list[dict[str, Any]]) -> dict[str, float]:
     """Of each number, one over the steps that have it: the mean; of a maximum the largest; of a distance the median."""
     figures: dict[str, float] = {}
     for name in _SHOWN:
-        values = [step[name] for step in steps if name in step]
-        if values:
-            of = max if name.endswith("_max") else median if name in _DISTANCES else fmean
+        if values := _known(steps, name):
+            of = max if name.endswith("_max") else median if name in _DISTANCES else _mean
             figures[name] = of(values)
     return figures
+
+
+def _known(steps: Sequence[Mapping[str, Any]], name: str) -> list[float]:
+    """One number of the steps that have it."""
+    return [value for value in numbers(steps, name) if value is not None]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(value / len(values) for value in values)  # a sum may be too large for a float
 
 
 def _course_table(numbers: Numbers, curves: Sequence[Curve], odd: Mapping[str, str]) -> Html:

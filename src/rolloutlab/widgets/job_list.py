@@ -47,7 +47,8 @@ class JobCourse:
     """How a job went, by its events; None where they do not tell.
 
     steps: gradient steps that are done. done: the share of them. trains, groups: groups that train, of all. seconds: of
-    training. reward: the mean of what it trained on, as it was then. error: why it failed.
+    training. reward: the mean of what it trained on, as it was then. error: why it failed, or why all else is not
+    known.
     """
 
     steps: int | None = None
@@ -174,6 +175,6 @@ def _opened(result: JobResult) -> Html:
         ("collections", ", ".join(result.names)),
         ("options", ", ".join(_option(*each) for each in job.options.items()) or "defaults"),
         ("service", job.service),
-        ("failed", result.course.error),
+        ("failed" if job.status == "failed" else "not known", result.course.error),
     )
     return opened([(name, value) for name, value in facts if value], f"%job {job.id[:8]}")

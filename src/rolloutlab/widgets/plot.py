@@ -9,7 +9,8 @@ from rolloutlab.widgets.html import escape
 _COLOURS = ("#3b82c4", "#e0803a", "#3fa06b", "#b065c4", "#c4564f", "#8a8f36")
 _BARS = "▁▂▃▄▅▆▇█"
 _MAX_COLUMNS = 60
-_LARGEST = 1e100
+LARGEST = 1e100
+"""Beyond it a number has no place on an axis."""
 _GREY = "#808080"
 """Reads on white and on black, where a chart is shown as an image that takes over no colour from its page."""
 
@@ -27,7 +28,7 @@ class Series:
 
     def points(self) -> list[Point]:
         pairs = zip(self.x, self.y, strict=False)
-        return [(float(x), float(y)) for x, y in pairs if y is not None and abs(y) < _LARGEST]
+        return [(float(x), float(y)) for x, y in pairs if y is not None and abs(y) < LARGEST]
 
 
 class Plot:

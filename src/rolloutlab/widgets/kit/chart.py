@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from urllib.parse import quote
 
 from rolloutlab.widgets.html import Html, escape
-from rolloutlab.widgets.plot import round_ticks
+from rolloutlab.widgets.plot import LARGEST, round_ticks
 
 COLOURS = ("#4a74dc", "#c8580d", "#0b8573", "#a0558a")
 """Of lines, by series; each has 3:1 on white and on black, as an image does not take over the colours of its page."""
@@ -23,8 +23,12 @@ class ChartLine:
 
 
 def chart(title: str, lines: Sequence[ChartLine], *, value: str = "", says: str = "", x: str = "") -> Html:
-    """Lines over common axes. value: the newest one, beside the title. says: a caption. x: what the axis below is."""
-    shown = [line for line in lines if line.points]
+    """Lines over common axes; what is beyond 1e100 is left out.
+
+    value: the newest one, beside the title. says: a caption. x: what the axis below is.
+    """
+    shown = [ChartLine(line.name, [(x, y) for x, y in line.points if abs(y) < LARGEST]) for line in lines]
+    shown = [line for line in shown if line.points]
     if not shown:
         return Html("")
     ticks_x = round_ticks([x for line in shown for x, _ in line.points], 6, whole=True)
@@ -59,6 +63,7 @@ def charts(*drawn: str) -> Html:
 
 def spark(values: Sequence[float]) -> Html:
     """The course of some numbers, to stand in a table."""
+    values = [value for value in values if abs(value) < LARGEST]
     if len(values) < 2:
         return Html("")
     low, high = min(values), max(values)
