@@ -454,3 +454,45 @@ def test_rewards_whose_sum_is_no_float_have_a_mean():
     assert "reward 1e+308" in text(MODEL, steps)
     assert "Reward 1e+308" in words(head(MODEL, steps)["band"])
     assert "Reward 1e+308" in in_words(html(MODEL, steps))
+
+
+@pytest.mark.parametrize("lost", [float("nan"), float("inf"), None])
+def test_a_job_that_diverged_says_so_first(lost):
+    steps = [gradient_step(kl=0.01), *(gradient_step(kl=lost, loss=lost) for _ in range(2))]
+    events = [started(3), PREFLIGHT, *steps, SAVED, ENDED]
+    said = "loss and KL to the sampler are not numbers from step 2 on"
+    shown = head(MODEL, events)
+    assert notes(shown)[0] == ("failed", said, "")
+    assert text(MODEL, events).splitlines()[1] == f"  {said}"
+    assert in_words(html(MODEL, events)).count(said) == 1
+    assert 'class="rl-hint rl-is-bad"' in html(MODEL, events)
+    json.dumps([shown, numbers_of(events)], allow_nan=False)
+
+
+def test_one_step_that_lost_a_number_is_named():
+    steps = [gradient_step(), gradient_step(loss=float("nan")), gradient_step()]
+    assert "  loss is not a number at step 2" in text(MODEL, [started(3), *steps]).splitlines()
+
+
+def test_numbers_that_are_always_0_have_their_charts():
+    steps = [gradient_step(kl=0.0, entropy=0.0, clipped=0.0, masked=0.0) for _ in range(3)]
+    shown = html(MODEL, [started(3), *steps])
+    assert "<figcaption><span>KL to the sampler</span>" in shown
+    assert "<figcaption><span>entropy</span>" in shown
+
+
+LONG = event("preflight", trainable_tokens=1200, trainable_trajectories=10)
+UNUSUAL = ("0.3 on the first step", "0.500 on the first step", "0.12 nats in an answer")
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3])
+def test_what_is_unusual_is_said_once_and_is_not_folded(steps):
+    odd = [gradient_step(kl=0.3, old_new_correlation=0.5, entropy=0.001) for _ in range(steps)]
+    events = [started(steps), LONG, *odd]
+    shown = in_words(html(MODEL, events))
+    unfolded = in_words(re.sub("<details.*?</details>", "", html(MODEL, events), flags=re.DOTALL))
+    above = words(head(MODEL, events)["hints"])
+    for sentence in UNUSUAL:
+        assert shown.count(sentence) == unfolded.count(sentence) == 1
+        assert text(MODEL, events).count(sentence) == 1
+        assert above.count(sentence) == (steps < 3), "a live view has it below its chart, where there is one"

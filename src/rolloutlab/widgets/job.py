@@ -185,8 +185,8 @@ def numbers_of(
 
 def curves_with_numbers(numbers: Numbers, curves: Sequence[Curve] = CURVES) -> list[Curve]:
     """The curves that have numbers. A reward that is the whole job's, so always the same, is not drawn."""
-    there = [curve for curve in curves if any(name in numbers for name in curve.names)]
-    return [curve for curve in there if curve.names != ("reward",) or len(set(numbers["reward"])) > 1]
+    there = [c for c in curves if any(y is not None for name in c.names for y in numbers.get(name, ()))]
+    return [curve for curve in there if curve.names != ("reward",) or len({*numbers["reward"]} - {None}) > 1]
 
 
 def course_of(events: Sequence[Event]) -> Course:
@@ -203,6 +203,16 @@ def oddities(numbers: Numbers, curves: Sequence[Curve] = CURVES, course: Course 
         if values and (sentence := curve.odd(values[0], values[-1], course)):
             odd[curve.title] = sentence
     return odd
+
+
+def _odd_hints(odd: Mapping[str, str]) -> list[Hint]:
+    """What is not as expected about curves, by their titles."""
+    return [as_hint(f"{title}: {sentence}") for title, sentence in odd.items()]
+
+
+def _unfolded(given: Sequence[Hint]) -> list[Html]:
+    """Hints of which none is folded."""
+    return [hints([hint]) for hint in given]
 
 
 def _short(value: float | None) -> float | None:
@@ -241,6 +251,8 @@ _SHOWN = (
     "kl", "kl_base", "old_new_correlation", "ratio_mean", "ratio_max", "clipped",
 )  # fmt: skip
 
+_ALWAYS_FINITE = {"loss": "loss", "grad_norm": "gradient norm", "kl": "KL to the sampler", "entropy": "entropy"}
+"""Numbers of a step that are finite unless the job has diverged, with their names in a sentence."""
 _NO_OPTIONS = {"sft", "where", "files", "custom_loss"}
 """What is recorded with the options of a job and is given in another way."""
 _DISTANCES = {"kl", "kl_base"}
@@ -252,7 +264,9 @@ def text(model: str, events: Sequence[Event], options: Options = _NONE) -> str:
     """The job as plain text. options: as recorded in the lab."""
     events = since_restart(events)
     divided = [f"  {division}"] if (division := _division(events, options)) else []
-    lines = [_heading(model, events), *divided, *_reasons(events, options)]
+    curves = curves_of(options)
+    odd = _odd_hints(oddities(numbers_of(events, curves=curves), curves, course_of(events)))
+    lines = [_heading(model, events), *divided, *_reasons(events, options), *(f"  {hint.line()}" for hint in odd)]
     steps = gradient_steps(events)
     if figures := _figures(steps):
         lines.append("  " + "  ".join(f"{name} {_number(value)}" for name, value in figures.items()))
@@ -280,13 +294,15 @@ def html(
     odd = oddities(numbers, curves, course_of(events))
     there = curves_with_numbers(numbers, curves)
     first = [curve for curve in there if curve.first or curve.title in odd] or there[:_OPENED]
-    drawn = [_chart(curve, numbers) for curve in first]
-    rest = _course_table(numbers, curves, odd)
+    many = len(gradient_steps(events)) >= _FEW_STEPS
+    drawn = {c.title: _chart(c, numbers, odd.get(c.title, "")) for c in first} if many else {}
+    rest = _course_table(numbers, curves)
     return panel(
         parts.head(name, about, *states),
         hints(_hints(events, collections[0] if collections else "NAME", options, trained_on)),
+        *_unfolded(_odd_hints({title: what for title, what in odd.items() if not drawn.get(title)})),
         _band(model, events, options, trained_on),
-        charts(*drawn) if len(gradient_steps(events)) >= _FEW_STEPS else "",
+        charts(*drawn.values()),
         f'<details><summary class="rl-foot">every curve, and how to read it</summary>{rest}</details>' if rest else "",
         next_cells(*_next(events, collections, made, compare, options)),
     )
@@ -309,6 +325,9 @@ def head(
     events = since_restart(events)
     done, rows, _ = job_progress(events)
     made, curves = last_value(events, "checkpoint_saved", "step"), curves_of(options)
+    odd = oddities(numbers_of(events, curves=curves), curves, course_of(events))
+    above = _odd_hints(odd) if len(gradient_steps(events)) < _FEW_STEPS else []  # else below their charts
+    notes = hints(_hints(events, collections[0] if collections else "NAME", options, trained_on))
     return {
         "status": status(events),
         "ended": bool(events) and events[-1].type in ENDINGS,
@@ -321,8 +340,8 @@ def head(
         "rows": rows,
         "made": None if made is None else escape_control_chars(f"{model}@{made}"),
         "band": tree(_band(model, events, options, trained_on)),
-        "hints": tree(hints(_hints(events, collections[0] if collections else "NAME", options, trained_on))),
-        "odd": oddities(numbers_of(events, curves=curves), curves, course_of(events)),
+        "hints": tree("".join([notes, *_unfolded(above)])),
+        "odd": odd,
         "next": [escape_control_chars(line) for line in _next(events, collections, made, compare, options)],
     }
 
@@ -394,7 +413,7 @@ def _reasons(events: Sequence[Event], options: Options) -> list[str]:
 
 
 def _notes(events: Sequence[Event], collection: str, options: Options) -> list[Hint]:
-    """Why it failed, what did not train and why, and warnings, in this order."""
+    """Why it failed, which numbers it lost, what did not train and why, and warnings, in this order."""
     failed = [
         Hint(escape_control_chars(str(event.data.get("error_message"))), cell="%service log", kind="bad")
         for event in events
@@ -403,7 +422,27 @@ def _notes(events: Sequence[Event], collection: str, options: Options) -> list[H
     checked = [event.data for event in events if event.type in {"preflight", "drift"}]
     left_out = [hint for data in checked for hint in _left_out(data, collection, options)]
     warnings = [warning for data in checked for warning in _as(list, data.get("warnings"))]
-    return [*failed, *left_out, *(as_hint(escape_control_chars(str(warning))) for warning in warnings)]
+    return [
+        *failed,
+        *_lost(gradient_steps(events)),
+        *left_out,
+        *(as_hint(escape_control_chars(str(warning))) for warning in warnings),
+    ]
+
+
+def _lost(steps: Sequence[Mapping[str, Any]]) -> list[Hint]:
+    """Which numbers of its steps are none (NaN, infinite, or null in their place), and since when: it diverged."""
+    by_place: dict[str, list[str]] = {}
+    for name, title in _ALWAYS_FINITE.items():
+        at = [i for i, step in enumerate(steps, 1) if name in step and number(step[name]) is None]
+        if at:
+            to_the_end = len(at) > 1 and at == list(range(at[0], len(steps) + 1))
+            some = f"at step {at[0]}" if len(at) == 1 else f"at {len(at):,} of {len(steps):,} steps, first at {at[0]}"
+            by_place.setdefault(f"from step {at[0]} on" if to_the_end else some, []).append(title)
+    return [
+        Hint(f"{' and '.join(names)} {'is not a number' if len(names) == 1 else 'are not numbers'} {place}", kind="bad")
+        for place, names in by_place.items()
+    ]
 
 
 def _left_out(data: Mapping[str, Any], collection: str, options: Options) -> Iterator[Hint]:
@@ -496,16 +535,18 @@ def _plan_figures(events: Sequence[Event], options: Options) -> list[Html]:
     return figures
 
 
-def _chart(curve: Curve, numbers: Numbers) -> Html:
+def _chart(curve: Curve, numbers: Numbers, odd: str = "") -> Html:
+    """A curve over all steps, with how to read it or what is odd about it; a further line that is all 0 is left out."""
     drawn = [
         ChartLine(name, [(float(i), y) for i, y in enumerate(numbers[name], 1) if y is not None])
-        for name in curve.names
-        if any(numbers.get(name, ()))
+        for k, name in enumerate(curve.names)
+        if any(y if k else y is not None for y in numbers.get(name, ()))
     ]
     values = [y for _, y in drawn[0].points] if drawn else []
     of_job = f"median {_typeset(median(values))}" if values and curve.names[0] in _DISTANCES else ""
     value = of_job or "".join(map(_typeset, values[-1:]))
-    return chart(curve.title, drawn, value=value, says=curve.healthy)
+    steps = float(max(map(len, numbers.values()), default=0))
+    return chart(curve.title, drawn, value=value, says=arrows(odd or curve.healthy), odd=bool(odd), until=steps)
 
 
 def _next(events: Sequence[Event], collections: Sequence[str], made: Any, compare: str, options: Options) -> list[str]:
@@ -550,13 +591,13 @@ def _mean(values: Sequence[float]) -> float:
     return math.fsum(value / len(values) for value in values)  # a sum may be too large for a float
 
 
-def _course_table(numbers: Numbers, curves: Sequence[Curve], odd: Mapping[str, str]) -> Html:
-    """A row for each curve: its course, its first and last value, and how to read it or what is odd about it."""
+def _course_table(numbers: Numbers, curves: Sequence[Curve]) -> Html:
+    """A row for each curve: its course, its first and last value, and how to read it."""
     rows = []
     for curve in curves_with_numbers(numbers, curves):
         values = [y for y in numbers.get(curve.names[0], ()) if y is not None]
         ends = [_typeset(values[0]), _typeset(values[-1])] if values else ["", ""]
-        rows.append(TableRow([curve.title, spark(values), *ends, arrows(odd.get(curve.title, curve.healthy))]))
+        rows.append(TableRow([curve.title, spark(values), *ends, curve.healthy]))
     columns = (
         Heading("curve"), Heading("course", middle=True), Heading("first", number=True), Heading("last", number=True),
         Heading("how to read it"),

@@ -22,16 +22,27 @@ class ChartLine:
     points: Sequence[Point]
 
 
-def chart(title: str, lines: Sequence[ChartLine], *, value: str = "", says: str = "", x: str = "") -> Html:
+def chart(
+    title: str,
+    lines: Sequence[ChartLine],
+    *,
+    value: str = "",
+    says: str = "",
+    x: str = "",
+    odd: bool = False,
+    until: float | None = None,
+) -> Html:
     """Lines over common axes; what is beyond 1e100 is left out.
 
-    value: the newest one, beside the title. says: a caption. x: what the axis below is.
+    value: the newest one, beside the title. says: a caption. x: what the axis below is. odd: whether the caption is of
+    what is not as expected. until: where the axis ends, also where no line goes as far.
     """
     shown = [ChartLine(line.name, [(x, y) for x, y in line.points if abs(y) < LARGEST]) for line in lines]
     shown = [line for line in shown if line.points]
     if not shown:
         return Html("")
-    ticks_x = round_ticks([x for line in shown for x, _ in line.points], 6, whole=True)
+    ends = [] if until is None else [until]
+    ticks_x = round_ticks([*ends, *(x for line in shown for x, _ in line.points)], 6, whole=True)
     ticks_y = round_ticks([y for line in shown for _, y in line.points], 2)
     drawn = "".join(_path(line.points, ticks_x, ticks_y, i) for i, line in enumerate(shown))
     grid = "".join(_rule(_HEIGHT * i / (len(ticks_y) - 1)) for i in range(len(ticks_y)))
@@ -45,7 +56,7 @@ def chart(title: str, lines: Sequence[ChartLine], *, value: str = "", says: str 
     x_axis = "".join(f"<span>{tick:g}</span>" for tick in ticks_x)
     names = "".join(f"<span><i></i>{escape(line.name)}</span>" for line in shown) if len(shown) > 1 else ""
     legend = f'<div class="rl-legend">{names}</div>' if names else ""
-    caption = f'<p class="rl-says">{escape(says)}</p>' if says else ""
+    caption = f'<p class="rl-says{" rl-odd" if odd else ""}">{escape(says)}</p>' if says else ""
     axis = f'<span class="rl-axis">{x_axis}</span>' + (
         f'<span></span><span class="rl-axis">{escape(x)}</span>' if x else ""
     )
