@@ -43,6 +43,18 @@ def test_what_has_no_logprobs_does_not_train(session):
     assert trains == [session.collection(name).preflight().trainable_groups for name in ("imported", "partly")]
 
 
+@pytest.mark.parametrize(
+    ("rewards", "answers"),
+    [([0.1 + 0.2, 0.3], ["a", "b"]), ([0, 1, None], [without_logprobs("a"), without_logprobs("b"), completion("c")])],
+    ids=["rounding", "only an answer without a reward has logprobs"],
+)
+def test_a_group_trains_here_where_it_does_in_a_job(session, rewards, answers):
+    lab = session.store
+    lab_with(lab, answers, name="letters", rewards=rewards)
+    assert session.collection("letters").preflight().trainable_groups == 0
+    assert lab.results.by_id()[lab.find("letters").id].trains == 0
+
+
 def test_the_mean_is_that_of_all_answers(scored):
     result = scored.store.results.by_id()[scored.store.find("mixed").id]
     means = [0.5, 1, 0, 0.5, 0.75]

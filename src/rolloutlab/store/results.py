@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
 
-from rolloutlab.objective.advantages import Reason, RewardRange, equal_reason
+from rolloutlab.objective.advantages import Reason, RewardRange, equal_reason, group_advantages
 from rolloutlab.store.sqlite import Database
 
 Origin = tuple[str, int | None]
 """A model and a step of it, where that is known."""
 _OF_EACH_GROUP = """
     SELECT g.collection_id, count(t.group_id), count(t.reward), avg(t.reward), min(t.reward), max(t.reward),
-        max(coalesce(o.tokens GLOB '*[1-9]*', 1))
+        max(t.reward IS NOT NULL AND coalesce(o.tokens GLOB '*[1-9]*', 1))
     FROM groups g LEFT JOIN trajectories t INDEXED BY trajectories_without_items
         ON t.group_id = g.id AND t.pending = 0
     LEFT JOIN outlines o INDEXED BY outlines_without_text ON o.trajectory_id = t.id
@@ -96,6 +96,12 @@ class _GroupResult(NamedTuple):
     low: float | None
     high: float | None
     has_tokens: int
+    """Whether any answer with a reward has tokens to train on."""
+
+    @property
+    def differs(self) -> bool:
+        """Whether its rewards differ by more than rounding, as jobs see it."""
+        return self.low is not None and self.high is not None and any(group_advantages([self.low, self.high]))
 
 
 def _result(groups: Sequence[_GroupResult], cut_off: int, sampled: Sequence[Origin]) -> CollectionResult:
@@ -111,7 +117,7 @@ def _result(groups: Sequence[_GroupResult], cut_off: int, sampled: Sequence[Orig
         answers=sum(group.answers for group in groups),
         scored=answers,
         mean=mean,
-        trains=sum(bool(group.has_tokens) and group.low != group.high for group in scored),
+        trains=sum(bool(group.has_tokens) and group.differs for group in scored),
         all_pass=reasons.count(Reason.ALL_PASSED),
         all_fail=reasons.count(Reason.ALL_FAILED),
         cut_off=cut_off,
@@ -128,5 +134,5 @@ def _equal(scored: Sequence[_GroupResult]) -> Iterable[Reason]:
         return
     of_all = RewardRange(min(lows), max(highs))
     for group, low, high in zip(scored, lows, highs, strict=True):
-        if low == high:
+        if not group.differs:
             yield equal_reason(low, group.scored, of_all)
