@@ -179,6 +179,15 @@ def test_a_typed_reward_is_read_as_the_rewards_view_reads_it(lab: Lab, groups: G
     assert rewards(lab) == [None, 0.1]
 
 
+def test_only_what_says_the_same_is_one_card(lab: Lab, groups: Groups) -> None:
+    """A card gives its reward to all of its completions: one that is not read on it must not be among them."""
+    said: list[dict[str, Any]] = [{"refusal": "no"}, {"refusal": "never"}, {"refusal": "no"}]
+    said += [{"function_call": {"name": "f", "arguments": arguments}} for arguments in ("1", "2")]
+    groups([_choice(None, message={"role": "assistant", "content": None, **each}) for each in said])
+    members = view(lab).state()["shown"]["group"]["members"]
+    assert [member["same"] for member in members] == [0, 1, 0, 3, 4]
+
+
 def test_undo_leaves_what_a_function_gave(lab: Lab, groups: Groups) -> None:
     (group,) = groups(["Paris"])
     shown = view(lab)

@@ -288,6 +288,26 @@ def test_equal_answers_with_different_rewards_are_said(lab):
     assert lines == [said]
 
 
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [{"content": None, "refusal": "no"}, {"content": None, "refusal": "never"}],
+        [{"content": None, "function_call": {"name": "f", "arguments": at}} for at in ("1", "2")],
+    ],
+    ids=["refusals", "function calls"],
+)
+def test_answers_that_differ_beside_their_text_are_not_said_to_be_the_same(lab, messages):
+    answers = [completion("", message={"role": "assistant", **message}) for message in messages]
+    assert lines_of(lab, [*answers, "a", "b"], rewards=[1, 0, 1, 0]) == []
+
+
+def test_answers_with_further_histories_are_not_said_to_be_the_same(lab):
+    further = {"additional_histories": [{"messages_and_choices": [{"role": "user", "content": "more"}]}]}
+    stored = lab_with(lab, ["a", "a"], name="letters", rewards=[1, 0], extra=further)
+    rows = RewardsRows([CollectionRows(stored, [0], lab.outlines.of(stored, None))])
+    assert not summarize(rows, lab, [stored]).hints
+
+
 def test_of_many_groups_with_such_answers_some_are_read_and_the_hint_says_so(lab):
     [line] = lines_of(lab, *[["a", "a"]] * 65, rewards=[1, 0] * 65)
     assert line.startswith("The same answer has different rewards in at least 64 groups.")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rolloutlab.api.wire.chat import Choice, SystemMessage, ToolMessage, UserMessage
+from rolloutlab.api.wire.chat import AssistantMessage, Choice, SystemMessage, ToolMessage, UserMessage
 from rolloutlab.objective.advantages import Reason, token_weights
 from rolloutlab.objective.options import Options
 from rolloutlab.objective.preflight import WHY_NOT, preflight
@@ -190,6 +190,65 @@ def test_completions_of_which_the_same_is_shown_are_one_row_whoever_scored_them(
     shown = show("a", [group(*members)])
     assert times in shown
     assert shown.count("no logprobs") == 1  # of a row of its own
+
+
+def said(**message: Any) -> Any:
+    return Choice.model_validate(
+        {"finish_reason": "stop", "index": 0, "message": {"role": "assistant", "content": None, **message}}
+    )
+
+
+REFUSALS = [said(refusal=f"not about {what}") for what in ("bombs", "poison")]
+CALLS = [said(function_call={"name": "find", "arguments": f'{{"at": {at}}}'}) for at in (1, 2)]
+TOOLS = [
+    said(tool_calls=[{"id": "1", "type": "function", "function": {"name": "find", "arguments": f"{at}"}}])
+    for at in (1, 2)
+]
+PARTS = [
+    AssistantMessage(
+        role="assistant", content=[{"type": "text", "text": "I "}, {"type": "refusal", "refusal": refusal}]
+    )
+    for refusal in ("will not", "cannot")
+]
+SPOKEN = [
+    said(audio={"id": "1", "data": "", "expires_at": 1, "transcript": transcript}) for transcript in ("bonjour", "hola")
+]
+
+
+@pytest.mark.parametrize("show", [text, in_words])
+@pytest.mark.parametrize(
+    ("items", "words"),
+    [
+        (REFUSALS, ["[refused] not about bombs", "[refused] not about poison"]),
+        (CALLS, ['find({"at": 1})', 'find({"at": 2})']),
+        (TOOLS, ["find(1)", "find(2)"]),
+        (PARTS, ["I will not", "I cannot"]),
+        (SPOKEN, ["bonjour", "hola"]),
+    ],
+    ids=["refusals", "function calls", "tool calls", "parts", "speech"],
+)
+def test_answers_that_differ_beside_their_text_are_shown_each(show, items, words):
+    members = [trajectory(position=i, items=(item,), reward=1.0, given=0) for i, item in enumerate(items)]
+    shown = show("a", [group(*members)])
+    assert [word for word in words if word in shown] == words
+    assert "\N{MULTIPLICATION SIGN}2" not in shown
+
+
+def test_a_refusal_is_not_the_answer_of_the_same_words():
+    members = [
+        trajectory(position=i, items=(said(**m),), reward=1.0)
+        for i, m in enumerate([{"content": "no"}, {"refusal": "no"}])
+    ]
+    assert render.visible_text(members[0]) != render.visible_text(members[1])
+
+
+def test_an_answer_that_the_service_broke_off_is_not_the_one_that_a_limit_cut_off():
+    message = {"role": "assistant", "content": "Par"}
+    record = {"finish_reason": "length", "index": 0, "message": message}
+    ended = [Choice.model_validate(record | more) for more in ({}, {"reported_finish_reason": "abort"})]
+    shown = html("a", [group(*(trajectory(position=i, items=(each,), reward=1.0) for i, each in enumerate(ended)))])
+    assert "cut off by max_tokens" in shown
+    assert "broken off by the service" in shown
 
 
 @pytest.mark.parametrize("reason", [reason for reason in Reason if reason != Reason.UNSCORED])

@@ -11,6 +11,14 @@ def plain_text(content: Any) -> str:
     return str(content or "")
 
 
+def shown_text(message: Mapping[str, Any]) -> str:
+    """What a reader sees of a message's content: a part that is not text is named; of audio, what was spoken."""
+    content = message.get("content")
+    if isinstance(content, list):
+        return "".join(map(_shown_part, content))
+    return str(content or (message.get("audio") or {}).get("transcript") or "")
+
+
 def last_user_text(messages: Iterable[Mapping[str, Any]]) -> str:
     """The text of the last user message, if any."""
     users = [message for message in messages if message["role"] == "user"]
@@ -20,3 +28,12 @@ def last_user_text(messages: Iterable[Mapping[str, Any]]) -> str:
 def _text_of(part: Any) -> str:
     text = part.get("text") if isinstance(part, Mapping) else getattr(part, "text", None)
     return str(text or "")
+
+
+def _shown_part(part: Mapping[str, Any]) -> str:
+    kind = part.get("type")
+    if kind in {"text", "refusal"}:
+        return str(part.get(kind) or "")
+    where = (part.get("image_url") or part.get("file") or {}) if kind in {"image_url", "file"} else {}
+    source = str(where.get("url") or where.get("filename") or "")
+    return f"[{kind}{f': {source[:80]}' if source else ''}]"

@@ -35,7 +35,18 @@ _SAME = f"""
     GROUP BY g.id, o.finish_reason, o.preview, o.answer HAVING count(*) > 1 ORDER BY g.position, min(t.position)
 """
 _MAY_HAVE_ENDED = """instr(extra, '"episode_end"')"""
-_CALLS = "coalesce(json_extract(items, '$[0].message.tool_calls'), json_extract(items, '$[0].tool_calls'), '[]')"
+_TEXT_ALONE = " AND ".join(
+    [
+        "json_array_length(items) = 1",
+        *(
+            f"coalesce(json_extract(items, '$[0].message.{name}'), json_extract(items, '$[0].{name}'), {none}) = {none}"
+            for name, none in (("tool_calls", "'[]'"), ("function_call", "''"), ("refusal", "''"), ("audio", "''"))
+        ),
+        "json_type(items, '$[0].content') IS NOT 'array'",  # its parts may be no text
+        """NOT instr(extra, '"additional_histories"')""",
+    ]
+)
+"""That a trajectory is one message with nothing but text, as its answer is the text alone."""
 _MAY_REASON = """(instr(t.items, 'think>') OR instr(t.items, '"reasoning'))"""
 
 
@@ -113,8 +124,8 @@ class TrajectorySummaries:
         return [json.loads(row["ids"]) for row in rows]
 
     def answers_alone(self, ids: Iterable[int]) -> set[int]:
-        """Those of some trajectories that are one answer, without reasoning or calls."""
-        sql = f"SELECT id FROM trajectories WHERE json_array_length(items) = 1 AND {_CALLS} = '[]' AND id IN"
+        """Those of some trajectories that are one answer of text, without reasoning, calls or further histories."""
+        sql = f"SELECT id FROM trajectories WHERE {_TEXT_ALONE} AND id IN"
         alone = {row["id"] for row in self._by_id(sql, ids)}
         return alone - self.reasonings(alone).keys()
 

@@ -16,7 +16,7 @@ from rolloutlab.objective.preflight import WHY_NOT, Preflight, count
 from rolloutlab.objective.splits import split_note
 from rolloutlab.sanitize import escape_to_one_line
 from rolloutlab.store.models import Group, StoredTrajectory
-from rolloutlab.store.texts import plain_text
+from rolloutlab.store.texts import shown_text
 from rolloutlab.widgets import overview
 from rolloutlab.widgets.history_tree import HistoryBranch, history_tree, is_answer, leaving
 from rolloutlab.widgets.html import Html, Words, code, escape, html_table, paragraphs
@@ -119,8 +119,9 @@ def visible_text(trajectory: StoredTrajectory) -> str:
     """What a reader sees of a conversation, as one text: the same for equal completions."""
     first = trajectory.given or 0
     messages = [[spoken(item), reasoning(item)] for item in trajectory.items[first:]]
-    end = [trajectory.finish_reason, trajectory.episode_end, trajectory.turn_rewards]
-    return json.dumps([messages, end, trajectory.extra.get("additional_histories"), trajectory.extra.get("logs")])
+    noted = trajectory.choices[-1].ending_note if trajectory.choices else None
+    end = [trajectory.finish_reason, noted, trajectory.episode_end, trajectory.turn_rewards]
+    return json.dumps([messages, end, trajectory.extra.get("additional_histories"), _notes(trajectory)])
 
 
 def _heading(name: str, counts: Counts) -> str:
@@ -161,7 +162,7 @@ def question(group: Group) -> str:
     messages = [message.to_wire() for message in group.prompt if message.role == "user"]
     if not messages and group.trajectories:
         return group.trajectories[0].prompt
-    return plain_text(messages[-1]["content"]) if messages else ""
+    return shown_text(messages[-1]) if messages else ""
 
 
 def _completion(trajectory: StoredTrajectory) -> str:
@@ -172,10 +173,16 @@ def _completion(trajectory: StoredTrajectory) -> str:
     first = next((i for i, item in enumerate(trajectory.items) if isinstance(item, Choice)), 0)
     later = trajectory.items[first:]
     lines = [_line(item) + earned for item, earned in with_rewards(trajectory, later)]
-    answer = trajectory.answer if len(later) < 2 else "\n".join(lines)
+    answer = _answer(later) if len(later) < 2 else "\n".join(lines)
     notes = [f"[{note}]" for note in _notes(trajectory)]
     early = [f"[{end}]"] if (end := trajectory.episode_end) and end != "done" else []
     return "\n".join([*early, answer + (" [cut off]" if trajectory.finish_reason == "length" else ""), *notes])
+
+
+def _answer(items: Sequence[MessageOrChoice]) -> str:
+    """The text of the only message of an assistant, if there is one."""
+    said = (spoken(item) for item in items if _role(item) == "assistant")
+    return "".join(" ".join([*filter(None, [content]), *calls]) for _, content, calls in said)
 
 
 def _line(item: MessageOrChoice) -> str:
@@ -244,12 +251,18 @@ def logs_of(trajectory: StoredTrajectory) -> list[str]:
 
 
 def spoken(item: MessageOrChoice) -> tuple[str, str, list[str]]:
-    """Role, text without reasoning, and tool calls of a message, the calls as Python would write them."""
+    """Role, text without reasoning, and calls of a message, the calls as Python would write them.
+
+    The text has a mark before a refusal, and names what is no text.
+    """
     message = (item.message if isinstance(item, Choice) else item).to_wire()
-    given = message.get("tool_calls") if message["role"] == "assistant" else None  # of others it may be anything
-    calls = [call.get("function") or call["custom"] for call in given or ()]
+    if message["role"] != "assistant":  # of others, calls and refusals may be anything
+        return message["role"], shown_text(message), []
+    calls = [call.get("function") or call["custom"] for call in message.get("tool_calls") or ()]
+    calls += filter(None, [message.get("function_call")])
     written = [f"{call['name']}({call.get('arguments', call.get('input'))})" for call in calls]
-    return message["role"], _reasoned(message)[1], written
+    refused = f"[refused] {refusal}" if (refusal := message.get("refusal")) else ""
+    return "assistant", " ".join(filter(None, [_reasoned(message)[1], refused])), written
 
 
 def reasoning(item: MessageOrChoice) -> str:
@@ -258,7 +271,7 @@ def reasoning(item: MessageOrChoice) -> str:
 
 
 def _reasoned(message: Mapping[str, Any]) -> tuple[str, str]:
-    text = plain_text(message.get("content"))
+    text = shown_text(message)
     return reasoning_of(message, text) if message["role"] == "assistant" else ("", text)
 
 
@@ -334,7 +347,6 @@ def _folded(some: Iterable[HistoryBranch], shown: Sequence[HistoryBranch]) -> st
 def _message(item: MessageOrChoice) -> Html:
     """The text of a message, its reasoning folded before it, and the tools that it calls."""
     _, content, calls = spoken(item)
-    content = content or str(getattr(item.message if isinstance(item, Choice) else item, "refusal", None) or "")
     parts = [*([_cut(content)] if content else []), *(f"<code>{_cut(call)}</code>" for call in calls)]
     folded = reasoning(item)
     # a block of its own: no line break after it

@@ -16,6 +16,7 @@ from rolloutlab.objective.preflight import WHY, WHY_NOT
 from rolloutlab.objective.splits import split_note
 from rolloutlab.sanitize import escape_control_chars
 from rolloutlab.store.models import Group, StoredTrajectory, TrajectorySummary
+from rolloutlab.store.texts import shown_text
 from rolloutlab.widgets.collection import flag_of, logs_of, visible_text
 from rolloutlab.widgets.history_tree import history_tree
 
@@ -136,7 +137,7 @@ def turns(
         message = (item.message if isinstance(item, Choice) else item).to_wire()
         call = calls.pop(str(message.get("tool_call_id")), None)
         if call is not None:
-            call["result"] = texts.shown(_content(message.get("content")))
+            call["result"] = texts.shown(shown_text(message))
             continue
         reward = next(left, None) if isinstance(item, Choice) else None
         turns.append({**_turn(item, message, texts, calls), "reward": reward})
@@ -146,7 +147,7 @@ def turns(
 def _turn(
     item: MessageOrChoice, message: Mapping[str, Any], texts: ConversationTexts, calls: dict[str, dict[str, Any]]
 ) -> dict[str, Any]:
-    reasoning, content = "", _content(message.get("content"))
+    reasoning, content = "", shown_text(message)
     if message["role"] == "assistant":
         reasoning, content = reasoning_of(message, content)
     refusal = message.get("refusal")
@@ -183,20 +184,6 @@ def _tool(tool: Mapping[str, Any], texts: ConversationTexts) -> dict[str, Any]:
         "name": escape_control_chars(str(function.get("name"))),
         "definition": texts.shown(f"{description}\n{schema}" if description else schema),
     }
-
-
-def _content(content: Any) -> str:
-    """The text of a message's content; a part that is not text is named."""
-    return "".join(map(_part, content)) if isinstance(content, list) else str(content or "")
-
-
-def _part(part: Mapping[str, Any]) -> str:
-    kind = part.get("type")
-    if kind in {"text", "refusal"}:
-        return str(part.get(kind) or "")
-    where = (part.get("image_url") or part.get("file") or {}) if kind in {"image_url", "file"} else {}
-    source = str(where.get("url") or where.get("filename") or "")
-    return f"[{kind}{f': {source[:80]}' if source else ''}]"
 
 
 def tokens_of(trajectory: StoredTrajectory, start: int, limit: int = 2000) -> dict[str, Any]:
