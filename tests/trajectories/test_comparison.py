@@ -437,6 +437,26 @@ def test_a_prompt_opens_to_its_completions_paired_by_seed(sides):
         result.completions("7")
 
 
+def test_answers_that_differ_beside_their_text_are_pairs_of_their_own(lab):
+    said = [{"refusal": "no"}, {"refusal": "never"}, {"function_call": {"name": "find", "arguments": "1"}}]
+    answers = [completion("", message={"role": "assistant", "content": None, **each}) for each in said]
+    sides = [
+        Side(f"m@{i}", Collection(lab, lab_with(lab, answers, name=name, rewards=[0.0] * 3)))
+        for i, name in enumerate("ab")
+    ]
+    texts = [pair.after.text for pair in compared(sides).completions("0")]
+    assert texts == ["[refused] no", "[refused] never", "assistant calls find(1)"]
+
+
+def test_an_answer_that_was_cut_off_is_no_pair_with_the_whole_one(lab):
+    answers = [completion("a"), completion("a", finish_reason="length")]
+    sides = [
+        Side(f"m@{i}", Collection(lab, lab_with(lab, answers, name=name, rewards=[0.0] * 2)))
+        for i, name in enumerate("ab")
+    ]
+    assert [pair.positions for pair in compared(sides).completions("0")] == [(0,), (1,)]
+
+
 def test_the_rewards_that_were_compared_stay_when_others_are_given(sides, lab):
     result = compared(sides)
     lab.rewards.give([Score(t, 9.0) for t in sides[1].collection.trajectories], "function")

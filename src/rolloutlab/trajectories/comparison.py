@@ -1,7 +1,7 @@
 """Paired comparison of checkpoints on the same prompts and seeds, with a confidence interval and a verdict."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rolloutlab.errors import InputError, NotFoundError
 from rolloutlab.objective.preflight import count
 from rolloutlab.sanitize import escape_control_chars
-from rolloutlab.search.documents import document_of
 from rolloutlab.store.models import Group, StoredTrajectory, TrajectorySummary, dumped
 from rolloutlab.store.prompts import prompt_key
 from rolloutlab.trajectories.collection import Collection
@@ -17,6 +16,7 @@ from rolloutlab.trajectories.intervals import anytime_interval, interval, near_n
 from rolloutlab.trajectories.overview import USUAL_BOUNDS
 from rolloutlab.trajectories.tables import data_frame
 from rolloutlab.widgets import comparison as render
+from rolloutlab.widgets.collection import conversation_text
 from rolloutlab.widgets.html import for_notebook
 from rolloutlab.widgets.plot import Plot
 
@@ -76,7 +76,7 @@ class ComparedAnswer:
 
 @dataclass(frozen=True)
 class AnswerPair:
-    """The completions of one prompt with the same seed. positions: of all pairs with the same texts and rewards."""
+    """The completions of one prompt with the same seed. positions: of all pairs with the same texts, rewards and ends."""
 
     positions: tuple[int, ...]
     before: ComparedAnswer
@@ -187,7 +187,7 @@ class Comparison:
         return frame.sort_values("difference", kind="stable")
 
     def completions(self, group: str) -> list[AnswerPair]:
-        """The completions of a prompt, paired by seed, those with the same texts and rewards as one.
+        """The completions of a prompt, paired by seed, those with the same texts, rewards and ends as one.
 
         group: its name in `to_frame()`.
 
@@ -197,10 +197,10 @@ class Comparison:
         pair = next((pair for pair in self.pairs if pair.name == str(group)), None)
         if pair is None or not self._sides:
             raise NotFoundError(f"there is no prompt {group!r} in this comparison", hint="comparison.to_frame().index")
-        merged: dict[tuple[Any, ...], AnswerPair] = {}
+        merged: dict[Hashable, AnswerPair] = {}
         sides = (_answers(side, pair, i) for i, side in enumerate(self._sides))
         for position, (before, after) in enumerate(zip(*sides, strict=True)):
-            key = before.text, before.reward, after.text, after.reward
+            key = tuple((each.text, each.reward, each.finish_reason) for each in (before, after))
             known = merged.get(key, AnswerPair((), before, after))
             merged[key] = replace(known, positions=(*known.positions, position))
         return list(merged.values())
@@ -507,9 +507,7 @@ def _answers(side: Side, pair: Pair, which: int) -> list[ComparedAnswer]:
 
 
 def _answer(trajectory: StoredTrajectory, reward: float) -> ComparedAnswer:
-    messages = trajectory.messages[trajectory.given :]
-    plain = len(messages) == 1 and not trajectory.reasoning and not messages[0].get("tool_calls")
-    text = trajectory.answer if plain else document_of(messages)[0]
+    text = conversation_text(trajectory.items[trajectory.given :])
     return ComparedAnswer(text, reward, trajectory.tokens, trajectory.finish_reason)
 
 

@@ -265,6 +265,23 @@ def spoken(item: MessageOrChoice) -> tuple[str, str, list[str]]:
     return "assistant", " ".join(filter(None, [_reasoned(message)[1], refused])), written
 
 
+def conversation_text(items: Sequence[MessageOrChoice]) -> str:
+    """Messages as text, a paragraph each; one without reasoning and calls is its text alone."""
+    if len(items) == 1 and not reasoning(items[0]) and not spoken(items[0])[2]:
+        return spoken(items[0])[1]
+    return "\n\n".join("\n".join(_paragraph(item)) for item in items)
+
+
+def _paragraph(item: MessageOrChoice) -> Iterator[str]:
+    role, content, calls = spoken(item)
+    thought = reasoning(item)
+    if thought:
+        yield f"{role} reasons: {thought}"
+    if content or not (calls or thought):
+        yield f"{role}: {content}"
+    yield from (f"{role} calls {call}" for call in calls)
+
+
 def reasoning(item: MessageOrChoice) -> str:
     """The reasoning of a message."""
     return _reasoned((item.message if isinstance(item, Choice) else item).to_wire())[0]
