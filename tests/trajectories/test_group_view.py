@@ -200,6 +200,31 @@ def test_undo_leaves_what_a_function_gave(lab: Lab, groups: Groups) -> None:
     assert rewards(lab) == [1.0]
 
 
+def test_a_button_takes_back_only_the_change_that_it_names(lab: Lab, groups: Groups) -> None:
+    (group,) = groups(["Paris", "Lyon"])
+    shown = view(lab)
+    assert shown.state()["shown"]["group"]["undo"] == {"change": 0, "what": ""}
+    mine = asked(shown, "give", position=0, seats=[0], reward=1)["undo"]
+    assert mine == {"change": 1, "what": "1 reward set to 1"}
+    lab.rewards.give([Score(t, 0.5) for t in group.trajectories], "hand")  # as another kernel does
+    message, hint = refused(shown, "undo", position=0, seen=mine["change"])
+    assert message == "another change is the newest by now: 2 rewards set to 0.5"
+    assert hint == "the button names it: press it again, or leave it"
+    assert rewards(lab) == [0.5, 0.5]
+    named = asked(shown, "standing", position=0)["undo"]
+    assert named == {"change": 2, "what": "2 rewards set to 0.5"}
+    assert asked(shown, "undo", position=0, seen=named["change"])["undo"] == mine
+    assert rewards(lab) == [1.0, None]
+
+
+def test_a_button_that_names_nothing_takes_back_nothing(lab: Lab, groups: Groups) -> None:
+    (group,) = groups(["Paris"])
+    shown = view(lab)
+    lab.rewards.give([Score(group.trajectories[0], 1.0)], "hand")
+    assert refused(shown, "undo", position=0, seen=0)[0].startswith("another change is the newest by now")
+    assert rewards(lab) == [1.0]
+
+
 def test_undo_leaves_what_was_given_in_another_group(lab: Lab, groups: Groups) -> None:
     groups(["Paris", "Lyon"], ["Lima"])
     shown = view(lab)

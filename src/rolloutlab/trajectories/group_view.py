@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from rolloutlab.api.wire.trajectories import History, ScoredHistories
-from rolloutlab.errors import InputError, NotFoundError
+from rolloutlab.errors import ConflictError, InputError, NotFoundError
 from rolloutlab.objective.preflight import count
 from rolloutlab.sanitize import escape_control_chars
 from rolloutlab.store.lab import Lab
@@ -20,6 +20,7 @@ from rolloutlab.widgets import group as render
 from rolloutlab.widgets import overview
 from rolloutlab.widgets.base import NotebookView
 from rolloutlab.widgets.kit.tree import Tree, tree
+from rolloutlab.widgets.rewards import undoable
 
 FORMULA = "best 1, worst 0, evenly spaced; ties share the mean of their places; what is not ranked keeps what it has"
 
@@ -206,11 +207,14 @@ class GroupView(NotebookView):
         scores = [Score(trajectory, reward_of(reward, trajectory.name)) for trajectory in given]
         return self._after(group, self._lab.rewards.give(scores, source="hand"))
 
-    def undo(self, position: int) -> dict[str, Any]:
+    def undo(self, position: int, seen: int | None = None) -> dict[str, Any]:
         """Take back the newest change of the collection, where it was given by hand and in this group.
+
+        seen: the change that the button of a browser names, 0 for none.
 
         Raises:
             NotFoundError: the newest change is of another source or group, or nothing is left to undo.
+            ConflictError: another change than the one that was seen is the newest by now.
         """
         stored, group = self._stored, self._group(position)
 
@@ -219,9 +223,19 @@ class GroupView(NotebookView):
             if why_not := _why_no_undo(source, groups, position):
                 hint = f"%rewards {stored.label} {'--undo' if source else '--history'}"
                 raise NotFoundError(f"nothing by hand to undo here: {why_not}", hint=hint)
+            newest = self._undoable(stored, position)
+            if seen is not None and seen != newest["change"]:
+                message = f"another change is the newest by now: {newest['what']}"
+                raise ConflictError(message, hint="the button names it: press it again, or leave it")
             return self._lab.rewards.undo(stored)
 
         return self._after(group, self._lab.at_once(take_back))
+
+    def _undoable(self, stored: StoredCollection, position: int) -> dict[str, Any]:
+        """The change that `undo` would take back in a group, 0 for none, and what that is in words."""
+        if _why_no_undo(*self._lab.rewards.newest(stored), position):
+            return {"change": 0, "what": ""}
+        return {"change": self._lab.rewards.undoable(stored), "what": undoable(self._lab.rewards.next_undo(stored))}
 
     @property
     def _stored(self) -> StoredCollection:
@@ -267,7 +281,8 @@ class GroupView(NotebookView):
                 render.reward_state(rows.outlines[i], shares.get(i), former.get(rows.outlines[i].id)) for i in places
             ]
             trains = rows.summary()["trainable_groups"] if self._position is None else None
-            return {"standing": standing, "largest": rows.largest, "trains": trains}
+            undo = self._undoable(self._stored, group.position)
+            return {"standing": standing, "largest": rows.largest, "trains": trains, "undo": undo}
 
     @contextmanager
     def job(self) -> Iterator[RewardsRows]:

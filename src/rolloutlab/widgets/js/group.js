@@ -215,7 +215,7 @@ class Groups {
       this.gapButton,
       this.legend,
       (this.rankButton = h("button", { onclick: () => this.startRanking(), "aria-label": "Rank", title: "rank by keys: r" }, "Rank", h("kbd", {}, "r"))),
-      h("button", { onclick: () => this.undo(), "aria-label": "Undo", title: "take back the newest change by hand: u" }, "Undo", h("kbd", {}, "u")),
+      (this.undoButton = h("button", { onclick: () => this.undo(), "aria-label": "Undo" }, "Undo", h("kbd", {}, "u"))),
       h("button", { onclick: () => this.toggleHelp(), "aria-label": "keys", title: "keys: ?" }, "?"),
     );
     this.modeShown();
@@ -223,7 +223,8 @@ class Groups {
   }
 
   /** Update rewards and advantages. */
-  stand({ standing, largest, trains }) {
+  stand({ standing, largest, trains, undo }) {
+    this.nameUndo(undo);
     this.standing = new Map(standing.map((each) => [each.seat, each]));
     const parts = this.alike();
     if (JSON.stringify(parts) !== this.parts || !this.cards.length) this.deal(parts);
@@ -352,8 +353,17 @@ class Groups {
     return this.change("give", { seats, reward });
   }
 
-  undo() {
-    return this.change("undo");
+  /** Say what an undo would take back; Python refuses to take back another change. */
+  nameUndo(undo) {
+    this.undoable = undo;
+    this.undoButton.title = undo.what ? `take back ${undo.what}: u` : "nothing by hand to take back in this group: u";
+  }
+
+  async undo() {
+    const done = await this.change("undo", { seen: this.undoable.change });
+    // its words stay: another kernel may have changed a reward, and the button names that now
+    if (!done) await this.attempt(() => this.refresh());
+    return done;
   }
 
   change(call, args) {
