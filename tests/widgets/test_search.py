@@ -111,6 +111,36 @@ def test_some_hits_have_a_summary_of_their_rewards_and_where_they_are_from(listi
     assert "Mean reward" not in listing(rows[:2], []).html()
 
 
+@pytest.mark.parametrize(
+    ("rewards", "mean", "drawn"),
+    [([1e308] * 4, "1e+308", True), ([1e308, -1e308, 0.0], "0.00", False), ([1e-7] * 3, "1e-07", True)],
+)
+def test_rewards_of_any_size_are_summed_up(listing, row, rewards, mean, drawn):
+    shown = listing([row(values={"reward": reward}) for reward in rewards], []).html()
+    assert f">{mean}<" in shown.replace(" ", "")
+    assert ("Rewards of these" in shown) == drawn
+
+
+def test_a_summary_says_over_how_many_hits_a_mean_is(listing, row):
+    rows = [row(values={"reward": 1.0}), row(values={"reward": 0.5}), row(values={})]
+    assert "0.75 <small>of 2, 1 without a reward</small>" in listing(rows, []).html()
+    assert "without a reward" not in listing(rows[:2] * 2, []).html()
+
+
+def test_a_summary_leaves_out_no_collection(listing, row):
+    rows = [row(name=f"col{i % 6}:1/0/{i}", metadata={"finish_reason": f"end {i % 5}"}) for i in range(30)]
+    shown = listing(rows, []).html()
+    where, ended = shown[shown.index("Where") :].split("Ended")[:2]
+    assert [name in where for name in ("col2", "col3", "and 3 more</span>", "<span>15</span>")] == [
+        True,
+        False,
+        True,
+        True,
+    ]
+    assert "and 2 more</span>" in ended
+    assert "<span>12</span>" in ended
+
+
 def test_nothing_that_was_written_acts(listing, row):
     hostile = "<script>alert(1)</script>\x1b[31m\u202e"
     rows = [row(name=hostile, values={hostile: hostile}, document=hostile, metadata={f"row.{hostile}": hostile})] * 3

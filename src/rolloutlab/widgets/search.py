@@ -1,11 +1,11 @@
 """Search results as a table: equal texts in one row, words that matched marked, each row opens to its conversation."""
 
+import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from statistics import fmean
 from typing import Any
 
 from rolloutlab.hints import Hint
@@ -15,7 +15,7 @@ from rolloutlab.widgets.html import Html, escape
 from rolloutlab.widgets.kit.listing import TIMES, Cell, Drawn, Listing, ListingRow, opened, whole
 from rolloutlab.widgets.kit.parts import band, bars, chip, figure, parts, share
 from rolloutlab.widgets.kit.table import Heading
-from rolloutlab.widgets.text import more
+from rolloutlab.widgets.text import decimals, more
 
 MAX_TEXT_ROWS = 20
 MAX_HTML_ROWS = 100
@@ -28,6 +28,7 @@ _MAX_NAMES = 10  # of answers with one text
 _REST = "result.to_frame()"
 _WORD = 20
 _BARS = 12
+_KINDS = 3  # of what hits are, by name
 _SUMMED = 3
 """Hits from which on a summary of them says more than they do."""
 _BLANK = re.compile(r"\s")
@@ -198,32 +199,43 @@ def _opens(hit: Shown, others: Sequence[str]) -> Html:
 
 def _summary(hits: Sequence[Shown]) -> Html:
     """What the hits are: their rewards, their collections and how they ended."""
-    rewards = [hit.values["reward"] for hit in hits if isinstance(hit.values.get("reward"), int | float)]
+    rewards = [float(hit.values["reward"]) for hit in hits if isinstance(hit.values.get("reward"), int | float)]
     where = Counter(hit.name.partition(":")[0] for hit in hits)
     ends = Counter(_ENDS.get(end, end) for hit in hits if isinstance(end := hit.metadata.get("finish_reason"), str))
     if len(hits) < _SUMMED:
         return Html("")
-    figures = [_histogram(rewards), figure("Mean reward", f"{fmean(rewards):.2f}")] if rewards else []
+    figures = [*_histogram(rewards), _mean_reward(rewards, len(hits))] if rewards else []
     figures += [_counted("Where", where), *([_counted("Ended", ends)] if ends else [])]
     return band(*figures)
 
 
-def _histogram(rewards: Sequence[float]) -> Html:
+def _mean_reward(rewards: Sequence[float], hits: int) -> Html:
+    """Their mean, and over how many of the hits where some have no reward."""
+    mean = math.fsum(reward / len(rewards) for reward in rewards)  # a sum may be too large for a float
+    of = f"of {len(rewards):,}, {hits - len(rewards):,} without a reward" if len(rewards) < hits else ""
+    return figure("Mean reward", decimals(mean, ".2f"), of)
+
+
+def _histogram(rewards: Sequence[float]) -> list[Html]:
+    """Their histogram; nothing where the axis would be too long for a float."""
     low, high = min(rewards), max(rewards)
     if low >= 0 and high <= 1:
         low, high = 0.0, 1.0
+    if not math.isfinite(high - low):
+        return []
     counts = [0] * _BARS
     for reward in rewards:
-        counts[min(_BARS - 1, int(_BARS * (reward - low) / (high - low)) if high > low else 0)] += 1
+        counts[min(_BARS - 1, int(_BARS * ((reward - low) / (high - low)))) if high > low else 0] += 1
     label = f"rewards of {len(rewards)} answers, {min(rewards):.3g} to {max(rewards):.3g}"
-    return figure(f"Rewards of these {len(rewards)}", "", "", bars(counts, f"{low:g}", f"{high:g}", label))
+    return [figure(f"Rewards of these {len(rewards)}", "", "", bars(counts, f"{low:g}", f"{high:g}", label))]
 
 
 def _counted(name: str, counts: Counter[str]) -> Html:
-    most = counts.most_common(3)
-    total = counts.total()
-    kinds = ((text, n / total, f"{n:,}") for text, n in most)
-    return figure(name, "", "", parts(kinds))
+    """The most frequent of some kinds, and what the others are together."""
+    most, total = counts.most_common(_KINDS), counts.total()
+    if len(most) < len(counts):
+        most = [*most, (f"and {len(counts) - len(most):,} more", total - sum(n for _, n in most))]
+    return figure(name, "", "", parts((text, n / total, f"{n:,}") for text, n in most))
 
 
 def _is_number(name: str, hits: Sequence[Shown]) -> bool:

@@ -5,6 +5,10 @@ from collections.abc import Sequence
 from rolloutlab.objective.preflight import count
 
 
+_LEAST, _MOST = 0.001, 1e6
+"""Sizes beyond which numbers are not written with decimals: they would be 0.000, or have hundreds of digits."""
+
+
 def text_table(head: Sequence[str], rows: Sequence[Sequence[str]], columns: str) -> list[str]:
     """The lines of a table, each two blanks to the right; empty without rows.
 
@@ -34,6 +38,15 @@ def checkpoint_name(model: str, step: int | None) -> str:
 def number(value: float | None) -> str:
     """A reward in a table."""
     return "-" if value is None else f"{value:.3g}"
+
+
+def decimals(value: float, form: str = ".3f") -> str:
+    """A number with so many decimals; a very small or large one with three significant digits."""
+    return f"{value:{_shape(value, form)}}"
+
+
+def _shape(value: float, form: str) -> str:
+    return ".3g" if 0 < abs(value) < _LEAST or abs(value) > _MOST else form
 
 
 def signed(value: float, form: str = ".2f") -> str:
