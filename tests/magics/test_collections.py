@@ -57,6 +57,17 @@ def test_generations_are_folded_into_a_row_of_their_name(filled):
     assert [line.split()[0] for line in lines] == ["Collections", "collection", "capitals", "capitals:1"]
 
 
+def test_a_mean_says_over_how_many_answers_it_is_where_some_have_no_reward(filled):
+    filled.lab.rewards("rivers").set("rivers/0/0", 0.25)
+    table = filled.run("%collections r*")
+    assert "0.25 (1 of 2)" in repr(table)
+    assert '<b>0.25</b> <span class="rl-dim">(1 of 2)</span>' in table._repr_html_()
+    filled.lab.rewards("rivers").set("rivers/0/1", 0.75)
+    assert "of 2)" not in repr(filled.run("%collections r*"))
+    filled.lab.rewards("capitals").set("capitals/0/1", 1)
+    assert ">1.00 (1 of 2)<" in filled.run("%collections")._repr_html_()
+
+
 def test_what_pandas_makes_of_the_table_is_shown_as_it_is(filled):
     table = filled.run("%collections")
     assert "groups" in repr(table[["groups"]])

@@ -482,6 +482,15 @@ def test_lengths_and_cut_offs_and_components_are_compared_as_well(lab):
     assert "0% → 100%" in result._repr_html_()
 
 
+def test_a_component_that_one_side_alone_has_is_said(sides, lab):
+    scores = [Score(t, t.reward or 0.0, {"style": 0.5}) for t in sides[0].collection.trajectories]
+    lab.rewards.give(scores, "function")
+    result = compared(sides)
+    assert result.describe()["only"] == {"style": "before"}
+    assert "style: only m@0" in repr(result)
+    assert "<span>style</span> <span>only A ○</span>" in result._repr_html_()
+
+
 def test_its_description_is_json_and_has_every_prompt(sides):
     described = json.loads(json.dumps(compared(sides).describe()))
     assert (described["completions"], described["reused"], described["checkpoints"]) == (12, 6, ["m@0", "m@1"])

@@ -125,7 +125,7 @@ class Comparison:
         self._notes = tuple(map(escape_control_chars, notes))
         self._sides = tuple(sides)
         # now, as the samples may be deleted while the result is still shown
-        self._figures = _figures(sides, self.pairs)
+        self._figures, self._only = _figures(sides, self.pairs)
         self._completions = sum(len(side.collection) for side in sides)
         self._assumption = ""
         if bounds is None:
@@ -209,7 +209,8 @@ class Comparison:
         """The comparison as JSON values, without completions.
 
         `prompts` are in the order of their change, the largest loss first. `figures` are means over prompts on both
-        sides: tokens of a completion, the share that was cut off, and components of the reward.
+        sides: tokens of a completion, the share that was cut off, and components of the reward. `only` are components
+        that one side alone has: `before` or `after`.
         """
         low, high = self.interval()
         known = None if math.isinf(low) else [low, high]
@@ -226,6 +227,7 @@ class Comparison:
             "verdict": self._verdict(low, high),
             "counts": self._counts(),
             "figures": {name: list(values) for name, values in self._figures.items()},
+            "only": self._only,
             "notes": self._remarks(),
             "prompts": [
                 {
@@ -471,18 +473,24 @@ _OF_SUMMARY: dict[str, Callable[[TrajectorySummary], float]] = {
 }
 
 
-def _figures(sides: Sequence[Side], pairs: Sequence[Pair]) -> dict[str, tuple[float, float]]:
-    """Means over prompts, on both sides, of what is known of the completions besides their reward."""
+def _figures(sides: Sequence[Side], pairs: Sequence[Pair]) -> tuple[dict[str, tuple[float, float]], dict[str, str]]:
+    """Means over prompts, on both sides, of what is known of the completions besides their reward.
+
+    Then what is known on one side alone, and on which: `before` or `after`.
+    """
     both = [{(each.group, each.position): each for each in side.collection.outlines()} for side in sides]
     parts = dict.fromkeys(name for seats in both for each in seats.values() for name in each.components)
     measures = {**_OF_SUMMARY, **{name: _component(name) for name in parts}}
-    means = {}
+    means, only = {}, {}
     for name, measure in measures.items():
         values = [[_mean_at(measure, summaries, pair) for pair in pairs] for summaries in both]
         known = [(old, new) for old, new in zip(*values, strict=True) if old is not None and new is not None]
         if known:
             means[name] = _mean([old for old, _ in known]), _mean([new for _, new in known])
-    return means
+        having = [any(value is not None for value in of_side) for of_side in values]
+        if sum(having) == 1:
+            only[name] = "before" if having[0] else "after"
+    return means, only
 
 
 def _component(name: str) -> Callable[[TrajectorySummary], float | None]:

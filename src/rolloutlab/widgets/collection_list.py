@@ -122,9 +122,16 @@ def trained(result: CollectionResult) -> str:
 def _mean(result: CollectionResult) -> Cell:
     if result.mean is None:
         return Drawn("not scored", Html('<span class="rl-dim">not scored yet</span>')) if result.answers else ""
-    mean = drawn_mean(result.mean)
+    mean, over = drawn_mean(result.mean), _over(result)
     bar = share((result.mean, "")) if 0 <= result.mean <= 1 else ""
-    return Drawn(mean.text, Html(f'<span class="rl-measure">{mean.html}{bar}</span>'))
+    some = f' <span class="rl-dim">{over}</span>' if over else ""
+    text = f"{mean.text} {over}".rstrip()
+    return Drawn(text, Html(f'<span class="rl-measure">{mean.html}{some}{bar}</span>'))
+
+
+def _over(result: CollectionResult) -> str:
+    """Over how many of the answers a mean is, where some have no reward."""
+    return f"({result.scored:,} of {result.answers:,})" if result.scored < result.answers else ""
 
 
 def _cut_off(result: CollectionResult) -> Cell:
@@ -143,7 +150,7 @@ def _generations(generations: Sequence[CollectionSummary], results: Results) -> 
 def _course_of(collection: CollectionSummary, result: CollectionResult | None) -> list[str]:
     if result is None or result.mean is None:
         return ["", "", "", sampled_from(collection, result)]
-    mean = drawn_mean(result.mean).text
+    mean = f"{drawn_mean(result.mean).text} {_over(result)}".rstrip()
     return [mean, trained(result), percent(result.cut_off_share), sampled_from(collection, result)]
 
 

@@ -176,7 +176,7 @@ def _figures(shown: Description) -> list[Html]:
             line(f"{counts['equal']:,} equal"),
         )
     )
-    if shown["figures"]:
+    if shown["figures"] or shown["only"]:
         rows = "".join(f"<span>{escape(name)}</span> <span>{value}</span> " for name, value in _elsewhere(shown))
         made.append(figure("Elsewhere", "", "", f'<span class="rl-facts">{rows}</span>'))
     return made
@@ -192,17 +192,18 @@ def _elsewhere(shown: Description) -> list[tuple[str, Html]]:
             rows.append(("tokens", escape(f"{old:,.0f} → {new:,.0f}")))
         else:
             rows.insert(max(0, len(rows) - 2), (name, _changed(new - old)))
-    return rows
+    sides = {"before": _A, "after": _B}
+    return [*((name, escape(f"only {sides[side]}")) for name, side in shown["only"].items()), *rows]
 
 
 def _figure_lines(shown: Description) -> list[list[str]]:
-    if not shown["figures"]:
-        return []
-    values = (
-        f"{name} {percent(old)} -> {percent(new)}" if name == "cut_off" else f"{name} {old:.4g} -> {new:.4g}"
+    values = [
+        f"cut off {percent(old)} -> {percent(new)}" if name == "cut_off" else f"{name} {old:.4g} -> {new:.4g}"
         for name, (old, new) in shown["figures"].items()
-    )
-    return [[", ".join(values).replace("cut_off", "cut off")]]
+    ]
+    checkpoints = dict(zip(("before", "after"), shown["checkpoints"], strict=True))
+    values += [f"{name}: only {checkpoints[side]}" for name, side in shown["only"].items()]
+    return [[", ".join(values)]] if values else []
 
 
 def _both_ends(prompts: Sequence[Mapping[str, Any]]) -> list[tuple[str, Sequence[Mapping[str, Any]], int]]:
