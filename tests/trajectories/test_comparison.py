@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import chain
@@ -514,6 +515,24 @@ def test_a_completion_counts_where_each_of_several_checkpoints_has_a_reward(lab)
     assert html.count('<details class="rl-whole">') == 2
     assert html.count("<style>") == 2
     assert len(result.describe()) == len(result) == 2
+
+
+@pytest.mark.parametrize(
+    ("size", "words"),
+    [
+        (1e-7, "mean reward 2.5e-08 -> 5e-08, difference +2.5e-08 ("),
+        (1e300, "mean reward 2.5e+299 -> 5e+299, difference +2.5e+299 (95% interval -"),
+        (0.5, "mean reward 0.125 -> 0.250, difference +0.125 ("),
+    ],
+)
+def test_rewards_of_any_size_are_compared_in_a_few_digits(size, words):
+    rows = [(0.0, size), (size, 0.0), (0.0, size), (0.0, 0.0)]
+    result = compare(*(Pair(str(i), f"Question {i}?", (old,), (new,)) for i, (old, new) in enumerate(rows)))
+    assert result.words()[1].startswith(words)
+    shown = result._repr_html_().partition("</style>")[2]
+    assert f"<span>{size:.3g} → 0.00</span>" in shown.replace("0.50 →", "0.5 →")
+    assert max(map(len, re.findall(r"\d+", repr(result) + shown))) < 12
+    assert not re.search(r"\b(inf|nan)\b", shown)
 
 
 def test_a_small_change_is_shown_by_its_first_digit_and_one_of_rounding_is_none():

@@ -264,6 +264,15 @@ def test_any_finite_reward_can_be_shown(show, rewards):
     assert not re.search(r"\b(inf|nan)\b", shown)
 
 
+@pytest.mark.parametrize("show", [text, in_words])
+@pytest.mark.parametrize(
+    ("rewards", "mean"),
+    [((1e-7, 1e-7), "1e-07"), ((1e300, 1e300), "1e+300"), ((0.625, 0.625), "0.625"), ((0.1, 0.2, -0.3), "0.000")],
+)
+def test_the_mean_of_a_heading_has_a_few_digits_that_say_something(show, rewards, mean):
+    assert f"mean reward {mean}" in show("a", [scored(*rewards)]).replace("-0.000", "0.000")
+
+
 @pytest.mark.parametrize(("show", "mark"), [(text, "Par [cut off]"), (html, "<b>cut off by max_tokens</b>")])
 def test_a_completion_that_was_cut_off_is_marked(show, mark):
     message = {"role": "assistant", "content": "Par"}

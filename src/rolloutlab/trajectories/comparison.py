@@ -19,12 +19,15 @@ from rolloutlab.widgets import comparison as render
 from rolloutlab.widgets.collection import conversation_text
 from rolloutlab.widgets.html import for_notebook
 from rolloutlab.widgets.plot import Plot
+from rolloutlab.widgets.text import decimals, shape
 
 if TYPE_CHECKING:
     import pandas as pd
 
 MIN_PROMPTS = 16
 """For a verdict."""
+
+_LARGE = 1e100
 
 Bounds = tuple[float, float]
 
@@ -76,7 +79,7 @@ class ComparedAnswer:
 
 @dataclass(frozen=True)
 class AnswerPair:
-    """The completions of one prompt with the same seed. positions: of all pairs with the same texts, rewards and ends."""
+    """The completions of one prompt with the same seed. positions: of all that are alike but for tokens."""
 
     positions: tuple[int, ...]
     before: ComparedAnswer
@@ -167,9 +170,14 @@ class Comparison:
         differences = self._differences
         if self.bounds is None and len(set(differences)) == 1:
             return -math.inf, math.inf
-        width = self.bounds[1] - self.bounds[0] if self.bounds else None
-        low, high = (anytime_interval if self.anytime else interval)(differences, level, width)
-        return float(low), float(high)
+        # squares of larger rewards may be too large for a float
+        largest = max(map(abs, differences))
+        unit = largest if largest > _LARGE else 1.0
+        width = (self.bounds[1] - self.bounds[0]) / unit if self.bounds else None
+        low, high = (anytime_interval if self.anytime else interval)(
+            [each / unit for each in differences], level, width
+        )
+        return float(low) * unit, float(high) * unit
 
     @property
     def _differences(self) -> list[float]:
@@ -260,8 +268,8 @@ class Comparison:
             bounds = "all differences equal" if len(self._differences) > 1 else "too few for an interval"
         return [
             f"{self.name}: {self.before} -> {self.after} on {count(len(self.pairs), 'prompt')}{pooled}",
-            f"mean reward {self.mean_before:.3f} -> {self.mean_after:.3f}, "
-            f"difference {self.difference:+.3f} ({bounds}): {self._verdict(low, high)}",
+            f"mean reward {decimals(self.mean_before)} -> {decimals(self.mean_after)}, "
+            f"difference {self.difference:+{shape(self.difference)}} ({bounds}): {self._verdict(low, high)}",
             f"better on {counts['better']:,}, worse on {counts['worse']:,}, equal on {counts['equal']:,}",
             *self._remarks(),
             *self._sampled(),
@@ -570,7 +578,9 @@ def _bounds(pairs: Sequence[Pair], given: Bounds | None, of_components: Bounds |
 
 def _signed(bound: float) -> str:
     """With three decimals, or as many as show on which side of 0 it is."""
-    return f"{bound:+.3f}" if bound == 0 or abs(bound) >= 0.0005 else f"{bound:+.1g}"
+    if 0 < abs(bound) < 0.0005:
+        return f"{bound:+.1g}"
+    return f"{bound:+{'.3f' if abs(bound) < 0.001 else shape(bound)}}"
 
 
 def _mean(values: Sequence[float]) -> float:

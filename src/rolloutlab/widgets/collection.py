@@ -23,7 +23,7 @@ from rolloutlab.widgets.html import Html, Words, code, escape, html_table, parag
 from rolloutlab.widgets.kit.parts import advantage_bar, foot, head, panel
 from rolloutlab.widgets.kit.table import Heading, TableRow, table
 from rolloutlab.widgets.overview import Overview
-from rolloutlab.widgets.text import more, number, signed, text_table, with_minus
+from rolloutlab.widgets.text import decimals, more, number, signed, text_table, with_minus
 
 MAX_GROUPS = 4
 _HEAD = (
@@ -127,7 +127,7 @@ def visible_text(trajectory: StoredTrajectory) -> str:
 def _heading(name: str, counts: Counts) -> str:
     rewards = counts.rewards
     interval = overview.around(counts.overview) if counts.overview else ""
-    mean = f", mean reward {math.fsum(r / len(rewards) for r in rewards):.3f}{interval}" if rewards else ""
+    mean = f", mean reward {decimals(math.fsum(r / len(rewards) for r in rewards))}{interval}" if rewards else ""
     scored = mean or ", not scored yet"
     partly = f" ({len(rewards)} scored)" if rewards and len(rewards) < counts.completions else ""
     return f"{name}: {count(counts.completions, 'completion')} in {count(counts.groups, 'group')}{scored}{partly}"
@@ -181,8 +181,8 @@ def _completion(trajectory: StoredTrajectory) -> str:
 
 def _answer(items: Sequence[MessageOrChoice]) -> str:
     """The text of the only message of an assistant, if there is one."""
-    said = (spoken(item) for item in items if _role(item) == "assistant")
-    return "".join(" ".join([*filter(None, [content]), *calls]) for _, content, calls in said)
+    messages = (spoken(item) for item in items if _role(item) == "assistant")
+    return "".join(" ".join([*filter(None, [content]), *calls]) for _, content, calls in messages)
 
 
 def _line(item: MessageOrChoice) -> str:

@@ -93,7 +93,7 @@ def _course(generations: Sequence[CollectionSummary]) -> Cell:
     if len(generations) == 1:
         return ""
     means = [each.mean_reward for each in generations[::-1] if each.mean_reward is not None]
-    course = f": {means[0]:.2f} → {means[-1]:.2f}" if len(means) > 1 else ""
+    course = f": {drawn_mean(means[0]).text} → {drawn_mean(means[-1]).text}" if len(means) > 1 else ""
     return Drawn(f"{len(generations)}{course}", spark(means))
 
 

@@ -15,7 +15,7 @@ from rolloutlab.widgets.kit.listing import percent
 from rolloutlab.widgets.kit.parts import band, chip, figure, foot, head, hints, line, panel, share, style
 from rolloutlab.widgets.kit.table import Heading, TableRow, table
 from rolloutlab.widgets.plot import Plot, Series
-from rolloutlab.widgets.text import more, signed, text_table, with_minus
+from rolloutlab.widgets.text import decimals, more, shape, signed, text_table, with_minus
 
 Description = Mapping[str, Any]
 """A comparison as `Comparison.describe` gives it."""
@@ -41,7 +41,7 @@ def text(lines: Sequence[str], shown: Description) -> str:
     blocks = [list(lines), *map(list, _figure_lines(shown))]
     for title, listed, of in _both_ends(shown["prompts"]):
         cells = [
-            (each["group"], f"{each['before']:.3f} -> {each['after']:.3f}", signed(each["difference"], ".3f"), prompt)
+            (each["group"], f"{decimals(each['before'])} -> {decimals(each['after'])}", _difference(each), prompt)
             for each, prompt in zip(listed, _short(listed, shown["prompts"]), strict=True)
         ]
         blocks.append([f"{title}, {len(listed)} of {of:,}", *text_table((), cells, "<4 <0 <0")])
@@ -70,12 +70,12 @@ def several_html(shown: Sequence[Description], pairs: Sequence[Open]) -> Html:
         Heading("verdict"),
     ]
     first = shown[0]
-    rows = [TableRow([f"{first['checkpoints'][0]}, the base", f"{first['means'][0]:.3f}", "", "", "", ""])]
+    rows = [TableRow([f"{first['checkpoints'][0]}, the base", decimals(first["means"][0]), "", "", "", ""])]
     rows += [
         TableRow(
             [
                 each["checkpoints"][1],
-                f"{each['means'][1]:.3f}",
+                decimals(each["means"][1]),
                 _changed(each["difference"]),
                 _ends(each["interval"]),
                 f"{each['counts']['better']:,} / {each['counts']['worse']:,}",
@@ -102,11 +102,8 @@ def _styled(view: Html) -> Html:
 
 def several_text(shown: Sequence[Description], texts: Sequence[str]) -> str:
     """Several comparisons with one base as plain text: a line for each, then the whole of each."""
-    cells = [
-        (each["checkpoints"][1], f"{each['means'][1]:.3f}", signed(each["difference"], ".3f"), each["verdict"])
-        for each in shown
-    ]
-    base = (f"{shown[0]['checkpoints'][0]}, the base", f"{shown[0]['means'][0]:.3f}", "", "")
+    cells = [(each["checkpoints"][1], decimals(each["means"][1]), _difference(each), each["verdict"]) for each in shown]
+    base = (f"{shown[0]['checkpoints'][0]}, the base", decimals(shown[0]["means"][0]), "", "")
     lines = text_table(("checkpoint", "mean", "change", "verdict"), [base, *cells], "<10 >5 >6")
     return "\n\n".join(["\n".join(map(escape_control_chars, [*lines, _EACH])), *texts])
 
@@ -157,9 +154,10 @@ def _figures(shown: Description) -> list[Html]:
     name = {"better": "B is better", "worse": "B is worse"}.get(shown["verdict"], "B less A")
     old, new = shown["means"]
     decided = shown["verdict"] in {"better", "worse"}
-    dim = Html(f'<span class="rl-dim">{with_minus(signed(shown["difference"]))}</span>')
+    by = shown["difference"]
+    dim = Html(f'<span class="rl-dim">{with_minus(signed(by, shape(by, ".2f")))}</span>')
     change = _changed(shown["difference"]) if decided else dim
-    made = [figure(name, change, "mean reward", line(f"{old:.2f} → {new:.2f}"))]
+    made = [figure(name, change, "mean reward", line(f"{decimals(old, '.2f')} → {decimals(new, '.2f')}"))]
     if shown["interval"]:
         low, high = shown["interval"]
         label = f"95% interval of the change: {_ends(shown['interval'])}"
@@ -230,8 +228,9 @@ def _scale(shown: Description) -> tuple[float, float]:
 
 def _opening(each: Mapping[str, Any], prompt: str, drawn: Html, pairs: Open) -> str:
     """A prompt that opens to its completions."""
+    change = " → ".join(decimals(each[side], ".2f") for side in ("before", "after"))
     summary = (
-        f"<summary><span>{escape(prompt)}</span> {drawn} <span>{each['before']:.2f} → {each['after']:.2f}</span> "
+        f"<summary><span>{escape(prompt)}</span> {drawn} <span>{change}</span> "
         f"<b>{_changed(each['difference'])}</b></summary>"
     )
     row = " ".join(chip(f"{name} {escape_to_one_line(str(value), _MAX_WIDTH)}") for name, value in each["row"].items())
@@ -278,6 +277,10 @@ def _short(listed: Sequence[Mapping[str, Any]], prompts: Sequence[Mapping[str, A
     skipped = shared.rfind(" ") + 1 if len(shared) > _SHARED else 0
     begins = "… " if skipped else ""
     return [escape_to_one_line(begins + " ".join(each["prompt"].split())[skipped:], _MAX_WIDTH) for each in listed]
+
+
+def _difference(shown: Mapping[str, Any]) -> str:
+    return signed(shown["difference"], shape(shown["difference"]))
 
 
 def _changed(change: float) -> Html:

@@ -13,7 +13,7 @@ from rolloutlab.store.models import Edit, StoredTrajectory, Undoable
 from rolloutlab.widgets.collection import reasoning, spoken
 from rolloutlab.widgets.html import Cell, Html, Words, code, escape, html_table, paragraphs, title
 from rolloutlab.widgets.kit.parts import panel
-from rolloutlab.widgets.text import more, number, signed, text_table, with_minus
+from rolloutlab.widgets.text import decimals, more, number, signed, text_table, with_minus
 
 MAX_TEXT_ROWS = 12
 MAX_HTML_ROWS = 24
@@ -123,7 +123,7 @@ def turns(trajectory: StoredTrajectory) -> list[dict[str, Any]]:
 def _heading(name: str, summary: Mapping[str, Any]) -> list[str]:
     scored, all_, mean = summary["scored"], summary["trajectories"], summary["mean_reward"]
     partly = f" ({scored:,} scored)" if 0 < scored < all_ else ""
-    rewards = "not scored yet" if mean is None else f"mean reward {mean:.3f}{partly}"
+    rewards = "not scored yet" if mean is None else f"mean reward {decimals(mean)}{partly}"
     heading = f"{name}: {count(all_, 'trajectory')} in {count(summary['groups'], 'group')}, {rewards}"
     if summary["trainable"] is None:
         return [heading, "what would train is known when all is read"]

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 
 from rolloutlab.objective.preflight import count
 
-
 _LEAST, _MOST = 0.001, 1e6
 """Sizes beyond which numbers are not written with decimals: they would be 0.000, or have hundreds of digits."""
+_ROUNDING = 1e-12
+"""The size up to which a mean or a difference of ordinary numbers may be rounding alone."""
 
 
 def text_table(head: Sequence[str], rows: Sequence[Sequence[str]], columns: str) -> list[str]:
@@ -42,16 +43,17 @@ def number(value: float | None) -> str:
 
 def decimals(value: float, form: str = ".3f") -> str:
     """A number with so many decimals; a very small or large one with three significant digits."""
-    return f"{value:{_shape(value, form)}}"
+    return f"{value:{shape(value, form)}}"
 
 
-def _shape(value: float, form: str) -> str:
-    return ".3g" if 0 < abs(value) < _LEAST or abs(value) > _MOST else form
+def shape(value: float, form: str = ".3f") -> str:
+    """The format of a number with so many decimals: three significant digits of one that is very small or large."""
+    return ".3g" if _ROUNDING < abs(value) < _LEAST or abs(value) > _MOST else form
 
 
 def signed(value: float, form: str = ".2f") -> str:
     """A change or an advantage with its sign; what rounds to 0 has none."""
-    shown = f"{value:+{form}}"
+    shown = f"{value:+{'.3g' if form.endswith('f') and abs(value) > _MOST else form}}"
     return shown if float(shown) else shown[1:]
 
 

@@ -103,3 +103,9 @@ def test_a_slope_goes_from_the_smaller_to_the_larger_and_its_colour_says_which_w
 )
 def test_a_change_has_the_colour_of_its_side_and_none_where_it_rounds_to_0(by, drawn):
     assert changed(by) == drawn
+
+
+def test_changes_of_any_size_are_drawn():
+    drawn = waterfall([-1e308, 0.0, 1e308], "changes") + slope(1e307, 9e307, 0.0, 1e308)
+    assert 'rl-less" style="height:100%"' in drawn
+    assert "margin-left:10%;width:80%" in drawn

@@ -94,3 +94,4 @@ def test_little_is_not_nothing():
 def test_nearly_all_is_not_all():
     assert [percent(share) for share in (0.99, 0.997, 1 - 1e-9, 1)] == ["99%", ">99%", ">99%", "100%"]
     assert drawn_mean(0.7089).text == "0.71"
+    assert [drawn_mean(mean).text for mean in (1e-7, -1e300)] == ["1e-07", "-1e+300"]

@@ -40,12 +40,12 @@ def interval(low: float, high: float, middle: float, label: str) -> Html:
     first, width = ticks[0], ticks[-1] - ticks[0]
 
     def at(value: float) -> str:
-        return f"margin-left:{100 * (value - first) / width:.4g}%"
+        return f"margin-left:{100 * ((value - first) / width):.4g}%"
 
     side = side_of(low if low > 0 else min(high, 0.0))
     drawn = (
         f'<u style="{at(0.0)}"></u>'
-        f'<i class="rl-{side}" style="{at(low)};width:{100 * (high - low) / width:.4g}%"></i>'
+        f'<i class="rl-{side}" style="{at(low)};width:{100 * ((high - low) / width):.4g}%"></i>'
         f'<b class="rl-{side}" style="{at(middle)}"></b>'
     )
     axis = f'<span class="rl-axis"><span>{_signed(ticks[0])}</span> <span>{_signed(ticks[-1])}</span></span>'
@@ -63,7 +63,8 @@ def waterfall(changes: Sequence[float], label: str) -> Html:
         return Html("")
     every = -(-len(changes) // MOST_BARS)
     shown = [*changes[:-1:every], changes[-1]]
-    up = round(72 * most / (most - least))
+    largest = max(most, -least)  # products and differences of large numbers may be too large for a float
+    up = round(72 * (most / largest) / (most / largest - least / largest))
     rows = []
     for height, end, sign in ((up, most, 1), (72 - up, least, -1)):
         bars = "".join(_bar(change, end, sign) for change in shown)
@@ -84,14 +85,14 @@ def _range(least: float, most: float) -> str:
 def _bar(change: float, end: float, sign: int) -> str:
     if not change and sign > 0:
         return '<i class="rl-none"></i>'
-    share = 100 * change / end if change * sign > 0 else 0
+    share = 100 * (change / end) if change * sign > 0 else 0
     return f'<i class="rl-{side_of(change)}" style="height:{share:.4g}%"></i>'
 
 
 def slope(before: float, after: float, low: float, high: float) -> Html:
     """Where a value was, as a ring, and where it is, as a dot, between two bounds."""
     width = (high - low) or 1.0
-    left, right = sorted(100 * (value - low) / width for value in (before, after))
+    left, right = sorted(100 * ((value - low) / width) for value in (before, after))
     style = f"margin-left:{left:.4g}%;width:{right - left:.4g}%"
     return Html(
         f'<span class="rl-slope" aria-hidden="true"><i class="rl-{side_of(after - before)}" style="{style}"></i></span>'

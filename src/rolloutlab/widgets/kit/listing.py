@@ -12,6 +12,7 @@ from rolloutlab.sanitize import escape_control_chars, escape_to_one_line
 from rolloutlab.widgets.html import Html, escape
 from rolloutlab.widgets.kit.parts import cell, foot, head, hints, next_cells, panel
 from rolloutlab.widgets.kit.table import Heading, TableRow, table
+from rolloutlab.widgets.text import decimals
 
 SHOWN_ROWS = 20
 TIMES = "\N{MULTIPLICATION SIGN}"
@@ -130,7 +131,8 @@ def percent(share: float) -> str:
 
 def drawn_mean(mean: float) -> Drawn:
     """A mean reward; the view of the collection has its interval."""
-    return Drawn(f"{mean:.2f}", Html(f"<b>{mean:.2f}</b>"))
+    text = decimals(mean, ".2f")
+    return Drawn(text, Html(f"<b>{text}</b>"))
 
 
 def whole(name: str) -> Drawn:
