@@ -133,6 +133,6 @@ def _equal(scored: Sequence[_GroupResult]) -> Iterable[Reason]:
     if not lows:
         return
     of_all = RewardRange(min(lows), max(highs))
-    for group, low, high in zip(scored, lows, highs, strict=True):
+    for group, low in zip(scored, lows, strict=True):
         if not group.differs:
             yield equal_reason(low, group.scored, of_all)
