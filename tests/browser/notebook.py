@@ -10,6 +10,8 @@ from playwright.sync_api import ConsoleMessage, Error, Locator, Page, expect
 LONGEST = 240_000
 """Milliseconds that a page or a cell may take."""
 PAGE_ERROR = "page error"
+LEFT = "[anywidget] Failed to initialize model."
+"""What a view says that was still loading when its notebook was closed, also later, to the next one in the page."""
 HARNESS = Path(__file__).with_name("notebook.js")
 URLS = {"lab": "{server}/lab/workspaces/{name}/tree/{name}.ipynb", "notebook7": "{server}/notebooks/{name}.ipynb"}
 FIRST = {"cell_type": "code", "id": "first", "execution_count": None, "metadata": {}, "outputs": [], "source": ""}
@@ -150,7 +152,7 @@ class NotebookPage:
     def errors(self) -> list[str]:
         """What our own modules have thrown or reported so far; Notebook 7 throws a few things by itself."""
         self.page.evaluate("null")  # whatever the page said before has arrived when this is answered
-        return [text for text in self.said if _is_ours(text)]
+        return [text for text in self.said if _is_ours(text) and not (self._is_open and LEFT in text)]
 
     def keep(self, name: str) -> str:
         """Keep NAME.png and NAME.log of a failed test; returns what the page has complained of."""
