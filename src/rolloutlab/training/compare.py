@@ -45,7 +45,7 @@ def find_checkpoints(
     if not given and after in (None, NEWEST) and str(base) == str(others[0]):
         message = f"{base.model.name} has no checkpoint after {base.step} yet"
         raise InputError(message, hint=f"%%train {name}")
-    if twice := [one for one, other in pairwise(sorted(map(str, chosen))) if one == other]:
+    if len(chosen) > 2 and (twice := [one for one, other in pairwise(sorted(map(str, chosen))) if one == other]):
         raise InputError(f"{twice[0]} is given twice", hint="each checkpoint once")
     return chosen
 

@@ -305,6 +305,8 @@ class Comparison:
         return f"{validity}{equal}, {within}{self._assumption}"
 
     def _verdict(self, low: float, high: float) -> str:
+        if self.before == self.after:
+            return "no verdict, it is one checkpoint with the same seeds on both sides -> another checkpoint"
         if self.trained:
             some = "all of these prompts" if self.trained == len(self.pairs) else f"{self.trained:,} of these prompts"
             return f"no verdict, {some} were trained on in between -> --over ROWS that were not"
