@@ -70,7 +70,7 @@ class Course:
 
 
 _NO_COURSE = Course()
-_STALE = "they are of an older checkpoint, or their logprobs of another engine -> %%chat again"
+_STALE = "they are of an older checkpoint, or their logprobs of another engine -> sample again"
 """What a first step far from the policy that sampled means. The mean ratio is no sign of it: its expectation is 1 for
 any two policies at level `token`, and below 1 at others."""
 
