@@ -339,9 +339,10 @@ def test_an_interrupt_while_the_thread_of_the_run_starts_ends_the_run(lab, colle
     start = threading.Thread.start
 
     def start_slowly(thread: threading.Thread) -> None:
-        start(thread)
         if thread.name == "rolloutlab-scoring":
-            runs.append(thread)
+            runs.append(thread)  # before it runs: it may interrupt at once
+        start(thread)
+        if thread in runs:
             threading.Event().wait(PATIENCE)
 
     async def interrupts(trajectory):
