@@ -294,7 +294,8 @@ def find_hints(
     if failed := sum(errors.values()):
         fact = f"A reward function failed on {count(failed, 'answer')}:"
         concerning.append((failed, Hint(fact, f"{name_errors(errors)}.", f"%%reward {stored.label} --resume", "bad")))
-    limit, longer = _limit(rows, plan, whole), _longer(rows, plan, whole, again)
+    early = whole.cut_off > 0 and _is_early(rows, plan, whole)  # reads every row: where none was cut off, not at all
+    limit, longer = _limit(plan, early=early), "" if early else _longer(plan, whole, again)
     cut = _cut_off_hint(whole, limit, longer) or _cut_off_loss_hint(rows, whole, limit, longer)
     concerning += [cut] if cut else []
     trains = whole.standings.get("trains", 0)
@@ -424,13 +425,6 @@ def compare_ends(rows: RewardsRows) -> tuple[float, int] | None:
     return (mean, len(differences)) if mean > _ERRORS * error else None
 
 
-def _limit(rows: RewardsRows, plan: SamplingConfig | None, whole: Figures) -> str:
-    """What cut answers off: `by max_tokens=64`, or what came before it."""
-    if _is_early(rows, plan, whole):
-        return f"before max_tokens={plan.max_tokens}" if plan else ""
-    return f"by max_tokens={plan.max_tokens}" if plan and plan.max_tokens else "by max_tokens"
-
-
 def _is_early(rows: RewardsRows, plan: SamplingConfig | None, whole: Figures) -> bool:
     """Whether most that were cut off have fewer tokens than they may: the context was full, or the service gave up."""
     if plan is None or not plan.max_tokens:
@@ -439,10 +433,15 @@ def _is_early(rows: RewardsRows, plan: SamplingConfig | None, whole: Figures) ->
     return 2 * sum(0 < n < plan.max_tokens for n in lengths) > whole.cut_off
 
 
-def _longer(rows: RewardsRows, plan: SamplingConfig | None, whole: Figures, again: "partial[str]") -> str:
-    """The cell that samples the same prompts with twice the tokens; empty where these were not what was short."""
-    if _is_early(rows, plan, whole):
-        return ""
+def _limit(plan: SamplingConfig | None, *, early: bool) -> str:
+    """What cut answers off: `by max_tokens=64`, or what came before it."""
+    if plan is None or not plan.max_tokens:
+        return "by max_tokens"
+    return f"{'before' if early else 'by'} max_tokens={plan.max_tokens}"
+
+
+def _longer(plan: SamplingConfig | None, whole: Figures, again: "partial[str]") -> str:
+    """The cell that samples the same prompts with twice the tokens."""
     longest = plan.max_tokens if plan and plan.max_tokens else int(whole.lengths.high) if whole.lengths else 0
     return again(f"--max-tokens {2 * longest}") if longest else ""
 
