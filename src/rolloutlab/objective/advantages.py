@@ -105,6 +105,12 @@ class TurnWeight(NamedTuple):
     advantage: float | None
 
 
+def mean_of(values: Iterable[float]) -> float:
+    """The mean of some numbers, of which there is at least one; their sum may be too large for a float."""
+    listed = list(values)
+    return math.fsum(value / len(listed) for value in listed)
+
+
 def group_advantages(
     rewards_G: Sequence[float], scale_rewards: bool = True, unit: float = 1.0, largest: float = 0.0
 ) -> list[float]:

@@ -7,6 +7,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rolloutlab.errors import InputError, NotFoundError
+from rolloutlab.objective.advantages import mean_of
 from rolloutlab.objective.preflight import count
 from rolloutlab.sanitize import escape_control_chars
 from rolloutlab.store.models import Group, StoredTrajectory, TrajectorySummary, dumped
@@ -55,7 +56,7 @@ class Pair:
     @property
     def difference(self) -> float:
         """Mean reward after less mean reward before; 0 where they differ by rounding alone."""
-        before, after = _mean(self.before), _mean(self.after)
+        before, after = mean_of(self.before), mean_of(self.after)
         return 0.0 if math.isclose(before, after, rel_tol=1e-12) else after - before
 
 
@@ -137,17 +138,17 @@ class Comparison:
     @property
     def mean_before(self) -> float:
         """Mean over prompts of the mean reward before."""
-        return _mean([_mean(pair.before) for pair in self.pairs])
+        return mean_of([mean_of(pair.before) for pair in self.pairs])
 
     @property
     def mean_after(self) -> float:
         """Mean over prompts of the mean reward after."""
-        return _mean([_mean(pair.after) for pair in self.pairs])
+        return mean_of([mean_of(pair.after) for pair in self.pairs])
 
     @property
     def difference(self) -> float:
         """Mean over prompts of the difference."""
-        return _mean([pair.difference for pair in self.pairs])
+        return mean_of([pair.difference for pair in self.pairs])
 
     @property
     def trained(self) -> int:
@@ -189,7 +190,9 @@ class Comparison:
 
     def to_frame(self) -> "pd.DataFrame":
         """One row per prompt, the largest loss first: prompt, before, after, difference, n, trained."""
-        rows = [[p.prompt, _mean(p.before), _mean(p.after), p.difference, len(p.after), p.trained] for p in self.pairs]
+        rows = [
+            [p.prompt, mean_of(p.before), mean_of(p.after), p.difference, len(p.after), p.trained] for p in self.pairs
+        ]
         columns = ["prompt", "before", "after", "difference", "n", "trained"]
         frame = data_frame(rows, [pair.name for pair in self.pairs], "group", columns)
         return frame.sort_values("difference", kind="stable")
@@ -241,8 +244,8 @@ class Comparison:
                 {
                     "group": pair.name,
                     "prompt": pair.prompt,
-                    "before": _mean(pair.before),
-                    "after": _mean(pair.after),
+                    "before": mean_of(pair.before),
+                    "after": mean_of(pair.after),
                     "difference": pair.difference,
                     "row": {key: value for key, value in pair.row.items() if isinstance(value, str | int | float)},
                     "completions": len(pair.after),
@@ -362,7 +365,7 @@ class Comparisons:
         base = self._each[0]
         columns = ["prompt", base.before, *(each.after for each in self._each), "n"]
         rows = [
-            [first.prompt, _mean(first.before), *(_mean(pair.after) for pair in (first, *others)), len(first.after)]
+            [first.prompt, mean_of(first.before), *(mean_of(pair.after) for pair in (first, *others)), len(first.after)]
             for first, *others in zip(*(each.pairs for each in self._each), strict=True)
         ]
         return data_frame(rows, [pair.name for pair in base.pairs], "group", columns)
@@ -496,7 +499,7 @@ def _figures(sides: Sequence[Side], pairs: Sequence[Pair]) -> tuple[dict[str, tu
         values = [[_mean_at(measure, summaries, pair) for pair in pairs] for summaries in both]
         known = [(old, new) for old, new in zip(*values, strict=True) if old is not None and new is not None]
         if known:
-            means[name] = _mean([old for old, _ in known]), _mean([new for _, new in known])
+            means[name] = mean_of([old for old, _ in known]), mean_of([new for _, new in known])
         having = [any(value is not None for value in of_side) for of_side in values]
         if sum(having) == 1:
             only[name] = "before" if having[0] else "after"
@@ -513,7 +516,7 @@ def _mean_at(
     pair: Pair,
 ) -> float | None:
     values = [value for seat in pair.seats if (value := measure(summaries[seat])) is not None]
-    return _mean(values) if values else None
+    return mean_of(values) if values else None
 
 
 def _answers(side: Side, pair: Pair, which: int) -> list[ComparedAnswer]:
@@ -583,7 +586,3 @@ def _signed(bound: float) -> str:
     if 0 < abs(bound) < 0.0005:
         return f"{bound:+.1g}"
     return f"{bound:+{'.3f' if abs(bound) < 0.001 else shape(bound)}}"
-
-
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(value / len(values) for value in values)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from rolloutlab.api import prices
 from rolloutlab.errors import NotFoundError
 from rolloutlab.hints import Hint
-from rolloutlab.objective.advantages import Reason
+from rolloutlab.objective.advantages import Reason, mean_of
 from rolloutlab.objective.preflight import count
 from rolloutlab.objective.steps import short
 from rolloutlab.sampling.config import SamplingConfig
@@ -93,7 +93,7 @@ def _deviation(rows: RewardsRows, g: int) -> float:
     rewards = [r for i in rows.groups[g].rows if (r := rows.outlines[i].reward) is not None]
     if not rows.spread_of(g) or max(map(abs, rewards), default=0.0) > _HUGE:
         return 0.0
-    mean = _mean(rewards)
+    mean = mean_of(rewards)
     return math.sqrt(math.fsum((r - mean) ** 2 for r in rewards) / len(rewards))
 
 
@@ -122,7 +122,7 @@ def _figures(
         scored=len(rewards),
         groups=len(groups),
         standings={kind: kinds[kind] for kind in _ORDER if kinds[kind]},
-        mean=_mean(rewards) if len(rewards) else None,
+        mean=mean_of(rewards) if len(rewards) else None,
         parts=_parts(outlines),
         rewards=_histogram(rewards, *ends[0]),
         lengths=_histogram(sampled, *ends[1]),
@@ -134,17 +134,13 @@ def _figures(
     )
 
 
-def _mean(values: "Sequence[float] | Values") -> float:
-    return math.fsum(value / len(values) for value in values)  # a sum may be too large for a float
-
-
 def _parts(outlines: Iterable[TrajectorySummary]) -> dict[str, float]:
     """The mean of each component over the answers that have it."""
     values: dict[str, list[float]] = {}
     for each in outlines:
         for name, value in each.components.items():
             values.setdefault(name, []).append(value)
-    return {name: _mean(listed) for name, listed in values.items()}
+    return {name: mean_of(listed) for name, listed in values.items()}
 
 
 def _range(rewards: "Values") -> tuple[float, float]:
@@ -204,7 +200,7 @@ def _pass_at(rows: RewardsRows) -> dict[int, float]:
     smallest = min(n for n, _ in groups)
     chances = {}
     for k in sorted({1, *(2**p for p in range(2, 11) if 2**p < smallest), smallest}):
-        chances[k] = _mean([1 - math.comb(n - c, k) / math.comb(n, k) for n, c in groups])
+        chances[k] = mean_of([1 - math.comb(n - c, k) / math.comb(n, k) for n, c in groups])
     return chances if smallest > 1 else {}
 
 
@@ -278,7 +274,7 @@ def _joined(some: Sequence[GroupBar], each: int) -> list[GroupBar]:
     for first in range(0, len(some), each):
         part = some[first : first + each]
         means = [bar.mean for bar in part if bar.mean is not None]
-        mean, fits = _mean(means) if means else None, any(bar.fits for bar in part)
+        mean, fits = mean_of(means) if means else None, any(bar.fits for bar in part)
         joined.append(GroupBar(part[0].name, part[0].position, part[0].standing, mean, len(part), fits))
     return joined
 
@@ -418,10 +414,10 @@ def compare_ends(rows: RewardsRows) -> tuple[float, int] | None:
             if each.reward is not None:
                 (cut if each.finish_reason == "length" else ended).append(each.reward)
         if cut and ended:
-            differences.append(_mean(ended) - _mean(cut))
+            differences.append(mean_of(ended) - mean_of(cut))
     if len(differences) < _FEWEST_GROUPS:
         return None
-    mean, error = _mean(differences), float(np.std(differences, ddof=1)) / math.sqrt(len(differences))
+    mean, error = mean_of(differences), float(np.std(differences, ddof=1)) / math.sqrt(len(differences))
     return (mean, len(differences)) if mean > _ERRORS * error else None
 
 

@@ -21,6 +21,7 @@ from rolloutlab.api.job_state import (
 )
 from rolloutlab.api.wire.training import ENDINGS, Event, ExperimentalTrainingConfig
 from rolloutlab.hints import Hint, Kind, as_hint
+from rolloutlab.objective.advantages import mean_of
 from rolloutlab.objective.options import settle
 from rolloutlab.objective.preflight import count, explained
 from rolloutlab.objective.steps import short, step_words
@@ -508,7 +509,7 @@ def _whose(model: str, events: Sequence[Event], trained_on: Overview | None) -> 
 
 def _reward_figure(rewards: Sequence[float], trained_on: Overview | None, whose: str) -> Html:
     """The mean reward of the whole job; of a service that tells it of each step, the mean of these."""
-    mean = _mean(rewards)
+    mean = mean_of(rewards)
     same = trained_on and trained_on.whole.mean is not None and math.isclose(trained_on.whole.mean, mean, abs_tol=1e-3)
     unit = overview.around(trained_on).strip() if trained_on and same else ""
     return figure("Reward", f"{mean:.3g}", unit, line(escape_control_chars(whose)))
@@ -577,7 +578,7 @@ def _figures(steps: list[dict[str, Any]]) -> dict[str, float]:
     figures: dict[str, float] = {}
     for name in _SHOWN:
         if values := _known(steps, name):
-            of = max if name.endswith("_max") else median if name in _DISTANCES else _mean
+            of = max if name.endswith("_max") else median if name in _DISTANCES else mean_of
             figures[name] = of(values)
     return figures
 
@@ -585,10 +586,6 @@ def _figures(steps: list[dict[str, Any]]) -> dict[str, float]:
 def _known(steps: Sequence[Mapping[str, Any]], name: str) -> list[float]:
     """One number of the steps that have it."""
     return [value for value in numbers(steps, name) if value is not None]
-
-
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(value / len(values) for value in values)  # a sum may be too large for a float
 
 
 def _course_table(numbers: Numbers, curves: Sequence[Curve]) -> Html:
