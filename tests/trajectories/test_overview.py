@@ -12,7 +12,8 @@ from rolloutlab.api.prices import amount_of
 from rolloutlab.api.wire.chat import UserMessage
 from rolloutlab.store.models import Score, StoredCollection, TrajectorySummary
 from rolloutlab.store.spending import JUDGING, SAMPLING, Account
-from rolloutlab.trajectories.overview import compare_ends, order_groups, summarize
+from rolloutlab.trajectories.overview import compare_ends, order_groups, summarize, summarize_job
+from rolloutlab.trajectories.rewards_data import RewardsData
 from rolloutlab.trajectories.rewards_rows import CollectionRows, RewardsRows
 from rolloutlab.widgets import overview as render
 from tests.labs import completion, lab_with, without_logprobs
@@ -194,6 +195,26 @@ def test_answers_with_fewer_tokens_than_they_may_have_were_not_cut_off_by_the_li
     begun = "2 of 4 answers were cut off"
     assert lines_of(lab, [CUT, "a", CUT, "a"], rewards=[], max_tokens=2) == [f"{begun} by max_tokens=2. -> {cell}"]
     assert lines_of(lab, [CUT, "a", CUT, "a"], rewards=[], max_tokens=64) == [f"{begun} before max_tokens=64."]
+
+
+@pytest.mark.parametrize("plan", [{"total": 4}, {"model": "lab/practice", "temperature": 3.0, "colour": "red"}])
+def test_a_plan_of_another_version_keeps_no_collection_from_being_shown(lab, plan):
+    lab_with(lab, [CUT, "a"], name="letters", rewards=[0.0, 1.0])
+    stored = replace(lab_with(lab, [CUT, "a"], name="letters", rewards=[0.0, 1.0]), plan=plan)
+    rows = RewardsRows([CollectionRows(stored, [0], lab.outlines.of(stored, None))])
+    made = summarize(rows, lab, [stored])
+    assert (made.whole.mean, made.former) == (0.5, ("letters:1", 0.5, 2, "unknown settings"))
+
+
+def test_figures_are_made_once_for_all_who_ask_until_a_reward_or_the_filter_changes(lab):
+    stored = lab_with(lab, ["a", "b"], name="letters", rewards=[0.0, 1.0])
+    job = RewardsData(lab, [stored], None)
+    first = summarize_job(job, lab)
+    assert summarize_job(job, lab) is first
+    assert summarize_job(job, lab, [0]).fitting.mean == 0.0
+    lab.rewards.give([Score(job.rows.ref(0), 0.5)], "hand")
+    job.refresh()
+    assert summarize_job(job, lab).whole.mean == 0.75
 
 
 def test_an_older_generation_offers_no_cell_that_would_sample_the_prompts_of_the_newest(lab):

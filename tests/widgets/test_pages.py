@@ -64,6 +64,19 @@ def test_a_view_answers_by_the_id_that_its_output_has(kernel, pages):
     assert static == {"text/html": "<b>an adder</b>", "text/plain": "an adder"}
 
 
+def test_a_page_gets_the_code_of_a_module_once(kernel, pages, tmp_path, monkeypatch):
+    monkeypatch.setattr("rolloutlab.widgets.base.BUNDLES", tmp_path)
+    for kind in ("js", "css"):
+        (tmp_path / f"adder.{kind}").write_text(f"/* {kind} */")
+    view = Adder()
+    pages.show("abc", view, ({}, {}))
+    asked = {"model_id": "abc", "call": "open"}
+    first = kernel.ask(rolloutlab=asked)["rolloutlab"]["result"]
+    again = kernel.ask(rolloutlab={**asked, "args": {"known": ["of another version", first["bundle"]]}})
+    assert (first["script"], first["style"]) == ("/* js */", "/* css */")
+    assert again["rolloutlab"]["result"] == {"bundle": first["bundle"], "state": first["state"]}
+
+
 def test_a_view_that_the_kernel_does_not_have_is_no_error(kernel, pages):
     assert kernel.ask(rolloutlab={"model_id": "of an earlier kernel", "call": "open"})["rolloutlab"] == {}
 

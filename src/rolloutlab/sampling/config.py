@@ -130,6 +130,14 @@ class SamplingConfig(BaseModel):
         return {"temperature": self.temperature, "top_p": self.top_p, "seed": self.seed}
 
 
+def read_plan(plan: Mapping[str, Any]) -> SamplingConfig | None:
+    """The plan of a stored collection; None where it has none, or one of another version with other settings."""
+    try:
+        return SamplingConfig.model_validate(plan)
+    except ValidationError:
+        return None
+
+
 def make_plan(settings: Mapping[str, Any]) -> SamplingConfig:
     """The config with these settings, each None standing for its default; InputError for an invalid one."""
     for name in settings.keys() - SamplingConfig.model_fields.keys():

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from rolloutlab.sampling.config import SamplingConfig
+from rolloutlab.sampling.config import SamplingConfig, read_plan
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import StoredCollection
 from rolloutlab.store.scorings import StoredScoring
@@ -15,11 +15,11 @@ def find_differences(lab: Lab, one: StoredCollection, other: StoredCollection, *
 
     scored: both have rewards, so that what gave these is compared too.
     """
-    if not one.plan or not other.plan:
+    plan, other_plan = read_plan(one.plan), read_plan(other.plan)
+    if plan is None or other_plan is None:
         return ["unknown settings"]
-    configs = SamplingConfig.model_validate(one.plan), SamplingConfig.model_validate(other.plan)
     scorings = [_scored_by(lab.scorings.last(each)) for each in (one, other)]
-    return [*_settings(*configs), *(["another reward"] if scored and scorings[0] != scorings[1] else [])]
+    return [*_settings(plan, other_plan), *(["another reward"] if scored and scorings[0] != scorings[1] else [])]
 
 
 def _settings(one: SamplingConfig, other: SamplingConfig) -> Iterator[str]:

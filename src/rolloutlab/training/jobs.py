@@ -23,7 +23,7 @@ from rolloutlab.store.models import SubmittedJob
 from rolloutlab.training.job import Job
 from rolloutlab.training.job_results import job_results, job_table, read_course
 from rolloutlab.training.models import Checkpoint, SelectedModel
-from rolloutlab.trajectories.overview import summarize
+from rolloutlab.trajectories.overview import summarize_job
 from rolloutlab.trajectories.rewards_data import shared_rewards
 from rolloutlab.trajectories.scoring.calls import first_body, is_body
 from rolloutlab.trajectories.scoring.functions import Scorers
@@ -225,7 +225,7 @@ class LabJobs:
         shared = shared_rewards(lab, [collection], None)
         with shared.lock:
             shared.refresh()
-            overview = summarize(shared.rows, lab, shared.stored)
+            overview = summarize_job(shared, lab)
         overview = replace(overview, checkpoints=lab.results.checkpoints(collection.id))
         if lab.rewards.is_changed_since(collection, submitted.created_at):
             changed = f"Rewards of {self._name_now(submitted.collections[0])} have changed since this job."

@@ -19,7 +19,7 @@ from rolloutlab.store.models import Edit, Group, StoredCollection, StoredTraject
 from rolloutlab.trajectories.files import file_path
 from rolloutlab.trajectories.group_view import AskLogprobs, GroupView, rank
 from rolloutlab.trajectories.members import members_of, unscored_names
-from rolloutlab.trajectories.overview import order_groups, summarize
+from rolloutlab.trajectories.overview import order_groups, summarize_job
 from rolloutlab.trajectories.reward_edits import RewardEdits, give_edited, give_from_file, rewards_of_frame
 from rolloutlab.trajectories.rewards_rows import RewardsRows
 from rolloutlab.trajectories.tables import AFTER, EPISODE_END, REASONING, trajectory_frame
@@ -118,9 +118,8 @@ class Collection:
 
     def warnings(self) -> list[Hint]:
         """What a person should know of its answers before they train, such as that many were cut off."""
-        stored = self.stored
-        with self._view.job() as rows:
-            hints = summarize(rows, self._lab, [stored]).hints
+        with self._view.job() as job:
+            hints = summarize_job(job, self._lab).hints
         # what has no logprobs is said by the report of a job, which knows the service
         return [hint for hint in hints if hint.kind == "warn" and not hint.cell.startswith("%logprobs")]
 
@@ -144,9 +143,9 @@ class Collection:
         if self._position is None:
             advantages = {share.member.name: share.advantage for share in _checked(groups).all_shares()}
         else:
-            with self._view.job() as rows_of_job:
-                g = rows_of_job.group(self._position)
-                own = [] if g is None else _named_shares(rows_of_job, g)
+            with self._view.job() as job:
+                g = job.rows.group(self._position)
+                own = [] if g is None else _named_shares(job.rows, g)
             advantages = {share.member.name: share.advantage for share in own}
         trajectories = [t for group in groups for t in group.trajectories]
         rows = [{name: getattr(t, name) for name in ("reward", *AFTER)} for t in trajectories]
@@ -232,13 +231,14 @@ class Collection:
     def _shown(self) -> tuple[str, list[Group], Preflight, render.Counts]:
         """The parts that a cell shows: its first groups, and of all others only rewards and token counts."""
         stored = self.stored
-        with self._view.job() as rows:
+        with self._view.job() as job:
+            rows = job.rows
             ordered = order_groups(rows) if self._position is None else range(len(rows.groups))
             places = [g for g in ordered if self._position in (None, rows.groups[g].position)]
             positions = [rows.groups[g].position for g in places]
             outlines = [rows.outlines[i] for g in places for i in rows.groups[g].rows]
             shares = [_named_shares(rows, g) for g in places[: render.MAX_GROUPS]]
-            whole = summarize(rows, self._lab, [stored]) if self._position is None else None
+            whole = summarize_job(job, self._lab) if self._position is None else None
         rewards = [outline.reward for outline in outlines if outline.reward is not None]
         first, rest = positions[: render.MAX_GROUPS], positions[render.MAX_GROUPS :]
         after = f"{stored.label}/{rest[0]}" if rest else ""

@@ -12,9 +12,8 @@ from rolloutlab.objective.preflight import count
 from rolloutlab.sanitize import escape_control_chars
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import Edit, Group, Score, StoredCollection, StoredTrajectory, TrajectorySummary
-from rolloutlab.trajectories.overview import order_groups, summarize
-from rolloutlab.trajectories.rewards_data import shared_rewards, uncollected
-from rolloutlab.trajectories.rewards_rows import RewardsRows
+from rolloutlab.trajectories.overview import order_groups, summarize_job
+from rolloutlab.trajectories.rewards_data import RewardsData, shared_rewards, uncollected
 from rolloutlab.trajectories.scoring.functions import reward_of
 from rolloutlab.widgets import group as render
 from rolloutlab.widgets import overview
@@ -141,8 +140,8 @@ class GroupView(NotebookView):
         if self._position is not None:
             return None
         stored = self._stored
-        with self.job() as rows:
-            whole = summarize(rows, self._lab, [stored])
+        with self.job() as job:
+            whole = summarize_job(job, self._lab)
         return tree(overview.heading(stored.label, whole) + overview.html(whole))
 
     def group(self, at: int, order: str = "learning") -> dict[str, Any]:
@@ -248,8 +247,8 @@ class GroupView(NotebookView):
         """The positions, those first with most to learn from; an edit does not change the order, a new group does."""
         positions = self._positions()
         if len(self._order) != len(positions):
-            with self.job() as rows:
-                order = [rows.groups[g].position for g in order_groups(rows)]
+            with self.job() as job:
+                order = [job.rows.groups[g].position for g in order_groups(job.rows)]
             self._order = [position for position in order if position in set(positions)]
         return self._order
 
@@ -273,7 +272,8 @@ class GroupView(NotebookView):
         return self._lab.outlines.of(self._stored, group.position)
 
     def _reward_states(self, group: Group) -> dict[str, Any]:
-        with self.job() as rows:
+        with self.job() as job:
+            rows = job.rows
             g = rows.group(group.position)
             places, shares = (rows.groups[g].rows, rows.shares(g)) if g is not None else (range(0), {})
             former = self._lab.rewards.former(rows.outlines[i].id for i in places if rows.outlines[i].source == "hand")
@@ -285,12 +285,12 @@ class GroupView(NotebookView):
             return {"standing": standing, "largest": rows.largest, "trains": trains, "undo": undo}
 
     @contextmanager
-    def job(self) -> Iterator[RewardsRows]:
-        """The rows of the whole collection as one job, as they are now."""
+    def job(self) -> Iterator[RewardsData]:
+        """The rewards of the whole collection as one job, as they are now."""
         shared = shared_rewards(self._lab, [self._stored], None)
         with shared.lock:
             shared.refresh()
-            yield shared.rows
+            yield shared
 
     def _after(self, group: Group, edits: Sequence[Edit]) -> dict[str, Any]:
         return {**self._reward_states(group), "message": _summary(edits)}

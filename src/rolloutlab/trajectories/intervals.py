@@ -212,11 +212,11 @@ def _won(values_SN: Values, mean_S1: Values, bets_SN: Values | None) -> Values:
 
 def _most_common(sorted_SN: Values) -> NDArray[np.int64]:
     """How often the most common value of each sample comes."""
-    run_S = np.ones(sorted_SN.shape[:-1], dtype=np.int64)
-    longest_S = run_S
-    for i in range(1, sorted_SN.shape[-1]):
-        run_S = np.where(sorted_SN[..., i] == sorted_SN[..., i - 1], run_S + 1, 1)
-        longest_S = np.maximum(longest_S, run_S)
+    places_N = np.arange(sorted_SN.shape[-1])
+    is_first_SN = np.ones(sorted_SN.shape, dtype=bool)
+    is_first_SN[..., 1:] = sorted_SN[..., 1:] != sorted_SN[..., :-1]
+    begun_SN = np.maximum.accumulate(np.where(is_first_SN, places_N, 0), -1)  # where the run of each value began
+    longest_S: NDArray[np.int64] = (places_N - begun_SN + 1).max(-1)
     return longest_S
 
 

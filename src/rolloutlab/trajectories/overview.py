@@ -13,12 +13,13 @@ from rolloutlab.hints import Hint
 from rolloutlab.objective.advantages import Reason, mean_of
 from rolloutlab.objective.preflight import count
 from rolloutlab.objective.steps import short
-from rolloutlab.sampling.config import SamplingConfig
+from rolloutlab.sampling.config import SamplingConfig, read_plan
 from rolloutlab.sampling.differences import find_differences
 from rolloutlab.sanitize import escape_to_one_line
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import StoredCollection, TrajectorySummary
-from rolloutlab.trajectories.rewards_rows import RewardsRows
+from rolloutlab.trajectories.rewards_data import RewardsData
+from rolloutlab.trajectories.rewards_rows import HUGE, RewardsRows
 from rolloutlab.trajectories.scoring.calls import first_body
 from rolloutlab.trajectories.top_up import top_up_cell
 from rolloutlab.widgets.collection import name_errors
@@ -42,8 +43,6 @@ _ORDER: tuple[Standing, ...] = ("trains", "fail", "equal", "pass", "other", "uns
 """Of groups in the strip: what can be learned from, then what could be."""
 _BINS = 20
 _LEVEL = 0.95
-_HUGE = 1e100
-"""Rewards beyond it have squares that are no floats."""
 _NOTABLE = 0.2
 """Of failures that were cut off, or of answers: from this share on it is said first."""
 _NEARLY_ALL = 0.9
@@ -59,17 +58,18 @@ def summarize(
 ) -> Overview:
     """The overview of all rows of a view, and of those that fit a filter, where `shown` has their indices."""
     standings = _standings(rows)
+    order = _order(rows, standings)
     whole = _figures(rows, range(len(rows)), standings)
     fitting = None if shown is None else _figures(rows, shown, standings, whole)
     fits = None if shown is None else {rows.group_of[i] for i in shown}
     alone = stored[0] if len(stored) == 1 else None
     return Overview(
         whole,
-        _bars(rows, standings, fits, whole.rewards),
+        _bars(rows, standings, order, fits, whole.rewards),
         _interval(rows, whole),
         _pass_at(rows),
         _former(lab, alone, scored=whole.scored > 0) if alone else None,
-        find_hints(rows, standings, lab, alone, whole) if alone else (),
+        find_hints(rows, standings, order, lab, alone, whole) if alone else (),
         _about(rows, alone, whole),
         _trained_on(lab, alone) if alone else "",
         rows.largest,
@@ -79,22 +79,18 @@ def summarize(
     )
 
 
+def summarize_job(job: RewardsData, lab: Lab, shown: Sequence[int] | None = None) -> Overview:
+    """As `summarize`, of rows that views share: a page asks for the figures, and for the HTML that is saved of them."""
+    return job.derive(shown, lambda: summarize(job.rows, lab, job.stored, shown))
+
+
 def order_groups(rows: RewardsRows) -> list[int]:
     """Indices of groups, those first that have most to learn from: the most spread, then the others by kind."""
     return _order(rows, _standings(rows))
 
 
 def _order(rows: RewardsRows, standings: Sequence[Standing]) -> list[int]:
-    return sorted(range(len(standings)), key=lambda g: (_ORDER.index(standings[g]), -_deviation(rows, g), g))
-
-
-def _deviation(rows: RewardsRows, g: int) -> float:
-    """The standard deviation of the rewards of a group; 0 where all are equal, or beyond what has a square."""
-    rewards = [r for i in rows.groups[g].rows if (r := rows.outlines[i].reward) is not None]
-    if not rows.spread_of(g) or max(map(abs, rewards), default=0.0) > _HUGE:
-        return 0.0
-    mean = mean_of(rewards)
-    return math.sqrt(math.fsum((r - mean) ** 2 for r in rewards) / len(rewards))
+    return sorted(range(len(standings)), key=lambda g: (_ORDER.index(standings[g]), -rows.deviation_of(g), g))
 
 
 def _standings(rows: RewardsRows) -> list[Standing]:
@@ -110,7 +106,7 @@ def _figures(
     outlines = [rows.outlines[i] for i in shown]
     given = np.array([each.reward for each in outlines], dtype=float)  # None is nan
     cut_off = np.array([each.finish_reason == "length" for each in outlines], dtype=bool)
-    lengths = np.array([sum(each.tokens_H) for each in outlines], dtype=float)
+    lengths = np.array([rows.lengths[i] for i in shown], dtype=float)
     rewards, sampled = given[~np.isnan(given)], lengths[lengths > 0]
     least = rewards.min(initial=math.inf)
     failures = (given == least) & (given <= 0)
@@ -122,7 +118,7 @@ def _figures(
         scored=len(rewards),
         groups=len(groups),
         standings={kind: kinds[kind] for kind in _ORDER if kinds[kind]},
-        mean=mean_of(rewards) if len(rewards) else None,
+        mean=mean_of(rewards.tolist()) if len(rewards) else None,
         parts=_parts(outlines),
         rewards=_histogram(rewards, *ends[0]),
         lengths=_histogram(sampled, *ends[1]),
@@ -171,7 +167,7 @@ def _interval(rows: RewardsRows, whole: Figures) -> tuple[float, float] | None:
     from rolloutlab.trajectories.intervals import interval  # and numpy
 
     groups = rows.sizes_and_means()
-    if whole.mean is None or len(groups) < 2 or max(abs(each) for _, each in groups) > _HUGE:
+    if whole.mean is None or len(groups) < 2 or max(abs(each) for _, each in groups) > HUGE:
         return None
     mean, all_ = whole.mean, sum(n for n, _ in groups)
     values = [mean + n * len(groups) / all_ * (each - mean) for n, each in groups]
@@ -191,8 +187,9 @@ def _pass_at(rows: RewardsRows) -> dict[int, float]:
     are beyond it.
     """
     groups, most = [], -math.inf
+    given = [each.reward for each in rows.outlines]
     for group in rows.groups:
-        rewards = [r for i in group.rows if (r := rows.outlines[i].reward) is not None]
+        rewards = [r for r in given[group.rows.start : group.rows.stop] if r is not None]
         groups += [(len(rewards), rewards.count(1))] if rewards else []
         most = max([most, *rewards])
     if most != 1:
@@ -251,39 +248,35 @@ def _trained_on(lab: Lab, stored: StoredCollection) -> str:
 
 
 def _bars(
-    rows: RewardsRows, standings: Sequence[Standing], fits: set[int] | None, rewards: Histogram | None
+    rows: RewardsRows,
+    standings: Sequence[Standing],
+    order: Sequence[int],
+    fits: set[int] | None,
+    rewards: Histogram | None,
 ) -> list[GroupBar]:
     low, high = _ends(rewards)
-    listed = []
-    for g in _order(rows, standings):
-        mean = rows.mean_of(g)
-        level = None if mean is None or high <= low else min(1.0, max(0.0, (mean - low) / (high - low)))
-        group = rows.groups[g]
-        listed.append(GroupBar(group.name, group.position, standings[g], level, 1, fits is None or g in fits))
-    each = -(-len(listed) // MOST_BARS)
-    return (
-        listed
-        if each <= 1
-        else [bar for _, some in groupby(listed, lambda bar: bar.standing) for bar in _joined(list(some), each)]
-    )
-
-
-def _joined(some: Sequence[GroupBar], each: int) -> list[GroupBar]:
-    """Bars that stand for so many groups each."""
-    joined = []
-    for first in range(0, len(some), each):
-        part = some[first : first + each]
-        means = [bar.mean for bar in part if bar.mean is not None]
-        mean, fits = mean_of(means) if means else None, any(bar.fits for bar in part)
-        joined.append(GroupBar(part[0].name, part[0].position, part[0].standing, mean, len(part), fits))
-    return joined
+    each = max(1, -(-len(order) // MOST_BARS))
+    bars = []
+    for standing, alike in groupby(order, standings.__getitem__):
+        listed = list(alike)
+        for some in (listed[first : first + each] for first in range(0, len(listed), each)):
+            means = [mean for g in some if (mean := rows.mean_of(g)) is not None] if high > low else []
+            level = mean_of([min(1.0, max(0.0, (mean - low) / (high - low))) for mean in means]) if means else None
+            fitting, first_of = fits is None or not fits.isdisjoint(some), rows.groups[some[0]]
+            bars.append(GroupBar(first_of.name, first_of.position, standing, level, len(some), fitting))
+    return bars
 
 
 def find_hints(
-    rows: RewardsRows, standings: Sequence[Standing], lab: Lab, stored: StoredCollection, whole: Figures
+    rows: RewardsRows,
+    standings: Sequence[Standing],
+    order: Sequence[int],
+    lab: Lab,
+    stored: StoredCollection,
+    whole: Figures,
 ) -> list[Hint]:
     """What a person should know of a collection, those first that concern most answers, each with what to type."""
-    plan = SamplingConfig.model_validate(stored.plan) if stored.plan else None
+    plan = read_plan(stored.plan)
     again = partial(_again, stored, plan)
     concerning: list[tuple[int, Hint]] = []
     errors = lab.scorings.failed(stored) if whole.scored < whole.answers else {}
@@ -303,9 +296,9 @@ def find_hints(
         concerning.append((whole.answers, Hint(fact, "", again("-n 8"))))
     elif never := _never_hint(rows, standings, stored):
         concerning.append(never)
-    other = _other_reward_hint(rows, standings, lab, stored, plan)
+    other = _other_reward_hint(rows, order, lab, stored, plan)
     concerning += [other] if other else []
-    untokened = sum(not sum(each.tokens_H) for each in rows.outlines)
+    untokened = rows.lengths.count(0)
     if untokened:
         fact = f"{count(untokened, 'answer')} without logprobs:"
         concerning.append((untokened, Hint(fact, "nothing of them trains.", f"%logprobs {stored.label}")))
@@ -368,13 +361,13 @@ def _cut_off_loss_hint(rows: RewardsRows, whole: Figures, limit: str, longer: st
 
 
 def _other_reward_hint(
-    rows: RewardsRows, standings: Sequence[Standing], lab: Lab, stored: StoredCollection, plan: SamplingConfig | None
+    rows: RewardsRows, order: Sequence[int], lab: Lab, stored: StoredCollection, plan: SamplingConfig | None
 ) -> tuple[int, Hint] | None:
     """That equal answers of a group have different rewards: a slip by hand, a judge's noise, or a function's fault."""
     if plan and (plan.env or plan.program or plan.tools):
         return None  # what was done before the answer may be what is rewarded
     if rows.same is None:
-        first = [rows.groups[g].position for g in _order(rows, standings)[:_LOOKED_AT]]
+        first = [rows.groups[g].position for g in order[:_LOOKED_AT]]
         ids = lab.outlines.same_answers(stored, first)
         rows.same = [[rows.index[i] for i in some if i in rows.index] for some in ids]
     mixed = [some for some in rows.same if len(set(_rewards(rows, some))) > 1]
@@ -425,7 +418,8 @@ def _is_early(rows: RewardsRows, plan: SamplingConfig | None, whole: Figures) ->
     """Whether most that were cut off have fewer tokens than they may: the context was full, or the service gave up."""
     if plan is None or not plan.max_tokens:
         return False
-    lengths = (sum(each.tokens_H) for each in rows.outlines if each.finish_reason == "length")
+    ended = zip(rows.outlines, rows.lengths, strict=True)
+    lengths = (n for each, n in ended if each.finish_reason == "length")
     return 2 * sum(0 < n < plan.max_tokens for n in lengths) > whole.cut_off
 
 

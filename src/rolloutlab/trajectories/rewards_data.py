@@ -3,11 +3,11 @@
 import gc
 import math
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from rolloutlab.environments.record import End
 from rolloutlab.objective.advantages import Reason, TokenWeight
@@ -22,6 +22,8 @@ from rolloutlab.trajectories.tables import EPISODE_END, REASONING, trajectory_fr
 
 if TYPE_CHECKING:
     import pandas as pd
+
+Derived = TypeVar("Derived")
 
 _FIRST_GROUPS = 8
 _MOST_ROW_COLUMNS = 3
@@ -38,7 +40,8 @@ ENDS = (*get_args(End), NONE)
 class RewardsData:
     """Some collections, or one group of one. `refresh` makes `rows` and `stored` what they are in the lab.
 
-    limit: read no more than the first so many rows. The advantages of one group are those of a job of its collection.
+    limit: read no more than the first so many rows, once. The advantages of one group are those of a job of its
+    collection.
 
     Several views share one, and hold its `lock` while they read or refresh it. version: another object after each time
     that all rows were read, so that their indices are others.
@@ -58,6 +61,7 @@ class RewardsData:
         self._changes: tuple[int, int]
         self._there: tuple[int, int]
         self._edit: int
+        self._derived: tuple[tuple[int, int], Sequence[int] | None, Any] | None = None
         self.rows: RewardsRows
         self.stored: list[StoredCollection]
         self._load([collection.id for collection in collections])
@@ -113,9 +117,11 @@ class RewardsData:
         changes, there = self._lab.changes(), self._lab.outlines.newest()
         edit = self._lab.rewards.newest_edit()
         self.stored = [self._lab.by_id(number) for number in numbers]
-        self._known = self._sizes()
+        self._known = self._sizes() if self._limit is None else []
         with uncollected():
             self.rows = RewardsRows(list(self._parts()), self._whole.rows if self._whole else None)
+            if len(self.rows) > AT_ONCE:
+                gc.collect()  # once, here: else the next three calls wait for a scan of all rows each, 0.1 to 0.2 s
         self.version = object()
         self._version_of_whole = self._whole.version if self._whole else None
         self._changes, self._there, self._edit = changes, there, edit
@@ -124,10 +130,11 @@ class RewardsData:
         left = self._limit
         for stored in self.stored:
             outlines = self._lab.outlines.of(stored, self._group, left)
-            positions = self._lab.outlines.positions(stored) if self._group is None else [self._group]
             if left is not None:
                 left -= len(outlines)
                 positions = sorted({outline.group for outline in outlines})
+            else:
+                positions = self._lab.outlines.positions(stored) if self._group is None else [self._group]
             yield CollectionRows(stored, positions, outlines)
 
     def _sizes(self) -> list[int]:
@@ -187,6 +194,13 @@ class RewardsData:
             g: escape_control_chars(str(row[name])) if _is_shown(row.get(name)) else None for g, row in rows.items()
         }
         return [shown[g] for g in self.rows.group_of]
+
+    def derive(self, shown: Sequence[int] | None, make: Callable[[], Derived]) -> Derived:
+        """What is made of all rows and of those shown; the last is kept until the lab changes."""
+        if self._derived is None or self._derived[:2] != (self._changes, shown):
+            self._derived = self._changes, shown, make()
+        made: Derived = self._derived[2]
+        return made
 
     def arranged(self, sort: Sort, filter: Filter) -> Sequence[int]:  # noqa: A002
         """The rows to show, in order; InputError for an unknown column or condition."""

@@ -13,7 +13,7 @@ from rolloutlab.objective.preflight import WHY, WHY_NOT, count
 from rolloutlab.sanitize import escape_control_chars
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import Edit, Score, StoredCollection
-from rolloutlab.trajectories.overview import summarize
+from rolloutlab.trajectories.overview import summarize_job
 from rolloutlab.trajectories.rewards_data import (
     AT_ONCE,
     ENDS,
@@ -67,6 +67,7 @@ class RewardsView(NotebookView):
         self._shown: Sequence[int] = ()
         self._version: object = None
         self._ids = range(0)
+        self._first_of: tuple[tuple[int, int], dict[str, Any] | None] | None = None
         lab.rewards.listen(self._edited)
 
     def page(self, offset: int = 0, size: int = PAGE, sort: Sort = (), filter: Filter | None = None) -> dict[str, Any]:  # noqa: A002
@@ -217,7 +218,13 @@ class RewardsView(NotebookView):
 
     def _first_page(self, size: int = PAGE) -> dict[str, Any] | None:
         collections, group = self._of
-        return None if self._is_read or group is not None else first_page(self._lab, collections, size, self._at_once)
+        if self._is_read or group is not None:
+            return None
+        changes = self._lab.changes()
+        if self._first_of is None or self._first_of[0] != changes:  # a cell shows it as text, as HTML and as state
+            self._first_of = changes, first_page(self._lab, collections, PAGE, self._at_once)
+        page = self._first_of[1]
+        return page and {**page, "rows": page["rows"][:size]}
 
     @property
     def _is_read(self) -> bool:
@@ -313,7 +320,7 @@ class RewardsView(NotebookView):
     def _figures(self) -> Html:
         with self._current():
             some = None if len(self._shown) == len(self._rows) else self._shown
-            whole = summarize(self._rows, self._lab, self._read.stored, some)
+            whole = summarize_job(self._read, self._lab, some)
             return Html(overview.heading(self.title, whole) + overview.html(whole))
 
     def _outlook(self, reward: Any) -> dict[str, Any]:

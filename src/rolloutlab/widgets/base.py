@@ -2,8 +2,9 @@
 
 import traceback
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, cached_property
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -58,10 +59,15 @@ class NotebookView:
         body = _or_error(lambda: {"result": calls[request["call"]](**request.get("args") or {})}, "error")
         return {"id": request.get("id"), **body}
 
-    def _opened(self) -> dict[str, Any]:
-        """All that a page needs which has no widget manager, or one that waits for a cell."""
+    def _opened(self, known: Sequence[str] = ()) -> dict[str, Any]:
+        """All that a page needs which has no widget manager, or one that waits for a cell.
+
+        known: the digests of bundles that the page has already; those it does not get again, as some have 300 kB.
+        """
         script, style = _bundle(self.module)
-        return {"script": script, "style": style, "state": self.first_state()}
+        digest = sha256(f"{script}{style}".encode()).hexdigest()
+        code = {} if digest in known else {"script": script, "style": style}
+        return {"bundle": digest, **code, "state": self.first_state()}
 
     def _static(self) -> dict[str, str]:
         """What a notebook shows once the kernel has ended, by MIME type."""

@@ -9,10 +9,10 @@
   const CELL = "rolloutlab:cell"; // a view asks for a cell: its event has `code`
   const LOOK = 300; // ms for which a view is looked for before its HTML is shown
   const KNOWN = 500; // ms for a kernel to say how it is before it is taken for one that runs a cell
-  const PAUSE = 2000; // ms between two updates of the HTML that is saved
+  const PAUSE = 2000; // ms without a change after which the HTML that is saved is renewed,
+  const LATEST = 10000; // or ms after the first change: it sums up all rows anew, for which the next edit would wait
   const sheet = document.currentScript.src.replace(/\.js$/, ".css");
   const imported = new Map();
-  const styled = new Set();
 
   const isOf = (output, id) => output.metadata[VIEW]?.model_id === id;
   const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
@@ -94,15 +94,13 @@
     }
   }
 
-  /** The module of a view; its style sheet is put into the page once. */
-  function load(script, style) {
-    if (!styled.has(style)) {
-      styled.add(style);
+  /** The module of a view, and its style sheet in the page; they come once, as long as `bundle` names the same ones. */
+  function load({ bundle, script, style }) {
+    if (!imported.has(bundle)) {
       document.head.append(Object.assign(document.createElement("style"), { textContent: style }));
+      imported.set(bundle, import(URL.createObjectURL(new Blob([script], { type: "text/javascript" }))));
     }
-    const url = () => URL.createObjectURL(new Blob([script], { type: "text/javascript" }));
-    if (!imported.has(script)) imported.set(script, import(url()));
-    return imported.get(script);
+    return imported.get(bundle);
   }
 
   /** A notebook: its views, and what its kernel knows of them. */
@@ -230,7 +228,7 @@
         const { kernel } = this.page;
         if (!kernel || !this.id || this.live || this.model) return;
         const model = (this.model = new Model(this.page, kernel, this.id));
-        const answer = await this.page.ask({ model_id: this.id, call: "open" });
+        const answer = await this.page.ask({ model_id: this.id, call: "open", args: { known: [...imported.keys()] } });
         if (this.model !== model) return;
         if (!answer?.result) return this.close();
         try {
@@ -241,19 +239,25 @@
         }
       }
 
-      async mount(model, { script, style, state }) {
+      async mount(model, { state, ...code }) {
         model.state = { state };
-        const { render } = (await load(script, style)).default;
+        const { render } = (await load(code)).default;
         if (this.model !== model) return;
         this.live = new Widget();
         this.html.hide();
         this.addWidget(this.live);
         this.end = await render({ model, el: this.live.node });
-        model.onActivity = () => (this.timer ??= setTimeout(() => this.updateHtml(model), PAUSE));
+        model.onActivity = () => this.updateSoon(model);
+      }
+
+      updateSoon(model) {
+        this.changed ??= Date.now();
+        clearTimeout(this.timer);
+        this.timer = setTimeout(() => this.updateHtml(model), Math.min(PAUSE, this.changed + LATEST - Date.now()));
       }
 
       async updateHtml(model) {
-        this.timer = undefined;
+        this.changed = undefined;
         const fresh = (await this.page.ask({ model_id: this.id, call: "static" }))?.result;
         const changed = fresh && Object.keys(fresh).some((type) => fresh[type] !== this.output.data[type]);
         if (changed && this.model === model) this.page.replace(this.output, fresh);
