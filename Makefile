@@ -33,10 +33,10 @@ demo: $(READY)
 test: $(READY)
 	$(MAKE) --no-print-directory --keep-going --jobs=$(LANES) --output-sync=target lint test-processes test-units test-notebooks
 
-# A worker costs about 15 s of processor time before its first test: it collects all 14,000 and imports torch. Two have
-# the processors to themselves once the other lanes have ended.
+# A worker costs about 15 s of processor time before its first test: it collects all 14,000 and imports torch. Three, as
+# tests wait for services and files for a quarter of their time, when the other lanes have ended.
 test-units: $(READY)
-	$(PYTEST) $(WITHOUT_NBVAL) --numprocesses=2 --dist=loadfile -m "not process and not long" tests
+	$(PYTEST) $(WITHOUT_NBVAL) --numprocesses=3 --dist=loadfile -m "not process and not long" tests
 
 test-processes: $(READY)
 	$(PYTEST) $(WITHOUT_NBVAL) --numprocesses=2 --dist=loadfile -m process --ignore=tests/browser --ignore=tests/kernel/test_canaries.py tests
