@@ -96,6 +96,15 @@ def test_answers_are_shown_as_markdown_on_demand_and_nothing_in_them_loads(noteb
     expect(cards.first).to_contain_text("# Plan")
 
 
+def test_the_figures_follow_what_another_cell_changes_in_any_group(notebook, lab, put):
+    name = put(["Paris", "Lyon"], ["Rome", "Nice"])
+    lab.rewards(name).set([f"{name}/0/0", f"{name}/1/0"], 1)
+    shown = show(notebook, name)
+    expect(shown.locator(".rl-band")).to_contain_text("1")
+    notebook.run(f"lab.rewards('{name}').set('{name}/1/1', 9)")
+    expect(shown.locator(".rl-band")).to_contain_text("3.67")
+
+
 def test_a_group_is_ranked_by_keyboard_and_the_ranking_undone(notebook, lab, put):
     name = put(["Paris", "Lyon", "Nice", "Lille"])
     shown = show(notebook, f"{name}/0")

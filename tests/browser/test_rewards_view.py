@@ -327,6 +327,22 @@ def test_what_another_cell_changes_appears_by_itself_with_its_new_columns(notebo
 
 
 @lab_only
+def test_the_figures_follow_what_another_cell_changes_under_a_sort_or_a_filter(notebook, lab, put):
+    name = put(["a", "b"], ["c", "d"], rewards=[0, 1, 0.5, 0.25])
+    shown = show(notebook, name)
+    header = shown.get_by_role("columnheader", name="reward")
+    header.press("Enter")
+    expect(header).to_have_attribute("aria-sort", "ascending")
+    notebook.run(f"import rolloutlab; rolloutlab.lab().rewards('{name}').set('{name}/0/0', 9)")
+    expect(shown.locator(".rl-band")).to_contain_text("2.69")
+    expect(shown.get_by_role("button", name="Undo")).to_contain_text("1 reward set to 9")
+    shown.get_by_label("reward", exact=True).or_(shown.locator('[tabulator-field="reward"] input')).last.fill("< 0.75")
+    expect(shown.locator(".rl-band")).to_contain_text("Mean reward of 2 answers that fit")
+    notebook.run(f"rolloutlab.lab().rewards('{name}').set('{name}/1/0', 0.9)")
+    expect(shown.locator(".rl-band")).to_contain_text("Mean reward of 1 answer that fits")
+
+
+@lab_only
 def test_it_goes_on_after_a_reload_and_says_what_to_do_after_a_restart(notebook, lab, put):
     name = put(["Paris", "Lyon"], rewards=[1, 0])
     show(notebook, name)

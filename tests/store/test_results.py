@@ -61,6 +61,16 @@ def test_the_mean_is_that_of_all_answers(scored):
     assert result.mean == pytest.approx(mean(means))
 
 
+def test_rewards_near_the_end_of_floats_break_no_table(session):
+    largest = [1e308, 1e308]
+    lab_with(session.store, ["a", "b"], ["a", "b"], name="huge", rewards=[*largest, -1e308, -1e308])
+    lab_with(session.store, ["a", "b"], name="large", rewards=largest)
+    results = session.store.results.by_id()
+    means = [results[session.store.find(name).id].mean for name in ("huge", "large")]
+    assert means == [0.0, 1e308]
+    assert "huge" in repr(session.collections())
+
+
 def test_answers_that_the_token_limit_ended_are_counted_with_the_checkpoint_that_gave_them(scored):
     result = scored.store.results.by_id()[scored.store.find("mixed").id]
     ended = [trajectory.finish_reason for trajectory in scored.collection("mixed").trajectories]

@@ -197,13 +197,18 @@ def test_answers_with_fewer_tokens_than_they_may_have_were_not_cut_off_by_the_li
     assert lines_of(lab, [CUT, "a", CUT, "a"], rewards=[], max_tokens=64) == [f"{begun} before max_tokens=64."]
 
 
-@pytest.mark.parametrize("plan", [{"total": 4}, {"model": "lab/practice", "temperature": 3.0, "colour": "red"}])
+OF_OTHERS = [{"total": 4}, {"model": "lab/practice", "temperature": 3.0}, {"model": None, "step": 1, "n": "many"}]
+
+
+@pytest.mark.parametrize("plan", OF_OTHERS, ids=["no model", "a setting out of bounds", "other types"])
 def test_a_plan_of_another_version_keeps_no_collection_from_being_shown(lab, plan):
-    lab_with(lab, [CUT, "a"], name="letters", rewards=[0.0, 1.0])
-    stored = replace(lab_with(lab, [CUT, "a"], name="letters", rewards=[0.0, 1.0]), plan=plan)
-    rows = RewardsRows([CollectionRows(stored, [0], lab.outlines.of(stored, None))])
+    answers, rewards = [[CUT, "a"], ["a", "b"]], [0.0, 0.0, 0.0, 1.0]
+    lab_with(lab, *answers, name="letters", rewards=rewards)
+    stored = replace(lab_with(lab, *answers, name="letters", rewards=rewards), plan=plan)
+    rows = RewardsRows([CollectionRows(stored, [0, 1], lab.outlines.of(stored, None))])
     made = summarize(rows, lab, [stored])
-    assert (made.whole.mean, made.former) == (0.5, ("letters:1", 0.5, 2, "unknown settings"))
+    assert (made.whole.mean, made.former) == (0.25, ("letters:1", 0.25, 4, "unknown settings"))
+    assert [hint.line() for hint in made.hints] == ["1 group never passes, so it teaches nothing at n = 2."]
 
 
 def test_figures_are_made_once_for_all_who_ask_until_a_reward_or_the_filter_changes(lab):
@@ -267,6 +272,17 @@ def test_nearly_all_answers_that_were_cut_off_are_said_where_they_could_score_mo
     assert lines_of(lab, [CUT] * 10, rewards=[1] * 10) == []
 
 
+@pytest.mark.parametrize(
+    ("groups", "share", "cut"), [(16, 0.1, 0.2), (12, 0.15, 0.25), (32, 0.06, 0.2), (16, 0.9, 0.2)]
+)
+def test_where_few_pass_or_fail_and_an_end_makes_no_difference_a_loss_is_hardly_ever_seen(groups, share, cut):
+    rng, seen, tries = np.random.default_rng(0), 0, 300
+    for _ in range(tries):
+        rewards_GN = 0.1 + (rng.random((groups, 8)) < share)
+        seen += compare_ends(ended_rows(rewards_GN, rng.random((groups, 8)) < cut)) is not None
+    assert seen / tries <= 0.02
+
+
 def test_where_an_end_makes_no_difference_a_loss_is_seen_in_few_collections():
     """Rewards of hard and easy prompts, in which hard ones are cut off more often and score less."""
     rng, seen, tries = np.random.default_rng(0), 0, 400
@@ -300,6 +316,23 @@ def calling(name):
 def thinking(reasoning):
     """The answer `a` after some reasoning."""
     return completion("", message={"role": "assistant", "content": "a", "reasoning_content": reasoning})
+
+
+def test_rewards_that_differ_by_rounding_alone_are_the_same(lab):
+    assert lines_of(lab, ["a", "a", "b"], rewards=[0.1 + 0.2, 0.3, 1]) == []
+    [line] = lines_of(lab, ["a", "a", "b"], rewards=[1234.5, 1233.9, 1])
+    assert '"a" has 1234.5 and 1233.9.' in line
+
+
+def test_answers_that_are_missing_are_said_and_not_that_each_prompt_has_one(lab):
+    template = [[{"role": "user", "content": "Say {{q}}"}]]
+    plan = {"n": 4, "total": 8, "template": template}
+    assert lines_of(lab, ["a"], ["b"], rewards=[], **plan) == ["6 of 8 answers are missing. -> %%chat letters --resume"]
+
+
+def test_a_bar_of_several_groups_is_said_to_stand_for_as_many_as_any_does():
+    made = shown([[0.0, 1.0], *[[0.0, 0.0]] * 499])
+    assert "a bar for 3 groups or fewer" in render.html(made)
 
 
 def test_equal_answers_with_different_rewards_are_said(lab):

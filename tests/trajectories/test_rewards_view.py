@@ -272,6 +272,31 @@ def test_several_collections_are_one_job_and_one_group_is_a_job_of_its_own(lab, 
     assert (group.title, names(group)) == ("capitals/0", NAMES[:4])
 
 
+def test_a_group_is_shown_alone_by_its_name_and_a_slash(lab, sample):
+    sample()
+    sample("more-capitals", {"Peru": ["Lima", "Cusco"]})
+    view = RewardsView(lab, [lab.find("more-capitals"), lab.find("capitals")])
+    assert names(view, filter={"name": "capitals/0/"}) == NAMES[:4]
+    assert names(view, filter={"name": "apitals/0/"}) == ["more-capitals/0/0", "more-capitals/0/1", *NAMES[:4]]
+
+
+@pytest.mark.parametrize("group", [None, 0])
+def test_a_browser_knows_by_which_names_python_shows_the_same_rows(lab, sample, group):
+    sample()
+    sample("rivers", {"Peru": ["Amazon", "Ucayali"]})
+    assert RewardsView(lab, [lab.find("capitals")], group).state()["names"] == f"capitals{'/0' if group == 0 else ''}"
+    assert RewardsView(lab, [lab.find("rivers"), lab.find("capitals")]).state()["names"] == ["rivers", "capitals"]
+
+
+def test_components_that_no_reward_has_any_more_are_no_columns(view, lab):
+    first = view.page()["rows"][0]
+    ref = Ref(first["id"], first["name"])
+    lab.rewards.give([Score(ref, 1.0, {"a": 1.0, "b": 0.0})], "function")
+    assert view.page()["components"] == ["a", "b"]
+    lab.rewards.give([Score(ref, 1.0, {"c": 1.0, "b": 0.0})], "function")
+    assert sorted(view.page()["components"]) == ["b", "c"]
+
+
 EDITS = st.lists(
     st.tuples(st.sets(st.sampled_from(NAMES), min_size=1), st.sampled_from([0.0, 1.0, 0.1, -3.0, 1e300])) | st.none(),
     max_size=6,

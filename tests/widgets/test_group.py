@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from rolloutlab.api.wire.chat import AssistantMessage, Choice, ToolMessage, UserMessage
+from rolloutlab.api.wire.chat import AssistantMessage, Choice, FunctionMessage, ToolMessage, UserMessage
 from rolloutlab.store.models import StoredTrajectory
 from rolloutlab.widgets.group import ConversationTexts, conversation, piece, tokens_of, turns
 
@@ -120,3 +120,17 @@ def test_a_tokens_rank_and_what_else_was_likely_are_told_where_they_are_known() 
     (turn,) = tokens_of(trajectory(choice("ab", {"token": "a", "top_logprobs": top}, "b")), 0)["turns"]
     assert turn["rank"] == [3, None]
     assert turn["instead"] == [[["Lyon", -0.1], ["Nice", -0.4]], None]
+
+
+@pytest.mark.parametrize(
+    "then", [choice(None, "the end"), UserMessage.model_validate({"role": "user", "content": "and?"})]
+)
+def test_only_a_message_of_a_function_is_the_result_of_a_call_without_an_id(then):
+    called = {"role": "assistant", "content": None, "function_call": {"name": "g", "arguments": "{}"}}
+    call = AssistantMessage.model_validate(called)
+    made = turns([call, then], ConversationTexts())
+    assert [len(turn["calls"]) for turn in made] == [1, 0]
+    assert made[0]["calls"][0]["result"] is None
+    result = FunctionMessage.model_validate({"role": "function", "name": "g", "content": "3"})
+    [turn] = turns([call, result], ConversationTexts())
+    assert turn["calls"][0]["result"] is not None

@@ -1,6 +1,7 @@
 """How a training job looks: a fold over its events, the same live and replayed."""
 
 import json
+import math
 import re
 from typing import Any
 
@@ -175,15 +176,37 @@ def test_one_step_is_one_step():
         (HOSTILE, [SAVED]),
         (MODEL, [event("training_failed", error_message=HOSTILE)]),
         (MODEL, [event("preflight", reasons={HOSTILE: 1})]),
-        (MODEL, [event("preflight", reasons={"unscored": HOSTILE})]),
         (MODEL, [event("preflight", warnings=[HOSTILE])]),
-        (MODEL, [event("checkpoint_saved", step=HOSTILE)]),
     ],
-    ids=["model", "model of a checkpoint", "failure", "reason", "count", "warning", "step"],
+    ids=["model", "model of a checkpoint", "failure", "reason", "warning"],
 )
 def test_what_the_service_says_is_text(model, events):
     shown = html(model, events)
     assert ESCAPED in shown
+    assert_harmless(shown)
+
+
+@pytest.mark.parametrize("wrong", [None, math.nan, HOSTILE, -1.5, [], {}], ids=str)
+def test_what_is_no_number_where_a_service_has_one_to_tell_is_not_repeated(wrong):
+    events = [
+        started(1),
+        event("preflight", reasons={"unscored": wrong}),
+        event("checkpoint_saved", step=wrong),
+        event("training_failed", error_message=None),
+    ]
+    for shown in (text(MODEL, events), html(MODEL, events)):
+        assert "None" not in shown
+        assert f"{MODEL}@" not in shown
+        assert "some did not train: no reward yet" in shown
+        assert "the service gave no reason" in shown
+    assert_harmless(html(MODEL, events))
+
+
+def test_steps_beyond_those_that_a_service_has_told_of_are_not_counted_as_a_share_of_them():
+    assert text(MODEL, [started(2), *[gradient_step()] * 4]).splitlines()[0] == f"job on {MODEL}: running"
+
+
+def assert_harmless(shown):
     tags = {"style", "div", "b", "span", "i", "small", "code", "details", "summary"}
     assert set(re.findall(r"<(\w+)", shown)) <= tags
 

@@ -17,6 +17,8 @@ STATUS = {
 }
 
 
+NO_REASON = "the service gave no reason"
+"""Of a job that failed without a message."""
 ENDED = frozenset({"succeeded", "failed", "cancelled"})
 """Statuses of a job that has ended."""
 
@@ -59,14 +61,15 @@ def step_made(events: Sequence[Event]) -> int | None:
 
 
 def job_progress(events: Sequence[Event]) -> tuple[int, int | None, str]:
-    """Rows done, rows in all if known, and a note."""
+    """Rows done, rows in all, and a note. All are None where they are not told, or fewer than those done."""
     events = since_restart(events)
     steps = gradient_steps(events)
     loss = number(steps[-1].get("loss")) if steps else None
     note = status(events) if loss is None else f"loss {loss:.4f}"
     if events and events[-1].type == "waiting":
         note = f"{note}: {events[-1].data.get('reason')}"
-    return len(steps), last_whole(events, "training_started", "num_sequences"), note
+    rows = last_whole(events, "training_started", "num_sequences")
+    return len(steps), rows if rows is None or rows >= len(steps) else None, note
 
 
 def within_step(events: Sequence[Event]) -> tuple[int, int] | None:

@@ -11,9 +11,10 @@ from rolloutlab.store.sqlite import Database
 
 Origin = tuple[str, int | None]
 """A model and a step of it, where that is known."""
+# The mean of rewards near the end of floats would be infinite; a power of two takes nothing from the digits.
 _OF_EACH_GROUP = """
-    SELECT g.collection_id, count(t.group_id), count(t.reward), avg(t.reward), min(t.reward), max(t.reward),
-        max(t.reward IS NOT NULL AND coalesce(o.tokens GLOB '*[1-9]*', 1))
+    SELECT g.collection_id, count(t.group_id), count(t.reward), avg(t.reward / 1024) * 1024, min(t.reward),
+        max(t.reward), max(t.reward IS NOT NULL AND coalesce(o.tokens GLOB '*[1-9]*', 1))
     FROM groups g LEFT JOIN trajectories t INDEXED BY trajectories_without_items
         ON t.group_id = g.id AND t.pending = 0
     LEFT JOIN outlines o INDEXED BY outlines_without_text ON o.trajectory_id = t.id
@@ -108,7 +109,7 @@ def _result(groups: Sequence[_GroupResult], cut_off: int, sampled: Sequence[Orig
     scored = [group for group in groups if group.scored]
     answers = sum(group.scored for group in scored)
     means = [group.mean for group in scored if group.mean is not None]
-    mean = math.fsum(m * group.scored / answers for m, group in zip(means, scored, strict=True)) if scored else None
+    mean = math.fsum(m * (group.scored / answers) for m, group in zip(means, scored, strict=True)) if scored else None
     reasons = list(_equal(scored))
     model, step = sampled[0] if sampled else ("", None)
     return CollectionResult(

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from rolloutlab.api import training
 from rolloutlab.api.http.client import HttpClient
-from rolloutlab.api.job_state import STATUS, fraction_done, job_progress, since_restart, status, step_made
+from rolloutlab.api.job_state import NO_REASON, STATUS, fraction_done, job_progress, since_restart, status, step_made
 from rolloutlab.api.kinds import kind_of
 from rolloutlab.api.wire.base import moment
 from rolloutlab.api.wire.training import ENDINGS, Event, TrainingJob
@@ -139,7 +139,7 @@ class EventReader:
             return []
         data: dict[str, Any] = {}
         if kind == "training_failed":
-            data = {"error_message": job.error or "the service gave no reason"}
+            data = {"error_message": job.error or NO_REASON}
         elif kind == "training_ended" and job.final_step is not None:
             data = {"step": job.final_step}
         saved = [Event(id="saved", type="checkpoint_saved", data=data | _took(job))] if data.get("step") else []
@@ -255,7 +255,7 @@ class Job(NotebookView):
             return self
         end = self._events[-1]
         if end.type == "training_failed":
-            raise JobFailedError(f"the job failed: {end.data.get('error_message')}", hint="%service log")
+            raise JobFailedError(f"the job failed: {end.data.get('error_message') or NO_REASON}", hint="%service log")
         if end.type == "training_cancelled":
             raise JobFailedError(f"the job {self.id} was cancelled", hint="%%train submits another")
         return self

@@ -102,6 +102,7 @@ class GroupView(NotebookView):
         self._lock = threading.Lock()
         self._read: Group | None = None
         self._order: list[int] = []
+        self._ids = range(0)
         lab.rewards.listen(self._edited)
 
     def state(self) -> Mapping[str, Any]:
@@ -250,6 +251,8 @@ class GroupView(NotebookView):
             with self.job() as job:
                 order = [job.rows.groups[g].position for g in order_groups(job.rows)]
             self._order = [position for position in order if position in set(positions)]
+            index = job.rows.index
+            self._ids = range(min(index, default=0), max(index, default=-1) + 1)
         return self._order
 
     def _group(self, position: int) -> Group:
@@ -296,8 +299,8 @@ class GroupView(NotebookView):
         return {**self._reward_states(group), "message": _summary(edits)}
 
     def _edited(self, ids: Set[int]) -> None:
-        """Rewards were changed in this process, on any thread: notify the browser if it shows one of them."""
-        if (read := self._read) and any(trajectory.id in ids for trajectory in read.trajectories):
+        """Rewards were changed in this process, on any thread: of any group, as figures and advantages are of all."""
+        if any(each in self._ids for each in ids):
             self.push("changed")
 
 

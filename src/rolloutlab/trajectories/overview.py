@@ -5,12 +5,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import groupby
+from statistics import variance
 from typing import TYPE_CHECKING
 
 from rolloutlab.api import prices
 from rolloutlab.errors import NotFoundError
 from rolloutlab.hints import Hint
-from rolloutlab.objective.advantages import Reason, mean_of
+from rolloutlab.objective.advantages import Reason, group_advantages, mean_of
 from rolloutlab.objective.preflight import count
 from rolloutlab.objective.steps import short
 from rolloutlab.sampling.config import SamplingConfig, read_plan
@@ -24,6 +25,7 @@ from rolloutlab.trajectories.scoring.calls import first_body
 from rolloutlab.trajectories.top_up import top_up_cell
 from rolloutlab.widgets.collection import name_errors
 from rolloutlab.widgets.overview import MOST_BARS, Figures, GroupBar, Histogram, Overview, Standing
+from rolloutlab.widgets.text import checkpoint_name, distinct
 
 if TYPE_CHECKING:
     from rolloutlab.trajectories.intervals import Values
@@ -228,8 +230,8 @@ def _about(rows: RewardsRows, stored: StoredCollection | None, whole: Figures) -
     sizes = {len(group.rows) for group in rows.groups}
     each = f" \N{MULTIPLICATION SIGN} {sizes.pop()}" if len(sizes) == 1 else f", {count(whole.answers, 'answer')}"
     plan = stored.plan if stored else {}
-    model = plan.get("model", "")
-    sampled = f" · {model}" + (f"@{plan['step']}" if plan.get("step") is not None and "@" not in model else "")
+    model = str(plan.get("model") or "")  # a plan of another version may have anything
+    sampled = f" · {checkpoint_name(model, plan.get('step'))}"
     return f"{count(whole.groups, 'prompt')}{each}{sampled if model else ''}"
 
 
@@ -283,6 +285,11 @@ def find_hints(
     if failed := sum(errors.values()):
         fact = f"A reward function failed on {count(failed, 'answer')}:"
         concerning.append((failed, Hint(fact, f"{name_errors(errors)}.", f"%%reward {stored.label} --resume", "bad")))
+    if plan and (missing := plan.total - whole.answers) > 0:
+        cell = "" if plan.env or plan.tools or plan.program else plan.cell_again(stored.label, "--resume")
+        concerning.append(
+            (missing, Hint(f"{missing:,} of {count(plan.total, 'answer')} {_is(missing)} missing.", "", cell))
+        )
     early = whole.cut_off > 0 and _is_early(rows, plan, whole)  # reads every row: where none was cut off, not at all
     limit, longer = _limit(plan, early=early), "" if early else _longer(plan, whole, again)
     cut = _cut_off_hint(whole, limit, longer) or _cut_off_loss_hint(rows, whole, limit, longer)
@@ -291,7 +298,7 @@ def find_hints(
     if plan and plan.temperature == 0 and plan.n > 1 and not plan.env and not trains:
         fact = "All answers were sampled at temperature 0, where those of a group are mostly the same."
         concerning.append((whole.answers, Hint(fact, "", again("--temperature 1"))))
-    elif whole.answers and max(len(group.rows) for group in rows.groups) == 1:
+    elif whole.answers and max(len(group.rows) for group in rows.groups) == 1 and not (plan and plan.n > 1):
         fact = "Each prompt has one answer: nothing in its group is better or worse, so none of them trains."
         concerning.append((whole.answers, Hint(fact, "", again("-n 8"))))
     elif never := _never_hint(rows, standings, stored):
@@ -370,10 +377,10 @@ def _other_reward_hint(
         first = [rows.groups[g].position for g in order[:_LOOKED_AT]]
         ids = lab.outlines.same_answers(stored, first)
         rows.same = [[rows.index[i] for i in some if i in rows.index] for some in ids]
-    mixed = [some for some in rows.same if len(set(_rewards(rows, some))) > 1]
+    mixed = [some for some in rows.same if _differ(_rewards(rows, some))]
     alone = lab.outlines.answers_alone(rows.outlines[i].id for some in mixed[:_READ] for i in some)
     sets = [[i for i in some if rows.outlines[i].id in alone] for some in mixed[:_READ]]
-    sets = [some for some in sets if len(set(_rewards(rows, some))) > 1]
+    sets = [some for some in sets if _differ(_rewards(rows, some))]
     if not sets:
         return None
     name = rows.groups[rows.group_of[sets[0][0]]].name
@@ -382,8 +389,14 @@ def _other_reward_hint(
     groups = len({rows.group_of[some[0]] for some in sets})
     is_all = len(rows.groups) <= _LOOKED_AT and len(mixed) <= _READ
     fact = f"The same answer has different rewards in {'' if is_all else 'at least '}{count(groups, 'group')}."
-    evidence = f'In {name} "{escape_to_one_line(text, _QUOTED)}" has {max(rewards):.3g} and {min(rewards):.3g}.'
+    most, least = distinct(max(rewards), min(rewards))
+    evidence = f'In {name} "{escape_to_one_line(text, _QUOTED)}" has {most} and {least}.'
     return sum(map(len, sets)), Hint(fact, evidence, f"%group {name}")
+
+
+def _differ(rewards: Sequence[float]) -> bool:
+    """Whether they differ by more than rounding, as jobs see it."""
+    return len(rewards) > 1 and any(group_advantages([min(rewards), max(rewards)]))
 
 
 def _rewards(rows: RewardsRows, some: Iterable[int]) -> list[float]:
@@ -393,13 +406,13 @@ def _rewards(rows: RewardsRows, some: Iterable[int]) -> list[float]:
 def compare_ends(rows: RewardsRows) -> tuple[float, int] | None:
     """By how much less answers score that were cut off, and in how many groups with both; None where chance may do it.
 
-    Within groups, as hard prompts have long answers anyway: the mean of the differences over groups is beyond
-    `_ERRORS` standard errors. Where it makes no difference, that is so in fewer than 1 of 50 collections (simulated in
+    Within groups, as hard prompts have long answers anyway: the sum of the differences over groups is beyond `_ERRORS`
+    of the standard deviation that it has when rewards are shuffled within each group, which is known exactly:
+    S² · n / (k · (n - k)) for k of n that were cut off. That estimated from the differences themselves is too small
+    where few pass. Where it makes no difference, that is so in fewer than 1 of 50 collections (simulated in
     tests/trajectories/test_overview.py).
     """
-    import numpy as np
-
-    differences = []
+    differences, variances = [], []
     for group in rows.groups:
         cut: list[float] = []
         ended: list[float] = []
@@ -407,11 +420,14 @@ def compare_ends(rows: RewardsRows) -> tuple[float, int] | None:
             if each.reward is not None:
                 (cut if each.finish_reason == "length" else ended).append(each.reward)
         if cut and ended:
+            if max(map(abs, [*cut, *ended])) > HUGE:
+                return None
             differences.append(mean_of(ended) - mean_of(cut))
+            variances.append(variance([*cut, *ended]) * (len(cut) + len(ended)) / (len(cut) * len(ended)))
     if len(differences) < _FEWEST_GROUPS:
         return None
-    mean, error = mean_of(differences), float(np.std(differences, ddof=1)) / math.sqrt(len(differences))
-    return (mean, len(differences)) if mean > _ERRORS * error else None
+    by, deviation = math.fsum(differences), math.sqrt(math.fsum(variances))
+    return (by / len(differences), len(differences)) if by > _ERRORS * deviation > 0 else None
 
 
 def _is_early(rows: RewardsRows, plan: SamplingConfig | None, whole: Figures) -> bool:
@@ -434,6 +450,10 @@ def _longer(plan: SamplingConfig | None, whole: Figures, again: "partial[str]") 
     """The cell that samples the same prompts with twice the tokens."""
     longest = plan.max_tokens if plan and plan.max_tokens else int(whole.lengths.high) if whole.lengths else 0
     return again(f"--max-tokens {2 * longest}") if longest else ""
+
+
+def _is(n: int) -> str:
+    return "is" if n == 1 else "are"
 
 
 def _was(n: int) -> str:

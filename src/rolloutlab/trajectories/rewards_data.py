@@ -337,7 +337,7 @@ class RewardsData:
         more = ["reason", *(["reward_error"] if errors else [])]
         given = {stored.id: self._lab.outlines.rows(stored) for stored in self.stored}
         groups = [self.rows.groups[self.rows.group_of[i]] for i in shown]
-        kinds = [stored.plan.get("types", {}) for stored in self.stored]
+        kinds = [stored.plan.get("types") or {} for stored in self.stored]
         types = {name: kind for name, kind in kinds[0].items() if all(each.get(name) == kind for each in kinds)}
         names, components = [self.rows.name(i) for i in shown], [row.components for row in rows]
         prompt_rows = [given[group.collection.id][group.position] for group in groups]

@@ -1,6 +1,7 @@
 """Rows of the rewards view: trajectories with rewards, and their advantages as one job."""
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from operator import mul
@@ -49,7 +50,7 @@ class RewardsRows:
         self.groups = list(_groups(parts))
         self.group_of = [g for g, group in enumerate(self.groups) for _ in group.rows]
         self.index = {outline.id: i for i, outline in enumerate(self.outlines)}
-        self.components = list(dict.fromkeys(part for outline in self.outlines for part in outline.components))
+        self._having = Counter(part for outline in self.outlines for part in outline.components)
         self.lengths = [sum(outline.tokens_H) for outline in self.outlines]
         self._deviation_g: dict[int, float] = {}
         members = [self._members(g) for g in range(len(self.groups))]
@@ -74,6 +75,14 @@ class RewardsRows:
         """`capitals/0/3`."""
         return f"{self.groups[self.group_of[i]].name}/{self.outlines[i].position}"
 
+    @property
+    def components(self) -> list[str]:
+        """The names of the parts of rewards that any row has."""
+        return [part for part, n in self._having.items() if n]
+
+    def is_group(self, name: str) -> bool:
+        return name in self._by_name
+
     def group(self, position: int) -> int | None:
         """The index of the group at a position of the first collection; None where there is none."""
         return next((g for g, group in enumerate(self.groups) if group.position == position), None)
@@ -97,9 +106,10 @@ class RewardsRows:
         changed: set[int] = set()
         for outline in outlines:
             i = self.index[outline.id]
+            self._having.subtract(self.outlines[i].components.keys())
+            self._having.update(outline.components.keys())
             self.outlines[i], self.lengths[i] = outline, sum(outline.tokens_H)
             changed.add(self.group_of[i])
-            self.components += [part for part in outline.components if part not in self.components]
         members = {g: self._members(g) for g in changed}
         for g, members_G in members.items():
             if self._scored_g[g] != len(members_G):

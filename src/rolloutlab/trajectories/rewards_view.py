@@ -175,6 +175,7 @@ class RewardsView(NotebookView):
                 "above": self._overview() if self._is_read else None,
                 "undoable": self._undoable() if self._is_read else "",
                 "title": page["title"],
+                "names": self._names(),
                 "page": page,
                 "summary": page["summary"],
                 "components": page["components"],
@@ -184,6 +185,12 @@ class RewardsView(NotebookView):
                 "finish_reasons": [*get_args(FinishReason), NONE],
                 "episode_ends": list(ENDS),
             }
+
+    def _names(self) -> str | list[str]:
+        """What `lab.rewards` takes for this view."""
+        collections, group = self._of
+        labels = [self._lab.by_id(each.id).label for each in collections]
+        return labels if len(labels) > 1 else title([self._lab.by_id(collections[0].id)], group)
 
     def calls(self) -> Mapping[str, Callable[..., Any]]:
         return {
@@ -343,14 +350,21 @@ class RewardsView(NotebookView):
                 "by_hand": sum(each.source == "hand" for each in outlines),
             }
 
-    @staticmethod
-    def _conditions(filter: Filter) -> Filter:  # noqa: A002
-        """The conditions by column: in place of an advantage the table shows a reason, which filters that column."""
+    def _conditions(self, filter: Filter) -> Filter:  # noqa: A002
+        """The conditions by column: in place of an advantage the table shows a reason, which filters that column.
+
+        A group of this view with a slash after it is that group: as a part of a name, `letters/1/` would also be in
+        those of `more-letters/1`.
+        """
         if not isinstance(filter, Mapping):
             raise InputError(f"{filter!r} is not a filter", hint='filter={"reward": "> 0.5"}')
         condition = filter.get("advantage")
         if isinstance(condition, str) and condition in (TRAINS, *WHY) and "reason" not in filter:
             filter = {"reason" if name == "advantage" else name: value for name, value in filter.items()}  # noqa: A001
+        name = filter.get("name")
+        if isinstance(name, str) and self._rows.is_group(name.removesuffix("/")) and "group" not in filter:
+            filter = {"group" if key == "name" else key: value for key, value in filter.items()}  # noqa: A001
+            filter["group"] = name.removesuffix("/")
         return {name: _with_kinds(value) if name == "reason" else value for name, value in filter.items()}
 
     @contextmanager

@@ -135,7 +135,8 @@ def turns(
     calls: dict[str, dict[str, Any]] = {}
     for item in items:
         message = (item.message if isinstance(item, Choice) else item).to_wire()
-        call = calls.pop(str(message.get("tool_call_id")), None)
+        is_result = message["role"] in {"tool", "function"}
+        call = calls.pop(str(message.get("tool_call_id")), None) if is_result else None
         if call is not None:
             call["result"] = texts.shown(shown_text(message))
             continue

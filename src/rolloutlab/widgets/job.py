@@ -7,7 +7,10 @@ from statistics import median
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
+from pydantic import ValidationError
+
 from rolloutlab.api.job_state import (
+    NO_REASON,
     fraction_done,
     gradient_steps,
     job_progress,
@@ -17,6 +20,7 @@ from rolloutlab.api.job_state import (
     numbers,
     since_restart,
     status,
+    whole,
     within_step,
 )
 from rolloutlab.api.wire.training import ENDINGS, Event, ExperimentalTrainingConfig
@@ -166,7 +170,10 @@ def _largest_ratio(options: Options) -> str:
     if options.get("custom_loss"):
         return f"{ratio} Your loss decides how much it counts."
     used = {name: options[name] for name in _RATIO_OPTIONS if options.get(name) is not None}
-    settled = settle(ExperimentalTrainingConfig.model_validate(used))
+    try:
+        settled = settle(ExperimentalTrainingConfig.model_validate(used))
+    except ValidationError:  # of another service, which takes others
+        return ratio
     bound = settled.max_weight
     most = min(1 + settled.epsilon_high, math.inf if bound is None else bound)
     if not settled.ppo:
@@ -284,7 +291,7 @@ def html(
 ) -> Html:
     """The job as HTML; its course as pictures that need no script. The arguments are those of `head`."""
     events = since_restart(events)
-    made, curves = last_value(events, "checkpoint_saved", "step"), curves_of(options)
+    made, curves = last_whole(events, "checkpoint_saved", "step"), curves_of(options)
     numbers = numbers_of(events, curves=curves)
     done, rows, _ = job_progress(events)
     name = model if made is None else f"{model}@{made}"
@@ -325,7 +332,7 @@ def head(
     """
     events = since_restart(events)
     done, rows, _ = job_progress(events)
-    made, curves = last_value(events, "checkpoint_saved", "step"), curves_of(options)
+    made, curves = last_whole(events, "checkpoint_saved", "step"), curves_of(options)
     odd = oddities(numbers_of(events, curves=curves), curves, course_of(events))
     above = _odd_hints(odd) if len(gradient_steps(events)) < _FEW_STEPS else []  # else below their charts
     notes = hints(_hints(events, collections[0] if collections else "NAME", options, trained_on))
@@ -349,7 +356,7 @@ def head(
 
 def _begun_on(events: Sequence[Event], collections: Sequence[str]) -> str:
     """`from @12 · stuck2:13`: the checkpoint that it starts from, and what it trains on."""
-    begun = last_value(events, "training_started", "step")
+    begun = last_whole(events, "training_started", "step")
     return " · ".join(filter(None, ["" if begun is None else f"from @{begun}", ", ".join(collections)]))
 
 
@@ -373,7 +380,7 @@ def plot(model: str, steps: Sequence[dict[str, Any]], names: Sequence[str]) -> P
 
 def _heading(model: str, events: Sequence[Event]) -> str:
     done, rows, _ = job_progress(events)
-    made = last_value(events, "checkpoint_saved", "step")
+    made = last_whole(events, "checkpoint_saved", "step")
     became = "" if made is None else f" -> {model}@{made}"
     steps = "" if rows is None else f"{done} of {count(rows, 'gradient step')}"
     where = step_under_way(events) or steps
@@ -416,7 +423,7 @@ def _reasons(events: Sequence[Event], options: Options) -> list[str]:
 def _notes(events: Sequence[Event], collection: str, options: Options) -> list[Hint]:
     """Why it failed, which numbers it lost, what did not train and why, and warnings, in this order."""
     failed = [
-        Hint(escape_control_chars(str(event.data.get("error_message"))), cell="%service log", kind="bad")
+        Hint(escape_control_chars(str(event.data.get("error_message") or NO_REASON)), cell="%service log", kind="bad")
         for event in events
         if event.type == "training_failed"
     ]
@@ -453,7 +460,7 @@ def _left_out(data: Mapping[str, Any], collection: str, options: Options) -> Ite
         fix = "" if options.get("files") else fix  # it is about trajectories
         what = list(map(str, _as(dict, data.get(reason)))) if reason == "unreadable" else []
         why += f", {', '.join(what[:_MAX_PLACES])}" * bool(what)
-        line = f"{n} did not train: {why}" + f" -> {fix}" * bool(fix)
+        line = f"{'some' if whole(n) is None else n} did not train: {why}" + f" -> {fix}" * bool(fix)
         yield as_hint(escape_control_chars(line), "info")
 
 
@@ -526,8 +533,9 @@ def _plan_figures(events: Sequence[Event], options: Options) -> list[Html]:
     done, rows, _ = job_progress(events)
     rate, rates = number(last_value(events, "training_started", "learning_rate")), options.get("learning_rate")
     written = "" if rate is None else f"{rate:g}"
-    if isinstance(rates, list) and len(set(rates)) > 1:  # one for each step
-        written = f"{min(rates):g} to {max(rates):g}"
+    each = [known for rate in rates if (known := number(rate)) is not None] if isinstance(rates, list) else []
+    if len(set(each)) > 1:  # one for each step
+        written = f"{min(each):g} to {max(each):g}"
     if rows:
         below = [_division(events, options), f"learning rate {written}" if written else ""]
         figures.append(figure("Steps", f"{done:,}", f"of {rows:,}", *(line(text) for text in below if text)))

@@ -143,14 +143,14 @@ def _reward(result: JobResult) -> Cell:
     if result.reward is None:
         return ""
     before = drawn_mean(result.reward)
-    return before if result.after is None else Drawn(f"{result.reward:.2f} → {result.after:.2f}", before.html)
+    return before if result.after is None else Drawn(f"{before.text} → {drawn_mean(result.after).text}", before.html)
 
 
 def _after(result: JobResult) -> Cell:
     if result.after is None:
         return ""
     change = "" if result.reward is None else changed(result.after - result.reward)
-    return Drawn("", Html(f"<b>{result.after:.2f}</b> {change}"))
+    return Drawn("", Html(f"{drawn_mean(result.after).html} {change}"))
 
 
 def _groups(course: JobCourse) -> Cell:

@@ -147,7 +147,8 @@ def strip(groups: Sequence[GroupBar]) -> Html:
         before = each.standing
     named = [(kind, "trains, fill = mean reward" if kind == "trains" else WORDS[kind]) for kind in kinds]
     legend = "".join(f"<span>{key(_CLASSES.get(kind, 'none'), words)}</span>" for kind, words in named)
-    some = f", a bar for {groups[0].groups} groups or fewer" if groups[0].groups > 1 else ""
+    most = max(each.groups for each in groups)
+    some = f", a bar for {most} groups or fewer" if most > 1 else ""
     first = f"<span><b>Groups</b>, most spread first{some}</span>"
     return Html(f'<div class="rl-groups"><p>{first}{legend}</p><div role="list">{"".join(drawn)}</div></div>')
 
@@ -184,7 +185,7 @@ def _reward(shown: Overview, figures: Figures) -> Html:
 def _groups(figures: Figures) -> Html:
     if figures.mean is None:
         size = figures.answers / max(1, figures.groups)
-        return figure("Groups", f"{figures.groups:,}", f"with {size:.3g} answers each" if figures.groups else "")
+        return figure("Groups", f"{figures.groups:,}", f"with {number(size)} answers each" if figures.groups else "")
     all_ = max(1, figures.groups)
     drawn = share(*((n / all_, _CLASSES.get(kind, "none")) for kind, n in figures.standings.items()))
     others = [(kind, n) for kind, n in figures.standings.items() if kind != "trains" and n]

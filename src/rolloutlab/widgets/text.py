@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from rolloutlab.objective.preflight import count
 
-_LEAST, _MOST = 0.001, 1e6
-"""Sizes beyond which numbers are not written with decimals: they would be 0.000, or have hundreds of digits."""
+_MOST = 1e6
+"""The size beyond which numbers are not written with decimals: they would have hundreds of digits."""
 _ROUNDING = 1e-12
 """The size up to which a mean or a difference of ordinary numbers may be rounding alone."""
 
@@ -38,7 +38,16 @@ def checkpoint_name(model: str, step: int | None) -> str:
 
 def number(value: float | None) -> str:
     """A reward in a table."""
-    return "-" if value is None else f"{value:.3g}"
+    return "-" if value is None else f"{value:{'.7g' if 1000 <= abs(value) < _MOST else '.3g'}}"
+
+
+def distinct(one: float, other: float) -> tuple[str, str]:
+    """Two numbers that differ, with three digits or as many as show it."""
+    for digits in (3, 6, 9, 17):
+        texts = f"{one:.{digits}g}", f"{other:.{digits}g}"
+        if texts[0] != texts[1]:
+            break
+    return texts
 
 
 def decimals(value: float, form: str = ".3f") -> str:
@@ -48,7 +57,8 @@ def decimals(value: float, form: str = ".3f") -> str:
 
 def shape(value: float, form: str = ".3f") -> str:
     """The format of a number with so many decimals: three significant digits of one that is very small or large."""
-    return ".3g" if _ROUNDING < abs(value) < _LEAST or abs(value) > _MOST else form
+    least = 10.0 ** -int(form[1:-1])  # what is smaller would be 0.00, or lose all but one of its digits
+    return ".3g" if _ROUNDING < abs(value) < least or abs(value) > _MOST else form
 
 
 def signed(value: float, form: str = ".2f") -> str:

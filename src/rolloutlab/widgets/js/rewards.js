@@ -132,7 +132,7 @@ class RewardsView {
     const filters = Object.entries(this.shown?.filter ?? {}).filter(([, value]) => value !== "" && value != null);
     const title = (field) => this.columns.find(({ definition }) => definition.field === field)?.definition.title ?? field;
     const chip = ([field, value]) => h("button", { class: "rl-chip rl-is-now", title: "take this filter away", onClick: () => this.table.setHeaderFilterValue(field, "") }, `${title(field)} ${value} ×`);
-    const copy = () => this.copy(`lab.rewards(${JSON.stringify(this.answer.title)}).page(filter=${JSON.stringify(Object.fromEntries(filters))})`);
+    const copy = () => this.copy(`lab.rewards(${JSON.stringify(this.state.names)}).page(filter=${JSON.stringify(Object.fromEntries(filters))})`);
     const unfit = this.cursor.rows().filter((row) => row.getData().fits === false).length;
     const anew = unfit > 0 && h("button", { class: "rl-plain rl-anew", onClick: () => this.table.setPage(this.table.getPage()) }, `${plural(unfit, "row")} no longer fit${unfit === 1 ? "s" : ""}: apply anew`);
     this.chips.replaceChildren(...filters.map(chip), ...(anew ? [anew] : []), ...(filters.length ? [h("button", { class: "rl-plain", onClick: () => this.unfilter() }, "Clear filters"), h("button", { class: "rl-plain", onClick: copy }, "Copy as code")] : []));
@@ -219,10 +219,10 @@ class RewardsView {
     try {
       const answer = await this.kernel.ask("page", this.shown);
       const same = answer.rows.map(({ id }) => id).join() === this.ids().join();
+      this.renewAbove();
       if (!same) return this.table.setPage(this.table.getPage());
       this.answer = answer;
       this.take(answer);
-      this.renewAbove();
       await this.arrived();
     } catch (error) {
       this.status.complain(error);

@@ -34,9 +34,9 @@ export function frame(name, ...children) {
   return root;
 }
 
-/** A readable number: at most four digits, nothing for null. */
+/** A readable number: at most four digits, from 1,000 on more, as rewards of a group may differ there only; nothing for null. */
 export function number(value, digits = 4) {
-  return value == null ? "" : String(Number(Number(value).toPrecision(digits)));
+  return value == null ? "" : String(Number(Number(value).toPrecision(Math.abs(value) >= 1000 ? 7 : digits)));
 }
 
 /** A change or an advantage with its sign; what rounds to 0 has none. */
