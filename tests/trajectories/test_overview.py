@@ -303,6 +303,12 @@ def test_a_loss_of_a_quarter_is_seen_in_most_collections():
     assert seen / tries > 0.8
 
 
+def test_where_nearly_all_are_cut_off_a_few_failures_are_not_what_is_said(lab):
+    """As where a limit leaves room for 3 of 4 letters."""
+    lines = lines_of(lab, [CUT] * 20, [CUT] * 20, rewards=[0.75] * 38 + [0.0] * 2, max_tokens=3)
+    assert lines[0].startswith("40 of 40 answers were cut off")
+
+
 def test_before_a_reward_cut_off_answers_are_said(lab):
     assert lines_of(lab, [CUT, "a", CUT, "a"], rewards=[]) == ["2 of 4 answers were cut off by max_tokens."]
 
@@ -338,7 +344,8 @@ def test_a_bar_of_several_groups_is_said_to_stand_for_as_many_as_any_does():
 def test_equal_answers_with_different_rewards_are_said(lab):
     groups = [["a", "b", "a", "c"], ["a", "b", "a", "b"], ["a", "a", "b", "b"]]
     lines = lines_of(lab, *groups, rewards=[1, 0, 0, 0, 1, 0, 1, 0.5, 1, 1, 0, 0])
-    said = 'The same answer has different rewards in 2 groups. In letters/0 "a" has 1 and 0. -> %group letters/0'
+    fact = "The same answer has different rewards in 2 groups: letters/0, letters/1."
+    said = f'{fact} In letters/0 "a" has 1 and 0. -> %group letters/0'
     assert lines == [said]
 
 
@@ -364,7 +371,9 @@ def test_answers_with_further_histories_are_not_said_to_be_the_same(lab):
 
 def test_of_many_groups_with_such_answers_some_are_read_and_the_hint_says_so(lab):
     [line] = lines_of(lab, *[["a", "a"]] * 65, rewards=[1, 0] * 65)
-    assert line.startswith("The same answer has different rewards in at least 64 groups.")
+    assert line.startswith(
+        "The same answer has different rewards in at least 64 groups: letters/0, letters/1, letters/2 and 61 more."
+    )
 
 
 def test_a_reward_that_is_made_equal_ends_the_hint(lab):

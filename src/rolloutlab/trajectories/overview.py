@@ -51,6 +51,7 @@ _NEARLY_ALL = 0.9
 _LOOKED_AT, _READ = 2_000, 64
 """Groups whose equal answers are looked for, and sets of these with different rewards whose conversations are read."""
 _QUOTED = 40
+_NAMED = 3
 _FEWEST_GROUPS, _ERRORS = 8, 2.4
 """Groups with answers of both ends, and standard errors, from which on a difference of rewards is more than chance."""
 
@@ -335,6 +336,9 @@ def _cut_off_hint(whole: Figures, limit: str, longer: str) -> tuple[int, Hint] |
 
     Not where those that were not cut off fail as often: more tokens would change nothing.
     """
+    nearly_all = whole.cut_off >= _NEARLY_ALL * whole.answers
+    if nearly_all and whole.mean is not None and whole.failures_cut_off < _NOTABLE * whole.answers:
+        return None  # a few failures are the least of it
     if whole.failures_cut_off > 1 and whole.failures_cut_off >= _NOTABLE * whole.failures:
         ended, others = whole.scored - whole.scored_cut_off, whole.failures - whole.failures_cut_off
         if ended and others * whole.scored_cut_off >= whole.failures_cut_off * ended:
@@ -386,9 +390,11 @@ def _other_reward_hint(
     name = rows.groups[rows.group_of[sets[0][0]]].name
     rewards = _rewards(rows, sets[0])
     [text] = lab.outlines.answers([rows.outlines[sets[0][0]].id]).values()
-    groups = len({rows.group_of[some[0]] for some in sets})
+    groups = list(dict.fromkeys(rows.groups[rows.group_of[some[0]]].name for some in sets))
     is_all = len(rows.groups) <= _LOOKED_AT and len(mixed) <= _READ
-    fact = f"The same answer has different rewards in {'' if is_all else 'at least '}{count(groups, 'group')}."
+    named = f": {', '.join(groups[:_NAMED])}{f' and {len(groups) - _NAMED} more' if len(groups) > _NAMED else ''}"
+    fact = f"The same answer has different rewards in {'' if is_all else 'at least '}{count(len(groups), 'group')}"
+    fact += f"{named if len(groups) > 1 else ''}."
     most, least = distinct(max(rewards), min(rewards))
     evidence = f'In {name} "{escape_to_one_line(text, _QUOTED)}" has {most} and {least}.'
     return sum(map(len, sets)), Hint(fact, evidence, f"%group {name}")

@@ -208,7 +208,8 @@ class RewardsView(NotebookView):
     def __repr__(self) -> str:
         with self._lock:
             page = self._first(render.MAX_TEXT_ROWS)
-            return render.text(page["title"], page["summary"], page["rows"], page["filtered"])
+            notes = summarize_job(self._read, self._lab).hints if self._is_read else ()
+            return render.text(page["title"], page["summary"], page["rows"], page["filtered"], notes)
 
     def _repr_html_(self) -> str:
         with self._lock:

@@ -6,6 +6,7 @@ from typing import Any
 from unicodedata import east_asian_width
 
 from rolloutlab.api.wire.chat import Choice
+from rolloutlab.hints import Hint
 from rolloutlab.objective.advantages import Reason
 from rolloutlab.objective.preflight import WHY_NOT, count
 from rolloutlab.sanitize import escape_control_chars, escape_to_one_line
@@ -27,8 +28,13 @@ _REST = ".to_frame() has them"
 _WHY_NOT = {str(reason): words for reason, words in {**WHY_NOT, Reason.UNSCORED: ""}.items()}
 
 
-def text(name: str, summary: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], fitting: int) -> str:
-    """The first rows as plain text, no line of it wider than 80 columns. fitting: how many rows there are in all."""
+def text(
+    name: str, summary: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], fitting: int, notes: Sequence[Hint] = ()
+) -> str:
+    """The first rows as plain text, no line but those of notes wider than 80 columns. fitting: how many rows there are.
+
+    notes: what a person should know of them first.
+    """
     ended = _has_ends(rows)
     cells = [
         (
@@ -44,8 +50,9 @@ def text(name: str, summary: Mapping[str, Any], rows: Sequence[Mapping[str, Any]
     head = ("trajectory", "reward", "advantage", *(("ended",) if ended else ()), "source", "completion")
     table = text_table(head, cells, f"<0 >7 >13 {'<5 ' if ended else ''}<8")
     rest = more(fitting - len(rows), _REST)
-    lines = [*_heading(name, summary), *([""] if rows else []), *table, *_failures(rows)]
-    return "\n".join([*(_fitted(line, _WIDTH).rstrip() for line in lines), *([""] if rest else []), *rest])
+    above = [*(_fitted(line, _WIDTH) for line in _heading(name, summary)), *(note.line() for note in notes)]
+    lines = [_fitted(line, _WIDTH).rstrip() for line in [*([""] if rows else []), *table, *_failures(rows)]]
+    return "\n".join([*above, *lines, *([""] if rest else []), *rest])
 
 
 def html(
