@@ -336,6 +336,15 @@ def test_answers_that_are_missing_are_said_and_not_that_each_prompt_has_one(lab)
     assert lines_of(lab, ["a"], ["b"], rewards=[], **plan) == ["6 of 8 answers are missing. -> %%chat letters --resume"]
 
 
+def test_one_group_is_not_measured_by_its_whole_collection(lab):
+    lab_with(lab, ["a", "b"], ["a", "b"], name="letters", rewards=[1.0, 0.0, 1.0, 0.0])
+    stored = replace(lab_with(lab, ["a", "b"], ["c", "d"], name="letters"), plan={"model": "lab/practice", "total": 4})
+    whole = RewardsRows([CollectionRows(stored, [0, 1], lab.outlines.of(stored, None))])
+    rows = RewardsRows([CollectionRows(stored, [1], lab.outlines.of(stored, 1))], whole)
+    made = summarize(rows, lab, [stored])
+    assert (made.former, made.usage, made.next, list(made.hints)) == (None, "", "", [])
+
+
 def test_a_bar_of_several_groups_is_said_to_stand_for_as_many_as_any_does():
     made = shown([[0.0, 1.0], *[[0.0, 0.0]] * 499])
     assert "a bar for 3 groups or fewer" in render.html(made)

@@ -66,19 +66,20 @@ def summarize(
     fitting = None if shown is None else _figures(rows, shown, standings, whole)
     fits = None if shown is None else {rows.group_of[i] for i in shown}
     alone = stored[0] if len(stored) == 1 else None
+    all_ = None if rows.is_part else alone  # one group is not compared with a whole generation
     return Overview(
         whole,
         _bars(rows, standings, order, fits, whole.rewards),
         _interval(rows, whole),
         _pass_at(rows),
-        _former(lab, alone, scored=whole.scored > 0) if alone else None,
+        _former(lab, all_, scored=whole.scored > 0) if all_ else None,
         find_hints(rows, standings, order, lab, alone, whole) if alone else (),
         _about(rows, alone, whole),
         _trained_on(lab, alone) if alone else "",
         rows.largest,
-        usage=_usage(lab, alone) if alone else "",
+        usage=_usage(lab, all_) if all_ else "",
         fitting=fitting,
-        next=_score(lab, alone) if alone and whole.answers and not whole.scored else "",
+        next=_score(lab, all_) if all_ and whole.answers and not whole.scored else "",
     )
 
 
@@ -286,7 +287,7 @@ def find_hints(
     if failed := sum(errors.values()):
         fact = f"A reward function failed on {count(failed, 'answer')}:"
         concerning.append((failed, Hint(fact, f"{name_errors(errors)}.", f"%%reward {stored.label} --resume", "bad")))
-    if plan and (missing := plan.total - whole.answers) > 0:
+    if plan and not rows.is_part and (missing := plan.total - whole.answers) > 0:
         cell = "" if plan.env or plan.tools or plan.program else plan.cell_again(stored.label, "--resume")
         concerning.append(
             (missing, Hint(f"{missing:,} of {count(plan.total, 'answer')} {_is(missing)} missing.", "", cell))

@@ -37,7 +37,8 @@ class GroupRows(NamedTuple):
 class RewardsRows:
     """Rows in the order of collections, groups and places. Advantages are the trainer's own, with default options.
 
-    job: the rows of the whole collection, where these are of one group of it: its advantages are those of that job.
+    job: the rows of the whole collection, where these are of one group of it (`is_part`): its advantages are those of
+    that job.
     lengths: the sampled tokens of each row.
     same: rows of one group with the same answer, two or more each, once they were looked for; rewards change, answers
     do not.
@@ -46,6 +47,7 @@ class RewardsRows:
     same: list[list[int]] | None = None
 
     def __init__(self, parts: Sequence[CollectionRows], job: "RewardsRows | None" = None) -> None:
+        self.is_part = job is not None
         self.outlines = [outline for part in parts for outline in part.outlines]
         self.groups = list(_groups(parts))
         self.group_of = [g for g, group in enumerate(self.groups) for _ in group.rows]
