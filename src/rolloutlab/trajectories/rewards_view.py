@@ -301,13 +301,17 @@ class RewardsView(NotebookView):
         return edits
 
     def _again(self, shown: Mapping[str, Any], message: str) -> dict[str, Any]:
-        """The present rewards of the rows that a browser shows, and whether they fit its filter; it has their texts."""
+        """The present rewards of the rows that a browser shows, and whether they fit its filter; it has their texts.
+
+        And what an undo would take back now.
+        """
         index = self._rows.index
         rows = [index[row_id] for row_id in shown.get("ids", ()) if row_id in index]
         rewards = self._read.rewards_of(rows)
         fits = self._read.fitting(rewards, self._conditions(shown.get("filter", {})))
         marked = [{**row, "fits": i in fits} for i, row in enumerate(rewards)]
-        return {"rows": marked, "summary": self._rows.summary(), "message": message}
+        summary, undoable = self._rows.summary(), self._undoable()
+        return {"rows": marked, "summary": summary, "message": message, "undoable": undoable}
 
     def _page(self, offset: int, size: int) -> dict[str, Any]:
         return {

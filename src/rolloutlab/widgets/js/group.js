@@ -359,7 +359,13 @@ class Groups {
     this.undoButton.title = undo.what ? `take back ${undo.what}: u` : "nothing by hand to take back in this group: u";
   }
 
-  async undo() {
+  /** One after the other: a second key names what is left by the first. */
+  undo() {
+    this.undone = Promise.resolve(this.undone).then(() => this.undoNewest());
+    return this.undone;
+  }
+
+  async undoNewest() {
     const done = await this.change("undo", { seen: this.undoable.change });
     // its words stay: another kernel may have changed a reward, and the button names that now
     if (!done) await this.attempt(() => this.refresh());

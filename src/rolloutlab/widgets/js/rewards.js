@@ -243,7 +243,7 @@ class RewardsView {
       const shown = { ...this.shown, ids: this.ids(), origin: this.kernel.id };
       const answer = await this.kernel.ask(call, { ...args, shown });
       this.take(answer);
-      this.named = null; // until it is asked for: what was just done is known to who did it
+      this.nameUndo(answer.undoable);
       this.renewAbove();
       this.status.say(answer.message);
     } catch (error) {
@@ -286,8 +286,10 @@ class RewardsView {
     return this.change("set_all", { reward, rows });
   }
 
+  /** One after the other: a second key names what is left by the first. */
   undo() {
-    return this.change("undo", { named: this.named });
+    this.undone = Promise.resolve(this.undone).then(() => this.change("undo", { named: this.named }));
+    return this.undone;
   }
 
   take({ rows, summary }) {
