@@ -61,7 +61,10 @@ def step_made(events: Sequence[Event]) -> int | None:
 
 
 def job_progress(events: Sequence[Event]) -> tuple[int, int | None, str]:
-    """Rows done, rows in all, and a note. All are None where they are not told, or fewer than those done."""
+    """Rows done, rows in all, and a note.
+
+    Rows in all are None where a service does not tell how many, or has told of fewer than are done.
+    """
     events = since_restart(events)
     steps = gradient_steps(events)
     loss = number(steps[-1].get("loss")) if steps else None

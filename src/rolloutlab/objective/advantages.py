@@ -209,6 +209,11 @@ def joint_range(range_g: Iterable[RewardRange]) -> RewardRange:
     return RewardRange(min(each.low for each in ranges), max(each.high for each in ranges))
 
 
+def differ(low: float, high: float) -> bool:
+    """Whether the lowest and the highest reward of a group differ by more than rounding, so that it trains."""
+    return any(group_advantages([low, high]))
+
+
 def equal_reason(reward: float, members: int, job: RewardRange) -> Reason:
     """The reason of a group of so many members that all have this reward, in a job with this range."""
     near = _EQUAL * max(1.0, abs(job.low), abs(job.high))

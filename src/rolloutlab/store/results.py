@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
 
-from rolloutlab.objective.advantages import Reason, RewardRange, equal_reason, group_advantages
+from rolloutlab.objective.advantages import Reason, RewardRange, differ, equal_reason
 from rolloutlab.store.sqlite import Database
 
 Origin = tuple[str, int | None]
 """A model and a step of it, where that is known."""
 # The mean of rewards near the end of floats would be infinite; a power of two takes nothing from the digits.
 _OF_EACH_GROUP = """
-    SELECT g.collection_id, count(t.group_id), count(t.reward), avg(t.reward / 1024) * 1024, min(t.reward),
+    SELECT g.collection_id, count(t.group_id), count(t.reward), avg(t.reward / 1024.0) * 1024, min(t.reward),
         max(t.reward), max(t.reward IS NOT NULL AND coalesce(o.tokens GLOB '*[1-9]*', 1))
     FROM groups g LEFT JOIN trajectories t INDEXED BY trajectories_without_items
         ON t.group_id = g.id AND t.pending = 0
@@ -102,7 +102,7 @@ class _GroupResult(NamedTuple):
     @property
     def differs(self) -> bool:
         """Whether its rewards differ by more than rounding, as jobs see it."""
-        return self.low is not None and self.high is not None and any(group_advantages([self.low, self.high]))
+        return self.low is not None and self.high is not None and differ(self.low, self.high)
 
 
 def _result(groups: Sequence[_GroupResult], cut_off: int, sampled: Sequence[Origin]) -> CollectionResult:

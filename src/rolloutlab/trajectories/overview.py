@@ -5,13 +5,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import groupby
-from statistics import variance
 from typing import TYPE_CHECKING
 
 from rolloutlab.api import prices
 from rolloutlab.errors import NotFoundError
 from rolloutlab.hints import Hint
-from rolloutlab.objective.advantages import Reason, group_advantages, mean_of
+from rolloutlab.objective.advantages import Reason, differ, mean_of
 from rolloutlab.objective.preflight import count
 from rolloutlab.objective.steps import short
 from rolloutlab.sampling.config import SamplingConfig, read_plan
@@ -382,10 +381,10 @@ def _other_reward_hint(
         first = [rows.groups[g].position for g in order[:_LOOKED_AT]]
         ids = lab.outlines.same_answers(stored, first)
         rows.same = [[rows.index[i] for i in some if i in rows.index] for some in ids]
-    mixed = [some for some in rows.same if _differ(_rewards(rows, some))]
+    mixed = [some for some in rows.same if (given := _rewards(rows, some)) and differ(min(given), max(given))]
     alone = lab.outlines.answers_alone(rows.outlines[i].id for some in mixed[:_READ] for i in some)
     sets = [[i for i in some if rows.outlines[i].id in alone] for some in mixed[:_READ]]
-    sets = [some for some in sets if _differ(_rewards(rows, some))]
+    sets = [some for some in sets if (given := _rewards(rows, some)) and differ(min(given), max(given))]
     if not sets:
         return None
     name = rows.groups[rows.group_of[sets[0][0]]].name
@@ -399,11 +398,6 @@ def _other_reward_hint(
     most, least = distinct(max(rewards), min(rewards))
     evidence = f'In {name} "{escape_to_one_line(text, _QUOTED)}" has {most} and {least}.'
     return sum(map(len, sets)), Hint(fact, evidence, f"%group {name}")
-
-
-def _differ(rewards: Sequence[float]) -> bool:
-    """Whether they differ by more than rounding, as jobs see it."""
-    return len(rewards) > 1 and any(group_advantages([min(rewards), max(rewards)]))
 
 
 def _rewards(rows: RewardsRows, some: Iterable[int]) -> list[float]:
@@ -420,7 +414,7 @@ def compare_ends(rows: RewardsRows) -> tuple[float, int] | None:
     tests/trajectories/test_overview.py).
     """
     differences, variances = [], []
-    for group in rows.groups:
+    for g, group in enumerate(rows.groups):
         cut: list[float] = []
         ended: list[float] = []
         for each in (rows.outlines[i] for i in group.rows):
@@ -430,7 +424,8 @@ def compare_ends(rows: RewardsRows) -> tuple[float, int] | None:
             if max(map(abs, [*cut, *ended])) > HUGE:
                 return None
             differences.append(mean_of(ended) - mean_of(cut))
-            variances.append(variance([*cut, *ended]) * (len(cut) + len(ended)) / (len(cut) * len(ended)))
+            n = len(cut) + len(ended)
+            variances.append(rows.deviation_of(g) ** 2 * n / (n - 1) * n / (len(cut) * len(ended)))
     if len(differences) < _FEWEST_GROUPS:
         return None
     by, deviation = math.fsum(differences), math.sqrt(math.fsum(variances))

@@ -366,10 +366,9 @@ class RewardsView(NotebookView):
         condition = filter.get("advantage")
         if isinstance(condition, str) and condition in (TRAINS, *WHY) and "reason" not in filter:
             filter = {"reason" if name == "advantage" else name: value for name, value in filter.items()}  # noqa: A001
-        name = filter.get("name")
-        if isinstance(name, str) and self._rows.is_group(name.removesuffix("/")) and "group" not in filter:
-            filter = {"group" if key == "name" else key: value for key, value in filter.items()}  # noqa: A001
-            filter["group"] = name.removesuffix("/")
+        name = str(filter.get("name"))
+        if name.endswith("/") and self._rows.is_group(name[:-1]) and "group" not in filter:
+            filter = {**{key: value for key, value in filter.items() if key != "name"}, "group": name[:-1]}  # noqa: A001
         return {name: _with_kinds(value) if name == "reason" else value for name, value in filter.items()}
 
     @contextmanager

@@ -9,8 +9,8 @@
   const CELL = "rolloutlab:cell"; // a view asks for a cell: its event has `code`
   const LOOK = 300; // ms for which a view is looked for before its HTML is shown
   const KNOWN = 500; // ms for a kernel to say how it is before it is taken for one that runs a cell
-  const PAUSE = 2000; // ms without a change after which the HTML that is saved is renewed,
-  const LATEST = 10000; // or ms after the first change: it sums up all rows anew, for which the next edit would wait
+  const PAUSE = 2000; // ms without a change after which the HTML that is saved is renewed: an edit meanwhile would wait for it
+  const LATEST = 10000; // ms after the first change at which it is renewed in any case, as a job changes all the time
   const sheet = document.currentScript.src.replace(/\.js$/, ".css");
   const imported = new Map();
 
