@@ -12,14 +12,14 @@ import pytest
 from rolloutlab.api.http.errors import names_a_thing
 from rolloutlab.api.wire.chat import FunctionTool
 from rolloutlab.api.wire.reasoning import is_unread_mark, split_content, without_empty_thought, without_thought
-from rolloutlab.environments.reasoning_gym import final_answer
 from rolloutlab.errors import InputError
+from rolloutlab.integrations.openai_graders.templates import Template
+from rolloutlab.integrations.reasoning_gym import final_answer
 from rolloutlab.policy import harmony
 from rolloutlab.policy.call_forms import _FORMS
 from rolloutlab.sampling.prompt import as_messages
 from rolloutlab.sampling.template import template_of
 from rolloutlab.store.decoded import _SPECIAL
-from rolloutlab.trajectories.scoring.templates import Template
 
 SIZE, SECONDS = 200_000, 20.0
 

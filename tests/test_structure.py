@@ -17,17 +17,23 @@ PACKAGE = ROOT / "src" / "rolloutlab"
 MODULES = {path.relative_to(PACKAGE): ast.parse(path.read_text()) for path in sorted(PACKAGE.rglob("*.py"))}
 MODULE_NAMES = {".".join(("rolloutlab", *path.with_suffix("").parts)).removesuffix(".__init__") for path in MODULES}
 SERVICE = {"service", "engines", "policy", "cli"}
+ENGINES = {"ray", "tinker", "vllm.py"}
+"""The integrations that compute for the service."""
 WIRE = Path("api") / "wire"
 """Wire models keep the specification's names, whatever a room calls its own classes."""
 ESCAPERS = {"html", "markupsafe", "xml.sax.saxutils", "cgi", "jinja2", "tornado.escape"}
 DEVELOPING = {"dev", "test"}
 
 
-def classes(room_is_wanted) -> dict[str, list[str]]:
+def is_of_the_service(path: Path) -> bool:
+    return path.parts[0] in SERVICE or (path.parts[0] == "integrations" and path.parts[1] in ENGINES)
+
+
+def classes(*, of_the_service: bool) -> dict[str, list[str]]:
     """Class names with the modules that define them, without wire models."""
     places = defaultdict(list)
     for path, tree in MODULES.items():
-        if room_is_wanted(path.parts[0]) and WIRE not in path.parents:
+        if is_of_the_service(path) is of_the_service and WIRE not in path.parents:
             for node in ast.walk(tree):
                 if isinstance(node, ast.ClassDef):
                     places[node.name].append(str(path))
@@ -35,11 +41,11 @@ def classes(room_is_wanted) -> dict[str, list[str]]:
 
 
 def test_a_class_name_is_unique_within_the_notebook_side():
-    assert classes(lambda room: room not in SERVICE) == {}
+    assert classes(of_the_service=False) == {}
 
 
 def test_a_class_name_is_unique_within_the_service_side():
-    assert classes(lambda room: room in SERVICE) == {}
+    assert classes(of_the_service=True) == {}
 
 
 def test_magics_use_only_public_names_of_the_session():
@@ -114,7 +120,7 @@ def canonical(name: str) -> str:
 
 
 def test_only_one_module_of_the_notebook_side_turns_text_into_html():
-    escaping = {str(path) for path in MODULES if path.parts[0] not in SERVICE and imported(path) & ESCAPERS}
+    escaping = {str(path) for path in MODULES if not is_of_the_service(path) and imported(path) & ESCAPERS}
     assert escaping == {"widgets/html.py"}
     assert {name for name in imported(Path("widgets") / "html.py") if name.startswith("rolloutlab")} == {
         "rolloutlab.sanitize"

@@ -8,20 +8,20 @@ __version__ = "0.1.0"
 __all__ = ["Judge", "Session", "Step", "__version__", "lab", "load_ipython_extension", "math_answer"]
 
 _MODULES = {
-    "Judge": "rolloutlab.trajectories.judge",
+    "Judge": "rolloutlab.scoring.judge",
     "Session": "rolloutlab.session",
     "Step": "rolloutlab.environments.protocol",
     "lab": "rolloutlab.session",
-    "math_answer": "rolloutlab.trajectories.scoring.math_answers",
+    "math_answer": "rolloutlab.scoring.math_answers",
 }
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
     from rolloutlab.environments.protocol import Step
+    from rolloutlab.scoring.judge import Judge
+    from rolloutlab.scoring.math_answers import math_answer
     from rolloutlab.session import Session, lab
-    from rolloutlab.trajectories.judge import Judge
-    from rolloutlab.trajectories.scoring.math_answers import math_answer
 
 
 def load_ipython_extension(shell: "InteractiveShell") -> None:

@@ -18,6 +18,7 @@ from rolloutlab.auth.sign_in import sign_in, sign_in_options, sign_out
 from rolloutlab.connection import Connection, Connector
 from rolloutlab.environments.source import given_source, rows_of_round, source_of
 from rolloutlab.errors import InputError, NotFoundError
+from rolloutlab.integrations.openai_graders import graders
 from rolloutlab.objective.algorithms import named
 from rolloutlab.objective.options import settle
 from rolloutlab.sampling.config import ROLLOUT_TIMEOUT, new_seed
@@ -54,6 +55,11 @@ from rolloutlab.sampling.prompt import Row
 from rolloutlab.sampling.run import CONCURRENT, check_concurrency, sample
 from rolloutlab.sampling.split import split_rows
 from rolloutlab.sampling.template import Prompt
+from rolloutlab.scoring import foreign, sandbox
+from rolloutlab.scoring.event_loop import RewardLoop
+from rolloutlab.scoring.functions import Functions, Scorers, undo
+from rolloutlab.scoring.judge import Judge, give, judge_collection
+from rolloutlab.scoring.score import ScoringRequest, prepared, score_collection
 from rolloutlab.search.open import SearchPlaces
 from rolloutlab.search.query import Search
 from rolloutlab.settings import Settings
@@ -85,13 +91,8 @@ from rolloutlab.trajectories.branch import Branch, branched, gathered
 from rolloutlab.trajectories.collection import Collection, group_of, rows_to_show, select
 from rolloutlab.trajectories.files import file_path
 from rolloutlab.trajectories.files.exchange import Export, ExportFilter, export, find_all, import_file
-from rolloutlab.trajectories.judge import Judge, give, judge_collection
 from rolloutlab.trajectories.logprobs import add_logprobs, ask_service
 from rolloutlab.trajectories.rewards_view import RewardsView
-from rolloutlab.trajectories.scoring import foreign, graders, sandbox
-from rolloutlab.trajectories.scoring.event_loop import RewardLoop
-from rolloutlab.trajectories.scoring.functions import Functions, Scorers, undo
-from rolloutlab.trajectories.scoring.score import ScoringRequest, prepared, score_collection
 from rolloutlab.trajectories.tables import catalogue, matching_collections, reward_history
 from rolloutlab.trajectories.top_up import FACTOR, check_top_up, plan_first_sizes, top_up_groups
 from rolloutlab.widgets.login.frontend import can_ask, new_broker

@@ -25,9 +25,9 @@ from safetensors.torch import load_file
 from rolloutlab.api.wire.training import ExperimentalTrainingConfig
 from rolloutlab.engines.engine import Engine, partial_of
 from rolloutlab.engines.local import LocalEngine
-from rolloutlab.engines.ray.engine import RayEngine
 from rolloutlab.engines.sampling_check import step_of
 from rolloutlab.errors import Cancelled
+from rolloutlab.integrations.ray.engine import RayEngine
 from rolloutlab.objective.options import settle
 from rolloutlab.policy.checkpoints import drafted, seal
 from rolloutlab.policy.decode import Completion, CompletionRequest

@@ -20,8 +20,9 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
-from rolloutlab.environments import adapters, gymnasium, reasoning_gym, textarena
+from rolloutlab.environments import adapters
 from rolloutlab.environments.source import source_of
+from rolloutlab.integrations import gymnasium, reasoning_gym, textarena
 from rolloutlab.magics import register
 from rolloutlab.session import Session
 from rolloutlab.settings import Address, Settings

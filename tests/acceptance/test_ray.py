@@ -155,7 +155,7 @@ def test_a_cluster_of_its_own_is_not_listened_to_by_others_and_asks_for_a_token(
 @pytest.fixture
 def seats() -> list[Any]:
     """Those of two ranks on this machine, which count as hung after a second without a batch."""
-    from rolloutlab.engines.ray.trainers import GroupRank
+    from rolloutlab.integrations.ray.trainers import GroupRank
 
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -167,7 +167,7 @@ def summed(seat: Any, batches: int, stopped: Event) -> float:
     """The sum that a rank gets, which takes so many batches of a fifth of a second before it comes; then none."""
     import torch
 
-    from rolloutlab.engines.ray import trainers
+    from rolloutlab.integrations.ray import trainers
 
     group = trainers._Group(seat, stopped.is_set)
     try:

@@ -25,8 +25,8 @@ from rolloutlab.engines.check import Conformance
 from rolloutlab.engines.local import LocalEngine
 from rolloutlab.engines.naive import Naive
 from rolloutlab.engines.sampling_check import step_of
-from rolloutlab.engines.tinker import TinkerEngine, open_engine
 from rolloutlab.errors import RolloutlabError
+from rolloutlab.integrations.tinker.engine import TinkerEngine, open_engine
 from rolloutlab.objective.options import Options
 from rolloutlab.policy.checkpoints import drafted, seal
 from rolloutlab.policy.decode import CompletionRequest
@@ -47,7 +47,7 @@ SIZES = {"max_lora_adapters": 16, "max_lora_rank": 16, "train_micro_batch_size":
 LINES = ["logprobs: as in this process", "logprobs: after training", "first ratio", "gradient: default"]
 LINES += ["gradient: custom_loss", "optimizer", "resume", "seed: repeated", "seed: another", "stop"]
 """Of `engine check`; all of its lines take minutes."""
-OFTEN = "import rolloutlab.engines.tinker\n\nrolloutlab.engines.tinker._LEAST_SECONDS = 0.1\n"
+OFTEN = "import rolloutlab.integrations.tinker.engine\n\nrolloutlab.integrations.tinker.engine._LEAST_SECONDS = 0.1\n"
 
 
 class SkyRL:

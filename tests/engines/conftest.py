@@ -5,7 +5,7 @@ import pytest
 
 @pytest.fixture(scope="module")
 def server(policy):
-    from tests.engines.tinker_server import Server, serving  # it needs the extra
+    from tests.integrations.tinker.tinker_server import Server, serving  # it needs the extra
 
     with serving(Server(policy, "tiny")) as server:
         yield server
@@ -13,7 +13,7 @@ def server(policy):
 
 @pytest.fixture(scope="module")
 def engine(server):
-    from tests.engines.tinker_server import engine_of
+    from tests.integrations.tinker.tinker_server import engine_of
 
     with engine_of(server) as engine:
         yield engine

@@ -45,7 +45,7 @@ class Partial(LocalEngine):
 
 @pytest.fixture
 def ray(monkeypatch) -> type[Partial]:
-    module = ModuleType("rolloutlab.engines.ray")
+    module = ModuleType("rolloutlab.integrations.ray")
     module.open_engine = Partial
     monkeypatch.setitem(sys.modules, module.__name__, module)
     return Partial
@@ -69,8 +69,8 @@ def test_an_engine_elsewhere_is_imported_only_where_it_is_chosen(tiny_policy, ra
 
 def test_an_engine_whose_extra_is_not_installed_names_it(monkeypatch, tmp_path):
     (tmp_path / "ray.py").write_text("import a_package_that_is_not_installed\n")
-    monkeypatch.setattr("rolloutlab.engines.__path__", [str(tmp_path)])
-    monkeypatch.delitem(sys.modules, "rolloutlab.engines.ray", raising=False)
+    monkeypatch.setattr("rolloutlab.integrations.__path__", [str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "rolloutlab.integrations.ray", raising=False)
     with pytest.raises(PolicyError, match="the engine ray needs a_package_that_is_not_installed") as error:
         open_engine("practice", ModelSettings(engine="ray"))
     assert error.value.hint == "pip install 'rolloutlab[ray]'"
@@ -79,15 +79,15 @@ def test_an_engine_whose_extra_is_not_installed_names_it(monkeypatch, tmp_path):
 def test_ray_is_imported_as_its_cluster_is_joined_and_not_before(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)  # as where it is not installed
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    assert import_module("rolloutlab.engines.ray")
+    assert import_module("rolloutlab.integrations.ray")
     with pytest.raises(PolicyError, match="the engine ray needs ray") as error:
         open_engine("practice", ModelSettings(engine="ray", engine_url="127.0.0.1:1"))
     assert error.value.hint == "pip install 'rolloutlab[ray]'"
 
 
 def test_an_engine_that_this_version_does_not_have_is_an_error_in_words(monkeypatch, tmp_path):
-    monkeypatch.setattr("rolloutlab.engines.__path__", [str(tmp_path)])
-    monkeypatch.delitem(sys.modules, "rolloutlab.engines.ray", raising=False)
+    monkeypatch.setattr("rolloutlab.integrations.__path__", [str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "rolloutlab.integrations.ray", raising=False)
     with pytest.raises(InputError, match="this rolloutlab has no engine ray"):
         open_engine("practice", ModelSettings(engine="ray"))
 

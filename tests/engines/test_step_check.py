@@ -8,7 +8,7 @@ pytest.importorskip("tinker")
 
 from rolloutlab.engines.check import Conformance
 from rolloutlab.errors import ServiceError
-from tests.engines.tinker_server import Server, engine_of, serving
+from tests.integrations.tinker.tinker_server import Server, engine_of, serving
 
 SAMPLING = ["logprobs: after", "first ratio", "distribution", "kl_ref_step", "seed", "stop"]
 
@@ -98,7 +98,7 @@ def test_clipping_is_seen_by_the_size_of_a_step(policy, optimizer, kind, options
 @pytest.mark.long
 def test_a_step_of_more_examples_than_a_request_has_is_that_of_few(policy, optimizer, monkeypatch):
     monkeypatch.setattr("rolloutlab.engines.check._REQUEST", 40)
-    monkeypatch.setattr("rolloutlab.engines.tinker_client._EXAMPLES", 32)
+    monkeypatch.setattr("rolloutlab.integrations.tinker.client._EXAMPLES", 32)
     for requests in ("all", "each"):
         assert optimizer(Server(policy, "tiny", requests=requests), "accumulation").result == "pass"
         line = optimizer(Server(policy, "tiny", requests=requests), "accumulation", per_request=requests == "all")

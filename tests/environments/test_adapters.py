@@ -5,10 +5,10 @@ import sys
 import pytest
 from IPython.core import completer
 
-from rolloutlab.environments.gymnasium import in_brackets
-from rolloutlab.environments.reasoning_gym import final_answer
 from rolloutlab.environments.source import source_of
 from rolloutlab.errors import InputError
+from rolloutlab.integrations.gymnasium import in_brackets
+from rolloutlab.integrations.reasoning_gym import final_answer
 from tests.environments.conftest import notebook, policy  # noqa: F401  # fixtures
 from tests.magics.conftest import bare  # noqa: F401
 

@@ -42,13 +42,13 @@ from processes import command_line, end, fork, gone, published, serve, until
 
 from rolloutlab.api.wire.chat import ChatRequest, Choice, UserMessage
 from rolloutlab.fsutil import Lock
+from rolloutlab.scoring.judge import CONCURRENT, _digest_of
 from rolloutlab.session import Session
 from rolloutlab.settings import Address, Price, Settings
 from rolloutlab.settings.values import same_service
 from rolloutlab.store.agreement import disagreements
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import Arrival, NewGroup
-from rolloutlab.trajectories.judge import CONCURRENT, _digest_of
 
 ENDS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGKILL, signal.SIGKILL)
 LATEST = 2.0

@@ -8,9 +8,9 @@ from fractions import Fraction
 import pytest
 
 from rolloutlab.errors import BudgetError, InputError
+from rolloutlab.scoring.judge import Judge
 from rolloutlab.session import Session
 from rolloutlab.settings import Address, Price, Settings
-from rolloutlab.trajectories.judge import Judge
 from rolloutlab.widgets.progress import Progress
 from tests.paid import MODEL, URL, Paid, spent
 

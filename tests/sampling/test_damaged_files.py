@@ -15,6 +15,7 @@ import pytest
 
 from rolloutlab.api.wire.fine_tuning import SFTTrainingConfig
 from rolloutlab.errors import InputError, RolloutlabError
+from rolloutlab.integrations.openai_graders.graders import read_grader
 from rolloutlab.sampling import parquet_rows
 from rolloutlab.sampling.dataset import rows_of
 from rolloutlab.sampling.programs.results import read_results
@@ -24,7 +25,6 @@ from rolloutlab.training.fine_tuning import FineTuning
 from rolloutlab.trajectories.files import file_path
 from rolloutlab.trajectories.files.exchange import import_file
 from rolloutlab.trajectories.reward_edits import give_from_file
-from rolloutlab.trajectories.scoring.graders import read_grader
 
 VARIANTS = 150
 

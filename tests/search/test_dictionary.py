@@ -7,8 +7,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mistakes import BEST, KNN, WRONG
-from strategies import SEARCHES, WHERES, dictionaries
 
 from rolloutlab.errors import InputError
 from rolloutlab.search import F, FieldTerm, GroupBy, Knn, Limit, MaxK, MinK, Search, Select, SparseVector, Val
@@ -17,6 +15,8 @@ from rolloutlab.search.dictionary.parse import KEYS, LOGICAL
 from rolloutlab.search.dictionary.parse import RANK_OPERATORS as RANKED
 from rolloutlab.search.dictionary.parse import WHERE_OPERATORS as ASKED
 from rolloutlab.search.where import All, Compare
+from tests.search.mistakes import BEST, KNN, WRONG
+from tests.search.strategies import SEARCHES, WHERES, dictionaries
 
 
 @pytest.mark.parametrize("rule", WRONG)

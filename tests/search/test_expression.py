@@ -5,13 +5,13 @@ import keyword
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import LEAVES, RANKS, SEARCHES, WHERES
 
 import rolloutlab.search
 from rolloutlab.errors import InputError
 from rolloutlab.search import F, FieldTerm, Knn, Rrf, SparseVector, Val
 from rolloutlab.search.expression import rank_of, where_of
 from rolloutlab.search.where import All, AnyOf, Compare, Contains, opposite
+from tests.search.strategies import LEAVES, RANKS, SEARCHES, WHERES
 
 NAMES = vars(rolloutlab.search)
 

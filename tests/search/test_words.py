@@ -2,12 +2,12 @@
 
 import pytest
 from hypothesis import given
-from mistakes import WRONG
-from strategies import SEARCHES, dictionaries
 
 from rolloutlab.errors import InputError
 from rolloutlab.search import F, FieldTerm, GroupBy, Knn, Limit, MaxK, MinK, Rrf, Search, Select, SparseVector, Val
 from rolloutlab.search.words import explain
+from tests.search.mistakes import WRONG
+from tests.search.strategies import SEARCHES, dictionaries
 
 
 def test_a_search_for_everything():

@@ -81,7 +81,7 @@ def asked(monkeypatch):
         body = {"id": "1", "object": "chat.completion", "created": 0, "model": request.model, "choices": [choice]}
         return ChatCompletion.model_validate(body)
 
-    monkeypatch.setattr("rolloutlab.trajectories.judge.complete", answer)
+    monkeypatch.setattr("rolloutlab.scoring.judge.complete", answer)
     return requests
 
 

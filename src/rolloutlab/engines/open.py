@@ -20,7 +20,7 @@ def open_engine(
 ) -> Engine:
     """Open the engine `settings.engine` on a policy: a packaged one, a folder or file, or a name of the hub.
 
-    An engine elsewhere is opened by a function of the same name and arguments in `rolloutlab.engines.<name>`.
+    An engine elsewhere is opened by a function of the same name and arguments in `rolloutlab.integrations.<name>`.
     least_seconds: between two times that the progress of a job is kept; None is the engine's own choice. note: hears
     of the conversion of a GGUF file.
 
@@ -50,7 +50,7 @@ def _opened(policy: str, settings: ModelSettings, least_seconds: float | None) -
 
 
 def _sampled(engine: Engine, url: str, policy: str) -> Engine:
-    from rolloutlab.engines.vllm import VllmSampled  # an HTTP client, which most services do without
+    from rolloutlab.integrations.vllm import VllmSampled  # an HTTP client, which most services do without
 
     return VllmSampled(engine, url, {policy, source_of(policy)}, os.environ.get("VLLM_API_KEY"))
 
@@ -62,7 +62,8 @@ def quiet_transformers() -> None:
 
 
 def _open_elsewhere(policy: str, settings: ModelSettings, least_seconds: float | None) -> Engine:
-    name, module = settings.engine, f"{__package__}.{settings.engine}"
+    name = settings.engine
+    module = f"rolloutlab.integrations.{name}"
     try:
         engine: Engine = import_module(module).open_engine(policy, settings, least_seconds=least_seconds)
     except ModuleNotFoundError as error:

@@ -10,10 +10,10 @@ from rolloutlab.environments.protocol import Source
 from rolloutlab.errors import InputError
 
 ADAPTERS: Mapping[str, str] = {
-    "gymnasium": "rolloutlab.environments.gymnasium",
-    "openenv": "rolloutlab.environments.openenv",
-    "reasoning-gym": "rolloutlab.environments.reasoning_gym",
-    "textarena": "rolloutlab.environments.textarena",
+    "gymnasium": "rolloutlab.integrations.gymnasium",
+    "openenv": "rolloutlab.integrations.openenv",
+    "reasoning-gym": "rolloutlab.integrations.reasoning_gym",
+    "textarena": "rolloutlab.integrations.textarena",
 }
 """By prefix, the module with `source(name, **options)` for what comes after the colon, and `names()`."""
 

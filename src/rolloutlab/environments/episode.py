@@ -23,7 +23,7 @@ Conversation = tuple[list[dict[str, Any]], list[dict[str, Any]]]
 """The messages before the first completion, and from it on."""
 CALL_TIMEOUT = 60.0
 """Seconds for one call of an environment."""
-_HERE = str(Path(__file__).parent)
+_HERE = str(Path(__file__).parents[1])
 _SIGNATURES = {
     "__init__": "def __init__(self, row)",
     "reset": "def reset(self, seed)",

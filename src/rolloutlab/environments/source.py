@@ -9,8 +9,8 @@ from rolloutlab.environments.adapters import adapted
 from rolloutlab.environments.foreign import advice, check_no_gym
 from rolloutlab.environments.protocol import Source
 from rolloutlab.environments.short_form import AsyncGeneratorEnvironment, GeneratorEnvironment
-from rolloutlab.environments.trl import TrlSource, is_trl_factory
 from rolloutlab.errors import InputError
+from rolloutlab.integrations.trl.environments import TrlSource, is_trl_factory
 
 _SEEDS_PER_ROUND = 1_000_000
 

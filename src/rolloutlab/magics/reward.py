@@ -12,9 +12,9 @@ from rolloutlab.magics.base import LabMagics, argument, magic, unquoted
 if TYPE_CHECKING:
     import pandas as pd
 
+    from rolloutlab.scoring.functions import Functions, RewardFunction
     from rolloutlab.trajectories.collection import Collection
     from rolloutlab.trajectories.rewards_view import RewardsView
-    from rolloutlab.trajectories.scoring.functions import Functions, RewardFunction
 
 _CALLS = ("concurrency", "timeout", "retries", "processes")
 _SWITCHES = {"overwrite": True, "resume": True, "dry_run": True, "cache": False}
@@ -180,6 +180,6 @@ def compile_reward(body: str, variables: dict[str, Any]) -> "RewardFunction":
     Raises:
         InputError: the cell is empty, is not Python, or returns nothing.
     """
-    from rolloutlab.trajectories.scoring.cells import RewardCell
+    from rolloutlab.scoring.cells import RewardCell
 
     return RewardCell(body, variables)

@@ -18,7 +18,7 @@ from rolloutlab.settings import Served, Settings
 from rolloutlab.store.lab import Lab
 
 if TYPE_CHECKING:
-    from rolloutlab.search.chroma.collection import ChromaCollection
+    from rolloutlab.integrations.chroma.collection import ChromaCollection
     from rolloutlab.search.embedding import Embed, Embedder
     from rolloutlab.search.index import Index
     from rolloutlab.search.result import Answer
@@ -117,8 +117,8 @@ class SearchPlaces:
         return made
 
     def _open(self, served: Served) -> "ChromaCollection":
-        from rolloutlab.search.chroma import connect_search
-        from rolloutlab.search.chroma.collection import ChromaCollection
+        from rolloutlab.integrations.chroma import connect_search
+        from rolloutlab.integrations.chroma.collection import ChromaCollection
 
         key = os.environ.get(served.key_env) if served.key_env else None
         if served.key_env:

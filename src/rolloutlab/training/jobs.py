@@ -16,6 +16,8 @@ from rolloutlab.connection import Connector
 from rolloutlab.errors import NotFoundError, RefusedError, RolloutlabError, ServiceError, SignInError, UnreachableError
 from rolloutlab.hints import Hint
 from rolloutlab.objective.preflight import count
+from rolloutlab.scoring.calls import first_body, is_body
+from rolloutlab.scoring.functions import Scorers
 from rolloutlab.settings import Address
 from rolloutlab.store.jobs import SubmittedJobs
 from rolloutlab.store.lab import Lab
@@ -25,8 +27,6 @@ from rolloutlab.training.job_results import job_results, job_table, read_course
 from rolloutlab.training.models import Checkpoint, SelectedModel
 from rolloutlab.trajectories.overview import summarize_job
 from rolloutlab.trajectories.rewards_data import shared_rewards
-from rolloutlab.trajectories.scoring.calls import first_body, is_body
-from rolloutlab.trajectories.scoring.functions import Scorers
 from rolloutlab.widgets.dry_run import LastJob
 from rolloutlab.widgets.job_list import JobCourse
 from rolloutlab.widgets.overview import Overview

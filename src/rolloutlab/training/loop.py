@@ -18,13 +18,13 @@ from rolloutlab.sampling.config import SamplingConfig
 from rolloutlab.sampling.dataset import rows_of
 from rolloutlab.sampling.prompt import Row
 from rolloutlab.sampling.split import HELD_OUT, TRAIN
+from rolloutlab.scoring.judge import Judge
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import Group, SubmittedJob
 from rolloutlab.training.loop_steps import LoopSteps, again_name, held_out_name
 from rolloutlab.training.measures import Measure, measure
 from rolloutlab.training.submission import checked_config, expanded
 from rolloutlab.trajectories.collection import Collection
-from rolloutlab.trajectories.judge import Judge
 from rolloutlab.trajectories.members import members_of
 from rolloutlab.trajectories.tables import data_frame
 from rolloutlab.widgets import loop as render

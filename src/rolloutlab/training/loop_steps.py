@@ -16,14 +16,14 @@ from rolloutlab.sampling.code_digest import describe_parts
 from rolloutlab.sampling.plan import Preview
 from rolloutlab.sampling.programs.plan import PLANNED, Program, ProgramRun, programmed
 from rolloutlab.sampling.template import Prompt
+from rolloutlab.scoring.foreign import call_of
+from rolloutlab.scoring.functions import Functions, by_name, check_functions
+from rolloutlab.scoring.judge import Judge, dialogs_of
+from rolloutlab.scoring.score import REWARD, scoring_of
 from rolloutlab.store.models import Group, NewGroup
 from rolloutlab.store.scorings import NewScoring
 from rolloutlab.training.measures import Measure, measure
 from rolloutlab.trajectories.collection import Collection
-from rolloutlab.trajectories.judge import Judge, dialogs_of
-from rolloutlab.trajectories.scoring.foreign import call_of
-from rolloutlab.trajectories.scoring.functions import Functions, by_name, check_functions
-from rolloutlab.trajectories.scoring.score import REWARD, scoring_of
 from rolloutlab.trajectories.top_up import check_factor
 
 Schedule = Callable[[int], Mapping[str, Any]]

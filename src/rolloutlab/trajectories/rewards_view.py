@@ -11,6 +11,7 @@ from rolloutlab.errors import ConflictError, InputError, NotFoundError
 from rolloutlab.objective.advantages import Reason
 from rolloutlab.objective.preflight import WHY, WHY_NOT, count
 from rolloutlab.sanitize import escape_control_chars
+from rolloutlab.scoring.functions import reward_of
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import Edit, Score, StoredCollection
 from rolloutlab.trajectories.overview import summarize_job
@@ -25,7 +26,6 @@ from rolloutlab.trajectories.rewards_data import (
     title,
 )
 from rolloutlab.trajectories.rewards_rows import RewardsRows
-from rolloutlab.trajectories.scoring.functions import reward_of
 from rolloutlab.trajectories.table_query import NONE, Filter, Sort
 from rolloutlab.widgets import overview
 from rolloutlab.widgets import rewards as render

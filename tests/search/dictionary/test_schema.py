@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from mistakes import WRONG
-from strategies import dictionaries
 
 from rolloutlab.errors import InputError
 from rolloutlab.search.dictionary import parse
 from rolloutlab.search.dictionary.schema import json_schema
+from tests.search.mistakes import WRONG
+from tests.search.strategies import dictionaries
 
 BEYOND_A_SCHEMA = {"unequal lengths of a sparse vector", "an expression that is none"}
 JUNK = st.sampled_from([

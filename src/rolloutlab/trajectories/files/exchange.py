@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from rolloutlab.errors import InputError
+from rolloutlab.integrations.art import files as art
 from rolloutlab.objective.preflight import count
 from rolloutlab.sampling.dataset import left_out
 from rolloutlab.sampling.prompt import Row
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import CollectionSummary, Group, Recorded, StoredCollection, StoredTrajectory
-from rolloutlab.trajectories.files import EXPORTS, art, columns, openai, parquet, spreadsheet
+from rolloutlab.trajectories.files import EXPORTS, columns, openai, parquet, spreadsheet
 from rolloutlab.trajectories.files.jsonl import Document, documents, replacing
 
 Source = Iterable[tuple[StoredCollection, Group]]

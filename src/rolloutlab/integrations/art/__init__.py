@@ -1,0 +1,1 @@
+"""openpipe-art: its reward functions, and files of its trajectory groups."""

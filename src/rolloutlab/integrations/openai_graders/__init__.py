@@ -1,0 +1,1 @@
+"""OpenAI graders: their JSON as a reward function."""

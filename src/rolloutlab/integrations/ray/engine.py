@@ -1,0 +1,143 @@
+"""The engine on a Ray cluster: trainers that take a job's steps together, samplers that share requests."""
+
+import asyncio
+import threading
+from collections import OrderedDict
+from collections.abc import Coroutine, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+import ray
+
+from rolloutlab.engines.engine import OnToken, partial_of
+from rolloutlab.integrations.ray.nodes import Nodes, connect
+from rolloutlab.integrations.ray.plan import ReportOnce
+from rolloutlab.integrations.ray.samplers import CACHED_ADAPTERS, Samplers
+from rolloutlab.integrations.ray.trainers import Trainers
+from rolloutlab.policy.checkpoints import read_checkpoint
+from rolloutlab.policy.decode import Completion, CompletionRequest
+from rolloutlab.policy.progress import Progress
+from rolloutlab.policy.state import same_shapes, write_state
+from rolloutlab.policy.task import Callbacks, Task
+from rolloutlab.policy.token_sequence import TokenSequence
+from rolloutlab.settings import ModelSettings
+
+T = TypeVar("T")
+
+
+class RayEngine:
+    """Samples and trains a policy on the nodes of a Ray cluster, each of which can load it under the same name.
+
+    `settings.engine_url`: HOST:PORT of a running cluster; None starts one on 127.0.0.1, which ends with the engine.
+    patience: seconds until ranks of which none begins a batch, or a sampler that has work, count as hung, or a request
+    gives up waiting for a node.
+    least_seconds: between two times that the state of a job is kept; None is five.
+
+    Raises:
+        InputError: the URL is none of a cluster. ServiceError: it cannot be reached. PolicyError: as of `load_policy`.
+    """
+
+    name = "ray"
+    unsupported: Mapping[str, str] = {}
+
+    def __init__(
+        self,
+        policy_name: str,
+        settings: ModelSettings,
+        *,
+        patience: float = 120.0,
+        least_seconds: float | None = None,
+    ) -> None:
+        connect(settings.engine_url)
+        self._nodes = nodes = Nodes(policy_name, settings)
+        self.trainers = Trainers(nodes, patience, least_seconds)
+        self.samplers = Samplers(nodes, patience)
+        self._adapters: OrderedDict[Path, Any] = OrderedDict()
+        self._lock = threading.Lock()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="ray", daemon=True)
+        self._thread.start()
+        try:
+            loaded = self._run(self.samplers.start()).result()
+        except BaseException:
+            self.close()
+            raise
+        self._run(self.samplers.watch())
+        self.base = loaded.base
+        self._initial, self._lora = loaded.initial, loaded.lora
+        self._initial_adapter = ray.put(self._initial.adapter)
+
+    def status(self) -> Mapping[str, str]:
+        """See `Engine`. The nodes that sample, and those that are not used."""
+        ready = list(self.samplers.ready)
+        devices = sorted({self._nodes.loaded[node].device for node in ready})
+        addresses = sorted(self._nodes.addresses.get(node, node) for node in ready)
+        status = {"device": ", ".join(devices), "nodes": f"{len(ready)} ({', '.join(addresses)})"}
+        return {**status, "not used": unused} if (unused := self._nodes.unused()) else status
+
+    def create_initial(self, folder: Path) -> None:
+        """See `Engine`."""
+        write_state(folder, self._initial, self._lora)
+
+    def fits(self, checkpoint: Path) -> bool:
+        """See `Engine`."""
+        return same_shapes(read_checkpoint(checkpoint).adapter, self._initial.adapter)
+
+    def sample(
+        self, checkpoint: Path | None, requests: Sequence[CompletionRequest], on_token: OnToken | None = None
+    ) -> Future[list[Completion]]:
+        """See `Engine`. Which node samples a completion does not change its randomness."""
+        return self._run(self.samplers.sample(self._adapter(checkpoint), requests, on_token))
+
+    def logprobs(self, checkpoint: Path | None, sequences: Sequence[TokenSequence]) -> list[list[float]]:
+        """See `Engine`."""
+        return self._run(self.samplers.logprobs(self._adapter(checkpoint), sequences)).result()
+
+    def train(self, source: Path, target: Path, task: Task, callbacks: Callbacks) -> None:
+        """See `Engine`. Where a trainer or its node is lost, it goes on from the last steps that were kept."""
+        progress = Progress(partial_of(target), task.key(source))
+        start = ray.put(read_checkpoint(source))
+        reference = self._adapter(task.reference) if task.reference else None
+        state = self.trainers.train(start, ray.put(task), reference, progress, ReportOnce(callbacks))
+        write_state(target, state, self._lora)
+
+    def forget(self, checkpoint: Path) -> None:
+        """See `Engine`."""
+        with self._lock:
+            self._adapters.pop(checkpoint, None)
+
+    def close(self) -> None:
+        """See `Engine`. A cluster that was joined goes on; only the actors of this engine end."""
+        if self._loop.is_closed():
+            return
+        with suppress(asyncio.CancelledError):
+            self._run(_cancel_others()).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+        ray.shutdown()
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def _adapter(self, checkpoint: Path | None) -> Any:
+        """A reference to the adapter of a checkpoint in the object store, from an LRU cache."""
+        if checkpoint is None:
+            return self._initial_adapter
+        with self._lock:
+            if checkpoint not in self._adapters:
+                self._adapters[checkpoint] = ray.put(read_checkpoint(checkpoint).adapter)
+            self._adapters.move_to_end(checkpoint)
+            if len(self._adapters) > CACHED_ADAPTERS:
+                self._adapters.popitem(last=False)
+            return self._adapters[checkpoint]
+
+
+async def _cancel_others() -> None:
+    """Cancel what else runs in this event loop."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)

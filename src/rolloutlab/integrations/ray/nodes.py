@@ -1,0 +1,129 @@
+"""The nodes of a Ray cluster, what an actor loads there, and where actors are made."""
+
+import logging
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+import torch
+from peft import LoraConfig
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from rolloutlab.errors import PolicyError, RolloutlabError, ServiceError
+from rolloutlab.integrations.ray.plan import check_address, check_same, with_dtype
+from rolloutlab.policy.base import Base
+from rolloutlab.policy.model import Policy, base_of, limit_threads, load_policy, read_adapter
+from rolloutlab.policy.state import State
+from rolloutlab.settings import ModelSettings
+
+HINT = "`ray status` on the head of the cluster"
+_LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What an actor has loaded. initial: checkpoint 0. workers: threads that train."""
+
+    base: Base
+    initial: State
+    lora: LoraConfig
+    device: str
+    workers: int
+    pid: int
+
+
+def load(name: str, settings: ModelSettings, threads: int) -> tuple[Policy, Loaded]:
+    """Load the policy, in the process of an actor. Raises as `load_policy`."""
+    torch.set_num_threads(threads)
+    policy = load_policy(name, settings)
+    limit_threads(policy)
+    initial = State(read_adapter(policy.lora_copy()), {})
+    return policy, Loaded(base_of(policy), initial, policy.lora, str(policy.device), policy.workers, os.getpid())
+
+
+def connect(url: str | None) -> None:
+    """Join the cluster at HOST:PORT, or start one on 127.0.0.1. Raises InputError, ServiceError."""
+    here = {"address": "local", "_node_ip_address": _LOOPBACK, "include_dashboard": False}
+    if url:
+        check_address(url)
+    where = {"address": url} if url else here
+    try:
+        ray.init(**where, log_to_driver=False, logging_level=logging.ERROR)
+    except Exception as error:  # Ray raises plain ones, too
+        problem = "Ray did not start" if url is None else f"no Ray cluster at {url} was joined"
+        hint = "rolloutlab serve again, or --engine local" if url is None else "ray start --head"
+        raise ServiceError(f"{problem}: {error_line(error)}", hint=hint) from error
+    if url is None and (address := ray.util.get_node_ip_address()) != _LOOPBACK:
+        ray.shutdown()
+        raise ServiceError(f"Ray listens on {address}, not on {_LOOPBACK}", hint="start the cluster yourself")
+
+
+class Nodes:
+    """The nodes of the cluster that this process is connected to, by id. policy: its name and settings on each.
+
+    loaded: of those that have loaded it. refused: nodes that cannot, and why. failed: why no trainer or sampler
+    started, by node and which. addresses: of those that lived last.
+    """
+
+    def __init__(self, policy_name: str, settings: ModelSettings) -> None:
+        gpus = any(each["Alive"] and each["Resources"].get("GPU") for each in ray.nodes())
+        self.policy = policy_name, with_dtype(settings, gpus=gpus)
+        self.loaded: dict[str, Loaded] = {}
+        self.refused: dict[str, PolicyError] = {}
+        self.failed: dict[tuple[str, str], str] = {}
+        self.addresses: dict[str, str] = {}
+
+    def living(self) -> dict[str, int]:
+        """Nodes with the number of their cores; a lost one is noticed by Ray's health check, after some seconds."""
+        nodes = [each for each in ray.nodes() if each["Alive"]]
+        self.addresses = {each["NodeID"]: each["NodeManagerAddress"] for each in nodes}
+        return {each["NodeID"]: int(each["Resources"].get("CPU", 1)) or 1 for each in nodes}
+
+    def actor(self, kind: type, node: str, threads: int, max_concurrency: int) -> Any:
+        """A new actor on a node; it is not made again where it is lost."""
+        with_gpu = any(each["NodeID"] == node and each["Resources"].get("GPU") for each in ray.nodes())
+        options = {
+            "num_cpus": 0,
+            "num_gpus": 0.5 if with_gpu else 0,  # of one device: the trainer's and the sampler's
+            "max_restarts": 0,
+            "max_concurrency": max_concurrency,
+            "scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=False),
+            "runtime_env": {"env_vars": {"OMP_NUM_THREADS": str(threads)}},  # Ray's own default is one
+        }
+        return ray.remote(kind).options(**options).remote()
+
+    def check(self, node: str, what: str, loaded: Loaded) -> None:
+        """The trainer or sampler of a node has loaded it. Raises PolicyError: as `check_same`."""
+        for first in list(self.loaded.values()):
+            check_same(loaded.base, first.base)
+        self.loaded[node] = loaded
+        self.failed.pop((node, what), None)
+
+    def refuse(self, node: str, error: PolicyError) -> None:
+        """Use a node no more."""
+        self.refused[node] = getattr(error, "cause", error)  # Ray's own error of an actor has its traceback
+        logging.getLogger(__name__).warning("%s is not used: %s", self.addresses.get(node, node), error_line(error))
+
+    def fail(self, node: str, what: str, error: Exception) -> None:
+        """None started on a node, which is tried again."""
+        self.failed[node, what] = error_line(error)
+        logging.getLogger(__name__).warning("no %s on %s: %s", what, self.addresses.get(node, node), error_line(error))
+
+    def unused(self) -> str:
+        """The living nodes that are not used, or not for everything, each with the reason; empty if there are none."""
+        addresses = self.addresses
+        reasons = [(node, error.message) for node, error in list(self.refused.items())]
+        reasons += [(node, f"no {what}: {line}") for (node, what), line in list(self.failed.items())]
+        return "; ".join(f"{addresses[node]} ({why})" for node, why in reasons if node in addresses)
+
+    def none(self, problem: str) -> RolloutlabError:
+        """The error where no node does something."""
+        unused = self.unused()
+        ours = ServiceError(f"{problem}: {unused}" if unused else problem, hint=HINT)
+        return next(iter(self.refused.values()), ours)
+
+
+def error_line(error: BaseException) -> str:
+    """The last line of an error: before it Ray puts the traceback of another process."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[-1]

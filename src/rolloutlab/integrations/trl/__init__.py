@@ -1,0 +1,1 @@
+"""TRL: its reward functions, and the environments of its `environment_factory`."""

@@ -1,0 +1,203 @@
+"""Calls of the functions of a `Rubric` of verifiers (up to 0.3): rollouts and their row by parameter names."""
+
+import functools
+import inspect
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from types import CodeType
+from typing import Any, Literal, NamedTuple
+
+from rolloutlab.errors import InputError, RewardError
+from rolloutlab.objective.preflight import count
+from rolloutlab.scoring.calls import Arguments, RewardCall, bound_names
+from rolloutlab.scoring.event_loop import in_thread
+from rolloutlab.scoring.signatures import (
+    check_known,
+    is_asynchronous,
+    wanted,
+    with_parts,
+)
+from rolloutlab.store.decoded import decoded_messages, split_messages
+from rolloutlab.store.models import Group, StoredTrajectory
+from rolloutlab.store.rewards import finite
+
+ROLLOUT = ("prompt", "completion", "answer", "info", "task", "state")
+"""What a function of a rollout gets, besides columns and objects of its rubric."""
+ROLLOUTS = ("prompts", "completions", "answers", "infos", "tasks", "states")
+"""What a function of a group gets."""
+
+
+class _RubricPart(NamedTuple):
+    """A function of a rubric, its weight (None by itself) and the objects that it can have by name."""
+
+    function: Any
+    weight: float | None
+    objects: Mapping[str, Any]
+
+
+class _MessageDict(dict[str, Any]):
+    """A message: older functions of verifiers read its keys, newer ones its attributes."""
+
+    def __getattr__(self, name: str) -> Any:
+        return self.get(name)
+
+
+def is_rubric(function: Any) -> bool:
+    return any(c.__name__ == "Rubric" and c.__module__.split(".")[0] == "verifiers" for c in type(function).__mro__)
+
+
+def check_version(function: Any) -> None:
+    """InputError for what verifiers 0.4 has in place of rubrics: tasks, judges, and methods marked as their rewards."""
+    owner = getattr(function, "__self__", function)
+    classes = [*getattr(owner, "__mro__", ()), *type(owner).__mro__]
+    if hasattr(function, "_vf_weight") or any(c.__module__.startswith("verifiers.v1") for c in classes):
+        what = "verifiers 0.4 scores a Trace by methods of a Task, which is not supported: rubrics, up to 0.3, are"
+        raise InputError(what, hint="def right(answer, COLUMN): ..., or %pip install 'verifiers<0.4'")
+
+
+def _rubric_parts(function: Any, objects: Mapping[str, Any]) -> list[_RubricPart]:
+    if not is_rubric(function):
+        return [_RubricPart(function, None, objects)]
+    own = {**function.class_objects, **objects}
+    parts = [_RubricPart(f, float(w), own) for f, w in zip(function.funcs, function.weights, strict=True)]
+    for rubric in getattr(function, "rubrics", ()):  # of a RubricGroup
+        parts += _rubric_parts(rubric, objects)
+    return parts
+
+
+def _is_of_group(function: Any) -> bool:
+    return bool(inspect.signature(function).parameters.keys() & set(ROLLOUTS))
+
+
+def verifiers_call(
+    function: Any, answer: str, objects: Mapping[str, Any], name: str, columns: Sequence[str]
+) -> RewardCall:
+    check_version(function)
+    parts = _rubric_parts(function, objects)
+    if not parts:
+        raise InputError("the rubric has no reward functions", hint="rubric.add_reward_func(f)")
+    per: Literal["trajectory", "group"] = "group" if any(_is_of_group(p.function) for p in parts) else "trajectory"
+    for part in parts:
+        names = ROLLOUTS if _is_of_group(part.function) else ROLLOUT
+        known = [n for n in names if n not in {"answer", "answers"} or answer in columns]
+        check_known(part.function, [*known, *part.objects, *columns], _HINTS)
+
+    marked = any(_reads_marks(p) for p in parts)
+    note = "reasoning is in content, as <think>...</think>, which it reads" if marked else ""
+
+    def arguments(members: Sequence[StoredTrajectory], _group: Group) -> Arguments:
+        return Arguments(([_state(t, answer, marked) for t in members],), {})
+
+    async def score(states: Sequence[dict[str, Any]]) -> Any:
+        values = await _scores(parts, states)
+        return values if per == "group" else values[0]
+
+    named = type(function) if is_rubric(function) else function
+    return RewardCall(name, functools.wraps(named, updated=())(score), per, "verifiers", True, arguments, note=note)
+
+
+async def _scores(parts: Sequence[_RubricPart], states: Sequence[dict[str, Any]]) -> list[Any]:
+    """A value per state. The functions of a rubric run in order, as later ones may read what earlier ones stored."""
+    named: list[dict[str, float]] = [{} for _ in states]
+    totals, wrong = [0.0] * len(states), dict[int, Any]()
+    for function, weight, objects in parts:
+        if _is_of_group(function):
+            plural = {f"{key}s": [state[key] for state in states] for key in ROLLOUT[:-1]}
+            values = list(await _awaited(function, {**plural, "states": states, **objects}))
+            if len(values) != len(states):
+                got = (
+                    f"{_name(function)} of the rubric returned {count(len(values), 'value')} for {len(states)} rollouts"
+                )
+                raise RewardError(got, hint="return [0.0 for completion in completions]")
+        else:
+            values = [await _awaited(function, {**state, "state": state, **objects}) for state in states]
+        if weight is None:
+            return values
+        for i, value in enumerate(values):
+            try:
+                totals[i] += weight * finite(value, _name(function))
+            except RewardError:
+                if len(states) == 1:
+                    raise
+                wrong.setdefault(i, value)  # of this rollout alone
+            named[i][_name(function)] = value
+    return [wrong.get(i, with_parts(totals[i], parts_of)) for i, parts_of in enumerate(named)]
+
+
+def _name(function: Any) -> str:
+    """A partial function, or an object that is called, has no name of its own."""
+    return str(getattr(function, "__name__", getattr(getattr(function, "func", type(function)), "__name__", "reward")))
+
+
+async def _awaited(function: Any, objects: Mapping[str, Any]) -> Any:
+    """The result for those objects that the function names; a plain function runs in a thread."""
+    named, everything = wanted(function)
+    unbound = objects.keys() - bound_names(function)
+    arguments = {key: objects[key] for key in unbound if everything or key in named}
+    if is_asynchronous(function):
+        return await function(**arguments)
+    return await in_thread(function, **arguments)
+
+
+def _reads_marks(part: _RubricPart) -> bool:
+    """Whether a function or a parser of its rubric expects `<think>` marks in the content of a message.
+
+    verifiers passes messages as the service gave them, with the reasoning in a field of its own where it was parsed;
+    `ThinkParser`, and `XMLParser` with a field `think`, are for services that do not parse it.
+    """
+    for value in part.objects.values():
+        if any(c.__name__ == "ThinkParser" for c in type(value).__mro__):
+            return True
+        if any("think" in tags for _, tags in getattr(value, "_fields", ())):
+            return True
+    return "think>" in " ".join(_texts_of(part.function))
+
+
+def _texts_of(function: Any) -> Iterator[str]:
+    """The texts in a function's code, in what it closes over, and in the globals that it names."""
+    function = inspect.unwrap(getattr(function, "func", function))
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return
+    known = inspect.getclosurevars(function) if inspect.isfunction(function) else None
+    named = [*known.nonlocals.values(), *known.globals.values()] if known else []
+    for value in (*named, *_constants(code)):
+        if isinstance(value, re.Pattern):
+            yield str(value.pattern)
+        elif isinstance(value, str):
+            yield value
+        elif inspect.isfunction(value) and value is not function:
+            yield from (text for text in _constants(value.__code__) if isinstance(text, str))
+
+
+def _constants(code: CodeType) -> Iterator[Any]:
+    for constant in code.co_consts:
+        yield from _constants(constant) if isinstance(constant, CodeType) else [constant]
+
+
+def _state(trajectory: StoredTrajectory, answer: str, marked: bool) -> dict[str, Any]:
+    """What a `State` of verifiers has of a finished rollout, and the columns of the row."""
+    row, info = trajectory.row, trajectory.row.get("info") or {}
+    messages = decoded_messages(trajectory) if marked else split_messages(trajectory)
+    completion = [_MessageDict(message) for message in messages]
+    prompt = [_MessageDict(m) for m in trajectory.messages[: len(trajectory.items) - len(completion)]]
+    return {
+        **row,
+        "prompt": prompt,
+        "completion": completion,
+        "answer": row.get(answer, ""),
+        "info": json.loads(info) if isinstance(info, str) else info,
+        "task": row.get("task", "default"),
+        "input": dict(row),
+        "model": trajectory.model,
+        "is_completed": True,
+        "is_truncated": trajectory.finish_reason in {"length", "content_filter"},
+    }
+
+
+_HINTS = {
+    "answer": 'lab.verifiers(f, answer="capital"), the column with the ground truth',
+    "answers": 'lab.verifiers(f, answer="capital"), the column with the ground truth',
+    "parser": "lab.verifiers(f, parser=vf.Parser())",
+}

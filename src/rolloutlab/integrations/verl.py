@@ -1,0 +1,106 @@
+"""Call of a reward function of verl: all that was sampled as `solution_str`, and the columns of its data files.
+
+https://verl.readthedocs.io/en/latest/preparation/reward_function.html
+"""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence, Set
+from typing import Any, Literal
+
+from rolloutlab.errors import RewardError
+from rolloutlab.scoring.calls import Arguments, RewardCall, bound_names
+from rolloutlab.scoring.signatures import check_known, is_asynchronous, wanted, with_parts
+from rolloutlab.store.decoded import completion_items, decoded_conversation
+from rolloutlab.store.models import Group, StoredTrajectory
+
+_OWN = {"solution_str", "ground_truth"}
+"""Parameters by which such a function is recognised."""
+_OWN_OF_BATCH = {"solution_strs", "ground_truths"}
+"""The same of a function for verl's batch reward manager, which gets lists and returns a list."""
+_OTHERS = {"data_source", "extra_info"}
+
+
+def verl_kind(parameters: Set[str], own: Set[str]) -> Callable[[Any, str, Sequence[str]], RewardCall] | None:
+    """What makes the call of a function with these parameters; None for one of no such signature.
+
+    own: those parameters that are no columns, and not given by a partial.
+    """
+    if parameters >= _OWN and "solution_str" in own:
+        return _one_call
+    return _batch_call if parameters >= _OWN_OF_BATCH and "solution_strs" in own else None
+
+
+def _one_call(function: Any, name: str, columns: Sequence[str]) -> RewardCall:
+    """The call; InputError for a parameter that is neither of verl nor a column."""
+    check_known(function, [*_OWN, *_OTHERS, *columns], {})
+    named, _ = wanted(function)
+
+    def arguments(members: Sequence[StoredTrajectory], _group: Group) -> Arguments:
+        (trajectory,) = members
+        given = {**trajectory.row, **_given(trajectory)}
+        return Arguments((), {n: v for n, v in given.items() if n in named and n not in bound_names(function)})
+
+    return _call(function, name, "trajectory", arguments)
+
+
+def _batch_call(function: Any, name: str, _columns: Sequence[str]) -> RewardCall:
+    """The call for a group at once; errors as `_one_call`."""
+    check_known(function, [f"{each}s" for each in (*_OWN, *_OTHERS)], {})
+    named, _ = wanted(function)
+
+    def arguments(members: Sequence[StoredTrajectory], _group: Group) -> Arguments:
+        given = [_given(trajectory) for trajectory in members]
+        lists = {f"{each}s": [one[each] for one in given] for each in (*_OWN, *_OTHERS)}
+        return Arguments((), {n: v for n, v in lists.items() if n in named and n not in bound_names(function)})
+
+    return _call(function, name, "group", arguments)
+
+
+def _given(trajectory: StoredTrajectory) -> dict[str, Any]:
+    """The arguments of verl for a trajectory."""
+    row = trajectory.row
+    info = row.get("extra_info")
+    if info is None or isinstance(info, Mapping):  # verl adds these to it
+        info = {**(info or {}), "num_turns": 1 + len(completion_items(trajectory)), "rollout_reward_scores": {}}
+    right = row["ground_truth"] if "ground_truth" in row else _right_answer(row)
+    text = decoded_conversation(trajectory)
+    return {"data_source": row.get("data_source"), "solution_str": text, "ground_truth": right, "extra_info": info}
+
+
+def _call(function: Any, name: str, per: Literal["trajectory", "group"], arguments: Any) -> RewardCall:
+    value = _value_of if per == "trajectory" else _values_of
+
+    async def waited(**given: Any) -> Any:
+        return value(await function(**given))
+
+    def called(**given: Any) -> Any:
+        return value(function(**given))
+
+    asynchronous = is_asynchronous(function)
+    wrapped = functools.wraps(function, updated=())(waited if asynchronous else called)
+    return RewardCall(name, wrapped, per, "verl", asynchronous, arguments)
+
+
+def _right_answer(row: Mapping[str, Any]) -> Any:
+    """The ground truth as verl's data files have it, `reward_model.ground_truth`."""
+    reward_model = row.get("reward_model")
+    if not isinstance(reward_model, Mapping) or "ground_truth" not in reward_model:
+        hint = "lambda answer, row: compute_score('', answer, row['ANSWER'])"
+        raise RewardError("the row has neither ground_truth nor reward_model.ground_truth", hint=hint)
+    return reward_model["ground_truth"]
+
+
+def _value_of(outcome: Any) -> Any:
+    """A number; of a dictionary its `score`, and its other numbers as components that do not count."""
+    if not isinstance(outcome, Mapping) or "score" not in outcome:
+        return outcome
+    return with_parts(outcome["score"], {name: part for name, part in outcome.items() if name != "score"})
+
+
+def _values_of(outcomes: Any) -> list[Any]:
+    """A value per trajectory, each as `_value_of`."""
+    outcomes = outcomes.tolist() if hasattr(outcomes, "tolist") else outcomes
+    if not isinstance(outcomes, list | tuple):
+        message = f"a batch function of verl must return a list of a value per solution, not {outcomes!r}"
+        raise RewardError(message, hint="return [0.0 for solution_str in solution_strs]")
+    return [_value_of(outcome) for outcome in outcomes]

@@ -1,0 +1,223 @@
+"""Arguments of reward functions by parameter name, as pytest passes fixtures: names of a trajectory, and columns."""
+
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import partial
+from keyword import iskeyword
+from typing import Any, Literal, NamedTuple
+
+from rolloutlab.api.wire.chat import Choice
+from rolloutlab.errors import InputError, RewardError
+from rolloutlab.scoring.cells import RewardCell
+from rolloutlab.store.models import Group, StoredTrajectory
+
+POSITIONAL = ("trajectory", "answer", "messages", "row")
+"""Arguments of a function whose parameters have names of its own."""
+_OF_ONE: Mapping[str, Callable[[StoredTrajectory], Any]] = {
+    "trajectory": lambda t: t,
+    "answer": lambda t: t.answer,
+    "reasoning": lambda t: t.reasoning,
+    "messages": lambda t: t.messages,
+    "row": lambda t: t.row,
+    "prompt": lambda t: t.messages[: _first_completion(t)],
+    "completion": lambda t: t.messages[_first_completion(t) :],
+    "info": lambda t: _info(t.row),
+}
+_OF_GROUP: Mapping[str, Callable[[Sequence[StoredTrajectory], Group], Any]] = {
+    "group": lambda members, _: list(members),
+    "answers": lambda members, _: [t.answer for t in members],
+    "row": lambda _, group: group.row,
+    "prompt": lambda _, group: [message.to_wire() for message in group.prompt],
+    "info": lambda _, group: _info(group.row),
+}
+NAMES = (*_OF_ONE, "group", "answers")
+"""What a parameter can be named, besides the columns of the row."""
+_STATEFUL = {"trajectory", "group", "answers"}
+"""Arguments that change while a trajectory stays the same: rewards, and other members of a group."""
+_BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+def first_body(columns: Sequence[str]) -> str:
+    """The body of a cell that scores rows with these columns in some way, for a person to go on from."""
+    usable = [name for name in columns if name.isidentifier() and not iskeyword(name) and name not in NAMES]
+    return f"return float(str({usable[-1]}) in answer)" if usable else "return float(len(answer) > 0)"
+
+
+def is_body(code: str) -> bool:
+    """Whether the source text of one function is the body of a `%%reward` cell, which can be typed again."""
+    return re.search(r"^return\b", code, re.MULTILINE) is not None
+
+
+class Arguments(NamedTuple):
+    """Arguments of one call."""
+
+    positional: tuple[Any, ...]
+    by_name: Mapping[str, Any]
+
+
+class _Signature(NamedTuple):
+    """Parameters to give arguments to, and those that a `functools.partial` has given already."""
+
+    parameters: Sequence[inspect.Parameter]
+    bound: Set[str]
+
+
+@dataclass(frozen=True)
+class RewardCall:
+    """A reward function, ready to be called.
+
+    name: empty for a function that was given by itself. per: called for each trajectory, or for each group, where it
+    returns a value for each member, in order. A value is a number, or a mapping of components to numbers. style: the
+    library whose signature it has, for a note; else empty. asynchronous: a coroutine function. arguments: of the
+    trajectory (a sequence of one) or all members of the group; pure. cache: a result of the same function for the same
+    trajectory stays valid. note: what a person should know about its arguments, else empty.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    per: Literal["trajectory", "group"]
+    style: str
+    asynchronous: bool
+    arguments: Callable[[Sequence[StoredTrajectory], Group], Arguments]
+    cache: bool = False
+    note: str = ""
+
+
+def reward_call(name: str, function: Any, columns: Sequence[str]) -> RewardCall:
+    """The call of a function whose parameters are names of a trajectory or group (`NAMES`), or columns of the row.
+
+    A parameter with a default that is neither keeps the default, as does one that a `functools.partial` gives by name;
+    `**kwargs` gets every column. A function of four required parameters with names of its own, or of `*args`, is called
+    with `POSITIONAL`. `group` and `answers` make it a function of a group. A name of a trajectory precedes a column of
+    the same name, which is in `row`.
+
+    Raises:
+        InputError: it is not callable, or a parameter without a default has an unknown name.
+    """
+    if isinstance(function, RewardCell):
+        function = function.compiled(NAMES, columns)
+    if not callable(function):
+        raise InputError(f"{function!r} is not a reward function", hint="lambda answer: float(len(answer) < 80)")
+    asynchronous = _is_asynchronous(function)
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):  # some built-in functions have no signature
+        parameters = [inspect.Parameter("args", inspect.Parameter.VAR_POSITIONAL)]
+    parameters = [p for p in parameters if p.name not in bound_names(function)]
+    signature = _Signature(parameters, bound_names(function))
+    if _is_positional(parameters, columns):
+        note = _positional_note(parameters, columns)
+        return RewardCall(name, function, "trajectory", "", asynchronous, _positional, cache=False, note=note)
+    names = {p.name for p in parameters}
+    both = [p.name for p in parameters if p.name in NAMES and p.name in columns]
+    note = f"{', '.join(both)}: of the trajectory, not the column, which is in row" if both else ""
+    if names & {"group", "answers"}:
+        _check(name, parameters, [*_OF_GROUP, *columns])
+        of_group = partial(_of_group, signature)
+        return RewardCall(name, function, "group", "", asynchronous, of_group, cache=False, note=note)
+    _check(name, parameters, [*_OF_ONE, "group", "answers", *columns])
+    cache = not names & _STATEFUL
+    arguments = partial(_of_one, signature)
+    return RewardCall(name, function, "trajectory", "", asynchronous, arguments, cache=cache, note=note)
+
+
+def _is_asynchronous(function: Any) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(function.__call__)
+
+
+def _required(parameter: inspect.Parameter) -> bool:
+    variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return parameter.default is inspect.Parameter.empty and parameter.kind not in variable
+
+
+def _is_positional(parameters: Sequence[inspect.Parameter], columns: Sequence[str]) -> bool:
+    """Whether a function takes `POSITIONAL` by position: four required parameters with names of its own, or `*args`."""
+    first = [p.name for p in parameters if p.kind in _BY_POSITION][: len(POSITIONAL)]
+    required = [p.name for p in parameters if _required(p)]
+    in_place = sum(name == usual for name, usual in zip(first, POSITIONAL, strict=False))
+    known = sum(name in NAMES for name in first)
+    of_row = sum(name in columns and name not in NAMES for name in first)
+    if required != first:  # some have defaults, or there are more
+        return False
+    if len(first) < len(POSITIONAL):
+        open_ended = any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters)
+        return open_ended and known == in_place and of_row == 0
+    if known + of_row == len(POSITIONAL):
+        return first[0] == POSITIONAL[0] and in_place >= len(POSITIONAL) - 1 and of_row == 0
+    return known == in_place and len(POSITIONAL) - known - of_row > of_row
+
+
+def _positional_note(parameters: Sequence[inspect.Parameter], columns: Sequence[str]) -> str:
+    """That parameters which are named as columns get something else; empty without any."""
+    pairs = zip(parameters, POSITIONAL, strict=False)
+    own = [f"{p.name} gets the {usual}, not the column" for p, usual in pairs if p.name in columns]
+    order = ", ".join(POSITIONAL)
+    return f"{', '.join(own)}: four parameters with names of their own get {order} in this order" if own else ""
+
+
+def _positional(members: Sequence[StoredTrajectory], _group: Group) -> Arguments:
+    (trajectory,) = members
+    return Arguments((trajectory, trajectory.answer, trajectory.messages, trajectory.row), {})
+
+
+def bound_names(function: Any) -> Set[str]:
+    """The parameters that a `functools.partial` gives by name, which no column replaces."""
+    return function.keywords.keys() if isinstance(function, partial) else set()
+
+
+def _of_one(signature: _Signature, members: Sequence[StoredTrajectory], _group: Group) -> Arguments:
+    (trajectory,) = members
+    return _bound(signature, {name: partial(get, trajectory) for name, get in _OF_ONE.items()}, trajectory.row)
+
+
+def _of_group(signature: _Signature, members: Sequence[StoredTrajectory], group: Group) -> Arguments:
+    return _bound(signature, {name: partial(get, members, group) for name, get in _OF_GROUP.items()}, group.row)
+
+
+def _bound(signature: _Signature, known: Mapping[str, Callable[[], Any]], row: Mapping[str, Any]) -> Arguments:
+    positional: list[Any] = []
+    by_name: dict[str, Any] = {}
+    taken = {p.name for p in signature.parameters} | signature.bound
+    for parameter in signature.parameters:
+        name = parameter.name
+        positional_only = parameter.kind is inspect.Parameter.POSITIONAL_ONLY
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            by_name |= {column: value for column, value in row.items() if column not in taken}
+        elif name in known or name in row:
+            value = known[name]() if name in known else row[name]
+            if positional_only:
+                positional.append(value)
+            else:
+                by_name[name] = value
+        elif _required(parameter):
+            raise RewardError(f"its row has no column {name!r}", hint=f"{name}=None in the function's parameters")
+        elif positional_only:
+            positional.append(parameter.default)
+    return Arguments(tuple(positional), by_name)
+
+
+def _check(function: str, parameters: Sequence[inspect.Parameter], known: Sequence[str]) -> None:
+    """InputError for a parameter without a default whose name is unknown; it lists the names there are."""
+    for name in (p.name for p in parameters if _required(p) and p.name not in known):
+        who = f"the reward function {function}" if function else "the reward function"
+        listed = ", ".join(dict.fromkeys(known))
+        if name in NAMES:
+            message = f"{who} is called once per group, which has no {name!r}; there are {listed}"
+        else:
+            message = f"{who} has a parameter {name!r}, which is neither a name nor a column; there are {listed}"
+        close = get_close_matches(name, known, n=1)
+        raise InputError(message, hint=close[0] if close else f"{name}=None, or row.get({name!r})")
+
+
+def _first_completion(trajectory: StoredTrajectory) -> int:
+    """The index of the first completion among the messages."""
+    if trajectory.given is not None and not trajectory.choices:
+        return trajectory.given
+    return next((i for i, item in enumerate(trajectory.items) if isinstance(item, Choice)), len(trajectory.items))
+
+
+def _info(row: Mapping[str, Any]) -> Any:
+    return row.get("info") or {}

@@ -1,0 +1,395 @@
+"""A run of reward functions over groups: calls begin as others end, and outcomes are passed on in batches."""
+
+import heapq
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from itertools import count as number
+from itertools import islice
+from queue import Empty
+from typing import Any, Protocol
+
+from rolloutlab.errors import BudgetError, RewardError, RolloutlabError
+from rolloutlab.objective.preflight import count
+from rolloutlab.scoring.calls import RewardCall
+from rolloutlab.scoring.event_loop import RewardLoop
+from rolloutlab.scoring.functions import (
+    NotApplicableError,
+    Outcome,
+    check_environment_part,
+    check_known,
+    counted_names,
+    environment_part,
+    near_miss,
+    outcome_of,
+    score_of,
+)
+from rolloutlab.scoring.tally import Tally
+from rolloutlab.scoring.workers import CallError, PendingCall, Result, ScoringOptions, Workers, described
+from rolloutlab.store.models import Group, Ref, Score, StoredTrajectory
+from rolloutlab.store.scorings import Failure, RewardResult
+
+MIN_OUTCOMES = 16
+"""Trajectories after which a run stops if more than half have failed."""
+_BATCH = 512
+_INTERVAL = 1.0
+"""Outcomes and seconds after which they are stored at the latest: of slow functions each at once."""
+_SHARE = 20.0
+"""How many times as long as storing took outcomes wait for the next time. They may have been paid for: the sooner they
+are on disk, the fewer are lost with a killed process."""
+_GRACE = 0.6
+"""Seconds that calls under way get to end after an interrupt."""
+_PATIENCE = 60.0
+"""Seconds that they get after too many failures."""
+_GROUPS = 64
+_END = object()
+_POLL = 0.05
+_MAX_MESSAGE = 2000
+
+
+class Remembered(Protocol):
+    """Stored results of functions (`Scorings.remembered`)."""
+
+    def __call__(self, fingerprint: str, ids: Iterable[int], /) -> Mapping[int, Any]: ...
+
+
+Store = Callable[[Sequence[Score], Sequence[Failure], Sequence[RewardResult]], None]
+"""Called with each batch of outcomes."""
+
+
+@dataclass(eq=False)
+class _Unscored:
+    """A trajectory whose functions are under way: what they returned so far, and how the first failed."""
+
+    trajectory: StoredTrajectory
+    waiting: int
+    place: int
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
+    errors: dict[str, CallError] = field(default_factory=dict)
+
+
+class ScoringRun:
+    """Scores groups with prepared functions, at most a bounded number of trajectories in memory.
+
+    It works in a thread of its own, so that an interrupt of the main thread cuts nothing: `wait` returns at once, and
+    what was computed is stored. fingerprints: by name of those functions whose results are remembered; reused: those
+    that have stored ones. wanted: the trajectories to score; functions of a group get all of its members.
+    """
+
+    def __init__(
+        self,
+        groups: Iterable[Group],
+        calls: Sequence[RewardCall],
+        weights: Mapping[str, float],
+        options: ScoringOptions,
+        store: Store,
+        loop: RewardLoop,
+        *,
+        wanted: Callable[[StoredTrajectory], bool] = lambda _: True,
+        fingerprints: Mapping[str, str] | None = None,
+        remembered: Remembered | None = None,
+    ) -> None:
+        self._groups, self._calls, self._weights, self._options = groups, calls, weights, options
+        self._store, self._wanted, self._remembered = store, wanted, remembered
+        self._fingerprints = fingerprints or {}
+        self._loop, self._workers = loop, Workers(options, calls, loop)
+        self.tally = Tally()
+        self.stored = 0
+        """Trajectories whose outcomes are stored."""
+        self._first: tuple[int, BaseException] | None = None
+        self.stopped_early = False
+        self._error: BaseException | None = None
+        self._scores: list[Score] = []
+        self._failures: list[Failure] = []
+        self._results: list[RewardResult] = []
+        self._known: dict[str, None] = {}
+        self._checked = False
+        self._under_way: dict[PendingCall, None] = {}
+        self._delayed: list[tuple[float, int, PendingCall]] = []
+        self._number = number()
+        self._stop, self._ended = threading.Event(), threading.Event()
+        self._flushed, self._pause_to_flush = time.monotonic(), 0.0
+        self.scoring = ""
+        """The trajectory or group whose call is the oldest under way."""
+
+    def wait(self, watch: Callable[[], object] = lambda: None) -> None:
+        """Run until all is done; `watch` is called in this thread meanwhile.
+
+        An interrupt, also one that a function raises, stores what is done and leaves within a second; calls that hang
+        are left behind.
+
+        Raises:
+            What `store` raises; RolloutlabError for an argument that is wrong for all trajectories.
+        """
+        try:  # an interrupt may come as soon as the thread makes its first call, before `start` returns
+            threading.Thread(target=self._run, name="rolloutlab-scoring", daemon=True).start()
+            while not self._ended.is_set():
+                if self._workers.in_caller:
+                    self._workers.serve(_POLL)
+                else:
+                    self._ended.wait(2 * _POLL)
+                watch()
+        except BaseException:
+            self._stop.set()
+            self._ended.wait(_GRACE + 0.2)
+            raise
+        if self._error:
+            raise self._error
+
+    def _run(self) -> None:
+        try:
+            if self._loop.is_blocked():  # by an earlier run
+                self._loop.leave()
+            self._score()
+        except BaseException as error:  # noqa: BLE001 - it is raised by `wait`
+            self._error = error
+        finally:
+            self._workers.close()
+            self._ended.set()
+
+    def _score(self) -> None:
+        jobs = self._jobs()
+        coming = True
+        while True:
+            while (
+                coming and not self._stop.is_set() and len(self._under_way) + len(self._delayed) < self._workers.limit
+            ):
+                job = next(jobs, _END)
+                coming = job is not _END
+                if isinstance(job, PendingCall):
+                    self._begin(job)
+                else:
+                    self._flush_if_due()
+            if self._stop.is_set() or not (self._under_way or self._delayed):
+                break
+            self._collect(self._pause())
+            self.stopped_early = not self._stop.is_set() and self._fails()
+            if self.stopped_early:
+                break
+            self._flush_if_due()
+        interrupted = self._stop.is_set()
+        until = time.monotonic() + (_GRACE if interrupted else _PATIENCE)
+        while self._under_way and time.monotonic() < until and self._stop.is_set() == interrupted:
+            self._collect(_POLL)
+        self._flush(last=True, complete=not (interrupted or self.stopped_early))
+
+    def _jobs(self) -> Iterator[PendingCall | None]:
+        """The calls to make, with a None after some groups: trajectories whose results are remembered need no call."""
+        groups = iter(self._groups)
+        while some := list(islice(groups, _GROUPS)):
+            ids = [t.id for group in some for t in group.trajectories]
+            known = {
+                name: self._remembered(fingerprint, ids)
+                for name, fingerprint in self._fingerprints.items()
+                if self._remembered
+            }
+            for group in some:
+                wanted = [t for t in group.trajectories if self._wanted(t)]
+                check_environment_part([call.name for call in self._calls], wanted)
+                yield from self._jobs_of(group, wanted, known) if wanted else ()
+            yield None
+
+    def _jobs_of(
+        self, group: Group, wanted: Sequence[StoredTrajectory], known: Mapping[str, Mapping[int, Any]]
+    ) -> Iterator[PendingCall]:
+        unscored = [_Unscored(t, len(self._calls), next(self._number)) for t in wanted]
+        for call in (call for call in self._calls if call.per == "group"):
+            yield PendingCall(call, group.trajectories, group, unscored)
+        for each in unscored:
+            for call in (call for call in self._calls if call.per == "trajectory"):
+                results = known.get(call.name, {})
+                if each.trajectory.id in results:
+                    self.tally.reused += 1
+                    self._put(each, call, results[each.trajectory.id], remember=False)
+                else:
+                    yield PendingCall(call, (each.trajectory,), group, [each])
+
+    def _begin(self, job: PendingCall) -> None:
+        self._under_way[job] = None
+        self.scoring = next(iter(self._under_way)).name
+        self._workers.start(job)
+
+    def _pause(self) -> float:
+        """Seconds until a result, a retry or a timeout is to be looked for."""
+        due = [self._delayed[0][0] - time.monotonic()] if self._delayed else []
+        return max(0.0, min([_POLL, *due]))
+
+    def _collect(self, timeout: float) -> None:
+        """Take the results that are there, waiting for the first; begin retries and end late calls that are due."""
+        try:
+            result = self._workers.results.get(timeout=timeout)
+            for _ in range(self._workers.limit):
+                self._take(result)
+                result = self._workers.results.get_nowait()
+            self._take(result)
+        except Empty:
+            pass
+        now = time.monotonic()
+        while self._delayed and self._delayed[0][0] <= now and not self._ends:
+            self._begin(heapq.heappop(self._delayed)[2])
+        if self._stop.is_set():
+            return
+        limit = self._options.timeout
+        late = [j for j in self._under_way if limit is not None and j.begun is not None and now - j.begun > limit]
+        if late and (error := self._workers.blocking([*self._under_way])):
+            self._error = error
+            self._stop.set()
+            return
+        for job in late:
+            self._workers.abandon(job)
+            self._take(Result(job, None, CallError("TimeoutError", f"no result after {limit:g} s")))
+
+    def _take(self, result: Result) -> None:
+        job, error = result.job, result.error
+        if job not in self._under_way:  # it was late
+            return
+        del self._under_way[job]
+        self._workers.ended(job)
+        if error and error.error == "KeyboardInterrupt":
+            self._error = error.cause or KeyboardInterrupt()  # none came with it from another process
+            self.scoring = job.name
+            self._stop.set()
+            return
+        if error and isinstance(error.cause, BudgetError):  # no further call would be paid for
+            self._error = error.cause
+            self._stop.set()
+            return
+        self.tally.add(job.call.name, time.monotonic() - job.begun if job.begun else 0.0)
+        if error and job.attempt < self._options.retries and not self._ends:
+            again = PendingCall(job.call, job.members, job.group, job.scores, job.attempt + 1)
+            due = time.monotonic() + self._options.backoff * 2**job.attempt
+            heapq.heappush(self._delayed, (due, next(self._number), again))
+            return
+        values = error or _values(job, result.value)
+        for each in job.scores:
+            if isinstance(values, CallError):
+                self._fail(each, job.call, values)
+            else:
+                self._put(each, job.call, values[each.trajectory.id], remember=True)
+
+    def _put(self, each: _Unscored, call: RewardCall, value: Any, *, remember: bool) -> None:
+        try:
+            outcome = outcome_of(call.name, value, each.trajectory.name, none_is_valid=call.style == "TRL")
+        except BaseException as wrong:  # noqa: BLE001 - of the value's own methods: a failure of this trajectory
+            self._fail(each, call, described(wrong))
+            return
+        each.outcomes[call.name] = outcome
+        if remember and call.name in self._fingerprints:
+            self._results.append(RewardResult(self._fingerprints[call.name], each.trajectory.id, outcome))
+        self._end(each)
+
+    def _fail(self, each: _Unscored, call: RewardCall, error: CallError) -> None:
+        each.errors[call.name] = error
+        self._end(each)
+
+    def _end(self, each: _Unscored) -> None:
+        """Count a result of a trajectory, and score it with the last one."""
+        each.waiting -= 1
+        if each.waiting:
+            return
+        ref = Ref(each.trajectory.id, each.trajectory.name)
+        if not each.errors:
+            outcomes = {call.name: each.outcomes[call.name] for call in self._calls}
+            outcomes |= environment_part(each.trajectory)
+            try:
+                self._scores.append(score_of(ref, outcomes, self._weights))
+            except RewardError as wrong:
+                each.errors[""] = described(wrong)
+            else:
+                self._known.update(dict.fromkeys(counted_names(outcomes)))
+                self.tally.scored += 1
+                return
+        name, error = next(iter(each.errors.items()))
+        self.tally.failed[error.error] += 1
+        if self._first is None or each.place < self._first[0]:
+            self._first = each.place, _raised(name, error, ref.name)
+        self._failures.append(Failure(ref, name, error.error, error.message[:_MAX_MESSAGE], error.line))
+
+    def _fails(self) -> bool:
+        """Whether more than half fail of those that were begun: what takes longer than a failure may yet succeed."""
+        failures = self.tally.failures - self.tally.failed[NotApplicableError.__name__]
+        if self.tally.done < MIN_OUTCOMES or failures <= self.tally.done / 2:
+            return False
+        jobs = [*self._under_way, *(job for _, _, job in self._delayed)]
+        waiting = {each.place for job in jobs for each in job.scores if each.waiting}
+        return failures > (self.tally.done + len(waiting)) / 2
+
+    @property
+    def _ends(self) -> bool:
+        """Whether no further call is made."""
+        return self.stopped_early or self._stop.is_set()
+
+    def _flush_if_due(self) -> None:
+        waited = time.monotonic() - self._flushed
+        if len(self._scores) + len(self._failures) >= _BATCH or waited >= self._pause_to_flush:
+            self._flush()
+
+    def _flush(self, *, last: bool = False, complete: bool = False) -> None:
+        """Store the outcomes so far, once there is any score.
+
+        Of a run that is `complete` before anything was stored, a weight without a component is an error. Otherwise a
+        later trajectory may have it, also where an earlier one has a component of nearly that name.
+        """
+        unknown = [] if self._checked else [name for name in self._weights if name not in self._known]
+        early = unknown and not last and self.tally.done < MIN_OUTCOMES
+        if early or not self.tally.scored or not (self._scores or self._failures or self._results):
+            return
+        if unknown and complete:
+            check_known(self._weights, [*self._known])
+        self._checked, begun = True, time.monotonic()
+        self._store(self._scores, self._failures, self._results)
+        self.stored += len(self._scores) + len(self._failures)
+        self._scores, self._failures, self._results = [], [], []
+        self._flushed = time.monotonic()
+        self._pause_to_flush = min(_INTERVAL, _SHARE * (self._flushed - begun))
+
+    @property
+    def first_error(self) -> BaseException | None:
+        """The error of the first trajectory that failed, in the order of the groups."""
+        return self._first and self._first[1]
+
+    def unused_weights(self) -> dict[str, str]:
+        """Names of weights that no component had, with the component of nearly that name, or none."""
+        unused = [name for name in self._weights if name not in self._known] if self.tally.scored else []
+        return {name: near_miss(name, [*self._known]) for name in unused}
+
+
+def _values(job: PendingCall, value: Any) -> dict[int, Any] | CallError:
+    """What a call returned for each trajectory, by id; a function of a group must return one value for each."""
+    if job.call.per == "trajectory":
+        return {job.members[0].id: value}
+    try:
+        plain = not isinstance(value, Iterable) or isinstance(value, str | bytes | Mapping | Set)
+        values = [value] if plain else list(value)
+    except BaseException as wrong:  # noqa: BLE001 - of a generator, or of the value's own methods
+        return described(wrong)
+    if plain or len(values) != len(job.members):
+        got = "a set" if isinstance(value, Set) else "one value" if plain else count(len(values), "value")
+        message = f"a reward function of a group must return a list of {len(job.members)} values, not {got}"
+        hint = "return [0.0 for answer in answers]"
+        return CallError("RewardError", message, "", RewardError(f"{message}, for {job.name}", hint=hint))
+    return {t.id: each for t, each in zip(job.members, values, strict=True)}
+
+
+def _raised(name: str, error: CallError, trajectory: str) -> BaseException:
+    """The error that a cell stops with where every trajectory has failed."""
+    if isinstance(error.cause, RolloutlabError):
+        return error.cause
+    who = " ".join(filter(None, ("the reward function", name)))
+    place = f" ({error.line})" if error.line else ""
+    hint = f"%group {trajectory.rpartition('/')[0]} shows it; no reward was changed"
+    if "main thread" in error.message:
+        hint = "--concurrency 1 calls it in the main thread"
+    hint = getattr(error.cause, "rolloutlab_hint", hint)
+    why = error.message if len(error.message) <= _MAX_MESSAGE else f"{error.message[:_MAX_MESSAGE]}…"
+    made = RewardError(f"{who} failed on {trajectory}: {error.error}: {why}{place}", hint=hint)
+    made.__cause__ = error.cause
+    return made
+
+
+def stopped(tally: Tally, name: str, left: int, first: BaseException | None) -> RewardError:
+    """The error of a run that stopped as more than half had failed."""
+    why = getattr(first, "message", str(first))
+    rest = f"; {count(left, 'trajectory')} not tried" if left else ""
+    return RewardError(f"{tally.line()}{rest}; the first: {why}", hint=f"%%reward {name} --resume, once it is mended")

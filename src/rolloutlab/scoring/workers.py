@@ -1,0 +1,361 @@
+"""Concurrent calls of reward functions: threads for plain ones, an event loop for coroutines, or processes."""
+
+import asyncio
+import inspect
+import multiprocessing
+import pickle
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Future
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from functools import partial
+from multiprocessing.connection import Connection
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any, NamedTuple
+
+from rolloutlab.errors import InputError, RewardError
+from rolloutlab.sanitize import escape_control_chars
+from rolloutlab.scoring.calls import Arguments, RewardCall
+from rolloutlab.scoring.event_loop import RewardLoop
+from rolloutlab.store.models import Group, StoredTrajectory
+
+CONCURRENT = 32
+"""Calls at a time."""
+_PACKAGE = str(Path(__file__).parents[1])
+
+
+@dataclass(frozen=True)
+class ScoringOptions:
+    """How reward functions are called.
+
+    concurrency: calls at a time. timeout: seconds for a call; None: no limit. retries: of a call that failed, after
+    `backoff` seconds, twice as many each time. processes: call in so many processes, for work that holds the GIL.
+    overwrite: also replace rewards by hand, and call functions whose results are stored. resume: score only what the
+    last scoring left out or failed on, by default with its functions. cache: store the results of pure functions, and
+    use stored ones. dry_run: try three trajectories and return a DataFrame; nothing is stored.
+
+    Raises:
+        InputError: a value is out of range.
+    """
+
+    concurrency: int = CONCURRENT
+    timeout: float | None = None
+    retries: int = 0
+    processes: int = 0
+    backoff: float = 0.5
+    overwrite: bool = False
+    resume: bool = False
+    cache: bool = True
+    dry_run: bool = False
+
+    def __post_init__(self) -> None:
+        for name, least in (("concurrency", 1), ("retries", 0), ("processes", 0)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise InputError(f"{name} must be an integer ≥ {least}, not {value!r}", hint=f"{name}={max(least, 2)}")
+        number = isinstance(self.timeout, int | float) and not isinstance(self.timeout, bool)
+        if self.timeout is not None and not (number and 0 < self.timeout < 1e9):
+            raise InputError(f"timeout must be a number of seconds > 0, not {self.timeout!r}", hint="timeout=20")
+
+
+class CallError(NamedTuple):
+    """An exception of a reward function: type, message, and the line of the function that raised."""
+
+    error: str
+    message: str
+    line: str = ""
+    cause: BaseException | None = None
+
+
+@dataclass(eq=False)
+class PendingCall:
+    """One call to make, for a trajectory or a group. scores: what its result is for."""
+
+    call: RewardCall
+    members: Sequence[StoredTrajectory]
+    group: Group
+    scores: Sequence[Any] = ()
+    attempt: int = 0
+    begun: float | None = None
+    abandoned: bool = False
+    stop: list[Callable[[], object]] = field(default_factory=list)
+    """Ends the call, where that is possible."""
+    task: "asyncio.Task[Any] | None" = None
+    """Of a coroutine that has begun."""
+
+    @property
+    def name(self) -> str:
+        """Of what it scores."""
+        return self.members[0].name if self.call.per == "trajectory" else self.group.name
+
+    def arguments(self) -> Arguments:
+        """Those of the function, with rows of its own: what it changes in them is seen by no other call or retry."""
+        members = [replace(each, row=deepcopy(each.row)) for each in self.members]
+        return self.call.arguments(members, replace(self.group, row=deepcopy(self.group.row)))
+
+
+class Result(NamedTuple):
+    """What a call returned, or how it failed."""
+
+    job: PendingCall
+    value: Any
+    error: CallError | None = None
+
+
+class Workers:
+    """Makes calls at the same time; `results` has them as they end. A call that hangs is left behind, not waited for.
+
+    With a concurrency of one and no timeout plain functions are called by `serve`, in the thread of the caller: some
+    libraries work in the main thread only.
+
+    Raises:
+        InputError: a function cannot be sent to a process.
+    """
+
+    def __init__(self, options: ScoringOptions, calls: Sequence[RewardCall], loop: RewardLoop) -> None:
+        self.results: SimpleQueue[Result] = SimpleQueue()
+        self._jobs: SimpleQueue[PendingCall | None] = SimpleQueue()
+        self._processes = options.processes
+        self.limit = options.processes or options.concurrency
+        self.in_caller = self.limit == 1 and options.timeout is None and not options.processes
+        self._threads = self._under_way = 0
+        self._loop = loop
+        self._futures: set[Future[Any]] = set()
+        self._children: list[_Child] = []
+        self._closed = False
+        self._lock = threading.Lock()
+        self._functions = {id(call): _pickled(call) for call in calls} if options.processes else {}
+
+    def start(self, job: PendingCall) -> None:
+        """Begin a call; there are at most `limit` at a time."""
+        if job.call.asynchronous and not self._processes:
+            self._submit(job, self._await(job))
+            return
+        self._under_way += 1
+        if not self.in_caller and self._threads < min(self.limit, self._under_way):
+            self._new_thread()
+        self._jobs.put(job)
+
+    def ended(self, job: PendingCall) -> None:
+        """Count a call as ended."""
+        if not job.call.asynchronous or self._processes:
+            self._under_way -= 1
+
+    def abandon(self, job: PendingCall) -> None:
+        """Go on without a call; its result is ignored."""
+        job.abandoned = True
+        for stop in job.stop:
+            stop()
+        if not job.call.asynchronous and not self._processes:
+            self._threads -= 1  # of the one that is stuck
+
+    def serve(self, timeout: float) -> None:
+        """Make calls in this thread, where `in_caller`, until none was there for so many seconds."""
+        while job := self._next(timeout):
+            self.results.put(_called(job, partial(self._finish, job)))
+
+    def close(self) -> None:
+        """End the threads that wait for a call, the processes and the coroutines."""
+        for _ in range(max(self._threads, 0) + 1):
+            self._jobs.put(None)
+        for future in list(self._futures):
+            future.cancel()
+        with self._lock:
+            self._closed = True
+            for child in self._children:
+                child.kill()
+
+    def blocking(self, under_way: Sequence[PendingCall]) -> RewardError | None:
+        """The error of a coroutine that blocks the event loop, if one does; the loop is left."""
+        if not self._loop.is_blocked():
+            return None
+        task, stack = self._loop.blocking()
+        self._loop.leave()
+        call = next((job for job in under_way if task and job.task is task), under_way[0]).call
+        own = max((i for i, frame in enumerate(stack) if frame.filename.startswith(_PACKAGE)), default=-1)
+        line = _line([frame for frame in stack[own + 1 :] if "asyncio" not in Path(frame.filename).parts])
+        who = call.name or getattr(call.function, "__name__", "")
+        message = f"the reward function {who} blocks the event loop, so that no other call goes on"
+        hint = "def instead of async def; or await what takes long: asyncio.sleep, asyncio.to_thread, an async client"
+        return RewardError(f"{message} ({line})" if line else message, hint=hint)
+
+    def _next(self, timeout: float) -> PendingCall | None:
+        try:
+            return self._jobs.get(timeout=timeout)
+        except Empty:
+            return None
+
+    def _new_thread(self) -> None:
+        self._threads += 1
+        work = self._work_in_process if self._processes else self._work
+        threading.Thread(target=work, name="rolloutlab-reward", daemon=True).start()
+
+    def _work(self) -> None:
+        while job := self._jobs.get():
+            self.results.put(_called(job, partial(self._finish, job)))
+            if job.abandoned:  # another thread has its place
+                return
+
+    def _work_in_process(self) -> None:
+        child: _Child | None = None
+        while job := self._jobs.get():
+            child = child or self._new_child()
+            job.stop.append(child.kill)
+            index = list(self._functions).index(id(job.call))
+            result = child.called(job, index)
+            job.stop.clear()
+            self.results.put(result)
+            child = child if child.is_alive() else None
+        if child:
+            child.kill()
+
+    def _new_child(self) -> "_Child":
+        child = _Child(list(self._functions.values()))
+        with self._lock:
+            self._children.append(child)
+            if self._closed:  # while it started
+                child.kill()
+        return child
+
+    def _submit(self, job: PendingCall, work: Coroutine[Any, Any, Any]) -> "Future[Any]":
+        future = self._loop.submit(work)
+        self._futures.add(future)
+        future.add_done_callback(self._futures.discard)
+        job.stop.append(future.cancel)
+        return future
+
+    def _finish(self, job: PendingCall, value: Any) -> Any:
+        """The result of a plain function that returned an awaitable, such as a lambda around a coroutine."""
+        if not inspect.isawaitable(value):
+            return value
+
+        async def wait() -> Any:
+            job.task = asyncio.current_task()
+            return await value
+
+        return self._submit(job, wait()).result()
+
+    async def _await(self, job: PendingCall) -> None:
+        if self._closed:  # the loop was blocked until now
+            return
+        job.begun, job.task = time.monotonic(), asyncio.current_task()
+        try:
+            positional, by_name = job.arguments()
+            result = Result(job, await job.call.function(*positional, **by_name))
+        except BaseException as error:  # noqa: BLE001 - it is a failure of this trajectory
+            result = Result(job, None, described(error))
+        self.results.put(result)
+
+
+def described(error: BaseException) -> CallError:
+    """An exception with the line of the reward function that raised it, when its source is at hand.
+
+    All of it can be stored and shown: control characters and halves of surrogate pairs are escaped.
+    """
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(_PACKAGE)]
+    try:
+        message = str(error)
+    except BaseException:  # noqa: BLE001 - of its own method
+        message = "its message cannot be shown"
+    kind, line = type(error).__name__, _line(frames)
+    return CallError(escape_control_chars(kind), escape_control_chars(message), escape_control_chars(line), error)
+
+
+def _line(frames: Sequence[traceback.FrameSummary]) -> str:
+    return f"line {frames[0].lineno}: {frames[0].line}" if frames and frames[0].line else ""
+
+
+def _called(job: PendingCall, finish: Callable[[Any], Any]) -> Result:
+    job.begun = time.monotonic()
+    try:
+        positional, by_name = job.arguments()
+        return Result(job, finish(job.call.function(*positional, **by_name)))
+    except BaseException as error:  # noqa: BLE001 - it is a failure of this trajectory
+        return Result(job, None, described(error))
+
+
+def _pickled(call: RewardCall) -> bytes:
+    """A function for another process.
+
+    Raises:
+        InputError: it is defined in a notebook, or holds what cannot be pickled.
+    """
+    who = f"the reward function {call.name}" if call.name else "the reward function"
+    hint = "put it into a module (%%writefile rewards.py), import it from there, and use --with"
+    function = call.function
+    module = sys.modules.get(getattr(function, "__module__", None) or "")
+    if getattr(module, "__name__", "") == "__main__" and not hasattr(module, "__file__"):
+        raise InputError(f"{who} cannot be sent to another process: it is defined in this notebook", hint=hint)
+    try:
+        return pickle.dumps(function)
+    except Exception as error:
+        if call.style:
+            hint = f"without --processes, as functions of {call.style} are called through an adapter"
+        raise InputError(f"{who} cannot be sent to another process: {error}", hint=hint) from error
+
+
+class _Child:
+    """A process that calls reward functions, one call after another."""
+
+    def __init__(self, functions: Sequence[bytes]) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._here, there = context.Pipe()
+        self._process = context.Process(target=_serve, args=(there, functions), daemon=True)
+        self._process.start()
+        there.close()
+        try:
+            self._problem: CallError | None = self._here.recv()  # once it has imported the functions
+        except (EOFError, OSError):
+            self._problem = CallError("RuntimeError", "its process did not start: a script needs a __main__ guard")
+
+    def called(self, job: PendingCall, index: int) -> Result:
+        if self._problem:
+            return Result(job, None, self._problem)
+        job.begun = time.monotonic()
+        try:
+            self._here.send((index, *job.call.arguments(job.members, job.group)))
+            value, error = self._here.recv()
+        except (EOFError, OSError):
+            self._process.join(1.0)
+            code = self._process.exitcode
+            return Result(job, None, CallError("RuntimeError", f"its process ended with exit code {code}"))
+        except BaseException as raised:  # noqa: BLE001 - such as arguments that cannot be pickled
+            return Result(job, None, described(raised))
+        return Result(job, value, CallError(*error) if error else None)
+
+    def is_alive(self) -> bool:
+        return self._process.is_alive()
+
+    def kill(self) -> None:
+        self._process.kill()
+
+
+def _serve(connection: Connection, pickled: Sequence[bytes]) -> None:
+    """Calls functions in a process until the other end of the connection is closed."""
+    try:
+        functions = [pickle.loads(each) for each in pickled]
+    except BaseException as error:  # noqa: BLE001 - it is sent to the other end
+        connection.send(CallError(*described(error)[:3]))
+        return
+    connection.send(None)
+    with asyncio.Runner() as runner:
+        while True:
+            try:
+                index, positional, by_name = connection.recv()
+            except (EOFError, KeyboardInterrupt):
+                return
+            try:
+                value = functions[index](*positional, **by_name)
+                value = runner.run(_awaited(value)) if inspect.isawaitable(value) else value
+                connection.send((value, None))
+            except BaseException as error:  # noqa: BLE001 - it is a failure of this trajectory
+                connection.send((None, tuple(described(error))[:3]))
+
+
+async def _awaited(value: Any) -> Any:
+    return await value
