@@ -183,7 +183,7 @@ test -x .venvs/$*/bin/python || $(PYTHON) -m venv .venvs/$*
 touch $@
 endef
 
-.venvs/%/.ready: tests/acceptance/%.txt constraints.txt
+.venvs/%/.ready: tests/acceptance/%.txt constraints.txt pyproject.toml
 	$(ENVIRONMENT)
 
 # TRL, verifiers, ART and openenv ask for torch and for much that what is used of them never imports.

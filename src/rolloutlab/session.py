@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property, partial
 from os import PathLike
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rolloutlab.api.budget import Budget
@@ -18,7 +19,6 @@ from rolloutlab.auth.sign_in import sign_in, sign_in_options, sign_out
 from rolloutlab.connection import Connection, Connector
 from rolloutlab.environments.source import given_source, rows_of_round, source_of
 from rolloutlab.errors import InputError, NotFoundError
-from rolloutlab.integrations.openai_graders import graders
 from rolloutlab.objective.algorithms import named
 from rolloutlab.objective.options import settle
 from rolloutlab.sampling.config import ROLLOUT_TIMEOUT, new_seed
@@ -55,8 +55,10 @@ from rolloutlab.sampling.prompt import Row
 from rolloutlab.sampling.run import CONCURRENT, check_concurrency, sample
 from rolloutlab.sampling.split import split_rows
 from rolloutlab.sampling.template import Prompt
-from rolloutlab.scoring import foreign, sandbox
+from rolloutlab.scoring import sandbox
+from rolloutlab.scoring.ask import ModelAsker
 from rolloutlab.scoring.event_loop import RewardLoop
+from rolloutlab.scoring.foreign import ForeignReward, grader_reward
 from rolloutlab.scoring.functions import Functions, Scorers, undo
 from rolloutlab.scoring.judge import Judge, give, judge_collection
 from rolloutlab.scoring.score import ScoringRequest, prepared, score_collection
@@ -735,8 +737,24 @@ class Session:
         return self._collection(collection)
 
     split, environment = staticmethod(split_rows), staticmethod(source_of)
-    sandbox, grader = sandbox, graders.of_session
-    trl, verifiers, art = map(staticmethod, (foreign.trl, foreign.verifiers, foreign.art))
+
+    @property
+    def sandbox(self) -> ModuleType:
+        """Runs code that a policy wrote, apart from this process: `lab.sandbox.python(answer)`."""
+        return sandbox
+
+    def grader(self, grader: Mapping[str, Any] | str | PathLike[str], *, model: str | None = None) -> ForeignReward:
+        """Make a reward function of an OpenAI grader, for `reward` and `top_up`.
+
+        grader: its JSON, as a mapping, a text or the path of a file. model: the one to ask instead of those in the
+        JSON; by default the session's service needs models of their names. Their tokens count as tokens of the
+        collection. The scores of the graders in a multi grader are components that do not count, and so is `passed`
+        where there is a pass_threshold.
+
+        Raises:
+            InputError: it is not a grader, or of a kind that is not supported.
+        """
+        return grader_reward(grader, ModelAsker(self._connector, lambda: self.store, lambda: self._scoring), model)
 
     def collection(self, name: str) -> Collection:
         """The collection `name`, `name:N` or `name:latest`; NotFoundError when there is none.

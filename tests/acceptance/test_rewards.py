@@ -21,6 +21,7 @@ from trl.rewards import (
 
 from rolloutlab.api.http.client import HttpClient
 from rolloutlab.api.wire.chat import Choice, UserMessage
+from rolloutlab.integrations.verifiers import reward as verifiers_reward
 from rolloutlab.session import Session
 from rolloutlab.settings import Address, Settings
 from rolloutlab.store.models import Arrival, NewGroup
@@ -210,7 +211,7 @@ def test_a_group_of_rubrics(scored):
 
 
 def test_a_function_by_itself_with_a_column_of_another_name(lab, scored):
-    assert scored(lab.verifiers(has_answer, answer="truth"), ["4", "5"], truth="4")[0] == [1.0, 0.0]
+    assert scored(verifiers_reward(has_answer, answer="truth"), ["4", "5"], truth="4")[0] == [1.0, 0.0]
 
 
 # OpenAI's graders, each first checked by the types of OpenAI's own library

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from rolloutlab.api.wire.chat import ToolMessage, UserMessage
+from rolloutlab.integrations.verifiers import reward as verifiers_reward
 from rolloutlab.store.models import NewGroup
 from tests.labs import completion, lab_with
 
@@ -176,14 +177,14 @@ def pattern_of(seen):
 
 
 def test_verifiers_gets_reasoning_in_the_field_that_it_knows(lab, given):
-    (message,) = given(thought("42", "reasoning"), "completion", lambda seen: lab.verifiers(content_of(seen)))
+    (message,) = given(thought("42", "reasoning"), "completion", lambda seen: verifiers_reward(content_of(seen)))
     assert (message["content"], message.reasoning_content) == ("42", "because")
     assert "reasoning" not in message
 
 
 @pytest.mark.parametrize("make", [marks_of, pattern_of])
 def test_a_function_that_reads_marks_gets_them(lab, given, make):
-    (message,) = given(thought("42"), "completion", lambda seen: lab.verifiers(make(seen)))
+    (message,) = given(thought("42"), "completion", lambda seen: verifiers_reward(make(seen)))
     assert message["content"] == BECAUSE
 
 
@@ -194,7 +195,7 @@ def test_a_parser_of_thoughts_gets_marks_and_a_line_says_so(lab, monkeypatch, ca
     module = ModuleType("verifiers")
     monkeypatch.setitem(sys.modules, "verifiers", module)
     lab_with(lab.store, [thought("42")])
-    of_parser = lab.verifiers(
+    of_parser = verifiers_reward(
         lambda completion, parser: float(completion[-1]["content"] == BECAUSE), parser=ThinkParser()
     )
     lab.reward("capitals", of_parser, say=print)

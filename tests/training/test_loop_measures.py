@@ -5,6 +5,7 @@ import functools
 import pytest
 
 from rolloutlab import Step
+from rolloutlab.integrations.trl import reward as trl_reward
 from rolloutlab.session import Session
 
 ROWS = [{"letter": letter} for letter in "ab"]
@@ -170,7 +171,7 @@ def environment(k):
 REWARDS = {
     "an object": lambda session, k: Scale(k),
     "a bound method": lambda session, k: Scale(k).score,
-    "a function for TRL": lambda session, k: session.trl(listed(k)),
+    "a function for TRL": lambda session, k: trl_reward(listed(k)),
     "a cached function": lambda session, k: functools.lru_cache(lambda answer: k + len(answer) % 2 * 0.01),
     "a dictionary of both": lambda session, k: {"a": Scale(k), "b": lambda answer: 0.0},
 }

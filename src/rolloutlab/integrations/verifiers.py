@@ -12,20 +12,25 @@ from rolloutlab.errors import InputError, RewardError
 from rolloutlab.objective.preflight import count
 from rolloutlab.scoring.calls import Arguments, RewardCall, bound_names
 from rolloutlab.scoring.event_loop import in_thread
-from rolloutlab.scoring.signatures import (
-    check_known,
-    is_asynchronous,
-    wanted,
-    with_parts,
-)
+from rolloutlab.scoring.foreign import ForeignReward
+from rolloutlab.scoring.signatures import check_known, is_asynchronous, own_parameters, wanted, with_parts
 from rolloutlab.store.decoded import decoded_messages, split_messages
 from rolloutlab.store.models import Group, StoredTrajectory
 from rolloutlab.store.rewards import finite
 
 ROLLOUT = ("prompt", "completion", "answer", "info", "task", "state")
 """What a function of a rollout gets, besides columns and objects of its rubric."""
+_ONLY_VERIFIERS = {"state", "states", "infos", "tasks", "parser"}
 ROLLOUTS = ("prompts", "completions", "answers", "infos", "tasks", "states")
 """What a function of a group gets."""
+
+
+_TYPED = f"from {__name__} import reward; reward(f"
+_HINTS = {
+    "answer": f'{_TYPED}, answer="capital"), the column with the ground truth',
+    "answers": f'{_TYPED}, answer="capital"), the column with the ground truth',
+    "parser": f"{_TYPED}, parser=vf.Parser())",
+}
 
 
 class _RubricPart(NamedTuple):
@@ -70,9 +75,41 @@ def _is_of_group(function: Any) -> bool:
     return bool(inspect.signature(function).parameters.keys() & set(ROLLOUTS))
 
 
-def verifiers_call(
-    function: Any, answer: str, objects: Mapping[str, Any], name: str, columns: Sequence[str]
-) -> RewardCall:
+def reward(function: Any, *, answer: str = "answer", **objects: Any) -> ForeignReward:
+    """Wrap a reward function of verifiers, or a whole `Rubric` with its weights.
+
+    answer: the column with the ground truth, which such functions call `answer`. objects: what a rubric would give to
+    its functions by name, such as `parser`.
+    """
+    return ForeignReward(function, functools.partial(_call, function, answer, objects))
+
+
+def recognise(function: Any, columns: Sequence[str]) -> ForeignReward | None:
+    """Wrap a rubric. A function of a rubric is an error with what to type, as its `answer` may mean two things."""
+    if is_rubric(function):
+        return reward(function)
+    names = own_parameters(function, columns)
+    if names & _ONLY_VERIFIERS and names & {*ROLLOUT, *ROLLOUTS}:
+        own = ", ".join(sorted(names & _ONLY_VERIFIERS))
+        raise InputError(f"its parameter {own} is one of verifiers, not a column", hint=f"{_TYPED})")
+    if {"completions", "answers"} <= names:
+        raise InputError("completions and answers together are of verifiers", hint=f"{_TYPED})")
+    if {"completion", "answer"} <= own_parameters(function, ()):
+        raise _unclear(columns)
+    return None
+
+
+def _unclear(columns: Sequence[str]) -> InputError:
+    """The error for a function of `completion` and `answer`."""
+    message = "answer is the text of the completion; of verifiers it is the right answer, and no column here"
+    hint = f'{_TYPED}, answer="capital") for a column; else completion[-1]["content"]'
+    if "answer" in columns:
+        message = "answer is the text of the completion, and a column"
+        hint = f'{_TYPED}) for the column; else completion[-1]["content"], or row["answer"]'
+    return InputError(f"{message}: which of them the function means is not clear", hint=hint)
+
+
+def _call(function: Any, answer: str, objects: Mapping[str, Any], name: str, columns: Sequence[str]) -> RewardCall:
     check_version(function)
     parts = _rubric_parts(function, objects)
     if not parts:
@@ -194,10 +231,3 @@ def _state(trajectory: StoredTrajectory, answer: str, marked: bool) -> dict[str,
         "is_completed": True,
         "is_truncated": trajectory.finish_reason in {"length", "content_filter"},
     }
-
-
-_HINTS = {
-    "answer": 'lab.verifiers(f, answer="capital"), the column with the ground truth',
-    "answers": 'lab.verifiers(f, answer="capital"), the column with the ground truth',
-    "parser": "lab.verifiers(f, parser=vf.Parser())",
-}

@@ -4,12 +4,14 @@ https://verl.readthedocs.io/en/latest/preparation/reward_function.html
 """
 
 import functools
-from collections.abc import Callable, Mapping, Sequence, Set
+import inspect
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from rolloutlab.errors import RewardError
 from rolloutlab.scoring.calls import Arguments, RewardCall, bound_names
-from rolloutlab.scoring.signatures import check_known, is_asynchronous, wanted, with_parts
+from rolloutlab.scoring.foreign import ForeignReward
+from rolloutlab.scoring.signatures import check_known, is_asynchronous, own_parameters, wanted, with_parts
 from rolloutlab.store.decoded import completion_items, decoded_conversation
 from rolloutlab.store.models import Group, StoredTrajectory
 
@@ -20,14 +22,17 @@ _OWN_OF_BATCH = {"solution_strs", "ground_truths"}
 _OTHERS = {"data_source", "extra_info"}
 
 
-def verl_kind(parameters: Set[str], own: Set[str]) -> Callable[[Any, str, Sequence[str]], RewardCall] | None:
-    """What makes the call of a function with these parameters; None for one of no such signature.
-
-    own: those parameters that are no columns, and not given by a partial.
-    """
+def recognise(function: Any, columns: Sequence[str]) -> ForeignReward | None:
+    """Wrap a function with the parameters `solution_str` and `ground_truth`, or with both in the plural."""
+    own = own_parameters(function, columns)
+    if not {"solution_str", "solution_strs"} & own:
+        return None
+    parameters = inspect.signature(function).parameters.keys()
     if parameters >= _OWN and "solution_str" in own:
-        return _one_call
-    return _batch_call if parameters >= _OWN_OF_BATCH and "solution_strs" in own else None
+        return ForeignReward(function, functools.partial(_one_call, function))
+    if parameters >= _OWN_OF_BATCH and "solution_strs" in own:
+        return ForeignReward(function, functools.partial(_batch_call, function))
+    return None
 
 
 def _one_call(function: Any, name: str, columns: Sequence[str]) -> RewardCall:

@@ -17,6 +17,17 @@ def is_asynchronous(function: Any) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
 
+def own_parameters(function: Any, columns: Sequence[str]) -> set[str]:
+    """The names of a function's parameters that are no columns, and not given by a partial; empty if it has none."""
+    if not callable(function):
+        return set()
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):  # some built-in functions have no signature
+        return set()
+    return parameters.keys() - set(columns) - bound_names(function)
+
+
 def wanted(function: Any) -> tuple[dict[str, inspect.Parameter], bool]:
     """The named parameters of a function that a partial has not given, and whether it takes any other keyword."""
     parameters = inspect.signature(function).parameters

@@ -16,6 +16,9 @@ import pytest
 
 from rolloutlab.api.wire.chat import SystemMessage, UserMessage
 from rolloutlab.errors import InputError, RewardError
+from rolloutlab.integrations.art import reward as art_reward
+from rolloutlab.integrations.trl import reward as trl_reward
+from rolloutlab.integrations.verifiers import reward as verifiers_reward
 from rolloutlab.scoring.cells import RewardCell
 from rolloutlab.store.models import NewGroup
 from tests.labs import completion, lab_with
@@ -111,8 +114,11 @@ def of_texts(completions):
 def test_a_function_that_means_the_other_form_of_completions_is_told_so(said, lab, function, row, other):
     with pytest.raises(RewardError, match="failed on") as error:
         said(function, **row)
-    assert error.value.hint == f"lab.trl({function.__name__}, conversational={other})"
-    assert len(said(lab.trl(function, conversational=other), **row)) == 4
+    assert (
+        error.value.hint
+        == f"from rolloutlab.integrations.trl import reward; reward({function.__name__}, conversational={other})"
+    )
+    assert len(said(trl_reward(function, conversational=other), **row)) == 4
 
 
 def by_length(completions, **kwargs):
@@ -144,8 +150,8 @@ def test_annotations_and_an_adapter_decide_before_the_form_of_the_prompt(lab, sa
         return [float(message[0]["content"] == "a0") for message in completions]
 
     assert said(annotated) == [1.0, 0.0, 1.0, 0.0]
-    assert said(lab.trl(lambda completions: [len(c[0]) for c in completions], conversational=True)) == [2.0] * 4
-    assert said(lab.trl(by_length, conversational=False), prompt=ASKED) == [2.0, 5.0, 2.0, 5.0]
+    assert said(trl_reward(lambda completions: [len(c[0]) for c in completions], conversational=True)) == [2.0] * 4
+    assert said(trl_reward(by_length, conversational=False), prompt=ASKED) == [2.0, 5.0, 2.0, 5.0]
 
 
 def test_columns_come_as_lists_and_prompt_is_not_one_of_them(said):
@@ -285,7 +291,7 @@ def test_nan_is_none_as_the_trainer_of_trl_has_it(lab, said, none):
 
     assert said({"some": some, "by_length": by_length}) == [3.0, 5.0, 4.0, 5.0]
     assert [list(each) for each in components(lab)] == [["some", "by_length"], ["by_length"]] * 2
-    array = lab.trl(lambda completions: np.array([1.0, none or math.nan, 2.0, 3.0]))
+    array = trl_reward(lambda completions: np.array([1.0, none or math.nan, 2.0, 3.0]))
     assert said(array) == [1.0, None, 2.0, 3.0]
 
 
@@ -322,29 +328,31 @@ async def contains(completion, answer):
 
 
 def test_the_answer_of_verifiers_is_a_column(lab, said, capsys):
-    assert said(lab.verifiers(contains), answer="a0") == [1.0, 0.0, 1.0, 0.0]
+    assert said(verifiers_reward(contains), answer="a0") == [1.0, 0.0, 1.0, 0.0]
     assert "signature" not in capsys.readouterr().out  # the adapter names the library already
-    assert said(lab.verifiers(contains, answer="capital")) == [1.0, 0.0, 1.0, 0.0]
+    assert said(verifiers_reward(contains, answer="capital")) == [1.0, 0.0, 1.0, 0.0]
 
 
 def test_the_answers_of_another_column_give_other_rewards(lab, said):
     row = {"spanish": "a0", "german": "wrong"}
-    assert said(lab.verifiers(contains, answer="spanish"), **row) == [1.0, 0.0, 1.0, 0.0]
-    lab.reward("capitals", lab.verifiers(contains, answer="german"), say=pytest.fail)
+    assert said(verifiers_reward(contains, answer="spanish"), **row) == [1.0, 0.0, 1.0, 0.0]
+    lab.reward("capitals", verifiers_reward(contains, answer="german"), say=pytest.fail)
     assert [t.reward for t in lab.collection("capitals").trajectories] == [0.0, 1.0, 0.0, 1.0]
 
 
 def test_a_function_that_could_be_of_verifiers_is_not_guessed(said):
     with pytest.raises(InputError, match="which of them the function means") as raised:
         said(contains, answer="a0")
-    assert "lab.verifiers(f)" in raised.value.hint
+    assert "from rolloutlab.integrations.verifiers import reward; reward(f)" in raised.value.hint
 
 
 def test_without_such_a_column_a_function_of_verifiers_is_no_comparison_of_the_completion_with_itself(lab, said):
     with pytest.raises(InputError, match="the right answer, and no column here") as raised:
         said(contains)
-    assert raised.value.hint.startswith('lab.verifiers(f, answer="capital") for a column')
-    assert said(lab.verifiers(contains, answer="capital")) == [1.0, 0.0, 1.0, 0.0]
+    assert raised.value.hint.startswith(
+        'from rolloutlab.integrations.verifiers import reward; reward(f, answer="capital") for a column'
+    )
+    assert said(verifiers_reward(contains, answer="capital")) == [1.0, 0.0, 1.0, 0.0]
 
 
 def test_without_such_a_column_a_function_of_trl_names_what_is_missing(said):
@@ -365,19 +373,19 @@ def test_what_a_partial_gives_precedes_columns(lab, said):
         return float(country == "Peru" and completion[-1]["content"] == answer and "capital" in others)
 
     assert said(partial(trl, capital="Lima", country="Peru")) == [1.0] * 4
-    assert said(lab.verifiers(partial(rubric_like, country="Peru"), answer="capital")) == [1.0, 0.0] * 2
+    assert said(verifiers_reward(partial(rubric_like, country="Peru"), answer="capital")) == [1.0, 0.0] * 2
 
 
 @pytest.mark.parametrize("source", ["completion, state", "completion, answer, parser", "states", "prompts, infos"])
 def test_parameters_that_only_verifiers_has_say_how_to_give_the_function(said, source):
     with pytest.raises(InputError) as raised:
         said(eval(f"lambda {source}: 0.0"))
-    assert "lab.verifiers(f)" in raised.value.hint
+    assert "from rolloutlab.integrations.verifiers import reward; reward(f)" in raised.value.hint
 
 
 def test_a_missing_column_of_the_truth_says_how_to_name_it(lab, said):
     with pytest.raises(InputError, match="'answer', which is no column") as raised:
-        said(lab.verifiers(contains))
+        said(verifiers_reward(contains))
     assert 'answer="capital"' in raised.value.hint
 
 
@@ -389,7 +397,7 @@ def test_all_that_a_rollout_has(lab, said):
         assert (state["answer"], state["info"], state["country"]) == ("a0", {"level": 3}, 0)
         return 0.5
 
-    assert said(lab.verifiers(state_of), answer="a0", info='{"level": 3}') == [0.5] * 4
+    assert said(verifiers_reward(state_of), answer="a0", info='{"level": 3}') == [0.5] * 4
 
 
 @pytest.fixture
@@ -515,7 +523,7 @@ def test_what_verifiers_0_4_has_in_place_of_rubrics_is_refused_plainly(lab, said
             said(wrong)
         assert "'verifiers<0.4'" in refused.value.hint
     with pytest.raises(InputError, match=r"verifiers 0\.4 scores a Trace"):
-        said(lab.verifiers(Own().score))
+        said(verifiers_reward(Own().score))
 
 
 # ART
@@ -590,7 +598,7 @@ def test_a_function_of_a_group_of_art(said, art):
 
 def test_without_an_annotation_a_trajectory_is_the_labs_unless_the_adapter_says_so(lab, said, art):
     assert said(lambda trajectory: float(len(trajectory.answer))) == [2.0, 5.0, 2.0, 5.0]
-    assert said(lab.art(lambda trajectory: float(len(last_text(trajectory))))) == [2.0, 5.0, 2.0, 5.0]
+    assert said(art_reward(lambda trajectory: float(len(last_text(trajectory))))) == [2.0, 5.0, 2.0, 5.0]
 
 
 def test_the_log_of_scorings_has_the_style(lab, said):

@@ -2,12 +2,13 @@
 
 import functools
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Literal, get_type_hints
 
 from rolloutlab.api.wire.chat import Choice
 from rolloutlab.scoring.calls import Arguments, RewardCall
+from rolloutlab.scoring.foreign import ForeignReward
 from rolloutlab.scoring.signatures import is_asynchronous, with_parts
 from rolloutlab.store.models import Group, StoredTrajectory
 
@@ -27,7 +28,20 @@ def art_kind(function: Any) -> str:
     return kind if module.split(".")[0] == "art" and kind in {"Trajectory", "TrajectoryGroup"} else ""
 
 
-def art_call(function: Any, name: str, _columns: Sequence[str]) -> RewardCall:
+def reward(function: Callable[..., Any]) -> ForeignReward:
+    """Wrap a function of an `art.Trajectory`, or of a `TrajectoryGroup` if it is annotated so.
+
+    It returns a number, or the trajectory or group with rewards; metrics are components that do not count.
+    """
+    return ForeignReward(function, functools.partial(_call, function))
+
+
+def recognise(function: Any, _columns: Sequence[str]) -> ForeignReward | None:
+    """Wrap a function whose first parameter is annotated as a class of `art`."""
+    return reward(function) if callable(function) and art_kind(function) else None
+
+
+def _call(function: Any, name: str, _columns: Sequence[str]) -> RewardCall:
     of_group = art_kind(function) == "TrajectoryGroup"
 
     def arguments(members: Sequence[StoredTrajectory], _group: Group) -> Arguments:

@@ -1,1 +1,5 @@
 """OpenAI graders: their JSON as a reward function."""
+
+from rolloutlab.integrations.openai_graders.graders import reward
+
+__all__ = ["reward"]

@@ -11,21 +11,19 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from os import PathLike
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
-from rolloutlab.connection import Connector
 from rolloutlab.errors import InputError, RewardError
 from rolloutlab.fsutil import path_of
 from rolloutlab.integrations.openai_graders.formula import Formula
-from rolloutlab.integrations.openai_graders.models import Ask, ModelAsker, label_model, score_model
+from rolloutlab.integrations.openai_graders.models import label_model, score_model
 from rolloutlab.integrations.openai_graders.similarity import similarity
 from rolloutlab.integrations.openai_graders.templates import MissingPartError, Template, sample_of
-from rolloutlab.sampling.metering import Meter
 from rolloutlab.scoring import sandbox
+from rolloutlab.scoring.ask import Ask
 from rolloutlab.scoring.calls import Arguments, RewardCall
 from rolloutlab.scoring.foreign import ForeignReward
 from rolloutlab.scoring.signatures import with_parts
-from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import Group, StoredTrajectory
 from rolloutlab.store.rewards import finite
 
@@ -91,34 +89,20 @@ class Grader(NamedTuple):
         return {**parts, "passed": float(parts["reward"] >= self.threshold)}
 
 
-class _Session(Protocol):
-    """What a grader needs of a session."""
+def reward(grader: GraderSource, ask: Ask, model: str | None = None) -> ForeignReward:
+    """Make a reward function of an OpenAI grader.
 
-    _connector: Connector
-    _scoring: Meter | None
-
-    @property
-    def store(self) -> Lab: ...
-
-
-def of_session(self: _Session, grader: GraderSource, *, model: str | None = None) -> ForeignReward:
-    """A reward function of an OpenAI grader: its JSON, as a mapping, a text or a file (`Session.grader`).
-
-    model: the one to ask instead of those in the JSON; by default the session's service needs models of their names.
     The scores of the graders in a multi grader are components that do not count, and so is `passed` where there is a
-    pass_threshold. The tokens of models count as tokens of the collection.
+    pass_threshold.
+
+    Args:
+        grader: its JSON, as a mapping, a text or the path of a file.
+        ask: asks a model, for score_model and label_model.
+        model: the one to ask instead of those in the JSON.
 
     Raises:
         InputError: it is not a grader, or of a kind that is not supported.
     """
-    ask = ModelAsker(self._connector, lambda: self.store, lambda: self._scoring)
-    reward = grader_reward(grader, ask, model)
-    reward.usage = ask.usage
-    return reward
-
-
-def grader_reward(grader: GraderSource, ask: Ask, model: str | None = None) -> ForeignReward:
-    """As `of_session`. ask: a model, for score_model and label_model."""
     spec = read_grader(grader)
     made = _checked(spec, partial(_graders, ask=ask, model=model))
 

@@ -1,25 +1,17 @@
 """score_model and label_model graders: a model is asked about one completion, and its answer parsed strictly."""
 
 import json
-import threading
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
-from rolloutlab.api.inference import complete
-from rolloutlab.api.wire.chat import ChatCompletion, ChatRequest
-from rolloutlab.connection import Connector
+from rolloutlab.api.wire.chat import ChatRequest
 from rolloutlab.errors import InputError, RefusedError, RewardError
 from rolloutlab.integrations.openai_graders.templates import Template
-from rolloutlab.sampling.metering import Meter
-from rolloutlab.scoring.estimate import ModelUsage
-from rolloutlab.store.lab import Lab
+from rolloutlab.scoring.ask import Ask
 from rolloutlab.store.models import StoredTrajectory
 from rolloutlab.store.rewards import finite
 from rolloutlab.trajectories.json_objects import json_objects
 
-Ask = Callable[[StoredTrajectory, ChatRequest], ChatCompletion]
-"""Asks a model about a trajectory."""
 TRIES = 3
 """Answers after which a model counts as unusable."""
 _SAMPLING = {
@@ -40,43 +32,6 @@ _LABEL = 'Answer with one JSON object and nothing else: {{"label": one of {label
 
 Prepared = tuple[Callable[[StoredTrajectory, Mapping[str, Any]], float], list[str], float]
 """The function that grades, the columns it uses, and its lowest score."""
-
-
-class ModelAsker:
-    """Asks models of the session's service, in many threads at once; their tokens count as those of the collection.
-
-    meter: of the cell that scores now, if any.
-    """
-
-    def __init__(
-        self, connector: Connector, lab: Callable[[], Lab], meter: Callable[[], Meter | None] = lambda: None
-    ) -> None:
-        self._connector, self._lab, self._meter = connector, lab, meter
-        self._lock = threading.Lock()
-        self.usage: dict[str, ModelUsage] = {}
-        """By model, the requests and tokens so far."""
-
-    def __call__(self, trajectory: StoredTrajectory, request: ChatRequest) -> ChatCompletion:
-        """The completion, once the lab has what it cost; raises as `api.inference.complete`."""
-        with self._lock:
-            address = self._connector.address()
-        send = partial(complete, self._connector.http, address, request)
-        meter = self._meter()
-        try:
-            completion = self._connector.http.run(meter.complete(request, send) if meter else send())
-        finally:
-            if meter:  # what failed may have been paid for, too
-                with self._lock:
-                    meter.record(self._lab().find(trajectory.name.partition("/")[0]))
-        usage = completion.usage
-        with self._lock:
-            spent = ModelUsage(1, usage.prompt_tokens, usage.completion_tokens) if usage else ModelUsage(1, None, None)
-            self.usage[request.model] = self.usage.get(request.model, ModelUsage()) + spent
-        if usage:
-            with self._lock:
-                collection = self._lab().find(trajectory.name.partition("/")[0])
-                self._lab().spend(collection, usage.prompt_tokens, usage.completion_tokens)
-        return completion
 
 
 def score_model(spec: Mapping[str, Any], ask: Ask) -> Prepared:

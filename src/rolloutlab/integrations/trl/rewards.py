@@ -13,17 +13,15 @@ from typing import Any
 
 from rolloutlab.errors import RewardError
 from rolloutlab.scoring.calls import Arguments, RewardCall, bound_names
-from rolloutlab.scoring.signatures import (
-    check_known,
-    is_asynchronous,
-    wanted,
-    with_parts,
-)
+from rolloutlab.scoring.foreign import ForeignReward
+from rolloutlab.scoring.signatures import check_known, is_asynchronous, own_parameters, wanted, with_parts
 from rolloutlab.store.decoded import decoded_conversation, decoded_messages, parsed_messages
 from rolloutlab.store.models import Group, StoredTrajectory
 
 BATCH = ("prompts", "completions", "completion_ids")
 """What a function gets, besides columns."""
+_OF_VERIFIERS = {"answers", "state", "states", "infos", "tasks", "parser"}
+"""Parameters beside which `completions` is one of verifiers, whose plug-in says what to type."""
 _HINTS = {
     "trainer_state": "trainer_state=None in its parameters",
     "environments": "env = lab.environment(CLASS, reward_funcs=f), then %%chat NAME --env env",
@@ -37,7 +35,23 @@ Hinted = Callable[[Mapping[str, Any]], AbstractContextManager[Any]]
 _LOGS = ("log_extra", "log_metric")
 
 
-def trl_call(function: Any, conversational: bool | None, name: str, columns: Sequence[str]) -> RewardCall:
+def reward(function: Callable[..., Any], *, conversational: bool | None = None) -> ForeignReward:
+    """Wrap a reward function of TRL: `f(completions, prompts=None, **columns)` returns a number, or None, for each.
+
+    conversational: completions are lists of messages, else texts. By default as its annotation of `completions` says,
+    else as TRL has it: where the prompts are messages (a column `prompt` of messages, or more than one user's text).
+    None means that the function does not apply: then it adds nothing to the reward.
+    """
+    return ForeignReward(function, partial(_call, function, conversational))
+
+
+def recognise(function: Any, columns: Sequence[str]) -> ForeignReward | None:
+    """Wrap a function with a parameter `prompts`, `completions` or `completion_ids` that is no column."""
+    names = own_parameters(function, columns)
+    return reward(function) if names & set(BATCH) and not names & _OF_VERIFIERS else None
+
+
+def _call(function: Any, conversational: bool | None, name: str, columns: Sequence[str]) -> RewardCall:
     """The call; InputError for a parameter that is neither of TRL nor a column."""
     known = [*BATCH, *_LOGS, *columns]
     check_known(function, known, _HINTS)
@@ -96,7 +110,7 @@ def _hinted(name: str, arguments: Mapping[str, Any]) -> Iterator[None]:
         wrong = _WRONG_FORM.get(type(first))
         if wrong and wrong.search(str(error)):
             other = "True" if isinstance(first, str) else "False"
-            error.rolloutlab_hint = f"lab.trl({name}, conversational={other})"  # type: ignore[union-attr]
+            error.rolloutlab_hint = f"from {__package__} import reward; reward({name}, conversational={other})"  # type: ignore[union-attr]
         raise
 
 

@@ -1,0 +1,102 @@
+"""Plug-ins by entry points: engines, environments, reward signatures, readers of files and search backends.
+
+A package adds one under one of five groups in its pyproject.toml, as this package does for its own integrations:
+
+    [project.entry-points."rolloutlab.environments"]
+    mastermind = "my_package.environments"
+
+The name is what a user types (`--env mastermind:NAME`). docs/plugins.md has a whole example of each group, and
+`rolloutlab.testing` the tests that their authors run.
+"""
+
+import sys
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from difflib import get_close_matches
+from functools import lru_cache
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any
+
+from rolloutlab.errors import InputError
+
+ENGINES, ENVIRONMENTS = "rolloutlab.engines", "rolloutlab.environments"
+REWARDS, READERS, SEARCH = "rolloutlab.rewards", "rolloutlab.readers", "rolloutlab.search"
+_OWN = "rolloutlab"
+
+
+def names(group: str) -> list[str]:
+    """The names of a group's plug-ins: this package's own in alphabetical order, then those of others."""
+    return list(_plugins(group))
+
+
+def load(group: str, name: str) -> Any:
+    """The object of one plug-in.
+
+    Raises:
+        InputError: there is none of that name, two packages have one, or it cannot be imported.
+    """
+    installed = _plugins(group)
+    if name not in installed:
+        close = get_close_matches(name, installed, n=1) or list(installed)
+        raise InputError(f"{name!r} is none of {group}", hint=", ".join(close) or f"pip install a package with {group}")
+    entry, *others = installed[name]
+    if others:
+        packages = ", ".join(_package(each) for each in (entry, *others))
+        raise InputError(
+            f"several packages have {group} {name}: {packages}", hint=f"pip uninstall {_package(others[-1])}"
+        )
+    return _object(group, entry)
+
+
+def load_all(group: str) -> Iterator[tuple[str, Any]]:
+    """The names and objects of all plug-ins of a group. One that cannot be used is left out with a warning."""
+    for name in _plugins(group):
+        try:
+            loaded = load(group, name)
+        except InputError as error:
+            warnings.warn(f"{error.message} -> {error.hint}", RuntimeWarning, stacklevel=2)
+        else:
+            yield name, loaded
+
+
+def _object(group: str, entry: EntryPoint) -> Any:
+    try:
+        return entry.load()
+    except ModuleNotFoundError as error:
+        package = _package(entry)
+        hint = f"pip install '{package}[{entry.name}]'" if package == _OWN else f"pip install {error.name}"
+        raise InputError(f"{group} {entry.name} needs {error.name}", hint=hint) from error
+    except Exception as error:  # a package of somebody else may fail in any way when it is imported
+        what = f"{group} {entry.name} of {_package(entry)} cannot be imported: {type(error).__name__}: {error}"
+        raise InputError(what, hint=f"pip install --upgrade {_package(entry)}") from error
+
+
+def _package(entry: EntryPoint) -> str:
+    return entry.dist.name if entry.dist else "an unknown package"
+
+
+def _plugins(group: str) -> Mapping[str, tuple[EntryPoint, ...]]:
+    return _scan(tuple(sys.path), tuple(map(_changed_at, sys.path))).get(group, {})
+
+
+def _changed_at(folder: str) -> int:
+    """When something was last installed into a folder, or removed from it."""
+    with suppress(OSError):
+        return Path(folder or ".").stat().st_mtime_ns
+    return 0
+
+
+@lru_cache(maxsize=1)
+def _scan(_path: tuple[str, ...], _changed: tuple[int, ...]) -> Mapping[str, dict[str, tuple[EntryPoint, ...]]]:
+    """The plug-ins by group and name. Kept until a package is installed: reading the metadata of all takes 50 ms."""
+    found: dict[str, dict[str, tuple[EntryPoint, ...]]] = {}
+    groups = (ENGINES, ENVIRONMENTS, REWARDS, READERS, SEARCH)
+    everything = entry_points()
+    for group in groups:
+        entries = set(everything.select(group=group))  # an editable install may be found twice
+        for entry in sorted(entries, key=lambda each: (_package(each) != _OWN, each.name)):
+            found.setdefault(group, {}).setdefault(entry.name, ())
+            found[group][entry.name] += (entry,)
+    return found
