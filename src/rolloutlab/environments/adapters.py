@@ -1,21 +1,15 @@
-"""Adapters by prefix: environments of public packages under names such as `textarena:Mastermind-v0`."""
+"""Adapters: plug-ins of `rolloutlab.environments`, and what they share."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from difflib import get_close_matches
 from importlib import import_module
+from inspect import isclass
 from types import ModuleType
 from typing import Any
 
-from rolloutlab.environments.protocol import Source
+from rolloutlab.environments.protocol import Adapter, Source
 from rolloutlab.errors import InputError
-
-ADAPTERS: Mapping[str, str] = {
-    "gymnasium": "rolloutlab.integrations.gymnasium",
-    "openenv": "rolloutlab.integrations.openenv",
-    "reasoning-gym": "rolloutlab.integrations.reasoning_gym",
-    "textarena": "rolloutlab.integrations.textarena",
-}
-"""By prefix, the module with `source(name, **options)` for what comes after the colon, and `names()`."""
+from rolloutlab.plugins import ENVIRONMENTS, load_all
 
 
 def adapted(name: str, options: Mapping[str, Any]) -> Source:
@@ -25,24 +19,51 @@ def adapted(name: str, options: Mapping[str, Any]) -> Source:
         InputError: there is no such prefix or name, or the package is not installed.
     """
     prefix, colon, rest = name.partition(":")
-    if not colon or prefix not in ADAPTERS:
-        close = get_close_matches(prefix, ADAPTERS, n=1) if colon else []
+    adapters = _adapters()
+    if not colon or prefix not in adapters:
+        close = get_close_matches(prefix, adapters, n=1) if colon else []
         raise InputError(
-            f"{name!r} is not an environment", hint=", ".join(f"{each}:NAME" for each in close or ADAPTERS)
+            f"{name!r} is not an environment", hint=", ".join(f"{each}:NAME" for each in close or adapters)
         )
-    source: Source = import_module(ADAPTERS[prefix]).source(rest, **options)
-    return source
+    return adapters[prefix].source(rest, **options)
 
 
 def adapted_names(begun: str) -> list[str]:
     """Names of adapters to complete a word with: prefixes, and after a colon the names of a package, if installed."""
     prefix, colon, _ = begun.partition(":")
-    if not colon or prefix not in ADAPTERS:
-        return [f"{each}:" for each in ADAPTERS]
+    adapters = _adapters()
+    if not colon or prefix not in adapters:
+        return [f"{each}:" for each in adapters]
     try:
-        return [f"{prefix}:{name}" for name in import_module(ADAPTERS[prefix]).names()]
+        return [f"{prefix}:{name}" for name in getattr(adapters[prefix], "names", list)()]
     except InputError:
         return []
+
+
+def recognised(env: Any, options: Mapping[str, Any]) -> Source | None:
+    """The source of a class or factory that an adapter knows by its form; None where none does."""
+    return next(filter(None, (recognise(env, options) for recognise in _functions("recognise"))), None)
+
+
+def refuse(environment: Any) -> None:
+    """InputError for an environment of another package, or a class of one, that looks like one of ours."""
+    for check in _functions("refuse"):
+        check(environment)
+
+
+def advice(environment: Any) -> str | None:
+    """What to type for an environment, or a class of one, of a package that an adapter knows; None for any other."""
+    return next(filter(None, (advise(environment) for advise in _functions("advice"))), None)
+
+
+def packages_of(environment: Any) -> set[str]:
+    """The packages that the class of an environment, or a class, and its bases are of."""
+    return {str(each.__module__).partition(".")[0] for each in class_of(environment).__mro__}
+
+
+def class_of(environment: Any) -> type:
+    """The class of an environment, or the class itself."""
+    return environment if isclass(environment) else type(environment)
 
 
 def package(name: str, extra: str) -> ModuleType:
@@ -65,3 +86,12 @@ def check_name(prefix: str, name: str, names: Collection[str]) -> None:
 def name_with(name: str, options: Mapping[str, Any]) -> str:
     """The name of a source, with its options: an environment with other options is another one."""
     return f"{name}({', '.join(f'{key}={value!r}' for key, value in options.items())})" if options else name
+
+
+def _adapters() -> dict[str, Adapter]:
+    return {name: plugin for name, plugin in load_all(ENVIRONMENTS) if hasattr(plugin, "source")}
+
+
+def _functions(name: str) -> Iterator[Any]:
+    """A function that adapters may have, of each that has it."""
+    return (getattr(plugin, name) for _, plugin in load_all(ENVIRONMENTS) if hasattr(plugin, name))

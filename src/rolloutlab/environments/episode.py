@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from rolloutlab.api.wire.chat import Message
-from rolloutlab.environments.foreign import advice
+from rolloutlab.environments.adapters import advice
 from rolloutlab.environments.observations import BadStepError, EnvironmentTurn, messages_of, reward_of, turn_of
 from rolloutlab.environments.protocol import Source
 from rolloutlab.environments.record import End

@@ -54,3 +54,24 @@ class Source(Protocol):
 
         limit: how many, where a number was given. seed: the plan's. What it returns is stored, and has to be JSON.
         """
+
+
+class Adapter(Protocol):
+    """A plug-in of `rolloutlab.environments`: the environments of a package, as `--env PLUGIN:NAME`.
+
+    It may have more. `names()`: the names that tab completion offers. `recognise(env, options)`: a source for a class
+    or factory of the package that a user gave without a name, None for any other. `refuse(environment)`: raises
+    InputError for an instance or class of the package that looks like a `Simulator` and is none. `advice(environment)`:
+    what to type for an instance or class of the package that has another protocol, None for any other.
+    """
+
+    def source(self, name: str, **options: Any) -> Source:
+        """Make the source of an environment.
+
+        Args:
+            name: what comes after the colon.
+            options: of the package for this environment, such as `is_slippery=False`.
+
+        Raises:
+            InputError: there is no such environment, or the package is not installed.
+        """

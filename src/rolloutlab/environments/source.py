@@ -5,12 +5,10 @@ from functools import partial
 from inspect import isasyncgenfunction, isclass, iscoroutinefunction, isgeneratorfunction
 from typing import Any
 
-from rolloutlab.environments.adapters import adapted
-from rolloutlab.environments.foreign import advice, check_no_gym
+from rolloutlab.environments.adapters import adapted, advice, recognised, refuse
 from rolloutlab.environments.protocol import Source
 from rolloutlab.environments.short_form import AsyncGeneratorEnvironment, GeneratorEnvironment
 from rolloutlab.errors import InputError
-from rolloutlab.integrations.trl.environments import TrlSource, is_trl_factory
 
 _SEEDS_PER_ROUND = 1_000_000
 
@@ -28,15 +26,16 @@ def source_of(env: Any, /, **options: Any) -> Source:
     """
     if isinstance(env, str):
         return adapted(env, options)
-    if callable(env) and options.keys() == {"reward_funcs"} and is_trl_factory(env):
-        return TrlSource(env, options["reward_funcs"])
+    is_source = callable(getattr(env, "environment", None)) and callable(getattr(env, "rows", None))
+    if callable(env) and not is_source and (known := recognised(env, options)):
+        return known
     if options:
         raise InputError("options are for names such as gymnasium:FrozenLake-v1", hint="functools.partial(CLASS, ...)")
-    if callable(getattr(env, "environment", None)) and callable(getattr(env, "rows", None)):
+    if is_source:
         source: Source = env
         return source
     if callable(env):
-        return TrlSource(env) if is_trl_factory(env) else FactorySource(env)
+        return FactorySource(env)
     if callable(getattr(env, "reset", None)):
         name = type(env).__name__
         raise InputError(f"this is one {name}, and each rollout needs its own", hint=advice(env) or f"--env {name}")
@@ -61,7 +60,7 @@ class FactorySource:
         self._factory = factory
         function: Any = factory.func if isinstance(factory, partial) else factory
         self.name = getattr(function, "__name__", type(function).__name__)
-        check_no_gym(function)
+        refuse(function)
         self._short_form: Any = None
         methods = (getattr(function, name, None) for name in ("reset", "step"))
         self.is_async = isasyncgenfunction(function) or any(map(iscoroutinefunction, (function, *methods)))
@@ -77,7 +76,7 @@ class FactorySource:
         if self._short_form:
             return self._short_form(self._factory, row)
         made = self._factory(row)
-        check_no_gym(made)
+        refuse(made)
         return made
 
     def rows(self, limit: int | None, seed: int) -> list[dict[str, Any]]:  # noqa: ARG002 - of the protocol

@@ -5,12 +5,15 @@ from collections.abc import Mapping
 from inspect import getdoc
 from typing import Any, NamedTuple
 
-from rolloutlab.environments.adapters import check_name, name_with, package
+from rolloutlab.environments.adapters import check_name, class_of, name_with, package, packages_of
 from rolloutlab.environments.protocol import Step
 from rolloutlab.errors import InputError
 
 _COLOURED = re.compile(r"\x1b\[(?P<codes>[\d;]*)m(?P<text>[^\x1b]*)\x1b\[0m")
 _BACKGROUND = re.compile(r"(^|;)4\d(;|$)")
+
+
+_PACKAGES = {"gym", "gymnasium"}
 
 
 class _Legend(NamedTuple):
@@ -113,3 +116,26 @@ def in_brackets(drawing: str) -> str:
 def _bracketed(text: str, codes: str) -> str:
     left, right = "[]" if _BACKGROUND.search(codes) else "<>" if codes.startswith("35") else "()"
     return f"{left}{text}{right}"
+
+
+def refuse(environment: Any) -> None:
+    """InputError for an environment of Gym or Gymnasium, or a class of one: its steps take actions, not texts."""
+    if not _PACKAGES.isdisjoint(packages_of(environment)):
+        name = class_of(environment).__name__
+        what = f"{name} is an environment of Gymnasium, whose step takes an action of its action_space, not a text"
+        raise InputError(what, hint=advice(environment))
+
+
+def advice(environment: Any) -> str | None:
+    """Its name where it is registered; else how to register one that draws itself, or a class around it."""
+    if _PACKAGES.isdisjoint(packages_of(environment)):
+        return None
+    made = class_of(environment)
+    spec = getattr(environment, "spec", None)
+    if spec is not None:
+        return f"--env gymnasium:{spec.id}"
+    modes = (getattr(made, "metadata", None) or {}).get("render_modes", ())
+    own = f"{made.__name__}-v0"
+    if "ansi" in modes:
+        return f"gymnasium.register({own!r}, {made.__name__}), then --env gymnasium:{own}"
+    return f"a class with reset(seed) and step(answer) around {made.__name__}: docs/environments.md"

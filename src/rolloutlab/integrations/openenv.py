@@ -18,7 +18,7 @@ from pydantic import WithJsonSchema
 
 from rolloutlab.api.http.client import HttpClient
 from rolloutlab.api.http.websocket import JsonSocket
-from rolloutlab.environments.adapters import name_with
+from rolloutlab.environments.adapters import name_with, packages_of
 from rolloutlab.environments.episode import EpisodeError
 from rolloutlab.environments.protocol import Step
 from rolloutlab.errors import InputError, ServiceError
@@ -224,3 +224,8 @@ def _tool(schema: Mapping[str, Any], properties: Mapping[str, Any], act: Any) ->
     tool.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     tool.__annotations__ = {each.name: each.annotation for each in parameters}
     return tool
+
+
+def advice(environment: Any) -> str | None:
+    """What to type for a client or an environment of OpenEnv."""
+    return "openenv:URL, of a server of it" if "openenv" in packages_of(environment) else None

@@ -1,4 +1,4 @@
-"""Calls of the functions of a `Rubric` of verifiers (up to 0.3): rollouts and their row by parameter names."""
+"""verifiers (to 0.3): functions of a `Rubric`, called with rollouts and their row by parameter names."""
 
 import functools
 import inspect
@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import CodeType
 from typing import Any, Literal, NamedTuple
 
+from rolloutlab.environments.adapters import packages_of
 from rolloutlab.errors import InputError, RewardError
 from rolloutlab.objective.preflight import count
 from rolloutlab.scoring.calls import Arguments, RewardCall, bound_names
@@ -46,6 +47,13 @@ class _MessageDict(dict[str, Any]):
 
     def __getattr__(self, name: str) -> Any:
         return self.get(name)
+
+
+def advice(environment: Any) -> str | None:
+    """What to type for an environment of verifiers, which samples by itself."""
+    if "verifiers" not in packages_of(environment):
+        return None
+    return "rolloutlab capture NAME --sessions -- the command that evaluates it: docs/capture.md"
 
 
 def is_rubric(function: Any) -> bool:

@@ -31,6 +31,13 @@ def is_trl_factory(factory: Callable[..., Any]) -> bool:
     return len(parameters) == 1 and not hasattr(made, "step")  # with a step it is meant as one of ours
 
 
+def recognise(factory: Any, options: Mapping[str, Any]) -> "TrlSource | None":
+    """The source of an `environment_factory`, with `reward_funcs` or without."""
+    if options.keys() - {"reward_funcs"} or not is_trl_factory(factory):
+        return None
+    return TrlSource(factory, **options)
+
+
 def _functions(given: Any) -> list[Callable[..., Any]]:
     functions = list(given) if isinstance(given, list | tuple) else [given]
     for function in functions:
