@@ -14,7 +14,7 @@ COMPAT := colab lowest
 # Colab is older in IPython, ipywidgets and pandas, which these meet not at all or in nothing but a long sign-in.
 WITHOUT_colab := api auth capture environments objective search store sampling/mcp \
 	kernel/test_canaries.py kernel/test_shared_grant.py \
-	test_language.py test_lock.py test_long_texts.py test_package.py test_structure.py
+	test_docs.py test_language.py test_lock.py test_long_texts.py test_package.py test_structure.py
 # With a model that a package brings, and of a quarter of an hour.
 REAL_NOTEBOOK := notebooks/15_a_real_model.ipynb
 LONG_NOTEBOOKS := $(patsubst %,notebooks/%.ipynb,08_sign_in_and_tools 09_reasoning_and_sft 11_environments 12_agents)
