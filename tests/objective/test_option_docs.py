@@ -21,7 +21,7 @@ from rolloutlab.objective.option_docs import (
 )
 from rolloutlab.objective.options import settle
 
-PAGE = Path(__file__).parents[2] / "docs" / "training.md"
+DOCS = Path(__file__).parents[2] / "docs"
 SAID = [
     ({"advantage_balance": 3}, "advantage_balance: 3 is outside -1 to 1"),
     ({"epsilon": -0.1}, "epsilon: -0.1 is below 0"),
@@ -109,7 +109,7 @@ def test_the_options_that_the_specification_lacks_are_named():
 
 
 def test_the_page_has_the_table_of_the_options():
-    assert markdown_table() in PAGE.read_text()
+    assert markdown_table() in (DOCS / "reference.md").read_text()
 
 
 def test_the_help_has_a_line_for_every_option():
@@ -126,4 +126,4 @@ def test_the_help_begins_with_the_algorithms_and_what_each_stands_for():
 
 
 def test_the_page_begins_with_the_table_of_the_algorithms():
-    assert algorithm_table() in PAGE.read_text()
+    assert algorithm_table() in (DOCS / "training.md").read_text()

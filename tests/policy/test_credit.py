@@ -89,7 +89,7 @@ def as_job(groups: list[list[Episode]], **options: Any) -> CreateTrainingJob:
 
 
 def advantage(group: list[Episode], i: int, k: int | None, scale_rewards: bool) -> float:
-    """By the words of docs/training.md; k is None for an additional history."""
+    """By the words of docs/training_reference.md; k is None for an additional history."""
     togo = [sum(e.rewards[k or 0 :]) + e.end for e in group if k is None or k < len(e.turns)]
     own = sum(group[i].rewards[k or 0 :]) + group[i].end
     if max(togo) - min(togo) < 1e-9:
