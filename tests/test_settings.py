@@ -308,25 +308,25 @@ BROKEN = {
     "budget = 20": (1, "budget is a setting of a profile", "[profiles.NAME] budget"),
     "[profiles.w]\nkind = 'WandB'": (
         2,
-        "kind: must be 'rolloutlab', 'wandb' or 'openai', not 'WandB'",
+        "kind: must be 'rolloutlab', 'openai' or 'wandb', not 'WandB'",
         'kind = "wandb"',
     ),
     **{
         f"[profiles.a]\nurl = 'https://a.example'\nkind = '{kind}'": (
             3,
-            f"kind: must be 'rolloutlab', 'wandb' or 'openai', not '{kind}'",
+            f"kind: must be 'rolloutlab', 'openai' or 'wandb', not '{kind}'",
             'kind = "openai"',
         )
         for kind in ("together", "vllm", "openai-compatible")
     },
     "[profiles.a]\nkind = 'tinker'": (
         2,
-        "kind: must be 'rolloutlab', 'wandb' or 'openai', not 'tinker'",
+        "kind: must be 'rolloutlab', 'openai' or 'wandb', not 'tinker'",
         'engine = "tinker", without a profile',
     ),
     "engine_url = 'ray://10.0.0.1:10001'": (
         1,
-        "engine_url: the engine joins a Ray cluster at HOST:PORT of its head, without ray://",
+        "engine_url: the engine joins a cluster at HOST:PORT of its head, without ray://",
         'engine_url = "10.0.0.1:6379"',
     ),
     **{

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from rolloutlab.api import health
+from rolloutlab.api.dialect import dialect_of
 from rolloutlab.api.embedded import Embedded
 from rolloutlab.api.http.client import HttpClient
 from rolloutlab.api.http.ip_scope import on_this_machine
@@ -25,7 +26,7 @@ from rolloutlab.errors import InputError, NotFoundError, RolloutlabError, Servic
 from rolloutlab.hints import as_hint
 from rolloutlab.objective.preflight import count
 from rolloutlab.sanitize import escape_control_chars
-from rolloutlab.settings import EMBEDDED, VENDORS, Address, Served, Settings, profile_address, read_settings
+from rolloutlab.settings import EMBEDDED, Address, Served, Settings, profile_address, read_settings, vendor_of, vendors
 from rolloutlab.settings.connected import connected
 from rolloutlab.widgets.html import code, for_notebook
 from rolloutlab.widgets.kit.parts import chip, foot, head, hints, panel
@@ -36,7 +37,7 @@ _PATIENCE = 0.3
 _SHORTEST_KEY = 8
 """Characters of a key that is recognized in the values of other variables."""
 _NO_LIST = "it does not list its models: %model NAME_OR_UUID selects one"
-_WANDB = "%model PROJECT/NAME --base BASE selects one"
+_SELECT = "%model PROJECT/NAME --base BASE selects one"
 _COLUMNS = (Heading("setting"), Heading("value"), Heading("from", middle=True))
 
 
@@ -138,7 +139,7 @@ def inspect(
     offer = http.run(health.ask(http, address), lambda: note(f"asking {address.base_url} what it serves"), _PATIENCE)
     does = "samples and trains" if offer.trains else "samples, but does not train"
     listed = f"{count(len(offer.models), 'model')} by name" if offer.models is not None else _NO_LIST
-    listed = _WANDB if address.kind == "wandb" else listed
+    listed = listed if dialect_of(address).lists_models or not offer.trains else _SELECT
     engine = _engine(http, address) if offer.own else None
     state = f"{address.base_url} answers: it {does}; {listed}{_below(engine)}"
     return Connection(settings, state, offer.models or (), offer.trains, engine)
@@ -186,7 +187,7 @@ def _key(address: Address) -> str:
 
 def _typed(address: Address) -> str:
     """What `%connect` takes for a service."""
-    return f"wandb:{address.project}" if address.kind == "wandb" else address.base_url
+    return dialect_of(address).typed(address)
 
 
 class Connector:
@@ -353,8 +354,8 @@ class Connector:
                 return address
         if base_url == EMBEDDED or on_this_machine(base_url):
             return None
-        vendors = {vendor["url"]: f"{kind}:ENTITY/PROJECT" for kind, vendor in VENDORS.items()}
-        hint = f"%connect {vendors.get(base_url, base_url)}"
+        typed = {vendor.url: f"{kind}:ENTITY/PROJECT" for kind, vendor in vendors().items()}
+        hint = f"%connect {typed.get(base_url, base_url)}"
         raise NotFoundError(f"the job was sent to {base_url}, which is not connected", hint=hint)
 
     def with_token(self, address: Address) -> Address:
@@ -433,7 +434,7 @@ class Connector:
                 again = f"%connect {_typed(target.service)} --key-keyring"
                 hint = again if typed else f"%logout {target.service.base_url}"
                 raise SignInError(error.message, hint=hint) from None
-            if target.service and target.service.kind == "wandb":
+            if target.service and vendor_of(target.service.kind):
                 hint = f"%env {target.service.key_env}=, or %connect {_typed(target.service)} --key-keyring"
                 raise SignInError(error.message, hint=hint) from None
             raise

@@ -67,10 +67,12 @@ def _object(group: str, entry: EntryPoint) -> Any:
     except ModuleNotFoundError as error:
         package = _package(entry)
         hint = f"pip install '{package}[{entry.name}]'" if package == _OWN else f"pip install {error.name}"
-        raise InputError(f"{group} {entry.name} needs {error.name}", hint=hint) from error
-    except Exception as error:  # a package of somebody else may fail in any way when it is imported
-        what = f"{group} {entry.name} of {_package(entry)} cannot be imported: {type(error).__name__}: {error}"
-        raise InputError(what, hint=f"pip install --upgrade {_package(entry)}") from error
+        raise InputError(f"the plug-in {entry.name} of {group} needs {error.name}", hint=hint) from error
+    except Exception as error:  # another package may fail in any way when it is imported
+        what = f"the plug-in {entry.name} of {group}, in {_package(entry)}, cannot be imported"
+        raise InputError(
+            f"{what}: {type(error).__name__}: {error}", hint=f"pip install --upgrade {_package(entry)}"
+        ) from error
 
 
 def _package(entry: EntryPoint) -> str:
@@ -91,12 +93,11 @@ def _changed_at(folder: str) -> int:
 @lru_cache(maxsize=1)
 def _scan(_path: tuple[str, ...], _changed: tuple[int, ...]) -> Mapping[str, dict[str, tuple[EntryPoint, ...]]]:
     """The plug-ins by group and name. Kept until a package is installed: reading the metadata of all takes 50 ms."""
-    found: dict[str, dict[str, tuple[EntryPoint, ...]]] = {}
-    groups = (ENGINES, ENVIRONMENTS, REWARDS, READERS, SEARCH)
+    plugins: dict[str, dict[str, tuple[EntryPoint, ...]]] = {}
     everything = entry_points()
-    for group in groups:
+    for group in (ENGINES, ENVIRONMENTS, REWARDS, READERS, SEARCH):
         entries = set(everything.select(group=group))  # an editable install may be found twice
         for entry in sorted(entries, key=lambda each: (_package(each) != _OWN, each.name)):
-            found.setdefault(group, {}).setdefault(entry.name, ())
-            found[group][entry.name] += (entry,)
-    return found
+            plugins.setdefault(group, {}).setdefault(entry.name, ())
+            plugins[group][entry.name] += (entry,)
+    return plugins

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from rolloutlab.api.http.client import HttpClient
 from rolloutlab.errors import InputError
-from rolloutlab.integrations.chroma import connect_search
 from rolloutlab.integrations.chroma.cloud import cloud_payload
+from rolloutlab.integrations.chroma.connect import connect_search
 from rolloutlab.search.dictionary import parse
 from rolloutlab.search.engine.execute import execute
 from rolloutlab.search.engine.records import Record, Records

@@ -494,7 +494,7 @@ def test_a_failure_is_explained_once_and_progress_takes_one_line_of_a_terminal(t
         (["--tolerance=nan"], "--tolerance must be a number > 0, not nan"),
         (["--only=speed", "--only=colour"], "no line of the check has 'speed' or 'colour'"),
         (["--policy=/no/such/folder"], "the policy '/no/such/folder' could not be loaded"),
-        (["--engine=cloud"], "--engine: must be 'local', 'tinker' or 'ray', not 'cloud'"),
+        (["--engine=cloud"], "--engine: must be 'local', 'ray' or 'tinker', not 'cloud'"),
         (["--engine-url=http://127.0.0.1:1"], "the engine local computes in this process, at no URL"),
     ],
 )

@@ -75,7 +75,10 @@ def test_messages_from_elsewhere_train_after_one_line(notebook, folder):
         ("%import nothing.jsonl", "NotFoundError: there is no file nothing.jsonl"),
         ("%import bad.jsonl sums", "InputError: bad.jsonl, line 2: messages.0.role: role must be one of"),
         ("%import", "InputError: the following arguments are required: file\n  -> %import? shows the options"),
-        ("%export a b.jsonl --format xml", "InputError: "),
+        (
+            "%import bad.jsonl sums --format xml",
+            "InputError: unknown format 'xml'\n  -> --format jsonl|parquet|openai|art",
+        ),
         ("%logprobs nobody", "NotFoundError: there is no collection 'nobody'"),
     ],
 )

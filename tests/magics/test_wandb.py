@@ -230,7 +230,7 @@ def test_a_profile_with_another_url_does_not_get_the_key_of_the_variable(tmp_pat
     [
         ('kind = "wandb"', "profiles.hosted has no project"),
         ('kind = "openai"', "profiles.hosted has no url"),
-        ('url = "https://a.example"\nkind = "art"', "kind: must be 'rolloutlab', 'wandb' or 'openai', not 'art'"),
+        ('url = "https://a.example"\nkind = "art"', "kind: must be 'rolloutlab', 'openai' or 'wandb', not 'art'"),
     ],
 )
 def test_a_wrong_profile_is_an_error_with_its_line(tmp_path, line, why):

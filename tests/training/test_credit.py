@@ -2,7 +2,7 @@
 
 import pytest
 
-from rolloutlab.api.kinds import kind_of
+from rolloutlab.api.dialect import dialect_of
 from rolloutlab.api.wire.chat import UserMessage
 from rolloutlab.errors import InputError
 from rolloutlab.session import Session
@@ -141,7 +141,7 @@ def test_the_option_is_sent_only_when_set_and_with_the_turn_rewards(play):
 
 
 def test_a_service_that_takes_one_reward_per_trajectory_refuses_it_by_name_in_the_report(play):
-    wandb = kind_of(Address("https://api.example.com", "https://api.example.com/v1", kind="wandb")).engine
+    wandb = dialect_of(Address("https://api.example.com", "https://api.example.com/v1", kind="wandb")).engine
     refused = gather([play(EPISODES)], {"credit": "turn"}, "lab/practice").on(wandb)
     assert (
         "no job can begin: the engine wandb does not honour credit: it takes one reward for each trajectory "

@@ -7,9 +7,9 @@ from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 
+from rolloutlab.api.dialect import dialect_of
 from rolloutlab.api.http.client import HttpClient
 from rolloutlab.api.http.errors import message_of, names_a_thing
-from rolloutlab.api.kinds import kind_of
 from rolloutlab.api.model_list import model_cards
 from rolloutlab.api.wire.engine import EngineStatus
 from rolloutlab.api.wire.levels import OF_STEPS
@@ -48,9 +48,9 @@ async def ask(http: HttpClient, address: Address) -> Offer:
             for chat completions.
     """
     url = f"{address.inference_base_url}/models"
-    if not kind_of(address).lists_models:
+    if not dialect_of(address).lists_models:
         if await _chats(http, address):
-            return Offer(None, kind_of(address).trains)
+            return Offer(None, dialect_of(address).trains)
         raise _not_such(url.replace("/models", "/chat/completions"), "Not Found")
     listed = await _asked(http, address, "GET", url)
     if (cards := model_cards(listed.body)) is not None:
@@ -75,7 +75,7 @@ async def engine_of(http: HttpClient, address: Address, *, own: bool = False) ->
     Raises:
         RolloutlabError: it does not answer.
     """
-    if (known := kind_of(address)).endpoints is not None:
+    if (known := dialect_of(address)).endpoints is not None:
         return known.engine
     try:
         if not own:
@@ -163,7 +163,7 @@ async def _trains(http: HttpClient, address: Address) -> bool | None:
 
     After 404 the empty job is tried, and after 405 where any path is answered so: else jobs are created but not listed.
     """
-    if (known := kind_of(address).trains) is not None:
+    if (known := dialect_of(address).trains) is not None:
         return known
     url = f"{address.base_url}/v1/preview/training-jobs"
     asked = await _asked(http, address, "GET", url)

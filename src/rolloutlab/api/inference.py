@@ -9,9 +9,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from rolloutlab.api.answers import arguments_of, failure_of, parsed, reasoning_and_text, text_of, tidied
+from rolloutlab.api.dialect import dialect_of
 from rolloutlab.api.http.client import HttpClient, Tries
 from rolloutlab.api.http.errors import message_of, status_error
-from rolloutlab.api.kinds import chat_name, kind_of, with_step
 from rolloutlab.api.model_list import model_cards
 from rolloutlab.api.wire.chat import ChatCompletion, ChatRequest, StreamOptions
 from rolloutlab.api.wire.reasoning import FIELDS
@@ -147,7 +147,7 @@ async def models(
     """GET {inference_base_url}/models; raises as `HttpClient.request`, and NotOfferedError for no list of models."""
     url = f"{address.inference_base_url}/models"
     headers, message = address.headers, f"{address.inference_base_url} does not list its models"
-    if not kind_of(address).lists_models:
+    if not dialect_of(address).lists_models:
         raise NotOfferedError(message, hint=_UNLISTED)
     try:
         body = await http.request("GET", url, token=address.token, headers=headers, timeout=timeout, retry=retry)
@@ -280,7 +280,7 @@ def _object(body: Any) -> Any:
 
 
 def _options(address: Address, request: ChatRequest) -> dict[str, Any]:
-    name = chat_name(address, request.model)
+    name = dialect_of(address).chat_name(address, request.model)
     named = request if name == request.model else request.model_copy(update={"model": name})
     options = {"token": address.token, "headers": address.headers, "content": named.to_json(), "timeout": TIMEOUT}
     return {"url": f"{address.inference_base_url}/chat/completions", **options}
@@ -295,7 +295,7 @@ async def _explained(
     """
     failure: RolloutlabError
     try:
-        return with_step(address, request.model, await work)
+        return dialect_of(address).completion(request.model, await work)
     except NotFoundError as error:
         failure = NotFoundError(error.message, hint=_registers(address, request.model))
     except ServiceError as error:
@@ -324,7 +324,7 @@ async def _token(address: Address) -> str | None:
 
 def _registers(address: Address, model: str) -> str:
     """What to type for a model that a service lacks; other projects' names may be those of hubs, as `org/model`."""
-    kind = kind_of(address)
+    kind = dialect_of(address)
     if model.startswith("lab/") and kind.has("POST", "models"):
         return f"%model {model} registers it"
     return "%models lists those that there are" if kind.lists_models else _UNLISTED
@@ -338,7 +338,7 @@ async def score_histories(
     body = LogprobsRequest(model=model, histories=list(histories)).to_json()
     lacks = f"{address.base_url} gives no logprobs for conversations from elsewhere"
     hint = "the embedded service does: start a kernel without ROLLOUTLAB_URL"
-    if not kind_of(address).has("POST", "logprobs"):
+    if not dialect_of(address).has("POST", "logprobs"):
         raise ServiceError(lacks, hint="%connect embedded")
     try:
         token, headers = address.token, address.headers

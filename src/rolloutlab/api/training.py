@@ -6,17 +6,15 @@ from functools import partial
 from secrets import token_hex
 from typing import Any
 
-from pydantic_core import to_json
-
 from rolloutlab.api.answers import parsed
+from rolloutlab.api.dialect import Dialect, dialect_of
 from rolloutlab.api.http.client import HttpClient
 from rolloutlab.api.http.ip_scope import on_this_machine
 from rolloutlab.api.inference import SELECT
-from rolloutlab.api.kinds import config_of, kind_of, page_of, registration, trajectory_of
 from rolloutlab.api.wire import fine_tuning
 from rolloutlab.api.wire import training as wire
 from rolloutlab.api.wire.base import Wire
-from rolloutlab.api.wire.trajectories import Trajectory, TrajectoryGroup
+from rolloutlab.api.wire.trajectories import TrajectoryGroup
 from rolloutlab.errors import (
     BrokenOffError,
     FullError,
@@ -37,7 +35,8 @@ _NO_LOST = "keeps no lost checkpoints"
 
 async def register_model(http: HttpClient, address: Address, model: wire.RegisterModel) -> wire.Model:
     """POST /v1/preview/models."""
-    body, again = registration(address, model), model.return_existing and address.kind != "wandb"
+    dialect = dialect_of(address)
+    body, again = dialect.registration(address, model), model.return_existing and dialect.repeats
     does, hint = "registers no models", SELECT
     answer = await _call(http, address, "POST", "models", json=body, retry=again, lacks=does, hint=hint)
     return parsed(wire.Model, answer)
@@ -98,7 +97,8 @@ async def create_job(
     streamed while it is made. The form of options and trajectories is that of the service's kind.
     """
     sent = job.trajectory_groups if groups is None else groups
-    headers, body = {"Idempotency-Key": key}, partial(_body, config_of(address, job), sent, address.kind)
+    dialect = dialect_of(address)
+    headers, body = {"Idempotency-Key": key}, partial(_body, dialect.job(job), sent, dialect)
     answer = await _call(
         http, address, "POST", "training-jobs", content=body, headers=headers, timeout=300.0, lacks="trains no models"
     )
@@ -161,14 +161,15 @@ async def _pages(
     http: HttpClient, address: Address, path: str, kind: type[Any], after: str | None = None, *, lacks: str
 ) -> list[Any]:
     """The items of every page of a list, after the one with the id `after`."""
+    dialect = dialect_of(address)
     listed: list[Any] = []
     more = True
     while more:
         last = listed[-1].id if listed else after
-        params: dict[str, str | int] = {"limit": _PAGE} if address.kind != "wandb" else {}
+        params: dict[str, str | int] = {"limit": _PAGE} if dialect.has_limits else {}
         params |= {"after": last} if last else {}
         answer = await _call(http, address, "GET", path, params=params, lacks=lacks)
-        page = parsed(kind, page_of(address, answer))
+        page = parsed(kind, dialect.page(answer))
         listed += page.data
         more = page.has_more
     return listed
@@ -187,9 +188,10 @@ async def _call(
 ) -> Any:
     """One request to the training API; `lacks` is the message of NotOfferedError when it has no such endpoint."""
     url, headers = f"{address.base_url}/v1/preview/{path}", {**address.headers, **(headers or {})}
-    if not kind_of(address).has(method, path):
+    dialect = dialect_of(address)
+    if not dialect.has(method, path):
         raise NotOfferedError(f"{address.base_url} {lacks}", hint=hint)
-    if address.kind == "wandb":
+    if not dialect.repeats:
         headers.pop("Idempotency-Key", None)  # a repeated request makes another job there
     try:
         return await http.request(method, url, token=address.token, headers=headers, **options)
@@ -197,9 +199,11 @@ async def _call(
         raise NotOfferedError(f"{address.base_url} {lacks}", hint=hint, status=error.status) from error
 
 
-async def _body(job: wire.CreateTrainingJob, groups: Iterable[TrajectoryGroup], kind: str) -> AsyncIterator[bytes]:
+async def _body(
+    job: wire.CreateTrainingJob, groups: Iterable[TrajectoryGroup], dialect: Dialect
+) -> AsyncIterator[bytes]:
     """The JSON of a job in chunks."""
-    async for chunk in _in_chunks(_pieces(job, groups, kind)):
+    async for chunk in _in_chunks(_pieces(job, groups, dialect)):
         yield chunk
 
 
@@ -220,20 +224,15 @@ def _next_chunk(pieces: Iterator[bytes]) -> bytes:
     return bytes(chunk)
 
 
-def _pieces(job: wire.CreateTrainingJob, groups: Iterable[TrajectoryGroup], kind: str) -> Iterator[bytes]:
+def _pieces(job: wire.CreateTrainingJob, groups: Iterable[TrajectoryGroup], dialect: Dialect) -> Iterator[bytes]:
     """The JSON of a job: its head, each trajectory, and the separators."""
-    end = b'],"exceptions":[],"metadata":{},"metrics":{},"logs":[]}' if kind == "wandb" else b"]}"
     yield _begin(job, "trajectory_groups")
     for i, group in enumerate(groups):
         yield b"," * bool(i) + _begin(group, "trajectories")
         for j, trajectory in enumerate(group.trajectories):
-            yield b"," * bool(j) + _json(trajectory, kind)
-        yield end
+            yield b"," * bool(j) + dialect.trajectory(trajectory)
+        yield dialect.group_end
     yield b"]}"
-
-
-def _json(trajectory: Trajectory, kind: str) -> bytes:
-    return to_json(trajectory_of(trajectory.to_wire())) if kind == "wandb" else trajectory.to_json().encode()
 
 
 def _begin(whole: Wire, array: str) -> bytes:

@@ -14,7 +14,7 @@ from rolloutlab.cli.engine import add_check_options
 from rolloutlab.cli.engine import check as check_engine
 from rolloutlab.errors import InputError, PolicyError, RolloutlabError
 from rolloutlab.fsutil import path_of, refused
-from rolloutlab.settings import PACKAGED, SMOLLM2, ModelSettings, Settings, explained, read_settings
+from rolloutlab.settings import PACKAGED, SMOLLM2, ModelSettings, Settings, engines, explained, read_settings
 
 if TYPE_CHECKING:
     from rolloutlab.service.lifecycle import Folder
@@ -90,7 +90,7 @@ def _add_model_options(serve: argparse.ArgumentParser, settings: Settings) -> No
     defaults = settings.model
     policies = f"{', '.join([*PACKAGED, SMOLLM2])}, a folder, a .gguf file or a hub name (%(default)s)"
     serve.add_argument("--policy", default=settings.policy, help=policies)
-    serve.add_argument("--engine", default=defaults.engine, help="what computes: local, tinker or ray (%(default)s)")
+    serve.add_argument("--engine", default=defaults.engine, help=f"what computes: {', '.join(engines())} (%(default)s)")
     serve.add_argument("--engine-url", default=defaults.engine_url, metavar="URL", help="where it is, if not here")
     serve.add_argument(
         "--sampler-url", default=defaults.sampler_url, metavar="URL", help="a vLLM server that samples in its place"

@@ -12,6 +12,7 @@ from rolloutlab.policy.base import Base
 from rolloutlab.policy.decode import Completion, CompletionRequest
 from rolloutlab.policy.task import Callbacks, Task
 from rolloutlab.policy.token_sequence import TokenSequence
+from rolloutlab.settings import ModelSettings
 
 OnToken = Callable[[Completion], None]
 SlopedStep = Sequence[tuple[TokenSequence, Tensor]]
@@ -75,6 +76,32 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Stop; unfinished futures are cancelled."""
+
+
+class EnginePlugin(Protocol):
+    """A plug-in of `rolloutlab.engines`: a module that opens an engine, as `--engine NAME`.
+
+    The notebook loads it too, so it imports torch and its package inside its functions. It may have more:
+
+    - `connect(name, settings, environment) -> Settings`: what `%connect NAME:...` settles, below the embedded service.
+    - `sample_from(engine, url, names) -> Engine`: an engine that samples at `--sampler-url` and trains as before.
+    - `VENDOR` and `DIALECT`: a hosted service, as `%connect NAME:ENTITY/PROJECT`, and how it differs from the API of
+      the specification (`settings.vendors.Vendor`, `api.dialect.Dialect`).
+    - `KEY_VARIABLES`: environment variables with keys, which nothing shows. `UNMETERED`: why no budget holds there.
+    """
+
+    def open_engine(self, policy: str, settings: ModelSettings, *, least_seconds: float | None = None) -> Engine:
+        """Open the engine on a policy.
+
+        Args:
+            policy: a packaged one, a folder, or a name of the hub.
+            settings: `engine_url` is where it is; what the engine does not honour it names in `unsupported`.
+            least_seconds: between two times that the progress of a job is kept; None is the engine's own choice.
+
+        Raises:
+            PolicyError: the policy cannot be loaded. ServiceError: what is at the URL does not answer.
+            ModuleNotFoundError: a package is not installed; the user is told how to install it.
+        """
 
 
 class TrialModel(Protocol):

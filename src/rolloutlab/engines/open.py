@@ -1,18 +1,20 @@
 """The engine that settings name. Each is imported only where it is chosen, as some need packages of their own."""
 
-import os
 import warnings
-from importlib import import_module
 
 import transformers
 
-from rolloutlab.engines.engine import Engine
+from rolloutlab.engines.engine import Engine, EnginePlugin
 from rolloutlab.engines.local import LocalEngine
 from rolloutlab.errors import InputError, PolicyError
+from rolloutlab.plugins import ENGINES, load
 from rolloutlab.policy.gguf import Note
 from rolloutlab.policy.model import limit_threads, load_policy
 from rolloutlab.policy.source import source_of
 from rolloutlab.settings import ModelSettings
+
+SAMPLER = "vllm"
+"""The plug-in that samples at `settings.sampler_url`."""
 
 
 def open_engine(
@@ -20,7 +22,7 @@ def open_engine(
 ) -> Engine:
     """Open the engine `settings.engine` on a policy: a packaged one, a folder or file, or a name of the hub.
 
-    An engine elsewhere is opened by a function of the same name and arguments in `rolloutlab.integrations.<name>`.
+    An engine elsewhere is opened by its plug-in of `rolloutlab.engines`.
     least_seconds: between two times that the progress of a job is kept; None is the engine's own choice. note: hears
     of the conversion of a GGUF file.
 
@@ -50,9 +52,8 @@ def _opened(policy: str, settings: ModelSettings, least_seconds: float | None) -
 
 
 def _sampled(engine: Engine, url: str, policy: str) -> Engine:
-    from rolloutlab.integrations.vllm import VllmSampled  # an HTTP client, which most services do without
-
-    return VllmSampled(engine, url, {policy, source_of(policy)}, os.environ.get("VLLM_API_KEY"))
+    sampled: Engine = load(ENGINES, SAMPLER).sample_from(engine, url, {policy, source_of(policy)})
+    return sampled
 
 
 def quiet_transformers() -> None:
@@ -63,11 +64,8 @@ def quiet_transformers() -> None:
 
 def _open_elsewhere(policy: str, settings: ModelSettings, least_seconds: float | None) -> Engine:
     name = settings.engine
-    module = f"rolloutlab.integrations.{name}"
+    plugin: EnginePlugin = load(ENGINES, name)
     try:
-        engine: Engine = import_module(module).open_engine(policy, settings, least_seconds=least_seconds)
+        return plugin.open_engine(policy, settings, least_seconds=least_seconds)
     except ModuleNotFoundError as error:
-        if error.name == module:
-            raise InputError(f"this rolloutlab has no engine {name}", hint="--engine local") from error
         raise PolicyError(f"the engine {name} needs {error.name}", hint=f"pip install 'rolloutlab[{name}]'") from error
-    return engine

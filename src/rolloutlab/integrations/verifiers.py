@@ -94,6 +94,7 @@ def reward(function: Any, *, answer: str = "answer", **objects: Any) -> ForeignR
 
 def recognise(function: Any, columns: Sequence[str]) -> ForeignReward | None:
     """Wrap a rubric. A function of a rubric is an error with what to type, as its `answer` may mean two things."""
+    check_version(function)
     if is_rubric(function):
         return reward(function)
     names = own_parameters(function, columns)

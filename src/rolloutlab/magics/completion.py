@@ -9,11 +9,11 @@ from inspect import isasyncgenfunction, isclass, isfunction, isgeneratorfunction
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from rolloutlab.environments.adapters import adapted_names
 from rolloutlab.errors import RolloutlabError
 from rolloutlab.magics.base import LabMagics, kind_of
 from rolloutlab.objective.algorithms import ALGORITHM, ALGORITHMS
 from rolloutlab.objective.option_docs import OPTIONS
+from rolloutlab.trajectories.files import readable, writable
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -69,10 +69,19 @@ def _is_environment(value: Any) -> bool:
 
 
 def _services(magics: LabMagics) -> Iterable[str]:
-    from rolloutlab.settings import EMBEDDED, VENDORS  # which load pydantic: nothing before a first cell needs it
+    from rolloutlab.settings import (  # which load pydantic: nothing before a first cell needs it
+        EMBEDDED,
+        connectable,
+        vendors,
+    )
 
     settings = magics.session.settings
-    return [EMBEDDED, *settings.profiles, *(f"{kind}:{settings.project or ''}" for kind in VENDORS), "tinker:"]
+    return [
+        EMBEDDED,
+        *settings.profiles,
+        *(f"{kind}:{settings.project or ''}" for kind in vendors()),
+        *(f"{name}:" for name in connectable()),
+    ]
 
 
 def _servers(magics: LabMagics) -> Iterable[str]:
@@ -107,6 +116,8 @@ VALUES: Mapping[str, Callable[[LabMagics], Iterable[str]]] = {
     "after": lambda magics: ["latest", *_steps(magics)],
     "over": lambda magics: _variables(magics, lambda value: isinstance(value, list | tuple) or _is_frame(value)),
     "tools": lambda magics: [*_functions(magics), *magics.session.mcp_servers, *_server_tools(magics)],
+    "readable": lambda _magics: readable(),
+    "writable": lambda _magics: writable(),
     "services": _services,
     "servers": _servers,
     "key variables": lambda _magics: sorted(name for name in os.environ if re.search("KEY|TOKEN", name)),
@@ -118,6 +129,8 @@ VALUES: Mapping[str, Callable[[LabMagics], Iterable[str]]] = {
 def _present(kind: str, magics: LabMagics, begun: str) -> Iterable[str]:
     """The values of a kind; of environments those of the notebook, and of the adapter whose prefix is begun."""
     if kind == "env":
+        from rolloutlab.environments.adapters import adapted_names  # and plug-ins, for which `%load_ext` does not wait
+
         return [*_variables(magics, _is_environment), *adapted_names(begun)]
     values = VALUES[kind](magics) if kind in VALUES else ()
     from rolloutlab.store.models import is_hidden  # and pydantic, which a first cell does not wait for

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 from IPython.core.magic import line_magic, magics_class
 
 from rolloutlab.magics.base import LabMagics, argument, magic, unquoted
-from rolloutlab.trajectories.files import EXPORTS, FORMATS
 
 if TYPE_CHECKING:
     from rolloutlab.trajectories.collection import Collection
@@ -21,7 +20,11 @@ class ExchangeMagics(LabMagics):
     @argument(
         "names", nargs="+", type=unquoted, metavar="name", help="collections, then the file: NAME [NAME ...] FILE"
     )
-    @argument("--format", choices=EXPORTS, help="default: by the file's name, .jsonl, .parquet or .csv")
+    @argument(
+        "--format",
+        values="writable",
+        help="jsonl, parquet, openai, csv, or one of a plug-in such as art; default: by the name of the file",
+    )
     @argument("--best", action="store_true", help="of each group only what has the highest reward")
     @argument("--min-reward", type=float, metavar="X", help="only what has at least this reward")
     @argument("--overwrite", action="store_true", help="replace the file if it is there")
@@ -47,7 +50,11 @@ class ExchangeMagics(LabMagics):
         help="a file of %%export, OpenAI fine-tuning JSONL, or groups of openpipe-art",
     )
     @argument("name", nargs="?", help="the collection's name; default: the one in the file")
-    @argument("--format", choices=FORMATS, help="default: what the first line looks like")
+    @argument(
+        "--format",
+        values="readable",
+        help="jsonl, parquet, openai, or one of a plug-in such as art; default: what the first line looks like",
+    )
     @argument("--logprobs", action="store_true", help="then %%logprobs, so that it trains")
     @line_magic("import")  # type: ignore[arg-type]
     def import_(self, options: Namespace) -> "Collection | list[Collection]":

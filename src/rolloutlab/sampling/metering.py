@@ -9,14 +9,14 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from rolloutlab.api.budget import Budget
+from rolloutlab.api.dialect import dialect_of
 from rolloutlab.api.http.client import Tries
-from rolloutlab.api.kinds import chat_name
 from rolloutlab.api.prices import DOLLAR, Amount, Tokens, amount_of, billed, bound, cost, price_of, shown
 from rolloutlab.api.training import never_arrived
 from rolloutlab.api.wire.chat import ChatCompletion, ChatRequest
 from rolloutlab.errors import BudgetError, InputError, LabError, RolloutlabError
 from rolloutlab.objective.preflight import count
-from rolloutlab.settings import Price, Settings
+from rolloutlab.settings import Price, Settings, engine_plugin
 from rolloutlab.settings.values import same_service
 from rolloutlab.store.models import StoredCollection
 from rolloutlab.store.spending import JUDGING, Account, Spending
@@ -54,7 +54,7 @@ def terms_of(settings: Settings, service: str, engine: Callable[[], str | None])
     address = settings.service
     own, limit = (address.prices, address.budget) if address else ({}, None)
     where = str(settings.file) if settings.file else "the settings file"
-    named = partial(chat_name, address) if address else str
+    named = partial(dialect_of(address).chat_name, address) if address else str
     service, prices = same_service(service), (own, settings.prices)
     there = (name for name, each in settings.profiles.items() if each.budget and same_service(each.url) == service)
     profile = next((f"[profiles.{name}]" for name in there), "the profile")
@@ -117,11 +117,9 @@ class Meter:
 
     def check_engine(self) -> None:
         """InputError where there is a budget, and an engine that charges for more than the service counts."""
-        if self.limited and self._terms.engine() == "tinker":
-            message = (
-                "no budget can hold on a Tinker server: it charges for tokens that the lab's service does not count"
-            )
-            raise InputError(message, hint=self._without("the cell again"))
+        engine = self._terms.engine() if self.limited else None
+        if engine and (why := getattr(engine_plugin(engine), "UNMETERED", None)):
+            raise InputError(why, hint=self._without("the cell again"))
 
     async def complete(self, request: ChatRequest, send: Send) -> ChatCompletion:
         """Send a request once its worst case fits the budgets, waiting for requests under way where it does not yet.

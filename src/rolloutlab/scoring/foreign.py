@@ -69,7 +69,7 @@ def call_of(name: str, function: Any, columns: Sequence[str]) -> RewardCall:
     Raises:
         InputError: as `reward_call`, or as the plug-in that recognised it.
     """
-    foreign = function if isinstance(function, ForeignReward) else _recognised(function, columns)
+    foreign = function if isinstance(function, ForeignReward) else recognised(function, columns)
     return foreign.call(name, columns) if foreign else reward_call(name, function, columns)
 
 
@@ -81,6 +81,7 @@ def grader_reward(grader: Any, ask: ModelAsker, model: str | None) -> ForeignRew
     return reward
 
 
-def _recognised(function: Any, columns: Sequence[str]) -> ForeignReward | None:
+def recognised(function: Any, columns: Sequence[str]) -> ForeignReward | None:
+    """The function as its library calls it; None where no plug-in recognises it. Raises InputError as the plug-in."""
     signatures: Iterable[RewardSignature] = (each for _, each in load_all(REWARDS) if hasattr(each, "recognise"))
     return next(filter(None, (each.recognise(function, columns) for each in signatures)), None)

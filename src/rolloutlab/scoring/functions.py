@@ -8,9 +8,9 @@ from difflib import get_close_matches
 from typing import Any
 
 from rolloutlab.errors import InputError, NotFoundError, RewardError
-from rolloutlab.integrations.verifiers import check_version, is_rubric
 from rolloutlab.objective.credit import ENVIRONMENT
 from rolloutlab.objective.preflight import count
+from rolloutlab.scoring.foreign import recognised
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import Edit, Score, StoredCollection, StoredTrajectory, TrajectoryKey
 from rolloutlab.store.rewards import finite
@@ -136,8 +136,8 @@ def by_name(functions: Functions) -> dict[str, RewardFunction]:
 
 
 def _callable(function: Any) -> RewardFunction:
-    check_version(function)
-    if not callable(function) and not is_rubric(function):
+    # a rubric, for one, is no function; what of its library is not supported is an error of its own
+    if not callable(function) and not recognised(function, ()):
         raise InputError(f"{function!r} is not a reward function", hint="lambda trajectory, answer, messages, row: 1.0")
     made: RewardFunction = function
     return made

@@ -1,4 +1,4 @@
-"""The search backends of a session: the lab's index or a remote Chroma collection.
+"""The search places of a session: the lab's index, or a collection elsewhere.
 
 Both are imported when they are opened: they stand on numpy, which is a fifth of a session's start-up time.
 """
@@ -13,21 +13,24 @@ from typing import TYPE_CHECKING, Any
 from weakref import finalize
 
 from rolloutlab.api.http.client import HttpClient
+from rolloutlab.plugins import SEARCH, load, names
 from rolloutlab.search.query import Search
 from rolloutlab.settings import Served, Settings
 from rolloutlab.store.lab import Lab
 
 if TYPE_CHECKING:
-    from rolloutlab.integrations.chroma.collection import ChromaCollection
     from rolloutlab.search.embedding import Embed, Embedder
     from rolloutlab.search.index import Index
+    from rolloutlab.search.place import SearchPlace, SearchPlugin
     from rolloutlab.search.result import Answer
 
 Progress = Callable[[str, int, int], None]
+DEFAULT = "chroma"
+"""The plug-in of a URL without a name."""
 
 
 class SearchPlaces:
-    """The index of the lab, opened lazily, and the Chroma collection that replaces it.
+    """The index of the lab, opened lazily, and the collection elsewhere that replaces it.
 
     lab, settings, http: return the current ones, which change with the service. key_variables: gets the names of the
     environment variables with the keys that are used here.
@@ -54,8 +57,8 @@ class SearchPlaces:
         return open_index(self._lab(), settings.search_database, embed)
 
     @cached_property
-    def chroma(self) -> "ChromaCollection | None":
-        """The Chroma collection to search; None to search the lab."""
+    def elsewhere(self) -> "SearchPlace | None":
+        """The collection to search; None to search the lab."""
         served = self._settings().search
         return self._open(served) if served else None
 
@@ -65,9 +68,9 @@ class SearchPlaces:
         key_env, insecure_http: as of `Session.connect`. Raises as `connect_search`.
         """
         if insecure_http:
-            self._http().unencrypted.allow(url)
+            self._http().unencrypted.allow(_plugin_of(url)[1])
         served = None if url == "lab" else Served(url, key_env)
-        self.chroma = self._open(served) if served else None
+        self.elsewhere = self._open(served) if served else None
         return served
 
     def embed_with(
@@ -78,8 +81,8 @@ class SearchPlaces:
             self._http().unencrypted.allow(model)
         made = self._embedder(model, name, key_env) if model is not None else None
         self.index.use(made)
-        if self.chroma:
-            self.chroma.use(made)
+        if self.elsewhere:
+            self.elsewhere.use(made)
 
     def search(
         self,
@@ -87,18 +90,18 @@ class SearchPlaces:
         query: str | Mapping[str, Any] | Search | None,
         *pieces: Any,
         everything: bool = False,
-    ) -> "tuple[Index | ChromaCollection, Answer, list[str]]":
+    ) -> "tuple[SearchPlace, Answer, list[str]]":
         """The backend, updated before the search, its result, and notes on both.
 
         query, pieces: as for `build_search`. everything: as of `Index.search`. Raises as `Session.search`.
         """
         from rolloutlab.search.build import build_search
 
-        place = self.chroma or self.index
+        place = self.elsewhere or self.index
         notes = place.refresh(progress)
         search = build_search(query, place.fields(), *pieces)
-        if self.chroma:
-            answer = self.chroma.search(search, progress)
+        if self.elsewhere:
+            answer = self.elsewhere.search(search, progress)
         else:
             answer = self.index.search(search, progress, everything=everything)
         return place, answer, [*notes, *answer.notes]
@@ -116,14 +119,19 @@ class SearchPlaces:
             self._key_variables.add(made.key_env)
         return made
 
-    def _open(self, served: Served) -> "ChromaCollection":
-        from rolloutlab.integrations.chroma import connect_search
-        from rolloutlab.integrations.chroma.collection import ChromaCollection
-
+    def _open(self, served: Served) -> "SearchPlace":
+        name, url = _plugin_of(served.url)
         key = os.environ.get(served.key_env) if served.key_env else None
         if served.key_env:
             self._key_variables.add(served.key_env)
-        return ChromaCollection(served.url, connect_search(self._http(), served.url, key), self.index.embedder)
+        plugin: SearchPlugin = load(SEARCH, name)
+        return plugin.open_place(self._http(), url, key, self.index.embedder)
+
+
+def _plugin_of(url: str) -> tuple[str, str]:
+    """The plug-in of `NAME:URL`, and the URL; one without a name is of `DEFAULT`."""
+    name, _, rest = url.partition(":")
+    return (name, rest) if name in names(SEARCH) else (DEFAULT, url)
 
 
 def open_index(lab: Lab, path: Path, model: "Embedder | None") -> "Index":

@@ -4,7 +4,6 @@ from rolloutlab.settings.model import (
     EMBEDDED,
     PACKAGED,
     SMOLLM2,
-    VENDORS,
     Address,
     Embedding,
     ModelSettings,
@@ -21,12 +20,12 @@ from rolloutlab.settings.read import (
     short_name,
     unknown_profile,
 )
+from rolloutlab.settings.vendors import connectable, engine_plugin, engines, vendor_of, vendors
 
 __all__ = [
     "EMBEDDED",
     "PACKAGED",
     "SMOLLM2",
-    "VENDORS",
     "Address",
     "Embedding",
     "ModelSettings",
@@ -34,10 +33,15 @@ __all__ = [
     "Profile",
     "Served",
     "Settings",
+    "connectable",
+    "engine_plugin",
+    "engines",
     "explained",
     "named_policy",
     "profile_address",
     "read_settings",
     "short_name",
     "unknown_profile",
+    "vendor_of",
+    "vendors",
 ]

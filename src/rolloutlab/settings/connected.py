@@ -4,12 +4,13 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 from rolloutlab.errors import InputError
-from rolloutlab.settings.model import EMBEDDED, TINKER, VENDORS, Address, Profile, ServiceKind, Settings
+from rolloutlab.settings.model import EMBEDDED, Address, Profile, Settings
 from rolloutlab.settings.read import profile_address, unknown_profile
 from rolloutlab.settings.values import inference_url, project_name, service_url, variable_name
+from rolloutlab.settings.vendors import connectable, engine_plugin, vendor_of, vendors
 
 
 def connected(
@@ -38,46 +39,34 @@ def connected(
         raise InputError("a key is in a variable or in the keyring", hint=f"%connect {service or ''} --key-keyring")
     if service is None and now.service:
         return _settled(now, _changed(now.service, given, environment), given, "")
-    if service is None or service == EMBEDDED or _is_tinker(configured, service):
+    engine, _, rest = str(service).partition(":")
+    is_engine = service not in configured.profiles and engine in connectable()
+    if service is None or service == EMBEDDED or is_engine:
         for name in given.keys() - {"project"}:
             option = f"--{name.replace('_', '-')}"
             raise InputError(f"{option} is for a service elsewhere", hint="%connect embedded --project TEAM/PROJECT")
         if service is None or service == EMBEDDED:
             return _settled(configured, None, given, EMBEDDED)
-        return _settled(_on_tinker(configured, service, environment), None, given, service)
+        return _settled(engine_plugin(engine).connect(rest, configured, environment), None, given, service)
     address = profile_address(_profile(configured, service), environment, configured.project)
     address = _changed(address, given, environment)
-    if address.kind == "wandb" and not address.project:
-        raise InputError("wandb needs the entity and the project of the models", hint="%connect wandb:ENTITY/PROJECT")
+    vendor = vendor_of(address.kind)
+    if vendor and vendor.names_hold_project and not address.project:
+        hint = f"%connect {address.kind}:ENTITY/PROJECT"
+        raise InputError(f"{address.kind} needs the entity and the project of the models", hint=hint)
     return _settled(configured, address, given, service)
-
-
-def _is_tinker(configured: Settings, service: str) -> bool:
-    return str(service).partition(":")[0] == "tinker" and service not in configured.profiles
-
-
-def _on_tinker(configured: Settings, service: str, environment: Mapping[str, str]) -> Settings:
-    """The settings of an embedded service that samples and trains a model on the hosted Tinker service."""
-    name = service.partition(":")[2]
-    if not re.fullmatch(r"\w[\w.-]*/[\w.-]+", name, re.ASCII):
-        raise InputError(f"{name!r} is not the name of a model", hint="%connect tinker:Qwen/Qwen3-8B")
-    if not environment.get(TINKER["api_key_env"]):
-        message = f"the environment variable {TINKER['api_key_env']}, which should hold the key, is not set"
-        raise InputError(message, hint=f"%env {TINKER['api_key_env']}=")
-    model = configured.model.model_copy(update={"engine": "tinker", "engine_url": TINKER["url"]})
-    chosen = dict.fromkeys(("policy", "engine", "engine_url"), f"%connect {service}")
-    return replace(configured, policy=name, model=model, origins={**configured.origins, **chosen})
 
 
 def _changed(address: Address, given: Mapping[str, Any], environment: Mapping[str, str]) -> Address:
     """The address with the given options; InputError when the variable that should hold its key is not set."""
-    if address.kind in VENDORS and given.get("inference", address.inference_base_url) != address.inference_base_url:
+    is_vendors = vendor_of(address.kind) is not None
+    if is_vendors and given.get("inference", address.inference_base_url) != address.inference_base_url:
         raise InputError("the key of this service goes to its own addresses alone", hint="leave out --inference")
     key_keyring = "key_env" not in given and given.get("key_keyring", address.key_keyring)
     key_env = None if key_keyring else given.get("key_env", address.key_env)
     if key_env and not environment.get(key_env):
         message = f"the environment variable {key_env}, which should hold the key, is not set"
-        other = f"%connect {address.kind}:{address.project} --key-keyring" if address.kind in VENDORS else None
+        other = f"%connect {address.kind}:{address.project} --key-keyring" if is_vendors else None
         raise InputError(message, hint=other or f"%env {key_env}=")
     return replace(
         address,
@@ -93,20 +82,20 @@ def _profile(configured: Settings, service: str) -> Profile:
     """The profile of that name, or one made of a URL or of `wandb:ENTITY/PROJECT`."""
     if service not in configured.profiles:
         kind, _, project = str(service).partition(":")
-        if kind in VENDORS:
-            url, key_env = VENDORS[kind]["url"], VENDORS[kind]["api_key_env"]
+        if kind in vendors():
+            vendor = vendors()[kind]
             try:
                 named = project_name(project)
             except InputError as error:
                 raise InputError(error.message, hint=f"%connect {kind}:ENTITY/PROJECT") from None
-            return Profile(url, None, key_env, named, kind=cast("ServiceKind", kind))
+            return Profile(vendor.url, None, vendor.api_key_env, named, kind=kind)
         if re.fullmatch(r"[a-z]\w*:[^/\d][^/]*/[^/]+", str(service), re.ASCII):
             message = f"the address of {kind!r} is not known here; of a service with Tinker's API it can be given"
             raise InputError(message, hint="rolloutlab serve --engine tinker --engine-url URL, and %connect to that")
         if re.search(r"[/.:]", str(service)):
             profile = Profile(service_url(service))
-            for kind, vendor in VENDORS.items():
-                if profile.url == vendor["url"]:
+            for kind, vendor in vendors().items():
+                if profile.url == vendor.url:
                     raise InputError(f"{profile.url} is of the kind {kind}", hint=f"%connect {kind}:ENTITY/PROJECT")
             return profile
         raise unknown_profile(service, configured.profiles)

@@ -7,12 +7,23 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
-from rolloutlab.settings.values import Date, Dollars, EngineUrl, InferenceUrl, Project, ServiceUrl, Text, Variable
+from rolloutlab.settings.values import (
+    Date,
+    Dollars,
+    EngineName,
+    EngineUrl,
+    InferenceUrl,
+    Project,
+    ServiceKind,
+    ServiceUrl,
+    Text,
+    Variable,
+)
+from rolloutlab.settings.vendors import LOCAL, engine_keys, vendor_of, vendors
 
 if TYPE_CHECKING:
     from rolloutlab.api.http.secrecy import Bearers
 
-ServiceKind = Literal["rolloutlab", "wandb", "openai"]
 EMBEDDED = "embedded"  # the service whose address changes with every start
 PACKAGED = {"practice": "weights", "practice-reasoning": "reasoning", "practice-games": "games"}
 """Policies that come with the package: folders in rolloutlab.policy.practice."""
@@ -36,12 +47,13 @@ class Address:
     key_keyring: bool = field(default=False, compare=False, repr=False)
     prices: Mapping[str, "Price"] = field(default_factory=dict, compare=False, repr=False)
     budget: float | None = field(default=None, compare=False, repr=False)
-    kind: ServiceKind = "rolloutlab"
+    kind: str = "rolloutlab"
 
     @property
     def headers(self) -> dict[str, str]:
         """Headers besides the token: the first as in the specification, without a brand; the second as OpenAI's."""
-        if not self.project or self.kind == "wandb":  # there the project is in the names of models
+        vendor = vendor_of(self.kind)
+        if not self.project or (vendor and vendor.names_hold_project):
             return {}
         return {"Vendor-Project": self.project, "OpenAI-Project": self.project}
 
@@ -78,7 +90,7 @@ class Profile:
     """A service by name, validated only where the settings file is read. `api_key_env`: the variable with its key.
 
     prices: there, before those of all services. budget: dollars that a lab spends there in all.
-    kind: `rolloutlab` is the specification, `wandb` the hosted service of that vendor, `openai` samples only.
+    kind: `rolloutlab` is the specification, `openai` samples only, others are hosted services of vendors.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -91,25 +103,19 @@ class Profile:
     kind: ServiceKind = "rolloutlab"
 
 
-VENDORS = {"wandb": {"url": "https://api.training.wandb.ai", "api_key_env": "WANDB_API_KEY"}}
-"""What a profile has to set for each kind of one vendor's. The key goes to that URL alone."""
-
-TINKER = {"url": "https://tinker.thinkingmachines.dev/services/tinker-prod", "api_key_env": "TINKER_API_KEY"}
-"""The hosted service of the Tinker API, which is an engine below the embedded service."""
-
-
 def with_vendor(profile: Any) -> Any:
     """A profile as the settings file has it, with URL and key of its kind's vendor if it names no URL itself."""
     if not isinstance(profile, Mapping) or profile.keys() & {"url", "inference_url"}:
         return profile
-    return {**VENDORS.get(str(profile.get("kind")), {}), **profile}
+    vendor = vendors().get(str(profile.get("kind"))) if "kind" in profile else None
+    return {**({"url": vendor.url, "api_key_env": vendor.api_key_env} if vendor else {}), **profile}
 
 
 class ModelSettings(BaseModel):
     """What computes for the embedded service, and how it loads a policy; None: by the policy's size, the machine."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
-    engine: Literal["local", "tinker", "ray"] = Field("local", examples=["local"])
+    engine: EngineName = Field(LOCAL, examples=[LOCAL])
     engine_url: EngineUrl | None = None
     sampler_url: ServiceUrl | None = None
     lora_rank: PositiveInt | None = Field(None, examples=[16])
@@ -165,7 +171,7 @@ class Settings:
         """The environment variables that hold keys of services, of search and of engines."""
         named = [each.key_env for each in (self.service, self.embedding, self.search) if each]
         named += [profile.api_key_env for profile in self.profiles.values()]
-        return {*filter(None, named), TINKER["api_key_env"], "VLLM_API_KEY"}
+        return {*filter(None, named), *engine_keys()}
 
     @property
     def search_database(self) -> Path:

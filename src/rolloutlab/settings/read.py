@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any
 
 import platformdirs
 from pydantic import BeforeValidator, ValidationError
@@ -25,7 +25,6 @@ from rolloutlab.settings.model import (
     Price,
     Profile,
     Served,
-    ServiceKind,
     Settings,
     with_vendor,
 )
@@ -39,6 +38,7 @@ from rolloutlab.settings.values import (
     Text,
     Variable,
 )
+from rolloutlab.settings.vendors import vendor_of
 
 
 class _Values(ModelSettings):
@@ -210,7 +210,8 @@ def _checked(values: _Values, wrong: Callable[[tuple[str, ...], str, str], Input
         unknown = unknown_profile(values.profile, values.profiles)
         raise wrong(("profile",), unknown.message, unknown.hint or "")
     for name, profile in values.profiles.items():
-        if profile.kind == "wandb" and not (profile.project or values.project):
+        vendor = vendor_of(profile.kind)
+        if vendor and vendor.names_hold_project and not (profile.project or values.project):
             raise wrong(("profiles", name), f"profiles.{name} has no project", 'project = "ENTITY/PROJECT"')
     return values
 
@@ -221,10 +222,8 @@ def _problem(error: Any) -> tuple[tuple[str, ...], str, str]:
     if kind == "setting" or keys[0] in ModelSettings.model_fields:
         message, example = explained(error)
         plain = re.fullmatch(r"\d[\d.-]*", str(example))  # a number or a date
-        return keys, f"{name}: {message}", f"{name} = {example if plain else json.dumps(example)}"
-    if kind == "literal_error":
-        message = f"{name}: {error['msg'].replace('Input should', 'must')}, not {error['input']!r}"
-        return keys, message, _of_kind(str(error["input"]).lower())
+        line = f"{name} = {example if plain else json.dumps(example)}"
+        return keys, f"{name}: {message}", str(example) if " = " in str(example) else line
     if kind == "missing":
         return _missing(keys[:-1], name, error["input"])
     if kind in {"dict_type", "dataclass_type"}:
@@ -237,13 +236,6 @@ def _problem(error: Any) -> tuple[tuple[str, ...], str, str]:
     if not keys[1:] and name in {each.name for each in fields(Profile)}:
         return keys, f"{name} is a setting of a profile", f"[profiles.NAME] {name}"
     return keys, f"unknown setting {name!r}", (get_close_matches(name, names, n=1) or [f"one of {', '.join(names)}"])[0]
-
-
-def _of_kind(name: str) -> str:
-    """What to write instead of an unknown kind of service; any that only samples is `openai`."""
-    if name == "tinker":
-        return 'engine = "tinker", without a profile'
-    return f'kind = "{name if name in get_args(ServiceKind) else "openai"}"'
 
 
 def _missing(keys: tuple[str, ...], name: str, table: Any) -> tuple[tuple[str, ...], str, str]:

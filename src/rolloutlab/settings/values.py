@@ -16,6 +16,7 @@ from pydantic import PlainValidator
 from pydantic_core import PydanticCustomError
 
 from rolloutlab.errors import InputError
+from rolloutlab.settings.vendors import KINDS, LOCAL, connectable, engine_plugin, engines, one_of, vendors
 
 MOST_DOLLARS = 100_000
 """The largest price of a million tokens, and the largest budget: sums fit the 64 bits of SQLite."""
@@ -89,17 +90,38 @@ def project_name(value: Any) -> str:
 
 
 def engine_url(value: Any) -> str:
-    """Where an engine is: an http(s) URL, or the HOST:PORT of a Ray cluster."""
+    """Where an engine is: an http(s) URL, or HOST:PORT of the head of a cluster."""
     text = some_text(value)
-    if text.startswith("ray://"):
+    scheme, separator, _ = text.partition("://")
+    if separator and scheme not in {"http", "https"}:
         host = urlsplit(text).hostname or "gpu1.example"
-        raise InputError("the engine joins a Ray cluster at HOST:PORT of its head, without ray://", hint=f"{host}:6379")
-    if "://" in text:
+        message = f"the engine joins a cluster at HOST:PORT of its head, without {scheme}://"
+        raise InputError(message, hint=f"{host}:6379")
+    if separator:
         return service_url(text)
     place = re.fullmatch(r"([\w.-]+|\[[\da-fA-F:]+\]):(\d{1,5})", text, re.ASCII)
     if not place or int(place[2]) not in range(1, 65536):
         raise InputError("this is neither an http(s) URL nor HOST:PORT", hint="gpu1.example:6379")  # it may hold a key
     return text
+
+
+def _engine_name(value: Any) -> str:
+    plugin = engine_plugin(str(value))  # which says what it lacks
+    if value != LOCAL and not hasattr(plugin, "open_engine"):
+        raise InputError(f"must be {one_of(engines())}, not {value!r}", hint=LOCAL)
+    return str(value)
+
+
+def _service_kind(value: Any) -> str:
+    kinds = [*KINDS, *vendors()]
+    if value not in kinds:
+        name = str(value).lower()
+        if name in connectable():
+            raise InputError(f"must be {one_of(kinds)}, not {value!r}", hint=f'engine = "{name}", without a profile')
+        raise InputError(
+            f"must be {one_of(kinds)}, not {value!r}", hint=f'kind = "{name if name in kinds else "openai"}"'
+        )
+    return str(value)
 
 
 def _document_url(value: Any) -> str:
@@ -133,5 +155,7 @@ Variable = Annotated[str, checked_by(variable_name)]
 DocumentUrl = Annotated[str, checked_by(_document_url)]
 Date = Annotated[date, checked_by(lambda value: date.fromisoformat(str(value)), "2025-01-31")]
 EngineUrl = Annotated[str, checked_by(engine_url)]
+EngineName = Annotated[str, checked_by(_engine_name)]
+ServiceKind = Annotated[str, checked_by(_service_kind)]
 Seconds = Annotated[float, checked_by(lambda value: _amount(value, "seconds", "60"))]
 Dollars = Annotated[float, checked_by(lambda value: _amount(value, "dollars", "0.5", MOST_DOLLARS))]

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from rolloutlab.api import training
+from rolloutlab.api.dialect import dialect_of
 from rolloutlab.api.http.client import HttpClient
 from rolloutlab.api.job_state import NO_REASON, STATUS, fraction_done, job_progress, since_restart, status, step_made
-from rolloutlab.api.kinds import kind_of
 from rolloutlab.api.wire.base import moment
 from rolloutlab.api.wire.training import ENDINGS, Event, TrainingJob
 from rolloutlab.errors import JobFailedError, NotFoundError, NotOfferedError, RolloutlabError, interrupted
@@ -114,7 +114,7 @@ class EventReader:
 
     async def follow(self, address: Address, is_watched: Callable[[], bool] = lambda: True) -> None:
         """Read until the job has ended, or is not watched any more."""
-        pause = least = max(_POLL, kind_of(address).poll_seconds)
+        pause = least = max(_POLL, dialect_of(address).poll_seconds)
         while not self.has_ended and is_watched():
             pause = least if await self.read(address) else min(pause * 1.5, _SLOWEST_POLL)
             if not self.has_ended:

@@ -8,9 +8,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from rolloutlab.api import training
+from rolloutlab.api.dialect import dialect_of
 from rolloutlab.api.http.client import HttpClient
 from rolloutlab.api.job_state import ENDED, status, step_made
-from rolloutlab.api.kinds import kind_of
 from rolloutlab.api.wire import training as wire
 from rolloutlab.connection import Connector
 from rolloutlab.errors import NotFoundError, RefusedError, RolloutlabError, ServiceError, SignInError, UnreachableError
@@ -110,7 +110,7 @@ async def with_status(http: HttpClient, address: Address, jobs: Sequence[Submitt
     async def one(job: SubmittedJob) -> SubmittedJob:
         try:
             async with free:
-                if not kind_of(address).has("GET", f"training-jobs/{job.id}"):
+                if not dialect_of(address).has("GET", f"training-jobs/{job.id}"):
                     return replace(job, status=status(await training.events(http, address, job.id)))
                 response = await training.job(http, address, job.id, timeout=_TIMEOUT, retry=False)
         except NotFoundError:

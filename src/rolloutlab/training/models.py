@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from rolloutlab.api import health, inference, training
-from rolloutlab.api.kinds import kind_of
+from rolloutlab.api.dialect import dialect_of
 from rolloutlab.api.wire.engine import EngineStatus
 from rolloutlab.api.wire.training import LostCheckpoint, Model, ModelCard, RegisterModel
 from rolloutlab.connection import Connector
@@ -243,7 +243,7 @@ class Models:
     def may_train(self) -> bool:
         """Whether the present service trains models, as far as is known."""
         service = self._connector.settings.service
-        return self._connector.name not in self._sample_only and not (service and kind_of(service).trains is False)
+        return self._connector.name not in self._sample_only and not (service and dialect_of(service).trains is False)
 
     def existing(self, name: str) -> SelectedModel:
         """A model that the service has, or the selected one; NotFoundError with the closest name when there is none."""
@@ -286,7 +286,7 @@ class Models:
         """The plan with the newest checkpoint, where a service samples it but does not report which one it sampled."""
         service = self._connector.settings.service
         model_id = self._connector.model_ids.get((self._connector.name, plan.model))
-        if service is None or service.kind != "wandb" or plan.step is not None or model_id is None:
+        if service is None or dialect_of(service).names_checkpoint or plan.step is not None or model_id is None:
             return plan
         http = self._connector.http
         listed = http.run(training.checkpoints(http, self._connector.address(), model_id))
@@ -411,7 +411,7 @@ class Models:
         service = self._connector.settings.service
         if service is None or as_id(name):
             return False
-        if self._connector.name in self._sample_only or (known := kind_of(service)).trains is False:
+        if self._connector.name in self._sample_only or (known := dialect_of(service)).trains is False:
             return True
         if not known.lists_models:
             return False
@@ -424,7 +424,7 @@ class Models:
             NotFoundError: the service lists others.
         """
         service, http = self._connector.settings.service, self._connector.http
-        if ask and service and kind_of(service).trains is None:
+        if ask and service and dialect_of(service).trains is None:
             offer = http.run(health.ask(http, self._connector.with_token(service)))
             if offer.trains is False:
                 self._sample_only.add(self._connector.name)

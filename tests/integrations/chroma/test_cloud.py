@@ -3,8 +3,8 @@
 import pytest
 
 from rolloutlab.errors import InputError, RefusedError, ServiceError
-from rolloutlab.integrations.chroma import ChromaCloud, connect_search
-from rolloutlab.integrations.chroma.cloud import cloud_payload
+from rolloutlab.integrations.chroma.cloud import ChromaCloud, cloud_payload
+from rolloutlab.integrations.chroma.connect import connect_search
 from rolloutlab.search.engine.execute import Hit
 from rolloutlab.search.query import Limit, Search, Select
 from rolloutlab.search.rank import FieldTerm, Knn

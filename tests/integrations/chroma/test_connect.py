@@ -13,7 +13,9 @@ from rolloutlab.errors import (
     SignInError,
     UnreachableError,
 )
-from rolloutlab.integrations.chroma import ChromaCloud, ChromaServer, connect_search
+from rolloutlab.integrations.chroma.cloud import ChromaCloud
+from rolloutlab.integrations.chroma.connect import connect_search
+from rolloutlab.integrations.chroma.server import ChromaServer
 
 BASE = "/api/v2/tenants/default_tenant/databases/default_database/collections"
 KEY = "ck-sekret"

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from rolloutlab.errors import BrokenOffError, InputError, RefusedError, ServiceError, UnreachableError
-from rolloutlab.integrations.chroma import ChromaServer, connect_search
+from rolloutlab.integrations.chroma.connect import connect_search
+from rolloutlab.integrations.chroma.server import ChromaServer
 from rolloutlab.search.engine.backend import MISSING
 from rolloutlab.search.engine.execute import Hit
 from rolloutlab.search.engine.explain import breakdown

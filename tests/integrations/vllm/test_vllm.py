@@ -11,7 +11,7 @@ from rolloutlab.engines.check import Conformance
 from rolloutlab.engines.local import LocalEngine
 from rolloutlab.engines.open import open_engine
 from rolloutlab.errors import BrokenOffError, InputError, ServiceError, SignInError, UnreachableError
-from rolloutlab.integrations.vllm import VllmSampled
+from rolloutlab.integrations.vllm.sampler import VllmSampled
 from rolloutlab.policy.checkpoints import drafted, seal
 from rolloutlab.policy.decode import CompletionRequest
 from rolloutlab.policy.state import State, write_state

@@ -19,11 +19,19 @@ from rolloutlab.trajectories.files.jsonl import Document, dumped, write_lines
 _PLAIN = (str, int, float, bool, type(None))
 
 
+writes_unscored = False
+
+
 class ArtGroup(Wire):
     """`art.TrajectoryGroup`, its trajectories unread."""
 
     trajectories: list[dict[str, Any]]
     metadata: dict[str, Any] = {}
+
+
+def matches(document: Any) -> bool:
+    """Whether a value is a group with its trajectories."""
+    return isinstance(document, dict) and "trajectories" in document and "messages_and_choices" not in document
 
 
 def write(path: Path, groups: Iterable[tuple[StoredCollection, Group]], *, gzipped: bool, array: bool = False) -> None:

@@ -1,8 +1,16 @@
 """Search in Chroma: a server as a backend of the lab's engine; Chroma Cloud executes whole searches."""
 
-from rolloutlab.integrations.chroma.api import Chroma, ServedCollection
-from rolloutlab.integrations.chroma.cloud import ChromaCloud
-from rolloutlab.integrations.chroma.connect import connect_search
-from rolloutlab.integrations.chroma.server import ChromaServer
+from typing import TYPE_CHECKING
 
-__all__ = ["Chroma", "ChromaCloud", "ChromaServer", "ServedCollection", "connect_search"]
+if TYPE_CHECKING:
+    from rolloutlab.api.http.client import HttpClient
+    from rolloutlab.integrations.chroma.collection import ChromaCollection
+    from rolloutlab.search.embedding import Embedder
+
+
+def open_place(http: "HttpClient", url: str, key: str | None, embedder: "Embedder | None") -> "ChromaCollection":
+    """Open the collection of a URL; see `connect.connect_search`."""
+    from rolloutlab.integrations.chroma.collection import ChromaCollection
+    from rolloutlab.integrations.chroma.connect import connect_search
+
+    return ChromaCollection(url, connect_search(http, url, key), embedder)

@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from rolloutlab.errors import InputError
-from rolloutlab.integrations.chroma import ChromaCloud, ChromaServer
+from rolloutlab.integrations.chroma.cloud import ChromaCloud
+from rolloutlab.integrations.chroma.server import ChromaServer
 from rolloutlab.search.embedding import Embedder
 from rolloutlab.search.engine.explain import Breakdown, breakdown
 from rolloutlab.search.query import METADATA, SCORE, Search, Select, resolved, texts_of

@@ -2,12 +2,15 @@
 
 import os
 import secrets
+from typing import TYPE_CHECKING
 
-from rolloutlab.engines.engine import Engine
 from rolloutlab.settings import ModelSettings
 
+if TYPE_CHECKING:
+    from rolloutlab.engines.engine import Engine
 
-def open_engine(policy: str, settings: ModelSettings, *, least_seconds: float | None = None) -> Engine:
+
+def open_engine(policy: str, settings: ModelSettings, *, least_seconds: float | None = None) -> "Engine":
     """See `engines.open`. Joins the cluster at `settings.engine_url`, or starts one on 127.0.0.1.
 
     Ray reads these variables once, as it is imported: whether it reports its use to its makers, and the token of a

@@ -5,9 +5,22 @@ from pathlib import Path
 
 from rolloutlab.errors import InputError
 
-FORMATS = ("jsonl", "parquet", "openai", "art")
-EXPORTS = (*FORMATS, "csv")
-"""A CSV is to read and label: it has no logprobs, and only its rewards come back."""
+FORMATS = ("jsonl", "parquet", "openai")
+"""Formats of this room; further ones are plug-ins."""
+
+
+def readable() -> list[str]:
+    """The formats that `%import` reads."""
+    from rolloutlab.plugins import READERS, load_all  # `%load_ext` does not wait for it
+
+    return [*FORMATS, *(name for name, _ in load_all(READERS))]
+
+
+def writable() -> list[str]:
+    """The formats that `%export` writes. A CSV is to read and label: only its rewards come back."""
+    from rolloutlab.plugins import READERS, load_all
+
+    return [*FORMATS, *(name for name, plugin in load_all(READERS) if hasattr(plugin, "write")), "csv"]
 
 
 def file_path(path: str | PathLike[str]) -> Path:

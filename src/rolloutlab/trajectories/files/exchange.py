@@ -6,15 +6,17 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from rolloutlab import plugins
 from rolloutlab.errors import InputError
-from rolloutlab.integrations.art import files as art
 from rolloutlab.objective.preflight import count
+from rolloutlab.plugins import READERS
 from rolloutlab.sampling.dataset import left_out
 from rolloutlab.sampling.prompt import Row
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import CollectionSummary, Group, Recorded, StoredCollection, StoredTrajectory
-from rolloutlab.trajectories.files import EXPORTS, columns, openai, parquet, spreadsheet
+from rolloutlab.trajectories.files import columns, openai, parquet, readable, spreadsheet, writable
 from rolloutlab.trajectories.files.jsonl import Document, documents, replacing
+from rolloutlab.trajectories.files.reader import FileWriter, Reader
 
 Source = Iterable[tuple[StoredCollection, Group]]
 
@@ -73,7 +75,8 @@ def export(
         InputError: the format is unknown, the file is there already or cannot be written, or nothing is selected.
     """
     kind = kind or _format_of(path)
-    if kind == "art":
+    writer = _writer(kind)
+    if writer and not writer.writes_unscored:
         selection = replace(selection, scored=True)
     counted = _Counted(lab, collections, selection, written)
     with replacing(path, overwrite=overwrite) as draft:
@@ -81,7 +84,7 @@ def export(
         if kind == "csv":
             spreadsheet.write(draft, counted, spreadsheet.columns_of(lab, collections))
         else:
-            _write(kind, path, draft, counted)
+            _write(kind, writer, path, draft, counted)
         if not counted.trajectories:
             names = ", ".join(each.label for each in collections)
             raise InputError(f"nothing of {names} would be written", hint=f"%group {collections[0].label}/0 shows it")
@@ -97,24 +100,30 @@ def _format_of(path: Path) -> str:
         return "jsonl"
     if path.suffix == ".csv":
         return "csv"
-    hint = f"NAME.jsonl, NAME.parquet, NAME.csv, or --format {'|'.join(EXPORTS)}"
+    hint = f"NAME.jsonl, NAME.parquet, NAME.csv, or --format {'|'.join(writable())}"
     raise InputError(f"{path.name} has no known format", hint=hint)
 
 
 def _check_name(kind: str, path: Path) -> None:
-    if kind not in EXPORTS:
-        raise InputError(f"unknown format {kind!r}", hint=f"--format {'|'.join(EXPORTS)}")
+    if kind not in writable():
+        raise InputError(f"unknown format {kind!r}", hint=f"--format {'|'.join(writable())}")
     if any((kind == own) != (path.suffix == f".{own}") for own in ("parquet", "csv")):
         hint = f"{path.stem}.{kind if kind in {'parquet', 'csv'} else 'jsonl'}"
         raise InputError(f"{path.name} is not a file name for the format {kind}", hint=hint)
 
 
-def _write(kind: str, path: Path, draft: Path, groups: Source) -> None:
+def _writer(kind: str) -> FileWriter | None:
+    """The plug-in that writes a format; None for a format of this room, or an unknown one."""
+    plugin = plugins.load(READERS, kind) if kind in plugins.names(READERS) else None
+    return plugin if isinstance(plugin, FileWriter) else None
+
+
+def _write(kind: str, writer: FileWriter | None, path: Path, draft: Path, groups: Source) -> None:
     gzipped = path.suffix == ".gz"
     if kind == "parquet":
         parquet.write(draft, groups)
-    elif kind == "art":
-        art.write(draft, groups, gzipped=gzipped, array=path.name.removesuffix(".gz").endswith(".json"))
+    elif writer:
+        writer.write(draft, groups, gzipped=gzipped, array=path.name.removesuffix(".gz").endswith(".json"))
     else:
         (openai.write if kind == "openai" else columns.write_jsonl)(draft, groups, gzipped=gzipped)
 
@@ -141,7 +150,7 @@ class _Counted:
                     self.written(self.trajectories)
 
 
-_READERS = {"jsonl": columns.read_rows, "parquet": columns.read_rows, "openai": openai.read, "art": art.read}
+_OWN = {"jsonl": columns.read_rows, "parquet": columns.read_rows, "openai": openai.read}
 
 
 def import_file(
@@ -177,17 +186,19 @@ def import_file(
 
 def _kind_of(document: Any) -> str:
     """The format of a line of a file, or of a row."""
-    if isinstance(document, dict) and "messages_and_choices" not in document:
-        return "art" if "trajectories" in document else "openai" if "messages" in document else "jsonl"
-    return "jsonl"
+    readers: Iterable[tuple[str, Reader]] = plugins.load_all(READERS)
+    foreign = next((name for name, reader in readers if reader.matches(document)), None)
+    of_openai = isinstance(document, dict) and "messages_and_choices" not in document and "messages" in document
+    return foreign or ("openai" if of_openai else "jsonl")
 
 
 def _recorded(values: Iterator[Document], name: str | None, kind: str | None) -> Iterator[Recorded]:
     for first in values:  # a reader takes all of them
         kind = kind or _kind_of(first[1])
-        if kind not in _READERS:
-            raise InputError(f"unknown format {kind!r}", hint=f"--format {'|'.join(_READERS)}")
-        yield from _READERS[kind](chain([first], values), name)
+        if kind not in readable():
+            raise InputError(f"unknown format {kind!r}", hint=f"--format {'|'.join(readable())}")
+        read = _OWN[kind] if kind in _OWN else plugins.load(READERS, kind).read
+        yield from read(chain([first], values), name)
 
 
 def _counted(trajectories: Iterable[Recorded], on_progress: Callable[[int], None]) -> Iterator[Recorded]:

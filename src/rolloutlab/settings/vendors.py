@@ -1,0 +1,61 @@
+"""Hosted services and engines by name, as the plug-ins of `rolloutlab.engines` describe them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rolloutlab.plugins import ENGINES, load, load_all, names
+
+LOCAL = "local"
+"""The engine of the service's own process."""
+KINDS = ("rolloutlab", "openai")
+"""Kinds of services that are no vendor's: the specification, and what samples only."""
+
+
+@dataclass(frozen=True)
+class Vendor:
+    """A hosted service of one vendor.
+
+    url: of its training API. api_key_env: the variable with its key, which goes to that URL alone. names_hold_project:
+    whether its models are named PROJECT/NAME, so that a project is needed and no header names it.
+    """
+
+    url: str
+    api_key_env: str
+    names_hold_project: bool = False
+
+
+def vendors() -> Mapping[str, Vendor]:
+    """The vendors of hosted services, by the name of their plug-in."""
+    return {name: plugin.VENDOR for name, plugin in load_all(ENGINES) if hasattr(plugin, "VENDOR")}
+
+
+def vendor_of(kind: str) -> Vendor | None:
+    """The vendor of a kind of services; None for one that is no vendor's."""
+    return None if kind in KINDS else load(ENGINES, kind).VENDOR
+
+
+def engines() -> list[str]:
+    """The names of engines, of which the first is the service's own process."""
+    return [LOCAL, *(name for name, plugin in load_all(ENGINES) if hasattr(plugin, "open_engine"))]
+
+
+def engine_plugin(name: str) -> Any:
+    """The plug-in of an engine; None for the service's own process, and for one that is not installed here."""
+    return load(ENGINES, name) if name in names(ENGINES) else None
+
+
+def engine_keys() -> set[str]:
+    """The environment variables that hold keys of engines."""
+    return {variable for _, plugin in load_all(ENGINES) for variable in getattr(plugin, "KEY_VARIABLES", ())}
+
+
+def connectable() -> list[str]:
+    """The plug-ins that `%connect NAME:MODEL` reaches below the embedded service."""
+    return [name for name, plugin in load_all(ENGINES) if hasattr(plugin, "connect")]
+
+
+def one_of(values: list[str]) -> str:
+    """`'a', 'b' or 'c'`."""
+    *most, last = map(repr, values)
+    return f"{', '.join(most)} or {last}"
