@@ -70,6 +70,17 @@ def test_stopping_the_service_of_a_copy_leaves_that_of_the_original_running(open
     assert published(original) == before
 
 
+def test_a_service_that_has_just_locked_the_folder_of_a_copy_is_not_taken_for_that_of_the_original(open_lab):
+    original = open_lab("lab")
+    original.model("lab/first")
+    copied(original, "copy")
+    copy = open_lab("copy")
+    stopped = "the embedded service is not running; the first %%chat starts it"
+    assert copy.service() == stopped
+    with Lock(copy.settings.service_folder / "lock"):  # what the original's service has published lies there still
+        assert copy.service() == stopped
+
+
 def test_another_notebook_reaches_the_service_of_a_lab_through_a_link_to_its_folder(open_lab):
     original = open_lab("lab")
     original.model("lab/first")

@@ -129,6 +129,7 @@ class Embedded:
         self._http = http
         self._timeout = timeout
         self._lock: Lock | None = None
+        self._foreign: Published | None = None  # what answers for another lab, of which this one is a copy
 
     @property
     def log(self) -> Path:
@@ -176,7 +177,7 @@ class Embedded:
             UnreachableError: it runs but does not answer, or another program is at its address.
         """
         published = read_published(self._folder)
-        if published is None:
+        if published is None or published == self._foreign:
             return None
         # a service that is being stopped breaks the connection and ends soon after, one with too many clients sends
         # 503, and one that has just locked the folder removes the file of a killed one a moment later
@@ -188,8 +189,12 @@ class Embedded:
                 if isinstance(error, UnreachableError) and not isinstance(error, BrokenOffError):
                     return None
                 proved = None
-            # a copy of a lab has the files of the original's service, which answers, but holds the original's lock
-            if not may_be_held(self._folder / "lock") or read_published(self._folder) != published:
+            # a copy of a lab has the files of the original's service, which answers, but holds the original's lock;
+            # they stay there for a moment after the copy's own service has locked the folder
+            if not may_be_held(self._folder / "lock"):
+                self._foreign = published
+                return None
+            if read_published(self._folder) != published:
                 return None
             if proved:
                 token = FolderToken(self._folder, published.base_url, published.token, self._http)
