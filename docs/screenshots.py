@@ -99,7 +99,7 @@ lab.loop("letters", "Sort these letters: {{letters}}", right, over=rows, held_ou
 """
 LISTS = """
 from IPython.display import display
-display(lab.collections(), lab.jobs(), lab.models())
+display(lab.collections(), lab.jobs(), lab.models.list())
 """
 
 

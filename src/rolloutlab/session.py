@@ -70,6 +70,7 @@ from rolloutlab.store.damage import check_lab
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import Edit, StoredCollection, is_asked_for
 from rolloutlab.store.spending import JUDGING, SAMPLING
+from rolloutlab.training.checkpoints import LabModels
 from rolloutlab.training.compare import SideSampler, find_checkpoints, find_collection
 from rolloutlab.training.custom_loss import Loss, publish_loss
 from rolloutlab.training.dry_run import DryRun, FineTuningCheck, check_fine_tuning
@@ -86,7 +87,7 @@ from rolloutlab.training.jobs import LabJobs
 from rolloutlab.training.lag import with_prediction
 from rolloutlab.training.loop import Loop, run_loop
 from rolloutlab.training.loop_steps import LoopSteps, Schedule
-from rolloutlab.training.models import LostCheckpointTable, Models, RecoveredCheckpointTable, SelectedModel
+from rolloutlab.training.models import Models, SelectedModel
 from rolloutlab.training.refusals import check_honoured
 from rolloutlab.training.submission import checked_config, expanded, gather_for, prepare, submit
 from rolloutlab.trajectories.branch import Branch, branched, gathered
@@ -132,6 +133,8 @@ class Session:
         self._brokers = Brokers(new_broker)
         connector = self._connector = Connector(settings, http or HttpClient(), self._brokers, can_ask, waiting)
         self._models = Models(self._connector)
+        self.models = LabModels(self._models, connector, self._read_lab)
+        """The models of the service, with their checkpoints."""
         self._mcp = McpRegistry(self._connector, self._brokers.tick)
         self._names = BareNames()
         self._scorers, self._reward_loop = Scorers(), RewardLoop()
@@ -141,8 +144,6 @@ class Session:
         self._search = SearchPlaces(
             lambda: self.store, lambda: self.settings, lambda: connector.http, connector.key_variables
         )
-        self.seen = self._models.seen
-        """Names of models that a service listed; tab completion offers them."""
 
     @property
     def settings(self) -> Settings:
@@ -172,11 +173,6 @@ class Session:
     def accesses(self) -> OAuthSessions:
         """The OAuth sessions of this notebook, by server."""
         return self._connector.oauth
-
-    @property
-    def selected(self) -> str:
-        """The name of the selected model."""
-        return self._models.selected
 
     @property
     def mcp_servers(self) -> Mapping[str, ContextTools]:
@@ -305,42 +301,7 @@ class Session:
         Raises:
             InputError: a new name of another project than `lab` without a base: it may be a model of another service.
         """
-        return self._models.select(name or self.selected, base)
-
-    def models(self) -> "pd.DataFrame":
-        """The models that the service can sample, with base, newest checkpoint and number of checkpoints.
-
-        The view marks the selected one, and has the rewards of what each sampled and what it was last trained on.
-        """
-
-        def read_lab() -> LabRecord:
-            return LabRecord(self.store.jobs.newest_first(), self.store.collections(), self.store.results.by_id())
-
-        return self._models.table(read_lab)
-
-    def delete_checkpoint(self, name: str) -> SelectedModel:
-        """Delete a checkpoint such as `lab/sorter@3`, also a damaged one; returns its model.
-
-        Raises:
-            InputError: the name has no step. NotFoundError: there is no such checkpoint. RefusedError: it is the last
-            one of its model.
-        """
-        return self._models.delete_checkpoint(name)
-
-    def lost_checkpoints(self) -> LostCheckpointTable:
-        """Checkpoints on disk that the service's database does not list."""
-        return self._models.lost_checkpoints()
-
-    def recover_checkpoints(self) -> RecoveredCheckpointTable:
-        """Add lost checkpoints to the database again, under their models and steps.
-
-        Starts the embedded service if needed, even if its database lists no model any more.
-        """
-        return self._models.recover_checkpoints()
-
-    def purge_checkpoints(self) -> LostCheckpointTable:
-        """Delete lost checkpoints from the disk; returns those deleted. This cannot be undone."""
-        return self._models.purge_checkpoints()
+        return self._models.select(name or self._models.selected, base)
 
     def add_tools(self, url: str, name: str | None = None) -> ContextTools:
         """Add an MCP server under a name; with `--tools NAME` a policy can call its tools.
@@ -441,7 +402,7 @@ class Session:
         """What `chat` samples: a new prompt, or that of the collection again."""
         known, source = self._mcp.resolve(tools), given_source(env)
         given = {name: value for name, value in settings.items() if value is not None}
-        model = given.pop("model", None) or self.selected
+        model = given.pop("model", None) or self._models.selected
         if not (source or system or column) and _is_empty(prompt) and (stored := self._stored(name)):
             rows = over if over is None else _read(over, limit)
             changed = {"seed": new_seed()} | given
@@ -497,7 +458,7 @@ class Session:
         check_concurrency(settings.pop("concurrency", CONCURRENT))
         rows = settings.pop("limit", None), settings.pop("prompt_column", None)
         if continue_chat:
-            settings = {"model": self.selected} | {k: v for k, v in settings.items() if v is not None}
+            settings = {"model": self._models.selected} | {k: v for k, v in settings.items() if v is not None}
             return self._preview(continued(self.store, name, prompt, variables or {}, settings, known))
         check_repeatable(over)
         return self._preview(self._plan_chat(name, prompt, system, variables or {}, settings, tools, env, over, *rows))
@@ -615,7 +576,7 @@ class Session:
         prompt: the next messages. Arguments and errors are those of `chat`; settings that are not given are those of
         the collection. tools: the functions that it was sampled with.
         """
-        settings: dict[str, Any] = {"model": model or self.selected, "temperature": temperature, "top_p": top_p}
+        settings: dict[str, Any] = {"model": model or self._models.selected, "temperature": temperature, "top_p": top_p}
         settings |= {"max_tokens": max_tokens, "stop": stop, "seed": seed, "max_turns": max_turns}
         work = continued(self.store, name, prompt, variables or {}, settings, self._mcp.resolve(tools))
         return self._play(work, partial(sample, concurrency=concurrency), budget, register=model is None)
@@ -656,7 +617,12 @@ class Session:
             `chat`.
         """
         program = self._programs.known(name, program_of(solve, self._connector.environment))
-        settings: dict[str, Any] = {"model": model or self.selected, "n": n, "temperature": temperature, "top_p": top_p}
+        settings: dict[str, Any] = {
+            "model": model or self._models.selected,
+            "n": n,
+            "temperature": temperature,
+            "top_p": top_p,
+        }
         settings |= {"max_tokens": max_tokens, "seed": seed, "timeout": timeout}
         run = programmed(name, program, over, settings, limit, _read)
         return self._play(run, partial(run_program, concurrency=concurrency), budget, register=model is None)
@@ -716,7 +682,7 @@ class Session:
                 raise InputError(message, hint=f"lab.capture({name!r}, PROGRAM, resume=True)")
             run = sessions_again(self.store, name, solve, timeout)
         else:
-            settings |= {"model": model or self.selected, "timeout": timeout}
+            settings |= {"model": model or self._models.selected, "timeout": timeout}
             run = programmed(name, solve, None, settings)
         collection = self._play(run, run_sessions, budget, register=model is None and not resume)
         return self.join_results(collection.label, results) if results else collection
@@ -858,7 +824,7 @@ class Session:
             NotFoundError: no such collection or model. NothingTrainsError: the policy can tokenize none of it.
             ServiceError: the service has no such endpoint.
         """
-        collection, target = self.store.collection(name), model or self.selected
+        collection, target = self.store.collection(name), model or self._models.selected
         with Progress(f"logprobs of {name}") as shown:
             address = self._connector.address(shown.waiting)
             if model is None:
@@ -1062,28 +1028,28 @@ class Session:
         self._models.check_trains()
         options = named(options, algorithm)
         meter = self._meter("training", budget)
-        meter.check_training(self.selected)
+        meter.check_training(self._models.selected)
         if check_sft(sft=sft, where=where):
             if loss:
                 raise InputError("fine-tuning has its own loss, cross-entropy", hint="leave out loss or sft")
-            wanted = fine_tuning(self.store, lambda: self.index, names, options or {}, where, self.selected)
+            wanted = fine_tuning(self.store, lambda: self.index, names, options or {}, where, self._models.selected)
             return self._fine_tune(wanted, meter, wait=wait, say=say)
         collections = select(self.store, names)
-        with _reading(self.store, collections, self.selected) as (shown, counted):
-            submission = prepare(collections, options or {}, self.selected, self._models.text_only, counted)
+        with _reading(self.store, collections, self._models.selected) as (shown, counted):
+            submission = prepare(collections, options or {}, self._models.selected, self._models.text_only, counted)
         submission = submission.with_loss(publish_loss(loss, self._connector.settings)) if loss else submission
-        model, address = self._models.for_training(self.selected), self._connector.address()
-        with _reading(self.store, collections, self.selected) as (shown, _):
+        model, address = self._models.for_training(self._models.selected), self._connector.address()
+        with _reading(self.store, collections, self._models.selected) as (shown, _):
             shown.begin(_CHECKING, submission.check.trajectories * _CHECK_SECONDS)
             submission = submission.beginning(self._models.start()).on(
                 self._models.engine(), self._models.default_rate()
             )
             submission = with_prediction(submission, self._connector, lambda: shown.begin(_PREDICTING))
-        for line in [*submission.report(), *self._models.lost_notes(self.selected)]:
+        for line in [*submission.report(), *self._models.lost_notes(self._models.selected)]:
             say(line)
         sent = submission.check.trajectories - len(submission.check.unscored)
         tokens = submission.check.trainable_tokens
-        with Progress(f"training {self.selected}") as shown, meter.job(self.selected, tokens, say):
+        with Progress(f"training {self._models.selected}") as shown, meter.job(self._models.selected, tokens, say):
             counted = partial(shown.update, total=sent, note="trajectories sent, which the service reads")
             job_id = submit(submission, self.store.jobs, self._connector, address, str(model.id), counted)
         job = self.job(job_id)
@@ -1091,14 +1057,18 @@ class Session:
 
     def _fine_tune(self, wanted: FineTuning, meter: Meter, *, wait: bool, say: Say) -> Job:
         """Upload the data, report what trains, submit."""
-        model, address, http = self._models.for_training(self.selected), self._connector.address(), self._connector.http
+        model, address, http = (
+            self._models.for_training(self._models.selected),
+            self._connector.address(),
+            self._connector.http,
+        )
         check_honoured(wanted.config, self._connector, address)
         uploaded = FineTuningCheck(wanted, http.run(upload(http, address, wanted)), self._connector.engine(address))
         uploaded.check()
-        for line in [*uploaded.report(), *self._models.lost_notes(self.selected)]:
+        for line in [*uploaded.report(), *self._models.lost_notes(self._models.selected)]:
             say(line)
         jobs, file = self.store.jobs, uploaded.file
-        with meter.job(self.selected, file.tokens, say):
+        with meter.job(self._models.selected, file.tokens, say):
             job_id = submit_fine_tuning(wanted, file, jobs, self._connector, address, str(model.id))
         job = self.job(job_id)
         return job.wait() if wait else job
@@ -1119,16 +1089,16 @@ class Session:
         Raises:
             InputError: invalid options. NotFoundError: no such collection.
         """
-        options, price = named(options, algorithm), self._terms.price(self.selected)
+        options, price = named(options, algorithm), self._terms.price(self._models.selected)
         if check_sft(sft=sft, where=where):
-            wanted = fine_tuning(self.store, lambda: self.index, names, options or {}, where, self.selected)
-            self._models.for_training(self.selected)
+            wanted = fine_tuning(self.store, lambda: self.index, names, options or {}, where, self._models.selected)
+            self._models.for_training(self._models.selected)
             return check_fine_tuning(wanted, self._connector, self._connector.address(), price)
         collections = select(self.store, names)
-        with _reading(self.store, collections, self.selected) as (shown, counted):
+        with _reading(self.store, collections, self._models.selected) as (shown, counted):
             submission = gather_for(self._models, collections, options or {}, counted)
             submission = with_prediction(submission, self._connector, lambda: shown.begin(_PREDICTING))
-            return DryRun(submission, price, self._jobs.last(self.selected))
+            return DryRun(submission, price, self._jobs.last(self._models.selected))
 
     def train_form(
         self, names: str | Sequence[str], options: Options | None = None, *, algorithm: str | None = None
@@ -1147,13 +1117,13 @@ class Session:
             collections,
             named(options, algorithm) or {},
             lambda counted: gather_for(self._models, collections, {}, counted),
-            lambda: (self.store.changes(), self.selected),
+            lambda: (self.store.changes(), self._models.selected),
             lambda options: self.train([each.name for each in collections], options, wait=False, say=lambda _: None),
             self.store.rewards.listen,
-            lambda: self._terms.price(self.selected),
-            lambda: self._jobs.last(self.selected),
+            lambda: self._terms.price(self._models.selected),
+            lambda: self._jobs.last(self._models.selected),
         )
-        with _reading(self.store, collections, self.selected) as (_, counted):
+        with _reading(self.store, collections, self._models.selected) as (_, counted):
             form.read(counted)
         return form
 
@@ -1166,7 +1136,7 @@ class Session:
         Raises:
             NotFoundError: no match, several matches, or a job of a service without a profile here.
         """
-        return self._jobs.job(job_id, self.selected)
+        return self._jobs.job(job_id, self._models.selected)
 
     def jobs(self, shown: int = 20) -> "pd.DataFrame":
         """Every job of this lab, newest first, with its status, the step it made and rewards before and after it.
@@ -1218,7 +1188,7 @@ class Session:
         """
         shared = budget if isinstance(budget, Budget | None) else Budget(budget)
         self._models.check_trains()
-        self._meter("training", shared).check_training(self.selected)
+        self._meter("training", shared).check_training(self._models.selected)
         source = given_source(sampling.get("env"))
         program = None if solve is None else program_of(solve, self._connector.environment)
         if jobs:
@@ -1382,6 +1352,10 @@ class Session:
         """Update the search index in the background if a lab is open; a notebook calls it after each cell."""
         if "store" in self.__dict__ and not self.store.read_only:
             self.index.keep_up()
+
+    def _read_lab(self) -> LabRecord:
+        """What the lab knows of models."""
+        return LabRecord(self.store.jobs.newest_first(), self.store.collections(), self.store.results.by_id())
 
     def _collection(self, stored: StoredCollection, position: int | None = None) -> Collection:
         """A stored generation or one group of it, which requests logprobs from the service when they are shown."""

@@ -106,6 +106,6 @@ def test_a_notebook_samples_and_trains_it(policy, tmp_path):
     session.chat("short", "Name a color.", n=8, max_tokens=8, seed=1)
     session.reward("short", lambda answer: float(len(answer)))
     job = session.train("short", {"learning_rate": 2e-4})
-    assert (session.selected, job.status) == ("lab/smollm2", "succeeded")
+    assert (session.models.selected, job.status) == ("lab/smollm2", "succeeded")
     assert abs(job.metrics().iloc[0].ratio_mean - 1) < 1e-3
     session.close()

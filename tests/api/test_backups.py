@@ -108,7 +108,7 @@ def test_an_older_database_of_the_service_is_said_wherever_its_model_is_used(lab
 def test_recovered_checkpoints_are_no_longer_said_to_be_set_aside(lab):
     lab.put_back("service/service.db*")
     session = lab.open()
-    session.recover_checkpoints()
+    session.models.recover()
     assert session.model("lab/first").newest == 2
     assert "set aside" not in session.service("check") + repr(session.model("lab/first"))
     lab.end(session)

@@ -92,15 +92,15 @@ def test_a_damaged_checkpoint_is_deleted_by_its_name_in_a_notebook(session, serv
     with pytest.raises(RefusedError, match="%models --delete lab/first@1") as refused:
         session.chat("capitals", "Capital of Peru?", model="lab/first@1")
     assert "410" in refused.value.message
-    assert session.delete_checkpoint("lab/first@1").steps == (0,)
+    assert session.models.delete("lab/first@1").steps == (0,)
     session.chat("capitals", "Capital of Peru?", model="lab/first", max_tokens=2)
     with pytest.raises(InputError, match="a step is missing") as missing:
-        session.delete_checkpoint("lab/first")
+        session.models.delete("lab/first")
     assert missing.value.hint == "%models --delete lab/first@3"
     with pytest.raises(NotFoundError, match="lab/first has no checkpoint 7"):
-        session.delete_checkpoint("lab/first@7")
+        session.models.delete("lab/first@7")
     with pytest.raises(RefusedError, match="would be left without a checkpoint"):
-        session.delete_checkpoint("lab/first@0")
+        session.models.delete("lab/first@0")
 
 
 def test_a_deleted_model_is_gone_with_its_jobs_and_its_name_is_free(service, trained, body):

@@ -100,7 +100,7 @@ def test_a_loop_goes_on_where_jobs_are_not_reported(remote, stub):
 def test_what_it_does_not_offer_is_said_in_words(remote):
     remote.connect("http://train.example")
     with pytest.raises(NotOfferedError, match=r"http://train\.example/v1 does not list its models") as caught:
-        remote.models()
+        remote.models.list()
     assert caught.value.hint == "%model NAME_OR_UUID, of a model that it has"
     with pytest.raises(NotOfferedError, match=r"http://train\.example registers no models") as caught:
         remote.model("lab/other")

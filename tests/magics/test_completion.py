@@ -48,7 +48,7 @@ def lab(shell):
     store.jobs.add(SubmittedJob("0123456789ab", "http://x", "lab/sorter", ("capitals",), {}, "2026-01-01"))
     store.jobs.add(SubmittedJob("abcdef012345", "http://x", "lab/sorter", ("capitals",), {}, "2026-01-02"))
     store.jobs.set_status("abcdef012345", "succeeded", 12)
-    shell.user_ns["session"].seen |= {"lab/practice@0", "lab/practice@3"}
+    shell.user_ns["session"].models.seen.update({"lab/practice@0", "lab/practice@3"})
     return store
 
 

@@ -362,7 +362,7 @@ def test_a_service_that_only_samples_is_said_to(notebook, session):
     assert repr(notebook.run("%connect http://infer.example")).startswith(
         "http://infer.example answers: it samples, but does not train; 1 model by name"
     )
-    assert "tiny" in session.seen
+    assert "tiny" in session.models.seen
     assert re.search(r"\n  key +none$", repr(notebook.run("%connect")), re.MULTILINE)  # http: no key, and no sign-in
     session._connector.http.close()
 

@@ -368,7 +368,7 @@ def test_a_name_that_is_not_listed_is_refused_with_the_closest(at):
         f"NotFoundError: {services.URL} has no model 'qwen3:4'\n  -> %model qwen3:4b"
     )
     assert "has no model 'lab/practice'\n  -> %model qwen3:4b" in notebook.error(CHAT)
-    assert notebook.lab.selected == "lab/practice"
+    assert notebook.lab.models.selected == "lab/practice"
 
 
 @pytest.mark.parametrize("kind", [services.VLLM, services.LlamaCpp, services.Ollama, services.Reasoning])

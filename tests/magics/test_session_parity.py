@@ -13,6 +13,7 @@ from rolloutlab.magics.base import LabMagics
 from rolloutlab.search.dictionary import parse
 from rolloutlab.session import Session
 from rolloutlab.settings import Settings
+from rolloutlab.training.checkpoints import LabModels
 from rolloutlab.training.job import Job
 from rolloutlab.trajectories.branch import Branch
 
@@ -150,10 +151,10 @@ CALLS = {
     ),
     "%model": "lab.model()",
     "%model lab/x --base lab/practice": 'lab.model("lab/x", base="lab/practice")',
-    "%models": "lab.models(); lab.lost_checkpoints()",
-    "%models --delete lab/x@3": 'lab.delete_checkpoint("lab/x@3"); lab.models(); lab.lost_checkpoints()',
-    "%models --recover": "lab.recover_checkpoints(); lab.models(); lab.lost_checkpoints()",
-    "%models --purge": "lab.purge_checkpoints(); lab.models(); lab.lost_checkpoints()",
+    "%models": "lab.models.list(); lab.models.lost()",
+    "%models --delete lab/x@3": 'lab.models.delete("lab/x@3"); lab.models.list(); lab.models.lost()',
+    "%models --recover": "lab.models.recover(); lab.models.list(); lab.models.lost()",
+    "%models --purge": "lab.models.purge(); lab.models.list(); lab.models.lost()",
     "%export x y out.jsonl": 'lab.export(["x", "y"], "out.jsonl")',
     "%export x out.jsonl --format openai --best --min-reward .5 --overwrite": (
         'lab.export(["x"], "out.jsonl", "openai", best=True, min_reward=0.5, overwrite=True)'
@@ -203,6 +204,9 @@ CALLS = {
 }
 """What is typed, and what a script would say instead."""
 
+NAMESPACES = {"models": LabModels}
+"""The parts of a session with calls of their own."""
+
 
 class Recorder:
     """Stands in for an object: its public methods note what they are called with and return such a stand-in."""
@@ -219,6 +223,8 @@ class Recorder:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
+        if self._kind is Session and name in NAMESPACES:
+            return Recorder(NAMESPACES[name], self._calls)
         method = getattr(self._kind, name)
 
         def call(*values: Any, **named: Any) -> Recorder:
@@ -278,7 +284,12 @@ def every_magic() -> dict[str, Any]:
 
 
 MAGICS = every_magic()
-PUBLIC = [name for name in dir(Session) if callable(getattr(Session, name)) and not name.startswith("_")]
+PUBLIC = [
+    getattr(kind, name)
+    for kind in (Session, *NAMESPACES.values())
+    for name in dir(kind)
+    if callable(getattr(kind, name)) and not name.startswith("_")
+]
 
 
 def lines_of(magic: str) -> list[str]:
@@ -310,7 +321,8 @@ def test_every_option_of_a_magic_is_in_some_call_above(magic):
 @pytest.mark.parametrize("magic", MAGICS)
 def test_a_magic_has_the_name_of_its_call(magic):
     name = magic.lstrip("%").replace("rollout", "rollouts")  # the cell is one of them
-    assert callable(getattr(Session, f"{name}_" if keyword.iskeyword(name) else name))
+    name = f"{name}_" if keyword.iskeyword(name) else name
+    assert name in NAMESPACES or any(callable(getattr(kind, name, None)) for kind in (Session, *NAMESPACES.values()))
 
 
 @pytest.mark.parametrize("magic", MAGICS)
@@ -331,6 +343,6 @@ def test_every_option_of_a_magic_is_explained(magic):
         assert f"    {magic} " in MAGICS[magic].__doc__, "a cell magic's help has an example"
 
 
-@pytest.mark.parametrize("name", PUBLIC)
-def test_every_public_part_of_the_session_is_documented(name):
-    assert inspect.getdoc(inspect.getattr_static(Session, name))
+@pytest.mark.parametrize("call", PUBLIC, ids=lambda call: call.__qualname__)
+def test_every_public_call_of_the_session_is_documented(call):
+    assert inspect.getdoc(call)

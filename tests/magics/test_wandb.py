@@ -149,7 +149,7 @@ def test_a_checkpoint_is_deleted(sorter, wandb):
     sorter.run(f"%%chat sorting -n 4 --over practice --seed 2\n{CELL}")
     sorter.run(f"%%reward sorting{REWARD}")
     sorter.run("%%train sorting")
-    assert sorter.lab.delete_checkpoint(f"{MODEL}@0").steps == (1,)
+    assert sorter.lab.models.delete(f"{MODEL}@0").steps == (1,)
 
 
 def test_a_job_whose_answer_is_lost_is_not_sent_again(sorter, wandb, monkeypatch):

@@ -49,4 +49,4 @@ def test_its_queued_jobs_run_one_after_another(old_lab):
     jobs = old_lab.jobs()
     assert jobs["status"].tolist() == ["succeeded"] * 3
     assert jobs["step"].tolist() == [3, 2, 1]
-    assert old_lab.models().loc["lab/practice", "newest"] == 3
+    assert old_lab.models.list().loc["lab/practice", "newest"] == 3

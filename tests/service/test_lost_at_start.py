@@ -101,9 +101,9 @@ def test_a_checkpoint_that_cannot_be_read_keeps_no_service_from_its_start(start,
     (model / "9" / "checkpoint.json").mkdir(parents=True)
     service = start()
     notebook = notebook_of(service)
-    assert notebook.models().loc["lab/first", ["newest", "checkpoints"]].tolist() == [1, 2]
+    assert notebook.models.list().loc["lab/first", ["newest", "checkpoints"]].tolist() == [1, 2]
     assert service.chat(model="lab/first", seed=1).choices[0].logprobs == answer
-    [lost] = notebook.lost_checkpoints().checkpoints
+    [lost] = notebook.models.lost().checkpoints
     assert lost.step == 9
     assert lost.reason.startswith("the service's database does not list it, and ")
     assert lost.reason.endswith("checkpoint.json cannot be read: Is a directory")
@@ -118,14 +118,14 @@ def test_a_checkpoint_that_cannot_be_read_keeps_no_other_from_coming_back_nor_fr
         path.unlink()
     service = start(start_empty=True)
     notebook = notebook_of(service)
-    done = notebook.recover_checkpoints()
+    done = notebook.models.recover()
     assert [lost.step for lost in done.recovered] == [0, 1]
     assert [(lost.step, lost.reason.rpartition(" cannot ")[2]) for lost in done.remaining] == [
         (9, "be read: Is a directory")
     ]
     assert service.chat(model="lab/first", seed=1).choices[0].logprobs == answer
-    assert [lost.step for lost in notebook.purge_checkpoints().checkpoints] == [9]
-    assert not notebook.lost_checkpoints()
+    assert [lost.step for lost in notebook.models.purge().checkpoints] == [9]
+    assert not notebook.models.lost()
 
 
 def test_a_file_that_the_disk_does_not_even_look_at_is_told_with_its_checkpoint(
@@ -136,12 +136,12 @@ def test_a_file_that_the_disk_does_not_even_look_at_is_told_with_its_checkpoint(
     failing_disk("9", "checkpoint.json")
     service = start()
     notebook = notebook_of(service)
-    [lost] = notebook.lost_checkpoints().checkpoints
+    [lost] = notebook.models.lost().checkpoints
     assert "checkpoint.json cannot be read: Input/output error" in lost.reason
     assert lost.bytes > 0
-    assert len(notebook.recover_checkpoints().remaining) == 1
+    assert len(notebook.models.recover().remaining) == 1
     assert service.chat(model="lab/first", seed=1).choices[0].logprobs == answer
-    assert [lost.step for lost in notebook.purge_checkpoints().checkpoints] == [9]
+    assert [lost.step for lost in notebook.models.purge().checkpoints] == [9]
 
 
 def test_a_service_that_cannot_say_what_is_set_aside_is_not_taken_for_one_without(session, service, monkeypatch):
@@ -150,4 +150,4 @@ def test_a_service_that_cannot_say_what_is_set_aside_is_not_taken_for_one_withou
 
     monkeypatch.setattr("rolloutlab.service.lost_checkpoints.LostCheckpoints.all", refuse)
     with pytest.raises(ServiceError, match=r"answered 503 models/\.lost cannot be read"):
-        session.lost_checkpoints()
+        session.models.lost()

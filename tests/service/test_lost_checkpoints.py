@@ -66,10 +66,10 @@ def test_recovered_checkpoints_sample_as_before_and_train_on(start, trained, not
     service = start(start_empty=True)
     assert len(service.call("GET", LOST)["data"]) == 3
     assert not model.exists()
-    recovered = notebook_of(service).recover_checkpoints()
+    recovered = notebook_of(service).models.recover()
     assert [(lost.model, lost.step) for lost in recovered.recovered] == [("lab/first", i) for i in range(3)]
-    assert notebook_of(service).models().loc["lab/first", ["newest", "checkpoints"]].tolist() == [2, 3]
-    assert not notebook_of(service).lost_checkpoints()
+    assert notebook_of(service).models.list().loc["lab/first", ["newest", "checkpoints"]].tolist() == [2, 3]
+    assert not notebook_of(service).models.lost()
     assert service.chat(model="lab/first", seed=1).choices[0].logprobs == answer
     listed = service.call("GET", f"/v1/preview/models/{model.name}/checkpoints")["data"]
     assert listed[2]["metrics"]["loss"] is not None
@@ -87,17 +87,17 @@ def test_an_older_database_sets_newer_checkpoints_aside_with_the_reason(start, t
     move_away(folder)
     (folder / "backup").rename(folder / "service.db")
     service = start()
-    [lost] = notebook_of(service).lost_checkpoints().checkpoints
+    [lost] = notebook_of(service).models.lost().checkpoints
     assert (lost.model, lost.step) == ("lab/first", 2)
     assert steps(folder / "models" / ".lost" / model.name) == ["2", "2.json"]
     note = json.loads((folder / "models" / ".lost" / model.name / "2.json").read_text())
     assert note["reason"] == lost.reason == "the service's database does not list it"
     assert service.chat(model="lab/first").model == "lab/first@1"
     service.ended(service.call("POST", JOBS, json=body(model.name))["id"])  # makes another step 2
-    remaining = notebook_of(service).recover_checkpoints().remaining
+    remaining = notebook_of(service).models.recover().remaining
     assert [lost.reason for lost in remaining] == ["lab/first has another checkpoint 2 by now"]
     service.call("DELETE", f"/v1/preview/models/{model.name}/checkpoints", json={"steps": [2]})
-    assert len(notebook_of(service).recover_checkpoints().recovered) == 1
+    assert len(notebook_of(service).models.recover().recovered) == 1
     assert service.chat(model="lab/first").model == "lab/first@2"
 
 
@@ -167,14 +167,14 @@ def test_lost_checkpoints_are_removed_on_demand_and_told_with_their_bytes(start,
     folder, _, _ = trained()
     move_away(folder)
     notebook = notebook_of(start(start_empty=True))
-    lost = notebook.lost_checkpoints()
+    lost = notebook.models.lost()
     size = sum(path.stat().st_size for path in (folder / "models" / ".lost").glob("*/*/*"))
     assert lost.bytes == size > 0
-    removed = notebook.purge_checkpoints()
+    removed = notebook.models.purge()
     assert repr(removed).startswith(f"removed 3 checkpoints ({size:,} bytes):\n  lab/first@0")
-    assert not notebook.lost_checkpoints()
+    assert not notebook.models.lost()
     assert list((folder / "models").iterdir()) == []
-    assert repr(notebook.purge_checkpoints()) == "no checkpoint was removed"
+    assert repr(notebook.models.purge()) == "no checkpoint was removed"
 
 
 def test_a_job_that_runs_keeps_its_model_from_getting_steps_back(start, trained):
@@ -225,14 +225,14 @@ def test_an_odd_checkpoint_file_is_told_with_its_reason_and_keeps_no_other_from_
     rewritten(model / "1", **changes)
     move_away(folder)
     notebook = notebook_of(start(start_empty=True))
-    assert [lost.step for lost in notebook.lost_checkpoints().checkpoints] == [0, 1, 2]
-    done = notebook.recover_checkpoints()
+    assert [lost.step for lost in notebook.models.lost().checkpoints] == [0, 1, 2]
+    done = notebook.models.recover()
     assert [lost.step for lost in done.recovered] == [0, 2]
     [lost] = done.remaining
     assert lost.step == 1
     assert reason in lost.reason
-    assert repr(notebook.lost_checkpoints()).count("@1") == 1
-    assert notebook.models().loc["lab/first", ["newest", "checkpoints"]].tolist() == [2, 2]
+    assert repr(notebook.models.lost()).count("@1") == 1
+    assert notebook.models.list().loc["lab/first", ["newest", "checkpoints"]].tolist() == [2, 2]
 
 
 @pytest.mark.parametrize("linked", ["model", "step", "file"])
@@ -246,10 +246,10 @@ def test_a_link_is_neither_followed_nor_listed_again_and_what_is_behind_it_stays
     place.rename(behind)
     place.symlink_to(behind)
     kept = sorted(path.name for path in behind.rglob("*"))
-    remaining = notebook_of(service).recover_checkpoints().remaining
+    remaining = notebook_of(service).models.recover().remaining
     assert {lost.reason for lost in remaining} == {f"{place} is a symbolic link"}
     assert remaining[-1].step == 1
-    removed = notebook_of(service).purge_checkpoints().checkpoints
+    removed = notebook_of(service).models.purge().checkpoints
     assert len(removed) == (0 if linked == "model" else 1)
     assert behind.exists()
     assert sorted(path.name for path in behind.rglob("*")) == kept
@@ -293,9 +293,9 @@ def test_only_what_is_gone_counts_as_removed(start, trained, notebook_of, monkey
     monkeypatch.setattr(
         "rolloutlab.service.lost_checkpoints.remove", lambda path: None if path == held else remove(path)
     )
-    assert [lost.step for lost in notebook.purge_checkpoints().checkpoints] == [0, 2]
-    assert [lost.step for lost in notebook.lost_checkpoints().checkpoints] == [1]
-    assert repr(notebook.purge_checkpoints()) == "no checkpoint was removed"
+    assert [lost.step for lost in notebook.models.purge().checkpoints] == [0, 2]
+    assert [lost.step for lost in notebook.models.lost().checkpoints] == [1]
+    assert repr(notebook.models.purge()) == "no checkpoint was removed"
     assert held.exists()
 
 
@@ -389,9 +389,9 @@ def test_a_notebook_is_told_what_to_type_and_typing_it_lists_the_checkpoints_aga
     with pytest.raises(
         PolicyError, match=r"ended at its start: .*service\.db lists no model, but 1 trained"
     ) as refused:
-        session.models()
+        session.models.list()
     assert "%models --recover" in refused.value.hint
-    assert len(session.recover_checkpoints().recovered) == 2
+    assert len(session.models.recover().recovered) == 2
     assert session._models.existing("lab/first").newest == 1
     session.embedded.stop()
     session.close()
@@ -402,4 +402,4 @@ def test_a_service_that_knows_no_lost_checkpoints_lists_its_models_all_the_same(
         raise NotFoundError("Not Found")
 
     monkeypatch.setattr("rolloutlab.api.training._call", missing)
-    assert not session.lost_checkpoints()
+    assert not session.models.lost()

@@ -91,7 +91,7 @@ def test_a_service_whose_database_does_not_open_ends_with_an_error_that_points_a
     broken(folder / "service.db")
     embedded = Session(Settings(home=tmp_path))
     with pytest.raises(PolicyError, match=r"ended at its start: .*service\.db cannot be used: ") as refused:
-        embedded.models()
+        embedded.models.list()
     line = embedded.service("check").splitlines()[2]
     embedded.close()
     assert refused.value.hint == TO_MEND

@@ -172,9 +172,9 @@ session.close()
 session = Session(Settings(home=Path(sys.argv[1])))
 print(*session.jobs()["status"])
 print(session.service())
-refused(session.models)
+refused(session.models.list)
 refused(session.model, "lab/first")
-refused(session.lost_checkpoints)
+refused(session.models.lost)
 refused(lambda: session.job().wait())
 """
     lines = printed(made_read_only(lab), script)
@@ -214,7 +214,7 @@ def test_a_service_that_runs_in_a_lab_that_may_not_be_written_is_used_and_still_
     script = """
 session.close()
 session = Session(Settings(home=Path(sys.argv[1]), policy=sys.argv[2]))
-print(*session.models().index[1:], session.model("lab/first").newest)
+print(*session.models.list().index[1:], session.model("lab/first").newest)
 """
     clients = settings.service_folder / "clients"
     clients.chmod(0o500)
@@ -240,7 +240,7 @@ def test_a_copy_that_may_not_be_written_does_not_have_the_service_of_the_lab_it_
 session.close()
 session = Session(Settings(home=Path(sys.argv[1]), policy=sys.argv[2]))
 print(session.service())
-refused(session.models)
+refused(session.models.list)
 """
     made_read_only(copy)
     for name in ("lock", "clients", "."):

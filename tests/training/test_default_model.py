@@ -88,20 +88,20 @@ def session(tmp_path, monkeypatch):
 
 
 def test_a_policy_that_is_set_in_a_used_kernel_is_the_next_ones(session, monkeypatch):
-    assert (session.selected, session.embedded.settings.policy) == ("lab/practice", "practice")
+    assert (session.models.selected, session.embedded.settings.policy) == ("lab/practice", "practice")
     monkeypatch.setenv("ROLLOUTLAB_POLICY", "practice-games")
     monkeypatch.setenv("ROLLOUTLAB_LORA_RANK", "2")
-    assert session.selected == "lab/practice-games"
+    assert session.models.selected == "lab/practice-games"
     assert session.embedded.settings.policy == session.settings.policy == "practice-games"
     assert session.settings.model == ModelSettings(lora_rank=2)
     assert session.settings.origins["policy"] == "ROLLOUTLAB_POLICY"
     monkeypatch.delenv("ROLLOUTLAB_POLICY")
-    assert session.selected == "lab/practice"
+    assert session.models.selected == "lab/practice"
 
 
 def test_settings_that_were_handed_in_stay(tmp_path, monkeypatch):
     session = Session(Settings(home=tmp_path, policy="tiny"))
     monkeypatch.setenv("ROLLOUTLAB_POLICY", "practice-games")
-    assert session.selected == "lab/tiny"
+    assert session.models.selected == "lab/tiny"
     assert session.settings.policy == "tiny"
     session.close()

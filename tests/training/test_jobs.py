@@ -337,7 +337,7 @@ def test_chatting_on_asks_for_nothing_but_completions(session, asked):
 def test_models_are_listed_with_their_base_and_checkpoints(scored):
     scored.train("capitals", say=quiet)
     scored.model("lab/other")
-    models = scored.models()
+    models = scored.models.list()
     assert models.loc["lab/practice"].tolist() == ["tiny", 1, 2]
     assert models.loc["lab/other"].tolist() == ["tiny", 0, 1]
     assert models.loc["tiny"].isna().all()
@@ -348,11 +348,11 @@ def test_the_selected_model_is_marked_and_has_the_reward_of_what_it_sampled(scor
     scored.train("capitals", say=quiet)
     scored.model("lab/other")
     scored.model("lab/practice")
-    lines = {line.split()[0]: line.split() for line in repr(scored.models()).splitlines()[2:]}
+    lines = {line.split()[0]: line.split() for line in repr(scored.models.list()).splitlines()[2:]}
     assert lines["lab/practice"][:7] == ["lab/practice", "selected", "@1", "1.50", "@0", "capitals", "tiny"]
     assert lines["lab/other"] == ["lab/other", "@0", "tiny"]
     assert lines["tiny"] == ["tiny"]
-    html = scored.models()._repr_html_()
+    html = scored.models.list()._repr_html_()
     assert "NA" not in html
     assert html.count(">selected<") == 1
 
@@ -362,5 +362,5 @@ def test_of_a_service_that_only_names_its_models_the_names_are_listed(session, s
         return {"object": "list", "data": [{"id": "big", "object": "model", "created": 1, "owned_by": "someone"}]}
 
     monkeypatch.setattr(service.http, "request", answer)
-    assert session.models().index.tolist() == ["big"]
-    assert session.models().isna().all(axis=None)
+    assert session.models.list().index.tolist() == ["big"]
+    assert session.models.list().isna().all(axis=None)

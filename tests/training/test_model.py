@@ -12,7 +12,7 @@ def test_a_model_that_is_only_named_is_not_made(session):
     assert unknown.value.hint == "lab/other"
     with pytest.raises(InputError, match="is not a model name"):
         session._models.existing("other")
-    assert "lab/othr" not in session.models().index
+    assert "lab/othr" not in session.models.list().index
 
 
 def test_the_selected_model_and_those_that_are_there_are_found(session):

@@ -50,13 +50,13 @@ def _policies(magics: LabMagics) -> Iterable[str]:
     """What can be sampled: models, and checkpoints that a service listed or a job made."""
     jobs = magics.session.store.jobs.newest_first() if _has_lab(magics) else ()
     made = {f"{job.model}@{job.step}" for job in jobs if job.step is not None}
-    return sorted({*magics.session.seen, magics.session.selected, *made, *(job.model for job in jobs)})
+    return sorted({*magics.session.models.seen, magics.session.models.selected, *made, *(job.model for job in jobs)})
 
 
 def _steps(magics: LabMagics) -> list[str]:
     """The steps of the checkpoints of the selected model."""
     parts = (name.partition("@") for name in _policies(magics))
-    return sorted({"0", *(step for name, at, step in parts if at and name == magics.session.selected)}, key=int)
+    return sorted({"0", *(step for name, at, step in parts if at and name == magics.session.models.selected)}, key=int)
 
 
 def _functions(magics: LabMagics) -> Iterable[str]:

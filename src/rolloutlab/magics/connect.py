@@ -71,13 +71,13 @@ class ModelMagics(LabMagics):
     def models(self, options: Namespace) -> "pd.DataFrame":
         """List every model that can be sampled, with its base, newest checkpoint and number of checkpoints."""
         if options.delete:
-            print(self.session.delete_checkpoint(options.delete))
+            print(self.session.models.delete(options.delete))
         if options.recover:
-            print(self.session.recover_checkpoints())
+            print(self.session.models.recover())
         if options.purge:
-            print(self.session.purge_checkpoints())
-        table = self.session.models()
-        if lost := self.session.lost_checkpoints():
+            print(self.session.models.purge())
+        table = self.session.models.list()
+        if lost := self.session.models.lost():
             print(lost)
         return table
 

@@ -264,7 +264,7 @@ def run_loop(
 
     with Progress(f"loop {steps.name}") as shown:
         judged = isinstance(steps.reward, Judge)
-        loop = so_far(lab, steps.name, steps.calls.selected, first, judged=judged, counted=shown.step)
+        loop = so_far(lab, steps.name, steps.calls.models.selected, first, judged=judged, counted=shown.step)
     loop = replace(loop, of_rounds=of_rounds, of_held_out=of_held_out, fixed_rows=fixed_rows)
     loop.warnings = (
         [*rate_warnings(first.learning_rate or 0.0, default_rate), *_of_earlier_version(loop)] if jobs else []

@@ -22,6 +22,7 @@ from rolloutlab.scoring.judge import Judge, dialogs_of
 from rolloutlab.scoring.score import REWARD, scoring_of
 from rolloutlab.store.models import Group, NewGroup
 from rolloutlab.store.scorings import NewScoring
+from rolloutlab.training.checkpoints import LabModels
 from rolloutlab.training.measures import Measure, measure
 from rolloutlab.trajectories.collection import Collection
 from rolloutlab.trajectories.top_up import check_factor
@@ -63,10 +64,10 @@ def check_reward(reward: Functions | Judge | None, held_out: Any, *, given: bool
 
 
 class LoopCalls(Protocol):
-    """The calls of a session that a loop makes, and the name of the model that is sampled and trained."""
+    """The calls of a session that a loop makes, and its models, of which the selected one is sampled and trained."""
 
     @property
-    def selected(self) -> str: ...
+    def models(self) -> LabModels: ...
     @property
     def preview(self) -> Callable[..., Preview]: ...
     @property
@@ -162,7 +163,7 @@ class LoopSteps:
 
     def _preview(self, rows: Any) -> Preview | ProgramRun:
         if self.program:
-            settings = {"model": self.calls.selected, "n": self.n, "seed": self.seed, **self.sampling}
+            settings = {"model": self.calls.models.selected, "n": self.n, "seed": self.seed, **self.sampling}
             return programmed(self.name, self.program, rows, {k: v for k, v in settings.items() if k in PLANNED})
         return self.calls.preview(self.name, self.prompt, over=rows, n=self.n, seed=self.seed, **self.sampling)
 
@@ -186,7 +187,7 @@ class LoopSteps:
     def measure_again(self, step: int) -> Collection:
         """Sample and score the held-out rows under a checkpoint, with seeds of no round."""
         seed = (self.seed or 0) - SEEDS_PER_ROUND
-        return self._scored(again_name(self.name), self.held_out, seed, model=f"{self.calls.selected}@{step}")
+        return self._scored(again_name(self.name), self.held_out, seed, model=f"{self.calls.models.selected}@{step}")
 
     def train(self, label: str, options: Mapping[str, Any]) -> str:
         """Train on a round until its job has ended; why nothing of it trained, or an empty text."""

@@ -1,33 +1,25 @@
-"""Models of a service: select, register and list them; delete, recover and purge their checkpoints."""
+"""Models of a service: which one is selected, their registration and their checkpoints."""
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
-from typing import TYPE_CHECKING
 from uuid import UUID
 
 from rolloutlab.api import health, inference, training
 from rolloutlab.api.dialect import dialect_of
 from rolloutlab.api.wire.engine import EngineStatus
-from rolloutlab.api.wire.training import LostCheckpoint, Model, ModelCard, RegisterModel
+from rolloutlab.api.wire.training import Model, ModelCard, RegisterModel
 from rolloutlab.connection import Connector
-from rolloutlab.errors import ConflictError, InputError, LabError, NotFoundError, NotOfferedError, RolloutlabError
+from rolloutlab.errors import ConflictError, InputError, NotFoundError, NotOfferedError, RolloutlabError
 from rolloutlab.objective.option_docs import SMALL_POLICY_RATE
-from rolloutlab.objective.preflight import count
 from rolloutlab.sampling.config import SamplingConfig
 from rolloutlab.sanitize import escape_control_chars
 from rolloutlab.settings import PACKAGED, Address
 from rolloutlab.store.agreement import Disagreement, disagreements
 from rolloutlab.training.default_model import PRACTICE, default_model
-from rolloutlab.trajectories.tables import data_frame, here_and_now
-from rolloutlab.widgets.model_list import LabRecord, model_listing
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 _TIMEOUT = 3.0  # seconds for a service to report the newest checkpoint; without it the report only lacks the lag
 _ID_LENGTH = 36
@@ -145,50 +137,6 @@ def split_name(name: str) -> tuple[str, str]:
     return match["project"], match["name"]
 
 
-@dataclass(frozen=True)
-class LostCheckpointTable:
-    """Checkpoints that are set aside or, with `removed`, were removed. False when there are none."""
-
-    checkpoints: Sequence[LostCheckpoint]
-    removed: bool = False
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of all their files together."""
-        return sum(lost.bytes for lost in self.checkpoints)
-
-    def __bool__(self) -> bool:
-        return bool(self.checkpoints)
-
-    def __repr__(self) -> str:
-        if not self:
-            return "no checkpoint was removed" if self.removed else "no checkpoint is set aside"
-        what = f"{count(len(self.checkpoints), 'checkpoint')} ({self.bytes:,} bytes)"
-        if self.removed:
-            return "\n".join([f"removed {what}:", *map(_line, self.checkpoints)])
-        head = f"{what} in the service's folder models/.lost, which its database does not list:"
-        hint = "  -> %models --recover lists them again; %models --purge removes them"
-        return "\n".join([head, *(f"{_line(lost)}: {lost.reason}" for lost in self.checkpoints), hint])
-
-
-@dataclass(frozen=True)
-class RecoveredCheckpointTable:
-    """Checkpoints that are listed again, and those that remain set aside, each with the reason."""
-
-    recovered: Sequence[LostCheckpoint]
-    remaining: Sequence[LostCheckpoint]
-
-    def __repr__(self) -> str:
-        if not self.recovered and not self.remaining:
-            return "no checkpoint is set aside"
-        lines = [f"listed again: {count(len(self.recovered), 'checkpoint')}", *map(_line, self.recovered)]
-        return "\n".join([*lines, *(f"{_line(lost)} remains set aside: {lost.reason}" for lost in self.remaining)])
-
-
-def _line(lost: LostCheckpoint) -> str:
-    return f"  {lost.model or lost.model_id}@{lost.step}  {lost.bytes:,} bytes"
-
-
 class Models:
     """The models of the present service, one of which is selected to be sampled and trained.
 
@@ -250,7 +198,7 @@ class Models:
         known = name == self.selected or (self._connector.name, name) in self._bases
         if not known and not as_id(name) and not self._is_sampled_only(name):
             split_name(name)
-            names = [card.id for card in self._cards()]
+            names = [card.id for card in self.cards()]
             if name not in names:
                 close = get_close_matches(name, names, n=1) or [f"%model {name}"]
                 raise NotFoundError(f"there is no model {name!r}", hint=close[0])
@@ -308,27 +256,6 @@ class Models:
                 if not self._sampled(name, ask=True):
                     raise
 
-    def table(self, read_lab: Callable[[], LabRecord]) -> "pd.DataFrame":
-        """One row per model that the service can sample, by its name; values that it does not report are missing.
-
-        read_lab: what the lab knows of them, for the view.
-        """
-        from rolloutlab.trajectories.frame import ListingFrame
-
-        cards = self._cards()
-        columns = {
-            "base": [card.base_model for card in cards],
-            "newest": [card.newest_step for card in cards],
-            "checkpoints": [card.checkpoints for card in cards],
-        }
-        types = {"base": "string", "newest": "Int64", "checkpoints": "Int64"}
-        frame = data_frame(columns, [card.id for card in cards], "model", types=types)
-        try:
-            lab = read_lab()
-        except LabError:  # the models of a service are there without it
-            lab = LabRecord()
-        return ListingFrame.of(frame, model_listing(cards, self.selected, lab, here_and_now()))
-
     def start(self) -> Start | None:
         """Where a job of the selected model would start; None if no service runs or answers, or has no such step."""
         if address := self._connector.running():
@@ -358,36 +285,8 @@ class Models:
         engine = self.engine()
         return engine.name if engine else None
 
-    def delete_checkpoint(self, name: str) -> SelectedModel:
-        """Delete a checkpoint (`lab/sorter@3`); the model without it. Raises as `Session.delete_checkpoint`."""
-        short, _, step = name.partition("@")
-        if not step.isdecimal():
-            raise InputError(f"{name!r} is not a checkpoint: a step is missing", hint=f"%models --delete {short}@3")
-        model = self.existing(short)
-        steps = [model.checked(int(step))]
-        http = self._connector.http
-        http.run(training.delete_checkpoints(http, self._connector.address(), model.id, steps))
-        self.seen.discard(name)
-        return replace(model, steps=tuple(each for each in model.steps if each not in steps))
-
-    def lost_checkpoints(self) -> LostCheckpointTable:
-        """Checkpoints on the service's disk that its database does not list."""
-        http = self._connector.http
-        return LostCheckpointTable(http.run(training.lost_checkpoints(http, self._connector.address())))
-
-    def recover_checkpoints(self) -> RecoveredCheckpointTable:
-        """List lost checkpoints again; the embedded service starts for it also with a database that lists no model."""
-        http, address = self._connector.http, self._connector.address(start_empty=True)
-        recovery = http.run(training.recover_checkpoints(http, address))
-        return RecoveredCheckpointTable(recovery.recovered, recovery.remaining)
-
-    def purge_checkpoints(self) -> LostCheckpointTable:
-        """Remove lost checkpoints from the disk; what was removed."""
-        http = self._connector.http
-        purged = http.run(training.purge_checkpoints(http, self._connector.address()))
-        return LostCheckpointTable(purged, removed=True)
-
-    def _cards(self) -> list[ModelCard]:
+    def cards(self) -> list[ModelCard]:
+        """The models that the service lists."""
         return self._connector.http.run(inference.models(self._connector.http, self._connector.address()))
 
     def _check_base(self, name: str) -> None:
@@ -395,7 +294,7 @@ class Models:
         if as_id(name) or split_name(name)[0] == split_name(PRACTICE)[0] or name in self.seen:
             return
         try:
-            cards = self._cards()
+            cards = self.cards()
         except NotOfferedError:  # the service decides
             return
         if name in {card.id for card in cards}:
@@ -415,7 +314,7 @@ class Models:
             return True
         if not known.lists_models:
             return False
-        return isinstance(name, str) and not _NAME.fullmatch(name) and name in {card.id for card in self._cards()}
+        return isinstance(name, str) and not _NAME.fullmatch(name) and name in {card.id for card in self.cards()}
 
     def _sampled(self, name: str, *, ask: bool = False) -> SelectedModel | None:
         """A model to be sampled as it is, where the present service has only to sample it. ask: it whether it trains.
@@ -431,7 +330,7 @@ class Models:
         if not self._is_sampled_only(name):
             return None
         with suppress(NotOfferedError):  # without a list any name may be right
-            names = [card.id for card in self._cards()]
+            names = [card.id for card in self.cards()]
             self.seen.update(names)
             if name not in names:
                 close = [*get_close_matches(str(name), names, n=1), *names, "NAME"]

@@ -1,0 +1,142 @@
+"""The models of the lab, as `lab.models`: their table, and their checkpoints to delete, recover and purge."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from rolloutlab.api import training
+from rolloutlab.api.wire.training import LostCheckpoint
+from rolloutlab.connection import Connector
+from rolloutlab.errors import InputError, LabError
+from rolloutlab.objective.preflight import count
+from rolloutlab.training.models import Models, SelectedModel
+from rolloutlab.trajectories.tables import data_frame, here_and_now
+from rolloutlab.widgets.model_list import LabRecord, model_listing
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class LostCheckpointTable:
+    """Checkpoints that are set aside or, with `removed`, were removed. False when there are none."""
+
+    checkpoints: Sequence[LostCheckpoint]
+    removed: bool = False
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all their files together."""
+        return sum(lost.bytes for lost in self.checkpoints)
+
+    def __bool__(self) -> bool:
+        return bool(self.checkpoints)
+
+    def __repr__(self) -> str:
+        if not self:
+            return "no checkpoint was removed" if self.removed else "no checkpoint is set aside"
+        what = f"{count(len(self.checkpoints), 'checkpoint')} ({self.bytes:,} bytes)"
+        if self.removed:
+            return "\n".join([f"removed {what}:", *map(_line, self.checkpoints)])
+        head = f"{what} in the service's folder models/.lost, which its database does not list:"
+        hint = "  -> %models --recover lists them again; %models --purge removes them"
+        return "\n".join([head, *(f"{_line(lost)}: {lost.reason}" for lost in self.checkpoints), hint])
+
+
+@dataclass(frozen=True)
+class RecoveredCheckpointTable:
+    """Checkpoints that are listed again, and those that remain set aside, each with the reason."""
+
+    recovered: Sequence[LostCheckpoint]
+    remaining: Sequence[LostCheckpoint]
+
+    def __repr__(self) -> str:
+        if not self.recovered and not self.remaining:
+            return "no checkpoint is set aside"
+        lines = [f"listed again: {count(len(self.recovered), 'checkpoint')}", *map(_line, self.recovered)]
+        return "\n".join([*lines, *(f"{_line(lost)} remains set aside: {lost.reason}" for lost in self.remaining)])
+
+
+def _line(lost: LostCheckpoint) -> str:
+    return f"  {lost.model or lost.model_id}@{lost.step}  {lost.bytes:,} bytes"
+
+
+class LabModels:
+    """The models of the present service, and their checkpoints; `lab.model(NAME)` selects one.
+
+    models, connector: of the session. read_lab: returns what the lab knows of the models, for the view of their table.
+    """
+
+    def __init__(self, models: Models, connector: Connector, read_lab: Callable[[], LabRecord]) -> None:
+        self._models = models
+        self._connector = connector
+        self._read_lab = read_lab
+
+    @property
+    def selected(self) -> str:
+        """The name of the selected model."""
+        return self._models.selected
+
+    @property
+    def seen(self) -> set[str]:
+        """Names of models and checkpoints that a service listed; tab completion offers them."""
+        return self._models.seen
+
+    def list(self) -> "pd.DataFrame":
+        """List the models that the service can sample, with base, newest checkpoint and number of checkpoints.
+
+        Values that the service does not report are missing. The view marks the selected model, and has the rewards of
+        what each sampled and what it was last trained on.
+        """
+        from rolloutlab.trajectories.frame import ListingFrame
+
+        cards = self._models.cards()
+        columns = {
+            "base": [card.base_model for card in cards],
+            "newest": [card.newest_step for card in cards],
+            "checkpoints": [card.checkpoints for card in cards],
+        }
+        types = {"base": "string", "newest": "Int64", "checkpoints": "Int64"}
+        frame = data_frame(columns, [card.id for card in cards], "model", types=types)
+        try:
+            lab = self._read_lab()
+        except LabError:  # the models of a service are there without it
+            lab = LabRecord()
+        return ListingFrame.of(frame, model_listing(cards, self.selected, lab, here_and_now()))
+
+    def delete(self, name: str) -> SelectedModel:
+        """Delete a checkpoint such as `lab/sorter@3`, also a damaged one; returns its model.
+
+        Raises:
+            InputError: the name has no step. NotFoundError: there is no such checkpoint. RefusedError: it is the last
+            one of its model.
+        """
+        short, _, step = name.partition("@")
+        if not step.isdecimal():
+            raise InputError(f"{name!r} is not a checkpoint: a step is missing", hint=f"%models --delete {short}@3")
+        model = self._models.existing(short)
+        steps = [model.checked(int(step))]
+        http = self._connector.http
+        http.run(training.delete_checkpoints(http, self._connector.address(), model.id, steps))
+        self.seen.discard(name)
+        return replace(model, steps=tuple(each for each in model.steps if each not in steps))
+
+    def lost(self) -> LostCheckpointTable:
+        """List the checkpoints on disk that the service's database does not list."""
+        http = self._connector.http
+        return LostCheckpointTable(http.run(training.lost_checkpoints(http, self._connector.address())))
+
+    def recover(self) -> RecoveredCheckpointTable:
+        """Add lost checkpoints to the database again, under their models and steps.
+
+        Starts the embedded service if needed, even if its database lists no model any more.
+        """
+        http, address = self._connector.http, self._connector.address(start_empty=True)
+        recovery = http.run(training.recover_checkpoints(http, address))
+        return RecoveredCheckpointTable(recovery.recovered, recovery.remaining)
+
+    def purge(self) -> LostCheckpointTable:
+        """Delete lost checkpoints from the disk; returns those deleted. This cannot be undone."""
+        http = self._connector.http
+        purged = http.run(training.purge_checkpoints(http, self._connector.address()))
+        return LostCheckpointTable(purged, removed=True)
