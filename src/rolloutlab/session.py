@@ -25,7 +25,6 @@ from rolloutlab.sampling.config import ROLLOUT_TIMEOUT, new_seed
 from rolloutlab.sampling.cost import cost_line
 from rolloutlab.sampling.dataset import check_repeatable, rows_of
 from rolloutlab.sampling.mcp.registry import McpRegistry, Tool
-from rolloutlab.sampling.mcp.tools import AddedTools, ContextTools, ToolAnswer
 from rolloutlab.sampling.metering import Meter, Terms, terms_of
 from rolloutlab.sampling.plan import (
     Preview,
@@ -129,13 +128,17 @@ class Session:
     started before a call needs it.
     """
 
+    models: LabModels
+    """The models of the service: `list`, and `delete`, `lost`, `recover`, `purge` for their checkpoints."""
+    tools: McpRegistry
+    """MCP servers, whose tools a policy can call: `add`, `list`, `call`."""
+
     def __init__(self, settings: Settings | None = None, *, http: HttpClient | None = None) -> None:
         self._brokers = Brokers(new_broker)
         connector = self._connector = Connector(settings, http or HttpClient(), self._brokers, can_ask, waiting)
         self._models = Models(self._connector)
         self.models = LabModels(self._models, connector, self._read_lab)
-        """The models of the service, with their checkpoints."""
-        self._mcp = McpRegistry(self._connector, self._brokers.tick)
+        self.tools = McpRegistry(connector, self._brokers.tick)
         self._names = BareNames()
         self._scorers, self._reward_loop = Scorers(), RewardLoop()
         self._scoring: Meter | None = None
@@ -174,16 +177,11 @@ class Session:
         """The OAuth sessions of this notebook, by server."""
         return self._connector.oauth
 
-    @property
-    def mcp_servers(self) -> Mapping[str, ContextTools]:
-        """The MCP servers that `add_tools` added, with their tools, by name."""
-        return self._mcp.servers
-
     def close(self) -> None:
         """Close the lab and detach from the service, which exits by itself without clients; later calls reopen both."""
         self._reward_loop.close()
         self._search.close()
-        self._mcp.close()
+        self.tools.close()
         self._connector.close()
         if "store" in self.__dict__:
             self.__dict__.pop("store").close()
@@ -303,33 +301,6 @@ class Session:
         """
         return self._models.select(name or self._models.selected, base)
 
-    def add_tools(self, url: str, name: str | None = None) -> ContextTools:
-        """Add an MCP server under a name; with `--tools NAME` a policy can call its tools.
-
-        url: its URL, or `embedded` for that of the embedded service, which is started if needed. name: by default the
-        first word of the host, else the last of the path.
-
-        Raises:
-            SignInError: you must sign in first. UnreachableError: no MCP server responds there.
-        """
-        return self._mcp.add(url, name)
-
-    def tools(self, name: str | None = None) -> ContextTools | AddedTools:
-        """The tools of one added MCP server, or of all.
-
-        Raises:
-            NotFoundError: no server was added under this name.
-        """
-        return self._mcp.all_servers() if name is None else self._mcp.server(name)
-
-    def call_tool(self, name: str, /, **arguments: Any) -> ToolAnswer:
-        """Call the tool `SERVER.TOOL` with some arguments; the text it returns.
-
-        Raises:
-            NotFoundError: no such tool. RefusedError: the server or the tool rejected the arguments.
-        """
-        return self._mcp.call(name, arguments)
-
     def chat(
         self,
         name: str,
@@ -365,7 +336,7 @@ class Session:
         a system message before the prompt. model: sampled instead of the newest checkpoint of the selected model. seed:
         the group of row i is sampled with seed + i; by default drawn and recorded. stop: strings that end a completion.
         tools: functions, described by signature and docstring and run in this process, and names of MCP servers from
-        `add_tools` or of their tools (`docs.find`). Results and errors are recorded as tool messages. max_turns:
+        `lab.tools.add` or of their tools (`docs.find`). Results and errors are recorded as tool messages. max_turns:
         consecutive completions that may call tools. concurrency: requests at a time. budget: dollars that this call may
         cost, by the prices of the settings; a request that could exceed it is not sent.
         env: a class, factory or generator function of environments, or what `environment` gives: an instance plays each
@@ -400,7 +371,7 @@ class Session:
         column: str | None,
     ) -> SamplingRun:
         """What `chat` samples: a new prompt, or that of the collection again."""
-        known, source = self._mcp.resolve(tools), given_source(env)
+        known, source = self.tools.resolve(tools), given_source(env)
         given = {name: value for name, value in settings.items() if value is not None}
         model = given.pop("model", None) or self._models.selected
         if not (source or system or column) and _is_empty(prompt) and (stored := self._stored(name)):
@@ -446,7 +417,7 @@ class Session:
         Raises:
             InputError, NotFoundError: as the call itself.
         """
-        known = self._mcp.resolve(tools)
+        known = self.tools.resolve(tools)
         settings.pop("budget", None)
         if resume:
             return self._preview(resumed(self.store, name, known, given_source(env)))
@@ -490,7 +461,7 @@ class Session:
         Raises:
             NotFoundError: no such collection. InputError: not sampled in this lab, or with other tools; and as `chat`.
         """
-        work = resumed(self.store, name, self._mcp.resolve(tools), given_source(env))
+        work = resumed(self.store, name, self.tools.resolve(tools), given_source(env))
         return self._play(work, partial(sample, concurrency=concurrency), budget)
 
     def top_up(
@@ -530,7 +501,7 @@ class Session:
         bounds = {name: stored.plan.get("max_tokens")}
         trains = settle(checked_config(expanded(options or {}, bounds).options))
         shared = budget if isinstance(budget, Budget | None) else Budget(budget)
-        known, source = self._mcp.resolve(tools), given_source(env)
+        known, source = self.tools.resolve(tools), given_source(env)
         check_environment(stored.label, stored.plan.get("env"), source)
         if not isinstance(reward, Judge | None):  # a wrong one is an error before anything is sampled
             prepared(self.store, stored, ScoringRequest(reward, None, {}, self._reward_loop), lambda _: None)
@@ -578,7 +549,7 @@ class Session:
         """
         settings: dict[str, Any] = {"model": model or self._models.selected, "temperature": temperature, "top_p": top_p}
         settings |= {"max_tokens": max_tokens, "stop": stop, "seed": seed, "max_turns": max_turns}
-        work = continued(self.store, name, prompt, variables or {}, settings, self._mcp.resolve(tools))
+        work = continued(self.store, name, prompt, variables or {}, settings, self.tools.resolve(tools))
         return self._play(work, partial(sample, concurrency=concurrency), budget, register=model is None)
 
     def rollouts(

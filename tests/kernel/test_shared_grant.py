@@ -29,10 +29,10 @@ LONGEST = 300
 RENEWALS = int(os.environ.get("ROLLOUTLAB_TEST_RENEWALS", "2"))
 BEGIN = "import json, rolloutlab; lab = rolloutlab.lab()"
 USE = f"""
-_ = lab.add_tools("embedded", "memory")
+_ = lab.tools.add("embedded", "memory")
 ends, calls = [], 0
 while len(ends) <= {RENEWALS}:
-    _ = lab.call_tool("memory.list_groups")
+    _ = lab.tools.call("memory.list_groups")
     calls += 1
     [standing] = lab.whoami()
     if standing.expires_at not in ends:

@@ -29,7 +29,7 @@ def shell(bare, tmp_path):
     shell = bare
     register(shell, session)
     find = ContextTool("find", "", {}, call=None)
-    session._mcp.servers["docs"] = ContextTools("docs", "https://tools.example/mcp", [find])
+    session.tools.servers["docs"] = ContextTools("docs", "https://tools.example/mcp", [find])
     session.accesses.at("https://kept.example/mcp")
     rows = pd.DataFrame({"a": [1]})
     shell.user_ns.update(questions=rows, rows=[1], _hidden=[2], count=3, search=lambda text: text, session=session)

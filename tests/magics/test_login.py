@@ -107,7 +107,7 @@ def test_a_tool_that_needs_more_asks_once_for_it(away, served, browser):
     away.run(f"%login {url}")
     away.run(f"%tools add {url} as memory")
     message = [{"role": "user", "content": "What is 1 + 1?"}, {"role": "assistant", "content": "2"}]
-    added = away.lab.call_tool("memory.add_trajectory", into="sums", messages=message, reward=1.0)
+    added = away.lab.tools.call("memory.add_trajectory", into="sums", messages=message, reward=1.0)
     assert "sums:1/0/0" in added
     [standing] = away.lab.whoami()
     assert set(standing.scopes) == {"lab:read", "lab:write"}
@@ -120,7 +120,7 @@ def test_a_grant_that_is_kept_is_used_by_another_kernel(away, served, browser, b
     assert str(away.lab.settings.sign_in_folder) in standing.place
     other = Session(away.lab.settings)
     try:
-        assert len(other.add_tools(url, "memory")) == 5
+        assert len(other.tools.add(url, "memory")) == 5
         [path] = away.lab.settings.sign_in_folder.glob("*.json")
         path.chmod(0o640)
         for line in (f"!rm '{path}'", "other users can read"):

@@ -3,7 +3,7 @@
 import inspect
 import keyword
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
@@ -13,7 +13,6 @@ from rolloutlab.magics.base import LabMagics
 from rolloutlab.search.dictionary import parse
 from rolloutlab.session import Session
 from rolloutlab.settings import Settings
-from rolloutlab.training.checkpoints import LabModels
 from rolloutlab.training.job import Job
 from rolloutlab.trajectories.branch import Branch
 
@@ -194,17 +193,17 @@ CALLS = {
     "%whoami": "lab.whoami()",
     "%logout": "lab.logout()",
     "%logout https://a.example/mcp": 'lab.logout("https://a.example/mcp")',
-    "%tools": "lab.tools()",
-    "%tools docs": 'lab.tools("docs")',
-    "%tools add https://a.example/mcp": 'lab.add_tools("https://a.example/mcp")',
-    "%tools add https://a.example/mcp as docs": 'lab.add_tools("https://a.example/mcp", "docs")',
-    '%tools call docs.find {"query": "the river Seine"}': 'lab.call_tool("docs.find", query="the river Seine")',
+    "%tools": "lab.tools.list()",
+    "%tools docs": 'lab.tools.list("docs")',
+    "%tools add https://a.example/mcp": 'lab.tools.add("https://a.example/mcp")',
+    "%tools add https://a.example/mcp as docs": 'lab.tools.add("https://a.example/mcp", "docs")',
+    '%tools call docs.find {"query": "the river Seine"}': 'lab.tools.call("docs.find", query="the river Seine")',
     "%service": "lab.service()",
     "%service log": 'lab.service("log")',
 }
 """What is typed, and what a script would say instead."""
 
-NAMESPACES = {"models": LabModels}
+NAMESPACES = get_type_hints(Session)
 """The parts of a session with calls of their own."""
 
 

@@ -31,8 +31,8 @@ from rolloutlab.session import Session
 
 lab = Session()
 lab.login(f"{sys.argv[1]}/context")
-lab.add_tools(f"{sys.argv[1]}/context", "memory")
-print(lab.call_tool("memory.list_groups"))
+lab.tools.add(f"{sys.argv[1]}/context", "memory")
+print(lab.tools.call("memory.list_groups"))
 lab.close()
 """
 

@@ -89,12 +89,12 @@ def _servers(magics: LabMagics) -> Iterable[str]:
     from rolloutlab.settings import EMBEDDED
 
     session = magics.session
-    added = (tools.url for tools in session.mcp_servers.values())
+    added = (tools.url for tools in session.tools.servers.values())
     return list(dict.fromkeys([EMBEDDED, *session.accesses.servers(), *added]))
 
 
 def _server_tools(magics: LabMagics) -> list[str]:
-    names = (f"{tools.name}.{tool.name}" for tools in magics.session.mcp_servers.values() for tool in tools)
+    names = (f"{tools.name}.{tool.name}" for tools in magics.session.tools.servers.values() for tool in tools)
     return [name for name in names if name.isprintable() and " " not in name]
 
 
@@ -115,7 +115,7 @@ VALUES: Mapping[str, Callable[[LabMagics], Iterable[str]]] = {
     "before": _steps,
     "after": lambda magics: ["latest", *_steps(magics)],
     "over": lambda magics: _variables(magics, lambda value: isinstance(value, list | tuple) or _is_frame(value)),
-    "tools": lambda magics: [*_functions(magics), *magics.session.mcp_servers, *_server_tools(magics)],
+    "tools": lambda magics: [*_functions(magics), *magics.session.tools.servers, *_server_tools(magics)],
     "readable": lambda _magics: readable(),
     "writable": lambda _magics: writable(),
     "services": _services,
@@ -202,7 +202,7 @@ def tool_words(rest: str, magics: LabMagics) -> tuple[str, list[str]] | None:
     if begun.startswith("-"):
         return None
     known = {
-        (): ["add", "call", *magics.session.mcp_servers],
+        (): ["add", "call", *magics.session.tools.servers],
         ("add",): _servers(magics),
         ("call",): _server_tools(magics),
     }

@@ -36,7 +36,7 @@ class ToolMagics(LabMagics):
         """
         match options.words:
             case []:
-                return self.session.tools()
+                return self.session.tools.list()
             case ("add",):
                 raise InputError("%tools add needs the URL of a context server", hint=_ADD)
             case ("add", url, "as"):
@@ -44,19 +44,19 @@ class ToolMagics(LabMagics):
             case ("call",):
                 raise InputError("%tools call needs the name of a tool, and its arguments as JSON", hint=self._call())
             case ("add", url):
-                return self.session.add_tools(unquoted(url))
+                return self.session.tools.add(unquoted(url))
             case ("add", url, "as", name) | ("add", url, name):
-                return self.session.add_tools(unquoted(url), name)
+                return self.session.tools.add(unquoted(url), name)
             case ("call", name, *given):
-                return self.session.call_tool(unquoted(name), **_arguments(" ".join(given)))
+                return self.session.tools.call(unquoted(name), **_arguments(" ".join(given)))
             case (name,):
-                return self.session.tools(name)
+                return self.session.tools.list(name)
             case _:
                 raise InputError("%tools takes add, call or the name of a server", hint=_ADD)
 
     def _call(self) -> str:
         """An example of a call: of a tool of an added server, if there is one."""
-        tools = next(filter(None, self.session.mcp_servers.values()), None)
+        tools = next(filter(None, self.session.tools.servers.values()), None)
         return f"%tools call {tools.name}.{escape_to_one_line(tools[0].name)} {{}}" if tools else _CALL
 
 

@@ -3,7 +3,7 @@
 import re
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -26,16 +26,27 @@ _LONGEST = 500  # characters that are shown of a tool's error
 
 
 class McpRegistry:
-    """MCP servers by name. tick: called while this thread waits, to show sign-ins that servers want."""
+    """The MCP servers of a session, as `lab.tools`: each under its name, with its tools.
+
+    tick: called while this thread waits, to show sign-ins that servers want.
+    """
 
     def __init__(self, connector: Connector, tick: Callable[[], None]) -> None:
         self.servers: dict[str, ContextTools] = {}
+        """The added servers with their tools, by name."""
         self._connector = connector
         self._tick = tick
         self._connections: dict[str, McpConnection] = {}  # by URL: servers under two names share one
 
-    def add(self, url: str, name: str | None) -> ContextTools:
-        """List the tools of a server and know it by a name. Raises as `Session.add_tools`."""
+    def add(self, url: str, name: str | None = None) -> ContextTools:
+        """Add an MCP server under a name; with `--tools NAME` a policy can call its tools.
+
+        url: its URL, or `embedded` for that of the embedded service, which is started if needed. name: by default the
+        first word of the host, else the last of the path.
+
+        Raises:
+            SignInError: you must sign in first. UnreachableError: no MCP server responds there.
+        """
         address = _checked(self._connector.mcp_url(url), name or (url if url.isidentifier() else "docs"))
         chosen = name if name is not None else EMBEDDED if url == EMBEDDED else self._free_name(address)
         if not chosen or not chosen.isidentifier():
@@ -49,28 +60,28 @@ class McpRegistry:
         self.servers[chosen] = ContextTools(chosen, address, tools)
         return self.servers[chosen]
 
-    def all_servers(self) -> AddedTools:
-        """Every server with its tools."""
-        return AddedTools(self.servers.values())
+    def list(self, name: str | None = None) -> ContextTools | AddedTools:
+        """List the tools of one added server, or of all.
 
-    def server(self, name: str) -> ContextTools:
-        """The tools of a server; NotFoundError when there is none of that name."""
-        if name not in self.servers:
-            known = ", ".join(self.servers) or f"def {name}(query: str): ..."
-            hint = f"{known}, or %tools add https://tools.example/mcp as {name}"
-            raise NotFoundError(f"there is no function and no context server {name!r}", hint=hint)
-        return self.servers[name]
+        Raises:
+            NotFoundError: no server was added under this name.
+        """
+        return AddedTools(self.servers.values()) if name is None else self._server(name)
 
-    def call(self, name: str, arguments: Mapping[str, Any]) -> ToolAnswer:
-        """What `SERVER.TOOL` returns for some arguments. Raises as `Session.call_tool`."""
+    def call(self, name: str, /, **arguments: Any) -> ToolAnswer:
+        """Call the tool `SERVER.TOOL` with some arguments; the text it returns.
+
+        Raises:
+            NotFoundError: no such tool. RefusedError: the server or the tool rejected the arguments.
+        """
         server, _, tool = name.partition(".")
-        result, is_error = self._connector.http.run(self.server(server)[tool].call(arguments), self._tick)
+        result, is_error = self._connector.http.run(self._server(server)[tool].call(arguments), self._tick)
         if is_error:
             raise RefusedError(f"{name} says: {escape_control_chars(result[:_LONGEST])}")
         return ToolAnswer(result)
 
     def resolve(self, tools: Iterable[Tool]) -> Tools:
-        """Functions and tools one by one; a name may stand for all tools of a server.
+        """List functions and tools one by one; a name may stand for all tools of a server.
 
         Tools of several servers, or of a server and a function, that have one name are called SERVER_TOOL.
         """
@@ -78,7 +89,7 @@ class McpRegistry:
         for tool in tools:
             if isinstance(tool, str):
                 server, _, name = tool.partition(".")
-                resolved += [self.server(server)[name]] if name else self.server(server)
+                resolved += [self._server(server)[name]] if name else self._server(server)
             elif isinstance(tool, ContextTools):
                 resolved += tool
             else:
@@ -93,6 +104,14 @@ class McpRegistry:
                 renamed.append((f"{of}.{each.name}", name_of(own[i])))
         several = ", ".join(f"{tool} as {name}" for tool, name in renamed)
         return Tools(own, [f"tools of one name are called {several}"] if renamed else ())
+
+    def _server(self, name: str) -> ContextTools:
+        """The tools of a server; NotFoundError when there is none of that name."""
+        if name not in self.servers:
+            known = ", ".join(self.servers) or f"def {name}(query: str): ..."
+            hint = f"{known}, or %tools add https://tools.example/mcp as {name}"
+            raise NotFoundError(f"there is no function and no context server {name!r}", hint=hint)
+        return self.servers[name]
 
     def _server_of(self, tool: ContextTool) -> str | None:
         """The name of the server that has a tool."""
