@@ -61,7 +61,7 @@ from rolloutlab.scoring.foreign import ForeignReward, grader_reward
 from rolloutlab.scoring.functions import Functions, Scorers, undo
 from rolloutlab.scoring.judge import Judge, give, judge_collection
 from rolloutlab.scoring.score import ScoringRequest, prepared, score_collection
-from rolloutlab.search.open import SearchPlaces
+from rolloutlab.search.open import LabIndex, SearchPlaces
 from rolloutlab.search.query import Search
 from rolloutlab.settings import Settings
 from rolloutlab.store.bare_names import BareNames
@@ -106,8 +106,6 @@ from rolloutlab.widgets.rewards import undone
 if TYPE_CHECKING:
     import pandas as pd
 
-    from rolloutlab.search.embedding import Embed
-    from rolloutlab.search.index import Index, IndexStatus
     from rolloutlab.trajectories.comparison import Comparison, Comparisons
     from rolloutlab.trajectories.search_view import SearchResult
 
@@ -130,6 +128,8 @@ class Session:
 
     models: LabModels
     """The models of the service: `list`, and `delete`, `lost`, `recover`, `purge` for their checkpoints."""
+    index: LabIndex
+    """The search index: `status`, `embed_with`, `rebuild`."""
     tools: McpRegistry
     """MCP servers, whose tools a policy can call: `add`, `list`, `call`."""
 
@@ -147,6 +147,7 @@ class Session:
         self._search = SearchPlaces(
             lambda: self.store, lambda: self.settings, lambda: connector.http, connector.key_variables
         )
+        self.index = LabIndex(self._search, lambda: self.__dict__.get("store"), Progress)
 
     @property
     def settings(self) -> Settings:
@@ -166,11 +167,6 @@ class Session:
     def store(self) -> Lab:
         """The store of the lab: one SQLite file."""
         return Lab(self.settings.database, self._names)
-
-    @property
-    def index(self) -> "Index":
-        """The search index over everything stored; `embed_with` changes its embedding model."""
-        return self._search.index
 
     @property
     def accesses(self) -> OAuthSessions:
@@ -1003,7 +999,9 @@ class Session:
         if check_sft(sft=sft, where=where):
             if loss:
                 raise InputError("fine-tuning has its own loss, cross-entropy", hint="leave out loss or sft")
-            wanted = fine_tuning(self.store, lambda: self.index, names, options or {}, where, self._models.selected)
+            wanted = fine_tuning(
+                self.store, lambda: self._search.index, names, options or {}, where, self._models.selected
+            )
             return self._fine_tune(wanted, meter, wait=wait, say=say)
         collections = select(self.store, names)
         with _reading(self.store, collections, self._models.selected) as (shown, counted):
@@ -1062,7 +1060,9 @@ class Session:
         """
         options, price = named(options, algorithm), self._terms.price(self._models.selected)
         if check_sft(sft=sft, where=where):
-            wanted = fine_tuning(self.store, lambda: self.index, names, options or {}, where, self._models.selected)
+            wanted = fine_tuning(
+                self.store, lambda: self._search.index, names, options or {}, where, self._models.selected
+            )
             self._models.for_training(self._models.selected)
             return check_fine_tuning(wanted, self._connector, self._connector.address(), price)
         collections = select(self.store, names)
@@ -1287,42 +1287,6 @@ class Session:
             NotFoundError: no such trajectory. InputError: it has no such turn.
         """
         return branched(self.store, getattr(hit, "id", hit), turn)
-
-    def embed_with(
-        self,
-        model: "str | Embed | None",
-        name: str | None = None,
-        key_env: str | None = None,
-        *,
-        insecure_http: bool = False,
-    ) -> "IndexStatus":
-        """Compare texts by the vectors of an embedding model from now on; None: by their words.
-
-        model: a function from a list of texts to a vector for each; an OpenAI-compatible URL, with the model's `name`
-        there; or a folder or name that sentence-transformers loads. key_env: the environment variable that holds the
-        URL's key, by default OPENAI_API_KEY for api.openai.com. insecure_http: send the key unencrypted to an http
-        address in your own network, until this session ends. Vectors are computed in the background, and when a search
-        needs them.
-
-        Raises:
-            InputError: not an embedding model, no vectors, or a key that would be sent unencrypted. And its own.
-        """
-        self._search.embed_with(model, name, key_env, insecure_http=insecure_http)
-        return self.index.status()
-
-    def index_status(self) -> "IndexStatus":
-        """How much of the lab is indexed, and the embedding model."""
-        return self.index.status()
-
-    def reindex(self) -> "IndexStatus":
-        """Delete the search index and rebuild it from the lab, with its vectors. No data is lost."""
-        with Progress("search") as shown:
-            return self.index.rebuild(shown.step)
-
-    def keep_index(self) -> None:
-        """Update the search index in the background if a lab is open; a notebook calls it after each cell."""
-        if "store" in self.__dict__ and not self.store.read_only:
-            self.index.keep_up()
 
     def _read_lab(self) -> LabRecord:
         """What the lab knows of models."""

@@ -179,7 +179,7 @@ def test_a_command_has_no_key_that_was_named_for_searching(session, monkeypatch)
     session.settings = replace(session.settings, search=Served("http://127.0.0.1:1", "SEARCH_KEY"))
     session.connect(search="lab")
     with suppress(RolloutlabError):  # nothing listens there
-        session.embed_with("http://127.0.0.1:1/v1", "model", "EMBEDDING_KEY")
+        session.index.embed_with("http://127.0.0.1:1/v1", "model", "EMBEDDING_KEY")
     names = ("EMBEDDING_KEY", "A_COPY", "SEARCH_KEY")
     end = f"print(float(sum(name in os.environ for name in {names})))"
     made = session.rollouts("agent", [sys.executable, "-c", AGENT + end], over=[{"task": "x"}])

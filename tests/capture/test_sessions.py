@@ -284,7 +284,7 @@ def test_a_session_that_goes_on_is_searched_as_it_is_in_the_end(session):
             answer = httpx.post(f"{client.base_url}/chat/completions", json=body, headers=headers, timeout=60).json()
             messages += [answer["choices"][0]["message"], {"role": "user", "content": text}]
             wait_until_stored(session, "a1", turn)
-            session.index.update()
+            session.search("words")
 
     session.capture("eval", run)
     (hit,) = session.search("words", select=["turns", "#document"])

@@ -168,17 +168,17 @@ CALLS = {
         'lab.search(None, rank="field(\'reward\')", select="reward,step", into="found")'
     ),
     '%%search --into found\n{"where": {"reward": 1}}': 'lab.search(parse({"where": {"reward": 1}}), into="found")',
-    "%search --embed-with upper": "lab.embed_with(upper, None, None)",
-    "%search 'in French' --embed-with none": 'lab.embed_with(None, None, None); lab.search("in French")',
+    "%search --embed-with upper": "lab.index.embed_with(upper, None, None)",
+    "%search 'in French' --embed-with none": 'lab.index.embed_with(None, None, None); lab.search("in French")',
     "%search --embed-with http://10.0.0.5/v1 --model small --insecure-http": (
-        'lab.embed_with("http://10.0.0.5/v1", "small", None, insecure_http=True)'
+        'lab.index.embed_with("http://10.0.0.5/v1", "small", None, insecure_http=True)'
     ),
     "%search --embed-with https://a.example/v1 --model small --key-env KEY": (
-        'lab.embed_with("https://a.example/v1", "small", "KEY")'
+        'lab.index.embed_with("https://a.example/v1", "small", "KEY")'
     ),
     "%search French --all": 'lab.search("French", all=True)',
-    "%search --status": "lab.index_status()",
-    "%search --reindex": "lab.reindex()",
+    "%search --status": "lab.index.status()",
+    "%search --reindex": "lab.index.rebuild()",
     "%branch letters:1/0/3 --turn 1 --as again": 'lab.branch("letters:1/0/3", 1).cell("again")',
     "%%chat x --tools docs,docs.find\nuser: hi": (
         'lab.chat("x", "user: hi\\n", tools=["docs", "docs.find"], variables=globals())'
@@ -256,7 +256,7 @@ def typed(bare) -> Any:
 
     def run(cell: str) -> list[Any]:
         bare.run_cell(cell, store_history=False).raise_error()
-        return [call for call in calls if call[0] != "Session.keep_index"]  # what a notebook does after every cell
+        return [call for call in calls if call[0] != "LabIndex.keep_up"]  # what a notebook does after every cell
 
     run.shell = bare
     return run

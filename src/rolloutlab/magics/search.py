@@ -82,9 +82,9 @@ class SearchMagics(LabMagics):
         if options.embed_with:
             status = self._embed_with(options)
         if options.reindex:
-            status = self.session.reindex()
+            status = self.session.index.rebuild()
         elif options.status:
-            status = self.session.index_status()
+            status = self.session.index.status()
         if options.reindex or options.status or (options.embed_with and not (query or given or body)):
             return status
         given |= self.given(options, "into") | ({"all": True} if options.all else {})
@@ -111,14 +111,14 @@ class SearchMagics(LabMagics):
         """Index what the cell stored while the next one is written; a search will raise what is wrong."""
         with suppress(RolloutlabError):
             if self.opened.is_open:
-                self.session.keep_index()
+                self.session.index.keep_up()
 
     def _embed_with(self, options: Namespace) -> "IndexStatus":
         name = options.embed_with
         value = self.variables.get(name)
         model = None if name == "none" else value if callable(value) else name
         further = {"insecure_http": True} if options.insecure_http else {}
-        return self.session.embed_with(model, options.model, options.key_env, **further)
+        return self.session.index.embed_with(model, options.model, options.key_env, **further)
 
     @magic(binds="the messages")
     @argument("name", type=unquoted, values="", help="a trajectory, as letters:1/0/3, or a hit, as worst[0]")

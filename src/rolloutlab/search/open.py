@@ -1,4 +1,4 @@
-"""The search places of a session: the lab's index, or a collection elsewhere.
+"""The search places of a session: the lab's index, which is `lab.index`, or a collection elsewhere.
 
 Both are imported when they are opened: they stand on numpy, which is a fifth of a session's start-up time.
 """
@@ -20,11 +20,12 @@ from rolloutlab.store.lab import Lab
 
 if TYPE_CHECKING:
     from rolloutlab.search.embedding import Embed, Embedder
-    from rolloutlab.search.index import Index
+    from rolloutlab.search.index import Index, IndexStatus
     from rolloutlab.search.place import SearchPlace, SearchPlugin
     from rolloutlab.search.result import Answer
+    from rolloutlab.widgets.progress import Progress
 
-Progress = Callable[[str, int, int], None]
+Step = Callable[[str, int, int], None]
 DEFAULT = "chroma"
 """The plug-in of a URL without a name."""
 
@@ -76,7 +77,7 @@ class SearchPlaces:
     def embed_with(
         self, model: "str | Embed | None", name: str | None, key_env: str | None, *, insecure_http: bool
     ) -> None:
-        """Use this embedding model from now on for both. Raises as `Session.embed_with`."""
+        """Use this embedding model from now on for both. Raises as `LabIndex.embed_with`."""
         if insecure_http and isinstance(model, str):
             self._http().unencrypted.allow(model)
         made = self._embedder(model, name, key_env) if model is not None else None
@@ -86,7 +87,7 @@ class SearchPlaces:
 
     def search(
         self,
-        progress: Progress,
+        progress: Step,
         query: str | Mapping[str, Any] | Search | None,
         *pieces: Any,
         everything: bool = False,
@@ -132,6 +133,66 @@ def _plugin_of(url: str) -> tuple[str, str]:
     """The plug-in of `NAME:URL`, and the URL; one without a name is of `DEFAULT`."""
     name, _, rest = url.partition(":")
     return (name, rest) if name in names(SEARCH) else (DEFAULT, url)
+
+
+class LabIndex:
+    """The search index over everything stored in the lab, as `lab.index`; `lab.search(...)` searches it.
+
+    places: opens the index when it is needed. lab: returns the lab if it is open. progress: makes the line that shows
+    what a call does.
+    """
+
+    def __init__(
+        self, places: SearchPlaces, lab: Callable[[], Lab | None], progress: "Callable[[str], Progress]"
+    ) -> None:
+        self._places = places
+        self._lab = lab
+        self._progress = progress
+
+    def embed_with(
+        self,
+        model: "str | Embed | None",
+        name: str | None = None,
+        key_env: str | None = None,
+        *,
+        insecure_http: bool = False,
+    ) -> "IndexStatus":
+        """Compare texts by the vectors of an embedding model from now on; None: by their words.
+
+        model: a function from a list of texts to a vector for each; an OpenAI-compatible URL, with the model's `name`
+        there; or a folder or name that sentence-transformers loads. key_env: the environment variable that holds the
+        URL's key, by default OPENAI_API_KEY for api.openai.com. insecure_http: send the key unencrypted to an http
+        address in your own network, until this session ends. Vectors are computed in the background, and when a search
+        needs them.
+
+        Raises:
+            InputError: not an embedding model, no vectors, or a key that would be sent unencrypted. And its own.
+        """
+        self._places.embed_with(model, name, key_env, insecure_http=insecure_http)
+        return self.status()
+
+    def status(self) -> "IndexStatus":
+        """Report how much of the lab is indexed, and the embedding model."""
+        return self._places.index.status()
+
+    def rebuild(self) -> "IndexStatus":
+        """Delete the search index and rebuild it from the lab, with its vectors. No data is lost."""
+        with self._progress("search") as shown:
+            return self._places.index.rebuild(shown.step)
+
+    def keep_up(self) -> None:
+        """Update the search index in the background if a lab is open; a notebook calls it after each cell."""
+        lab = self._lab()
+        if lab and not lab.read_only:
+            self._places.index.keep_up()
+
+    def fields(self) -> list[str]:
+        """List the names of the fields that a search can compare."""
+        return self._places.index.fields()
+
+    def values(self, field: str) -> list[str]:
+        """List some texts that a field has."""
+        return self._places.index.values(field)
 
 
 def open_index(lab: Lab, path: Path, model: "Embedder | None") -> "Index":

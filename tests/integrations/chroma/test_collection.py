@@ -39,7 +39,7 @@ def two(texts):
 def test_it_is_searched_as_the_lab_is(lab, kept):
     shown = lab.connect(search=f"{kept.url}/rollouts")
     assert f"{kept.url}/rollouts" in repr(shown)
-    lab.embed_with(two)
+    lab.index.embed_with(two)
     result = lab.search("paris", k=1)
     assert (result.names, result.notes[0]) == (["a"], f"at {kept.url}/rollouts")
     assert "It is Paris" in repr(result)
