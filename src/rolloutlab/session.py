@@ -47,7 +47,6 @@ from rolloutlab.sampling.programs.plan import (
     programmed_again,
     sessions_again,
 )
-from rolloutlab.sampling.programs.results import join_results, read_results
 from rolloutlab.sampling.programs.run import run_program
 from rolloutlab.sampling.programs.sessions import SESSIONS_TIMEOUT, run_sessions
 from rolloutlab.sampling.prompt import Row
@@ -91,9 +90,8 @@ from rolloutlab.training.refusals import check_honoured
 from rolloutlab.training.submission import checked_config, expanded, gather_for, prepare, submit
 from rolloutlab.trajectories.branch import Branch, branched, gathered
 from rolloutlab.trajectories.collection import Collection, group_of, rows_to_show, select
-from rolloutlab.trajectories.files import file_path
-from rolloutlab.trajectories.files.exchange import Export, ExportFilter, export, find_all, import_file
-from rolloutlab.trajectories.logprobs import add_logprobs, ask_service
+from rolloutlab.trajectories.files.exchange import LabFiles
+from rolloutlab.trajectories.logprobs import ask_service
 from rolloutlab.trajectories.rewards_view import RewardsView
 from rolloutlab.trajectories.tables import catalogue, matching_collections, reward_history
 from rolloutlab.trajectories.top_up import FACTOR, check_top_up, plan_first_sizes, top_up_groups
@@ -128,6 +126,8 @@ class Session:
 
     models: LabModels
     """The models of the service: `list`, and `delete`, `lost`, `recover`, `purge` for their checkpoints."""
+    files: LabFiles
+    """Files of collections: `export`, `import_`, and `logprobs` and `join_results` for what came from elsewhere."""
     index: LabIndex
     """The search index: `status`, `embed_with`, `rebuild`."""
     tools: McpRegistry
@@ -138,6 +138,7 @@ class Session:
         connector = self._connector = Connector(settings, http or HttpClient(), self._brokers, can_ask, waiting)
         self._models = Models(self._connector)
         self.models = LabModels(self._models, connector, self._read_lab)
+        self.files = LabFiles(lambda: self.store, connector, self.collection, self._models.register_selected, Progress)
         self.tools = McpRegistry(connector, self._brokers.tick)
         self._names = BareNames()
         self._scorers, self._reward_loop = Scorers(), RewardLoop()
@@ -635,11 +636,11 @@ class Session:
 
         program: as of `rollouts`, with an empty row. Its calls name their sample in the header `X-Session-ID`; those
         that begin alike are a group. Sessions are stored while it runs. results: files of JSON Lines with the rewards,
-        which `join_results` reads. resume: the sessions join those of the collection, with its settings, where an
+        as of `lab.files.join_results`. resume: the sessions join those of the collection, with its settings, where an
         earlier run was ended early. Other arguments are those of `rollouts`.
 
         Raises:
-            As `rollouts` and `join_results`; what was sampled is stored before there are results.
+            As `rollouts` and `lab.files.join_results`; what was sampled is stored before there are results.
         """
         settings: dict[str, Any] = {"temperature": temperature, "top_p": top_p, "max_tokens": max_tokens, "seed": seed}
         solve = program_of(program, self._connector.environment)
@@ -652,22 +653,7 @@ class Session:
             settings |= {"model": model or self._models.selected, "timeout": timeout}
             run = programmed(name, solve, None, settings)
         collection = self._play(run, run_sessions, budget, register=model is None and not resume)
-        return self.join_results(collection.label, results) if results else collection
-
-    def join_results(self, name: str, results: str) -> Collection:
-        """Give captured sessions the rewards of the program that ran them.
-
-        results: files of JSON Lines, such as `outputs/**/traces.jsonl`: a line has the `id`, `trace_id` or `session_id`
-        of a session, its `reward`, and numbers by name as `rewards`, its components.
-
-        Raises:
-            NotFoundError: no such collection. InputError: no such file, or no line of it is of one of the sessions.
-        """
-        collection = self.store.find(name)
-        if not join_results(self.store, collection, read_results(results)):
-            message = f"no line of {results} has the id of a session of {name}"
-            raise InputError(message, hint="metadata.session of a trajectory is its id")
-        return self._collection(collection)
+        return self.files.join_results(collection.label, results) if results else collection
 
     split, environment = staticmethod(split_rows), staticmethod(source_of)
 
@@ -739,68 +725,6 @@ class Session:
         self._scorers.rename(old, new)
         self._programs.rename(old, new)
         say(f"renamed {old} to {new}; undo: %collections --rename {new} {old}")
-
-    def export(
-        self,
-        names: str | Sequence[str],
-        path: str | PathLike[str],
-        format: str | None = None,
-        *,
-        best: bool = False,
-        min_reward: float | None = None,
-        overwrite: bool = False,
-    ) -> Export:
-        """Write collections to a file, whole or not at all.
-
-        format: `jsonl` or `parquet`, whole trajectories with rewards, without reward history, sampling plan and cost;
-        `openai`, fine-tuning messages; `art`, groups of openpipe-art; `csv`, to label; by default by the file's suffix.
-        best: only the trajectory with the highest reward of each group.
-
-        Raises:
-            NotFoundError: no such collection. InputError: the file exists, cannot be written or would be empty.
-        """
-        sources, target, which = find_all(self.store, names), file_path(path), ExportFilter(best, min_reward)
-        with Progress(f"writing {target.name}") as shown:
-            written = partial(shown.update, total=sum(each.trajectories for each in sources))
-            return export(self.store, sources, target, format, which, overwrite=overwrite, written=written)
-
-    def import_(
-        self, path: str | PathLike[str], name: str | None = None, format: str | None = None, *, logprobs: bool = False
-    ) -> Collection | list[Collection]:
-        """Read a file into a new generation of a collection, or of each when the file holds several: all or nothing.
-
-        name: of the collection, by default the one in the file. format: as in `export`, by default detected from the
-        first line. logprobs: call `logprobs` on each collection.
-
-        Raises:
-            NotFoundError: no such file. InputError: an invalid value in it; the message gives the place.
-        """
-        source = file_path(path)
-        with Progress(f"reading {source.name}") as shown:
-            labels = import_file(self.store, source, name, format, partial(shown.update, total=None), shown.keep)
-        imported = [self.logprobs(label) if logprobs else self.collection(label) for label in labels]
-        return imported[0] if len(imported) == 1 else imported
-
-    def logprobs(self, name: str, model: str | None = None, *, say: Say = print) -> Collection:
-        """Add token ids and logprobs to the assistant messages of imported conversations, as a new generation.
-
-        Training needs them; rewards are kept. model: the model that computes them, by default the newest checkpoint of
-        the selected one.
-
-        Raises:
-            NotFoundError: no such collection or model. NothingTrainsError: the policy can tokenize none of it.
-            ServiceError: the service has no such endpoint.
-        """
-        collection, target = self.store.collection(name), model or self._models.selected
-        with Progress(f"logprobs of {name}") as shown:
-            address = self._connector.address(shown.waiting)
-            if model is None:
-                self._models.register(target)
-            ask = partial(ask_service, self._connector, target, address=address)
-            outcome = add_logprobs(self.store, collection, ask, partial(shown.update, total=collection.trajectories))
-        for line in outcome.words():
-            say(line)
-        return self.collection(outcome.label or name)
 
     def reward(
         self,

@@ -21,8 +21,8 @@ from rolloutlab.settings import Settings
 
 there, back, home = map(pathlib.Path, sys.argv[1:])
 lab = Session(Settings(home=home))
-lab.import_(there, "trip")
-lab.export("trip", back, "art")
+lab.files.import_(there, "trip")
+lab.files.export("trip", back, "art")
 lab.close()
 """
 

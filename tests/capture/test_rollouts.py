@@ -207,8 +207,8 @@ def test_what_a_program_writes_can_be_stored_and_exported(session, tmp_path):
     assert one.extra["logs"][0].startswith("ended by ValueError: half ?xx")
     assert len(one.extra["logs"][0]) < 1200
     assert [len(name) for name in two.components] == [6, 100]
-    session.export("agent", tmp_path / "agent.jsonl")
-    session.export("agent", tmp_path / "agent.parquet")
+    session.files.export("agent", tmp_path / "agent.jsonl")
+    session.files.export("agent", tmp_path / "agent.parquet")
     made.to_frame().to_json(tmp_path / "frame.json")
 
 

@@ -101,7 +101,7 @@ def test_results_of_verifiers_0_3_are_joined_by_their_trajectory(session, tmp_pa
     assert (found["a2"].reward, found["b1"].reward) == (0.25, None)
     path.write_text(json.dumps({"example_id": 0, "reward": 1.0}))
     with pytest.raises(InputError, match="line 1 has no id of a session") as refused:
-        session.join_results("eval", str(path))
+        session.files.join_results("eval", str(path))
     assert refused.value.hint == "vf-eval ... --state-columns trajectory_id"
 
 
@@ -114,7 +114,7 @@ def test_results_that_cannot_be_read_are_an_error_with_what_to_do(session, tmp_p
         path.write_bytes(content)
     session.capture("eval", evaluator(["a1"]))
     with pytest.raises(InputError, match=r"results\.jsonl") as refused:
-        session.join_results("eval", str(path))
+        session.files.join_results("eval", str(path))
     assert refused.value.hint
 
 
@@ -138,7 +138,7 @@ def test_results_that_fit_nothing_say_so_and_what_was_sampled_is_there(session, 
     with pytest.raises(InputError, match=message):
         session.capture("eval", evaluator(["a1"]), results=str(path))
     path.write_text('{"id": "a1", "reward": 1}')
-    assert sessions(session.join_results("eval", str(path)))["a1"].reward == 1.0
+    assert sessions(session.files.join_results("eval", str(path)))["a1"].reward == 1.0
 
 
 def test_a_program_that_fails_leaves_what_was_sampled_and_says_why(session, capsys):
@@ -313,7 +313,7 @@ def test_further_sessions_join_a_collection_with_other_answers(session, tmp_path
     assert {t.id: t.answer for t in first.values()}.items() <= {t.id: t.answer for t in made.trajectories}.items()
     assert len({t.answer for t in made.trajectories}) == 4
     (tmp_path / "traces.jsonl").write_text('{"id": "b1", "reward": 1}')
-    joined = session.join_results("eval", str(tmp_path / "traces.jsonl"))
+    joined = session.files.join_results("eval", str(tmp_path / "traces.jsonl"))
     assert [t.reward for t in joined.groups[1].trajectories] == [None, 1.0]  # the results are of the last run
     with pytest.raises(InputError, match="cannot take seed"):
         session.capture("eval", evaluator(["a3"]), resume=True, seed=4)

@@ -219,7 +219,7 @@ def imported(lab, tmp_path):
         histories = [{"messages_and_choices": items, "tools": None} for items in further]
         record = {"messages_and_choices": main, "tools": None, "additional_histories": histories, "reward": 1.0}
         (tmp_path / "art.jsonl").write_text(json.dumps({"trajectories": [record]}))
-        lab.import_(tmp_path / "art.jsonl", "foreign")
+        lab.files.import_(tmp_path / "art.jsonl", "foreign")
         return lab.group("foreign/0")
 
     put.user, put.answer = user, answer

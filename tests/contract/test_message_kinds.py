@@ -313,7 +313,7 @@ def test_a_notebook_is_told_by_the_embedded_services_check_what_it_cannot_read(t
     lines = [told(trajectory, float(i * i), *([IMAGE] if i == 2 else [])) for i in range(3)]
     (tmp_path / "groups.jsonl").write_text(json.dumps({"trajectories": lines}) + "\n")
     session = Session(Settings(home=tmp_path))
-    session.import_(str(tmp_path / "groups.jsonl"), "seen", format="art")
+    session.files.import_(str(tmp_path / "groups.jsonl"), "seen", format="art")
     report = str(session.check("seen"))
     assert "2 of 3 trajectories will train" in report
     assert "1 left out: a part that the policy cannot read, messages_and_choices.0.content.0" in report
@@ -323,7 +323,7 @@ def test_a_notebook_is_told_by_the_embedded_services_check_what_it_cannot_read(t
 def test_a_notebook_warns_where_the_policy_of_a_service_is_not_known(session, tmp_path, trajectory):
     lines = [told(trajectory, float(i), IMAGE) for i in range(2)]
     (tmp_path / "groups.jsonl").write_text(json.dumps({"trajectories": lines}) + "\n")
-    session.import_(str(tmp_path / "groups.jsonl"), "seen", format="art")
+    session.files.import_(str(tmp_path / "groups.jsonl"), "seen", format="art")
     report = str(session.check("seen"))
     assert "2 trajectories with parts other than text" in report
     shown = session.train("seen", {}, say=lambda _: None)

@@ -207,7 +207,7 @@ class Loop:
     def _label(self) -> None:
         """Take rewards of a spreadsheet, of which the first is empty."""
         path, found = self._home / "out.csv", self._lab.collection("letters")
-        self._lab.export("letters", path, overwrite=True)
+        self._lab.files.export("letters", path, overwrite=True)
         names = [t.name for t in found.trajectories]
         path.write_text("\n".join(["trajectory,reward", f"{names[0]},", *(f"{name},0.25" for name in names[1:])]))
         self._lab.update_rewards_from("letters", path)
@@ -218,11 +218,11 @@ class Loop:
 
     def _export(self) -> None:
         path = self._home / "out.jsonl"
-        self._lab.export("letters", path, overwrite=True)
+        self._lab.files.export("letters", path, overwrite=True)
         self._journal.write("export", bytes=path.stat().st_size)  # to read it would be a call that counts
 
     def _import_(self) -> None:
-        found = self._lab.import_(self._home / "out.jsonl", "again")
+        found = self._lab.files.import_(self._home / "out.jsonl", "again")
         self._journal.trajectories(found.label, found.trajectories)
 
     def _rename(self) -> None:

@@ -358,7 +358,7 @@ def test_views_and_files_have_such_a_name(at, tmp_path):
     path = tmp_path / "answers.jsonl"
     notebook.run(f"%export answers {path}")
     assert "qwen3:4b" in path.read_text()
-    again = notebook.lab.import_(path, "again")
+    again = notebook.lab.files.import_(path, "again")
     assert {t.model for t in again.trajectories} == {"qwen3:4b"}
 
 

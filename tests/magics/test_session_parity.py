@@ -154,13 +154,13 @@ CALLS = {
     "%models --delete lab/x@3": 'lab.models.delete("lab/x@3"); lab.models.list(); lab.models.lost()',
     "%models --recover": "lab.models.recover(); lab.models.list(); lab.models.lost()",
     "%models --purge": "lab.models.purge(); lab.models.list(); lab.models.lost()",
-    "%export x y out.jsonl": 'lab.export(["x", "y"], "out.jsonl")',
+    "%export x y out.jsonl": 'lab.files.export(["x", "y"], "out.jsonl")',
     "%export x out.jsonl --format openai --best --min-reward .5 --overwrite": (
-        'lab.export(["x"], "out.jsonl", "openai", best=True, min_reward=0.5, overwrite=True)'
+        'lab.files.export(["x"], "out.jsonl", "openai", best=True, min_reward=0.5, overwrite=True)'
     ),
-    "%import in.jsonl": 'lab.import_("in.jsonl")',
-    "%import 'in.jsonl' x --format art --logprobs": 'lab.import_("in.jsonl", "x", "art", logprobs=True)',
-    "%logprobs x -m lab/y": 'lab.logprobs("x", "lab/y")',
+    "%import in.jsonl": 'lab.files.import_("in.jsonl")',
+    "%import 'in.jsonl' x --format art --logprobs": 'lab.files.import_("in.jsonl", "x", "art", logprobs=True)',
+    "%logprobs x -m lab/y": 'lab.files.logprobs("x", "lab/y")',
     "%search 'in French' --where 'reward < 0.5' --group-by collection,model --best 2 -k 5 --offset 1": (
         'lab.search("in French", where="reward < 0.5", group_by="collection,model", best=2, k=5, offset=1)'
     ),

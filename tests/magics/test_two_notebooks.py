@@ -95,7 +95,7 @@ def compare(session, _tmp_path):
 
 
 def export(session, tmp_path):
-    session.export("letters", tmp_path / "out.jsonl")
+    session.files.export("letters", tmp_path / "out.jsonl")
     return f"letters:{json.loads((tmp_path / 'out.jsonl').read_text().splitlines()[0])['generation']}"
 
 
@@ -122,7 +122,7 @@ def continued(session, _tmp_path):
 
 
 def logprobs(session, _tmp_path):
-    return f"letters:{1 if len(session.logprobs('letters', say=lambda _: None)) == 2 else 2}"
+    return f"letters:{1 if len(session.files.logprobs('letters', say=lambda _: None)) == 2 else 2}"
 
 
 VERBS = [
@@ -176,8 +176,8 @@ def test_sampling_moves_the_bare_name(both, capsys):
 
 
 def test_an_import_and_a_copied_search_move_the_bare_name(both, tmp_path):
-    both.export("letters:1", tmp_path / "in.jsonl")
-    assert both.import_(tmp_path / "in.jsonl", "letters").label == "letters:3"
+    both.files.export("letters:1", tmp_path / "in.jsonl")
+    assert both.files.import_(tmp_path / "in.jsonl", "letters").label == "letters:3"
     assert both.collection("letters").label == "letters:3"
     both.search(where="collection == 'letters' and generation == 1", into="letters")
     assert both.collection("letters").label == "letters:4"

@@ -87,7 +87,7 @@ print(*session.collections().index)
 print(*[t.answer for t in session.group("capitals/0").trajectories])
 print(*session.rewards("capitals").to_frame()["reward"])
 print(len(repr(session.collection("capitals"))) > 0)
-session.export("capitals", sys.argv[2])
+session.files.export("capitals", sys.argv[2])
 print(session.service("check").splitlines()[0].rpartition(": ")[2])
 print(*sorted(hit.id for hit in session.search("paris").hits))
 """

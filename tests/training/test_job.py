@@ -92,8 +92,8 @@ def test_an_ended_job_is_the_same_when_its_service_is_gone(scored, tmp_path):
 
 
 def test_no_comparison_is_suggested_on_what_was_not_sampled_from_prompts_here(scored, tmp_path):
-    scored.export("capitals", tmp_path / "capitals.jsonl")
-    scored.import_(tmp_path / "capitals.jsonl", "elsewhere")
+    scored.files.export("capitals", tmp_path / "capitals.jsonl")
+    scored.files.import_(tmp_path / "capitals.jsonl", "elsewhere")
     scored.continue_chat("capitals", "user: and its rivers?", max_tokens=4)
     scored.reward("capitals", lambda trajectory, answer, messages, row: int(trajectory.name[-1]))
     for name in ("elsewhere", "capitals"):

@@ -27,7 +27,7 @@ def imported(session, tmp_path):
     def make(*answers, prompt=(ASK,), **more):
         lines = [{"messages": [*prompt, {"role": "assistant", "content": answer}], **more} for answer in answers]
         (tmp_path / "foxes.jsonl").write_text("\n".join(map(json.dumps, lines)))
-        return session.import_(tmp_path / "foxes.jsonl", "foxes")
+        return session.files.import_(tmp_path / "foxes.jsonl", "foxes")
 
     return make
 
@@ -38,7 +38,7 @@ def test_completions_from_elsewhere_are_scored_by_a_function_and_train(session, 
     with pytest.raises(NothingTrainsError) as nothing:
         session.train("foxes")
     assert nothing.value.hint == "%logprobs foxes"
-    scored = session.logprobs("foxes")
+    scored = session.files.logprobs("foxes")
     job = session.train("foxes", {"learning_rate": 1e-3}, say=lambda line: None)
     assert job.status == "succeeded"
     metrics = job.metrics()
@@ -48,7 +48,7 @@ def test_completions_from_elsewhere_are_scored_by_a_function_and_train(session, 
 
 def test_the_answers_become_choices_in_a_new_generation_and_the_old_one_stays(session, imported):
     old = imported("jumps", "sleeps")
-    new = session.logprobs("foxes")
+    new = session.files.logprobs("foxes")
     assert (old.name, new.name) == ("foxes:1", "foxes")
     assert [t.tokens for t in old.trajectories] == [0, 0]
     for before, after in zip(old.trajectories, new.trajectories, strict=True):
@@ -62,7 +62,7 @@ def test_the_answers_become_choices_in_a_new_generation_and_the_old_one_stays(se
 def test_what_was_given_to_the_policy_is_not_trained(session, imported):
     example = [{"role": "user", "content": "fox?"}, {"role": "assistant", "content": "dog", "weight": 0}]
     imported("jumps", prompt=(*example, ASK))
-    ((result,),) = (group.trajectories for group in session.logprobs("foxes").groups)
+    ((result,),) = (group.trajectories for group in session.files.logprobs("foxes").groups)
     assert [type(item).__name__ for item in result.items] == [
         "UserMessage",
         "AssistantMessage",
@@ -75,8 +75,8 @@ def test_further_conversations_of_a_trajectory_get_logprobs_too(session, tmp_pat
     answer = {"role": "assistant", "content": [{"type": "text", "text": "ju"}, {"type": "text", "text": "mps"}]}
     sent = {"messages_and_choices": [ASK, answer], "additional_histories": [{"messages_and_choices": [ASK, answer]}]}
     (tmp_path / "a.jsonl").write_text(json.dumps({**sent, "reward": 1.0, "final_policy_version": 7, "logs": ["x"]}))
-    session.import_(tmp_path / "a.jsonl", "foxes")
-    (result,) = session.logprobs("foxes").trajectories
+    session.files.import_(tmp_path / "a.jsonl", "foxes")
+    (result,) = session.files.logprobs("foxes").trajectories
     assert result.answer == "jumps"
     main, further = result.history_tokens
     assert main == further > 0
@@ -87,7 +87,7 @@ def test_further_conversations_of_a_trajectory_get_logprobs_too(session, tmp_pat
 def test_a_conversation_that_the_policy_cannot_read_is_left_as_it_was_and_named(session, imported):
     message = []
     imported("jumps", "the lazy dog " * 99, "sleeps")
-    result = session.logprobs("foxes", say=message.append)
+    result = session.files.logprobs("foxes", say=message.append)
     assert [t.tokens > 0 for t in result.trajectories] == [True, False, True]
     (line,) = message
     assert line.startswith("1 trajectory left without logprobs, the first foxes/0/1: ")
@@ -96,20 +96,20 @@ def test_a_conversation_that_the_policy_cannot_read_is_left_as_it_was_and_named(
 def test_where_it_can_read_nothing_that_is_an_error_and_nothing_is_written(session, imported):
     imported("the lazy dog " * 99)
     with pytest.raises(NothingTrainsError, match="nothing of foxes gets logprobs"):
-        session.logprobs("foxes")
+        session.files.logprobs("foxes")
     assert list(session.collections().index) == ["foxes"]
 
 
 def test_what_was_sampled_has_logprobs_already(session):
     message = []
     session.chat("foxes", "hello", n=2, max_tokens=4)
-    assert session.logprobs("foxes", say=message.append).label == "foxes:1"
+    assert session.files.logprobs("foxes", say=message.append).label == "foxes:1"
     assert message == ["every conversation has logprobs already"]
 
 
 def test_an_import_can_ask_for_them_at_once(session, imported, tmp_path):
     imported("jumps")
-    result = session.import_(tmp_path / "foxes.jsonl", "others", logprobs=True)
+    result = session.files.import_(tmp_path / "foxes.jsonl", "others", logprobs=True)
     assert result.label == "others:2"
     assert result.trajectories[0].tokens > 0
 
@@ -117,10 +117,10 @@ def test_an_import_can_ask_for_them_at_once(session, imported, tmp_path):
 def test_the_logprobs_of_a_checkpoint_can_be_asked_for_by_its_name(session, imported):
     imported("jumps")
     session.model("lab/practice")
-    (result,) = session.logprobs("foxes", "lab/practice@0").trajectories
+    (result,) = session.files.logprobs("foxes", "lab/practice@0").trajectories
     assert (result.model, result.step) == ("lab/practice", 0)
     with pytest.raises(NotFoundError) as missing:
-        session.logprobs("foxes:1", "lab/nobody")
+        session.files.logprobs("foxes:1", "lab/nobody")
     assert missing.value.hint == "%model lab/nobody registers it"
 
 
@@ -130,11 +130,11 @@ def test_a_service_that_cannot_do_it_is_told_from_a_model_that_is_not_there(impo
     address = Address("http://127.0.0.1:9", "http://127.0.0.1:9/v1")
     session = Session(Settings(home=tmp_path, service=address), http=http)
     with pytest.raises(ServiceError, match="gives no logprobs for conversations from elsewhere"):
-        session.logprobs("foxes", "m")
+        session.files.logprobs("foxes", "m")
     session.close()
 
 
 def test_a_collection_without_conversations_is_no_error_of_the_service(session, tmp_path):
     (tmp_path / "a.jsonl").write_text("")
     with pytest.raises(InputError, match="is empty"):
-        session.import_(tmp_path / "a.jsonl", "foxes", logprobs=True)
+        session.files.import_(tmp_path / "a.jsonl", "foxes", logprobs=True)

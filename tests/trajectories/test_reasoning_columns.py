@@ -46,7 +46,7 @@ def test_a_part_of_a_reward_of_that_name_stays_the_part(lab, frame_of):
 def test_a_spreadsheet_has_the_reasoning_in_a_column(lab, tmp_path):
     def head_and_rows(name):
         path = tmp_path / f"{name}.csv"
-        lab.export(name, path)
+        lab.files.export(name, path)
         with path.open(encoding="utf-8-sig", newline="") as file:
             return list(csv.reader(file))
 

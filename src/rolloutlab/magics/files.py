@@ -40,7 +40,7 @@ class ExchangeMagics(LabMagics):
         """
         *names, path = options.names
         given = {name: getattr(options, name) for name in ("best", "min_reward", "overwrite")}
-        return self.session.export(names, path, options.format, **given)
+        return self.session.files.export(names, path, options.format, **given)
 
     @magic("import", binds="the collection, or a list of several,")
     @argument(
@@ -66,7 +66,7 @@ class ExchangeMagics(LabMagics):
             %import chats.jsonl support --logprobs
         """
         given = options.path, options.name, options.format
-        return self.session.import_(*given, logprobs=options.logprobs)
+        return self.session.files.import_(*given, logprobs=options.logprobs)
 
     @magic(binds="the collection")
     @argument("name", help="a collection whose conversations come from elsewhere")
@@ -74,4 +74,4 @@ class ExchangeMagics(LabMagics):
     @line_magic
     def logprobs(self, options: Namespace) -> "Collection":
         """Give assistant messages the token ids and logprobs that training needs, in a new generation."""
-        return self.session.logprobs(options.name, options.model)
+        return self.session.files.logprobs(options.name, options.model)

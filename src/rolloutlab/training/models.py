@@ -230,6 +230,11 @@ class Models:
         self._connector.model_ids[key] = str(model.id)
         return model
 
+    def register_selected(self) -> str:
+        """Register the selected model if it is new; its name."""
+        self.register(self.selected)
+        return self.selected
+
     def pinned(self, plan: SamplingConfig) -> SamplingConfig:
         """The plan with the newest checkpoint, where a service samples it but does not report which one it sampled."""
         service = self._connector.settings.service

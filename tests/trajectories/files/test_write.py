@@ -35,23 +35,25 @@ def filled(session):
 def test_what_cannot_be_written_is_said_and_leaves_no_file(filled, tmp_path, name, kind, message):
     before = set(tmp_path.iterdir())
     with pytest.raises(InputError, match=re.escape(message)) as error:
-        filled.export("sums", tmp_path / name, kind)
+        filled.files.export("sums", tmp_path / name, kind)
     assert error.value.hint
     assert set(tmp_path.iterdir()) == before
 
 
 def test_a_file_is_not_replaced_unasked(filled, tmp_path):
-    filled.export("sums", tmp_path / "a.jsonl")
+    filled.files.export("sums", tmp_path / "a.jsonl")
     with pytest.raises(InputError, match="is there already"):
-        filled.export("sums", tmp_path / "a.jsonl")
-    assert repr(filled.export(["sums"], tmp_path / "a.jsonl", overwrite=True)).startswith("1 trajectory in 1 group -> ")
+        filled.files.export("sums", tmp_path / "a.jsonl")
+    assert repr(filled.files.export(["sums"], tmp_path / "a.jsonl", overwrite=True)).startswith(
+        "1 trajectory in 1 group -> "
+    )
 
 
 def test_a_collection_that_is_not_there_is_said(filled, tmp_path):
     with pytest.raises(NotFoundError):
-        filled.export(["sums", "rivers"], tmp_path / "a.jsonl")
+        filled.files.export(["sums", "rivers"], tmp_path / "a.jsonl")
     with pytest.raises(InputError, match="no collection is given"):
-        filled.export([], tmp_path / "a.jsonl")
+        filled.files.export([], tmp_path / "a.jsonl")
 
 
 def test_a_file_that_is_written_counts_also_where_its_draft_cannot_be_looked_for(filled, tmp_path, monkeypatch):
@@ -60,5 +62,5 @@ def test_a_file_that_is_written_counts_also_where_its_draft_cannot_be_looked_for
 
     with monkeypatch.context() as patched:
         patched.setattr("pathlib.Path.unlink", refuse)
-        filled.export("sums", tmp_path / "a.jsonl")
+        filled.files.export("sums", tmp_path / "a.jsonl")
     assert len((tmp_path / "a.jsonl").read_text().splitlines()) == 1

@@ -1,22 +1,31 @@
-"""Export of collections to a file and import of a file into new collections: all of it or nothing."""
+"""Files of collections, as `lab.files`: export, import into new collections, logprobs and results for what is there."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
+from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rolloutlab import plugins
+from rolloutlab.connection import Connector
 from rolloutlab.errors import InputError
 from rolloutlab.objective.preflight import count
 from rolloutlab.plugins import READERS
 from rolloutlab.sampling.dataset import left_out
+from rolloutlab.sampling.programs.results import join_results, read_results
 from rolloutlab.sampling.prompt import Row
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import CollectionSummary, Group, Recorded, StoredCollection, StoredTrajectory
-from rolloutlab.trajectories.files import columns, openai, parquet, readable, spreadsheet, writable
+from rolloutlab.trajectories.files import columns, file_path, openai, parquet, readable, spreadsheet, writable
 from rolloutlab.trajectories.files.jsonl import Document, documents, replacing
 from rolloutlab.trajectories.files.reader import FileWriter, Reader
+from rolloutlab.trajectories.logprobs import add_logprobs, ask_service
+
+if TYPE_CHECKING:
+    from rolloutlab.trajectories.collection import Collection
+    from rolloutlab.widgets.progress import Progress
 
 Source = Iterable[tuple[StoredCollection, Group]]
 
@@ -49,6 +58,116 @@ class ExportFilter:
         if self.best:
             return [max(chosen, key=lambda t: t.reward or 0.0)] if chosen else []
         return chosen if self.scored or least is not None else list(group.trajectories)
+
+
+class LabFiles:
+    """Collections to files and back, as `lab.files`."""
+
+    def __init__(
+        self,
+        lab: Callable[[], Lab],
+        connector: Connector,
+        collection: "Callable[[str], Collection]",
+        own_model: Callable[[], str],
+        progress: "Callable[[str], Progress]",
+    ) -> None:
+        """Hold the parts of a session that files need.
+
+        Args:
+            lab: returns the store.
+            connector: of the session.
+            collection: finds a collection by its name.
+            own_model: returns the name of the selected model, which it has registered.
+            progress: makes the line that shows what a call does.
+        """
+        self._lab = lab
+        self._connector = connector
+        self._collection = collection
+        self._own_model = own_model
+        self._progress = progress
+
+    def export(
+        self,
+        names: str | Sequence[str],
+        path: str | PathLike[str],
+        format: str | None = None,
+        *,
+        best: bool = False,
+        min_reward: float | None = None,
+        overwrite: bool = False,
+    ) -> Export:
+        """Write collections to a file, whole or not at all.
+
+        Args:
+            names: a collection, or several.
+            path: the file; `.gz` at the end compresses it.
+            format: `jsonl` or `parquet`, whole trajectories with rewards, without reward history, sampling plan and
+                cost; `openai`, fine-tuning messages; `art`, groups of openpipe-art; `csv`, to label. By default that of
+                the file's suffix.
+            best: only the trajectory with the highest reward of each group.
+            min_reward: only trajectories with at least this reward.
+            overwrite: replace the file if there is one.
+
+        Raises:
+            NotFoundError: no such collection. InputError: the file exists, cannot be written or would be empty.
+        """
+        lab = self._lab()
+        sources, target, which = find_all(lab, names), file_path(path), ExportFilter(best, min_reward)
+        with self._progress(f"writing {target.name}") as shown:
+            written = partial(shown.update, total=sum(each.trajectories for each in sources))
+            return export(lab, sources, target, format, which, overwrite=overwrite, written=written)
+
+    def import_(
+        self, path: str | PathLike[str], name: str | None = None, format: str | None = None, *, logprobs: bool = False
+    ) -> "Collection | list[Collection]":
+        """Read a file into a new generation of a collection, or of each when the file holds several: all or nothing.
+
+        name: of the collection, by default the one in the file. format: as in `export`, by default detected from the
+        first line. logprobs: call `logprobs` on each collection.
+
+        Raises:
+            NotFoundError: no such file. InputError: an invalid value in it; the message gives the place.
+        """
+        source = file_path(path)
+        with self._progress(f"reading {source.name}") as shown:
+            labels = import_file(self._lab(), source, name, format, partial(shown.update, total=None), shown.keep)
+        imported = [self.logprobs(label) if logprobs else self._collection(label) for label in labels]
+        return imported[0] if len(imported) == 1 else imported
+
+    def logprobs(self, name: str, model: str | None = None, *, say: Callable[[str], None] = print) -> "Collection":
+        """Add token ids and logprobs to the assistant messages of imported conversations, as a new generation.
+
+        Training needs them; rewards are kept. model: the model that computes them, by default the newest checkpoint of
+        the selected one.
+
+        Raises:
+            NotFoundError: no such collection or model. NothingTrainsError: the policy can tokenize none of it.
+            ServiceError: the service has no such endpoint.
+        """
+        lab = self._lab()
+        collection = lab.collection(name)
+        with self._progress(f"logprobs of {name}") as shown:
+            address = self._connector.address(shown.waiting)
+            ask = partial(ask_service, self._connector, model or self._own_model(), address=address)
+            outcome = add_logprobs(lab, collection, ask, partial(shown.update, total=collection.trajectories))
+        for line in outcome.words():
+            say(line)
+        return self._collection(outcome.label or name)
+
+    def join_results(self, name: str, results: str) -> "Collection":
+        """Give captured sessions the rewards of the program that ran them.
+
+        results: files of JSON Lines, such as `outputs/**/traces.jsonl`: a line has the `id`, `trace_id` or `session_id`
+        of a session, its `reward`, and numbers by name as `rewards`, its components.
+
+        Raises:
+            NotFoundError: no such collection. InputError: no such file, or no line of it is of one of the sessions.
+        """
+        collection = self._collection(name)
+        if not join_results(self._lab(), collection.stored, read_results(results)):
+            message = f"no line of {results} has the id of a session of {name}"
+            raise InputError(message, hint="metadata.session of a trajectory is its id")
+        return collection
 
 
 def find_all(lab: Lab, names: str | Sequence[str]) -> list[CollectionSummary]:
