@@ -739,7 +739,7 @@ class Session:
         backoff: float | None = None,
         overwrite: bool = False,
         resume: bool = False,
-        cache: bool = True,
+        cache: bool | None = None,
         dry_run: bool = False,
         budget: Budget | float | None = None,
         say: Say = print,
@@ -756,8 +756,9 @@ class Session:
         `backoff` seconds (0.5), twice as many each time. processes: call in so many processes, for functions that hold
         the GIL. overwrite: also replace rewards by hand, and call functions whose results are stored. resume: score
         only what the last scoring that is not undone left out or failed on, with its functions, weights and options
-        where none are given, as a change of its own. cache: store and use the results of pure functions. dry_run: try
-        three trajectories, store nothing and return a DataFrame. budget: dollars for the models that graders ask.
+        where none are given, as a change of its own. cache: store results, and do not call a function of the same name
+        and source text again for the same trajectory; by default each call is made. dry_run: try three trajectories,
+        store nothing and return a DataFrame. budget: dollars for the models that graders ask.
 
         Raises:
             NotFoundError: no such collection. InputError: a wrong weight, option or parameter, or not a function.
@@ -767,7 +768,7 @@ class Session:
         options = {
             "concurrency": concurrency, "timeout": timeout, "retries": retries, "processes": processes,
             "backoff": backoff, "overwrite": overwrite or None, "resume": resume or None, "dry_run": dry_run or None,
-            "cache": None if cache else False,
+            "cache": cache,
         }  # fmt: skip
         given = {option: value for option, value in options.items() if value is not None}
         price, loop = self._terms.price, self._reward_loop

@@ -344,9 +344,6 @@ def test_the_samples_have_the_rewards_of_the_function_that_is_given(trained, sen
     sent.requests.clear()
     scored = trained.run("%%compare capitals --over countries\nreturn 0.25")
     assert (scored.mean_before, scored.mean_after, sent.requests) == (0.25, 0.25, [])
-    capsys.readouterr()
-    trained.run("%%compare capitals --over countries\nreturn 0.25")
-    assert "--no-cache" not in capsys.readouterr().out
 
 
 def test_a_pattern_does_not_train_on_what_was_only_compared(trained):

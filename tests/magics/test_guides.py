@@ -6,7 +6,17 @@ from pathlib import Path
 import pytest
 
 DOCS = Path(__file__).parents[2] / "docs"
-GUIDES = ["comparing", "concepts", "connect", "environments", "fine_tuning", "sampling", "scoring", "search", "training"]
+GUIDES = [
+    "comparing",
+    "concepts",
+    "connect",
+    "environments",
+    "fine_tuning",
+    "sampling",
+    "scoring",
+    "search",
+    "training",
+]
 """Guides of one task each; what is read as reference, or needs another machine, is not among them."""
 CELL = re.compile(r"^```(?:python)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 

@@ -76,6 +76,10 @@ CALLS = {
     "%%reward x --with add --concurrency 8 --timeout 2.5 --retries 1 --processes 2 --no-cache": (
         'lab.reward("x", {"add": add}, {}, concurrency=8, timeout=2.5, retries=1, processes=2, cache=False)'
     ),
+    "%%reward x --with add --cache": 'lab.reward("x", {"add": add}, {}, cache=True)',
+    "%%reward x --judge lab/judge --no-cache\n": (
+        'lab.judge("x", "\\n", model="lab/judge", variables=globals(), cache=False)'
+    ),
     "%%reward x --resume": 'lab.reward("x", None, {}, resume=True)',
     "%%reward x --dry-run\nreturn 0.5": 'lab.reward("x", Returns(0.5), {}, dry_run=True)',
     "%%reward x --with add\nreturn 2": 'lab.reward("x", {"add": add, "cell": Returns(2)}, {})',

@@ -151,13 +151,6 @@ def test_an_unknown_name_is_an_error_that_lists_what_there_is(function, message,
     assert hint in error.value.hint
 
 
-def test_only_what_is_the_same_for_a_trajectory_forever_may_be_remembered():
-    remembered = [lambda answer, capital: 0, lambda messages: 0, lambda **columns: 0]
-    not_remembered = [lambda trajectory: 0, lambda t, a, m, r: 0, lambda group: 0, lambda answers: 0]
-    assert all(reward_call("", f, ["capital"]).cache for f in remembered)
-    assert not any(reward_call("", f, ["capital"]).cache for f in not_remembered)
-
-
 def parameters(body, variables=None, columns=COLUMNS):
     return RewardCell(body, variables or {}).parameters(NAMES, columns)
 

@@ -12,7 +12,7 @@ from rolloutlab.api.wire.chat import Choice, UserMessage
 from rolloutlab.errors import InputError, RewardError
 from rolloutlab.scoring.calls import reward_call
 from rolloutlab.scoring.event_loop import RewardLoop
-from rolloutlab.scoring.functions import by_name, weights_of
+from rolloutlab.scoring.functions import by_name, source_of, weights_of
 from rolloutlab.scoring.run import ScoringRun
 from rolloutlab.scoring.score import report, wait_for
 from rolloutlab.scoring.workers import ScoringOptions
@@ -212,3 +212,11 @@ def test_an_interrupt_is_told_with_the_trajectory_and_without_a_traceback():
 
 def test_nothing_to_score_is_no_score():
     assert score([], [exact], {"brief": 1}) == []
+
+
+def test_the_source_of_a_function_is_the_same_wherever_it_is_written():
+    def right(answer):
+        return len(answer)
+
+    assert source_of(right) == source_of(partial(right)) == "def right(answer):\n    return len(answer)\n"
+    assert source_of(len) is None

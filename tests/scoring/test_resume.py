@@ -71,7 +71,7 @@ def test_a_failure_is_shown_again_after_the_undo_of_what_came_later(lab, collect
 def test_a_resume_takes_the_weights_and_options_that_are_not_given(lab, collect, rewards):
     collect(4, 2)
     first = {"a": Constant(1.0, 3), "b": Constant(10.0)}
-    lab.reward("capitals", first, {"b": 2.0}, concurrency=1, retries=1, backoff=0.0, cache=False, say=silent)
+    lab.reward("capitals", first, {"b": 2.0}, concurrency=1, retries=1, backoff=0.0, cache=True, say=silent)
     lab.reward("capitals", {"a": Constant(3.0), "b": Constant(10.0)}, resume=True, concurrency=2, say=silent)
     assert rewards() == [*[21.0] * 6, *[23.0] * 2]
     now, before = lab.store.scorings.history(lab.store.find("capitals"))
@@ -79,7 +79,7 @@ def test_a_resume_takes_the_weights_and_options_that_are_not_given(lab, collect,
     changed = {part for part, digest in now.options["parts"].items() if before.options["parts"][part] != digest}
     assert {part for part in changed if part.endswith(".number")} == {"reward|['a'].number"}  # `a` is another one
     assert before.options["weights"] == {"b": 2.0}
-    assert (before.options["retries"], before.options["cache"]) == (1, False)
+    assert (before.options["retries"], before.options["cache"]) == (1, True)
 
 
 def test_a_resume_of_a_resume_has_the_functions_that_were_given_last(lab, collect, rewards):

@@ -593,53 +593,62 @@ def test_an_undo_while_a_function_runs_stops_it(lab, collect, rewards):
     assert set(rewards()) == {None}
 
 
-def test_the_same_function_is_not_called_twice_for_a_trajectory(lab, collect, rewards):
+def test_every_call_is_made_unless_a_user_says_that_results_may_be_kept(lab, collect, rewards):
     collect(5, 4)
+    function = Called()
+    for times in (1, 2):
+        lab.reward("capitals", function, say=pytest.fail)
+        assert function.times.total() == times * 20
+    lab.reward("capitals", function, cache=True, say=pytest.fail)
     lines: list[str] = []
-    right = lambda answer, capital: float(answer == capital)  # noqa: E731
-    lab.reward("capitals", right, say=say_to(lines))
-    lab.reward("capitals", right, say=say_to(lines))
+    lab.reward("capitals", function, cache=True, say=say_to(lines))
     assert lines == ["20 results of the same function remembered -> --no-cache calls it again"]
-    for again in ({"cache": False}, {"overwrite": True}):
-        lab.reward("capitals", right, say=pytest.fail, **again)
+    assert function.times.total() == 60
+    for again in ({}, {"cache": False}, {"cache": True, "overwrite": True}):
+        lab.reward("capitals", function, say=pytest.fail, **again)
+    assert function.times.total() == 120
     assert rewards() == [1, 0] * 10
 
 
-def test_a_function_of_other_code_or_with_other_values_is_called(lab, collect, rewards):
+def test_what_is_kept_is_of_a_name_and_a_source_text(lab, collect, rewards):
     collect(1, 2)
+    by = 1.0
 
-    def scaled(by):
-        return lambda answer, capital: by * float(answer == capital)
+    def scaled(answer, capital):
+        return by * float(answer == capital)
 
-    for by in (1.0, 2.0, 3.0):
-        lab.reward("capitals", scaled(by), say=pytest.fail)
-        assert rewards() == [by, 0]
-    lines: list[str] = []
-    lab.reward("capitals", scaled(2.0), say=say_to(lines))
-    assert lines[0].startswith("2 results of the same function remembered")
+    def other(answer, capital):
+        return 5.0
+
+    lab.reward("capitals", {"a": scaled}, cache=True, say=pytest.fail)
+    by = 2.0  # what it reads besides is not compared: that it stays the same is the user's word
+    lab.reward("capitals", {"a": scaled}, cache=True, say=(lines := []).append)
+    assert rewards() == [1, 0]
+    assert len(lines) == 1
+    lab.reward("capitals", {"b": scaled}, cache=True, say=pytest.fail)
     assert rewards() == [2, 0]
+    lab.reward("capitals", {"a": other}, cache=True, say=pytest.fail)
+    assert rewards() == [5, 5]
 
 
-def test_a_function_whose_result_may_differ_is_called_each_time(lab, collect, rewards, monkeypatch):
+def test_a_function_that_cannot_be_told_by_its_source_text_is_named_and_called_each_time(lab, collect):
     collect(1, 2)
+    calls: list[object] = []
 
-    def from_environment(answer):
-        import os
+    def of_group(answers):
+        calls.append(answers)
+        return [1.0 for _ in answers]
 
-        return float(os.environ["SCALE"])
-
-    def with_attribute(answer):
-        return float(with_attribute.scale)
-
-    for scale in ("1", "2"):
-        monkeypatch.setenv("SCALE", scale)
-        with_attribute.scale = scale
-        for function in (from_environment, with_attribute):
-            lab.reward("capitals", function, say=pytest.fail)
-            assert rewards() == [float(scale)] * 2
+    without_source = eval("lambda answer: float(len(answer))")
+    for _ in range(2):
+        lines: list[str] = []
+        functions = {"most": of_group, "here": without_source, "long": by_length}
+        lab.reward("capitals", functions, cache=True, say=say_to(lines))
+        assert any(line.startswith("nothing is remembered of most, here, long: functions of a group") for line in lines)
+    assert len(calls) == 2
 
 
-def test_an_unfinished_function_of_several_is_called_again_alone(lab, collect):
+def test_an_unfinished_function_of_several_is_called_again_alone_where_results_are_kept(lab, collect):
     collect(5, 4)
     calls: Counter[str] = Counter()
 
@@ -652,7 +661,7 @@ def test_an_unfinished_function_of_several_is_called_again_alone(lab, collect):
             raise ValueError
         return 1.0
 
-    lab.reward("capitals", [right, flaky], say=lambda _: None)
+    lab.reward("capitals", [right, flaky], cache=True, say=lambda _: None)
     lines: list[str] = []
     lab.reward("capitals", resume=True, say=say_to(lines))
     assert "4 results of the same function remembered -> --no-cache calls it again" in lines
@@ -815,11 +824,12 @@ def test_a_dry_run_says_that_results_are_remembered(lab, collect):
     collect(2, 2)
     lines: list[str] = []
     function = lambda answer: float(len(answer))  # noqa: E731
-    lab.reward("capitals", function, say=say_to([]))
-    lab.reward("capitals", function, dry_run=True, say=say_to(lines))
+    lab.reward("capitals", function, cache=True, say=pytest.fail)
+    lab.reward("capitals", function, cache=True, dry_run=True, say=say_to(lines))
     assert "results are remembered of these functions: fewer calls, or --overwrite for all" in lines
-    lab.reward("capitals", function, dry_run=True, overwrite=True, say=say_to(again := []))
-    assert not any("remembered" in line for line in again)
+    for others in ({"cache": True, "overwrite": True}, {}):
+        lab.reward("capitals", function, dry_run=True, say=say_to(again := []), **others)
+        assert not any("remembered" in line for line in again)
 
 
 def test_names_that_are_columns_too_are_reported(lab, collect):

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from rolloutlab.trajectories.rewards_view import RewardsView
 
 _CALLS = ("concurrency", "timeout", "retries", "processes")
-_SWITCHES = {"overwrite": True, "resume": True, "dry_run": True, "cache": False}
 
 
 @magics_class
@@ -48,7 +47,13 @@ class RewardMagics(LabMagics):
     @argument("--processes", type=int, help="call in so many processes, for functions of a module that compute long")
     @argument("--resume", action="store_true", help="score only what the last scoring left out or failed on")
     @argument("--dry-run", dest="dry_run", action="store_true", help="try three trajectories and store nothing")
-    @argument("--no-cache", dest="cache", action="store_false", help="ask again what is stored of functions and judges")
+    @argument(
+        "--cache",
+        action="store_true",
+        default=None,
+        help="keep results, and use them where the same function gave some",
+    )
+    @argument("--no-cache", dest="cache", action="store_false", default=None, help="ask a judge again, and functions")
     @cell_magic
     def reward(self, options: Namespace, cell: str) -> "Collection | pd.DataFrame":
         """Score every trajectory of a collection.
@@ -80,8 +85,10 @@ class RewardMagics(LabMagics):
             options.name,
             self._functions(options, cell),
             parse_weights(options.weights or []),
-            **self.given(options, *_CALLS, "budget"),
-            **{name: value for name, value in _SWITCHES.items() if getattr(options, name) is value},
+            overwrite=options.overwrite,
+            resume=options.resume,
+            dry_run=options.dry_run,
+            **self.given(options, *_CALLS, "cache", "budget"),
         )
         return result
 
@@ -135,7 +142,7 @@ class RewardMagics(LabMagics):
             model=options.judge,
             variables=self.variables,
             overwrite=options.overwrite,
-            cache=options.cache,
+            cache=options.cache is not False,
             **self.given(options, "samples", "max_tokens", "budget"),
         )
 

@@ -35,8 +35,6 @@ _OF_GROUP: Mapping[str, Callable[[Sequence[StoredTrajectory], Group], Any]] = {
 }
 NAMES = (*_OF_ONE, "group", "answers")
 """What a parameter can be named, besides the columns of the row."""
-_STATEFUL = {"trajectory", "group", "answers"}
-"""Arguments that change while a trajectory stays the same: rewards, and other members of a group."""
 _BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
@@ -72,8 +70,8 @@ class RewardCall:
     name: empty for a function that was given by itself. per: called for each trajectory, or for each group, where it
     returns a value for each member, in order. A value is a number, or a mapping of components to numbers. style: the
     library whose signature it has, for a note; else empty. asynchronous: a coroutine function. arguments: of the
-    trajectory (a sequence of one) or all members of the group; pure. cache: a result of the same function for the same
-    trajectory stays valid. note: what a person should know about its arguments, else empty.
+    trajectory (a sequence of one) or all members of the group; pure. note: what a person should know about its
+    arguments, else empty.
     """
 
     name: str
@@ -82,7 +80,6 @@ class RewardCall:
     style: str
     asynchronous: bool
     arguments: Callable[[Sequence[StoredTrajectory], Group], Arguments]
-    cache: bool = False
     note: str = ""
 
 
@@ -110,18 +107,16 @@ def reward_call(name: str, function: Any, columns: Sequence[str]) -> RewardCall:
     signature = _Signature(parameters, bound_names(function))
     if _is_positional(parameters, columns):
         note = _positional_note(parameters, columns)
-        return RewardCall(name, function, "trajectory", "", asynchronous, _positional, cache=False, note=note)
+        return RewardCall(name, function, "trajectory", "", asynchronous, _positional, note=note)
     names = {p.name for p in parameters}
     both = [p.name for p in parameters if p.name in NAMES and p.name in columns]
     note = f"{', '.join(both)}: of the trajectory, not the column, which is in row" if both else ""
     if names & {"group", "answers"}:
         _check(name, parameters, [*_OF_GROUP, *columns])
         of_group = partial(_of_group, signature)
-        return RewardCall(name, function, "group", "", asynchronous, of_group, cache=False, note=note)
+        return RewardCall(name, function, "group", "", asynchronous, of_group, note=note)
     _check(name, parameters, [*_OF_ONE, "group", "answers", *columns])
-    cache = not names & _STATEFUL
-    arguments = partial(_of_one, signature)
-    return RewardCall(name, function, "trajectory", "", asynchronous, arguments, cache=cache, note=note)
+    return RewardCall(name, function, "trajectory", "", asynchronous, partial(_of_one, signature), note=note)
 
 
 def _is_asynchronous(function: Any) -> bool:

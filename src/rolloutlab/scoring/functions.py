@@ -1,10 +1,13 @@
 """Scores from reward functions and weights, checked before they are stored; the last scorer of each collection."""
 
+import inspect
 import math
 import re
+import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
+from functools import partial
 from typing import Any
 
 from rolloutlab.errors import InputError, NotFoundError, RewardError
@@ -133,6 +136,22 @@ def by_name(functions: Functions) -> dict[str, RewardFunction]:
     for name in named:
         _check_name(name)
     return {name: _callable(function) for name, function in named.items()}
+
+
+def source_of(function: Any) -> str | None:
+    """Return the source text of a function, or of the class of an object that is called; None where there is none.
+
+    It has no indentation of where it was written: the same function within a loop is no other one.
+    """
+    body = getattr(function, "body", None)
+    if isinstance(body, str):
+        return body
+    while isinstance(function, partial):
+        function = function.func
+    try:
+        return textwrap.dedent(inspect.getsource(function if inspect.isroutine(function) else type(function)))
+    except (OSError, TypeError):
+        return None
 
 
 def _callable(function: Any) -> RewardFunction:

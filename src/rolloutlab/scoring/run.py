@@ -51,7 +51,7 @@ _MAX_MESSAGE = 2000
 class Remembered(Protocol):
     """Stored results of functions (`Scorings.remembered`)."""
 
-    def __call__(self, fingerprint: str, ids: Iterable[int], /) -> Mapping[int, Any]: ...
+    def __call__(self, key: str, ids: Iterable[int], /) -> Mapping[int, Any]: ...
 
 
 Store = Callable[[Sequence[Score], Sequence[Failure], Sequence[RewardResult]], None]
@@ -73,8 +73,8 @@ class ScoringRun:
     """Scores groups with prepared functions, at most a bounded number of trajectories in memory.
 
     It works in a thread of its own, so that an interrupt of the main thread cuts nothing: `wait` returns at once, and
-    what was computed is stored. fingerprints: by name of those functions whose results are remembered; reused: those
-    that have stored ones. wanted: the trajectories to score; functions of a group get all of its members.
+    what was computed is stored. cache_keys: of those functions whose results are remembered, by name. wanted: the
+    trajectories to score; functions of a group get all of its members.
     """
 
     def __init__(
@@ -87,12 +87,12 @@ class ScoringRun:
         loop: RewardLoop,
         *,
         wanted: Callable[[StoredTrajectory], bool] = lambda _: True,
-        fingerprints: Mapping[str, str] | None = None,
+        cache_keys: Mapping[str, str] | None = None,
         remembered: Remembered | None = None,
     ) -> None:
         self._groups, self._calls, self._weights, self._options = groups, calls, weights, options
         self._store, self._wanted, self._remembered = store, wanted, remembered
-        self._fingerprints = fingerprints or {}
+        self._cache_keys = cache_keys or {}
         self._loop, self._workers = loop, Workers(options, calls, loop)
         self.tally = Tally()
         self.stored = 0
@@ -179,11 +179,7 @@ class ScoringRun:
         groups = iter(self._groups)
         while some := list(islice(groups, _GROUPS)):
             ids = [t.id for group in some for t in group.trajectories]
-            known = {
-                name: self._remembered(fingerprint, ids)
-                for name, fingerprint in self._fingerprints.items()
-                if self._remembered
-            }
+            known = {name: self._remembered(key, ids) for name, key in self._cache_keys.items() if self._remembered}
             for group in some:
                 wanted = [t for t in group.trajectories if self._wanted(t)]
                 check_environment_part([call.name for call in self._calls], wanted)
@@ -275,8 +271,8 @@ class ScoringRun:
             self._fail(each, call, described(wrong))
             return
         each.outcomes[call.name] = outcome
-        if remember and call.name in self._fingerprints:
-            self._results.append(RewardResult(self._fingerprints[call.name], each.trajectory.id, outcome))
+        if remember and call.name in self._cache_keys:
+            self._results.append(RewardResult(self._cache_keys[call.name], each.trajectory.id, outcome))
         self._end(each)
 
     def _fail(self, each: _Unscored, call: RewardCall, error: CallError) -> None:

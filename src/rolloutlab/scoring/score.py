@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rolloutlab.errors import BudgetError, InputError, interrupted
@@ -16,14 +17,13 @@ from rolloutlab.scoring.cells import RewardCell
 from rolloutlab.scoring.estimate import MeasuredCalls, ModelUsage, time_line, token_lines, used
 from rolloutlab.scoring.event_loop import RewardLoop
 from rolloutlab.scoring.foreign import ForeignReward, call_of
-from rolloutlab.scoring.functions import Functions, Scorers, by_name, required, say_kept, weights_of
-from rolloutlab.scoring.memory import fingerprint, source_of
+from rolloutlab.scoring.functions import Functions, Scorers, by_name, required, say_kept, source_of, weights_of
 from rolloutlab.scoring.run import ScoringRun, stopped
 from rolloutlab.scoring.tally import Tally, pace
 from rolloutlab.scoring.workers import ScoringOptions
 from rolloutlab.settings import Price
 from rolloutlab.store.lab import Lab
-from rolloutlab.store.models import Group, Score, StoredCollection, StoredTrajectory, is_hidden
+from rolloutlab.store.models import Group, Score, StoredCollection, StoredTrajectory
 from rolloutlab.store.scorings import Failure, NewScoring, RewardResult
 from rolloutlab.trajectories.collection import Collection
 from rolloutlab.trajectories.tables import data_frame
@@ -134,15 +134,17 @@ def score_collection(
     if resumed and any(call.per == "group" for call in calls):
         resumed = resumed._replace(settled=_of_settled_groups(lab, stored, resumed.settled))
     settled = resumed.settled if resumed else frozenset()
-    remembered = [call for call in calls if options.cache and call.per == "trajectory"]
-    prints = {call.name: mark for call in remembered if (mark := fingerprint(call))}
-    for mark in prints.values() if overwrites else ():
-        lab.scorings.forget_results(mark)
-    is_remembered = any(lab.scorings.is_remembered(mark) for mark in prints.values())
+    keys = _cache_keys(request, calls)
+    if options.cache and (called := [call.name or "the function" for call in calls if call.name not in keys]):
+        reason = "functions of a group, of other libraries and without source text are called each time"
+        say(f"nothing is remembered of {', '.join(called)}: {reason}")
+    for key in keys.values() if overwrites else ():
+        lab.scorings.forget_results(key)
+    is_remembered = any(map(lab.scorings.is_remembered, keys.values()))
     unread: Counter[str] = Counter()
     run = ScoringRun(
         _counted(collection.each_group(), unread), calls, weights_of(request.weights), options, change, request.loop,
-        wanted=partial(_is_wanted, settled, options.overwrite), fingerprints=prints,
+        wanted=partial(_is_wanted, settled, options.overwrite), cache_keys=keys,
         remembered=lab.scorings.remembered if is_remembered else None,
     )  # fmt: skip
     total = _total(lab, collection, resumed, options.overwrite)
@@ -200,8 +202,7 @@ def _tried(
     groups = len({each.group for each in lab.outlines.of(collection.stored) if each.id not in settled})
     for line in _estimates(request, calls, total, before, left, groups) if rows else ():
         say(line)
-    prints = filter(None, map(fingerprint, calls)) if options.cache and not options.overwrite else ()
-    if any(lab.scorings.is_remembered(mark) for mark in prints):
+    if not options.overwrite and any(map(lab.scorings.is_remembered, _cache_keys(request, calls).values())):
         say("results are remembered of these functions: fewer calls, or --overwrite for all")
     columns = dict.fromkeys(["reward", *(part for row in rows.values() for part in row)])
     ordered = [*(c for c in columns if c not in ("seconds", "error")), "seconds", "error"]
@@ -233,6 +234,22 @@ def _estimates(
         spent = used(before[name], getattr(function, "usage", {}))
         lines += token_lines(spent, tally.called[name], left, request.price)
     return lines
+
+
+def _cache_keys(request: ScoringRequest, calls: Sequence[RewardCall]) -> dict[str, str]:
+    """Return the keys of stored results by component: equal for the same name and source text of a function.
+
+    That these give the same result for the same trajectory is the user's word (`cache`). It cannot hold for a function
+    of a group, which gets new members, and of a function of another library only an adapter's source text is at hand.
+    """
+    named = by_name(required(request.functions)) if request.options.cache else {}
+    keys = {}
+    for call in (each for each in calls if each.per == "trajectory" and not each.style and each.name in named):
+        function = named[call.name]
+        if source := source_of(function):
+            name = call.name or getattr(function, "__name__", "cell")
+            keys[call.name] = sha256(f"{name}\n{source}".encode(errors="surrogatepass")).hexdigest()
+    return keys
 
 
 def prepared(lab: Lab, stored: StoredCollection, request: ScoringRequest, say: Say) -> list[RewardCall]:
@@ -306,15 +323,14 @@ def _first(
 
 
 def scoring_of(functions: Functions, calls: Sequence[RewardCall], options: Mapping[str, Any]) -> NewScoring:
-    """Names, source text, options and style of functions, for the log; with digests of their parts and fingerprints."""
+    """Names, source text, options and style of functions, for the log; with digests of their parts."""
     named = by_name(functions)
-    code = "\n\n".join(source_of(function) for function in named.values())
+    code = "\n\n".join(source_of(function) or repr(function) for function in named.values())
     names = [name or getattr(function, "__name__", "cell") for name, function in named.items()]
     styles = ", ".join(dict.fromkeys(call.style for call in calls if call.style))
-    prints = {call.name: fingerprint(call) for call in calls}
     compiled = {call.name: call.function for call in calls if isinstance(named[call.name], RewardCell)}
     parts = describe_parts({**named, **compiled}, REWARD)  # a cell holds all variables of the notebook
-    return NewScoring("function", names, code, {**options, "fingerprints": prints, "parts": parts}, styles)
+    return NewScoring("function", names, code, {**options, "parts": parts}, styles)
 
 
 def wait_for(run: ScoringRun, total: int, name: str, progress: ProgressBar) -> None:
@@ -350,7 +366,7 @@ def report(run: ScoringRun, total: int, name: str, say: Say) -> None:
         raise stopped(tally, name, total - tally.done, run.first_error)
     if tally.failures:
         say(f"{tally.line()} -> %%reward {name} --resume")
-    if tally.reused and not is_hidden(name):  # a comparison has no such option
+    if tally.reused:
         say(f"{count(tally.reused, 'result')} of the same function remembered -> --no-cache calls it again")
     for weight, near in run.unused_weights().items():
         meant = f" -> --weight {near}=... (not {weight})" if near else ""

@@ -36,8 +36,9 @@ class ScoringOptions:
     concurrency: calls at a time. timeout: seconds for a call; None: no limit. retries: of a call that failed, after
     `backoff` seconds, twice as many each time. processes: call in so many processes, for work that holds the GIL.
     overwrite: also replace rewards by hand, and call functions whose results are stored. resume: score only what the
-    last scoring left out or failed on, by default with its functions. cache: store the results of pure functions, and
-    use stored ones. dry_run: try three trajectories and return a DataFrame; nothing is stored.
+    last scoring left out or failed on, by default with its functions. cache: store results, and use those that a
+    function of the same name and source text gave for the same trajectory. dry_run: try three trajectories and return
+    a DataFrame; nothing is stored.
 
     Raises:
         InputError: a value is out of range.
@@ -50,7 +51,7 @@ class ScoringOptions:
     backoff: float = 0.5
     overwrite: bool = False
     resume: bool = False
-    cache: bool = True
+    cache: bool = False
     dry_run: bool = False
 
     def __post_init__(self) -> None:
