@@ -23,7 +23,7 @@ MODULES := $(wildcard src/rolloutlab/widgets/js/*.* src/rolloutlab/widgets/js/*/
 # An editable install copies these.
 SHARED := $(wildcard jupyter-*/*/* jupyter-*/*/*/* jupyter-*/*/*/*/*) src/rolloutlab/widgets/kit/theme.css
 
-.PHONY: demo test test-units test-deep practice test-processes test-notebooks lab lint acceptance compat bench bench-save gpu faults faults-full lock clean $(CLIENTS:%=acceptance-%) acceptance-browser acceptance-notebooks acceptance-long acceptance-templates acceptance-smollm2 acceptance-real_model acceptance-engines acceptance-skyrl acceptance-ray acceptance-environments acceptance-agents acceptance-verifiers acceptance-sign_in acceptance-trl environments $(COMPAT:%=compat-%)
+.PHONY: demo test test-units test-deep practice test-processes test-notebooks lab lint acceptance compat bench bench-save gpu faults faults-full lock clean $(CLIENTS:%=acceptance-%) acceptance-browser acceptance-notebooks acceptance-long acceptance-plugin acceptance-templates acceptance-smollm2 acceptance-real_model acceptance-engines acceptance-skyrl acceptance-ray acceptance-environments acceptance-agents acceptance-verifiers acceptance-sign_in acceptance-trl environments $(COMPAT:%=compat-%)
 .DEFAULT_GOAL := demo
 
 demo: $(READY)
@@ -61,7 +61,7 @@ lint: $(READY)
 lab: $(READY)
 	$(BIN)/jupyter lab notebooks
 
-acceptance: acceptance-browser acceptance-notebooks acceptance-long $(CLIENTS:%=acceptance-%) acceptance-templates acceptance-smollm2 acceptance-trl
+acceptance: acceptance-browser acceptance-notebooks acceptance-long $(CLIENTS:%=acceptance-%) acceptance-plugin acceptance-templates acceptance-smollm2 acceptance-trl
 
 environments: $(CLIENTS:%=.venvs/%/.ready) .venvs/templates/.ready .venvs/smollm2/.ready
 
@@ -93,6 +93,18 @@ acceptance-smollm2: $(READY) .venvs/smollm2/.ready
 # The notebook that trains it, three times: a quarter of an hour on two cores that do nothing else.
 acceptance-real_model: $(READY) .venvs/smollm2/.ready
 	PYTHONPATH=$$(echo $(CURDIR)/.venvs/smollm2/lib/python*/site-packages) $(BIN)/python notebooks/run.py $(REAL_NOTEBOOK)
+
+# A package of somebody else with a plug-in of each group: what its author tests, and what its users type.
+acceptance-plugin: .venvs/plugin/.ready
+	.venvs/plugin/bin/python -m pytest -c pyproject.toml tests/acceptance/plugin/tests tests/acceptance/test_plugin.py
+
+# It sees the packages of .venv, torch among them, and has nothing else of its own.
+.venvs/plugin/.ready: $(READY) $(wildcard tests/acceptance/plugin/*.toml tests/acceptance/plugin/src/*/*.py)
+	test -x .venvs/plugin/bin/python || $(PYTHON) -m venv .venvs/plugin
+	echo "import site; site.addsitedir('$$(echo $(CURDIR)/.venv/lib/python*/site-packages)')" \
+		> $$(echo .venvs/plugin/lib/python*/site-packages)/shared.pth
+	.venvs/plugin/bin/python -m pip install --quiet --no-deps --force-reinstall ./tests/acceptance/plugin
+	touch $@
 
 # Engines elsewhere, each in an environment of its own of more than a gigabyte.
 acceptance-engines:

@@ -47,3 +47,11 @@ def test_the_reference_has_what_the_code_has():
     code = "import reference; print(reference.page(), end='')"
     made = subprocess.run([sys.executable, "-c", code], cwd=ROOT / "docs", capture_output=True, text=True, check=True)
     assert (ROOT / "docs" / "reference.md").read_text() == made.stdout, "run: python docs/reference.py"
+
+
+def test_the_guide_to_plug_ins_has_the_package_that_is_tested():
+    example = ROOT / "tests" / "acceptance" / "plugin"
+    files = ["pyproject.toml", "tests/test_plugins.py"]
+    files += [f"src/rolloutlab_example/{name}.py" for name in ("environment", "reward", "reader", "search", "engine")]
+    page = (ROOT / "docs" / "plugins.md").read_text()
+    assert [name for name in files if (example / name).read_text().rstrip() not in page] == []

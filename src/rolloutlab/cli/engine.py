@@ -13,8 +13,6 @@ from rolloutlab.errors import InputError, PolicyError
 from rolloutlab.settings import ModelSettings
 
 if TYPE_CHECKING:
-    from rolloutlab.engines.engine import Engine
-    from rolloutlab.engines.naive import Naive
     from rolloutlab.engines.report import Report
 
 _TOLERANCE = 1e-4
@@ -54,38 +52,19 @@ def check(policy: str, model: ModelSettings, options: argparse.Namespace) -> int
 
 
 def _measured(policy: str, model: ModelSettings, tolerance: float, only: list[str]) -> "Report":
-    from rolloutlab.engines.check import Conformance
+    from rolloutlab.engines.check import Conformance, load_reference
     from rolloutlab.engines.open import open_engine
     from rolloutlab.engines.report import Report
 
     _progress(f"opening the engine {model.engine} on {policy}")
     engine = open_engine(policy, model, least_seconds=0.0, note=_progress)
     try:
-        reference, missing = _reference(policy, model, engine)
+        reference, missing = load_reference(policy, model, engine)
         with tempfile.TemporaryDirectory(prefix="rolloutlab-") as folder:
             lines = tuple(Conformance(engine, reference, Path(folder), tolerance).run(_progress, only))
         return Report(engine.name, engine.base.name, dict(engine.status()), dict(engine.unsupported), lines, missing)
     finally:
         engine.close()
-
-
-def _reference(policy: str, model: ModelSettings, engine: "Engine") -> "tuple[Naive | None, str]":
-    """The same policy in this process, or why there is none."""
-    from rolloutlab.engines.naive import Naive
-    from rolloutlab.policy.model import base_of, describe, load_policy
-    from rolloutlab.policy.source import source_of
-
-    if engine.name != "local" and not Path(source_of(policy)).is_dir():
-        return None, f"the weights of {policy!r} are not in a folder of this machine"
-    try:
-        loaded = load_policy(policy, model)
-    except PolicyError as error:
-        return None, error.message
-    # an engine whose weights are elsewhere knows the configuration alone
-    known = engine.base.fingerprint
-    if known != base_of(loaded).fingerprint and known != describe(policy, model)[0].fingerprint:
-        return None, f"the weights of {policy!r} here are others than the engine's"
-    return Naive(loaded), ""
 
 
 def _progress(line: str) -> None:

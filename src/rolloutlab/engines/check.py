@@ -31,15 +31,18 @@ from rolloutlab.engines.sampling_check import (
     stop_of,
 )
 from rolloutlab.engines.step_check import LIMIT, clip_gap, gradient_gaps, momentum_gap
-from rolloutlab.errors import Cancelled, InputError
+from rolloutlab.errors import Cancelled, InputError, PolicyError
 from rolloutlab.fsutil import remove
 from rolloutlab.objective.options import Options
 from rolloutlab.policy.checkpoints import drafted, seal
 from rolloutlab.policy.decode import Completion, CompletionRequest
+from rolloutlab.policy.model import base_of, describe, load_policy
+from rolloutlab.policy.source import source_of
 from rolloutlab.policy.state import read_state
 from rolloutlab.policy.steps import Step, TrainingSequence
 from rolloutlab.policy.task import Callbacks, Task
 from rolloutlab.policy.token_sequence import TokenSequence
+from rolloutlab.settings import ModelSettings
 
 _RATE = 1e-3
 _TOKENS, _COMPLETIONS, _STEPS = 16, 8, 4
@@ -84,6 +87,21 @@ GRADIENTS: dict[str, Mapping[str, Any]] = {
 
 class _ProtocolError(Exception):
     """What an engine did that its protocol rules out."""
+
+
+def load_reference(policy: str, model: ModelSettings, engine: Engine) -> tuple[naive.Naive | None, str]:
+    """The same policy in this process, to compare an engine with; or None, and why there is none."""
+    if engine.name != "local" and not Path(source_of(policy)).is_dir():
+        return None, f"the weights of {policy!r} are not in a folder of this machine"
+    try:
+        loaded = load_policy(policy, model)
+    except PolicyError as error:
+        return None, error.message
+    # an engine whose weights are elsewhere knows the configuration alone
+    known = engine.base.fingerprint
+    if known != base_of(loaded).fingerprint and known != describe(policy, model)[0].fingerprint:
+        return None, f"the weights of {policy!r} here are others than the engine's"
+    return naive.Naive(loaded), ""
 
 
 class Conformance:

@@ -1,0 +1,256 @@
+"""Tests that the author of a plug-in runs: subclass one in a test file, say what is tested, and run pytest.
+
+    from rolloutlab.testing import EnvironmentTests
+
+    class TestGuess(EnvironmentTests):
+        env = "guess:100"
+        answers = ["50", "75"]
+
+Each class has what the lab relies on for one group of `rolloutlab.plugins`; docs/plugins.md has an example of each.
+"""
+
+import asyncio
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rolloutlab import plugins
+from rolloutlab.api.http.client import HttpClient
+from rolloutlab.api.wire.chat import Choice, UserMessage
+from rolloutlab.environments.episode import Episode
+from rolloutlab.environments.protocol import Source
+from rolloutlab.environments.source import source_of
+from rolloutlab.errors import InputError
+from rolloutlab.scoring.foreign import call_of
+from rolloutlab.search.query import Limit, Search, Select
+from rolloutlab.search.where import Among
+from rolloutlab.session import Session
+from rolloutlab.settings import ModelSettings, Settings
+from rolloutlab.store.models import Arrival, NewGroup, StoredTrajectory
+from rolloutlab.trajectories.files.reader import FileWriter
+
+
+class EnvironmentTests:
+    """An environment, played as a rollout plays it.
+
+    env: what follows `--env`, or a class or factory. options: of the package, for a name. row: of the group. seed: of
+    `reset`. answers: of the policy, one after the other, until the episode ends.
+    """
+
+    env: Any
+    options: Mapping[str, Any] = {}
+    row: Mapping[str, Any] = {}
+    seed: int = 7
+    answers: Sequence[str] = ("yes",)
+
+    def source(self) -> Source:
+        return source_of(self.env, **self.options)
+
+    def test_two_sources_of_the_same_arguments_have_one_name(self) -> None:
+        """A collection stores the name, by which `--resume` finds that the environment is the same."""
+        assert self.source().name == self.source().name
+
+    def test_rows_are_json_and_as_many_as_are_asked_for(self) -> None:
+        """They are stored, and a group is sampled for each."""
+        rows = self.source().rows(2, self.seed)
+        assert rows is None or (len(rows) <= 2 and json.loads(json.dumps(list(rows), allow_nan=False)) == list(rows))
+
+    def test_an_episode_gives_observations_and_finite_rewards(self) -> None:
+        """Whatever the answers: an observation is a text or messages, a reward is a finite number."""
+        _, rewards = asyncio.run(self._play(self.seed))
+        assert all(map(math.isfinite, rewards))
+
+    def test_rollouts_of_one_group_begin_alike(self) -> None:
+        """They have the same seed; GRPO compares them with each other."""
+        first, _ = asyncio.run(self._play(self.seed))
+        second, _ = asyncio.run(self._play(self.seed))
+        assert first == second
+
+    def test_episodes_at_the_same_time_do_not_disturb_each_other(self) -> None:
+        """Rollouts run concurrently, each with an instance in a thread of its own."""
+
+        async def several() -> list[tuple[list[Any], list[float]]]:
+            return await asyncio.gather(*(self._play(self.seed) for _ in range(4)))
+
+        alone = asyncio.run(self._play(self.seed))
+        assert all(each == alone for each in asyncio.run(several()))
+
+    async def _play(self, seed: int) -> tuple[list[Any], list[float]]:
+        """The first messages, and the rewards of the turns and of the episode, which is closed whatever happens."""
+        episode = Episode(self.source(), self.row, seed)
+        rewards: list[float] = []
+        try:
+            first = [message.to_wire() for message in await episode.begin()]
+            for answer in self.answers if episode.takes_answers else ():
+                turn = await episode.step(answer)
+                rewards.append(turn.reward)
+                if turn.done:
+                    break
+            final = await episode.final_reward((first, []))
+            return first, [*rewards, *([] if final is None else [final])]
+        finally:
+            await episode.close()
+
+
+class RewardTests:
+    """Reward functions of a library, and the rewards that they give here.
+
+    plugin: the name of the entry point. functions: each with the rewards of `answers`. answers: of one group. row: of
+    that group.
+    """
+
+    plugin: str
+    functions: Sequence[tuple[Any, Sequence[float]]]
+    answers: Sequence[str] = ("Paris", "Lyon")
+    row: Mapping[str, Any] = {}
+
+    def test_its_functions_are_recognised_and_give_their_rewards(self, tmp_path: Path) -> None:
+        for function, rewards in self.functions:
+            assert plugins.load(plugins.REWARDS, self.plugin).recognise(function, list(self.row)) is not None
+            assert call_of("", function, list(self.row)).style, "a line says whose signature it is"
+            assert self._scored(tmp_path, function) == list(rewards)
+
+    def test_functions_of_the_lab_are_left_alone(self) -> None:
+        """One that is recognised by mistake would be called with other arguments than its author meant."""
+
+        def of_answer(answer: Any) -> Any: ...
+        def of_all(trajectory: Any, answer: Any, messages: Any, row: Any) -> Any: ...
+        def of_group(answers: Any, group: Any) -> Any: ...
+
+        for function in (of_answer, of_all, of_group, object(), "f"):
+            assert plugins.load(plugins.REWARDS, self.plugin).recognise(function, []) is None
+
+    def _scored(self, folder: Path, function: Any) -> list[float | None]:
+        session = Session(Settings(home=folder))
+        try:
+            lab = session.store
+            collection = lab.open_collection("scored")
+            prompt = [UserMessage(role="user", content="?")]
+            (group,) = lab.add_groups(collection, [NewGroup(prompt, dict(self.row))])
+            messages = [{"role": "assistant", "content": answer} for answer in self.answers]
+            choices = [
+                Choice.model_validate({"finish_reason": "stop", "index": 0, "message": message}) for message in messages
+            ]
+            lab.put(group, [Arrival(i, [each]) for i, each in enumerate(choices)], model="m", step=0, sampling={})
+            session.reward(collection.label, function, say=lambda _: None)
+            return [trajectory.reward for trajectory in session.collection(collection.label).trajectories]
+        finally:
+            session.close()
+
+
+class ReaderTests:
+    """A file of another tool, read into a lab and, if the plug-in writes, written and read again.
+
+    plugin: the name of the entry point, which is the `--format`. file: one that the tool has written. trajectories: how
+    many it has. rewards: how many of them have one.
+    """
+
+    plugin: str
+    file: Path
+    trajectories: int
+    rewards: int
+
+    def test_a_file_is_recognised_by_its_first_value(self, tmp_path: Path) -> None:
+        read = self._read(tmp_path, self.file)
+        assert (len(read), sum(each.reward is not None for each in read)) == (self.trajectories, self.rewards)
+
+    def test_files_of_the_lab_and_of_openai_are_left_alone(self) -> None:
+        matches = plugins.load(plugins.READERS, self.plugin).matches
+        message = {"role": "user", "content": "?"}
+        others: list[Any] = [{"messages_and_choices": []}, {"messages": [message]}, [message], "text", 1, None, {}]
+        assert [document for document in others if matches(document)] == []
+
+    def test_a_wrong_value_is_an_error_with_its_place(self, tmp_path: Path) -> None:
+        """Nothing of such a file is stored."""
+        wrong = tmp_path / "wrong.jsonl"
+        wrong.write_text('{"neither": 1}\n')
+        session = Session(Settings(home=tmp_path / "lab"))
+        message = ""
+        try:
+            session.files.import_(wrong, "wrong", self.plugin)
+        except InputError as error:
+            message = error.message
+        finally:
+            session.close()
+        assert message.startswith("wrong.jsonl, line 1")
+
+    def test_what_it_writes_it_reads_again(self, tmp_path: Path) -> None:
+        writer = plugins.load(plugins.READERS, self.plugin)
+        if not isinstance(writer, FileWriter):
+            return
+        session = Session(Settings(home=tmp_path / "lab"))
+        try:
+            session.files.import_(self.file, "read", self.plugin)
+            session.files.export("read", tmp_path / "written.jsonl", self.plugin)
+            before = session.collection("read").trajectories
+        finally:
+            session.close()
+        kept = [each for each in before if each.reward is not None or writer.writes_unscored]
+        again = self._read(tmp_path / "again", tmp_path / "written.jsonl")
+        assert [(each.messages, each.reward) for each in again] == [(each.messages, each.reward) for each in kept]
+
+    def _read(self, folder: Path, file: Path) -> Sequence[StoredTrajectory]:
+        session = Session(Settings(home=folder / "read"))
+        try:
+            session.files.import_(file, "read")
+            return session.collection("read").trajectories
+        finally:
+            session.close()
+
+
+class SearchTests:
+    """A collection elsewhere that `%search` queries.
+
+    url: with the plug-in's name, as `%connect --search` takes it. key: of its service, if it needs one. least: the
+    least number of its records.
+    """
+
+    url: str
+    key: str | None = None
+    least: int = 1
+
+    def test_hits_are_bounded_sorted_and_found_by_their_id(self) -> None:
+        name, _, url = self.url.partition(":")
+        place = plugins.load(plugins.SEARCH, name).open_place(HttpClient(), url, self.key, None)
+        assert all(isinstance(note, str) for note in place.refresh(lambda *_: None))
+        assert place.fields() is None or all(isinstance(field, str) for field in place.fields())
+        everything = place.search(Search(), lambda *_: None).outcome.hits
+        assert len(everything) >= self.least
+        assert len({hit.id for hit in everything}) == len(everything)
+        few = place.search(Search(limit=Limit(1)), lambda *_: None).outcome.hits
+        assert [hit.id for hit in few] == [everything[0].id]
+        search = Search(where=Among("#id", (everything[-1].id,)), select=Select(("#document",)))
+        (hit,) = place.search(search, lambda *_: None).outcome.hits
+        assert hit.id == everything[-1].id
+        assert place.documents([hit.id]) == ({hit.id: hit.document} if hit.document is not None else {})
+        assert dict(place.documents([])) == {}
+
+
+class EngineTests:
+    """An engine, measured as `rolloutlab engine check` does: probabilities, gradients, resuming, seeds, cancelling.
+
+    engine: the name of the entry point. policy: what it opens. settings: further ones, such as `engine_url`. tolerance:
+    the largest gap of a logprob that passes. only: beginnings of the lines to measure; all of them by default.
+    """
+
+    engine: str
+    policy: str = "practice"
+    settings: Mapping[str, Any] = {}
+    tolerance: float = 1e-3
+    only: Sequence[str] = ()
+
+    def test_it_computes_what_it_should(self, tmp_path: Path) -> None:
+        from rolloutlab.engines.check import Conformance, load_reference
+        from rolloutlab.engines.open import open_engine
+
+        model = ModelSettings(engine=self.engine, **self.settings)
+        engine = open_engine(self.policy, model, least_seconds=0.0)
+        try:
+            reference, _ = load_reference(self.policy, model, engine)
+            lines = list(Conformance(engine, reference, tmp_path, self.tolerance).run(only=self.only))
+        finally:
+            engine.close()
+        assert lines
+        assert [line for line in lines if line.result == "fail"] == []
