@@ -7,6 +7,7 @@ import pytest
 
 DOCS = Path(__file__).parents[2] / "docs"
 GUIDES = [
+    "capture",
     "comparing",
     "concepts",
     "connect",
