@@ -13,6 +13,7 @@ GUIDES = [
     "connect",
     "environments",
     "fine_tuning",
+    "reading",
     "sampling",
     "scoring",
     "search",
