@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
 from types import FunctionType
-from typing import Any
+from typing import Any, get_type_hints
 
 from rolloutlab import errors, magics
 from rolloutlab.magics.base import LabMagics
@@ -89,10 +89,11 @@ def described_call(name: str, function: Callable[..., Any]) -> str:
 
 
 def calls() -> Iterator[tuple[str, Callable[..., Any]]]:
-    """The public methods of a session, in the order of the file."""
-    for name, member in vars(Session).items():
-        if not name.startswith("_") and isinstance(member, FunctionType | staticmethod):
-            yield name, getattr(Session, name)
+    """The public methods of a session and of its parts, such as `models.list`, each in the order of its file."""
+    for part, kind in {"": Session, **get_type_hints(Session)}.items():
+        for name, member in vars(kind).items():
+            if not name.startswith("_") and isinstance(member, FunctionType | staticmethod):
+                yield f"{part}.{name}".lstrip("."), getattr(kind, name)
 
 
 def page() -> str:
