@@ -6,12 +6,16 @@ import subprocess
 import sys
 from functools import cache
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
+
+from rolloutlab.session import Session
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("notebooks/*.ipynb")])
 FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+CALL = re.compile(r"(?<![\w./])lab\.(?!(?:db|example|py)\b)([a-z]\w*(?:\.[a-z]\w*)?)")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
@@ -47,6 +51,18 @@ def test_the_reference_has_what_the_code_has():
     code = "import reference; print(reference.page(), end='')"
     made = subprocess.run([sys.executable, "-c", code], cwd=ROOT / "docs", capture_output=True, text=True, check=True)
     assert (ROOT / "docs" / "reference.md").read_text() == made.stdout, "run: python docs/reference.py"
+
+
+def test_every_call_of_the_lab_that_a_page_names_exists():
+    """`lab.NAME` and `lab.PART.NAME`, in prose and in code; `lab.db`, `lab.py` and `lab.example` are none."""
+    parts = get_type_hints(Session)
+    missing = []
+    for page in PAGES:
+        for first, _, second in {call.partition(".") for call in CALL.findall(page.read_text())}:
+            kind, name = (parts[first], second) if second and first in parts else (Session, first)
+            if not hasattr(kind, name) and name not in parts:
+                missing.append((page.name, f"{first}.{second}".strip(".")))
+    assert missing == []
 
 
 def test_the_guide_to_plug_ins_has_the_package_that_is_tested():
