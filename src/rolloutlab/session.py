@@ -57,7 +57,7 @@ from rolloutlab.scoring import sandbox
 from rolloutlab.scoring.ask import ModelAsker
 from rolloutlab.scoring.event_loop import RewardLoop
 from rolloutlab.scoring.foreign import ForeignReward, grader_reward
-from rolloutlab.scoring.functions import Functions, Scorers, undo
+from rolloutlab.scoring.functions import Functions, Scorers
 from rolloutlab.scoring.judge import Judge, give, judge_collection
 from rolloutlab.scoring.score import ScoringRequest, prepared, score_collection
 from rolloutlab.search.open import LabIndex, SearchPlaces
@@ -66,7 +66,7 @@ from rolloutlab.settings import Settings
 from rolloutlab.store.bare_names import BareNames
 from rolloutlab.store.damage import check_lab
 from rolloutlab.store.lab import Lab
-from rolloutlab.store.models import Edit, StoredCollection, is_asked_for
+from rolloutlab.store.models import StoredCollection, is_asked_for
 from rolloutlab.store.spending import JUDGING, SAMPLING
 from rolloutlab.training.checkpoints import LabModels
 from rolloutlab.training.compare import SideSampler, find_checkpoints, find_collection
@@ -93,13 +93,12 @@ from rolloutlab.trajectories.collection import Collection, group_of, rows_to_sho
 from rolloutlab.trajectories.files.exchange import LabFiles
 from rolloutlab.trajectories.logprobs import ask_service
 from rolloutlab.trajectories.rewards_view import RewardsView
-from rolloutlab.trajectories.tables import catalogue, matching_collections, reward_history
+from rolloutlab.trajectories.tables import catalogue, matching_collections
 from rolloutlab.trajectories.top_up import FACTOR, check_top_up, plan_first_sizes, top_up_groups
 from rolloutlab.widgets.login.frontend import can_ask, new_broker
 from rolloutlab.widgets.login.render import SignInTable
 from rolloutlab.widgets.model_list import LabRecord
 from rolloutlab.widgets.progress import Live, Progress, waiting
-from rolloutlab.widgets.rewards import undone
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -445,19 +444,37 @@ class Session:
         self,
         name: str,
         *,
+        program: Solve | Program | Sequence[str] | None = None,
         tools: Sequence[Tool] = (),
         env: Any = None,
         concurrency: int = CONCURRENT,
+        timeout: float | None = None,
         budget: Budget | float | None = None,
     ) -> Collection:
-        """Sample the completions that an interrupted collection lacks, with its settings; none is sampled twice.
+        """Sample what an interrupted collection lacks, with its settings; no completion is sampled twice.
 
-        tools, env: those of the interrupted call; an unfinished episode is begun again from its seed, given its stored
-        completions, and goes on from there. budget: as of `chat`, for this call alone.
+        An unfinished episode is begun again from its seed, given its stored completions, and goes on from there.
+        Rollouts of a program that have not ended are played from their beginning.
+
+        Args:
+            name: the collection.
+            program: that of the rollouts; None for the one that they were captured from in this notebook.
+            tools: those of the interrupted call.
+            env: that of the interrupted call.
+            concurrency: requests at a time, or rollouts of a program.
+            timeout: seconds of a rollout of a program; None is that of the collection.
+            budget: dollars, as of `chat`, for this call alone.
 
         Raises:
-            NotFoundError: no such collection. InputError: not sampled in this lab, or with other tools; and as `chat`.
+            NotFoundError: no such collection. InputError: not sampled in this lab, or with other tools, or by no or
+            another program; and as `chat` and `rollouts`.
         """
+        summary = self.store.collection(name)
+        by_program = program is not None or timeout is not None or summary.plan.get("program")
+        if by_program and not tools and env is None:
+            again = self._programs.again(summary, program, self._connector.environment)
+            run = programmed_again(self.store, summary.label, again, timeout)
+            return self._play(run, partial(run_program, concurrency=concurrency), budget)
         work = resumed(self.store, name, self.tools.resolve(tools), given_source(env))
         return self._play(work, partial(sample, concurrency=concurrency), budget)
 
@@ -578,7 +595,7 @@ class Session:
         own. concurrency: rollouts at a time. timeout: seconds of a rollout.
 
         An exception or a time-out ends its own rollout, which keeps what was sampled, without a reward. Rollouts are
-        stored as they end, and `resume_rollouts` plays the rest of an interrupted call.
+        stored as they end, and `resume` plays the rest of an interrupted call.
 
         Raises:
             InputError: not such a function, or a wrong setting. SamplingError: rollouts without any answer. And as
@@ -594,28 +611,6 @@ class Session:
         settings |= {"max_tokens": max_tokens, "seed": seed, "timeout": timeout}
         run = programmed(name, program, over, settings, limit, _read)
         return self._play(run, partial(run_program, concurrency=concurrency), budget, register=model is None)
-
-    def resume_rollouts(
-        self,
-        name: str,
-        solve: Solve | Program | Sequence[str] | None = None,
-        *,
-        concurrency: int = CONCURRENT,
-        timeout: float | None = None,
-        budget: Budget | float | None = None,
-    ) -> Collection:
-        """Play the rollouts that a collection of a program lacks, with its settings; none is played twice.
-
-        solve: its program; None for the one that it was captured from in this notebook. timeout: None is that of the
-        collection. Other arguments are those of `rollouts`.
-
-        Raises:
-            NotFoundError: no such collection. InputError: it is of no program, or of another one. And as `rollouts`.
-        """
-        summary = self.store.collection(name)
-        program = self._programs.again(summary, solve, self._connector.environment)
-        run = programmed_again(self.store, summary.label, program, timeout)
-        return self._play(run, partial(run_program, concurrency=concurrency), budget)
 
     def capture(
         self,
@@ -676,16 +671,17 @@ class Session:
         return grader_reward(grader, ModelAsker(self._connector, lambda: self.store, lambda: self._scoring), model)
 
     def collection(self, name: str) -> Collection:
-        """The collection `name`, `name:N` or `name:latest`; NotFoundError when there is none.
+        """Find the collection `name`, `name:N` or `name:latest`; `name/N` is one group, as a collection of one.
 
         In every call a bare name keeps to the generation that this session made last, or that was the newest when it
         first asked; `name:latest` is the newest, also one of another notebook, and the bare name means it from then on.
-        """
-        return self._collection(self.store.find(name))
 
-    def group(self, name: str) -> Collection:
-        """One group, `name/N`, as a collection of one; NotFoundError when there is none."""
-        return self._collection(*group_of(self.store, name))
+        Raises:
+            NotFoundError: no such collection or group.
+        """
+        if isinstance(name, str) and "/" in name:
+            return self._collection(*group_of(self.store, name))
+        return self._collection(self.store.find(name))
 
     def collections(self, pattern: str | None = None, *, all: bool = False) -> "pd.DataFrame":
         """The collections that match `pattern` (`cap*`), each generation with its counts, newest first.
@@ -806,7 +802,7 @@ class Session:
         rubric. samples: judgements per group, every second one in the reverse order, which cancels position bias. The
         reward is their mean; the component `disagreement` is the distance between them, and `say` gets its summary.
         seed: of the order. max_tokens: of a response. budget: dollars; needs max_tokens. overwrite: as in `reward`.
-        The judge's explanation of each score is in `reward_history`, and its tokens count as tokens of the collection,
+        The explanation of each score is in `Collection.reward_history`, and its tokens count as the collection's,
         also those of unusable responses.
 
         Each judgement is stored as it comes, with what it cost; rewards are given once all are there. The same judge
@@ -846,46 +842,6 @@ class Session:
             NotFoundError: no such collection or group, or none that matches.
         """
         return RewardsView(self.store, *rows_to_show(self.store, names))
-
-    def update_rewards_from(self, name: str, path: str | PathLike[str]) -> list[Edit]:
-        """As `Collection.update_rewards_from`: the rewards of a CSV of `export`, edited in a spreadsheet."""
-        return self.collection(name).update_rewards_from(path)
-
-    def rank(self, name: str, ranking: Sequence[int | str | Sequence[int | str]]) -> Collection:
-        """Rank completions of one group (`capitals/0`), best first, and store the ranks as rewards by hand.
-
-        ranking: positions in the group or names of trajectories; ties in a list of their own: `[2, 0, [1, 3]]`. The
-        best gets 1, the worst 0, evenly spaced; ties share the mean of their ranks. Completions that are not ranked
-        keep their rewards. It is one change, which `undo_rewards` reverts.
-
-        Raises:
-            NotFoundError: no such group. InputError: a completion that the group does not have, or one ranked twice.
-        """
-        group = self.group(name)
-        group.rank(ranking)
-        return group
-
-    def undo_rewards(self, name: str, *, say: Say = print) -> Collection:
-        """Revert the newest change of a collection's rewards that is not reverted yet; `say` gets a description.
-
-        Trajectories without a reward before the change have none again. The undo is logged like any other change.
-
-        Raises:
-            NotFoundError: no such collection, or no change is left to undo.
-        """
-        collection = self.collection(name)
-        say(f"{undone(undo(self.store, collection.label, name))} -> %rewards {name} --history")
-        return collection
-
-    def reward_history(self, name: str) -> "pd.DataFrame":
-        """Every change of the rewards, newest first: trajectory, when, who, source, old, new, note, by, code.
-
-        The index is the number of the change: rewards given at once share it.
-        """
-        stored = self.store.collection(name)
-        with Progress(f"rewards of {name}") as shown:
-            shown.begin("reading every change", stored.trajectories * _SUM_SECONDS)
-            return reward_history(self.store.rewards, self.store.scorings.history(stored), stored)
 
     def train(
         self,

@@ -16,7 +16,7 @@ FORMULA = "HTML('the formula $a^2$')"
 SET = "mjx-container, .MathJax"
 STATIC = (
     "HTML(lab.collection('dollars')._repr_html_())",
-    "HTML(lab.group('dollars/0')._repr_html_())",
+    "HTML(lab.collection('dollars/0')._repr_html_())",
     "HTML(lab.rewards('dollars')._repr_html_())",
     "lab.search('pens and books', k=2)",
     "lab.collection('dollars').to_frame()",

@@ -121,7 +121,7 @@ def test_a_group_is_ranked_by_keyboard_and_the_ranking_undone(notebook, lab, put
     expect(shown.get_by_role("status")).to_have_text(f"given by hand: 3 rewards in {name}/0")
     assert rewards(lab, name) == [0.25, 0.25, 1.0, None]
     assert {trajectory.source for trajectory in lab.collection(name).trajectories[:3]} == {"hand"}
-    advantages = lab.group(f"{name}/0").to_frame()["advantage"]
+    advantages = lab.collection(f"{name}/0").to_frame()["advantage"]
     expect(cards.nth(2)).to_have_attribute("aria-label", f"completion 2, reward 1, advantage +{advantages.iloc[2]:.2f}")
     press("u")
     expect(shown.get_by_role("status")).to_have_text(f"taken back: 3 rewards in {name}/0")
@@ -380,7 +380,7 @@ def test_every_text_stands_out_from_what_it_stands_on(notebook, lab, put, theme)
 
 def test_it_is_as_readable_in_the_dark_and_in_a_narrow_window(notebook, lab, put):
     name = put(["Paris " * 30, "Lyon " * 30, "Nice " * 30])
-    lab.rank(f"{name}/0", [0, [1, 2]])
+    lab.collection(f"{name}/0").rank([0, [1, 2]])
     shown = show(notebook, name)
     wide = [card.bounding_box()["y"] for card in shown.get_by_role("article").all()]
     assert len(set(wide)) == 1, "side by side"

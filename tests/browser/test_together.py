@@ -20,7 +20,7 @@ def test_each_kind_keeps_its_looks_beside_the_others_and_one_that_is_gone_lets_t
     notebook.run(SAMPLE)
     gone = notebook.run("lab.rewards('passing')")
     expect(gone.locator(".rl-rewards .tabulator-row").first).to_be_visible()
-    group = notebook.run("lab.group('together/0')")
+    group = notebook.run("lab.collection('together/0')")
     expect(group.locator(".rl-view-groups")).to_be_visible()
     before = style(group.locator(".rl-view-groups article").first, "borderTopWidth")
     rewards = notebook.run("lab.rewards('together')")

@@ -41,7 +41,7 @@ async def solve(row, client):
 
 lab = Session()
 if sys.argv[1:] == ["resume"]:
-    lab.resume_rollouts("agent", solve, concurrency=8)
+    lab.resume("agent", program=solve, concurrency=8)
 else:
     rows = [{"i": i} for i in range(16)]
     lab.rollouts("agent", solve, over=rows, n=4, model="tester/policy", concurrency=8)

@@ -272,19 +272,19 @@ def test_rollouts_without_a_call_leave_the_others_and_resume_plays_them(session)
     before = trajectories(session.collection("agent"))
     assert "1 trajectory of agent not sampled yet -> %%rollout agent --resume" in repr(session.check("agent"))
     fails = False
-    after = trajectories(session.resume_rollouts("agent", solve))
+    after = trajectories(session.resume("agent", program=solve))
     assert [trajectory.name for trajectory in after] == ["agent/0/0", "agent/1/0"]
     assert after[0].items == before[0].items
     with pytest.raises(InputError, match="captured from solve, not asks"):
-        session.resume_rollouts("agent", asks)
+        session.resume("agent", program=asks)
 
 
-def test_nothing_is_left_of_a_whole_collection_and_of_a_chat_no_program_can_be_resumed(session):
+def test_nothing_is_left_of_a_whole_collection_and_a_chat_is_not_resumed_by_a_program(session):
     session.rollouts("agent", asks, over=ROWS[:1])
-    assert len(trajectories(session.resume_rollouts("agent"))) == 1
+    assert len(trajectories(session.resume("agent"))) == 1
     session.chat("talk", "Hi", max_tokens=2)
     with pytest.raises(InputError, match="talk was not captured from a program") as caught:
-        session.resume_rollouts("talk")
+        session.resume("talk", program=asks)
     assert caught.value.hint == "%%chat talk --resume"
 
 
@@ -302,7 +302,7 @@ def test_the_time_out_of_a_collection_is_that_of_its_comparison_and_of_what_is_r
     with pytest.raises(SamplingError):
         session.rollouts("agent", solve, over=ROWS, timeout=2)
     waits = True
-    resumed = trajectories(session.resume_rollouts("agent"))
+    resumed = trajectories(session.resume("agent"))
     assert [trajectory.extra["metadata"]["episode_end"] for trajectory in resumed] == ["done", "timeout"]
     session.compare("agent", before=0, after=0)
     _, played = trajectories(session.collection("compare.agent.lab.practice.step0"))
@@ -371,7 +371,7 @@ def test_an_interrupt_keeps_what_had_ended_and_resume_plays_the_rest(session, mo
     assert caught.value.__notes__[0] == "1 of 2 rollouts had ended and are kept"
     assert len(trajectories(session.collection("agent"))) == 1
     played.append("interrupted")
-    assert len(trajectories(session.resume_rollouts("agent", solve))) == 2
+    assert len(trajectories(session.resume("agent", program=solve))) == 2
     assert played == ["one", "two", "interrupted", "two"] or played == ["two", "one", "interrupted", "two"]
 
 
@@ -410,7 +410,7 @@ def test_a_seed_of_the_program_is_the_same_within_a_rollout_and_not_in_all_of_th
 
 
 @pytest.mark.parametrize("call", [
-    lambda session: session.resume("agent"),
+    lambda session: session.resume("agent", tools=[asks]),
     lambda session: session.continue_chat("agent", "user: more"),
 ])  # fmt: skip
 def test_what_samples_prompts_says_that_a_program_is_needed(session, call):

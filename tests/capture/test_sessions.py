@@ -321,9 +321,9 @@ def test_further_sessions_join_a_collection_with_other_answers(session, tmp_path
 
 def test_a_collection_of_sessions_says_how_it_goes_on(session):
     session.capture("eval", evaluator(["a1"]))
-    for goes_on in (session.resume, session.resume_rollouts):
+    for given in ({}, {"program": evaluator(["a1"])}, {"env": lambda: None}):
         with pytest.raises(InputError, match="eval holds sessions of a program") as caught:
-            goes_on("eval")
+            session.resume("eval", **given)
         assert caught.value.hint == "lab.capture('eval', PROGRAM, resume=True)"
     session.rollouts("agent", lambda row, client: float(ask_once(client, "", "x").status_code))
     with pytest.raises(InputError, match="agent holds no sessions of a program"):

@@ -110,7 +110,7 @@ def texts(turns):
 
 def test_each_branch_is_below_the_history_that_it_leaves_in_text_and_html(lab):
     lab.rollouts("agent", branching)
-    group = lab.group("agent/0")
+    group = lab.collection("agent/0")
     assert text_tree(repr(group)) == TREE
     assert "6 tokens: user: right assistant: to right user: y" in repr(group)
     page = Folds(group._repr_html_())
@@ -141,7 +141,7 @@ def test_other_choices_of_one_answer_are_in_its_place(lab):
         await second.ask("q3")
 
     lab.rollouts("agent", solve)
-    [(depth, title)] = text_tree(repr(lab.group("agent/0")))
+    [(depth, title)] = text_tree(repr(lab.collection("agent/0")))
     assert (depth, title) == (0, "history 1, a branch in the place of answer 2 of the main history: 1 answer, 3 tokens")
     [member] = members(lab)
     assert [(each["parent"], each["place"]) for each in member["branches"]] == [(0, 2)]
@@ -154,7 +154,7 @@ def test_an_agent_that_shares_no_more_than_a_system_message_is_on_its_own(lab):
         await Talk(client, system).ask("a task")
 
     lab.rollouts("agent", solve)
-    assert text_tree(repr(lab.group("agent/0"))) == [(0, "history 1, on its own: 1 answer, 3 tokens")]
+    assert text_tree(repr(lab.collection("agent/0"))) == [(0, "history 1, on its own: 1 answer, 3 tokens")]
     assert texts(members(lab)[0]["branches"][0]["turns"]) == ["Be brief.", "a task", "to a task"]
 
 
@@ -166,7 +166,7 @@ def test_answers_of_the_prompt_are_no_turns(lab):
         await first.ask("right")
 
     lab.rollouts("agent", solve)
-    [(_, title)] = text_tree(repr(lab.group("agent/0")))
+    [(_, title)] = text_tree(repr(lab.collection("agent/0")))
     assert title.startswith("history 1, a branch after answer 1 of the main history")
     assert members(lab)[0]["branches"][0]["place"] == 1
 
@@ -191,7 +191,7 @@ def test_calls_that_differ_are_other_answers_and_results_come_with_their_branch(
         policy_calls[-1] if len(messages) == 1 else f"it says {messages[-1]['content']}"
     )
     lab.rollouts("agent", solve)
-    [(_, title)] = text_tree(repr(lab.group("agent/0")))
+    [(_, title)] = text_tree(repr(lab.collection("agent/0")))
     assert title.startswith("history 1, a branch in the place of answer 1 of the main history: 2 answers")
     called, said = members(lab)[0]["branches"][0]["turns"]
     assert (called["calls"][0]["result"]["text"], said["content"]["text"]) == ("rain in Oslo", "it says rain in Oslo")
@@ -220,7 +220,7 @@ def imported(lab, tmp_path):
         record = {"messages_and_choices": main, "tools": None, "additional_histories": histories, "reward": 1.0}
         (tmp_path / "art.jsonl").write_text(json.dumps({"trajectories": [record]}))
         lab.files.import_(tmp_path / "art.jsonl", "foreign")
-        return lab.group("foreign/0")
+        return lab.collection("foreign/0")
 
     put.user, put.answer = user, answer
     return put
@@ -259,7 +259,7 @@ def test_of_very_many_histories_the_first_are_shown_and_where_the_rest_is(import
     assert repr(group).count("on its own") == 20
     assert Folds(group._repr_html_()).titles[-1][1].startswith("history 20,")
     for shown in (repr(group), group._repr_html_()):
-        assert "... and 3 more histories: lab.group(" in shown.replace("&#x27;", "'")
+        assert "... and 3 more histories: lab.collection(" in shown.replace("&#x27;", "'")
 
 
 def test_a_chain_of_very_many_branches_is_shown(imported):

@@ -79,7 +79,7 @@ def test_the_group_and_the_collection_say_how_many_sequences_a_conversation_is(l
     session = lab_of(FORGETS)
     chats = three_turns(session)
     note = "3 sequences: the template drops earlier reasoning"
-    (group, *_), view = chats.groups, session.group("three/0")
+    (group, *_), view = chats.groups, session.collection("three/0")
     split = [member["split"] for member in view._view.group(0)["group"]["members"]]
     assert split == [note if len(t.choices) == 3 else t.choices and split[i] for i, t in enumerate(group.trajectories)]
     assert note in split

@@ -108,7 +108,7 @@ class Client:
     def _play_on(self) -> None:
         """The rollouts that the newest capture lacks; each of its rewards is that of its row."""
         if [each for each in self._lab.store.collections() if each.name == "agent"]:
-            self._captured(self._lab.resume_rollouts("agent", solve, concurrency=4))
+            self._captured(self._lab.resume("agent", program=solve, concurrency=4))
 
     def _captured(self, made: Any) -> None:
         members = made.trajectories

@@ -144,7 +144,7 @@ class Loop:
         with contextlib.suppress(SamplingError):
             self._lab.rollouts("agent", self._agent, over=ROWS, n=2, seed=1)
         self._without_letters = False
-        made = self._lab.resume_rollouts("agent", self._agent)
+        made = self._lab.resume("agent", program=self._agent)
         rewards = {t.id: len(t.row["letters"]) for t in made.trajectories}
         self._journal.trajectories(made.label, made.trajectories)
         self._journal.write("rewards", label=made.label, rewards=rewards)
@@ -167,7 +167,7 @@ class Loop:
     def _resume(self) -> None:
         self._lab.reward("letters", fails_once, say=lambda _: None)
         self._lab.reward("letters", reward, resume=True, say=lambda _: None)
-        self._lab.undo_rewards("letters", say=lambda _: None)
+        self._lab.collection("letters").undo_rewards(say=lambda _: None)
         found = self._lab.reward("letters", reward, resume=True, say=lambda _: None)
         self._journal.write("failures", label=found.label)
         self._journal.write("rewards", label=found.label, rewards={t.id: t.reward for t in found.trajectories})
@@ -201,7 +201,8 @@ class Loop:
                 self._journal.trajectories(each.label, self._lab.collection(each.label).trajectories)
 
     def _rank(self) -> None:
-        found = self._lab.rank("letters/0", [2, 0, 1])
+        found = self._lab.collection("letters/0")
+        found.rank([2, 0, 1])
         self._journal.write("rewards", label=found.label, rewards={t.id: t.reward for t in found.trajectories})
 
     def _label(self) -> None:
@@ -210,7 +211,7 @@ class Loop:
         self._lab.files.export("letters", path, overwrite=True)
         names = [t.name for t in found.trajectories]
         path.write_text("\n".join(["trajectory,reward", f"{names[0]},", *(f"{name},0.25" for name in names[1:])]))
-        self._lab.update_rewards_from("letters", path)
+        found.update_rewards_from(path)
         self._journal.write("rewards", label=found.label, rewards={t.id: t.reward for t in found.trajectories})
 
     def _search(self) -> None:

@@ -127,7 +127,6 @@ def test_what_cannot_be_done_changes_nothing(filled, line, message):
         lambda lab: lab.files.export("capitals", None),
         lambda lab: lab.files.import_(None),
         lambda lab: lab.collections(5),
-        lambda lab: lab.group(None),
         lambda lab: lab.collection(None),
     ],
 )

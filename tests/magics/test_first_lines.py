@@ -132,7 +132,7 @@ def test_a_search_opens_its_index_below_a_line(scored, order, slow):
 
 
 def test_the_history_of_rewards_is_read_below_a_line(scored, order):
-    scored.reward_history("capitals")
+    scored.collection("capitals").reward_history()
     assert order == ["rewards of capitals: reading every change"]
 
 

@@ -15,6 +15,7 @@ from rolloutlab.session import Session
 from rolloutlab.settings import Settings
 from rolloutlab.training.job import Job
 from rolloutlab.trajectories.branch import Branch
+from rolloutlab.trajectories.collection import Collection
 
 CALLS = {
     "%%chat\nuser: hi": 'lab.chat("chat", "user: hi\\n", variables=globals())',
@@ -67,7 +68,7 @@ CALLS = {
     "%%rollout x --with add --temperature 1 --top-p .5 --max-tokens 9 --concurrency 4 --timeout 9 --budget 2": (
         'lab.rollouts("x", add, temperature=1.0, top_p=0.5, max_tokens=9, concurrency=4, timeout=9.0, budget=2.0)'
     ),
-    "%%rollout x --with add --resume": 'lab.resume_rollouts("x", add)',
+    "%%rollout x --with add --resume": 'lab.resume("x", program=add)',
     "%%rollout x --with add --top-up 3 --concurrency 3": 'lab.top_up("x", 3.0, program=add, concurrency=3)',
     "%%reward x\nreturn 0.5": 'lab.reward("x", Returns(0.5), {})',
     "%%reward x --with add,upper --weight add=2 --weight upper=.5 --overwrite": (
@@ -94,10 +95,10 @@ CALLS = {
     "%%reward x --with add --budget 2": 'lab.reward("x", {"add": add}, {}, budget=2.0)',
     "%%reward x --judge lab/judge\n": 'lab.judge("x", "\\n", model="lab/judge", variables=globals())',
     "%rewards x": 'lab.rewards("x")',
-    "%rewards x --undo": 'lab.undo_rewards("x"); lab.rewards("x")',
+    "%rewards x --undo": 'lab.collection("x").undo_rewards(); lab.rewards("x")',
     "%rewards x 'cap*'": 'lab.rewards(["x", "cap*"])',
-    "%rewards x --from 'my labels.csv'": 'lab.update_rewards_from("x", "my labels.csv"); lab.rewards("x")',
-    "%rewards x --history": 'lab.reward_history("x")',
+    "%rewards x --from 'my labels.csv'": 'lab.collection("x").update_rewards_from("my labels.csv"); lab.rewards("x")',
+    "%rewards x --history": 'lab.collection("x").reward_history()',
     "%%train x": 'lab.train(["x"], {})',
     "%%train x 'cap*' --no-wait\nlearning_rate: 2e-3  # large\nppo: False": (
         'lab.train(["x", "cap*"], {"learning_rate": 2e-3, "ppo": False}, wait=False)'
@@ -139,8 +140,8 @@ CALLS = {
     "%collections --delete x:1": 'lab.delete("x:1"); lab.collections()',
     "%collections --restore x:1": 'lab.restore("x:1"); lab.collections()',
     "%collections --rename x y": 'lab.rename("x", "y"); lab.collections()',
-    "%group x/0": 'lab.group("x/0")',
-    "%group x/0 --rank 2,0=3,1": 'lab.rank("x/0", [2, [0, 3], 1])',
+    "%group x/0": 'lab.collection("x/0")',
+    "%group x/0 --rank 2,0=3,1": 'lab.collection("x/0").rank([2, [0, 3], 1])',
     "%connect": "lab.connect()",
     "%connect https://a.example --inference https://b.example --key-env KEY --project a/b": (
         'lab.connect("https://a.example", inference="https://b.example", key_env="KEY", project="a/b")'
@@ -207,6 +208,8 @@ CALLS = {
 }
 """What is typed, and what a script would say instead."""
 
+RETURNED = {Session.job: Job, Session.branch: Branch, Session.collection: Collection}
+"""What some calls return, which has calls of its own."""
 NAMESPACES = get_type_hints(Session)
 """The parts of a session with calls of their own."""
 
@@ -234,7 +237,7 @@ class Recorder:
             response = inspect.signature(method).bind(None, *values, **named)
             response.apply_defaults()
             self._calls.append((f"{self._kind.__name__}.{name}", dict(response.arguments) | {"self": None}))
-            return Recorder({Session.job: Job, Session.branch: Branch}.get(method, object), self._calls)
+            return Recorder(RETURNED.get(method, object), self._calls)
 
         return call
 
@@ -323,7 +326,7 @@ def test_every_option_of_a_magic_is_in_some_call_above(magic):
 
 @pytest.mark.parametrize("magic", MAGICS)
 def test_a_magic_has_the_name_of_its_call(magic):
-    name = magic.lstrip("%").replace("rollout", "rollouts")  # the cell is one of them
+    name = {"rollout": "rollouts", "group": "collection"}.get(magic.lstrip("%"), magic.lstrip("%"))
     name = f"{name}_" if keyword.iskeyword(name) else name
     assert name in NAMESPACES or any(callable(getattr(kind, name, None)) for kind in (Session, *NAMESPACES.values()))
 

@@ -48,7 +48,7 @@ def generation(name: str) -> str:
 
 def reward(session, _tmp_path):
     session.reward("letters", place)
-    scored = [len(session.reward_history(f"letters:{number}")) for number in (1, 2)]
+    scored = [len(session.collection(f"letters:{number}").reward_history()) for number in (1, 2)]
     return "letters:1" if scored == [2, 0] else scored
 
 
@@ -68,11 +68,13 @@ def edited_rewards(session, _tmp_path):
 
 
 def group(session, _tmp_path):
-    return session.group("letters/0").label
+    return session.collection("letters/0").label
 
 
 def ranked(session, _tmp_path):
-    return session.rank("letters/0", [1, 0]).label
+    group = session.collection("letters/0")
+    group.rank([1, 0])
+    return group.label
 
 
 def train(session, _tmp_path):
@@ -109,7 +111,7 @@ def branch(session, _tmp_path):
 def undo(session, _tmp_path):
     session.reward("letters:1", place)
     session.reward("letters:2", place)
-    session.undo_rewards("letters")
+    session.collection("letters").undo_rewards()
     return "letters:1" if session.collection("letters:1").mean_reward is None else "letters:2"
 
 
@@ -163,7 +165,7 @@ def test_a_number_names_another_generation_and_leaves_the_bare_name(both):
 
 
 def test_the_latest_is_the_bare_name_from_then_on(both, capsys):
-    assert both.group("letters:latest/0").label == "letters:2"
+    assert both.collection("letters:latest/0").label == "letters:2"
     capsys.readouterr()
     assert both.collection("letters").label == "letters:2"
     assert capsys.readouterr().out == ""

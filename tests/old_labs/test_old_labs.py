@@ -25,9 +25,9 @@ def old_lab(tmp_path):
 
 def test_collections_rewards_and_their_history_are_as_they_were(old_lab):
     assert old_lab.rewards("capitals:1").to_frame()["reward"].tolist()[2] == 1.0
-    history = old_lab.reward_history("capitals:1")
+    history = old_lab.collection("capitals:1").reward_history()
     assert len(history) == 5  # four by the function, one by hand
-    old_lab.undo_rewards("capitals:1")
+    old_lab.collection("capitals:1").undo_rewards()
     assert old_lab.rewards("capitals:1").to_frame()["reward"].tolist()[2] != 1.0
     assert len(old_lab.collection("words").groups) == 2
 

@@ -113,7 +113,7 @@ def test_each_group_is_judged_in_two_requests_and_every_score_reaches_its_comple
     assert len(judge.requests) == 4
     first = collection.trajectories[0]
     assert (first.source, first.components) == ("judge", {"judge": 0.05, "disagreement": 0.0})
-    history = session.reward_history("capitals").set_index("trajectory")
+    history = session.collection("capitals").reward_history().set_index("trajectory")
     assert history.loc["capitals/0/2", "note"] == "It has 16."
     assert set(history["source"]) == {"judge"}
 
@@ -315,7 +315,7 @@ def test_of_several_samples_the_mean_counts_and_the_sentence_nearest_to_it_is_ke
     sample(session, {"France": ["Paris"]})
     session.judge("capitals", model="judge", samples=3)
     assert rewards(session) == [pytest.approx(0.4)]
-    assert list(session.reward_history("capitals")["note"]) == ["It is 0.5."]
+    assert list(session.collection("capitals").reward_history()["note"]) == ["It is 0.5."]
 
 
 def test_a_completion_cannot_end_its_own_block_or_begin_another(lab):

@@ -236,7 +236,7 @@ def test_a_judging_is_undone_as_a_whole_and_costs_nothing_the_second_time(sessio
     end_early(session, judge)
     session.judge("words", model="judge")
     judged = rewards(session)
-    session.undo_rewards("words", say=lambda _: None)
+    session.collection("words").undo_rewards(say=lambda _: None)
     assert rewards(session) == [None] * 2 * GROUPS
     lines: list[str] = []
     session.judge("words", model="judge", say=lines.append)

@@ -39,7 +39,7 @@ def by_hand(lab, name: str, reward: float) -> None:
 
 def undo(lab) -> str:
     lines: list[str] = []
-    lab.undo_rewards("capitals", say=lines.append)
+    lab.collection("capitals").undo_rewards(say=lines.append)
     return lines[0]
 
 
@@ -133,7 +133,7 @@ def test_the_history_names_the_functions_that_made_each_edit(lab, collect):
 
     lab.reward("capitals", [strict], say=silent)
     lab.reward("capitals", [lenient], resume=True, say=silent)
-    history = lab.reward_history("capitals")
+    history = lab.collection("capitals").reward_history()
     assert set(history.loc[1, "by"]) == {"strict"}
     assert set(history.loc[2, "by"]) == {"lenient"}
     assert list(history.loc[2, "trajectory"]) == ["capitals/3/0", "capitals/3/1"]
@@ -152,7 +152,7 @@ def test_a_scoring_of_the_same_values_is_a_change_and_its_undo_leaves_the_edit_b
     lab.reward("capitals", strict, say=silent)
     by_hand(lab, "capitals/0/0", 5.0)
     lab.reward("capitals", lenient, say=silent)
-    newest = lab.reward_history("capitals").loc[3]
+    newest = lab.collection("capitals").reward_history().loc[3]
     assert list(newest["trajectory"]) == ["capitals/0/1", "capitals/1/0", "capitals/1/1"]
     assert set(newest["by"]) == {"lenient"}
     assert (set(newest["old"]), set(newest["new"])) == ({1.0}, {1.0})
@@ -175,8 +175,8 @@ def test_of_a_scoring_that_changes_some_values_every_reward_is_by_its_function(l
 
     lab.reward("capitals", first, say=silent)
     lab.reward("capitals", second, say=silent)
-    assert set(lab.reward_history("capitals").loc[2, "by"]) == {"second"}
-    assert len(lab.reward_history("capitals").loc[2]) == 4
+    assert set(lab.collection("capitals").reward_history().loc[2, "by"]) == {"second"}
+    assert len(lab.collection("capitals").reward_history().loc[2]) == 4
     undo(lab)
     assert rewards() == [1.0] * 4
     undo(lab)

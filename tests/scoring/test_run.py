@@ -59,8 +59,8 @@ def test_eight_failing_of_four_hundred_leave_the_others_stored_as_one_change(lab
     collect(50, 8)
     lab.reward("capitals", Called(7, error=TimeoutError), say=lambda _: None)
     assert sum(reward is not None for reward in rewards()) == 392
-    assert set(lab.reward_history("capitals").index) == {1}
-    lab.undo_rewards("capitals", say=lambda _: None)
+    assert set(lab.collection("capitals").reward_history().index) == {1}
+    lab.collection("capitals").undo_rewards(say=lambda _: None)
     assert set(rewards()) == {None}
     assert lab.store.scorings.failures(lab.store.find("capitals")) == []
 
@@ -74,9 +74,9 @@ def test_resume_scores_only_what_failed_with_the_same_function_and_is_undone_alo
     assert rewards() == [1, 0] * 10
     assert {country: n for (country, _), n in function.times.items() if country != 1} == dict.fromkeys((0, 2, 3, 4), 2)
     assert function.times[1, "a1"] == 4  # two of its trajectories have this answer, called twice
-    lab.undo_rewards("capitals", say=lambda _: None)
+    lab.collection("capitals").undo_rewards(say=lambda _: None)
     assert rewards() == [1, 0, 1, 0, *[None] * 4, *[1, 0] * 6]
-    lab.undo_rewards("capitals", say=lambda _: None)
+    lab.collection("capitals").undo_rewards(say=lambda _: None)
     assert set(rewards()) == {None}
 
 
@@ -85,7 +85,7 @@ def test_a_failed_trajectory_loses_the_reward_that_an_earlier_function_gave(lab,
     lab.reward("capitals", lambda answer: 7.0)
     lab.reward("capitals", Called(1), say=lambda _: None)
     assert rewards()[4:8] == [None] * 4
-    lab.undo_rewards("capitals", say=lambda _: None)
+    lab.collection("capitals").undo_rewards(say=lambda _: None)
     assert set(rewards()) == {7.0}
 
 
@@ -93,9 +93,9 @@ def test_a_failure_is_gone_once_its_trajectory_has_a_reward_by_any_source(lab, c
     collect(5, 4)
     lab.reward("capitals", Called(1), say=lambda _: None)
     stored = lab.store.find("capitals")
-    lab.rank("capitals/1", [0, 1, 2, 3])
+    lab.collection("capitals/1").rank([0, 1, 2, 3])
     assert lab.store.scorings.failures(stored) == []
-    lab.undo_rewards("capitals", say=lambda _: None)
+    lab.collection("capitals").undo_rewards(say=lambda _: None)
     with pytest.raises(RewardError, match="failed on capitals/1/0: ValueError: no score for 1"):
         lab.reward("capitals", resume=True)
 
@@ -111,7 +111,7 @@ def test_where_all_fail_the_error_is_that_of_the_first_and_nothing_is_changed(la
     )
     assert error.value.hint == "%group capitals/0 shows it; no reward was changed"
     assert set(rewards()) == {1.0}
-    assert set(lab.reward_history("capitals").index) == {1}
+    assert set(lab.collection("capitals").reward_history().index) == {1}
     assert function.times.total() < 5 * 8 + 1
 
 
@@ -584,7 +584,7 @@ def test_an_undo_while_a_function_runs_stops_it(lab, collect, rewards):
 
     def function(country):
         if country == 99 and not undone.is_set():
-            lab.undo_rewards("capitals", say=lambda _: None)
+            lab.collection("capitals").undo_rewards(say=lambda _: None)
             undone.set()
         return 1.0
 
@@ -959,7 +959,7 @@ def test_every_scoring_is_recorded_with_its_source(lab, collect):
     assert scoring.names == ["process_of"]
     assert scoring.code.startswith("def process_of(answer: str)")
     assert (scoring.source, scoring.options["retries"], scoring.undone) == ("function", 1, False)
-    lab.undo_rewards("capitals", say=lambda _: None)
+    lab.collection("capitals").undo_rewards(say=lambda _: None)
     assert lab.store.scorings.history(lab.store.find("capitals"))[0].undone
 
 
@@ -969,7 +969,7 @@ def test_what_failed_is_seen_in_the_collection_the_table_and_the_search(lab, col
     failed = "A reward function failed on 4 answers:"
     assert f"{failed} ValueError \N{MULTIPLICATION SIGN}4. -> %%reward capitals --resume" in repr(collection)
     assert f"<b>{failed}</b> ValueError \N{MULTIPLICATION SIGN}4.</span>" in collection._repr_html_()
-    assert failed.lower().removesuffix(" answers:") in repr(lab.group("capitals/1"))
+    assert failed.lower().removesuffix(" answers:") in repr(lab.collection("capitals/1"))
     view = lab.rewards("capitals")
     assert "failed: ValueError" in repr(view)
     assert '<span title="ValueError: no score for 1\n' in view._repr_html_()
@@ -978,7 +978,7 @@ def test_what_failed_is_seen_in_the_collection_the_table_and_the_search(lab, col
     assert view.page()["rows"][4]["why"] == "ValueError: no score for 1"
     hits = lab.search(where="reward_error == 'ValueError: no score for 1'", k=0).hits
     assert sorted(hit.id for hit in hits) == [f"capitals:1/1/{i}" for i in range(4)]
-    lab.rank("capitals/1", [0, 1, 2, 3])
+    lab.collection("capitals/1").rank([0, 1, 2, 3])
     assert lab.search(where="reward_error == 'ValueError: no score for 1'", k=0).hits == ()
     assert failed not in repr(lab.collection("capitals"))
 

@@ -71,7 +71,7 @@ def test_a_reward_function_sees_every_trajectory_and_few_are_in_memory(session, 
     session.reward("many", lambda trajectory: (watch(), float(trajectory.name.endswith("/0")))[1])
     assert watch.calls == 800
     assert 0 < watch.most <= AT_ONCE
-    assert [t.reward for t in session.group("many/399").trajectories] == [1.0, 0.0]
+    assert [t.reward for t in session.collection("many/399").trajectories] == [1.0, 0.0]
 
 
 def test_the_mean_reward_and_the_size_of_a_collection_need_no_conversation(session, monkeypatch):

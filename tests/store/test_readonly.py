@@ -84,7 +84,7 @@ def printed(folder: Path, script: str, *more: str) -> list[str]:
 
 READING = """
 print(*session.collections().index)
-print(*[t.answer for t in session.group("capitals/0").trajectories])
+print(*[t.answer for t in session.collection("capitals/0").trajectories])
 print(*session.rewards("capitals").to_frame()["reward"])
 print(len(repr(session.collection("capitals"))) > 0)
 session.files.export("capitals", sys.argv[2])

@@ -197,6 +197,6 @@ def test_only_the_weights_of_the_present_rewards_count(lab, episodes):
     lab.reward("guess", brief, {"env": 0.5})
     lab.reward("guess", brief)
     assert lab.check("guess", TURN)
-    lab.undo_rewards("guess", say=lambda _: None)
+    lab.collection("guess").undo_rewards(say=lambda _: None)
     with pytest.raises(InputError, match="leaves out or weights"):
         lab.check("guess", TURN)

@@ -54,7 +54,7 @@ def test_a_spreadsheet_has_the_reasoning_in_a_column(lab, tmp_path):
     assert head[:5] == ["trajectory", "prompt", "answer", "reasoning", "reward"]
     assert [row[2:4] for row in rows] == [["Paris", "hm"], ["Lyon", "hm"], ["Lima", ""]]
     assert head_and_rows("plain")[0][:4] == ["trajectory", "prompt", "answer", "reward"]
-    lab.update_rewards_from("reasoned", tmp_path / "reasoned.csv")
+    lab.collection("reasoned").update_rewards_from(tmp_path / "reasoned.csv")
 
 
 def test_the_rewards_view_shows_answers_and_opens_the_reasoning(lab):

@@ -84,7 +84,7 @@ def shown(session: Session) -> dict[str, NotebookView]:
     job = session.train("capitals", wait=False, say=lambda _: None).wait(progress=False)
     return {
         "collection": session.collection("hostile"),
-        "group": session.group("hostile/0"),
+        "group": session.collection("hostile/0"),
         "rewards": session.rewards("hostile"),
         "form": form,
         "job": job,

@@ -119,7 +119,7 @@ def _run(options: argparse.Namespace, beginning: dict[str, Any]) -> None:
             given = {"results": options.results, "resume": options.resume, **beginning, **again}
             made = session.capture(options.name, command, **given)
         elif options.resume:
-            made = session.resume_rollouts(options.name, command, **again)
+            made = session.resume(options.name, program=command, **again)
         else:
             made = session.rollouts(options.name, command, **beginning, **again)
         _report(made)

@@ -46,8 +46,7 @@ class CollectionMagics(LabMagics):
     @line_magic
     def group(self, options: Namespace) -> "Collection":
         """Show one group: its prompt, and all its completions with reward and advantage."""
+        group = self.session.collection(options.name)
         if options.rank:
-            return self.session.rank(options.name, options.rank)
-        if "/" not in options.name:
-            return self.session.collection(options.name)
-        return self.session.group(options.name)
+            group.rank(options.rank)
+        return group

@@ -118,12 +118,12 @@ class RewardMagics(LabMagics):
                 )
                 raise InputError(message, hint=f"%rewards {names[0]} --history")
             if options.file:
-                edits = self.session.update_rewards_from(names[0], options.file)
+                edits = self.session.collection(names[0]).update_rewards_from(options.file)
                 print(f"{edits} -> %rewards {names[0]} --undo takes it back" if edits else edits)
             if options.undo_rewards:
-                self.session.undo_rewards(names[0])
+                self.session.collection(names[0]).undo_rewards()
             if options.reward_history:
-                return self.session.reward_history(names[0])
+                return self.session.collection(names[0]).reward_history()
         return self.session.rewards(names[0] if len(names) == 1 else names)
 
     def _judge(self, options: Namespace, rubric: str) -> "Collection":

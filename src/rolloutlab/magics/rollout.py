@@ -78,7 +78,7 @@ class RolloutMagics(LabMagics):
             return self.session.top_up(options.name, options.top_up, program=program, **given)
         if options.resume:
             self.check_fixed(options, "%%rollout --resume", *_BEGINNING)
-            return self.session.resume_rollouts(options.name, program, **given)
+            return self.session.resume(options.name, program=program, **given)
         assert program, "only what is resumed can do without"
         given |= self.given(options, *_BEGINNING)
         if "over" in given:

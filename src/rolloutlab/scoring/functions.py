@@ -10,12 +10,12 @@ from difflib import get_close_matches
 from functools import partial
 from typing import Any
 
-from rolloutlab.errors import InputError, NotFoundError, RewardError
+from rolloutlab.errors import InputError, RewardError
 from rolloutlab.objective.credit import ENVIRONMENT
 from rolloutlab.objective.preflight import count
 from rolloutlab.scoring.foreign import recognised
 from rolloutlab.store.lab import Lab
-from rolloutlab.store.models import Edit, Score, StoredCollection, StoredTrajectory, TrajectoryKey
+from rolloutlab.store.models import Score, StoredCollection, StoredTrajectory, TrajectoryKey
 from rolloutlab.store.rewards import finite
 from rolloutlab.trajectories.table_query import number_of
 from rolloutlab.trajectories.tables import AFTER, BEFORE
@@ -62,14 +62,6 @@ def say_kept(lab: Lab, label: str, *, overwrite: bool, say: Callable[[str], None
     by_hand = 0 if overwrite else lab.rewards.by_hand(lab.collection(label))
     if by_hand:
         say(f"{count(by_hand, 'reward')} given by hand kept -> --overwrite (overwrite=True) replaces them")
-
-
-def undo(lab: Lab, label: str, name: str) -> list[Edit]:
-    """Take back the newest change of a collection, called `name` in messages; NotFoundError when none is left."""
-    edits = lab.rewards.undo(lab.collection(label))
-    if not edits:
-        raise NotFoundError(f"no reward of {name} is left to undo", hint=f"%rewards {name} --history")
-    return edits
 
 
 class Scorers:

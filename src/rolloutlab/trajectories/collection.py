@@ -1,7 +1,7 @@
 """Collection of trajectory groups: selection by name, rewards, preflight check, DataFrame, and its view."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -15,20 +15,25 @@ from rolloutlab.objective.options import Options
 from rolloutlab.objective.preflight import Preflight, count, preflight
 from rolloutlab.sampling.split import positions_in
 from rolloutlab.store.lab import Lab
-from rolloutlab.store.models import Edit, Group, StoredCollection, StoredTrajectory, TrajectorySummary, is_asked_for
+from rolloutlab.store.models import Group, StoredCollection, StoredTrajectory, TrajectorySummary, is_asked_for
 from rolloutlab.trajectories.files import file_path
 from rolloutlab.trajectories.group_view import AskLogprobs, GroupView, rank
 from rolloutlab.trajectories.members import members_of, unscored_names
 from rolloutlab.trajectories.overview import order_groups, summarize_job
 from rolloutlab.trajectories.reward_edits import RewardEdits, give_edited, give_from_file, rewards_of_frame
 from rolloutlab.trajectories.rewards_rows import RewardsRows
-from rolloutlab.trajectories.tables import AFTER, EPISODE_END, REASONING, trajectory_frame
+from rolloutlab.trajectories.tables import AFTER, EPISODE_END, REASONING, reward_history, trajectory_frame
 from rolloutlab.widgets import collection as render
 from rolloutlab.widgets.html import for_notebook
 from rolloutlab.widgets.pages import Bundle
+from rolloutlab.widgets.progress import Progress
+from rolloutlab.widgets.rewards import undone
 
 if TYPE_CHECKING:
     import pandas as pd
+
+_CHANGE_SECONDS = 5e-5
+"""What reading its changes takes for each trajectory, about: a line is shown before what takes long."""
 
 
 class Collection:
@@ -175,7 +180,7 @@ class Collection:
         return give_edited(self._lab.rewards, known, table)
 
     def update_rewards_from(self, path: str | PathLike[str]) -> RewardEdits:
-        """Take the rewards of a file, such as one of `%export NAME labels.csv` that was edited in a spreadsheet.
+        """Take the rewards of a file, such as a CSV of `lab.files.export` that was edited in a spreadsheet.
 
         It has the columns `trajectory` and `reward`, in whatever order, and any others. An empty reward clears it; rows
         of other trajectories are reported. All changes or none.
@@ -192,20 +197,49 @@ class Collection:
         places = {t.name.partition("/")[2]: t for t in self.trajectories}
         return {f"{label}/{place}": t for label in (stored.name, self.label) for place, t in places.items()}
 
-    def rank(self, ranking: Sequence[int | str | Sequence[int | str]]) -> list[Edit]:
-        """Rank completions of one group, best first, and take the ranks as rewards by hand: one change.
+    def rank(self, ranking: Sequence[int | str | Sequence[int | str]]) -> RewardEdits:
+        """Rank completions of one group (`lab.collection("capitals/0")`), best first, and store the ranks as rewards.
 
-        ranking: positions in the group or names of trajectories; ties are in a list of their own. The best has 1, the
-        worst 0, evenly spaced, and ties share the mean of their places. Trajectories that are not ranked are left
-        alone.
+        ranking: positions in the group or names of trajectories; ties in a list of their own: `[2, 0, [1, 3]]`. The
+        best gets 1, the worst 0, evenly spaced; ties share the mean of their ranks. Completions that are not ranked
+        keep their rewards. The rewards are by hand, and one change, which `undo_rewards` reverts.
 
         Raises:
-            InputError: this is not a single group, or the ranking has an unknown trajectory, or one twice.
+            InputError: this is not a single group, or the ranking has an unknown completion, or one twice.
         """
         groups = self.groups
         if len(groups) != 1:
             raise InputError(f"{self.name} has {len(groups)} groups: one is ranked at a time", hint=f"{self.name}/0")
-        return rank(self._lab, groups[0], ranking)
+        return RewardEdits(rank(self._lab, groups[0], ranking))
+
+    def undo_rewards(self, *, say: Callable[[str], None] = print) -> "Collection":
+        """Revert the newest change of the collection's rewards that is not reverted yet; `say` gets a description.
+
+        Trajectories without a reward before the change have none again. The undo is logged like any other change.
+
+        Raises:
+            NotFoundError: no change is left to undo.
+        """
+        stored = self.stored
+        edits = self._lab.rewards.undo(stored)
+        history = f"%rewards {stored.label} --history"
+        if not edits:
+            raise NotFoundError(f"no reward of {stored.label} is left to undo", hint=history)
+        say(f"{undone(edits)} -> {history}")
+        return self
+
+    def reward_history(self) -> "pd.DataFrame":
+        """List every change of its rewards, newest first: trajectory, when, who, source, old, new, note, by, code.
+
+        The index is the number of the change: rewards given at once share it.
+        """
+        stored = self.stored
+        with Progress(f"rewards of {stored.label}") as shown:
+            shown.begin("reading every change", self._lab.collection(self.label).trajectories * _CHANGE_SECONDS)
+            frame = reward_history(self._lab.rewards, self._lab.scorings.history(stored), stored)
+        if self._position is None:
+            return frame
+        return frame[frame["trajectory"].str.split("/").str[1] == str(self._position)]
 
     def __len__(self) -> int:
         return len(self.outlines())

@@ -187,7 +187,7 @@ class GroupView(NotebookView):
         """Of each sampled token its logprob at the newest checkpoint minus that at sampling, one list per turn."""
         trajectory = _at(self._group(position), seat)
         if self._ask_logprobs is None:
-            raise NotFoundError("this view has no service for logprobs", hint="lab.group(...)")
+            raise NotFoundError("this view has no service for logprobs", hint="lab.collection(...)")
         scored = self._ask_logprobs(trajectory.model, trajectory.histories())
         return {"model": escape_control_chars(scored.model), "turns": render.gaps_of(trajectory, scored)}
 

@@ -222,7 +222,7 @@ def _below(shown: Sequence[HistoryBranch], parent: int) -> list[HistoryBranch]:
 
 def _more_branches(trajectory: StoredTrajectory, made: Sequence[HistoryBranch]) -> list[str]:
     group, _, position = trajectory.name.rpartition("/")
-    hint = f"lab.group({group!r}).trajectories[{position}].additional"
+    hint = f"lab.collection({group!r}).trajectories[{position}].additional"
     return [escape_to_one_line(line) for line in more(len(made) - _MAX_BRANCHES, hint, "history")]
 
 

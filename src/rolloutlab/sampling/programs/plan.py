@@ -114,7 +114,7 @@ def to_resume(label: str, name: str, typed: Callable[[str, str], str] | None = N
         return typed(label, name)
     if name.startswith(CELL):
         return f"%%rollout {label} --resume, with its cell"
-    return f"lab.resume_rollouts({label!r}, {as_python(name)})"
+    return f"lab.resume({label!r}, program={as_python(name)})"
 
 
 def run_again(program: Program) -> str:
