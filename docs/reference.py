@@ -19,6 +19,7 @@ from rolloutlab.magics.base import LabMagics
 from rolloutlab.objective.algorithms import algorithm_table
 from rolloutlab.objective.option_docs import markdown_table
 from rolloutlab.session import Session
+from rolloutlab.trajectories.collection import Collection
 
 PAGE = Path(__file__).parent / "reference.md"
 
@@ -88,12 +89,19 @@ def described_call(name: str, function: Callable[..., Any]) -> str:
     return f"### lab.{name}\n\n{described}"
 
 
-def calls() -> Iterator[tuple[str, Callable[..., Any]]]:
-    """The public methods of a session and of its parts, such as `models.list`, each in the order of its file."""
-    for part, kind in {"": Session, **get_type_hints(Session)}.items():
-        for name, member in vars(kind).items():
-            if not name.startswith("_") and isinstance(member, FunctionType | staticmethod):
-                yield f"{part}.{name}".lstrip("."), getattr(kind, name)
+def calls(kind: type, prefix: str = "") -> Iterator[tuple[str, Callable[..., Any]]]:
+    """The public methods of a class, in the order of the file."""
+    for name, member in vars(kind).items():
+        if not name.startswith("_") and isinstance(member, FunctionType | staticmethod):
+            yield f"{prefix}{name}", getattr(kind, name)
+
+
+def all_calls() -> Iterator[tuple[str, Callable[..., Any]]]:
+    """The public methods of a session, of its parts, and of a collection."""
+    yield from calls(Session)
+    for name, kind in get_type_hints(Session).items():
+        yield from calls(kind, f"{name}.")
+    yield from calls(Collection, "collection(NAME).")
 
 
 def page() -> str:
@@ -110,7 +118,7 @@ def page() -> str:
             markdown_table() + "\n",
             "## Python API\n",
             "`lab = rolloutlab.lab()` is the session of this notebook or script.\n",
-            *(described_call(name, function) for name, function in calls()),
+            *(described_call(name, function) for name, function in all_calls()),
             "## Errors\n",
             code(inspect.cleandoc(errors.__doc__ or "")),
         ]
