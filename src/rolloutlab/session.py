@@ -14,7 +14,6 @@ from rolloutlab.api.http.client import HttpClient
 from rolloutlab.api.prices import Tokens
 from rolloutlab.api.training import upload
 from rolloutlab.auth.redirect.broker import Brokers
-from rolloutlab.auth.session import OAuthSessions
 from rolloutlab.auth.sign_in import sign_in, sign_in_options, sign_out
 from rolloutlab.connection import Connection, Connector
 from rolloutlab.environments.source import given_source, rows_of_round, source_of
@@ -168,11 +167,6 @@ class Session:
         """The store of the lab: one SQLite file."""
         return Lab(self.settings.database, self._names)
 
-    @property
-    def accesses(self) -> OAuthSessions:
-        """The OAuth sessions of this notebook, by server."""
-        return self._connector.oauth
-
     def close(self) -> None:
         """Close the lab and detach from the service, which exits by itself without clients; later calls reopen both."""
         self._reward_loop.close()
@@ -258,12 +252,12 @@ class Session:
                 shown.clear() if broker.busy else shown.begin("asking the server how to sign in")
                 broker.tick()
 
-            status = sign_in(self._connector.http, self.accesses.at(url), broker, options, keep=keep, tick=tick)
+            status = sign_in(self._connector.http, self._connector.oauth.at(url), broker, options, keep=keep, tick=tick)
         return SignInTable([status])
 
     def whoami(self) -> SignInTable:
         """The servers that this notebook is signed in to, with client, scopes and expiry."""
-        return SignInTable(*self.accesses.statuses())
+        return SignInTable(*self._connector.oauth.statuses())
 
     def logout(self, server: str | None = None) -> SignInTable:
         """Revoke and delete the tokens of a server, or of all; returns the sign-ins that remain.
@@ -275,7 +269,7 @@ class Session:
         """
         if not (server and self._connector.forget_key(server)):
             url = self._connector.running_mcp_url(server) if server else None
-            sign_out(self._connector.http, self.accesses, url)
+            sign_out(self._connector.http, self._connector.oauth, url)
         return self.whoami()
 
     def service(self, action: str = "status") -> str:

@@ -30,7 +30,7 @@ def shell(bare, tmp_path):
     register(shell, session)
     find = ContextTool("find", "", {}, call=None)
     session.tools.servers["docs"] = ContextTools("docs", "https://tools.example/mcp", [find])
-    session.accesses.at("https://kept.example/mcp")
+    session._connector.oauth.at("https://kept.example/mcp")
     rows = pd.DataFrame({"a": [1]})
     shell.user_ns.update(questions=rows, rows=[1], _hidden=[2], count=3, search=lambda text: text, session=session)
     yield shell

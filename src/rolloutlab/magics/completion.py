@@ -88,9 +88,7 @@ def _servers(magics: LabMagics) -> Iterable[str]:
     """Servers with a sign-in, and context servers whose tools were added."""
     from rolloutlab.settings import EMBEDDED
 
-    session = magics.session
-    added = (tools.url for tools in session.tools.servers.values())
-    return list(dict.fromkeys([EMBEDDED, *session.accesses.servers(), *added]))
+    return list(dict.fromkeys([EMBEDDED, *magics.session.tools.urls()]))
 
 
 def _server_tools(magics: LabMagics) -> list[str]:

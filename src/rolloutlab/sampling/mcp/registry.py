@@ -3,7 +3,7 @@
 import re
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -67,6 +67,10 @@ class McpRegistry:
             NotFoundError: no server was added under this name.
         """
         return AddedTools(self.servers.values()) if name is None else self._server(name)
+
+    def urls(self) -> Sequence[str]:
+        """List URLs of servers: of those with a sign-in, and of those that were added. It opens no keyring."""
+        return [*self._connector.oauth.servers(), *(tools.url for tools in self.servers.values())]
 
     def call(self, name: str, /, **arguments: Any) -> ToolAnswer:
         """Call the tool `SERVER.TOOL` with some arguments; the text it returns.
