@@ -1,7 +1,7 @@
 # ruff: noqa: E501 - programs in a line each
 """A battery of attempts against the sandbox: each fails, or the result names what it was not protected from.
 
-Each is tried with namespaces, where the system allows them, and without, as in many containers.
+Each is tried in bubblewrap, where that works, and without, as in many containers.
 """
 
 import json
@@ -22,8 +22,9 @@ from rolloutlab.scoring import sandbox
 from tests.scoring.test_sandbox import (  # noqa: F401  # fixtures
     alive_in,
     either,
-    no_namespaces,
-    refuse_namespaces,
+    needs_bwrap,
+    no_bwrap,
+    refuse_bwrap,
     temporary,
 )
 
@@ -36,9 +37,9 @@ pytestmark = [
 
 CHECKS = "assert double(2) == 4\nassert double(0) == 0\nassert all(double(i) == 2 * i for i in (3, -1))\n"
 FORGED = {
-    "the mark of a frame": "import os, sys\nf = sys._getframe(1).f_locals\nf['write'](f['low'], f['mark'])\nos._exit(0)",
+    "the mark of a frame": "import os, sys\nf = sys._getframe(1).f_locals\nf['write'](f['end'], f['mark'])\nos._exit(0)",
     "the mark of the collector": "import gc, os\nfor each in gc.get_objects():\n    if isinstance(each, dict) and "
-    "'mark' in each:\n        os.write(each['low'], each['mark'])\nfor i in range(3, 30):\n    try:\n"
+    "'mark' in each:\n        os.write(each['end'], each['mark'])\nfor i in range(3, 30):\n    try:\n"
     "        os.write(i, b'x' * 16)\n    except OSError:\n        pass\nos._exit(0)",
     "the finish of a frame": "import os, sys\nf = sys._getframe(1).f_locals\nf['lines'].clear()\nf['finish']()\nos._exit(0)",
     "an object that equals all": "class All:\n    __eq__ = lambda self, other: True\ndouble = lambda x: All()",
@@ -179,8 +180,11 @@ SECRET = "secret-of-this-test"
 PRINTS_SECRET = "print('BREACH' if SECRET in found else found[:99])"
 ATTEMPTS = {
     "processes: memory of the checks": (
-        "import os\nfor pid in os.listdir('/proc'):\n    try:\n        found = open(f'/proc/{pid}/cmdline').read()\n"
-        "        if 'sandbox_checks' in found:\n            open(f'/proc/{pid}/mem', 'r+b')\n            print('BREACH')\n"
+        "import os\nmine = [os.getpid()]\nwhile mine[-1]:\n"
+        "    mine.append(int(open(f'/proc/{mine[-1]}/stat').read().rpartition(')')[2].split()[1]))\n"
+        "for pid in {*filter(str.isdigit, os.listdir('/proc'))} - {*map(str, mine)}:\n"
+        "    try:\n        found = open(f'/proc/{pid}/cmdline').read()\n"
+        "        if 'run_checks' in found:\n            open(f'/proc/{pid}/mem', 'r+b')\n            print('BREACH')\n"
         "    except OSError:\n        pass"
     ),
     "never: the text of the checks": (
@@ -199,47 +203,48 @@ ATTEMPTS = {
     "processes: a signal": "import os\nos.kill(VICTIM, 9)",
     "processes: a signal to the parent": "import os, time\nos.kill(NOTEBOOK, 0)\nprint('BREACH')",
     "processes: priority": "import os\nos.setpriority(os.PRIO_PROCESS, VICTIM, 19)\nprint('BREACH')",
-    "never: trace": "import ctypes\nprint('BREACH' if ctypes.CDLL(None).ptrace(16, VICTIM, 0, 0) == 0 else '')",
-    "reading: a file": f"found = open(READABLE).read()\n{PRINTS_SECRET}",
-    "writing: a file": "open(WRITABLE, 'w').write('theirs')\nprint('BREACH')",
-    "writing: by a link": "import os\nos.symlink(WRITABLE, 'link')\nopen('link', 'a').write('theirs')\nprint('BREACH')",
-    "writing: by a hard link": "import os\nos.link(WRITABLE, 'link')\nopen('link', 'a').write('theirs')\nprint('BREACH')",
-    "writing: a name": "import os\nos.rename(WRITABLE, WRITABLE + '2')\nprint('BREACH')",
-    "writing: away": "import os\nos.remove(WRITABLE)\nprint('BREACH')",
-    "writing: a mode": "import os\nos.chmod(WRITABLE, 0)\nprint('BREACH')",
-    "writing: shared memory": "open('/dev/shm/' + NAMED, 'w').write('x')",
+    "processes: trace": "import ctypes\nprint('BREACH' if ctypes.CDLL(None).ptrace(16, VICTIM, 0, 0) == 0 else '')",
+    "files: a secret": f"found = open(READABLE).read()\n{PRINTS_SECRET}",
+    "files: a file": "open(WRITABLE, 'w').write('theirs')\nprint('BREACH')",
+    "files: by a link": "import os\nos.symlink(WRITABLE, 'link')\nopen('link', 'a').write('theirs')\nprint('BREACH')",
+    "files: by a hard link": "import os\nos.link(WRITABLE, 'link')\nopen('link', 'a').write('theirs')\nprint('BREACH')",
+    "files: a name": "import os\nos.rename(WRITABLE, WRITABLE + '2')\nprint('BREACH')",
+    "files: away": "import os\nos.remove(WRITABLE)\nprint('BREACH')",
+    "files: a mode": "import os\nos.chmod(WRITABLE, 0)\nprint('BREACH')",
+    "files: shared memory": "open('/dev/shm/' + NAMED, 'w').write('x')",
     # the value that it has already, should the attempt succeed
     "root: settings of the kernel": "path = '/proc/sys/kernel/core_pattern'\nvalue = open(path).read()\n"
     "open(path, 'w').write(value)\nprint('BREACH')",
     "root: a device": "import os\nos.open('/dev/kmsg', os.O_WRONLY)\nprint('BREACH')",
     "root: a disk": "import glob, os\nfor path in glob.glob('/dev/*'):\n    if os.stat(path).st_mode & 0o170000 == 0o60000:\n"
     "        os.open(path, os.O_RDONLY)\n        print('BREACH')",
-    "reading: a named pipe": "import os\nos.open(PIPE, os.O_WRONLY | os.O_NONBLOCK)\nprint('BREACH')",
-    "never: a mount": "import ctypes\nc = ctypes.CDLL(None)\nprint('BREACH' if c.mount(b't', b'/tmp', b'tmpfs', 0, b'') == 0 "
-    "or c.umount2(b'/proc', 2) == 0 else '')",
-    "never: namespaces": "import ctypes\nprint('BREACH' if ctypes.CDLL(None).unshare(0x10000000) == 0 else '')",
-    "never: a namespace of a child": "import ctypes\nprint('BREACH' if ctypes.CDLL(None).syscall(CLONE, 0x10000000 | 17, "
+    "files: a named pipe": "import os\nos.open(PIPE, os.O_WRONLY | os.O_NONBLOCK)\nprint('BREACH')",
+    "never: a mount": "import ctypes, os\nos.mkdir('mounted')\nprint('BREACH' if ctypes.CDLL(None).mount(b't', b'mounted', "
+    "b'tmpfs', 0, b'') == 0 else '')",
+    "kernel: namespaces": "import ctypes\nprint('BREACH' if ctypes.CDLL(None).unshare(0x10000000) == 0 else '')",
+    "kernel: a namespace of a child": "import ctypes\nprint('BREACH' if ctypes.CDLL(None).syscall(CLONE, 0x10000000 | 17, "
     "0, 0, 0, 0) > 0 else '')",
     "never: another root": "import os\nos.chroot('.')\nprint('BREACH')",
     "never: another user": "import os\nos.setuid(0 if os.getuid() else 1)\nprint('BREACH')",
     "never: a device": "import os\nos.mknod('device', 0o20666, os.makedev(1, 1))\nprint('BREACH')",
     "never: higher limits": "import resource\nresource.setrlimit(resource.RLIMIT_AS, (-1, -1))\nprint('BREACH')",
-    "never: keys": "import ctypes\nprint('BREACH' if ctypes.CDLL(None).syscall(KEYCTL, 0, -3, 0) > 0 else '')",
+    "kernel: keys": "import ctypes\nprint('BREACH' if ctypes.CDLL(None).syscall(KEYCTL, 0, -3, 0) > 0 else '')",
     "never: inherited descriptors": (
         "import os\nfor fd in os.listdir('/proc/self/fd'):\n    try:\n        if NAMED in os.readlink(f'/proc/self/fd/{fd}'):\n"
         "            print('BREACH')\n    except OSError:\n        pass"
     ),
-    "sockets: one with a path": "import socket\ns = socket.socket(socket.AF_UNIX)\ns.connect(UNIX)\nprint('BREACH')",
-    "sockets: a datagram to a path": (
+    "network: a socket with a path": "import socket\ns = socket.socket(socket.AF_UNIX)\ns.connect(UNIX)\nprint('BREACH')",
+    "network: a datagram to a path": (
         "import socket\ns = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)\ns.sendto(b'x', UNIX)\nprint('BREACH')"
     ),
     "network: a port of this machine": "import socket\nsocket.create_connection(('127.0.0.1', PORT), 2)\nprint('BREACH')",
     "network: a datagram": (
-        "import socket\nsocket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'x', ('127.0.0.1', PORT))\nprint('BREACH')"
+        "import socket\ns = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\ns.connect(('127.0.0.1', UDP))\n"
+        "for _ in range(3): s.send(b'x')\nprint('BREACH')"
     ),
     "network: an abstract socket": "import socket\ns = socket.socket(socket.AF_UNIX)\ns.connect('\\0' + NAMED)\nprint('BREACH')",
-    "network: a ring": "import ctypes\nprint('BREACH' if ctypes.CDLL(None).syscall(425, 4, bytes(256)) >= 0 else '')",
-    "network: routes": "import socket\nsocket.socket(socket.AF_NETLINK, socket.SOCK_RAW)\nprint('BREACH')",
+    "kernel: a ring": "import ctypes\nprint('BREACH' if ctypes.CDLL(None).syscall(425, 4, bytes(256)) >= 0 else '')",
+    "network: interfaces": "import socket\nprint('BREACH' if [name for _, name in socket.if_nameindex() if name != 'lo'] else '')",
 }
 WITHOUT_WORDS = {
     "a fork bomb": "import os, time\nend = time.time() + 20\nwhile time.time() < end:\n    try:\n        os.fork()\n"
@@ -301,6 +306,7 @@ def surroundings(folder: Path) -> Iterator[dict[str, Any]]:
     listening = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     with (
         socket.create_server(("127.0.0.1", 0)) as tcp,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp,
         socket.socket(socket.AF_UNIX) as path,
         socket.socket(socket.AF_UNIX) as abstract,
         (folder / named).open("w") as held,
@@ -308,6 +314,7 @@ def surroundings(folder: Path) -> Iterator[dict[str, Any]]:
         os.set_inheritable(held.fileno(), True)
         unix = tempfile.mktemp(dir="/tmp")
         path.bind(unix)
+        udp.bind(("127.0.0.1", 0))
         Path(unix).chmod(0o777)
         abstract.bind("\0" + named)
         path.listen()
@@ -321,6 +328,7 @@ def surroundings(folder: Path) -> Iterator[dict[str, Any]]:
                 "READABLE": str(readable),
                 "PIPE": str(pipe),
                 "UNIX": unix,
+                "UDP": udp.getsockname()[1],
                 "PORT": tcp.getsockname()[1],
                 "KEYCTL": numbers[0],
                 "CLONE": numbers[1],
@@ -361,15 +369,15 @@ class Victims:
                 process.kill()
 
 
-@pytest.fixture(scope="module", params=["namespaces", "without"])
+@pytest.fixture(scope="module", params=[pytest.param("bwrap", marks=needs_bwrap), "limits alone"])
 def attempted(request, tmp_path_factory):
     """The result of one run of all attempts, and whether each succeeded: by what it printed or what it left behind."""
     folder = tmp_path_factory.mktemp("attempts")
     with pytest.MonkeyPatch.context() as patch, surroundings(folder) as values:
         patch.setattr(tempfile, "tempdir", str(folder))
         patch.setenv("SOME_API_KEY", SECRET)
-        if request.param == "without":
-            refuse_namespaces(folder, patch)
+        if request.param == "limits alone":
+            refuse_bwrap(patch)
         victims = Victims(folder, values["NAMED"])
         try:
             given = {name: (attempt, values | victims.of(name)) for name, attempt in ATTEMPTS.items()}
@@ -383,7 +391,8 @@ def attempted(request, tmp_path_factory):
             }
         finally:
             victims.end()
-    assert breaches["reading: a file"], result  # which succeeds everywhere: the attempts were made
+    assert breaches.keys() == ATTEMPTS.keys(), result
+    assert breaches["files: a secret"] == (request.param == "limits alone"), result  # the attempts were really made
     return result, breaches
 
 
@@ -393,7 +402,7 @@ def test_an_attempt_fails_or_the_result_names_it(attempted, attempt):
     kind = attempt.partition(":")[0]
     if breaches[attempt]:
         assert kind in {line.partition(":")[0] for line in result.unprotected}, result
-    if (kind in {"network", "sockets"} and result.network_isolated) or (kind == "root" and result.files_read_only):
+    if kind != "kernel" and result.files_read_only:
         assert not breaches[attempt]
 
 
@@ -410,6 +419,6 @@ def test_there_are_forty_attempts_and_the_docs_name_what_may_succeed():
     assert len(FORGED) + len(ATTEMPTS) + len(WITHOUT_WORDS) >= 40
     docs = Path("docs/scoring.md").read_text()
     kinds = {name.partition(":")[0] for name in ATTEMPTS} - {"never"}
-    assert kinds == {"processes", "reading", "writing", "sockets", "network", "root"}
+    assert kinds == {"kernel", "files", "processes", "network", "root"}
     for kind in (*kinds, "ok"):
         assert re.search(rf"\| `{kind}` \|", docs), kind

@@ -1,37 +1,43 @@
-"""Sandbox for Python code that a policy wrote: a child process with limits, without network where Linux allows it."""
+"""Sandbox for Python code that a policy wrote: in bubblewrap where that works, else a child process with limits."""
 
 import json
 import math
 import os
+import secrets
 import selectors
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import IO, Any, Literal, Self
+from typing import IO, Any, Literal, NamedTuple
 
 from rolloutlab.errors import InputError, RewardError
 
 OUTPUT = 1_000_000
 """Bytes of stdout, and of stderr, that are kept."""
 PROCESSES = 32
-"""Processes and threads that the code may have at a time."""
+"""Processes that the code may have at a time."""
 DISK_MB = 64
-"""Size of the temporary folder and of any file in it."""
+"""Size of any file, and with bubblewrap of the whole temporary folder."""
 _CHILD = Path(__file__).with_name("sandbox_child.py")
-_CHECKS = Path(__file__).with_name("sandbox_checks.py")
-_VALUES = Path(__file__).with_name("sandbox_values.py")
 _LEAST_MB = 256
 """Memory that checks have at least: they import more than most programs do."""
 _LAST_SECONDS = 2.0
 """Seconds in which checks say what failed, after the time limit."""
-_GRACE = 10.0
-"""Seconds beyond the time limit after which the supervisor itself is ended."""
-_CHUNK = 1 << 16
-_ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+_LAST_KILL = 5.0
+"""Seconds in which a supervisor ends what the program has started, before it is killed itself."""
+_LOOK = 0.02
+"""Seconds between two looks at the processes: a fork bomb doubles in less than a thousandth."""
+_FIRST_UID = 2_000_000_000
+"""Users from here on have no files and no other processes; each sandbox of root has one of its own."""
+_SYSTEM = "/usr", "/bin", "/lib", "/lib64", "/etc/alternatives", "/etc/ld.so.cache", "/etc/localtime", "/etc/passwd"
 
 
 @dataclass(frozen=True)
@@ -74,228 +80,342 @@ def python(
     """Run a Python program in a child process, and end it with every process it started.
 
     It runs in isolated mode (`python -I`) with the installed packages, an empty environment and a temporary folder that
-    is deleted, for `timeout` seconds, with `memory_mb` of memory, 32 processes or threads, 64 MB of files and 1 MB of
-    kept output. Of that what the system has: on Linux in namespaces (namespaces(7)), where they are allowed: it has no
-    network, sees no other process, cannot write to other files, and root's programs run as a user without files. Calls
-    are safe in many threads at once.
+    is deleted. Where bubblewrap (`bwrap`) works, it has no network and sees no other process and no file but Python's,
+    which it cannot change. Elsewhere it has the limits alone, and a line says so once. Calls are safe in many threads
+    at once.
 
-    checks: Python that calls the functions of the program and compares what they return, such as `assert double(2)
-    == 4`; tests of unittest and functions named `test_...` run as well. It runs in another process when the program has
-    ended, with the same limits; the functions run in the sandbox, and only plain values (numbers, texts, lists,
-    dictionaries, ...) leave it. Names that the checks do not define are those of the program, but for built-in
-    functions and modules of Python, which they import. Checks that call nothing of the program have not passed.
-    Checks that are appended to `code` run in the process of the program, which can pretend that they passed.
+    It stops accidents and usual reward hacks. It is no security boundary: the program shares the kernel. `unprotected`
+    has what holds for this run. Run code that you fear in a virtual machine.
 
-    It stops accidents and usual reward hacks. It is no security boundary: the program can read every file that its user
-    can read, it shares the kernel, and without namespaces it can write to the user's files and signal their processes.
-    `unprotected` has what holds for this run. Run code that you fear in a container or a virtual machine.
+    Args:
+        code: the program, run as the script `main.py`.
+        timeout: seconds, also for the checks.
+        memory_mb: memory of each process, and of all of them together.
+        stdin: the text of its standard input.
+        checks: Python that calls the functions of the program and compares what they return, such as
+            `assert double(2) == 4`; tests of unittest and functions named `test_...` run as well. It runs in another
+            process when the program has ended, with the same limits; the functions run in the sandbox, and only plain
+            values (numbers, texts, lists, dictionaries, ...) leave it. Names that the checks do not define are those of
+            the program, but for built-in functions and modules of Python, which they import. Checks that call nothing
+            of the program have not passed. Checks that are appended to `code` run in the process of the program, which
+            can pretend that they passed.
 
     Raises:
         InputError: a limit is not positive, or this system has no `fork`.
         RewardError: the sandbox itself failed.
     """
-    options = _options(code, timeout, memory_mb)
-    if not isinstance(checks, str | None):
-        raise InputError(f"checks must be a string, not {type(checks).__name__}", hint='checks="assert f(2) == 4"')
-    with (
-        tempfile.TemporaryDirectory(prefix="sandbox-", ignore_cleanup_errors=True) as folder,
-        tempfile.TemporaryFile() as given,
-        _Checks(checks, timeout, options["memory"]) as checking,
-    ):
-        Path(folder, "main.py").write_bytes(code.encode("utf-8", "surrogatepass"))
+    _check(code, timeout, memory_mb, checks)
+    isolation = _isolation(shutil.which("bwrap"))
+    if not isolation.wrapper:
+        _say_once(isolation.problem)
+    memory, end = int(memory_mb * 2**20), time.monotonic() + timeout
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="sandbox-", ignore_cleanup_errors=True))
+        given, output = (stack.enter_context(tempfile.TemporaryFile()) for _ in range(2))
         given.write(stdin.encode("utf-8", "surrogatepass"))
         given.seek(0)
-        reading, report = os.pipe()
-        with os.fdopen(reading, "rb") as reports:
-            try:
-                process = _start(options | {"folder": folder, "report": report, "calls": checking.calls}, given)
-            finally:
-                os.close(report)
-                checking.start()
-            with process:
-                try:
-                    texts, truncated = _output(process, reports, time.monotonic() + timeout + _GRACE)
-                finally:
-                    _end(process)
-                    passed, why = checking.end()
-    out, err, ended = texts
-    if not ended:
-        raise RewardError(f"the sandbox did not start: {err.decode(errors='replace')[-500:] or 'no reason given'}")
-    result = _result(json.loads(ended), out, err, truncated)
-    unprotected = _unprotected(json.loads(ended), passed)
-    return replace(result, checked=passed, stderr=result.stderr + why, unprotected=unprotected)
-
-
-class _Checks:
-    """The process of checks, and the pipes between it and the program; nothing where there are no checks."""
-
-    def __init__(self, checks: str | None, timeout: float, memory: int) -> None:
-        self._checks = checks
-        self._limits = {"memory": max(memory, _LEAST_MB * 2**20), "seconds": math.ceil(min(timeout, 10**9)) + 1}
-        self._give_up = time.monotonic() + timeout
-        self._process: subprocess.Popen[bytes] | None = None
-        self._errors: IO[bytes] | None = None
-        self.calls: tuple[int, ...] = ()
-        """The two ends of the program: requests to read, answers to write."""
-        self._own: tuple[int, ...] = ()
-
-    def __enter__(self) -> Self:
-        if self._checks is not None:
-            (asked, ask), (answers, answer) = os.pipe(), os.pipe()
-            self.calls, self._own = (asked, answer), (ask, answers)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.end()
-        for file in (*self.calls, *self._own):
-            os.close(file)
-        self.calls = self._own = ()
-
-    def start(self) -> None:
-        """Start the checks, which wait until the program has ended; then the pipes are theirs alone."""
-        if self._checks is None:
-            return
-        options = {"checks": self._checks, "requests": self._own[0], "answers": self._own[1]} | self._limits
-        options["values"] = _VALUES.read_text("utf-8")
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `end`
-        with tempfile.TemporaryFile() as given:  # not by arguments, which other processes can read
-            given.write(json.dumps(options).encode())
-            given.seek(0)
-            self._process = self._started(given)
-        for file in (*self.calls, *self._own):
-            os.close(file)
-        self.calls = self._own = ()
-
-    def _started(self, given: IO[bytes]) -> "subprocess.Popen[bytes]":
-        return subprocess.Popen(
-            [sys.executable, "-I", "-X", "utf8", str(_CHECKS)],
-            stdin=given,
-            stdout=self._errors,  # on which doctest says what failed
-            stderr=self._errors,
-            env={"LANG": "C.UTF-8", "PATH": os.defpath, "MALLOC_ARENA_MAX": "1"} | _ONE_THREAD,
-            pass_fds=self._own,
-            start_new_session=True,
-        )
-
-    def end(self) -> tuple[bool | None, str]:
-        """Whether the checks passed, and what they wrote to stderr; they end with the program, for which they wait."""
-        if self._process is None or self._errors is None:
-            return None, ""
+        pipes = _Pipes(stack)
+        report, reported = pipes.open()
+        checking = None if checks is None else _Checks(checks, pipes, output)
+        program = _start_program(
+            isolation, folder, {"code": code, "report": reported, "calls": checking.calls if checking else []},
+            _limits(memory, timeout), given,
+        )  # fmt: skip
         try:
-            code = self._process.wait(max(self._give_up - time.monotonic(), 0) + _LAST_SECONDS)
-        except subprocess.TimeoutExpired:
-            os.killpg(self._process.pid, signal.SIGKILL)
-            code = self._process.wait()
-        with self._errors as errors:
-            errors.seek(0)
-            errors_text = errors.read(OUTPUT).decode(errors="replace")
-        self._process = self._errors = None
-        if code < 0:
-            errors_text += "the checks did not end within the limits of time and memory\n"
-        return code == 0, errors_text
+            pipes.close(reported)
+            if checking:
+                checking.start(memory, timeout)
+            out, err, limit, truncated = _watch(program, isolation, memory, end)
+        finally:
+            _end(program, isolation)
+            passed, why = checking.end(end) if checking else (None, "")
+        begun, _, how = os.read(report, 4096).partition(b"\n")
+    if not begun:
+        raise RewardError(f"the sandbox did not start: {err[-500:] or 'no reason given'}")
+    # without `how` the program has ended its supervisor, of which it has the rights
+    returncode, finished = json.loads(how) if how else (-signal.SIGKILL, False)
+    isolated = bool(isolation.wrapper)
+    return SandboxResult(
+        out, err + why, returncode, limit, truncated, network_isolated=isolated, files_read_only=isolated,
+        finished=finished, checked=passed, unprotected=_unprotected(isolation, passed),
+    )  # fmt: skip
 
 
-def _unprotected(ended: dict[str, Any], checked: bool | None) -> tuple[str, ...]:
-    """What a run was not protected from."""
-    isolated = ended["isolated"]
-    root = "root: it ran as root, without capabilities, as Python lies where no other user can read it"
-    if not isolated["files"]:
-        root += "; it could change devices and settings of the system"
-    lines = [
-        (checked is not None, "ok: a program can pretend that it reached its end -> checks="),
-        (False, "reading: it could read every file, and write to every named pipe, that its user can"),
-        (isolated["files"], "writing: it could change your files"),
-        (isolated["network"] or ended["sockets"], "network: it had yours"),
-        (ended["sockets"], "sockets: it could connect to those with a path, as of Docker or an SSH agent"),
-        (isolated["processes"], "processes: it could see, signal and change yours"),
-        (ended["user"], root),
-    ]
-    return tuple(line for is_protected, line in lines if not is_protected)
-
-
-def _options(code: str, timeout: float, memory_mb: int) -> dict[str, Any]:
+def _check(code: object, timeout: object, memory_mb: object, checks: object) -> None:
     if not hasattr(os, "fork"):
         raise InputError("the sandbox needs Linux or macOS", hint="run the notebook in WSL or in a container")
     if not isinstance(code, str):
         raise InputError(f"code must be a string, not {type(code).__name__}", hint="lab.sandbox.python(answer)")
+    if not isinstance(checks, str | None):
+        raise InputError(f"checks must be a string, not {type(checks).__name__}", hint='checks="assert f(2) == 4"')
     for name, value in (("timeout", timeout), ("memory_mb", memory_mb)):
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
             raise InputError(f"{name} must be a positive number, not {value!r}", hint="timeout=5, memory_mb=256")
-    return {
-        "timeout": timeout,
-        "memory": int(memory_mb * 2**20),
-        "processes": PROCESSES,
-        "disk": DISK_MB * 2**20,
-        "python": sys.executable,
-        "values": _VALUES.read_text("utf-8"),
-    }
 
 
-def _start(options: dict[str, Any], stdin: IO[bytes]) -> "subprocess.Popen[bytes]":
-    environment = {
-        "PATH": os.defpath,
-        "LANG": "C.UTF-8",
-        "HOME": options["folder"],
-        "TMPDIR": options["folder"],
-        "MALLOC_ARENA_MAX": "1",  # glibc reserves 64 MB of address space per thread for others
-    } | _ONE_THREAD
-    return subprocess.Popen(
-        [sys.executable, "-I", "-S", str(_CHILD), json.dumps(options | {"environment": environment})],
-        stdin=stdin,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env={"LANG": "C.UTF-8"},
-        pass_fds=[options["report"], *options["calls"]],
-        start_new_session=True,
-    )
+class _Isolation(NamedTuple):
+    """What keeps programs apart. wrapper: the command before Python's, of bubblewrap; empty where that does not work.
+
+    as_user: root's programs run as a user without files. problem: why there is no bubblewrap.
+    """
+
+    wrapper: tuple[str, ...]
+    as_user: bool
+    problem: str
+
+    @property
+    def own_processes(self) -> int:
+        """Those that count with the program's: the supervisor, and the first one of bubblewrap's namespace."""
+        return 2 if self.wrapper else 1
 
 
-def _output(
-    process: "subprocess.Popen[bytes]", report: IO[bytes], give_up: float
-) -> tuple[tuple[bytes, bytes, bytes], bool]:
-    """stdout, stderr and the report, and whether some of it was left out; read until all are closed."""
+@cache
+def _isolation(bwrap: str | None) -> _Isolation:
+    """Find what works here by starting Python in it, the strongest first."""
+    is_root = os.getuid() == 0
+    problem = "it is not installed"
+    for wrapper in ([_wrapper(bwrap)] if bwrap else []) + [()]:
+        for as_user in (True, False) if is_root else (False,):  # Python may lie where no other user can read it
+            try:
+                subprocess.run(
+                    [*wrapper, sys.executable, "-I", "-c", ""], capture_output=True, text=True, check=True, cwd="/",
+                    env={}, **_identity(_FIRST_UID if as_user else None),
+                )  # fmt: skip
+                return _Isolation(wrapper, as_user, problem)
+            except (OSError, subprocess.CalledProcessError) as error:
+                if wrapper:
+                    problem = (getattr(error, "stderr", "") or str(error)).strip()[-200:]
+    return _Isolation((), False, problem)
+
+
+def _wrapper(bwrap: str) -> tuple[str, ...]:
+    """The command of bubblewrap (bwrap(1)): namespaces of all kinds, and only what Python is made of, read-only."""
+    searched = subprocess.run(
+        [sys.executable, "-I", "-c", "import sys; print(*sys.path, sep='\\0', end='')"],
+        capture_output=True, text=True, check=False,
+    ).stdout.split("\0")  # fmt: skip
+    shown: list[str] = []
+    for path in (*_SYSTEM, sys.base_prefix, sys.prefix, *searched):
+        for each in (os.path.realpath(path), path):
+            below = any(each != up and Path(each).is_relative_to(up) for up in shown)
+            if each not in shown and not below and Path(each).exists():
+                shown.append(each)
+    binds = [part for path in shown for part in ("--ro-bind", path, path)]
+    apart = ("--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL")
+    memory = ("--proc", "/proc", "--dev", "/dev", "--size", str(DISK_MB * 2**20), "--tmpfs", "/dev/shm")
+    # /proc as well: root could else change settings of the kernel, for which it needs no capability
+    return (bwrap, *apart, *binds, *memory, "--remount-ro", "/dev", "--remount-ro", "/proc")
+
+
+def _identity(user: int | None) -> dict[str, Any]:
+    """The arguments of a process of another user."""
+    return {} if user is None else {"user": user, "group": user, "extra_groups": []}
+
+
+@cache
+def _say_once(problem: str) -> None:
+    """Print that there is no bubblewrap, in the first cell that runs a program."""
+    lacks = "so the code of a policy has your network, and can read your files and signal your processes"
+    is_missing = not shutil.which("bwrap") and shutil.which("apt-get")
+    hint = "!apt-get install -y bubblewrap" if is_missing else 'lab.sandbox.python("").unprotected lists it'
+    print(f"the sandbox has limits alone, without bubblewrap ({problem}), {lacks} -> {hint}")
+
+
+class _Pipes:
+    """Pipes whose ends are closed with a stack at the latest."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._open: set[int] = set()
+        stack.callback(lambda: self.close(*self._open))
+
+    def open(self) -> tuple[int, int]:
+        ends = os.pipe()
+        self._open.update(ends)
+        return ends
+
+    def close(self, *ends: int) -> None:
+        for end in ends:
+            if end in self._open:
+                self._open.remove(end)
+                os.close(end)
+
+
+def _command(file: IO[bytes], options: Mapping[str, Any]) -> list[str]:
+    """The command of a child that reads its options from a file: other processes can read arguments."""
+    file.write(json.dumps(options).encode())
+    file.seek(0)
+    child = _CHILD.read_text("utf-8")  # as a text, since its file may lie where the program's user cannot read it
+    return [sys.executable, "-I", "-u", "-B", "-X", "utf8", "-c", child, str(file.fileno())]
+
+
+def _environment(folder: str = "/") -> dict[str, str]:
+    threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    # glibc reserves 64 MB of address space per thread for others
+    return {"PATH": os.defpath, "LANG": "C.UTF-8", "HOME": folder, "TMPDIR": folder, "MALLOC_ARENA_MAX": "1"} | threads
+
+
+def _limits(memory: int, timeout: float) -> dict[str, int]:
+    """The limits of each process of a program, by their names in resource(3)."""
+    seconds = (int(min(timeout, 10**9)) + 1) * (os.cpu_count() or 1)  # of all threads; the deadline mostly comes first
+    return {"CPU": seconds, "FSIZE": DISK_MB * 2**20, "CORE": 0, "AS": memory, "NOFILE": 256}
+
+
+def _start_program(
+    isolation: _Isolation, folder: str, options: dict[str, Any], limits: dict[str, int], stdin: IO[bytes]
+) -> "subprocess.Popen[bytes]":
+    user = _FIRST_UID + secrets.randbelow(2**27) if isolation.as_user else None
+    if user is not None:
+        os.chown(folder, user, user)
+    if sys.platform == "linux":  # elsewhere it counts more than the threads of the user
+        limits["NPROC"] = PROCESSES + (isolation.own_processes if user else _tasks_of(os.getuid()))
+    own = ("--size", str(DISK_MB * 2**20), "--tmpfs", folder, "--chdir", folder, "--remount-ro", "/")
+    wrapper = (*isolation.wrapper, *own) if isolation.wrapper else ()
+    with tempfile.TemporaryFile() as file:
+        program = subprocess.Popen(
+            [*wrapper, *_command(file, options | {"limits": limits})],
+            stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=folder, env=_environment(folder),
+            pass_fds=[file.fileno(), options["report"], *options["calls"]], start_new_session=True, **_identity(user),
+        )  # fmt: skip
+    with suppress(OSError):  # when memory runs out the kernel ends the program first
+        Path(f"/proc/{program.pid}/oom_score_adj").write_text("1000")
+    return program
+
+
+class _Checks:
+    """The process of checks, which waits until the program has ended, and the pipes between the two.
+
+    calls: the ends of the program, requests to read and answers to write.
+    """
+
+    def __init__(self, checks: str, pipes: _Pipes, output: IO[bytes]) -> None:
+        (asked, ask), (answers, answer) = pipes.open(), pipes.open()
+        self.calls = [asked, answer]
+        self._options: dict[str, Any] = {"checks": checks, "requests": ask, "answers": answers}
+        self._pipes, self._output = pipes, output
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, memory: int, timeout: float) -> None:
+        """Start them, once the program has its ends of the pipes: each side must hear when the other one ends."""
+        limits = {"AS": max(memory, _LEAST_MB * 2**20), "CPU": math.ceil(min(timeout, 10**9)) + 1}
+        own = [self._options["requests"], self._options["answers"]]
+        with tempfile.TemporaryFile() as file:
+            self._process = subprocess.Popen(
+                _command(file, self._options | {"limits": limits}),
+                stdin=subprocess.DEVNULL, stdout=self._output, stderr=self._output,  # doctest prints what failed
+                env=_environment(), pass_fds=[file.fileno(), *own], start_new_session=True,
+            )  # fmt: skip
+        self._pipes.close(*own, *self.calls)
+
+    def end(self, until: float) -> tuple[bool, str]:
+        """Whether they passed, and what they wrote; they end with the program, or soon after the time limit."""
+        if self._process is None:
+            return False, ""
+        try:
+            code = self._process.wait(max(until - time.monotonic(), 0) + _LAST_SECONDS)
+        except BaseException as error:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            code = self._process.wait()
+            if not isinstance(error, subprocess.TimeoutExpired):  # an interrupt
+                raise
+        self._output.seek(0)
+        text = self._output.read(OUTPUT).decode(errors="replace")
+        return code == 0, text if code >= 0 else f"{text}the checks did not end within the limits of time and memory\n"
+
+
+def _watch(
+    process: "subprocess.Popen[bytes]", isolation: _Isolation, memory: int, end: float
+) -> tuple[str, str, Literal["", "timeout", "memory", "processes"], bool]:
+    """Read stdout and stderr until the program ends or has to: both, the limit it ran into, and whether more came."""
     assert process.stdout
     assert process.stderr
-    kept = {stream.fileno(): bytearray() for stream in (process.stdout, process.stderr, report)}
-    truncated = False
+    kept = {stream.fileno(): bytearray() for stream in (process.stdout, process.stderr)}
+    limit: Literal["", "timeout", "memory", "processes"] = ""
+    truncated, look = False, 0.0
     with selectors.DefaultSelector() as selector:
         for stream in kept:
             selector.register(stream, selectors.EVENT_READ)
-        while selector.get_map() and time.monotonic() < give_up:
-            ready = selector.select(0.1)
+        while selector.get_map() or process.poll() is None:
+            ready = selector.select(_LOOK)
             if not ready and process.poll() is not None:
                 ready = selector.select(0)  # what it wrote since
                 if not ready:
                     break  # a process that escaped holds a pipe open
             for key, _ in ready:
-                data = os.read(key.fd, _CHUNK)
+                data = os.read(key.fd, 1 << 16)
                 room = OUTPUT - len(kept[key.fd])
                 kept[key.fd] += data[:room]
                 truncated |= len(data) > room
                 if not data:
                     selector.unregister(key.fd)
-    out, err, ended = map(bytes, kept.values())
-    return (out, err, ended), truncated
+            now = time.monotonic()
+            if now > end:
+                limit = "timeout"
+            elif now > look:
+                look, limit = now + _LOOK, _crowd(process.pid, isolation, memory)
+            if limit:
+                break
+    out, err = (bytes(each).decode(errors="replace") for each in kept.values())
+    return out, err, limit, truncated
 
 
-def _end(process: "subprocess.Popen[bytes]") -> None:
-    """End a supervisor that still runs: by SIGTERM it first ends what it supervises."""
-    if process.poll() is None:
-        process.terminate()
+def _tree(pid: int) -> list[int]:
+    """The processes below a process, those above before those below; none where /proc does not tell."""
+    below = [pid]
+    for each in below:  # which grows
+        with suppress(OSError):  # it has ended
+            for task in Path(f"/proc/{each}/task").iterdir():
+                below += map(int, (task / "children").read_text().split())
+    return below[1:]
+
+
+def _crowd(pid: int, isolation: _Isolation, memory: int) -> Literal["", "memory", "processes"]:
+    """Which limit all processes of the program together are over: the kernel counts memory for each by itself."""
+    own = isolation.own_processes if isolation.wrapper else 0  # else the supervisor is the process itself
+    programs, pages = _tree(pid)[own:], 0
+    for each in programs:
+        with suppress(OSError):  # it has ended
+            _, resident, shared, *_ = map(int, Path(f"/proc/{each}/statm").read_text().split())
+            pages += resident - shared
+    if len(programs) > PROCESSES:
+        return "processes"
+    return "memory" if pages * os.sysconf("SC_PAGE_SIZE") > memory else ""
+
+
+def _end(process: "subprocess.Popen[bytes]", isolation: _Isolation) -> None:
+    """End a program that still runs, and wait for the end of all that it has started."""
+    with process:
+        if process.poll() is not None:
+            return
+        first = _tree(process.pid)[:1] if isolation.wrapper else []
+        for each in first:  # with the first process of a namespace the kernel ends all others before it
+            with suppress(ProcessLookupError):
+                os.kill(each, signal.SIGKILL)
+        if not first:
+            process.terminate()  # the supervisor then ends the others
         try:
-            process.wait(1)
+            process.wait(_LAST_KILL)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
 
 
-def _result(ended: dict[str, Any], out: bytes, err: bytes, truncated: bool) -> SandboxResult:
-    return SandboxResult(
-        out.decode(errors="replace"),
-        err.decode(errors="replace"),
-        ended["returncode"],
-        ended["limit"],
-        truncated,
-        ended["isolated"]["network"] or ended["sockets"],
-        ended["isolated"]["files"],
-        ended["finished"],
-    )
+def _tasks_of(user: int) -> int:
+    """Threads that a user has already, since the limit counts them, too."""
+    tasks = 0
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            tasks += len([*Path(process, "task").iterdir()]) if process.stat().st_uid == user else 0
+    return tasks
+
+
+def _unprotected(isolation: _Isolation, checked: bool | None) -> tuple[str, ...]:
+    """What a run was not protected from."""
+    root = os.getuid() == 0 and not isolation.as_user
+    lines = {
+        "ok: a program can pretend that it reached its end -> checks=": checked is None,
+        "kernel: it shared the kernel of this machine, with all its system calls": True,
+        "files: it could read your files, and change those that its user may": not isolation.wrapper,
+        "processes: it could see and signal yours, and end its own supervisor": not isolation.wrapper,
+        "network: it had yours, and the sockets of Docker or an SSH agent": not isolation.wrapper,
+        "root: it ran as root, without capabilities": root and not isolation.wrapper,
+    }
+    return tuple(line for line, holds in lines.items() if holds)

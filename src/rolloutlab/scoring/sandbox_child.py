@@ -1,412 +1,170 @@
-"""Supervisor of one sandboxed process: namespaces and limits, then the code, then the end of every process it started.
+"""Child processes of the sandbox: a program within its limits, and its checks, in a process of their own.
 
-A script for `python -I -S`, so it imports the standard library alone. `sandbox.py` starts it with one argument, a JSON
-object: `folder` of `main.py`, `timeout` (s), `memory` (bytes), `processes`, `disk` (bytes), `python`, `environment`,
-`report` (a file descriptor, to which one JSON object is written at the end), `calls` (none, or two file descriptors
-by which `sandbox_checks.py` calls the program), and `values` (the text of `sandbox_values.py`).
+The text of this file is the script of both, for `python -I -c`, so it imports the standard library alone. Its argument
+is a file descriptor of a JSON object (`sandbox.py`). Of a program: `code`, `limits` (resource(3) names and values),
+`report` (a file descriptor, which gets a line when it begins and [returncode, finished] at the end) and `calls` (none,
+or two file descriptors, by which its checks call it). Of checks: `checks` (the text), `limits`, and `requests` and
+`answers` (the other ends of `calls`).
 
-With namespaces (Linux, namespaces(7)) it is process 1 of a PID namespace, whose end the kernel makes the end of every
-process in it. Without them it is the subreaper (prctl(2)) of all that the code starts, and kills its children until
-none is left; on systems with neither it kills the process group.
+Nothing of a program runs in the process of its checks. It sends plain values as JSON; what is not plain stays there,
+and is an object here whose attributes and calls are asked for. Such an object is not compared here and is neither true
+nor false, so that a program cannot answer `double(2) == 4` by an object of its own. Nor can it end a loop of the
+checks, which would pass as if it had compared something: exceptions by which Python ends loops become others.
 """
 
 from __future__ import annotations  # nothing is imported for types: it would take a third of the time
 
+import ast
+import builtins
 import ctypes
 import json
 import os
 import resource
 import signal
-import struct
 import sys
 import time
+from collections import Counter, OrderedDict, defaultdict
+from contextlib import suppress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from collections.abc import Callable, Mapping
+    from typing import IO, Any, TypeVar
 
-_NEWNS, _NEWIPC, _NEWUTS, _NEWUSER, _NEWPID, _NEWNET = 1 << 17, 1 << 27, 1 << 26, 1 << 28, 1 << 29, 1 << 30
-_NAMESPACES = _NEWNS | _NEWIPC | _NEWUTS | _NEWPID | _NEWNET
-_PDEATHSIG, _NO_NEW_PRIVS, _SUBREAPER, _CAPBSET_DROP, _SECUREBITS = 1, 38, 36, 24, 28
-_NOROOT_LOCKED = 1 | 2
-_NOSUID_NODEV, _NOEXEC, _PRIVATE = 2 | 4, 8, (1 << 14) | (1 << 18)
-_READONLY, _BIND = 1, 4096
-_DEVICES = "null", "zero", "full", "random", "urandom"
-_MOUNT_SETATTR, _RECURSIVE = 442, 0x8000
-_FIRST_UID = 2_000_000_000
-"""Users from here on have no files and no other processes; each sandbox of root has one of its own."""
-_PAUSE = 0.02
-"""Seconds between two looks at the processes, at most."""
+    T = TypeVar("T")
+
+# of prctl(2)
+_PDEATHSIG, _SET_DUMPABLE, _SUBREAPER, _NO_NEW_PRIVS = 1, 4, 36, 38
+_CAPABILITIES_3 = 0x20080522
 _MARK = 16
-_RUNNER = """
-import os, sys
-
-def run(os, sys, given, ended, *calls):
-    write = os.write
-    with open(given, "rb") as file:
-        mark = file.read()
-    low = os.dup(ended)
-    os.close(ended)
-    lines = [os.fdopen(calls[0], "rb"), os.fdopen(calls[1], "wb")] if calls else []
-    names, path = sys.modules["__main__"].__dict__, os.path.abspath("main.py")
-    del names["run"], names["os"], names["sys"]
-    names["__file__"], sys.argv[:] = path, ["main.py"]
-
-    def finish():
-        try:
-            write(low, mark)
-        except OSError:  # the program has closed all files
-            pass
-        if lines:
-            serve(*lines)
-
-    def serve(requests, answers):
-        import json
-
-        codec = {}
-        exec(VALUES, codec)
-        kept, places = [], {}
-
-        def place(thing):
-            if id(thing) not in places:  # which stays its own: it is kept
-                places[id(thing)] = len(kept)
-                kept.append(thing)
-            return places[id(thing)]
-
-        def raises(kind):
-            base = next(base for base in kind.__bases__ if issubclass(base, Exception))
-            builtin = base.__module__ == "builtins"
-            return ["exception", [place(kind), kind.__name__, base.__name__ if builtin else raises(base)]]
-
-        def other(value):
-            if isinstance(value, type):
-                own = issubclass(value, Exception) and value.__module__ != "builtins"
-                return raises(value) if own else ["object", [place(value), value.__name__]]
-            if hasattr(value, "tolist"):  # an array, or a number of one
-                return codec["encode"](value.tolist(), other)
-            return ["object", [place(value), type(value).__name__]]
-
-        def encoded(value):
-            try:
-                return codec["encode"](value, other)
-            except RecursionError:
-                return ["object", [place(value), type(value).__name__]]
-
-        def do(what, thing, values, named):
-            if what == "call":
-                return thing(*values, **named)
-            if what == "get":
-                return getattr(thing, values[0])
-            if what == "set":
-                return setattr(thing, *values)
-            if what == "item":
-                return thing[values[0]]
-            if what == "in":
-                return values[0] in thing
-            if what == "next":
-                try:
-                    return [next(thing)]
-                except StopIteration:
-                    return []
-            return {"len": len, "iter": iter, "str": str, "repr": repr}[what](thing)
-
-        def send(answer):
-            answers.write(json.dumps(answer).encode() + b"\\n")
-            answers.flush()
-
-        decoded = lambda node: codec["decode"](node, lambda kind, held: kept[held[0]])
-        place(type("Program", (), {"__getattr__": lambda self, name: names[name]})())
-        send([name for name in names if not name.startswith("__")])
-        for line in requests:
-            what, where, given, named = json.loads(line)
-            values = [decoded(node) for node in given]
-            try:
-                done = do(what, kept[where], values, {name: decoded(node) for name, node in named.items()})
-                answer = "value", encoded(done)
-            except Exception as error:
-                kind = type(error)
-                own = kind.__name__ if kind.__module__ == "builtins" else raises(kind)
-                answer = "raised", [own, str(error)]
-            changed = [encoded(value) if type(value) in (list, dict, set) else None for value in values]
-            send([*answer, changed])
-
-    def exits_at_its_end(stop):
-        import ast
-
-        last = ast.parse(source).body[-1]
-        while isinstance(last, ast.If):
-            last = last.body[-1]
-        called = getattr(getattr(last, "value", None), "func", None)
-        name = getattr(called, "attr", getattr(called, "id", ""))
-        frame = stop.__traceback__.tb_next
-        if stop.code or name not in ("exit", "quit", "main") or frame is None or frame.tb_lineno < last.lineno:
-            return False
-        while frame := frame.tb_next:
-            if frame.tb_frame.f_code.co_filename == path:
-                return False
-        return True
-
-    try:
-        with open(path, "rb") as file:
-            source = file.read()
-        exec(compile(source, path, "exec", dont_inherit=True), names)
-    except SystemExit as stop:
-        if exits_at_its_end(stop):
-            finish()
-        raise
-    except Exception as error:
-        error.__traceback__ = error.__traceback__.tb_next
-        sys.excepthook(type(error), error, error.__traceback__)
-        raise SystemExit(1)  # the program may have replaced `sys.exit`
-    finish()
-
-run(os, sys, *map(int, sys.argv[1:]))
-"""
-"""Runs `main.py` as `__main__`. When its last line has run, it writes a mark, which it has read before, to a file.
-
-A program that ends itself before, by `os._exit(0)` or `sys.exit()`, leaves none: a check after it has not run. One
-whose last line calls `sys.exit`, `quit` or `unittest.main`, and exits there with 0, has come to its end. The mark is in
-the process of the program, which can find it and forge its end. So checks that count are made by `sandbox_checks.py`,
-in another process, which calls the program's functions by `serve`; nothing there trusts what `serve` answers.
-"""
-
-_libc = ctypes.CDLL(None, use_errno=True)
+_LAST_KILL = 4.0
+"""Seconds after which killing what a program has started is given up."""
+_LONGEST = 10_000_000
+"""Bytes of one answer of the program."""
+_ENDS_LOOPS = "StopIteration", "StopAsyncIteration", "GeneratorExit"
+_LARGE = 10**1000
+"""Python reads and writes decimal integers of up to 4300 digits alone."""
+_LISTS = list, tuple, set, frozenset
+_DICTS = dict, OrderedDict, Counter, defaultdict
 
 
-def main(options: dict[str, Any]) -> None:
-    """Run `main.py` and report its end."""
-    report = options["report"]
-    os.set_inheritable(report, False)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # which runs the `finally` below
+def encode(value: Any, other: Callable[[Any], Any]) -> Any:
+    """A value as JSON; `other` encodes what is not plain. Subclasses are not plain: they may compare as they like."""
+    kind = type(value)
+    if value is None or kind in (bool, str, float):
+        return value
+    if kind is int:
+        return value if abs(value) < _LARGE else ["int", hex(value)]
+    if kind in _LISTS:
+        return [kind.__name__, [encode(each, other) for each in value]]
+    if kind in _DICTS:
+        name = "dict" if kind is defaultdict else kind.__name__
+        return [name, [[encode(key, other), encode(each, other)] for key, each in value.items()]]
+    if kind in (bytes, bytearray):
+        return [kind.__name__, value.hex()]
+    if kind is complex:
+        return ["complex", [value.real, value.imag]]
+    if value is ...:
+        return ["...", None]
+    if kind is getattr(sys.modules.get("fractions"), "Fraction", ()):
+        return ["Fraction", [encode(value.numerator, other), encode(value.denominator, other)]]
+    if kind is getattr(sys.modules.get("decimal"), "Decimal", ()):
+        return ["Decimal", str(value)]
+    return other(value)
+
+
+def decode(node: Any, other: Callable[[str, Any], Any]) -> Any:
+    """The value of what `encode` gave; any exception for what it did not give, as a program may write it."""
+    if type(node) is not list:
+        return node
+    kind, held = node
+    if kind in _MADE:
+        return _MADE[kind](held)
+    if kind in _OF_LISTS:
+        return _OF_LISTS[kind](decode(value, other) for value in held)
+    if kind in _OF_PAIRS:
+        return _OF_PAIRS[kind]({decode(key, other): decode(value, other) for key, value in held})
+    if kind == "Fraction":
+        return __import__("fractions").Fraction(*(decode(each, other) for each in held))
+    return other(kind, held)
+
+
+_OF_LISTS: dict[str, Callable[..., Any]] = {kind.__name__: kind for kind in _LISTS}
+_OF_PAIRS: dict[str, Callable[..., Any]] = {kind.__name__: kind for kind in _DICTS if kind is not defaultdict}
+_MADE: dict[str, Callable[[Any], Any]] = {
+    "int": lambda held: int(held, 16),
+    "bytes": bytes.fromhex,
+    "bytearray": bytearray.fromhex,
+    "complex": lambda held: complex(*held),
+    "...": lambda _: ...,
+    "Decimal": lambda held: __import__("decimal").Decimal(held),
+}
+
+
+def supervise(options: Mapping[str, Any]) -> None:
+    """Run a program in a fork of this process, end all that it has started, and report how it ended."""
     _prctl(_PDEATHSIG, signal.SIGKILL)
-    options["user"] = _user(options)
-    if sys.platform == "linux" and _unshare():
-        supervisor = os.fork()  # the first process after `unshare` is process 1 of the PID namespace
-        if supervisor:
-            try:
-                os.waitpid(supervisor, 0)
-            except SystemExit:  # of SIGTERM
-                os.kill(supervisor, signal.SIGKILL)
-                raise
-            return
-        _prctl(_PDEATHSIG, signal.SIGKILL)
-        options["isolated"] = _private_mounts(options)
-    else:
-        _prctl(_SUBREAPER, 1)
-        options["isolated"] = {"network": False, "files": False, "processes": False}
-    options["sockets"] = _can_filter()
-    ended = _supervised(options)
-    ended["user"] = options["user"] is not None or os.getuid() != 0
-    ended["sockets"] = options["sockets"]
-    os.write(report, json.dumps(ended | {"isolated": options["isolated"]}).encode())
-    os._exit(0)
+    _prctl(_SUBREAPER, 1)  # what the program leaves behind becomes a child of this process
+    mark, (ended, end), report = os.urandom(_MARK), os.pipe(), options["report"]
+    os.write(report, b"begun\n")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # which runs the `finally` below
+    pid = os.fork()
+    if pid == 0:
+        os.close(report)
+        _restrict(options["limits"])
+        run(options["code"], mark, end, options["calls"])
+        return
+    code = -signal.SIGKILL
+    try:
+        while True:
+            process, status = os.waitpid(-1, 0)
+            if process == pid:
+                code = os.waitstatus_to_exitcode(status)
+                break
+    finally:
+        _kill_all(pid)
+        os.set_blocking(ended, False)
+        finished = False
+        with suppress(BlockingIOError):
+            finished = os.read(ended, 2 * _MARK) == mark
+        os.write(report, json.dumps([code, finished]).encode())
+        os._exit(0)
+
+
+def _restrict(limits: Mapping[str, int]) -> None:
+    """Give this process the limits and no privileges, for it is the program's from here on."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    os.setsid()
+    set_limits(limits)
+    _prctl(_PDEATHSIG, signal.SIGKILL)
+    _prctl(_NO_NEW_PRIVS, 1)  # else another program that root starts would have its capabilities again
+    if sys.platform == "linux":  # capset(2): without them root, too, can neither mount nor change limits
+        header = (ctypes.c_uint32 * 2)(_CAPABILITIES_3, 0)
+        ctypes.CDLL(None).capset(header, (ctypes.c_uint32 * 6)())
+
+
+def set_limits(limits: Mapping[str, int]) -> None:
+    """Set soft and hard limits of this process, by their names in `resource`."""
+    for name, value in limits.items():
+        kind = getattr(resource, f"RLIMIT_{name}", None)
+        if kind is not None:
+            _, hard = resource.getrlimit(kind)
+            least = value if hard == resource.RLIM_INFINITY else min(value, hard)
+            with suppress(OSError, ValueError):  # macOS refuses some
+                resource.setrlimit(kind, (least, least))
 
 
 def _prctl(option: int, value: int) -> None:
     if sys.platform == "linux":
-        _libc.prctl(option, value, 0, 0, 0)
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
-_FILTERS = {
-    # machine: audit architecture, and numbers of: socket, io_uring_setup, unshare, setns, clone, clone3, ptrace,
-    # process_vm_readv, process_vm_writev, keyctl, add_key, request_key, bpf, pidfd_getfd
-    "x86_64": (0xC000003E, 41, 425, 272, 308, 56, 435, 101, 310, 311, 250, 248, 249, 321, 438),
-    "aarch64": (0xC00000B7, 198, 425, 97, 268, 220, 435, 117, 270, 271, 219, 217, 218, 280, 438),
-}
-_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 22, 2
-_ALLOW, _ERRNO, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
-_EPERM, _ENOSYS = 1, 38
-_X32 = 0x40000000
-"""System calls of the x32 form have this bit in their number."""
-
-
-def _can_filter() -> bool:
-    """Whether the kernel filters system calls (seccomp(2)), and their numbers are known for this machine."""
-    if sys.platform != "linux" or os.uname().machine not in _FILTERS or sys.maxsize < 2**32:
-        return False
-    # with no filter at all it answers EFAULT (14) where it knows filters, and EINVAL where it does not
-    _libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, None, 0, 0)
-    return ctypes.get_errno() == 14
-
-
-def _filter() -> None:
-    """Refuse system calls for which a program that only computes has no use; OSError if that cannot be.
-
-    All sockets, since those with a path (of Docker, of an SSH agent) pass a network namespace, and since in a
-    container without namespaces nothing else keeps the network away; `socketpair`, which stays in the program, is
-    left. io_uring makes sockets as well. Namespaces of its own would give the program capabilities in them;
-    `clone3`, whose flags a filter cannot read, is answered as by an old kernel. Other calls are for the memory of
-    other processes, or for keys.
-    """
-    architecture, socket, *refused = _FILTERS[os.uname().machine]
-    io_uring, unshare, setns, clone, clone3, *others = refused
-    load, equal, at_least, any_bit, give = 0x20, 0x15, 0x35, 0x45, 0x06
-    steps: list[tuple[int, int, int, int]] = [
-        (load, 0, 0, 4),  # the architecture
-        (equal, 1, 0, architecture),
-        (give, 0, 0, _KILL),
-        (load, 0, 0, 0),  # the number of the call
-        (at_least, 0, 1, _X32),
-        (give, 0, 0, _ERRNO | _EPERM),
-    ]
-    for number in (socket, io_uring, unshare, setns, *others):
-        steps += [(equal, 0, 1, number), (give, 0, 0, _ERRNO | _EPERM)]
-    steps += [(equal, 0, 1, clone3), (give, 0, 0, _ERRNO | _ENOSYS)]
-    namespaces = _NAMESPACES | _NEWUSER
-    steps += [(equal, 0, 3, clone), (load, 0, 0, 16), (any_bit, 0, 1, namespaces), (give, 0, 0, _ERRNO | _EPERM)]
-    steps += [(give, 0, 0, _ALLOW)]
-    packed = b"".join(struct.pack("HBBI", *step) for step in steps)
-    program = ctypes.create_string_buffer(packed, len(packed))
-    whole = struct.pack("HxxxxxxP", len(steps), ctypes.addressof(program))
-    if _libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.create_string_buffer(whole, len(whole)), 0, 0):
-        raise OSError(ctypes.get_errno(), "the filter of system calls was refused")
-
-
-def _user(options: dict[str, Any]) -> int | None:
-    """The user of the code: as root one without files and processes, if it can read Python; else the present one."""
-    if os.getuid() or not all(map(_world_readable, (options["python"], os.__file__))):
-        return None
-    return _FIRST_UID + os.getpid()
-
-
-def _world_readable(path: str) -> bool:
-    real = os.path.realpath(path)
-    while real != os.path.dirname(real):
-        if not os.stat(real).st_mode & (1 if os.path.isdir(real) else 4):
-            return False
-        real = os.path.dirname(real)
-    return True
-
-
-def _unshare() -> bool:
-    """Whether this process has namespaces of its own; without privileges that needs a user namespace."""
-    uid, gid = os.getuid(), os.getgid()
-    if uid == 0 and _libc.unshare(_NAMESPACES) == 0:
-        return True
-    if _libc.unshare(_NEWUSER | _NAMESPACES):
-        return False
-    try:
-        for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
-            with open(f"/proc/self/{name}", "w") as file:
-                file.write(text)
-    except OSError:  # the code then runs as the user without a name: it can read less
-        pass
-    return True
-
-
-def _private_mounts(options: dict[str, Any]) -> dict[str, bool]:
-    """Mounts of this namespace: all read-only but a folder in memory, of limited size, and only own processes.
-
-    What a kernel or a container refuses is left out, and False in the result.
-    """
-    _mount("none", "/", None, _PRIVATE)
-    readonly = (ctypes.c_uint64 * 4)(1, 0, 0, 0)  # struct mount_attr: attr_set = MOUNT_ATTR_RDONLY
-    with open(os.path.join(options["folder"], "main.py"), "rb") as file:
-        code = file.read()
-    files = not _libc.syscall(_MOUNT_SETATTR, -100, b"/", _RECURSIVE, readonly, ctypes.sizeof(readonly))
-    user = os.getuid() if options["user"] is None else options["user"]
-    if _mount("tmpfs", options["folder"], "tmpfs", _NOSUID_NODEV, f"size={options['disk']},mode=700,uid={user}"):
-        with open(os.path.join(options["folder"], "main.py"), "wb") as file:
-            file.write(code)
-    _private_devices()
-    _mount("tmpfs", "/dev/shm", "tmpfs", _NOSUID_NODEV | _NOEXEC, f"size={options['disk']},mode=1777")
-    # read-only, as root could else change settings of the kernel, for which it needs no capability
-    processes = _mount("proc", "/proc", "proc", _NOSUID_NODEV | _NOEXEC | _READONLY)
-    return {"network": True, "files": files, "processes": processes}
-
-
-def _private_devices() -> None:
-    """A `/dev` with what every program may have: root could else write to disks, also where mounts are read-only."""
-    files = {}
-    for name in _DEVICES:
-        try:
-            files[name] = os.open(f"/dev/{name}", os.O_PATH)
-        except OSError:  # a container without it
-            pass
-    if _mount("tmpfs", "/dev", "tmpfs", _NOSUID_NODEV | _NOEXEC, "size=64k,mode=755"):
-        for name, file in files.items():
-            os.close(os.open(f"/dev/{name}", os.O_CREAT | os.O_WRONLY, 0o666))
-            _mount(f"/proc/self/fd/{file}", f"/dev/{name}", None, _BIND)
-        for name, target in (("fd", "fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2")):
-            os.symlink(f"/proc/self/{target}", f"/dev/{name}")
-        os.mkdir("/dev/shm")
-    for file in files.values():
-        os.close(file)
-
-
-def _mount(source: str, target: str, kind: str | None, flags: int, data: str = "") -> bool:
-    filesystem = kind.encode() if kind else None
-    error: int = _libc.mount(source.encode(), os.fsencode(target), filesystem, ctypes.c_ulong(flags), data.encode())
-    return error == 0
-
-
-def _supervised(options: dict[str, Any]) -> dict[str, Any]:
-    """How the code ended: return code (negative: a signal), the limit that ended it, and whether it was at its end."""
-    deadline = time.monotonic() + options["timeout"]
-    (given, mark_file), (ended_file, ended_by) = os.pipe(), os.pipe()
-    mark = os.urandom(_MARK)
-    os.write(mark_file, mark)
-    os.close(mark_file)
-    os.set_blocking(ended_file, False)
-    pid = os.fork()
-    if pid == 0:
-        try:
-            _become(options, given, ended_by)
-        finally:
-            os._exit(127)
-    code, limit, pause = None, "", 0.001
-    try:
-        while code is None:
-            ended, status = os.waitpid(-1, os.WNOHANG)
-            if ended == pid:
-                code = os.waitstatus_to_exitcode(status)
-            elif not ended:
-                limit = "timeout" if time.monotonic() > deadline else _crowd(options)
-                if limit:
-                    break
-                time.sleep(pause)
-                pause = min(pause * 2, _PAUSE)
-    finally:
-        if not options["isolated"]["network"]:  # else the kernel ends the others with this process
-            _kill_tree(pid)
-    finished = code is not None and _read(ended_file) == mark
-    return {"returncode": -signal.SIGKILL if code is None else code, "limit": limit, "finished": finished}
-
-
-def _read(file: int) -> bytes:
-    """What is in a pipe, if anything."""
-    try:
-        return os.read(file, 2 * _MARK)
-    except BlockingIOError:
-        return b""
-
-
-def _crowd(options: dict[str, Any]) -> str:
-    """`processes` or `memory` when all processes of the namespace together have more than the code may have."""
-    if not options["isolated"]["processes"]:
-        return ""
-    count, pages = 0, 0
-    for name in os.listdir("/proc"):
-        if name.isdigit() and name != "1":
-            try:
-                with open(f"/proc/{name}/statm") as file:
-                    _, resident, shared, *_ = map(int, file.read().split())
-            except (OSError, ValueError):  # it has ended
-                continue
-            count, pages = count + 1, pages + resident - shared
-    if count > options["processes"]:
-        return "processes"
-    return "memory" if pages * resource.getpagesize() > options["memory"] else ""
-
-
-def _kill_tree(pid: int) -> None:
-    """End the process group, then every child; orphans become children of the subreaper, so this ends."""
-    give_up = time.monotonic() + 5
+def _kill_all(pid: int) -> None:
+    """End the program's process group, then every child: orphans become children of this process, so this ends."""
+    give_up = time.monotonic() + _LAST_KILL
     while time.monotonic() < give_up:
-        try:
+        with suppress(OSError):
             os.killpg(pid, signal.SIGKILL)
-        except OSError:
-            pass
         for child in _children():
             os.kill(child, signal.SIGKILL)
         try:
@@ -425,66 +183,385 @@ def _children() -> list[int]:
         return []
 
 
-def _become(options: dict[str, Any], given: int, ended: int) -> None:
-    """Replace this process by the code, within its limits. given, ended: file descriptors of `_RUNNER`."""
-    folder, memory, user = options["folder"], options["memory"], options["user"]
-    os.setsid()
-    os.chdir(folder)
+def run(source: str, mark: bytes, end: int, calls: list[int]) -> None:
+    """Run the program as `__main__`, mark that its last line has run, and then answer its checks.
+
+    A program that ends itself before, by `os._exit(0)` or `sys.exit()`, leaves no mark: a check after it has not run.
+    One whose last line calls `sys.exit`, `quit` or `unittest.main`, and exits there with 0, has come to its end. The
+    mark is in the process of the program, which can find it and forge its end. So checks that count are made in
+    another process, and nothing there trusts what `ServedProgram` answers.
+    """
+    write, path = os.write, os.path.abspath("main.py")  # the program may replace what modules have
+    lines: list[IO[bytes]] = [os.fdopen(calls[0], "rb"), os.fdopen(calls[1], "wb")] if calls else []
+    with open(path, "wb") as file:
+        file.write(source.encode("utf-8", "surrogatepass"))
+    module = sys.modules["__main__"] = type(sys)("__main__")
+    names = vars(module)
+    names["__file__"], sys.argv[:] = path, ["main.py"]
+
+    def finish() -> None:
+        with suppress(OSError):  # the program has closed all files
+            write(end, mark)
+        if lines:
+            ServedProgram(names, *lines).serve()
+
     try:
-        with open("/proc/self/oom_score_adj", "w") as file:
-            file.write("1000")  # when memory runs out the kernel ends this process first
-    except OSError:
-        pass
-    seconds = (int(options["timeout"]) + 1) * (os.cpu_count() or 1)  # of all threads; the deadline usually comes first
-    for name, limit in (("CPU", seconds), ("FSIZE", options["disk"]), ("CORE", 0), ("AS", memory), ("NOFILE", 256)):
-        _limit(name, limit)
-    if sys.platform == "linux":  # elsewhere it counts all processes of the user, and there may be many
-        _limit("NPROC", options["processes"] + (0 if user else _tasks_of(os.getuid())))
-    for capability in range(64):  # capabilities(7): without them root, too, can neither mount nor change limits
-        _prctl(_CAPBSET_DROP, capability)
-    _prctl(_SECUREBITS, _NOROOT_LOCKED)
-    if user is not None:
-        os.chown(folder, user, user)
-        os.setgroups([])
-        os.setresgid(user, user, user)
-        os.setresuid(user, user, user)
-    _prctl(_NO_NEW_PRIVS, 1)
-    if options["sockets"]:
-        _filter()
-    _prctl(_PDEATHSIG, signal.SIGKILL)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    os.set_inheritable(given, True)
-    os.set_inheritable(ended, True)
-    for file in options["calls"]:
-        os.set_inheritable(file, True)
-    files = map(str, (given, ended, *options["calls"]))
-    runner = _RUNNER.replace("VALUES", repr(options["values"]))
-    command = [options["python"], "-I", "-u", "-B", "-X", "utf8", "-c", runner, *files]
-    os.execve(command[0], command, options["environment"])
+        code = source.encode("utf-8", "surrogatepass")
+        exec(compile(code, path, "exec", dont_inherit=True), names)
+    except SystemExit as stop:
+        if _exits_at_its_end(stop, source, path):
+            finish()
+        raise
+    except Exception as error:
+        error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
+        sys.excepthook(type(error), error, error.__traceback__)
+        raise SystemExit(1) from None  # the program may have replaced `sys.exit`
+    finish()
 
 
-def _limit(name: str, value: int) -> None:
-    kind = getattr(resource, f"RLIMIT_{name}", None)
-    if kind is not None:
-        _, hard = resource.getrlimit(kind)
-        value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+def _exits_at_its_end(stop: SystemExit, source: str, path: str) -> bool:
+    last: Any = ast.parse(source).body[-1]
+    while isinstance(last, ast.If):
+        last = last.body[-1]
+    called = getattr(getattr(last, "value", None), "func", None)
+    name = getattr(called, "attr", getattr(called, "id", ""))
+    frame = stop.__traceback__ and stop.__traceback__.tb_next
+    if stop.code or name not in ("exit", "quit", "main") or frame is None or frame.tb_lineno < last.lineno:
+        return False
+    while frame := frame.tb_next:
+        if frame.tb_frame.f_code.co_filename == path:
+            return False
+    return True
+
+
+class ServedProgram:
+    """The program as its checks reach it. names: of its module."""
+
+    def __init__(self, names: dict[str, Any], requests: IO[bytes], answers: IO[bytes]) -> None:
+        self._names, self._requests, self._answers = names, requests, answers
+        self._kept: list[Any] = []
+        self._places: dict[int, int] = {}
+        self._place(type("Names", (), {"__getattr__": lambda _, name: names[name]})())
+
+    def serve(self) -> None:
+        """Answer the requests of the checks with what the functions and objects of the program say."""
+        self._send([name for name in self._names if not name.startswith("__")])
+        for line in self._requests:
+            what, where, given, named = json.loads(line)
+            values = [self._decoded(node) for node in given]
+            answer: tuple[str, Any]
+            try:
+                done = _do(what, self._kept[where], values, {name: self._decoded(node) for name, node in named.items()})
+                answer = "value", self._encoded(done)
+            except Exception as error:
+                answer = "raised", [self._kind(type(error)), str(error)]
+            changed = [self._encoded(value) if type(value) in (list, dict, set) else None for value in values]
+            self._send([*answer, changed])
+
+    def _place(self, thing: Any) -> int:
+        if id(thing) not in self._places:  # which stays its own: it is kept
+            self._places[id(thing)] = len(self._kept)
+            self._kept.append(thing)
+        return self._places[id(thing)]
+
+    def _kind(self, error: type[BaseException]) -> Any:
+        """The name of an exception of Python; of one of the program its place, name and base."""
+        if error.__module__ == "builtins":
+            return error.__name__
+        base = next(base for base in error.__bases__ if issubclass(base, Exception))
+        return ["exception", [self._place(error), error.__name__, self._kind(base)]]
+
+    def _other(self, value: Any) -> Any:
+        if isinstance(value, type):
+            own = issubclass(value, Exception) and value.__module__ != "builtins"
+            return self._kind(value) if own else ["object", [self._place(value), value.__name__]]
+        if hasattr(value, "tolist"):  # an array, or a number of one
+            return encode(value.tolist(), self._other)
+        return ["object", [self._place(value), type(value).__name__]]
+
+    def _encoded(self, value: Any) -> Any:
         try:
-            resource.setrlimit(kind, (value, value))
-        except (OSError, ValueError):  # macOS refuses some
-            pass
+            return encode(value, self._other)
+        except RecursionError:
+            return ["object", [self._place(value), type(value).__name__]]
+
+    def _decoded(self, node: Any) -> Any:
+        return decode(node, lambda _, held: self._kept[held[0]])
+
+    def _send(self, answer: Any) -> None:
+        self._answers.write(json.dumps(answer).encode() + b"\n")
+        self._answers.flush()
 
 
-def _tasks_of(uid: int) -> int:
-    """Threads that this user has elsewhere: before Linux 5.14 the limit counts them, too."""
-    tasks = 0
-    for name in os.listdir("/proc"):
+def _do(what: str, thing: Any, values: list[Any], named: dict[str, Any]) -> Any:
+    if what == "call":
+        return thing(*values, **named)
+    if what == "get":
+        return getattr(thing, values[0])
+    if what == "set":
+        return setattr(thing, *values)
+    if what == "item":
+        return thing[values[0]]
+    if what == "in":
+        return values[0] in thing
+    if what == "next":
         try:
-            if name.isdigit() and os.stat(f"/proc/{name}").st_uid == uid:
-                tasks += len(os.listdir(f"/proc/{name}/task"))
-        except OSError:
-            pass
-    return tasks
+            return [next(thing)]
+        except StopIteration:
+            return []
+    of_one: dict[str, Callable[[Any], Any]] = {"len": len, "iter": iter, "str": str, "repr": repr}
+    return of_one[what](thing)
+
+
+class ProgramError(RuntimeError):
+    """The program ended, or raised an exception that has no meaning in the checks."""
+
+
+class Remote:
+    """An object of the program."""
+
+    _link: Link
+
+    def __init__(self, link: Link, place: int, kind: str) -> None:
+        self.__dict__.update(_link=link, _place=place, _kind=kind)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # of this class alone: a copy or a comparison here must not be the program's
+            raise AttributeError(name)
+        try:
+            return self._link.ask("get", self, [name])
+        except AttributeError as error:
+            if name == "keys":  # by which `dict` knows a mapping
+                raise
+            # else `getattr` would take its default
+            raise ProgramError(f"AttributeError: {error}") from None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self._link.ask("set", self, [name, value])
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        return self._link.ask("call", self, list(arguments), named)
+
+    def __len__(self) -> int:
+        return self._link.ask_for(int, "len", self)
+
+    def __str__(self) -> str:
+        return self._link.ask_for(str, "str", self)
+
+    def __repr__(self) -> str:
+        return self._link.ask_for(str, "repr", self)
+
+    def __contains__(self, value: Any) -> bool:
+        try:
+            items = iter(self)
+        except TypeError:  # what cannot be iterated over has no word but the program's
+            return self._link.ask_for(bool, "in", self, [value])
+        return any(each is value or each == value for each in items)
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._link.ask("item", self, [key])
+
+    def __iter__(self) -> Remote:
+        return self._link.ask_for(Remote, "iter", self)
+
+    def __next__(self) -> Any:
+        held = self._link.ask_for(list, "next", self)
+        if not held:
+            raise StopIteration
+        return held[0]
+
+    def __reversed__(self) -> Any:  # else an IndexError of the program would end it
+        return reversed(list(self))
+
+    def __bool__(self) -> bool:
+        raise TypeError(f"{self._words()} is neither true nor false here; compare a plain value of it")
+
+    def __eq__(self, other: Any) -> bool:
+        if other is None or self is other:
+            return self is other
+        words = other._words() if isinstance(other, Remote) else f"a {type(other).__name__}"
+        raise TypeError(
+            f"{self._words()} cannot be compared with {words} here; let the program return a plain "
+            "value, as a number, text, list or dict, or compare an attribute or str() of it"
+        )
+
+    def __hash__(self) -> int:  # else it would be unlike every value of a set or dictionary, in silence
+        raise TypeError(f"{self._words()} cannot be looked up or be a key here; take a plain value of it")
+
+    def _words(self) -> str:
+        kind: str = self._kind
+        return f"an object of the program ({kind[:100]})"
+
+
+class Link:
+    """Requests to the program and its answers, one line each."""
+
+    def __init__(self, requests: IO[bytes], answers: IO[bytes]) -> None:
+        self._requests = requests
+        self._answers = answers
+        self._objects: dict[int, Any] = {}
+        self.has_answered = False
+        """Whether the program was called, or a plain value of it was read."""
+
+    def read(self) -> Any:
+        """The next answer, as JSON."""
+        line = self._answers.readline(_LONGEST)
+        if not line.endswith(b"\n"):
+            raise ProgramError("the program ended before its checks did, or gave an answer of more than 10 MB")
+        try:
+            return json.loads(line)
+        except Exception as error:
+            raise ProgramError(f"the program gave an answer that cannot be read: {error!r}") from None
+
+    def ask(self, what: str, remote: Remote, arguments: list[Any], named: dict[str, Any] | None = None) -> Any:
+        """What the program answers. Lists, dictionaries and sets that it changes in place are changed here, too."""
+        sent = [_sent(each) for each in arguments]
+        request = what, remote._place, sent, {name: _sent(each) for name, each in (named or {}).items()}
+        self._requests.write(json.dumps(request).encode() + b"\n")
+        self._requests.flush()
+        answer = self.read()
+        try:
+            kind, held, changed = answer
+            for own, before, after in zip(arguments, sent, changed, strict=True):
+                if after is not None and after != before:
+                    _change(own, self._decoded(after))
+            is_raised = kind == "raised"
+            value = self._kind(held[0])(str(held[1])) if is_raised else self._decoded(held)
+        except Exception as error:
+            raise ProgramError(f"the program gave an answer that cannot be read: {error!r}") from None
+        self.has_answered |= what != "get" or not (isinstance(value, Remote | type))
+        if is_raised:
+            raise value
+        return value
+
+    def ask_for(self, kind: type[T], what: str, remote: Remote, arguments: list[Any] | None = None) -> T:
+        """An answer of one type, as Python's own functions need it."""
+        value = self.ask(what, remote, arguments or [])
+        if not isinstance(value, kind):  # no subclass: a plain value is of its own type, and nothing derives Remote
+            raise ProgramError(f"{what} of an object of the program is a {type(value).__name__}")
+        return value
+
+    def _decoded(self, node: Any) -> Any:
+        return decode(node, self._other)
+
+    def _other(self, kind: str, held: Any) -> Any:
+        """An object of the program, the same each time; an exception class of it is one here, to be caught."""
+        place, name, *bases = held
+        if place not in self._objects:
+            if kind == "exception":
+                self._objects[place] = type(name, (self._kind(bases[0]),), {})
+            else:
+                self._objects[place] = Remote(self, int(place), str(name))
+        return self._objects[place]
+
+    def _kind(self, node: Any) -> type[Exception]:
+        """The class of an exception: Python's own by its name, so that checks can expect it, or one of the program."""
+        if type(node) is list:
+            kind = self._other(*node)
+        else:
+            kind = getattr(builtins, node, None)
+            if node in _ENDS_LOOPS:
+                return type(node, (ProgramError,), {})
+            if node.startswith("Unicode"):  # which are not made of a text
+                return ValueError
+        return kind if isinstance(kind, type) and issubclass(kind, Exception) else ProgramError
+
+
+class Names(dict):  # type: ignore[type-arg]  # `Any` is not imported
+    """What names are that the checks do not define: Python's own, else the program's."""
+
+    def __init__(self, link: Link, tree: ast.Module) -> None:
+        super().__init__(vars(builtins))
+        program = self["program"] = Remote(link, 0, "module")
+        # A program that defines `math` must not be what the checks compare with. As functions they are only called.
+        modules = {
+            node.value.id
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+        } & sys.stdlib_module_names
+        self._program, self._known = program, set(link.read()) - modules
+
+    def __missing__(self, name: str) -> Any:
+        if name not in self._known:
+            raise KeyError(name)
+        self[name] = value = getattr(self._program, name)
+        return value
+
+
+def _change(own: Any, new: Any) -> None:
+    if type(own) is not type(new):
+        return
+    if isinstance(own, list):
+        own[:] = new
+    elif isinstance(own, dict | set):
+        own.clear()
+        own.update(new)
+
+
+def _sent(value: Any) -> Any:
+    """A value as the program gets it; TypeError for one that is neither plain nor the program's."""
+    return encode(value, _sent_object)
+
+
+def _sent_object(value: Any) -> Any:
+    if isinstance(value, Remote):
+        return ["object", [value._place, value._kind]]
+    made = "value.tolist()" if hasattr(value, "tolist") else "a number, text, list or dict"
+    raise TypeError(f"a {type(value).__name__} cannot be given to the program: plain values can; give {made}")
+
+
+def _run_tests(names: dict[str, Any], tree: ast.Module) -> None:
+    """Run tests that only pytest or unittest would run: functions `test…`, and methods of classes."""
+    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+    case = getattr(sys.modules.get("unittest"), "TestCase", None)
+    for name, value in list(names.items()):
+        if isinstance(value, type) and value.__module__ == "__main__" and case and issubclass(value, case):
+            unittest = sys.modules["unittest"]
+            tests = unittest.defaultTestLoader.loadTestsFromTestCase(value)
+            if not unittest.TextTestRunner().run(tests).wasSuccessful():
+                raise SystemExit(f"tests of {name} failed")
+        elif isinstance(value, type) and value.__module__ == "__main__" and name.startswith("Test"):
+            for method in [each for each in dir(value) if each.startswith("test")]:
+                instance = value()
+                getattr(instance, "setup_method", lambda: None)()
+                _run_test(f"{name}.{method}", getattr(instance, method))
+        elif name.startswith("test") and name not in used and callable(value) and not isinstance(value, Remote):
+            _run_test(name, value)
+
+
+def _run_test(name: str, test: Any) -> None:
+    if test() is not None:  # a coroutine or a generator has not run
+        raise SystemExit(f"{name}() did not run to its end: write it as a plain function")
+
+
+def run_checks(checks: str, link: Link) -> None:
+    """Run checks on the program at the other end of a link; they have passed where this returns."""
+    tree = ast.parse(checks, "<checks>")
+    # unittest and doctest look for their tests in the module of this name
+    module = sys.modules["__main__"] = type(sys)("__main__")
+    names = vars(module)
+    names["__builtins__"] = Names(link, tree)
+    try:
+        exec(compile(tree, "<checks>", "exec", dont_inherit=True), names)
+    except SystemExit as stop:  # of unittest.main
+        if stop.code:
+            raise
+    else:
+        _run_tests(names, tree)
+    master = getattr(sys.modules.get("doctest"), "master", None)
+    if master is not None and master.failures:  # it only prints them
+        raise SystemExit(f"{master.failures} examples of doctest failed")
+    if not link.has_answered:
+        raise SystemExit("the checks called nothing of the program")
 
 
 if __name__ == "__main__":
-    main(json.loads(sys.argv[1]))
+    with os.fdopen(int(sys.argv.pop()), "rb") as _file:
+        _options = json.loads(_file.read())
+    if "code" in _options:
+        supervise(_options)
+    else:
+        _prctl(_SET_DUMPABLE, 0)  # else a program of the same user could write the memory of its checks
+        set_limits(_options["limits"])
+        with os.fdopen(_options["requests"], "wb") as _asks, os.fdopen(_options["answers"], "rb") as _hears:
+            run_checks(_options["checks"], Link(_asks, _hears))
