@@ -23,11 +23,11 @@ from models import mid_size
 from rolloutlab.api.wire.chat import UserMessage
 from rolloutlab.api.wire.training import ExperimentalTrainingConfig
 from rolloutlab.api.wire.trajectories import Trajectory
+from rolloutlab.policy.checkpoints import State
 from rolloutlab.policy.decode import CompletionRequest
 from rolloutlab.policy.model import Policy, base_of, limit_threads, load_policy, read_adapter
 from rolloutlab.policy.practice import FOLDER
 from rolloutlab.policy.sampler import Sampler
-from rolloutlab.policy.state import State
 from rolloutlab.policy.task import Callbacks, read_task
 from rolloutlab.policy.trainer import take_steps
 

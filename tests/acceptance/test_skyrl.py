@@ -28,11 +28,10 @@ from rolloutlab.engines.sampling_check import step_of
 from rolloutlab.errors import RolloutlabError
 from rolloutlab.integrations.tinker.engine import TinkerEngine, open_engine
 from rolloutlab.objective.options import Options
-from rolloutlab.policy.checkpoints import drafted, seal
+from rolloutlab.policy.checkpoints import State, drafted, seal, write_state
 from rolloutlab.policy.decode import CompletionRequest
 from rolloutlab.policy.model import load_policy, read_adapter
 from rolloutlab.policy.practice import FOLDERS
-from rolloutlab.policy.state import State, write_state
 from rolloutlab.policy.steps import TrainingSequence
 from rolloutlab.policy.task import Callbacks, Task
 from rolloutlab.policy.token_sequence import TokenSequence

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from rolloutlab.api.wire.chat import Choice, FunctionTool, UserMessage
 from rolloutlab.api.wire.turns import as_message
-from rolloutlab.capture.histories import Call, histories
+from rolloutlab.capture.rollout import Call, histories
 
 SEARCH = FunctionTool.model_validate({"type": "function", "function": {"name": "search"}})
 

@@ -17,9 +17,8 @@ from rolloutlab.engines.sampling_check import step_of
 from rolloutlab.errors import Cancelled
 from rolloutlab.objective.options import settle
 from rolloutlab.policy import trainer
-from rolloutlab.policy.checkpoints import drafted, seal
+from rolloutlab.policy.checkpoints import State, drafted, seal
 from rolloutlab.policy.progress import Progress
-from rolloutlab.policy.state import State
 from rolloutlab.policy.steps import TrainingSequence
 from rolloutlab.policy.task import Callbacks, Task
 from rolloutlab.policy.token_sequence import TokenSequence

@@ -233,7 +233,7 @@ class Sums:
         def play(row):
             answer = yield f"{row['a']} + 1?"
             return float(answer == str(row["a"] + 1))
-        from rolloutlab.environments.short_form import GeneratorEnvironment
+        from rolloutlab.environments.source import GeneratorEnvironment
         return GeneratorEnvironment(play, row)
 sums = Sums()
 """)

@@ -10,8 +10,7 @@ from rolloutlab.errors import InputError
 from rolloutlab.search.field_notation import F
 from rolloutlab.service.endpoints import sft_upload
 from rolloutlab.training import fine_tuning
-from rolloutlab.training.fine_tuning import FineTuning
-from rolloutlab.training.fine_tuning_lines import as_line
+from rolloutlab.training.fine_tuning import FineTuning, as_line
 
 LINE = {"messages": [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "fox"}]}
 

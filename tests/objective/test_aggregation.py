@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rolloutlab.objective.advantages import Member, Turn
-from rolloutlab.objective.aggregation import step_divisor
 from rolloutlab.objective.options import Options
 from rolloutlab.objective.preflight import Preflight, preflight
+from rolloutlab.objective.steps import step_divisor
 
 # Of the first group, the second member is at the mean, and the fourth was cut off; of the second, one has no logprobs.
 GROUPS = [

@@ -13,9 +13,16 @@ from peft import LoraConfig, PeftModel
 from transformers import AutoModelForCausalLM
 
 from rolloutlab.errors import CheckpointError, ServiceError
-from rolloutlab.policy.checkpoints import check_checkpoint, drafted, read_checkpoint, read_metadata, seal
+from rolloutlab.policy.checkpoints import (
+    State,
+    check_checkpoint,
+    drafted,
+    read_checkpoint,
+    read_metadata,
+    seal,
+    write_state,
+)
 from rolloutlab.policy.model import Policy, load_policy, read_adapter, write_adapter
-from rolloutlab.policy.state import State, write_state
 
 FILES = ["adapter_model.safetensors", "optimizer.safetensors", "sha256.json"]
 IDS = torch.tensor([[0, 20, 30, 40, 50, 60]])

@@ -12,8 +12,8 @@ from rolloutlab.api.wire.training import CreateTrainingJob
 from rolloutlab.engines import naive
 from rolloutlab.objective.options import settle
 from rolloutlab.objective.preflight import member, preflight
+from rolloutlab.policy.checkpoints import State
 from rolloutlab.policy.model import base_of
-from rolloutlab.policy.state import State
 from rolloutlab.policy.steps import TrainingSequence
 from rolloutlab.policy.task import Callbacks, Task, read_task
 from tests.policy.test_trainer import (

@@ -8,8 +8,8 @@ import torch
 
 from rolloutlab.errors import Cancelled, TrainingError
 from rolloutlab.policy import user_code
+from rolloutlab.policy.checkpoints import State
 from rolloutlab.policy.custom_loss import checked_loss
-from rolloutlab.policy.state import State
 from tests.policy.test_trainer import as_job, large_groups, run, same, steps
 
 SAME_AS_DEFAULT = """

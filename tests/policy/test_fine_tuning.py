@@ -8,9 +8,9 @@ import torch
 
 from rolloutlab.api.wire.fine_tuning import Conversation, SFTTrainingConfig
 from rolloutlab.errors import Cancelled, TrainingError
+from rolloutlab.policy.checkpoints import State
 from rolloutlab.policy.fine_tuning import read_conversations, read_fine_tuning
 from rolloutlab.policy.model import adapter_parameters, base_of, read_adapter
-from rolloutlab.policy.state import State
 from rolloutlab.policy.task import Callbacks
 from rolloutlab.policy.trainer import take_steps
 

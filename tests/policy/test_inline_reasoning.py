@@ -7,7 +7,7 @@ from rolloutlab.api.wire.fine_tuning import Conversation
 from rolloutlab.errors import RenderingError
 from rolloutlab.policy.fine_tuning import read_conversations
 from rolloutlab.policy.model import base_of
-from rolloutlab.training.fine_tuning_lines import as_line
+from rolloutlab.training.fine_tuning import as_line
 from tests.policies import policy_with
 from tests.policy.test_families import DROPS, HARMONY, OPENS
 

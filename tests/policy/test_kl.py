@@ -12,11 +12,11 @@ import torch
 
 from rolloutlab.errors import Cancelled
 from rolloutlab.policy import trainer
+from rolloutlab.policy.checkpoints import State
 from rolloutlab.policy.forward import Forward
 from rolloutlab.policy.metrics import metrics_of
 from rolloutlab.policy.model import base_of, read_adapter, write_adapter
 from rolloutlab.policy.reference import sample
-from rolloutlab.policy.state import State
 from tests.policy.test_trainer import as_job, large_groups, run, same, sampled, small_job, steps
 
 

@@ -12,12 +12,12 @@ import pytest
 import torch
 
 from rolloutlab.policy import forward, sampler, trainer
+from rolloutlab.policy.checkpoints import State
 from rolloutlab.policy.decode import CompletionRequest
 from rolloutlab.policy.forward import Forward, Scorer
-from rolloutlab.policy.memory import release_memory
 from rolloutlab.policy.model import Policy, load_policy, read_adapter
 from rolloutlab.policy.sampler import Sampler
-from rolloutlab.policy.state import State
+from rolloutlab.policy.share import release_memory
 from rolloutlab.policy.token_sequence import TokenSequence
 from tests.policy.test_trainer import as_job, large_groups, run, small_job
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from rolloutlab.objective.options import Options
-from rolloutlab.objective.ratios import importance_ratios
 from rolloutlab.policy.loss import step_loss
+from rolloutlab.training.lag import importance_ratios
 
 DELTAS = [[0.0, 0.5, -2.0], [0.25], [100.0, -3.0], []]
 

@@ -12,9 +12,9 @@ import pytest
 from rolloutlab.api.wire.training import ExperimentalTrainingConfig
 from rolloutlab.engines.sampling_check import step_of
 from rolloutlab.objective.options import settle
+from rolloutlab.policy.checkpoints import State
 from rolloutlab.policy.model import read_adapter
 from rolloutlab.policy.share import Share
-from rolloutlab.policy.state import State
 from rolloutlab.policy.steps import TrainingSequence
 from rolloutlab.policy.task import Callbacks, Task
 from rolloutlab.policy.token_sequence import TokenSequence

@@ -21,6 +21,7 @@ from rolloutlab.api.wire.training import CreateTrainingJob, ExperimentalTraining
 from rolloutlab.api.wire.trajectories import Trajectory
 from rolloutlab.errors import Cancelled, TrainingError
 from rolloutlab.policy import forward
+from rolloutlab.policy.checkpoints import State
 from rolloutlab.policy.decode import CompletionRequest
 from rolloutlab.policy.forward import Forward
 from rolloutlab.policy.loss import step_loss
@@ -33,7 +34,6 @@ from rolloutlab.policy.model import (
     read_adapter,
     write_adapter,
 )
-from rolloutlab.policy.state import State
 from rolloutlab.policy.task import Callbacks, StepProgress, read_task
 from rolloutlab.policy.trainer import take_steps
 from rolloutlab.settings import ModelSettings

@@ -8,11 +8,11 @@ import pytest
 from rolloutlab.api.wire.chat import UserMessage
 from rolloutlab.sampling.config import SamplingConfig
 from rolloutlab.sampling.plan import sampled_again
-from rolloutlab.sampling.reuse import find_samples
 from rolloutlab.sampling.tools import Tools
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import Arrival, NewGroup, Score
 from rolloutlab.store.scorings import NewScoring
+from rolloutlab.training.compare import find_samples
 from tests.labs import without_logprobs
 
 NAME = "compare.capitals.lab.practice.step3"

@@ -8,7 +8,7 @@ import pytest
 from rolloutlab.sampling.conversation import as_tools
 from rolloutlab.session import Session
 from rolloutlab.settings import Settings
-from rolloutlab.training.fine_tuning_lines import as_line
+from rolloutlab.training.fine_tuning import as_line
 from tests.playing import TOOL
 
 PARAMETERS = {"type": "object", "properties": {"expression": {"type": "string"}}, "required": ["expression"]}

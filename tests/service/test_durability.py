@@ -69,7 +69,7 @@ def full_for_tensors(monkeypatch):
     def fail(*_, **__):
         raise SafetensorError(FULL)
 
-    monkeypatch.setattr("rolloutlab.policy.state.save_file", fail)
+    monkeypatch.setattr("rolloutlab.policy.checkpoints.save_file", fail)
     return monkeypatch.undo
 
 

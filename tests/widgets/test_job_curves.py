@@ -6,11 +6,10 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from rolloutlab.api.wire.levels import ImportanceSamplingLevel
-from rolloutlab.api.wire.training import Event, ExperimentalTrainingConfig
+from rolloutlab.api.wire.training import Event, ExperimentalTrainingConfig, ImportanceSamplingLevel
 from rolloutlab.objective.advantages import Member, token_weights
 from rolloutlab.objective.options import Options, settle
-from rolloutlab.objective.ratios import importance_ratios
+from rolloutlab.training.lag import importance_ratios
 from rolloutlab.widgets.job import CURVES, Course, course_of, curves_of, curves_with_numbers, numbers_of, oddities, text
 
 

@@ -14,8 +14,7 @@ from rolloutlab.api.http.ip_scope import on_this_machine
 from rolloutlab.capture.answers import problem
 from rolloutlab.capture.gateway import ENDED, Gateway, OnChunk
 from rolloutlab.capture.requests import read_object
-from rolloutlab.capture.response_events import ResponseEvents
-from rolloutlab.capture.responses import chat_body, response
+from rolloutlab.capture.responses import ResponseEvents, chat_body, response
 from rolloutlab.capture.rollout import MODEL, CapturedRollout
 from rolloutlab.errors import ConflictError, InputError, NotFoundError, RolloutlabError, ServiceError
 from rolloutlab.sanitize import replace_surrogates

@@ -34,11 +34,10 @@ from rolloutlab.engines.step_check import LIMIT, clip_gap, gradient_gaps, moment
 from rolloutlab.errors import Cancelled, InputError, PolicyError
 from rolloutlab.fsutil import remove
 from rolloutlab.objective.options import Options
-from rolloutlab.policy.checkpoints import drafted, seal
+from rolloutlab.policy.checkpoints import drafted, read_state, seal
 from rolloutlab.policy.decode import Completion, CompletionRequest
 from rolloutlab.policy.model import base_of, describe, load_policy
 from rolloutlab.policy.source import source_of
-from rolloutlab.policy.state import read_state
 from rolloutlab.policy.steps import Step, TrainingSequence
 from rolloutlab.policy.task import Callbacks, Task
 from rolloutlab.policy.token_sequence import TokenSequence

@@ -8,15 +8,14 @@ from threading import Lock
 
 from rolloutlab.engines.engine import OnToken, partial_of
 from rolloutlab.policy.base import Base
-from rolloutlab.policy.checkpoints import read_checkpoint
+from rolloutlab.policy.checkpoints import State, read_checkpoint, same_shapes, write_state
 from rolloutlab.policy.decode import Completion, CompletionRequest, Finish
 from rolloutlab.policy.forward import Scorer
-from rolloutlab.policy.memory import release_memory
 from rolloutlab.policy.model import Adapter, Policy, base_of, read_adapter
 from rolloutlab.policy.parsing import CompletionParser
 from rolloutlab.policy.progress import Progress
 from rolloutlab.policy.sampler import Sampler, Watch
-from rolloutlab.policy.state import State, same_shapes, write_state
+from rolloutlab.policy.share import release_memory
 from rolloutlab.policy.task import Callbacks, Task
 from rolloutlab.policy.threads import Threads, end_helpers
 from rolloutlab.policy.token_sequence import TokenSequence

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from rolloutlab.objective.options import Options
+from rolloutlab.policy.checkpoints import State
 from rolloutlab.policy.custom_loss import load_loss
 from rolloutlab.policy.model import Policy, adapter_parameters, write_adapter
-from rolloutlab.policy.state import State
 from rolloutlab.policy.steps import Step
 from rolloutlab.policy.token_sequence import TokenSequence
 

@@ -16,8 +16,8 @@ from random import Random
 import torch
 
 from rolloutlab.engines.engine import Engine
-from rolloutlab.objective.aggregation import TINY
 from rolloutlab.objective.options import Options
+from rolloutlab.objective.steps import TINY
 from rolloutlab.policy.decode import Completion, CompletionRequest
 from rolloutlab.policy.steps import Step, TrainingSequence
 from rolloutlab.policy.token_sequence import TokenSequence

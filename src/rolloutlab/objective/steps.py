@@ -1,6 +1,31 @@
 """Steps of a training job: how many groups each optimiser step has, and that in words."""
 
-from rolloutlab.objective.preflight import count
+from collections.abc import Sequence
+
+from rolloutlab.objective.advantages import TokenWeight
+from rolloutlab.objective.options import Options
+from rolloutlab.objective.preflight import Preflight, count
+
+TINY = 1e-6
+"""Added to divisors that are means over tokens, as openpipe-art does."""
+
+
+def step_divisor(groups: Sequence[Sequence[TokenWeight]], job: Preflight, options: Options) -> float:
+    """D_s of a step with these groups of a job, members that do not train included."""
+    members = sum(map(len, groups))
+    if options.loss_aggregation == "constant":
+        return members * (options.loss_scale_factor or 1.0)
+    if options.loss_aggregation == "token_mean":
+        return sum(_counted(share, options) for group in groups for share in group) + TINY
+    return members * job.trainable_tokens / job.trainable_trajectories + TINY
+
+
+def _counted(share: TokenWeight, options: Options) -> int:
+    """Tokens of a trajectory that N_s has: also those with advantage 0, but of turns only what trains."""
+    if options.credit == "turn":
+        return share.tokens
+    return 0 if options.mask_truncated and share.member.truncated else share.member.tokens
+
 
 DEFAULT_GROUPS = 4, 8
 """`groups_per_step` of policies under 20 million parameters, and of larger ones."""

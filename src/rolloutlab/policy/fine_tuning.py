@@ -26,10 +26,10 @@ from rolloutlab.api.wire.reasoning import CLOSING, OPENING, reasoning_of
 from rolloutlab.api.wire.trajectories import History
 from rolloutlab.errors import ContextError, RenderingError, TrainingError
 from rolloutlab.objective.advantages import Reason
-from rolloutlab.objective.aggregation import TINY
 from rolloutlab.objective.option_docs import LARGE_POLICY_SFT_RATE, rate_warnings
 from rolloutlab.objective.options import Options
 from rolloutlab.objective.preflight import count
+from rolloutlab.objective.steps import TINY
 from rolloutlab.policy.base import Base
 from rolloutlab.policy.messages import content_of
 from rolloutlab.policy.rendering import Renderer

@@ -20,11 +20,10 @@ from torch.linalg import vecdot
 from torch.nn.functional import embedding
 
 from rolloutlab.errors import RenderingError
-from rolloutlab.policy.memory import release_memory
 from rolloutlab.policy.model import Adapter, Policy, write_adapter
 from rolloutlab.policy.packed_weights import Multiply
 from rolloutlab.policy.packing import Batch, batches, bundles, collate, parts
-from rolloutlab.policy.share import WHOLE, Share
+from rolloutlab.policy.share import WHOLE, Share, release_memory
 from rolloutlab.policy.token_sequence import TokenSequence
 
 CHUNK = 1 << 22

@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from rolloutlab.fsutil import remove
-from rolloutlab.policy.state import State
+from rolloutlab.policy.checkpoints import State
 
 _LEAST_SECONDS = 1.0
 """Between two writes."""

@@ -28,14 +28,13 @@ from rolloutlab.api.wire.trajectories import History
 from rolloutlab.errors import Cancelled, ContextError, RenderingError, TemplateTimeError
 from rolloutlab.policy.byte_tokens import raw_bytes
 from rolloutlab.policy.call_forms import MarkedCalls, infer_call_form
-from rolloutlab.policy.continuation import after_prompt
 from rolloutlab.policy.messages import Messages, Tools, content_of
 from rolloutlab.policy.sampled_text import is_empty, is_text_of, names_calls
 from rolloutlab.policy.splicing import Splicer, Turns, words
 from rolloutlab.policy.template_date import DATE, with_date
 from rolloutlab.policy.template_watch import template_watch
 from rolloutlab.policy.token_sequence import TokenSequence
-from rolloutlab.policy.tool_calls import CallExample, ToolCallFormat, call_example
+from rolloutlab.policy.tool_calls import CallExample, ToolCallFormat, after_prompt, call_example
 from rolloutlab.policy.turn_ends import TurnEnd, end_of_answers, end_of_calls
 
 _UNCHECKED_CHARS = 100_000

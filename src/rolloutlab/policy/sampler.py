@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rolloutlab.policy.decode import Completion, CompletionRequest, Decoder, Finish
-from rolloutlab.policy.memory import release_memory
 from rolloutlab.policy.model import Adapter, Policy
+from rolloutlab.policy.share import release_memory
 from rolloutlab.policy.threads import Threads, end_helpers
 
 MAX_BATCH = 256

@@ -1,11 +1,32 @@
 """The share of one process in gradient steps that several take together: its part of the work, and sums over all."""
 
+import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from functools import cache
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+
+
+def release_memory() -> None:
+    """Give freed memory back; nothing where the C library has no such call.
+
+    glibc keeps what tensors have left between others, and a batch or completion of another length seldom fits in there:
+    a process that trained SmolLM2 grew by 2.7 GB with each job, of which nothing was in use.
+    """
+    if (trim := _malloc_trim()) is not None:
+        trim(0)
+
+
+@cache
+def _malloc_trim() -> Any:
+    try:
+        return ctypes.CDLL(None).malloc_trim
+    except (AttributeError, OSError, TypeError):  # macOS and musl have none, and Windows no library of the process
+        return None
+
 
 T = TypeVar("T")
 Add = Callable[[Tensor], None]

@@ -19,11 +19,10 @@ import torch
 from rolloutlab.api.wire.base import Wire
 from rolloutlab.api.wire.training import ExperimentalTrainingConfig
 from rolloutlab.errors import Cancelled
-from rolloutlab.objective.aggregation import step_divisor
 from rolloutlab.objective.option_docs import rate_warnings
 from rolloutlab.objective.options import Options, settle
 from rolloutlab.objective.preflight import Preflight, preflight
-from rolloutlab.objective.steps import plan_steps
+from rolloutlab.objective.steps import plan_steps, step_divisor
 from rolloutlab.policy.base import Base
 from rolloutlab.policy.checkpoints import identity
 from rolloutlab.policy.custom_loss import checked_loss

@@ -14,23 +14,20 @@ from torch import Tensor, nn
 
 from rolloutlab.errors import TrainingError
 from rolloutlab.objective.options import Options
+from rolloutlab.policy.checkpoints import State
 from rolloutlab.policy.custom_loss import CustomLoss, load_loss
-from rolloutlab.policy.drift import report_drift
 from rolloutlab.policy.forward import Forward
 from rolloutlab.policy.loss import step_loss
-from rolloutlab.policy.memory import release_memory
-from rolloutlab.policy.metrics import metrics_of
+from rolloutlab.policy.metrics import metrics_of, report_drift
 from rolloutlab.policy.model import Adapter, Policy, adapter_parameters, read_adapter, write_adapter
 from rolloutlab.policy.packing import Batch
 from rolloutlab.policy.progress import Progress
 from rolloutlab.policy.reference import adapter_logprobs, base_logprobs, sample
-from rolloutlab.policy.share import WHOLE, Share
-from rolloutlab.policy.state import State
-from rolloutlab.policy.steps import Step, recorded, tokens_of, with_logprobs
+from rolloutlab.policy.share import WHOLE, Share, release_memory
+from rolloutlab.policy.steps import Step, WholeStep, recorded, tokens_of, whole_step, with_logprobs
 from rolloutlab.policy.task import Callbacks, StepProgress, Task
 from rolloutlab.policy.threads import end_helpers
 from rolloutlab.policy.token_sequence import TokenSequence
-from rolloutlab.policy.whole_step import WholeStep, whole_step
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

@@ -18,10 +18,9 @@ from rolloutlab.sampling.episodes import Episodes
 from rolloutlab.sampling.programs.plan import check_no_program
 from rolloutlab.sampling.prompt import Row, as_messages, filled, turns_of
 from rolloutlab.sampling.rollout import Rollout, fresh, going_on, left, prompted, request_of
-from rolloutlab.sampling.row_tools import tools_in
 from rolloutlab.sampling.split import ranges_of
 from rolloutlab.sampling.template import Prompt, PromptTemplate, template_again, template_before, template_of
-from rolloutlab.sampling.tools import Tools
+from rolloutlab.sampling.tools import Tools, tools_in
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import CollectionSummary, Group, NewGroup
 

@@ -25,8 +25,7 @@ from rolloutlab.objective.preflight import count
 from rolloutlab.sampling.batches import Batches
 from rolloutlab.sampling.config import SamplingConfig
 from rolloutlab.sampling.outage import Complete, Outage, ends_all
-from rolloutlab.sampling.row_tools import offered
-from rolloutlab.sampling.tools import Tools, call_name
+from rolloutlab.sampling.tools import Tools, call_name, offered
 from rolloutlab.store.models import Group, NewGroup, StoredTrajectory
 
 if TYPE_CHECKING:

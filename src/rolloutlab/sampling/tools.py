@@ -21,9 +21,35 @@ from rolloutlab.errors import (
     UnreachableError,
     described,
 )
+from rolloutlab.sampling.config import SamplingConfig
+from rolloutlab.sampling.conversation import are_structs, listed, tools_beside, tools_of
 from rolloutlab.sampling.mcp.tools import ContextTool
 from rolloutlab.sampling.own_thread import OwnThread
+from rolloutlab.sampling.prompt import Row
 from rolloutlab.sanitize import replace_surrogates
+
+_TOOLS = TypeAdapter(list[FunctionTool])
+
+
+def tools_in(row: Mapping[str, Any], column: str | None) -> list[FunctionTool]:
+    """The tools that a row describes beside the conversation in a column; none if what it has describes no tools."""
+    tools = tools_beside(row)
+    structs = isinstance(row, Row) and row.structs
+    try:
+        return _TOOLS.validate_python(
+            tools_of(tools, structs=structs or are_structs(listed(row.get(column or "")) or (), tools)) or []
+        )
+    except ValidationError:
+        return []
+
+
+def offered(row: Mapping[str, Any], plan: SamplingConfig) -> tuple[FunctionTool, ...]:
+    """The tools that a row describes, where its conversation is the prompt, without those that functions answer."""
+    if plan.prompt_column is None:
+        return ()
+    known = {tool.function.name for tool in plan.tools}
+    return tuple(tool for tool in tools_in(row, plan.prompt_column) if tool.function.name not in known)
+
 
 _PARAMETER = re.compile(r"^\s*(?::param )?\*{0,2}(?P<name>\w+)(?: \([^)]*\))?:[ \t]+(?P<text>.+)$", re.MULTILINE)
 

@@ -15,8 +15,7 @@ from rolloutlab.api.wire.training import Checkpoint, DeletedCheckpoints, Model, 
 from rolloutlab.engines.engine import Engine
 from rolloutlab.errors import CheckpointError, ConflictError, InputError, LabError, NotFoundError
 from rolloutlab.fsutil import remove
-from rolloutlab.policy.checkpoints import drafted, seal
-from rolloutlab.policy.state import writing
+from rolloutlab.policy.checkpoints import drafted, seal, writing
 from rolloutlab.service.lost_checkpoints import LostCheckpoints, deleting
 from rolloutlab.store.models import now
 from rolloutlab.store.sqlite import Database, Row

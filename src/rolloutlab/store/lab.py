@@ -20,13 +20,12 @@ from rolloutlab.store.arrivals import Placed, dump_arrival
 from rolloutlab.store.bare_names import LATEST, BareNames
 from rolloutlab.store.changes import ChangeFeed
 from rolloutlab.store.deletion import CollectionLifecycle
-from rolloutlab.store.group_prompts import fit_prompt
 from rolloutlab.store.growing import GrowingTrajectories
 from rolloutlab.store.jobs import SubmittedJobs
 from rolloutlab.store.locks import lock_for_sampling
 from rolloutlab.store.migrations import MIGRATIONS
 from rolloutlab.store.models import CollectionSummary, Group, NewGroup, StoredCollection, dumped, now, parts_of
-from rolloutlab.store.prompts import prompt_key
+from rolloutlab.store.prompts import fit_prompt, prompt_key
 from rolloutlab.store.recent import RecentValues
 from rolloutlab.store.results import CollectionResults
 from rolloutlab.store.rewards import Rewards

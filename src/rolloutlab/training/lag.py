@@ -10,16 +10,37 @@ from contextlib import suppress
 
 from rolloutlab.api.inference import score_histories
 from rolloutlab.api.wire.chat import Choice, TokenLogprob
+from rolloutlab.api.wire.training import ImportanceSamplingLevel
 from rolloutlab.api.wire.trajectories import History, ScoredHistory
 from rolloutlab.connection import Connector
 from rolloutlab.errors import RefusedError, RolloutlabError
 from rolloutlab.objective.options import settle
 from rolloutlab.objective.preflight import count, lag_of
-from rolloutlab.objective.ratios import importance_ratios
 from rolloutlab.objective.splits import turns_of
 from rolloutlab.settings import Address
 from rolloutlab.store.models import StoredTrajectory
 from rolloutlab.training.submission import Submission
+
+_MAX_LOG_RATIO = 80.0
+
+
+def importance_ratios(delta_T: Sequence[float], level: ImportanceSamplingLevel) -> list[float]:
+    """The ratio of each trained token of one sequence, before any bound (PPO, arXiv 1707.06347; GSPO, 2507.18071).
+
+    delta_T: logprobs under the present weights minus those when sampled, in nats.
+    """
+    if not delta_T:
+        return []
+    mean = min(math.fsum(delta_T) / len(delta_T), _MAX_LOG_RATIO)
+    clamped_T = [min(delta, _MAX_LOG_RATIO) for delta in delta_T]
+    if level == "sequence":
+        return [math.exp(mean)] * len(delta_T)
+    if level == "average":
+        return [(math.exp(delta) + math.exp(mean)) / 2 for delta in clamped_T]
+    if level == "geometric_average":
+        return [math.exp((delta + mean) / 2) for delta in clamped_T]
+    return [math.exp(delta) for delta in clamped_T]
+
 
 SAMPLE = 8
 """Trajectories that are scored for a prediction."""

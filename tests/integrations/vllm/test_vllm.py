@@ -12,9 +12,8 @@ from rolloutlab.engines.local import LocalEngine
 from rolloutlab.engines.open import open_engine
 from rolloutlab.errors import BrokenOffError, InputError, ServiceError, SignInError, UnreachableError
 from rolloutlab.integrations.vllm.sampler import VllmSampled
-from rolloutlab.policy.checkpoints import drafted, seal
+from rolloutlab.policy.checkpoints import State, drafted, seal, write_state
 from rolloutlab.policy.decode import CompletionRequest
-from rolloutlab.policy.state import State, write_state
 from rolloutlab.policy.token_sequence import TokenSequence
 from rolloutlab.settings import ModelSettings
 from tests.integrations.vllm.vllm_server import VllmServer, serving

@@ -16,10 +16,9 @@ from rolloutlab.integrations.ray.nodes import Nodes, connect
 from rolloutlab.integrations.ray.plan import ReportOnce
 from rolloutlab.integrations.ray.samplers import CACHED_ADAPTERS, Samplers
 from rolloutlab.integrations.ray.trainers import Trainers
-from rolloutlab.policy.checkpoints import read_checkpoint
+from rolloutlab.policy.checkpoints import read_checkpoint, same_shapes, write_state
 from rolloutlab.policy.decode import Completion, CompletionRequest
 from rolloutlab.policy.progress import Progress
-from rolloutlab.policy.state import same_shapes, write_state
 from rolloutlab.policy.task import Callbacks, Task
 from rolloutlab.policy.token_sequence import TokenSequence
 from rolloutlab.settings import ModelSettings

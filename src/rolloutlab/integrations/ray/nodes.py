@@ -13,8 +13,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from rolloutlab.errors import PolicyError, RolloutlabError, ServiceError
 from rolloutlab.integrations.ray.plan import check_address, check_same, with_dtype
 from rolloutlab.policy.base import Base
+from rolloutlab.policy.checkpoints import State
 from rolloutlab.policy.model import Policy, base_of, limit_threads, load_policy, read_adapter
-from rolloutlab.policy.state import State
 from rolloutlab.settings import ModelSettings
 
 HINT = "`ray status` on the head of the cluster"

@@ -22,10 +22,10 @@ from torch.distributed import ProcessGroupGloo, TCPStore  # type: ignore[attr-de
 from rolloutlab.errors import Cancelled, PolicyError, RolloutlabError, ServiceError
 from rolloutlab.integrations.ray.nodes import HINT, Loaded, Nodes, error_line, load
 from rolloutlab.integrations.ray.plan import ReportOnce
+from rolloutlab.policy.checkpoints import State
 from rolloutlab.policy.model import Adapter
 from rolloutlab.policy.progress import Progress
 from rolloutlab.policy.share import Share
-from rolloutlab.policy.state import State
 from rolloutlab.policy.task import Callbacks, Task
 from rolloutlab.policy.trainer import take_steps
 from rolloutlab.settings import ModelSettings

@@ -35,11 +35,10 @@ from rolloutlab.integrations.tinker.trainer import (
     trained,
 )
 from rolloutlab.policy.base import Base
-from rolloutlab.policy.checkpoints import check_checkpoint, checkpoint_errors
+from rolloutlab.policy.checkpoints import check_checkpoint, checkpoint_errors, writing
 from rolloutlab.policy.decode import Completion, CompletionRequest
 from rolloutlab.policy.model import describe
 from rolloutlab.policy.source import source_of
-from rolloutlab.policy.state import writing
 from rolloutlab.policy.task import Callbacks, Task
 from rolloutlab.policy.token_sequence import TokenSequence
 from rolloutlab.settings import ModelSettings

@@ -29,10 +29,9 @@ from rolloutlab.policy.loss import StepLoss, step_loss
 from rolloutlab.policy.metrics import metrics_of
 from rolloutlab.policy.packing import trained_positions
 from rolloutlab.policy.reference import sample
-from rolloutlab.policy.steps import Step, StepTokens, recorded, tokens_of, with_logprobs
+from rolloutlab.policy.steps import Step, StepTokens, recorded, tokens_of, whole_step, with_logprobs
 from rolloutlab.policy.task import Callbacks, StepProgress, Task
 from rolloutlab.policy.token_sequence import TokenSequence
-from rolloutlab.policy.whole_step import whole_step
 
 _SHARE, _MONTH = 20, 30 * 24 * 3600
 _ATTEMPTS, _OUTAGES = 3, 50

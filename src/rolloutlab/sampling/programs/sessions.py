@@ -1,28 +1,222 @@
 """Sessions of one program that runs many samples, such as an evaluator: trajectories distinguished by a header."""
 
 import asyncio
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from rolloutlab.capture.client import RolloutClient, Submit
 from rolloutlab.capture.gateway import Gateway
 from rolloutlab.capture.rollout import CapturedRollout
 from rolloutlab.capture.server import served
 from rolloutlab.connection import Connector
-from rolloutlab.errors import SamplingError
+from rolloutlab.errors import LabError, SamplingError, described
+from rolloutlab.fsutil import Lock
 from rolloutlab.objective.preflight import count
+from rolloutlab.sampling.batches import Batches
 from rolloutlab.sampling.metering import Meter
 from rolloutlab.sampling.own_thread import OwnThread
-from rolloutlab.sampling.programs.plan import ProgramRun
+from rolloutlab.sampling.programs.plan import ProgramRun, run_again, sessions_to_resume
 from rolloutlab.sampling.programs.run import check_run, gateway_to
-from rolloutlab.sampling.programs.runner import ProgramEnd, check_service, program_end, settings_of
-from rolloutlab.sampling.programs.session_writer import SessionWriter
+from rolloutlab.sampling.programs.runner import (
+    EndedRollout,
+    ProgramEnd,
+    check_service,
+    ended_rollout,
+    program_end,
+    settings_of,
+)
 from rolloutlab.sampling.run import ProgressBar, early_end
 from rolloutlab.settings import Address
+from rolloutlab.store.growing import GrowingTrajectories
 from rolloutlab.store.lab import Lab
-from rolloutlab.store.models import StoredCollection
+from rolloutlab.store.locks import let_go
+from rolloutlab.store.models import Recorded, StoredCollection, dumped
+
+_PAUSE = 0.2
+"""Seconds between two batches, at least; what was answered since the last one is lost with a killed process."""
+_SHARE = 4.0
+"""How many times as long as a batch took the next one waits: long sessions are written as a whole each time."""
+_RUNS = ProgramEnd("error", ("the capture ended before its program",))
+"""How the program of sessions has ended, for those that are stored while it runs."""
+
+
+class _State(NamedTuple):
+    """A session as it is stored, to tell whether it has changed."""
+
+    answers: int
+    end: ProgramEnd
+
+
+class SessionWriter:
+    """Writes sessions into a generation of a collection, which is created with the first of them; `close` unlocks it.
+
+    Each is stored with how it would have ended if this process were killed now. done: sessions that are on disk.
+
+    Raises:
+        ConflictError: another process stores sessions in the collection.
+    """
+
+    def __init__(self, lab: Lab, run: ProgramRun, meter: Meter) -> None:
+        self._lab, self._run, self._meter = lab, run, meter
+        self._batches = Batches[tuple[str, _State, EndedRollout]](self._take)
+        self.collection: StoredCollection | None = run.begun
+        self._held: Lock | None = lab.lock_for_sampling(run.begun) if run.begun else None
+        self._growing: GrowingTrajectories | None = lab.growing(run.begun) if run.begun else None
+        self._queued: dict[str, _State] = {}
+        self._stored: dict[str, _State] = {}
+        self._usage: dict[str, tuple[int, int]] = {}
+        self._refused = ""
+        """What the disk has refused at the end."""
+        self.scored: set[str] = set()
+        """Sessions that went on after they were scored, of which both states are kept."""
+
+    @property
+    def done(self) -> int:
+        return len(self._stored)
+
+    def close(self) -> None:
+        """Unlock the collection."""
+        held, self._held = self._held, None
+        if held:
+            let_go(held)
+
+    async def keep_up(self, gateway: Gateway, captured: CapturedRollout) -> None:
+        """Store the sessions of a program as they are answered, until this is cancelled.
+
+        Raises:
+            LabError: they could not be stored, in two tries.
+        """
+        failed = False
+        while True:
+            begun = time.monotonic()
+            self._queue(gateway, captured, _RUNS)
+            try:
+                await self._batches.flush()
+                failed = False
+            except LabError:  # a disk may be locked or full for a moment only
+                if failed:
+                    raise
+                failed = True
+            await asyncio.sleep(max(_PAUSE, _SHARE * (time.monotonic() - begun)))
+
+    async def store_at_end(self, gateway: Gateway, captured: CapturedRollout, end: ProgramEnd) -> None:
+        """Store what is not stored yet. end: of the program.
+
+        Raises:
+            LabError: they could not be stored, in two tries.
+        """
+        self._queue(gateway, captured, end)
+        try:
+            await self._batches.flush_at_end()
+        except LabError as error:
+            lost = sum(self._stored.get(name) != state for name, state in self._queued.items())
+            self._refused = f"{error.message}; {count(lost, 'session')} of {self._run.name} could not be stored"
+            raise LabError(
+                self._refused, hint=f"{error.hint or 'end what holds the file'}, and run it again"
+            ) from error
+
+    def kept(self) -> str:
+        """What is stored after an error, and what to type to continue."""
+        return f"{self._so_far()} -> {self._rest()}" if self.done else ""
+
+    def interrupted(self) -> tuple[str, str]:
+        """Message and hint after an interrupt."""
+        if not self.done:
+            return self._refused or "no session had an answer yet, and nothing was stored", run_again(self._run.program)
+        kept = f"{count(self.done, 'session')} had begun and are kept"
+        return "; ".join(filter(None, [self._refused, kept])), self._rest()
+
+    def unfinished(self) -> tuple[str, str | None]:
+        """What a budget has left over, and what goes on; None for the same cell."""
+        return (self._so_far(), self._rest()) if self.done else ("nothing was sampled", None)
+
+    def notes(self) -> str:
+        """A line where sessions went on after they were scored."""
+        if not self.scored:
+            return ""
+        first = f"{count(len(self.scored), 'session')} went on after being scored, the first {min(self.scored)}"
+        return f"{first}: what was scored is kept beside the whole, and its tokens are in both"
+
+    def _so_far(self) -> str:
+        return f"{count(self.done, 'session')} with answers are kept"
+
+    def _rest(self) -> str:
+        label = f"{self.collection.name}:{self.collection.generation}" if self.collection else self._run.name
+        return sessions_to_resume(label, self._run.program)
+
+    def _queue(self, gateway: Gateway, captured: CapturedRollout, end: ProgramEnd) -> None:
+        """Pass on what is not stored as it is now."""
+        for name, session in captured.sessions.items():
+            state = _State(len(session.completions), _session_end(session, end, asked=gateway.is_asked(session)))
+            if state.answers and state != self._queued.get(name):
+                self._queued[name] = state
+                self._batches.add((name, state, ended_rollout(0, 0, session.as_now(), state.end)))
+
+    def _take(self, sessions: Sequence[tuple[str, _State, EndedRollout]]) -> None:
+        newest = {name: ended for name, _, ended in sessions}
+        recorded = {name: _recorded(self._run, name, each) for name, each in newest.items()}
+        step = next((each.step for each in newest.values() if each.step is not None), None)
+
+        before = [self._usage.get(name, (0, 0)) for name in newest]
+        prompt, completion = (
+            sum(each.usage[i] for each in newest.values()) - sum(each[i] for each in before) for i in (0, 1)
+        )
+
+        def begin() -> tuple[StoredCollection, GrowingTrajectories]:
+            collection = self._lab.open_collection(self._run.name, _plan(self._run, step))
+            self._held = self._lab.lock_for_sampling(collection)  # before any other process can see it
+            growing = self._lab.growing(collection)
+            growing.put(recorded, (prompt, completion))
+            return collection, growing
+
+        if self._growing:
+            self.scored.update(self._growing.put(recorded, (prompt, completion)))
+        else:
+            try:
+                self.collection, self._growing = self._lab.at_once(begin)
+            except BaseException:
+                self.close()
+                raise
+        self._usage.update({name: each.usage for name, each in newest.items()})
+        self._stored.update({name: state for name, state, _ in sessions})
+        self._meter.record(self.collection)
+
+
+def _plan(run: ProgramRun, step: int | None) -> dict[str, object]:
+    """The plan that a new generation keeps, with the checkpoint that answered first."""
+    update = {"step": step, "sessions": run.program.name, "program": None}
+    return run.plan.model_copy(update=update).model_dump(mode="json", exclude_defaults=True)
+
+
+def _session_end(captured: CapturedRollout, end: ProgramEnd, *, asked: bool) -> ProgramEnd:
+    """How a session ended: what became of its program afterwards is no failure of its own.
+
+    asked: whether a call of it waits for its answer.
+    """
+    if not (captured.cut_off or asked):
+        return ProgramEnd("done")
+    if captured.failure and not asked:
+        return ProgramEnd("error", (f"its last call failed: {described(captured.failure)}",))
+    return ProgramEnd("timeout" if end.reason == "timeout" else "error", ("its last call got no answer", *end.logs))
+
+
+def _recorded(run: ProgramRun, name: str, ended: EndedRollout) -> Recorded:
+    prompt = ended.prompt
+    return Recorded(
+        f"session {name}",
+        run.name,
+        dumped(prompt),
+        prompt,
+        ended.histories[0].messages_and_choices[len(prompt) :],
+        model=run.plan.model,
+        step=ended.step,
+        sampling={**run.plan.sampling(), **ended.captured.sampling},
+        extra=ended.extra(session=name),
+    )
+
 
 SESSIONS_TIMEOUT = 86_400.0
 """Seconds of a program that runs many samples."""

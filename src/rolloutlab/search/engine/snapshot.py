@@ -1,23 +1,194 @@
 """Snapshot of the record store: filter, knn and BM25."""
 
+import functools
 import json
+import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from rolloutlab.errors import InputError
+from rolloutlab.search import where as conditions
 from rolloutlab.search.engine.backend import MISSING, Hits, Places
-from rolloutlab.search.engine.filters import Filter
+from rolloutlab.search.engine.columns import BOOL, FLOAT, INT, TEXT, Column, Columns, Mask, mask_of
 from rolloutlab.search.engine.in_memory import Table, damaged
 from rolloutlab.search.engine.patterns import TimedSearch
 from rolloutlab.search.engine.vectors import Space, coordinates, rounded
 from rolloutlab.search.query import METADATA
 from rolloutlab.search.rank import EMBEDDING, Knn, SparseVector
-from rolloutlab.search.where import DOCUMENT, ID, REASONING_TEXT, Where
+from rolloutlab.search.where import (
+    DOCUMENT,
+    ID,
+    REASONING_TEXT,
+    TEXTS,
+    All,
+    Among,
+    AnyOf,
+    Compare,
+    Contains,
+    Matches,
+    Scalar,
+    Where,
+)
 from rolloutlab.store.sqlite import Database
+
+
+class Texts(Protocol):
+    """Reads ids and texts, which are not held in memory."""
+
+    def with_ids(self, ids: Iterable[str]) -> Places:
+        """Records with one of the ids."""
+
+    def documents(self, within: Places) -> Iterator[tuple[int, str]]:
+        """Documents of records that have one, with their places."""
+
+    def reasonings(self, within: Places) -> Iterator[tuple[int, str]]:
+        """The reasoning in documents of records that have some, with their places."""
+
+
+class Filter:
+    """Evaluates conditions. alive_N: records that are not deleted. Negations hold for records without the field."""
+
+    def __init__(self, columns: Columns, alive_N: Mask, texts: Texts, find: TimedSearch) -> None:
+        self._columns, self._alive_N, self._texts, self._find = columns, alive_N, texts, find
+
+    def mask(self, where: Where, within_N: Mask | None = None) -> Mask:
+        """The matching records among `within_N`. Texts are read for these only."""
+        within_N = self._alive_N if within_N is None else within_N
+        if isinstance(where, All):
+            cheap_first = sorted(where.parts, key=_reads)
+            return functools.reduce(lambda met_N, part: self.mask(part, met_N), cheap_first, within_N)
+        if isinstance(where, AnyOf):
+            met_N = np.zeros_like(within_N)
+            for part in sorted(where.parts, key=_reads):
+                met_N |= self.mask(part, within_N & ~met_N)
+            return met_N
+        met_N = self._met(where, within_N)
+        return within_N & ~met_N if _negated(where) else within_N & met_N
+
+    def _met(self, where: Where, within_N: Mask) -> Mask:
+        """Where a condition holds, ignoring its negation."""
+        if isinstance(where, Matches):
+            return mask_of(list(self._find(where.pattern, self._texts_of(where.field, within_N))), self._total)
+        if isinstance(where, Contains):
+            if where.field in TEXTS:
+                return self._read(
+                    where.field, lambda text: isinstance(where.value, str) and where.value in text, within_N
+                )
+            return self._has(where.field, where.value)
+        if isinstance(where, Among):
+            return self._among(where.field, where.values, within_N)
+        if isinstance(where, Compare):
+            if where.operator in ("$eq", "$ne"):
+                return self._among(where.field, (where.value,), within_N)
+            operator, value = where.operator, where.value
+            return self._where(where.field, lambda column: ordered(column, operator, value))
+        raise InputError(f"{where!r} is not a condition", hint='(F.reward > 0.5) & (F.model == "lab/practice")')
+
+    def _among(self, field: str, values: tuple[Scalar, ...], within_N: Mask) -> Mask:
+        if field == ID:
+            return mask_of(self._texts.with_ids(value for value in values if isinstance(value, str)), len(within_N))
+        if field in TEXTS:
+            return self._read(field, set(values).__contains__, within_N)
+        return self._where(field, lambda column: equal(column, values))
+
+    def _has(self, field: str, value: Scalar) -> Mask:
+        column = self._columns.by_name.get(field)
+        lists = {} if column is None else column.lists
+        return mask_of([place for place, values in lists.items() if any(same(v, value) for v in values)], self._total)
+
+    def _read(self, field: str, meets: Callable[[str], bool], within_N: Mask) -> Mask:
+        return mask_of([place for place, text in self._texts_of(field, within_N) if meets(text)], self._total)
+
+    def _texts_of(self, field: str, within_N: Mask) -> Iterator[tuple[int, str]]:
+        read = self._texts.documents if field == DOCUMENT else self._texts.reasonings
+        return read(np.flatnonzero(within_N))
+
+    def _where(self, field: str, test: Callable[[Column], Mask]) -> Mask:
+        """Where a column passes a test, without the column's spare capacity."""
+        column = self._columns.by_name.get(field)
+        return np.zeros(self._total, np.bool_) if column is None else test(column)[: self._total]
+
+    @property
+    def _total(self) -> int:
+        return len(self._alive_N)
+
+
+def same(value: Any, other: Any) -> bool:
+    """Equality in a search: 1 equals 1.0, and True equals neither."""
+    return isinstance(value, bool) == isinstance(other, bool) and bool(value == other)
+
+
+def equal(column: Column, values: tuple[Scalar, ...]) -> Mask:
+    """Where a column has one of the values."""
+    codes = [column.code(value) for value in values if isinstance(value, str)]
+    met_N = np.zeros(len(column.kinds_N), np.bool_)
+    if len(codes) == 1:
+        met_N |= (column.kinds_N == TEXT) & (column.bits_N == codes[0])
+    elif codes:
+        met_N |= (column.kinds_N == TEXT) & np.isin(column.bits_N, codes)
+    for value in values:
+        if isinstance(value, bool):
+            met_N |= (column.kinds_N == BOOL) & (column.bits_N == value)
+        elif not isinstance(value, str):
+            met_N |= ordered(column, "$eq", value)
+    return met_N
+
+
+def ordered(column: Column, operator: str, value: Scalar) -> Mask:
+    """Where a column's number compares with a number, exactly: int64 and float64 are not converted."""
+    met_N = np.zeros(len(column.kinds_N), np.bool_)
+    if isinstance(value, bool | str):
+        return met_N
+    for kind, bound in ((INT, _whole(operator, value)), (FLOAT, _floating(operator, value))):
+        if kind in column.present and bound is not None:
+            numbers_N = column.bits_N if kind == INT else column.floats()
+            with np.errstate(invalid="ignore"):
+                met_N |= (column.kinds_N == kind) & _ORDERS[bound[0]](numbers_N, bound[1])
+    return met_N
+
+
+_ORDERS: dict[str, Callable[[Any, Any], Any]] = {
+    "$eq": np.equal, "$gt": np.greater, "$gte": np.greater_equal, "$lt": np.less, "$lte": np.less_equal,
+}  # fmt: skip
+_Bound = tuple[str, int | float] | None
+"""An equivalent operator and bound of the column's own type; None if no value of that type matches."""
+
+
+def _whole(operator: str, value: float) -> _Bound:
+    """For a column of integers."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return operator, value
+    if operator == "$eq":
+        return (operator, int(value)) if value == int(value) else None
+    return operator, math.ceil(value) if operator in ("$gte", "$lt") else math.floor(value)
+
+
+def _floating(operator: str, value: float) -> _Bound:
+    """For a column of floats, which cannot represent every integer."""
+    try:
+        near = float(value)
+    except OverflowError:
+        near = math.inf if value > 0 else -math.inf
+    if near == value or near != near:
+        return operator, near
+    if operator == "$eq":
+        return None
+    up = operator in ("$gt", "$gte")
+    return ("$gte" if up else "$lt", near) if near > value else ("$gt" if up else "$lte", near)
+
+
+def _negated(where: Where) -> bool:
+    return where.operator == "$ne" if isinstance(where, Compare) else bool(getattr(where, "negated", False))
+
+
+def _reads(where: Where) -> bool:
+    """Whether a condition reads texts."""
+    return any(getattr(each, "field", None) in TEXTS for each in conditions.conditions_of(where))
+
 
 BM25 = "bm25"
 """The knn key of keyword search, by the FTS5 index of the documents."""
