@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 from os import PathLike
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from rolloutlab.api.budget import Budget
 from rolloutlab.api.embedded import Embedded
@@ -16,24 +16,33 @@ from rolloutlab.api.training import upload
 from rolloutlab.auth.redirect.broker import Brokers
 from rolloutlab.auth.sign_in import sign_in, sign_in_options, sign_out
 from rolloutlab.connection import Connection, Connector
+from rolloutlab.environments.protocol import Source
 from rolloutlab.environments.source import given_source, rows_of_round, source_of
-from rolloutlab.errors import InputError, NotFoundError
+from rolloutlab.errors import InputError
+from rolloutlab.keywords import takes
 from rolloutlab.objective.algorithms import named
 from rolloutlab.objective.options import settle
-from rolloutlab.sampling.config import ROLLOUT_TIMEOUT, new_seed
+from rolloutlab.sampling.config import new_seed
 from rolloutlab.sampling.cost import cost_line
 from rolloutlab.sampling.dataset import check_repeatable, rows_of
-from rolloutlab.sampling.mcp.registry import McpRegistry, Tool
+from rolloutlab.sampling.mcp.registry import McpRegistry
 from rolloutlab.sampling.metering import Meter, Terms, terms_of
+from rolloutlab.sampling.options import (
+    ChatOptions,
+    ResumeOptions,
+    RolloutOptions,
+    SamplingOptions,
+    SessionOptions,
+    TurnOptions,
+)
 from rolloutlab.sampling.plan import (
     Preview,
     SamplingRun,
     check_environment,
     check_newest_environment,
     continued,
+    plan_chat,
     resumed,
-    sampled,
-    sampled_again,
 )
 from rolloutlab.sampling.programs.plan import (
     KnownPrograms,
@@ -50,7 +59,7 @@ from rolloutlab.sampling.programs.run import run_program
 from rolloutlab.sampling.programs.sessions import SESSIONS_TIMEOUT, run_sessions
 from rolloutlab.sampling.prompt import Row
 from rolloutlab.sampling.run import CONCURRENT, check_concurrency, sample
-from rolloutlab.sampling.split import split_rows
+from rolloutlab.sampling.split import DataSplit, split_rows
 from rolloutlab.sampling.template import Prompt
 from rolloutlab.scoring import sandbox
 from rolloutlab.scoring.ask import ModelAsker
@@ -291,96 +300,32 @@ class Session:
         """
         return self._models.select(name or self._models.selected, base)
 
-    def chat(
-        self,
-        name: str,
-        prompt: Prompt = "",
-        *,
-        n: int | None = None,
-        over: Any = None,
-        limit: int | None = None,
-        prompt_column: str | None = None,
-        system: str | None = None,
-        model: str | None = None,
-        temperature: float | None = None,
-        top_p: float | None = None,
-        max_tokens: int | None = None,
-        stop: str | Sequence[str] | None = None,
-        seed: int | None = None,
-        tools: Sequence[Tool] = (),
-        max_turns: int | None = None,
-        env: Any = None,
-        env_timeout: float | None = None,
-        concurrency: int = CONCURRENT,
-        budget: Budget | float | None = None,
-        variables: Mapping[str, Any] | None = None,
-    ) -> Collection:
-        """Sample `n` completions per prompt, 1 by default, into a new generation of the collection `name`.
+    @takes(SamplingOptions, TurnOptions, ChatOptions)
+    def chat(self, name: str, prompt: Prompt = "", **given: Unpack[ChatOptions]) -> Collection:
+        """Sample completions into a new generation of a collection.
 
-        prompt: the text of a cell (`user: ...`), messages, or a function of a row that returns a text or messages.
-        Without one, the prompts of the collection again, with the settings that it had where none are given, and new
-        seeds.
-        `{{x}}` is replaced by column x of the row, else by the variable x. The policy completes the conversation at
-        each empty assistant message and at the end. prompt_column: the column with it: a text, messages or their JSON.
-        over: a DataFrame, a list, an iterator, a dataset or a file, one group per row of at most `limit` rows. system:
-        a system message before the prompt. model: sampled instead of the newest checkpoint of the selected model. seed:
-        the group of row i is sampled with seed + i; by default drawn and recorded. stop: strings that end a completion.
-        tools: functions, described by signature and docstring and run in this process, and names of MCP servers from
-        `lab.tools.add` or of their tools (`docs.find`). Results and errors are recorded as tool messages. max_turns:
-        consecutive completions that may call tools. concurrency: requests at a time. budget: dollars that this call may
-        cost, by the prices of the settings; a request that could exceed it is not sent.
-        env: a class, factory or generator function of environments, or what `environment` gives: an instance plays each
-        rollout, and its observations follow the prompt, which may be empty; max_turns: completions of an episode.
-        env_timeout: seconds for each call of an environment.
+        In the prompt, `{{x}}` is replaced by column x of the row, else by the variable x. The policy completes the
+        conversation at each empty assistant message and at the end. Completions are stored as they arrive: an interrupt
+        or an error loses none, and `resume` samples the rest.
 
-        Completions are stored as they arrive: an interrupt or an error loses none, and `resume` samples the rest.
+        Args:
+            name: the collection.
+            prompt: the text of a cell (`user: ...`), messages, or a function of a row that returns a text or messages.
+                Without one, the prompts of the collection again, with the settings that it had where none are given,
+                and new seeds.
 
         Raises:
-            InputError: an invalid prompt, variable or setting; nothing was sent. SamplingError: some requests failed;
-            the other completions are stored. EpisodeError: no environment could begin. ServiceError, NotFoundError:
-            the service's response. BudgetError: the budget is used up.
+            InputError: an invalid prompt, variable or setting; nothing was sent.
+            SamplingError: some requests failed; the other completions are stored.
+            EpisodeError: no environment could begin.
+            ServiceError, NotFoundError: the service's response.
+            BudgetError: the budget is used up.
         """
-        settings: dict[str, Any] = {"model": model, "n": n, "temperature": temperature, "top_p": top_p}
-        settings |= {"max_tokens": max_tokens, "stop": stop, "seed": seed, "max_turns": max_turns}
-        settings |= {"env_timeout": env_timeout}
-        rows = over, limit, prompt_column
-        work = self._plan_chat(name, prompt, system, variables or {}, settings, tools, env, *rows)
-        return self._play(work, partial(sample, concurrency=concurrency), budget, register=model is None)
+        known = self.tools.resolve(given.get("tools", ()))
+        work = plan_chat(self.store, name, prompt, self._models.selected, given, known, _read)
+        return self._sample(work, given, register="model" not in given)
 
-    def _plan_chat(
-        self,
-        name: str,
-        prompt: Prompt,
-        system: str | None,
-        variables: Mapping[str, Any],
-        settings: Mapping[str, Any],
-        tools: Sequence[Tool],
-        env: Any,
-        over: Any,
-        limit: int | None,
-        column: str | None,
-    ) -> SamplingRun:
-        """What `chat` samples: a new prompt, or that of the collection again."""
-        known, source = self.tools.resolve(tools), given_source(env)
-        given = {name: value for name, value in settings.items() if value is not None}
-        model = given.pop("model", None) or self._models.selected
-        if not (source or system or column) and _is_empty(prompt) and (stored := self._stored(name)):
-            rows = over if over is None else _read(over, limit)
-            changed = {"seed": new_seed()} | given
-            n = changed.pop("n", None)
-            return sampled_again(
-                self.store, stored.label, stored.name, model, rows, variables, n, known, settings=changed
-            )
-        given |= {"model": model}
-        return sampled(name, prompt, over, system, variables, given, known, limit, column, source, _read)
-
-    def _stored(self, name: str) -> StoredCollection | None:
-        """The newest generation of a collection; None where there is none."""
-        try:
-            return self.store.find(name)
-        except NotFoundError:
-            return None
-
+    @takes(SamplingOptions, TurnOptions, ChatOptions)
     def preview(
         self,
         name: str,
@@ -389,40 +334,36 @@ class Session:
         resume: bool = False,
         continue_chat: bool = False,
         top_up: float | None = None,
-        over: Any = None,
-        system: str | None = None,
-        tools: Sequence[Tool] = (),
-        env: Any = None,
-        variables: Mapping[str, Any] | None = None,
-        **settings: Any,
+        **given: Unpack[ChatOptions],
     ) -> Preview:
-        """The requests that `chat` would send with the same arguments: number, cost, and the first one rendered.
+        """Plan the requests that `chat` would send with the same arguments: number, cost, and the first one rendered.
 
         The cost is there where the settings have a price of the model: a bound, and an estimate by the tokens of the
-        newest generation of the collection.
+        newest generation of the collection. Of environments, one is begun for the first request, and closed.
 
-        resume, continue_chat: preview that call instead; top_up: what that call with this factor samples first.
-        settings: those of `chat`. env: one environment is begun for the first request, and closed.
+        Args:
+            name: the collection.
+            prompt: as of `chat`.
+            resume: plan what the call `resume` would send.
+            continue_chat: plan what the call `continue_chat` would send.
+            top_up: plan what the call `top_up` with this factor samples first.
 
         Raises:
             InputError, NotFoundError: as the call itself.
         """
-        known = self.tools.resolve(tools)
-        settings.pop("budget", None)
+        known = self.tools.resolve(given.get("tools", ()))
         if resume:
-            return self._preview(resumed(self.store, name, known, given_source(env)))
+            return self._preview(resumed(self.store, name, known, given_source(given.get("env"))))
         if top_up is not None:
             stored = self.store.find(name)
             check_top_up(stored, top_up)
             sizes = plan_first_sizes(self.store, stored, top_up)
-            return self._preview(resumed(self.store, name, known, given_source(env), sizes))
-        check_concurrency(settings.pop("concurrency", CONCURRENT))
-        rows = settings.pop("limit", None), settings.pop("prompt_column", None)
+            return self._preview(resumed(self.store, name, known, given_source(given.get("env")), sizes))
+        check_concurrency(given.get("concurrency", CONCURRENT))
         if continue_chat:
-            settings = {"model": self._models.selected} | {k: v for k, v in settings.items() if v is not None}
-            return self._preview(continued(self.store, name, prompt, variables or {}, settings, known))
-        check_repeatable(over)
-        return self._preview(self._plan_chat(name, prompt, system, variables or {}, settings, tools, env, over, *rows))
+            return self._preview(continued(self.store, name, prompt, self._models.selected, given, known))
+        check_repeatable(given.get("over"))
+        return self._preview(plan_chat(self.store, name, prompt, self._models.selected, given, known, _read))
 
     def _preview(self, work: SamplingRun) -> Preview:
         price = self._terms.price(work.plan.pinned_model)
@@ -434,17 +375,8 @@ class Session:
         cost = cost_line(work, price, trials, self.store.collections(), self.store.spending.judged)
         return Preview(work, cost, first)
 
-    def resume(
-        self,
-        name: str,
-        *,
-        program: Solve | Program | Sequence[str] | None = None,
-        tools: Sequence[Tool] = (),
-        env: Any = None,
-        concurrency: int = CONCURRENT,
-        timeout: float | None = None,
-        budget: Budget | float | None = None,
-    ) -> Collection:
+    @takes(ResumeOptions)
+    def resume(self, name: str, *, timeout: float | None = None, **given: Unpack[ResumeOptions]) -> Collection:
         """Sample what an interrupted collection lacks, with its settings; no completion is sampled twice.
 
         An unfinished episode is begun again from its seed, given its stored completions, and goes on from there.
@@ -452,26 +384,22 @@ class Session:
 
         Args:
             name: the collection.
-            program: that of the rollouts; None for the one that they were captured from in this notebook.
-            tools: those of the interrupted call.
-            env: that of the interrupted call.
-            concurrency: requests at a time, or rollouts of a program.
             timeout: seconds of a rollout of a program; None is that of the collection.
-            budget: dollars, as of `chat`, for this call alone.
 
         Raises:
-            NotFoundError: no such collection. InputError: not sampled in this lab, or with other tools, or by no or
-            another program; and as `chat` and `rollouts`.
+            NotFoundError: no such collection.
+            InputError: not sampled in this lab, or with other tools, or by no or another program.
+            And as `chat` and `rollouts`.
         """
-        summary = self.store.collection(name)
+        summary, program = self.store.collection(name), given.get("program")
         by_program = program is not None or timeout is not None or summary.plan.get("program")
-        if by_program and not tools and env is None:
+        if by_program and not given.get("tools") and "env" not in given:
             again = self._programs.again(summary, program, self._connector.environment)
-            run = programmed_again(self.store, summary.label, again, timeout)
-            return self._play(run, partial(run_program, concurrency=concurrency), budget)
-        work = resumed(self.store, name, self.tools.resolve(tools), given_source(env))
-        return self._play(work, partial(sample, concurrency=concurrency), budget)
+            return self._capture(programmed_again(self.store, summary.label, again, timeout), given)
+        known = self.tools.resolve(given.get("tools", ()))
+        return self._sample(resumed(self.store, name, known, given_source(given.get("env"))), given)
 
+    @takes(ResumeOptions)
     def top_up(
         self,
         name: str,
@@ -479,12 +407,8 @@ class Session:
         reward: Functions | Judge | None = None,
         *,
         options: Options | None = None,
-        tools: Sequence[Tool] = (),
-        env: Any = None,
-        program: Solve | Program | Sequence[str] | None = None,
-        concurrency: int = CONCURRENT,
-        budget: Budget | float | None = None,
         say: Say = print,
+        **given: Unpack[ResumeOptions],
     ) -> Collection:
         """Sample further completions for the groups of a scored collection that have nothing to learn.
 
@@ -492,24 +416,30 @@ class Session:
         checkpoint of the collection, until they train or have `factor` times as many. They join those that are there.
         Their seeds follow from the collection's, so that the same top-up samples the same.
 
-        reward: what scores them; None for the functions that last scored the collection in this notebook, or for its
-        environment or program. Where nothing can, they are sampled once, and `say` gets what to type. options: those of
-        the job to come, which decide what trains. tools, env, program: those of the collection; None for the program
-        that it was captured from in this notebook. budget: dollars for sampling and scoring. say: gets what is sampled,
-        what it has cost and what came of it.
-
         An interrupt or an error loses nothing; the same call goes on, and so does `resume`.
 
+        Args:
+            name: the collection.
+            factor: how many times as many completions a group may have as at first.
+            reward: what scores them; None for the functions that last scored the collection in this notebook, or for
+                its environment or program. Where nothing can, they are sampled once, and `say` gets what to type.
+            options: those of the job to come, which decide what trains.
+            say: gets what is sampled, what it has cost and what came of it.
+
         Raises:
-            NotFoundError: no such collection. InputError: it was not sampled in this lab, goes on with another one, is
-            of temperature 0, or nothing of it is scored; and as `resume` and `reward`.
+            NotFoundError: no such collection.
+            InputError: it was not sampled in this lab, goes on with another one, is of temperature 0, or nothing of it
+                is scored.
+            And as `resume` and `reward`.
         """
         stored = self.store.find(name)
         check_top_up(stored, factor)
         bounds = {name: stored.plan.get("max_tokens")}
         trains = settle(checked_config(expanded(options or {}, bounds).options))
+        program, budget = given.get("program"), given.get("budget")
         shared = budget if isinstance(budget, Budget | None) else Budget(budget)
-        known, source = self.tools.resolve(tools), given_source(env)
+        known, source = self.tools.resolve(given.get("tools", ())), given_source(given.get("env"))
+        given["budget"] = shared
         check_environment(stored.label, stored.plan.get("env"), source)
         if not isinstance(reward, Judge | None):  # a wrong one is an error before anything is sampled
             prepared(self.store, stored, ScoringRequest(reward, None, {}, self._reward_loop), lambda _: None)
@@ -523,89 +453,60 @@ class Session:
 
         def sample_more(sizes: Mapping[int, int]) -> None:
             if again:
-                run = programmed_again(self.store, label, again, None, sizes)
-                self._play(run, partial(run_program, concurrency=concurrency), shared)
+                self._capture(programmed_again(self.store, label, again, None, sizes), given)
             else:
-                prompts = resumed(self.store, label, known, source, sizes)
-                self._play(prompts, partial(sample, concurrency=concurrency), shared)
+                self._sample(resumed(self.store, label, known, source, sizes), given)
 
         score_more = partial(self._score_more, stored, reward, shared, say)
         top_up_groups(self.store, stored, factor, trains, sample_more, score_more, say)
         return self._collection(self.store.by_id(stored.id))
 
-    def continue_chat(
-        self,
-        name: str,
-        prompt: Prompt,
-        *,
-        model: str | None = None,
-        temperature: float | None = None,
-        top_p: float | None = None,
-        max_tokens: int | None = None,
-        stop: str | Sequence[str] = (),
-        seed: int | None = None,
-        tools: Sequence[Tool] = (),
-        max_turns: int | None = None,
-        concurrency: int = CONCURRENT,
-        budget: Budget | float | None = None,
-        variables: Mapping[str, Any] | None = None,
-    ) -> Collection:
+    @takes(SamplingOptions, TurnOptions)
+    def continue_chat(self, name: str, prompt: Prompt, **given: Unpack[TurnOptions]) -> Collection:
         """Continue every conversation of a collection, into a new generation of it; the old generation stays.
 
-        prompt: the next messages. Arguments and errors are those of `chat`; settings that are not given are those of
-        the collection. tools: the functions that it was sampled with.
+        Settings that are not given are those of the collection, and tools must be those that it was sampled with.
+
+        Args:
+            name: the collection.
+            prompt: the next messages, as of `chat`.
+
+        Raises:
+            As `chat`.
         """
-        settings: dict[str, Any] = {"model": model or self._models.selected, "temperature": temperature, "top_p": top_p}
-        settings |= {"max_tokens": max_tokens, "stop": stop, "seed": seed, "max_turns": max_turns}
-        work = continued(self.store, name, prompt, variables or {}, settings, self.tools.resolve(tools))
-        return self._play(work, partial(sample, concurrency=concurrency), budget, register=model is None)
+        known = self.tools.resolve(given.get("tools", ()))
+        work = continued(self.store, name, prompt, self._models.selected, given, known)
+        return self._sample(work, given, register="model" not in given)
 
+    @takes(SamplingOptions, RolloutOptions)
     def rollouts(
-        self,
-        name: str,
-        solve: Solve | Program | Sequence[str],
-        *,
-        over: Any = None,
-        n: int = 1,
-        limit: int | None = None,
-        model: str | None = None,
-        temperature: float | None = None,
-        top_p: float | None = None,
-        max_tokens: int | None = None,
-        seed: int | None = None,
-        concurrency: int = CONCURRENT,
-        timeout: float = ROLLOUT_TIMEOUT,
-        budget: Budget | float | None = None,
+        self, name: str, solve: Solve | Program | Sequence[str], **given: Unpack[RolloutOptions]
     ) -> Collection:
-        """Call a program `n` times per row; its chats with the policy are the trajectories of the collection `name`.
-
-        solve: a function, plain or async, of a row and a client, which has `base_url`, `api_key`, `model` and
-        `chat.completions.create` of this one rollout; it returns a reward, a dict of components, or None. Each call has
-        a thread and an event loop of its own. Everything under the key of a rollout is recorded with tokens and
-        logprobs: calls of frameworks, subprocesses and concurrent sub-agents, streamed or not.
-        Or a command, as a list of words: it gets the row as JSON on its standard input and the address and the key in
-        OPENAI_BASE_URL and OPENAI_API_KEY, and its last line of output is the reward as JSON.
-        over, limit, model, seed, budget: as of `chat`. temperature, top_p, max_tokens: in the place of the program's
-        own. concurrency: rollouts at a time. timeout: seconds of a rollout.
+        """Call a program for each row; its chats with the policy are the trajectories of a collection.
 
         An exception or a time-out ends its own rollout, which keeps what was sampled, without a reward. Rollouts are
         stored as they end, and `resume` plays the rest of an interrupted call.
 
+        Args:
+            name: the collection.
+            solve: a function, plain or async, of a row and a client, which has `base_url`, `api_key`, `model` and
+                `chat.completions.create` of this one rollout; it returns a reward, a dict of components, or None. Each
+                call has a thread and an event loop of its own. Everything under the key of a rollout is recorded with
+                tokens and logprobs: calls of frameworks, subprocesses and concurrent sub-agents, streamed or not.
+                Or a command, as a list of words: it gets the row as JSON on its standard input and the address and the
+                key in OPENAI_BASE_URL and OPENAI_API_KEY, and its last line of output is the reward as JSON.
+
         Raises:
-            InputError: not such a function, or a wrong setting. SamplingError: rollouts without any answer. And as
-            `chat`.
+            InputError: not such a function, or a wrong setting.
+            SamplingError: rollouts without any answer.
+            And as `chat`.
         """
         program = self._programs.known(name, program_of(solve, self._connector.environment))
-        settings: dict[str, Any] = {
-            "model": model or self._models.selected,
-            "n": n,
-            "temperature": temperature,
-            "top_p": top_p,
-        }
-        settings |= {"max_tokens": max_tokens, "seed": seed, "timeout": timeout}
-        run = programmed(name, program, over, settings, limit, _read)
-        return self._play(run, partial(run_program, concurrency=concurrency), budget, register=model is None)
+        settings = {"model": self._models.selected, **given}
+        run = programmed(name, program, given.get("over"), settings, given.get("limit"), _read)
+        return self._capture(run, given, register="model" not in given)
 
+    @takes(SamplingOptions, SessionOptions)
     def capture(
         self,
         name: str,
@@ -613,38 +514,76 @@ class Session:
         *,
         results: str | None = None,
         resume: bool = False,
-        model: str | None = None,
-        temperature: float | None = None,
-        top_p: float | None = None,
-        max_tokens: int | None = None,
-        seed: int | None = None,
-        timeout: float = SESSIONS_TIMEOUT,
-        budget: Budget | float | None = None,
+        **given: Unpack[SessionOptions],
     ) -> Collection:
         """Run a program once that runs many samples, such as an evaluator; each is a trajectory.
 
-        program: as of `rollouts`, with an empty row. Its calls name their sample in the header `X-Session-ID`; those
-        that begin alike are a group. Sessions are stored while it runs. results: files of JSON Lines with the rewards,
-        as of `lab.files.join_results`. resume: the sessions join those of the collection, with its settings, where an
-        earlier run was ended early. Other arguments are those of `rollouts`.
+        Its calls name their sample in the header `X-Session-ID`; those that begin alike are a group. Sessions are
+        stored while it runs.
+
+        Args:
+            name: the collection.
+            program: as of `rollouts`, with an empty row.
+            results: files of JSON Lines with the rewards, as of `lab.files.join_results`.
+            resume: the sessions join those of the collection, with its settings, where an earlier run was ended early.
 
         Raises:
             As `rollouts` and `lab.files.join_results`; what was sampled is stored before there are results.
         """
-        settings: dict[str, Any] = {"temperature": temperature, "top_p": top_p, "max_tokens": max_tokens, "seed": seed}
-        solve = program_of(program, self._connector.environment)
+        solve, timeout = program_of(program, self._connector.environment), given.get("timeout", SESSIONS_TIMEOUT)
         if resume:
-            if wrong := [key for key, value in {**settings, "model": model}.items() if value is not None]:
-                message = f"resume keeps the settings of the collection and cannot take {', '.join(sorted(wrong))}"
+            if wrong := sorted(given.keys() - {"timeout", "budget"}):
+                message = f"resume keeps the settings of the collection and cannot take {', '.join(wrong)}"
                 raise InputError(message, hint=f"lab.capture({name!r}, PROGRAM, resume=True)")
             run = sessions_again(self.store, name, solve, timeout)
         else:
-            settings |= {"model": model or self._models.selected, "timeout": timeout}
+            settings = {"model": self._models.selected, **given, "timeout": timeout}
             run = programmed(name, solve, None, settings)
-        collection = self._play(run, run_sessions, budget, register=model is None and not resume)
+        register = "model" not in given and not resume
+        collection = self._play(run, run_sessions, given.get("budget"), register=register)
         return self.files.join_results(collection.label, results) if results else collection
 
-    split, environment = staticmethod(split_rows), staticmethod(source_of)
+    @staticmethod
+    def split(
+        data: Any,
+        held_out: float = 0.1,
+        *,
+        seed: int = 0,
+        by: str | Sequence[str] = (),
+        say: Say = print,
+    ) -> DataSplit:
+        """Split rows into `train` and `held_out`, lists for `over`; a collection records which part its rows are of.
+
+        Args:
+            data: rows, as `over` of `chat`.
+            held_out: the share of rows that are held out, each decided by a hash of its content and `seed`: the same
+                rows always are in the same part, in whatever order, and also when there are more of them. Rows of one
+                part have another hash, so that the share is one of this part, with the same seed, too.
+            seed: of the hash.
+            by: a column or several; rows with equal values there stay together, and nothing else of them is hashed.
+                Texts are compared without case, white space and Unicode forms.
+            say: gets the sizes, and how many prompts both parts have, equal ones and near-duplicates.
+
+        Raises:
+            InputError: `held_out` is not between 0 and 1, a row lacks a column of `by`, or a part would be empty; and
+                as `chat`.
+        """
+        return split_rows(data, held_out, seed=seed, by=by, say=say)
+
+    @staticmethod
+    def environment(env: Any, /, **options: Any) -> Source:
+        """Make a source of environments, for `env` of `chat` and `loop`.
+
+        env: a class, a factory, a generator function, a source, or a name: `gymnasium:ID`, `openenv:URL`,
+        `reasoning-gym:DATASET` or `textarena:ID`. options: of the package, for a name, such as `is_slippery=False`; for
+        a factory of TRL's, `reward_funcs`, which are called with its environments at the end of an episode.
+
+        Raises:
+            InputError: it is none of these; a package that is not installed, or a name that it does not have; an
+                instance, which is of one rollout only.
+            UnreachableError: no server answers at the URL.
+        """
+        return source_of(env, **options)
 
     @property
     def sandbox(self) -> ModuleType:
@@ -1200,6 +1139,16 @@ class Session:
         self.reward(label, reward, resume=by_functions, say=say, **paid)
         return ""
 
+    def _sample(self, work: SamplingRun, given: TurnOptions | ResumeOptions, *, register: bool = False) -> Collection:
+        """Play conversations, as many requests at a time as are given, within the budget that is given."""
+        play = partial(sample, concurrency=given.get("concurrency", CONCURRENT))
+        return self._play(work, play, given.get("budget"), register=register)
+
+    def _capture(self, run: ProgramRun, given: RolloutOptions | ResumeOptions, *, register: bool = False) -> Collection:
+        """Play rollouts of a program, as many at a time as are given, within the budget that is given."""
+        play = partial(run_program, concurrency=given.get("concurrency", CONCURRENT))
+        return self._play(run, play, given.get("budget"), register=register)
+
     def _play(
         self,
         run: Run,
@@ -1240,10 +1189,6 @@ def _reading(
                 shown.begin(_CHECKING, total * _CHECK_SECONDS)
 
         yield shown, counted
-
-
-def _is_empty(prompt: Prompt) -> bool:
-    return isinstance(prompt, str) and not prompt.strip()
 
 
 def _read(over: Any, limit: int | None = None) -> list[Row]:

@@ -8,13 +8,15 @@ from typing import Any
 
 from rolloutlab.api.wire.chat import ChatRequest
 from rolloutlab.environments.protocol import Source
-from rolloutlab.errors import InputError
+from rolloutlab.environments.source import given_source
+from rolloutlab.errors import InputError, NotFoundError
 from rolloutlab.objective.preflight import count
 from rolloutlab.sampling.code_digest import describe_parts
 from rolloutlab.sampling.config import SamplingConfig, make_plan, new_seed
 from rolloutlab.sampling.conversation import tools_beside
 from rolloutlab.sampling.dataset import ReadRows, kinds_of, left_out, rows_of
 from rolloutlab.sampling.episodes import Episodes
+from rolloutlab.sampling.options import ChatOptions, TurnOptions
 from rolloutlab.sampling.programs.plan import check_no_program
 from rolloutlab.sampling.prompt import Row, as_messages, filled, turns_of
 from rolloutlab.sampling.rollout import Rollout, fresh, going_on, left, prompted, request_of
@@ -22,8 +24,10 @@ from rolloutlab.sampling.split import ranges_of
 from rolloutlab.sampling.template import Prompt, PromptTemplate, template_again, template_before, template_of
 from rolloutlab.sampling.tools import Tools, tools_in
 from rolloutlab.store.lab import Lab
-from rolloutlab.store.models import CollectionSummary, Group, NewGroup
+from rolloutlab.store.models import CollectionSummary, Group, NewGroup, StoredCollection
 
+_PLANNED = ("model", "n", "temperature", "top_p", "max_tokens", "stop", "seed", "max_turns", "env_timeout")
+"""Options that a plan stores as they are given."""
 _KEPT = ("temperature", "top_p", "max_tokens", "stop", "max_turns", "types", "parts")
 """Settings that a conversation goes on with, and what is known of its rows."""
 
@@ -72,6 +76,43 @@ class SamplingRun:
             return None
         finally:
             await episodes.close_all()
+
+
+def plan_chat(
+    lab: Lab, name: str, prompt: Prompt, model: str, given: ChatOptions, tools: Tools, read: ReadRows = rows_of
+) -> SamplingRun:
+    """Plan what a chat samples: a new prompt or, where there is none, those of the collection again.
+
+    Args:
+        lab: the store.
+        name: the collection.
+        prompt: empty for those of the collection.
+        model: the name of the model that is sampled unless another one is given.
+        given: the options that were given.
+        tools: those of the options.
+        read: reads the rows.
+
+    Raises:
+        InputError: the prompt, a variable or a setting is wrong.
+    """
+    over, limit, variables = given.get("over"), given.get("limit"), given.get("variables") or {}
+    source, system, column = given_source(given.get("env")), given.get("system"), given.get("prompt_column")
+    settings: dict[str, Any] = {"model": model} | {key: value for key, value in given.items() if key in _PLANNED}
+    is_empty = isinstance(prompt, str) and not prompt.strip()
+    if is_empty and not (source or system or column) and (stored := _stored(lab, name)):
+        rows = over if over is None else read(over, limit)
+        model, n = settings.pop("model"), settings.pop("n", None)
+        settings = {"seed": new_seed()} | settings
+        return sampled_again(lab, stored.label, stored.name, model, rows, variables, n, tools, settings=settings)
+    return sampled(name, prompt, over, system, variables, settings, tools, limit, column, source, read)
+
+
+def _stored(lab: Lab, name: str) -> StoredCollection | None:
+    """The newest generation of a collection; None where there is none."""
+    try:
+        return lab.find(name)
+    except NotFoundError:
+        return None
 
 
 def sampled(
@@ -242,11 +283,19 @@ def continued(
     lab: Lab,
     label: str,
     prompt: Prompt,
-    variables: Mapping[str, Any],
-    settings: Mapping[str, Any],
+    model: str,
+    given: TurnOptions,
     tools: Tools,
 ) -> SamplingRun:
     """A new generation in which every conversation of an older one goes on, with its settings where none are given.
+
+    Args:
+        lab: the store.
+        label: the older generation.
+        prompt: the next messages.
+        model: the name of the model that is sampled unless another one is given.
+        given: the options that were given.
+        tools: those of the options.
 
     Raises:
         NotFoundError: no such collection. InputError: it holds no trajectory, or had other tools; and as `sampled`.
@@ -257,14 +306,16 @@ def continued(
     turns = turns_of(as_messages(prompt))
     old = lab.groups(summary)
     tools.check(label, _tools_of(summary, old))
-    groups = [NewGroup(g.prompt, g.row, [filled(turn, g.row, variables) for turn in turns]) for g in old]
+    groups = [
+        NewGroup(g.prompt, g.row, [filled(turn, g.row, given.get("variables") or {}) for turn in turns]) for g in old
+    ]
     rollouts = [r for i, group in enumerate(old) for r in going_on(i, group, len(turns), tools.schemas)]
     if not rollouts:
         raise InputError(f"{label} holds no conversation to go on with", hint=f"%%chat {label} --resume")
     stored = {name: summary.plan[name] for name in _KEPT if name in summary.plan}
-    given = {name: value for name, value in settings.items() if value is not None and value != ()}
+    settings = {"model": model} | {key: value for key, value in given.items() if key in _PLANNED and value != ()}
     changed = {"total": summary.missing + len(rollouts), "continues": f"{summary.name}:{summary.generation}"}
-    plan = make_plan({**stored, **given, "tools": tools.schemas, **changed})
+    plan = make_plan({**stored, **settings, "tools": tools.schemas, **changed})
     return SamplingRun(summary.name, plan, groups, rollouts, tools, copies=rollouts)
 
 

@@ -144,7 +144,7 @@ def programmed(
     fixed = {key: settings[key] for key in _FIXED if settings.get(key) is not None}
     about = {"types": kinds_of(rows), "parts": ranges_of(rows), "program": program.name, "fixed": fixed}
     about["code"] = describe_parts(program.solve, "program")
-    plan = make_plan({**settings, **about})
+    plan = make_plan({key: settings[key] for key in (*PLANNED, "checkpoint") if key in settings} | about)
     plan = plan.model_copy(update={"total": plan.n * len(rows)})
     seats = [(place, position) for place in range(len(rows)) for position in range(plan.n)]
     return ProgramRun(name, program, plan, [NewGroup((), row) for row in rows], seats, notes=left_out(rows))
