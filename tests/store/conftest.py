@@ -1,11 +1,20 @@
-"""One valid record of each kind that the lab keeps, with overrides."""
+"""One valid record of each kind that the lab keeps, with overrides; processes of notebooks."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from rolloutlab.api.wire.chat import Choice, UserMessage
 from rolloutlab.store.models import StoredTrajectory
+from tests.forked_scripts import ForkedScripts
+
+
+@pytest.fixture(scope="session")
+def scripts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkedScripts]:
+    scripts = ForkedScripts(tmp_path_factory.mktemp("scripts"))
+    yield scripts
+    scripts.end()
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,6 @@
 """A notebook whose process has no file descriptor left: an error in words, and it goes on once there are some."""
 
-import subprocess
-import sys
+from collections.abc import Callable
 
 import pytest
 
@@ -12,7 +11,8 @@ from rolloutlab.settings import Address, Settings
 from rolloutlab.store.models import Recorded
 
 SHORT = """
-import os, resource, sys
+import os, resource, sys, warnings
+warnings.simplefilter("error")
 from pathlib import Path
 import IPython, pandas
 from rolloutlab.errors import RolloutlabError
@@ -64,36 +64,41 @@ def lab(tmp_path):
     return tmp_path / "lab"
 
 
-def printed(lab, script: str) -> list[str]:
-    command = [sys.executable, "-W", "error", "-c", SHORT + script, str(lab)]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
-    assert ended.returncode == 0, ended.stderr
-    return ended.stdout.splitlines()
+@pytest.fixture
+def printed(lab, scripts) -> Callable[[str], list[str]]:
+    """The lines that a script prints which begins with SHORT."""
+
+    def run(script: str) -> list[str]:
+        ended = scripts.run(SHORT + script, str(lab))
+        assert ended.returncode == 0, ended.stderr
+        return ended.stdout.splitlines()
+
+    return run
 
 
 @pytest.mark.parametrize("left", [0, 1, 2])
-def test_a_lab_that_cannot_be_opened_for_want_of_descriptors_says_so_and_is_opened_later(lab, left):
-    refused, later = printed(lab, f"tried(session.collections, {left})\ntried(session.collections, 40)")
+def test_a_lab_that_cannot_be_opened_for_want_of_descriptors_says_so_and_is_opened_later(lab, printed, left):
+    refused, later = printed(f"tried(session.collections, {left})\ntried(session.collections, 40)")
     assert refused.startswith(f"LabError: {lab / 'lab.db'} cannot be opened: this process has no file descriptor left")
     assert refused.endswith(REMEDY)
     assert later == "done"
 
 
-def test_a_lock_that_cannot_be_opened_says_so(lab):
+def test_a_lock_that_cannot_be_opened_says_so(lab, printed):
     script = """
 session.collections()
 found = session.store.find("capitals")
 tried(lambda: session.store.lock_for_sampling(found), 0)
 tried(lambda: session.store.lock_for_sampling(found), 40)
 """
-    refused, later = printed(lab, script)
+    refused, later = printed(script)
     assert refused.startswith(f"LabError: {lab / 'sampling'}")
     assert "this process has no file descriptor left" in refused
     assert refused.endswith(REMEDY)
     assert later == "done"
 
 
-def test_a_connection_that_cannot_be_made_says_so(lab):
+def test_a_connection_that_cannot_be_made_says_so(printed):
     script = """
 chat = lambda: session.chat("capitals", "?", model="m")
 tried(chat, 40)
@@ -103,7 +108,7 @@ session._connector.http._loop
 tried(chat, 0)
 tried(chat, 40)
 """
-    before, *refused, later = printed(lab, script)
+    before, *refused, later = printed(script)
     assert before == later
     assert "nothing answers" in before
     assert len(refused) == 2

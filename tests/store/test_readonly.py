@@ -8,7 +8,7 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -74,12 +74,16 @@ def made_read_only(folder: Path, *, but: str = "") -> Path:
     return folder
 
 
-def printed(folder: Path, script: str, *more: str) -> list[str]:
-    """The lines that a script prints which begins with LIKE_ANYBODY."""
-    command = [sys.executable, "-c", LIKE_ANYBODY + script, str(folder), *more]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
-    assert ended.returncode == 0, ended.stderr
-    return ended.stdout.splitlines()
+@pytest.fixture
+def printed(scripts) -> Callable[..., list[str]]:
+    """The lines that a script prints which begins with LIKE_ANYBODY, by the folder of the lab and the script."""
+
+    def run(folder: Path, script: str, *more: str) -> list[str]:
+        ended = scripts.run(LIKE_ANYBODY + script, str(folder), *more)
+        assert ended.returncode == 0, ended.stderr
+        return ended.stdout.splitlines()
+
+    return run
 
 
 READING = """
@@ -94,7 +98,7 @@ print(*sorted(hit.id for hit in session.search("paris").hits))
 
 
 @pytest.mark.parametrize("writable", ["", "lab", "lab.db"])
-def test_a_lab_that_may_not_be_written_is_read_exported_and_searched(lab, tmp_path, writable):
+def test_a_lab_that_may_not_be_written_is_read_exported_and_searched(lab, tmp_path, writable, printed):
     made_read_only(lab, but=writable)
     before = sorted(path.name for path in lab.iterdir())
     lines = printed(lab, READING, str(tmp_path / "out.jsonl"))
@@ -103,7 +107,7 @@ def test_a_lab_that_may_not_be_written_is_read_exported_and_searched(lab, tmp_pa
     assert sorted(path.name for path in lab.iterdir()) == before
 
 
-def test_what_would_write_says_that_the_lab_is_read_only_and_what_to_type_before_anything_is_asked(lab):
+def test_what_would_write_says_that_the_lab_is_read_only_and_what_to_type_before_anything_is_asked(lab, printed):
     script = """
 refused(session.chat, "capitals", "Capital of France?", model="m")
 refused(session.reward, "capitals", lambda *_: print("scored"))
@@ -146,7 +150,7 @@ def answering():
     server.server_close()
 
 
-def test_the_jobs_of_a_lab_that_may_not_be_written_are_listed_with_what_their_service_answers(lab, answering):
+def test_the_jobs_of_a_lab_that_may_not_be_written_are_listed_with_what_their_service_answers(lab, answering, printed):
     owner = Lab(lab / "lab.db")
     owner.jobs.add(SubmittedJob(JOB, answering, "lab/first", ("capitals:1",), {}, "2026-01-01T00:00:00+00:00"))
     owner.close()
@@ -163,7 +167,7 @@ print([event.type for event in session.job().events()])
     assert (lab / "lab.db").read_bytes() == before
 
 
-def test_a_lab_that_may_not_be_written_starts_no_service_and_says_what_to_type(lab):
+def test_a_lab_that_may_not_be_written_starts_no_service_and_says_what_to_type(lab, printed):
     owner = Lab(lab / "lab.db")
     owner.jobs.add(SubmittedJob(JOB, EMBEDDED, "lab/first", ("capitals:1",), {}, "2026-01-01T00:00:00+00:00"))
     owner.close()
@@ -184,7 +188,9 @@ refused(lambda: session.job().wait())
     assert lines[2:] == [said] * 4
 
 
-def test_a_program_that_has_the_port_of_a_service_of_a_lab_that_may_not_be_written_is_not_taken_for_it(lab, answering):
+def test_a_program_that_has_the_port_of_a_service_of_a_lab_that_may_not_be_written_is_not_taken_for_it(
+    lab, answering, printed
+):
     owner = Lab(lab / "lab.db")
     owner.jobs.add(SubmittedJob(JOB, EMBEDDED, "lab/first", ("capitals:1",), {}, "2026-01-01T00:00:00+00:00"))
     owner.close()
@@ -206,7 +212,9 @@ refused(session.service, "stop")
 
 
 @pytest.mark.process
-def test_a_service_that_runs_in_a_lab_that_may_not_be_written_is_used_and_still_ends(lab, tiny_policy, monkeypatch):
+def test_a_service_that_runs_in_a_lab_that_may_not_be_written_is_used_and_still_ends(
+    lab, tiny_policy, monkeypatch, printed
+):
     fork_embedded(monkeypatch)
     settings = Settings(home=lab, policy=str(tiny_policy), linger=0.5)
     owner = Session(settings)
@@ -230,7 +238,7 @@ print(*session.models.list().index[1:], session.model("lab/first").newest)
 
 @pytest.mark.process
 def test_a_copy_that_may_not_be_written_does_not_have_the_service_of_the_lab_it_was_copied_from(
-    lab, tiny_policy, monkeypatch
+    lab, tiny_policy, monkeypatch, printed
 ):
     fork_embedded(monkeypatch)
     owner = Session(Settings(home=lab, policy=str(tiny_policy), linger=0.5))
@@ -279,7 +287,7 @@ for _ in range(2):
 """
 
 
-def test_newer_contents_that_lie_beside_the_file_are_not_passed_over(lab):
+def test_newer_contents_that_lie_beside_the_file_are_not_passed_over(lab, printed):
     owner = Lab(lab / "lab.db")
     owner.jobs.set_status("none", "queued")
     owner._database.execute("UPDATE trajectories SET reward = 3.0")
@@ -294,7 +302,7 @@ def test_newer_contents_that_lie_beside_the_file_are_not_passed_over(lab):
     assert "lab.db is read-only, and its latest writes are in lab.db-wal, which cannot be read|  -> !cp" in line
 
 
-def test_a_lab_of_an_older_version_says_that_it_cannot_be_brought_up_to_date(lab):
+def test_a_lab_of_an_older_version_says_that_it_cannot_be_brought_up_to_date(lab, printed):
     with sqlite3.connect(lab / "lab.db") as other:
         other.execute(f"PRAGMA user_version = {len(MIGRATIONS) - 1}")
     other.close()
