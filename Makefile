@@ -5,7 +5,12 @@ READY := .venv/.ready
 PYTEST := $(BIN)/python -m pytest -q -p no:cacheprovider
 # The plugin for notebooks imports for two seconds, in each worker.
 WITHOUT_NBVAL := -p no:nbval
-LANES ?= 3
+LANES ?= 5
+# Tests that start no process, in parts that take about as long: the rooms of each; `others` has the rest. A part imports
+# torch and collects its own tests; each worker of xdist would collect all 14,000, and send reports for 2 ms a test.
+UNITS := magics policy
+ROOMS_magics := magics training integrations
+ROOMS_policy := policy engines contract
 # Each of the hundred processes of the tests would compile the package anew, and each worker the tests.
 export PYTHONDONTWRITEBYTECODE :=
 BENCHMARKS := start sampling sharing rollouts capture lab rewards_view search training job_memory half_billion
@@ -24,6 +29,7 @@ MODULES := $(wildcard src/rolloutlab/widgets/js/*.* src/rolloutlab/widgets/js/*/
 SHARED := $(wildcard jupyter-*/*/* jupyter-*/*/*/* jupyter-*/*/*/*/*) src/rolloutlab/widgets/kit/theme.css
 
 .PHONY: demo test test-units test-deep practice test-processes test-notebooks lab lint acceptance compat bench bench-save gpu faults faults-full lock clean $(CLIENTS:%=acceptance-%) acceptance-browser acceptance-notebooks acceptance-long acceptance-plugin acceptance-templates acceptance-smollm2 acceptance-real_model acceptance-engines acceptance-skyrl acceptance-ray acceptance-environments acceptance-agents acceptance-verifiers acceptance-sign_in acceptance-trl environments $(COMPAT:%=compat-%)
+.PHONY: $(UNITS:%=test-units-%) test-units-others
 .DEFAULT_GOAL := demo
 
 demo: $(READY)
@@ -31,12 +37,16 @@ demo: $(READY)
 
 # Lanes side by side: tests marked `process` and notebooks wait on kernels and services while the others compute. Each lane prints when it ends; all end before one that failed makes the whole fail.
 test: $(READY)
-	$(MAKE) --no-print-directory --keep-going --jobs=$(LANES) --output-sync=target lint test-processes test-units test-notebooks
+	$(MAKE) --no-print-directory --keep-going --jobs=$(LANES) --output-sync=target lint test-processes test-notebooks $(UNITS:%=test-units-%) test-units-others
 
-# A worker costs about 15 s of processor time before its first test: it collects all 14,000 and imports torch. Three, as
-# tests wait for services and files for a quarter of their time, when the other lanes have ended.
 test-units: $(READY)
-	$(PYTEST) $(WITHOUT_NBVAL) --numprocesses=3 --dist=loadfile -m "not process and not long" tests
+	$(MAKE) --no-print-directory --keep-going --jobs=3 --output-sync=target $(UNITS:%=test-units-%) test-units-others
+
+$(UNITS:%=test-units-%): test-units-%: $(READY)
+	$(PYTEST) $(WITHOUT_NBVAL) -m "not process and not long" $(addprefix tests/,$(ROOMS_$*))
+
+test-units-others: $(READY)
+	$(PYTEST) $(WITHOUT_NBVAL) -m "not process and not long" $(foreach part,$(UNITS),$(addprefix --ignore=tests/,$(ROOMS_$(part)))) tests
 
 test-processes: $(READY)
 	$(PYTEST) $(WITHOUT_NBVAL) --numprocesses=2 --dist=loadfile -m process --ignore=tests/browser --ignore=tests/kernel/test_canaries.py tests
