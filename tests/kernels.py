@@ -29,5 +29,5 @@ def start_kernel(environment: dict[str, str]) -> tuple[KernelManager, BlockingKe
     manager.start_kernel(env=environment)
     client = manager.client()
     client.start_channels()
-    client.wait_for_ready(timeout=60)
+    client.wait_for_ready(timeout=240)
     return manager, client

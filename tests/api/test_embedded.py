@@ -34,7 +34,7 @@ from tests.policies import write_gguf
 
 pytestmark = pytest.mark.process
 
-LONGEST = 60
+LONGEST = 240.0
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from rolloutlab.errors import RefusedError, SamplingError, ServiceError, Unreach
 from rolloutlab.session import Session
 from rolloutlab.settings import Address, Settings
 
-PATIENCE = 30.0
+PATIENCE = 240.0
 """Seconds after which a test that waits for something is a test that fails."""
 
 HANG, RESET, CLOSE = "hang", "reset", "close"

@@ -74,7 +74,7 @@ class World:
         answer = self._answer(path, asked, headers)
         if path in self.held:
             self.reached.set()
-            assert self.held[path].wait(20)
+            assert self.held[path].wait(240)
         return answer
 
     def _answer(self, path: str, asked: dict[str, str], headers: Any) -> Answer:
@@ -188,7 +188,7 @@ class Person:
         pending = await prepare(REDIRECT)
         self.ports.append(port)
         self.questions.append(pending.question)
-        async with httpx.AsyncClient(verify=TLS) as browser:
+        async with httpx.AsyncClient(verify=TLS, timeout=240) as browser:
             response = await browser.get(pending.url)
         answer = dict(parse_qsl(urlsplit(response.headers["location"]).query))
         assert answer["state"] == pending.state

@@ -59,7 +59,7 @@ class Jupyter:
         """Where the server listens, once it does; its file is written before the port is bound."""
         published = self._runtime / f"jpserver-{self._process.pid}.json"
         end = time.monotonic() + LONGEST_START
-        while not (published.exists() and (text := published.read_text()) and _listens(json.loads(text)["port"])):
+        while not (published.exists() and (text := published.read_text()) and listens(json.loads(text)["port"])):
             assert self._process.poll() is None, f"jupyter lab has ended:\n{self.log.read_text()}"
             assert time.monotonic() < end, f"jupyter lab does not start:\n{self.log.read_text()}"
             time.sleep(0.05)
@@ -88,7 +88,8 @@ def lay_out(folder: Path) -> None:
         copy(SOURCE.parent / source, folder / target)
 
 
-def _listens(port: int) -> bool:
+def listens(port: int) -> bool:
+    """Whether something does on this machine; a server writes its file before its port is bound."""
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 

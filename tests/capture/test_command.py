@@ -19,7 +19,7 @@ row = json.loads(sys.stdin.readline())
 body = {"model": os.environ["OPENAI_MODEL"], "messages": [{"role": "user", "content": row["task"]}], "max_tokens": 4}
 headers = {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "Content-Type": "application/json"}
 url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
-answer = json.load(urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode(), headers), timeout=60))
+answer = json.load(urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode(), headers), timeout=240))
 print("working")
 """
 

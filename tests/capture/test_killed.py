@@ -53,7 +53,7 @@ row, messages = json.loads(sys.stdin.readline()), []
 host, _, path = os.environ["OPENAI_BASE_URL"].removeprefix("http://").partition("/")
 for text in (f"task {row['i']}", "sure?"):
     messages.append({"role": "user", "content": text})
-    connection = http.client.HTTPConnection(host, timeout=60)
+    connection = http.client.HTTPConnection(host, timeout=240)
     headers = {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"]}
     connection.request("POST", f"/{path}/chat/completions", json.dumps({"messages": messages}), headers)
     messages.append(json.load(connection.getresponse())["choices"][0]["message"])
@@ -98,7 +98,7 @@ class Service(ThreadingHTTPServer):
                 return self._policy(httpx.Request(method, self.url + path, content=body))
         if held:
             self.full.set()
-            self.freed.wait(60)
+            self.freed.wait(240)
         return self._policy(httpx.Request(method, self.url + path, content=body))
 
     def handle_error(self, request, client_address) -> None:
@@ -156,7 +156,7 @@ def test_a_kill_among_64_rollouts_loses_none_that_had_ended_and_plays_none_twice
     environment = {**os.environ, "ROLLOUTLAB_HOME": str(settings.home), "ROLLOUTLAB_URL": service.url}
     service.most = answers
     with subprocess.Popen(command(service.url, tmp_path, resume=False), env=environment) as player:
-        assert service.full.wait(120)
+        assert service.full.wait(240)
         player.kill()
     ended = sum(times for (_, turn), times in service.turns.items() if turn == TURNS - 1)
     before = stored(settings)
@@ -164,7 +164,7 @@ def test_a_kill_among_64_rollouts_loses_none_that_had_ended_and_plays_none_twice
     service.most = sys.maxsize
     service.freed.set()
     service.turns.clear()
-    subprocess.run(command(service.url, tmp_path, resume=True), env=environment, check=True, timeout=120)
+    subprocess.run(command(service.url, tmp_path, resume=True), env=environment, check=True, timeout=240)
     after = stored(settings)
     assert {name: after[name] for name in before} == before
     assert len(after) == len(ROWS) * N
@@ -190,7 +190,7 @@ EVALUATOR = """
 import http.client, json, os, sys, time
 host, _, path = os.environ["OPENAI_BASE_URL"].removeprefix("http://").partition("/")
 for i in range(20):
-    connection = http.client.HTTPConnection(host, timeout=60)
+    connection = http.client.HTTPConnection(host, timeout=240)
     headers = {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "X-Session-ID": f"{sys.argv[1]}{i}"}
     body = json.dumps({"messages": [{"role": "user", "content": f"task {i % 5}"}], "max_tokens": 4})
     connection.request("POST", f"/{path}/chat/completions", body, headers)
@@ -256,7 +256,7 @@ def test_sessions_of_a_capture_that_is_ended_are_kept_with_what_they_cost(captur
             wait_for(lambda: settings.database.exists() and len(stored(settings, "eval")) == 20)
         os.close(terminal) if by == "closing" else player.send_signal(by)
         said = "" if by == "closing" else text_of(terminal)
-        status = player.wait(60)
+        status = player.wait(240)
     evaluator_id = int(answered.read_text())
     wait_for(lambda: is_gone(evaluator_id))
     if by != signal.SIGKILL:

@@ -17,7 +17,7 @@ from rolloutlab.sampling import sending
 def ask_once(client, session, text):
     body = {"messages": [{"role": "user", "content": text}], "max_tokens": 4}
     url, headers = f"{client.base_url}/chat/completions", {"X-Session-ID": session}
-    return httpx.post(url, json=body, headers=headers, timeout=60)
+    return httpx.post(url, json=body, headers=headers, timeout=240)
 
 
 def evaluator(names, fail=False):
@@ -32,7 +32,7 @@ def evaluator(names, fail=False):
                     f"{client.base_url}/chat/completions",
                     json={"messages": messages, "max_tokens": 4},
                     headers={"X-Session-ID": name},
-                    timeout=60,
+                    timeout=240,
                 ).json()
                 messages += [answer["choices"][0]["message"], {"role": "user", "content": "sure?"}]
         if fail:
@@ -281,7 +281,7 @@ def test_a_session_that_goes_on_is_searched_as_it_is_in_the_end(session):
         for turn, text in enumerate(["later words", "last words"], 1):
             headers = {"X-Session-ID": "a1"}
             body = {"messages": messages, "max_tokens": 4}
-            answer = httpx.post(f"{client.base_url}/chat/completions", json=body, headers=headers, timeout=60).json()
+            answer = httpx.post(f"{client.base_url}/chat/completions", json=body, headers=headers, timeout=240).json()
             messages += [answer["choices"][0]["message"], {"role": "user", "content": text}]
             wait_until_stored(session, "a1", turn)
             session.search("words")

@@ -224,7 +224,7 @@ def held(monkeypatch):
     go_on, read = threading.Event(), job_queue.job_upload.read
 
     def held_up(body):
-        assert go_on.wait(60)
+        assert go_on.wait(240)
         return read(body)
 
     monkeypatch.setattr(job_queue.job_upload, "read", held_up)

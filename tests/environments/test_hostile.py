@@ -183,7 +183,7 @@ def assert_ended():
     """No thread of an environment lives on."""
     left = [thread for thread in threading.enumerate() if thread.name == "rolloutlab-environment"]
     for thread in left:
-        thread.join(timeout=60)
+        thread.join(timeout=240)
     assert not any(thread.is_alive() for thread in left)
 
 
@@ -192,7 +192,7 @@ def test_the_end_of_a_thread_waits_for_what_the_environment_left_running(playing
     end, calls, ending, told = EnvironmentThread.end, [], threading.Event(), threading.Event()
 
     def end_twice(thread):
-        assert not calls or ending.wait(60)
+        assert not calls or ending.wait(240)
         end(thread)
         calls.append(thread)
         if len(calls) == 2:
@@ -207,7 +207,7 @@ class Game:
         try: await asyncio.sleep(60)
         finally:
             ending.set()
-            assert told.wait(60)
+            assert told.wait(240)
             await asyncio.sleep(0)
             await asyncio.sleep(0)
             closed.append("watched")
@@ -274,7 +274,7 @@ class Game(Game):
 """)
     assert ends(playing.run(HANGS)) == ["done", "timeout", "done"]
     playing["released"].set()
-    assert playing["late"].wait(60)
+    assert playing["late"].wait(240)
 
 
 def test_an_interrupt_does_not_wait_for_instances_that_are_being_made(playing):
@@ -296,7 +296,7 @@ class Game(Game):
     assert time.monotonic() - began < 30, "it waited for a time-out of 60 s"
     assert playing["closed"].count(False) == playing["made"].count(0) + playing["made"].count(2)
     playing["released"].set()
-    assert playing["late"].wait(60)
+    assert playing["late"].wait(240)
 
 
 def test_properties_that_hang_or_fail_are_calls_as_others(playing):

@@ -45,7 +45,7 @@ def terminal(tmp_path) -> Iterator["pexpect.spawn[str]"]:
 
 
 def test_in_a_terminal_the_answer_comes_back_to_the_listener(terminal):
-    answer = httpx.get(f"{terminal.match[1]}?code=c&state=right", trust_env=False)
+    answer = httpx.get(f"{terminal.match[1]}?code=c&state=right", trust_env=False, timeout=LONGEST)
     assert "You can close this page" in answer.text
     terminal.expect_exact(CAME)
 
@@ -134,7 +134,11 @@ def test_where_the_address_is_asked_for_an_answer_that_comes_otherwise_or_the_en
 ):
     told = tmp_path / "told"
     colab = kernel(COLAB_RELEASE_TAG="release", TOLD=str(told))
-    page = colab.run(DEFINE + OTHERWISE + SIGN_IN, lambda: httpx.get(f"{told.read_text()}?code=c&state=right"))
+
+    def come_back() -> None:
+        httpx.get(f"{told.read_text()}?code=c&state=right", timeout=LONGEST)
+
+    page = colab.run(DEFINE + OTHERWISE + SIGN_IN, come_back)
     assert (page["status"], CAME in colab.said) == ("ok", True)
     assert "Enter alone gives up" in colab.prompt["prompt"]
     expired = colab.run(BRIEFLY, lambda: None)
@@ -163,7 +167,7 @@ def test_in_a_console_with_a_kernel_the_link_is_printed_and_the_answer_comes_to_
     )
     try:
         console.expect(r"redirect=(http://127\.0\.0\.1:\d+/[\w-]+)")
-        assert httpx.get(f"{console.match[1]}?code=c&state=right", trust_env=False).is_success
+        assert httpx.get(f"{console.match[1]}?code=c&state=right", trust_env=False, timeout=LONGEST).is_success
         console.expect_exact(CAME)
         console.expect(pexpect.EOF)
     finally:

@@ -20,7 +20,7 @@ from rolloutlab.sampling.writer import TrajectoryWriter
 from rolloutlab.session import Session
 from rolloutlab.settings import Address, Settings
 
-PATIENCE = 30.0
+PATIENCE = 240.0
 """Seconds after which a test that waits for something is a test that fails."""
 
 ROWS, ARRIVED = 8, 6

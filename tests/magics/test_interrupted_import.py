@@ -20,7 +20,7 @@ def interrupt(event, arguments):
     # Ctrl-C in the middle of aiohttp's own imports, which then take until the cell has ended
     if event == "import" and arguments[0] == "aiohttp.connector" and not go_on.is_set():
         signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
-        assert go_on.wait(60)
+        assert go_on.wait(240)
 
 
 shell = InteractiveShell()

@@ -182,7 +182,7 @@ def test_what_the_progress_of_a_scoring_counts_is_on_disk(opened, paid, monkeypa
 
     def answer(_: object) -> str:
         if next(asked) == 30:  # the progress is shown while 30 are done
-            shown.wait(60)
+            shown.wait(240)
         return '{"result": 1}'
 
     monkeypatch.setattr(Progress, "update", update)

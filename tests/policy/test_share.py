@@ -20,7 +20,7 @@ from rolloutlab.policy.task import Callbacks, Task
 from rolloutlab.policy.token_sequence import TokenSequence
 from rolloutlab.policy.trainer import take_steps
 
-PATIENCE = 120.0
+PATIENCE = 240.0
 LOSS = "def loss(new, old, advantage, weight, history):\n    return -(weight * advantage * new).mean()\n"
 CASES = [({}, None), ({"precalculate_logprobs": True}, None), ({"kl_penalty_coef": 0.1}, None), ({}, LOSS)]
 

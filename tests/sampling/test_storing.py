@@ -50,7 +50,7 @@ class Slow:
         return COMPLETION
 
     def take(self, answers: Sequence[PreparedAnswer]) -> None:
-        assert self._enough.wait(20), "no request was sent while the disk was waited for"
+        assert self._enough.wait(240), "no request was sent while the disk was waited for"
         self.threads.add(threading.get_ident())
         self.batches.append(len(answers))
         self.arrivals.take(answers)

@@ -162,7 +162,7 @@ def test_tools_that_hang_keep_no_other_from_being_called():
     go_on = threading.Event()
 
     def hang() -> str:
-        go_on.wait(30)
+        go_on.wait(240)
         return "late"
 
     async def play() -> list[str]:

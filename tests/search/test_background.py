@@ -8,7 +8,7 @@ import pytest
 from rolloutlab.search import background
 from rolloutlab.search.background import Background
 
-PATIENCE = 20
+PATIENCE = 240.0
 
 
 @pytest.fixture(autouse=True)

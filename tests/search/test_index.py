@@ -166,7 +166,7 @@ def test_the_background_brings_in_what_was_stored(put, index):
     mine, done = index(lambda texts: done.set() or letters(texts)), threading.Event()
     put("cities", *CITIES)
     mine.keep_up()
-    assert done.wait(20)
+    assert done.wait(240)
     mine.close()
     assert index().status().indexed == 4
 
@@ -370,7 +370,7 @@ class Held:
         self.texts += texts
         if texts != ["rolloutlab"]:
             self.reached.set()
-            assert self.go_on.wait(20)
+            assert self.go_on.wait(240)
         return letters(texts)
 
 
@@ -379,7 +379,7 @@ def test_a_model_that_takes_anothers_place_makes_no_vectors_in_its_name(put, ind
     held = Held()
     mine = index(held, "letters")
     mine.keep_up()
-    assert held.reached.wait(20)
+    assert held.reached.wait(240)
     others = []
     mine.use(Embedder("others", lambda texts: others.append(len(texts)) or [[1.0, 2.0, 3.0, 4.0] for _ in texts]))
     held.go_on.set()
@@ -396,7 +396,7 @@ def test_whoever_is_at_work_lets_another_process_have_its_turn(put, index, monke
     first, second = index(), index()
     monkeypatch.setattr(first.records, "upsert", _then(first.records.upsert, busy.set))
     first.keep_up()
-    assert busy.wait(20)
+    assert busy.wait(240)
     assert second.refresh() == []
     assert second.status().indexed == 200
     busy.clear()
@@ -417,7 +417,7 @@ def test_what_is_stored_while_vectors_are_made_is_indexed_without_another_cell(p
     mine = index(held)
     put("cities", *CITIES)
     mine.keep_up()
-    assert held.reached.wait(20)
+    assert held.reached.wait(240)
     put("rivers", "Seine")
     mine.keep_up()
     held.go_on.set()
@@ -432,7 +432,7 @@ def test_a_model_that_hangs_keeps_nobody_from_a_new_index(put, index, monkeypatc
     mine = index(held)
     put("cities", *CITIES)
     mine.keep_up()
-    assert held.reached.wait(20)
+    assert held.reached.wait(240)
     status = mine.rebuild()
     assert (status.indexed, status.embedded, status.problem) == (4, 0, None)
     mine.close()
@@ -481,7 +481,7 @@ def test_a_forked_process_searches_with_threads_of_its_own(monkeypatch):
     assert nearest() == [1]
     child = multiprocessing.get_context("fork").Process(target=lambda: sys.exit(0 if nearest() == [1] else 1))
     child.start()
-    child.join(20)
+    child.join(240)
     child.kill()
     assert child.exitcode == 0
 

@@ -84,7 +84,7 @@ def in_the_middle(start, body, policy, monkeypatch):
     def held(messages, **options):
         if len(messages) > 40:
             entered.set()
-            assert go_on.wait(60)
+            assert go_on.wait(240)
         return render(messages, **options)
 
     def begin():
@@ -93,7 +93,7 @@ def in_the_middle(start, body, policy, monkeypatch):
         group = {"trajectories": [{**history(policy, 40), "reward": 1.0}]}
         wanted = body(service.register().id, trajectory_groups=[group])
         job_id = service.call("POST", "/v1/preview/training-jobs", json=wanted)["id"]
-        assert entered.wait(60)
+        assert entered.wait(240)
         return service, job_id, go_on
 
     yield begin
@@ -178,11 +178,11 @@ def test_a_service_that_hears_no_signal_is_killed_by_the_stop(tmp_path, monkeypa
         assert process.stdout.readline() == b"ready\n"
         client = Embedded(settings, http)
         assert client.stop() is True
-        assert process.wait(60) == -signal.SIGKILL
+        assert process.wait(240) == -signal.SIGKILL
         assert client.stop() is False
     finally:
         process.kill()
-        process.wait(60)
+        process.wait(240)
         process.stdout.close()
         http.close()
 
@@ -201,6 +201,6 @@ threading.Event().wait()  # a thread that holds up the end
 def test_a_stopping_service_ends_in_the_middle_of_its_work(tmp_path):
     busy = forkserver().Process(target=exec, args=(BUSY, {"path": str(tmp_path / "said")}), daemon=True)
     busy.start()
-    busy.join(120)
+    busy.join(240)
     assert busy.exitcode == 128 + signal.SIGTERM
     assert "ends in the middle of its work" in (tmp_path / "said").read_text()

@@ -25,7 +25,7 @@ from tests.forked import forkserver
 pytestmark = pytest.mark.process
 
 KILLS = 32
-PATIENCE = 60.0
+PATIENCE = 240.0
 """Seconds after which what is waited for is not coming."""
 
 

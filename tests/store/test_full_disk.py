@@ -37,7 +37,7 @@ def opened(tmp_path):
     """What opening both databases of a lab says on a disk of a megabyte that the command has filled."""
     make = "from pathlib import Path; " + OPEN.partition("for opened")[0].replace("\n", "; ").strip("; ")
     make += "; Lab(Path('lab/lab.db')).close(); open_service_database(Path('lab/service')).close()"
-    subprocess.run([sys.executable, "-c", make], cwd=tmp_path, check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", make], cwd=tmp_path, check=True, timeout=240)
 
     def run(fill):
         script = ON_A_SMALL_DISK.format(fill=fill, python=sys.executable)

@@ -24,7 +24,7 @@ from rolloutlab.store import file_thread as uninterrupted
 from rolloutlab.store import rewards, sqlite
 from rolloutlab.store.models import Arrival, NewGroup, Score
 
-PATIENCE = 20.0
+PATIENCE = 240.0
 """Seconds after which a test that waits for something is a test that fails."""
 WRITES = {module.__file__ for module in (rewards, sqlite, uninterrupted)}
 

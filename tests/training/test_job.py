@@ -12,7 +12,7 @@ from rolloutlab.session import Session
 from rolloutlab.settings import Address, Settings
 from rolloutlab.training.job import Job
 
-LONGEST = 60
+LONGEST = 240.0
 
 
 @pytest.fixture

@@ -106,7 +106,7 @@ row = json.loads(sys.stdin.readline())
 body = json.dumps({"messages": [{"role": "user", "content": row["letter"]}]}).encode()
 headers = {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"]}
 address = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
-with urllib.request.urlopen(urllib.request.Request(address, body, headers), timeout=60) as answer:
+with urllib.request.urlopen(urllib.request.Request(address, body, headers), timeout=240) as answer:
     print(len(json.load(answer)["choices"][0]["message"]["content"]))
 """
     loop = session.loop("letters", solve=[sys.executable, "-I", "-S", "-c", code], over=ROWS[:1], jobs=1, **SETTINGS)

@@ -144,14 +144,14 @@ def test_a_stream_of_events_is_not_waited_for(served):
         handler.send_header("Content-Type", "text/event-stream")
         handler.end_headers()
         handler.wfile.flush()
-        served.release.wait(20)
+        served.release.wait(240)
 
     served.answer = endless
     assert asked(served.url).status == 200
 
 
 def test_an_answer_that_takes_too_long_is_given_up(served):
-    served.answer = lambda handler: served.release.wait(20)
+    served.answer = lambda handler: served.release.wait(240)
     with pytest.raises(BrokenOffError, match=r"did not answer in 0\.05 s"):
         asked(served.url, timeout=0.05)
 

@@ -24,6 +24,7 @@ from rolloutlab.auth.redirect.broker import Broker
 from rolloutlab.auth.redirect.ipc import folders, listening
 from rolloutlab.auth.redirect.login import Login
 from rolloutlab.auth.redirect.route import RedirectRoute
+from tests.browser.jupyter import listens
 
 SERVER = "https://mcp.example/mcp"
 
@@ -103,7 +104,7 @@ class Desk:
 
     async def come_back(self, query: str) -> httpx.Response:
         """A browser ends on the redirect URI with this query."""
-        async with httpx.AsyncClient(trust_env=False) as client:
+        async with httpx.AsyncClient(trust_env=False, timeout=240) as client:
             return await client.get(f"{self.redirects[-1]}?{query}")
 
 
@@ -126,7 +127,7 @@ def desk(http: HttpClient, tmp_path_factory: pytest.TempPathFactory) -> Desk:
     return Desk(http, [tmp_path_factory.mktemp("s") / "own"])
 
 
-LONGEST_START = 60
+LONGEST_START = 240.0
 TOKEN = "of-the-jupyter-server"
 CONFIG = Path(__file__).parent.parent.parent / "jupyter-config"
 OPTIONS = (
@@ -163,7 +164,7 @@ class JupyterServer:
             )
         published = folder / "runtime" / f"jpserver-{self._process.pid}.json"
         end = time.monotonic() + LONGEST_START
-        while not (published.exists() and (text := published.read_text())):
+        while not (published.exists() and (text := published.read_text()) and listens(json.loads(text)["port"])):
             assert self._process.poll() is None, self.log
             assert time.monotonic() < end, self.log
             time.sleep(0.05)
@@ -218,7 +219,7 @@ def kernel(server: JupyterServer) -> Iterator[Callable[..., AbstractContextManag
 @pytest.fixture
 def browser() -> Iterator[httpx.Client]:
     """A browser without any cookie."""
-    with httpx.Client(trust_env=False) as client:
+    with httpx.Client(trust_env=False, timeout=240) as client:
         yield client
 
 

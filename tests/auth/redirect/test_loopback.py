@@ -28,7 +28,7 @@ def visit(work, takes=lambda query: "state=right" in query):
 
 def get(suffix="", **options):
     async def work(address):
-        async with httpx.AsyncClient(trust_env=False) as client:
+        async with httpx.AsyncClient(trust_env=False, timeout=240) as client:
             return await client.request(options.pop("method", "GET"), f"{address}{suffix}", **options)
 
     return visit(work)
@@ -42,7 +42,7 @@ def raw(text):
         reader, writer = await asyncio.open_connection(*host.split(":"))
         writer.write(text.format(host=host, path=f"/{path}").encode())
         try:
-            return (await asyncio.wait_for(reader.read(), 20)).decode()
+            return (await asyncio.wait_for(reader.read(), 240)).decode()
         except ConnectionResetError:  # it was closed before all was read
             return ""
         finally:
@@ -117,7 +117,10 @@ def test_what_is_no_request_is_closed_without_an_answer(text):
 
 def test_an_address_that_was_registered_beforehand_is_the_same_each_time_and_takes_the_right_state_alone(port):
     async def work():
-        async with listening(lambda query: "state=right" in query, port) as address, httpx.AsyncClient() as client:
+        async with (
+            listening(lambda query: "state=right" in query, port) as address,
+            httpx.AsyncClient(timeout=240) as client,
+        ):
             return address, [(await client.get(f"{address}?code=c&state={state}")).status_code for state in STATES]
 
     assert asyncio.run(work()) == (f"http://127.0.0.1:{port}/callback", [404, 200])
@@ -139,4 +142,4 @@ def test_nothing_listens_afterwards():
 
     address, _ = visit(work)
     with pytest.raises(httpx.ConnectError):
-        httpx.get(address, trust_env=False)
+        httpx.get(address, trust_env=False, timeout=240)

@@ -212,7 +212,7 @@ def test_searches_beside_a_writer_see_whole_transactions_and_new_ones(records: R
             newest = max(rows)
             seen += 1
     (tmp_path / "end").touch()
-    assert (writer.wait(60), seen) == (0, enough)
+    assert (writer.wait(240), seen) == (0, enough)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from rolloutlab.policy.decode import Decoder
 from rolloutlab.service.endpoints.chat import Completer, Ledger
 from rolloutlab.service.serve import Server
 
-PATIENCE = 30.0
+PATIENCE = 240.0
 
 
 @pytest.fixture

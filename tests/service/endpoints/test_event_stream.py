@@ -13,7 +13,7 @@ from rolloutlab.service.endpoints import training_jobs
 from rolloutlab.service.serve import Server
 
 UNKNOWN = "00000000-0000-4000-8000-000000000000"
-PATIENCE = 30.0
+PATIENCE = 240.0
 
 
 def submit(service, body, **overrides):

@@ -60,7 +60,8 @@ class Terminal:
         os.write(self.keyboard, text.encode() + b"\n")
 
     def visit(self) -> None:
-        assert httpx.get(f"{self.link.partition('redirect=')[2]}?code=c&state=right", trust_env=False).is_success
+        url = f"{self.link.partition('redirect=')[2]}?code=c&state=right"
+        assert httpx.get(url, trust_env=False, timeout=240).is_success
 
     def close(self) -> None:
         self.http.close()
