@@ -133,12 +133,18 @@ def prediction(text: str) -> tuple[float, float, str] | None:
     return found and (float(found[1]), float(found[2]), found[3])
 
 
-@pytest.mark.parametrize("level", ["token", "sequence", "average", "geometric_average"])
-def test_the_predicted_ratio_is_what_the_first_gradient_step_measures(notebook, capsys, monkeypatch, level):
+LEVELS = ["token", "sequence", "average", "geometric_average"]
+
+
+def test_the_predicted_ratio_is_what_the_first_gradient_step_measures(notebook, capsys, monkeypatch):
     monkeypatch.setattr(lag, "SAMPLE", 100)
     sample(notebook)
     train(notebook)
-    train(notebook)
+    for level in LEVELS:
+        predicts(notebook, capsys, level)
+
+
+def predicts(notebook, capsys, level):
     check = notebook.run(f"%%train capitals --dry-run\nimportance_sampling_level: {level}")
     capsys.readouterr()
     job = train(notebook, options=f"importance_sampling_level: {level}")
@@ -169,18 +175,18 @@ def test_nothing_is_predicted_of_recomputed_logprobs_or_fresh_completions(notebo
     assert prediction(repr(notebook.run("%%train capitals --dry-run\nprecalculate_logprobs: true"))) is None
 
 
-@pytest.mark.parametrize("error", [ServiceError, RefusedError, UnreachableError, NotFoundError])
-def test_nothing_is_predicted_where_the_service_gives_no_logprobs(notebook, monkeypatch, error):
+def test_nothing_is_predicted_where_the_service_gives_no_logprobs(notebook, monkeypatch):
     sample(notebook)
     train(notebook)
+    for error in (ServiceError, RefusedError, UnreachableError, NotFoundError):
 
-    async def refuse(*_, **__):
-        raise error("no logprobs here")
+        async def refuse(*_, error=error, **__):
+            raise error("no logprobs here")
 
-    monkeypatch.setattr(lag, "score_histories", refuse)
-    lines = repr(notebook.run("%%train capitals --dry-run")).splitlines()
-    assert f"12 trajectories sampled at step 0, train from step 1: lag 1 -> {REMEDY}" in lines
-    assert prediction("\n".join(lines)) is None
+        monkeypatch.setattr(lag, "score_histories", refuse)
+        lines = repr(notebook.run("%%train capitals --dry-run")).splitlines()
+        assert f"12 trajectories sampled at step 0, train from step 1: lag 1 -> {REMEDY}" in lines
+        assert prediction("\n".join(lines)) is None
 
 
 def test_a_service_that_never_answers_delays_a_report_for_a_limited_time(notebook, monkeypatch):

@@ -136,7 +136,7 @@ SETTINGS = {
         "2",
     ),
     "code after many objects": (
-        "class A:\n def __init__(s, n): s.n = [n, s]\nDATA = [A(i) for i in range(60_000)]\n"
+        "class A:\n def __init__(s, n): s.n = [n, s]\nDATA = [A(i) for i in range(24_000)]\n"
         "H = {'a': lambda x: VALUE}\ndef f(x): return DATA and H['a'](x)",
         "1",
         "2",

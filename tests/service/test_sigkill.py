@@ -24,7 +24,7 @@ from tests.forked import forkserver
 
 pytestmark = pytest.mark.process
 
-KILLS = 32
+KILLS = 16
 PATIENCE = 240.0
 """Seconds after which what is waited for is not coming."""
 

@@ -263,7 +263,7 @@ def test_what_cannot_be_answered_is_refused_in_words_and_changes_nothing(
 
 
 def test_a_long_text_comes_in_pieces_that_make_it_whole(lab: Lab, groups: Groups) -> None:
-    long = "".join(f"line {i} of a long text\r\n" for i in range(12_000))
+    long = "".join(f"line-{i}-of-a-long-text\r\n" for i in range(12_000))  # which is one token
     groups([long])
     text = asked(view(lab), "group", at=0)["group"]["members"][0]["turns"][0]["content"]
     assert (len(text["text"]) <= 20_000, text["size"]) == (True, len(long))
