@@ -5,8 +5,7 @@ import functools
 import pytest
 
 from rolloutlab.errors import InputError
-from rolloutlab.scoring.calls import NAMES, reward_call
-from rolloutlab.scoring.cells import RewardCell
+from rolloutlab.scoring.calls import NAMES, RewardCell, reward_call
 
 COLUMNS = ["country", "capital", "info", "answer"]
 

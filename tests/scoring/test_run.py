@@ -565,6 +565,31 @@ def test_an_interrupt_waits_for_no_call_that_hangs(lab, collect, rewards):
     done.set()
 
 
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_an_interrupt_waits_for_no_retry_and_makes_none(lab, collect, rewards, concurrency):
+    collect(1, 4)
+    failed = threading.Semaphore(0)
+
+    def fails(trajectory):
+        failed.release()
+        raise ConnectionError("busy")
+
+    async def fails_later(trajectory):
+        fails(trajectory)
+
+    def later() -> None:
+        for _ in range(concurrency):
+            failed.acquire(timeout=PATIENCE)
+        interrupt()
+
+    for function in (fails, fails_later):
+        threading.Thread(target=later, daemon=True).start()
+        with pytest.raises(KeyboardInterrupt):
+            lab.reward("capitals", function, concurrency=concurrency, retries=1, backoff=1000.0)
+        assert not failed.acquire(blocking=False)
+    assert rewards() == [None] * 4
+
+
 def test_rewards_given_by_hand_while_a_function_runs_are_kept(lab, collect, rewards):
     collect(1, 4)
     (group,) = lab.collection("capitals").groups

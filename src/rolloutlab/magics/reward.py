@@ -187,6 +187,6 @@ def compile_reward(body: str, variables: dict[str, Any]) -> "RewardFunction":
     Raises:
         InputError: the cell is empty, is not Python, or returns nothing.
     """
-    from rolloutlab.scoring.cells import RewardCell
+    from rolloutlab.scoring.calls import RewardCell
 
     return RewardCell(body, variables)

@@ -1,18 +1,19 @@
 """A run of reward functions over groups: calls begin as others end, and outcomes are passed on in batches."""
 
-import heapq
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count as number
 from itertools import islice
 from queue import Empty
-from typing import Any, Protocol
+from typing import Any
 
 from rolloutlab.errors import BudgetError, RewardError, RolloutlabError
 from rolloutlab.objective.preflight import count
 from rolloutlab.scoring.calls import RewardCall
+from rolloutlab.scoring.estimate import Tally
 from rolloutlab.scoring.event_loop import RewardLoop
 from rolloutlab.scoring.functions import (
     NotApplicableError,
@@ -25,7 +26,6 @@ from rolloutlab.scoring.functions import (
     outcome_of,
     score_of,
 )
-from rolloutlab.scoring.tally import Tally
 from rolloutlab.scoring.workers import CallError, PendingCall, Result, ScoringOptions, Workers, described
 from rolloutlab.store.models import Group, Ref, Score, StoredTrajectory
 from rolloutlab.store.scorings import Failure, RewardResult
@@ -48,11 +48,8 @@ _POLL = 0.05
 _MAX_MESSAGE = 2000
 
 
-class Remembered(Protocol):
-    """Stored results of functions (`Scorings.remembered`)."""
-
-    def __call__(self, key: str, ids: Iterable[int], /) -> Mapping[int, Any]: ...
-
+Remembered = Callable[[str, Iterable[int]], Mapping[int, Any]]
+"""Returns the stored results of a key by trajectory (`Scorings.remembered`)."""
 
 Store = Callable[[Sequence[Score], Sequence[Failure], Sequence[RewardResult]], None]
 """Called with each batch of outcomes."""
@@ -106,7 +103,6 @@ class ScoringRun:
         self._known: dict[str, None] = {}
         self._checked = False
         self._under_way: dict[PendingCall, None] = {}
-        self._delayed: list[tuple[float, int, PendingCall]] = []
         self._number = number()
         self._stop, self._ended = threading.Event(), threading.Event()
         self._flushed, self._pause_to_flush = time.monotonic(), 0.0
@@ -152,26 +148,26 @@ class ScoringRun:
         jobs = self._jobs()
         coming = True
         while True:
-            while (
-                coming and not self._stop.is_set() and len(self._under_way) + len(self._delayed) < self._workers.limit
-            ):
+            while coming and not self._stop.is_set() and len(self._under_way) < self._workers.limit:
                 job = next(jobs, _END)
                 coming = job is not _END
                 if isinstance(job, PendingCall):
                     self._begin(job)
                 else:
                     self._flush_if_due()
-            if self._stop.is_set() or not (self._under_way or self._delayed):
+            if self._stop.is_set() or not self._under_way:
                 break
-            self._collect(self._pause())
+            self._collect()
             self.stopped_early = not self._stop.is_set() and self._fails()
             if self.stopped_early:
                 break
             self._flush_if_due()
         interrupted = self._stop.is_set()
         until = time.monotonic() + (_GRACE if interrupted else _PATIENCE)
+        for job in [job for job in self._under_way if job.delay and job.begun is None]:
+            del self._under_way[job]  # no further call is made
         while self._under_way and time.monotonic() < until and self._stop.is_set() == interrupted:
-            self._collect(_POLL)
+            self._collect()
         self._flush(last=True, complete=not (interrupted or self.stopped_early))
 
     def _jobs(self) -> Iterator[PendingCall | None]:
@@ -206,27 +202,15 @@ class ScoringRun:
         self.scoring = next(iter(self._under_way)).name
         self._workers.start(job)
 
-    def _pause(self) -> float:
-        """Seconds until a result, a retry or a timeout is to be looked for."""
-        due = [self._delayed[0][0] - time.monotonic()] if self._delayed else []
-        return max(0.0, min([_POLL, *due]))
-
-    def _collect(self, timeout: float) -> None:
-        """Take the results that are there, waiting for the first; begin retries and end late calls that are due."""
-        try:
-            result = self._workers.results.get(timeout=timeout)
+    def _collect(self) -> None:
+        """Take the results that are there, waiting a moment for the first, and end calls that are late."""
+        with suppress(Empty):
+            self._take(self._workers.results.get(timeout=_POLL))
             for _ in range(self._workers.limit):
-                self._take(result)
-                result = self._workers.results.get_nowait()
-            self._take(result)
-        except Empty:
-            pass
-        now = time.monotonic()
-        while self._delayed and self._delayed[0][0] <= now and not self._ends:
-            self._begin(heapq.heappop(self._delayed)[2])
+                self._take(self._workers.results.get_nowait())
+        now, limit = time.monotonic(), self._options.timeout
         if self._stop.is_set():
             return
-        limit = self._options.timeout
         late = [j for j in self._under_way if limit is not None and j.begun is not None and now - j.begun > limit]
         if late and (error := self._workers.blocking([*self._under_way])):
             self._error = error
@@ -241,7 +225,6 @@ class ScoringRun:
         if job not in self._under_way:  # it was late
             return
         del self._under_way[job]
-        self._workers.ended(job)
         if error and error.error == "KeyboardInterrupt":
             self._error = error.cause or KeyboardInterrupt()  # none came with it from another process
             self.scoring = job.name
@@ -253,9 +236,8 @@ class ScoringRun:
             return
         self.tally.add(job.call.name, time.monotonic() - job.begun if job.begun else 0.0)
         if error and job.attempt < self._options.retries and not self._ends:
-            again = PendingCall(job.call, job.members, job.group, job.scores, job.attempt + 1)
-            due = time.monotonic() + self._options.backoff * 2**job.attempt
-            heapq.heappush(self._delayed, (due, next(self._number), again))
+            delay = self._options.backoff * 2**job.attempt
+            self._begin(PendingCall(job.call, job.members, job.group, job.scores, job.attempt + 1, delay))
             return
         values = error or _values(job, result.value)
         for each in job.scores:
@@ -307,8 +289,7 @@ class ScoringRun:
         failures = self.tally.failures - self.tally.failed[NotApplicableError.__name__]
         if self.tally.done < MIN_OUTCOMES or failures <= self.tally.done / 2:
             return False
-        jobs = [*self._under_way, *(job for _, _, job in self._delayed)]
-        waiting = {each.place for job in jobs for each in job.scores if each.waiting}
+        waiting = {each.place for job in self._under_way for each in job.scores if each.waiting}
         return failures > (self.tally.done + len(waiting)) / 2
 
     @property

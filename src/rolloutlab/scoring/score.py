@@ -12,14 +12,12 @@ from rolloutlab.errors import BudgetError, InputError, interrupted
 from rolloutlab.objective.preflight import count
 from rolloutlab.sampling.code_digest import describe_parts
 from rolloutlab.sampling.run import ProgressBar
-from rolloutlab.scoring.calls import NAMES, RewardCall
-from rolloutlab.scoring.cells import RewardCell
-from rolloutlab.scoring.estimate import MeasuredCalls, ModelUsage, time_line, token_lines, used
+from rolloutlab.scoring.calls import NAMES, RewardCall, RewardCell
+from rolloutlab.scoring.estimate import MeasuredCalls, ModelUsage, Tally, pace, time_line, token_lines, used
 from rolloutlab.scoring.event_loop import RewardLoop
 from rolloutlab.scoring.foreign import ForeignReward, call_of
 from rolloutlab.scoring.functions import Functions, Scorers, by_name, required, say_kept, source_of, weights_of
 from rolloutlab.scoring.run import ScoringRun, stopped
-from rolloutlab.scoring.tally import Tally, pace
 from rolloutlab.scoring.workers import ScoringOptions
 from rolloutlab.settings import Price
 from rolloutlab.store.lab import Lab

@@ -8,11 +8,11 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -75,19 +75,22 @@ class CallError(NamedTuple):
 
 @dataclass(eq=False)
 class PendingCall:
-    """One call to make, for a trajectory or a group. scores: what its result is for."""
+    """One call to make, for a trajectory or a group. scores: what its result is for. delay: seconds before a retry.
+
+    begun: when it was made, by `time.monotonic`; None before. stop: ends the call, where that is possible. task: of a
+    coroutine that has begun.
+    """
 
     call: RewardCall
     members: Sequence[StoredTrajectory]
     group: Group
     scores: Sequence[Any] = ()
     attempt: int = 0
+    delay: float = 0.0
     begun: float | None = None
     abandoned: bool = False
-    stop: list[Callable[[], object]] = field(default_factory=list)
-    """Ends the call, where that is possible."""
+    stop: Callable[[], object] = lambda: None
     task: "asyncio.Task[Any] | None" = None
-    """Of a coroutine that has begun."""
 
     @property
     def name(self) -> str:
@@ -111,8 +114,9 @@ class Result(NamedTuple):
 class Workers:
     """Makes calls at the same time; `results` has them as they end. A call that hangs is left behind, not waited for.
 
-    With a concurrency of one and no timeout plain functions are called by `serve`, in the thread of the caller: some
-    libraries work in the main thread only.
+    Plain functions are called in threads of its own: those of `concurrent.futures` are joined when Python exits, so a
+    call that hangs would keep it from exiting. With a concurrency of one and no timeout `serve` calls them, in the
+    thread of the caller: some libraries work in the main thread only.
 
     Raises:
         InputError: a function cannot be sent to a process.
@@ -120,45 +124,42 @@ class Workers:
 
     def __init__(self, options: ScoringOptions, calls: Sequence[RewardCall], loop: RewardLoop) -> None:
         self.results: SimpleQueue[Result] = SimpleQueue()
-        self._jobs: SimpleQueue[PendingCall | None] = SimpleQueue()
-        self._processes = options.processes
         self.limit = options.processes or options.concurrency
         self.in_caller = self.limit == 1 and options.timeout is None and not options.processes
-        self._threads = self._under_way = 0
+        self._jobs: SimpleQueue[PendingCall | None] = SimpleQueue()
+        self._in_processes = options.processes > 0
+        self._pickled = [_pickled(call) for call in calls] if options.processes else []
+        self._places = {id(call): place for place, call in enumerate(calls)}
         self._loop = loop
+        self._threads = 0
         self._futures: set[Future[Any]] = set()
         self._children: list[_Child] = []
-        self._closed = False
+        self._closed = threading.Event()
         self._lock = threading.Lock()
-        self._functions = {id(call): _pickled(call) for call in calls} if options.processes else {}
 
     def start(self, job: PendingCall) -> None:
-        """Begin a call; there are at most `limit` at a time."""
-        if job.call.asynchronous and not self._processes:
+        """Begin a call after its delay; there are at most `limit` at a time."""
+        if job.call.asynchronous and not self._in_processes:
             self._submit(job, self._await(job))
             return
-        self._under_way += 1
-        if not self.in_caller and self._threads < min(self.limit, self._under_way):
-            self._new_thread()
         self._jobs.put(job)
-
-    def ended(self, job: PendingCall) -> None:
-        """Count a call as ended."""
-        if not job.call.asynchronous or self._processes:
-            self._under_way -= 1
+        if not self.in_caller and self._threads < self.limit:
+            self._threads += 1
+            work = self._work_in_process if self._in_processes else self._work
+            threading.Thread(target=work, name="rolloutlab-reward", daemon=True).start()
 
     def abandon(self, job: PendingCall) -> None:
         """Go on without a call; its result is ignored."""
         job.abandoned = True
-        for stop in job.stop:
-            stop()
-        if not job.call.asynchronous and not self._processes:
+        job.stop()
+        if not job.call.asynchronous and not self._in_processes:
             self._threads -= 1  # of the one that is stuck
 
     def serve(self, timeout: float) -> None:
         """Make calls in this thread, where `in_caller`, until none was there for so many seconds."""
-        while job := self._next(timeout):
-            self.results.put(_called(job, partial(self._finish, job)))
+        with suppress(Empty):
+            while job := self._jobs.get(timeout=timeout):
+                self._make(job)
 
     def close(self) -> None:
         """End the threads that wait for a call, the processes and the coroutines."""
@@ -167,7 +168,7 @@ class Workers:
         for future in list(self._futures):
             future.cancel()
         with self._lock:
-            self._closed = True
+            self._closed.set()
             for child in self._children:
                 child.kill()
 
@@ -185,72 +186,70 @@ class Workers:
         hint = "def instead of async def; or await what takes long: asyncio.sleep, asyncio.to_thread, an async client"
         return RewardError(f"{message} ({line})" if line else message, hint=hint)
 
-    def _next(self, timeout: float) -> PendingCall | None:
-        try:
-            return self._jobs.get(timeout=timeout)
-        except Empty:
-            return None
-
-    def _new_thread(self) -> None:
-        self._threads += 1
-        work = self._work_in_process if self._processes else self._work
-        threading.Thread(target=work, name="rolloutlab-reward", daemon=True).start()
-
     def _work(self) -> None:
         while job := self._jobs.get():
-            self.results.put(_called(job, partial(self._finish, job)))
+            self._make(job)
             if job.abandoned:  # another thread has its place
                 return
 
-    def _work_in_process(self) -> None:
-        child: _Child | None = None
-        while job := self._jobs.get():
-            child = child or self._new_child()
-            job.stop.append(child.kill)
-            index = list(self._functions).index(id(job.call))
-            result = child.called(job, index)
-            job.stop.clear()
-            self.results.put(result)
-            child = child if child.is_alive() else None
-        if child:
-            child.kill()
-
-    def _new_child(self) -> "_Child":
-        child = _Child(list(self._functions.values()))
-        with self._lock:
-            self._children.append(child)
-            if self._closed:  # while it started
-                child.kill()
-        return child
+    def _make(self, job: PendingCall) -> None:
+        """Make a call in this thread. A function may return an awaitable, as a lambda around a coroutine does."""
+        if job.delay and self._closed.wait(job.delay):
+            return
+        job.begun = time.monotonic()
+        try:
+            positional, by_name = job.arguments()
+            value = job.call.function(*positional, **by_name)
+            if inspect.isawaitable(value):
+                value = self._submit(job, _awaited(job, value)).result()
+            result = Result(job, value)
+        except BaseException as error:  # noqa: BLE001 - it is a failure of this trajectory
+            result = Result(job, None, described(error))
+        self.results.put(result)
 
     def _submit(self, job: PendingCall, work: Coroutine[Any, Any, Any]) -> "Future[Any]":
         future = self._loop.submit(work)
         self._futures.add(future)
         future.add_done_callback(self._futures.discard)
-        job.stop.append(future.cancel)
+        job.stop = future.cancel
         return future
 
-    def _finish(self, job: PendingCall, value: Any) -> Any:
-        """The result of a plain function that returned an awaitable, such as a lambda around a coroutine."""
-        if not inspect.isawaitable(value):
-            return value
-
-        async def wait() -> Any:
-            job.task = asyncio.current_task()
-            return await value
-
-        return self._submit(job, wait()).result()
-
     async def _await(self, job: PendingCall) -> None:
-        if self._closed:  # the loop was blocked until now
+        await asyncio.sleep(job.delay)
+        if self._closed.is_set():  # the loop was blocked until now
             return
-        job.begun, job.task = time.monotonic(), asyncio.current_task()
+        job.begun = time.monotonic()
         try:
             positional, by_name = job.arguments()
-            result = Result(job, await job.call.function(*positional, **by_name))
+            result = Result(job, await _awaited(job, job.call.function(*positional, **by_name)))
         except BaseException as error:  # noqa: BLE001 - it is a failure of this trajectory
             result = Result(job, None, described(error))
         self.results.put(result)
+
+    def _work_in_process(self) -> None:
+        child: _Child | None = None
+        while job := self._jobs.get():
+            if job.delay and self._closed.wait(job.delay):
+                continue
+            if child is None or not child.is_alive():
+                child = self._new_child()
+            job.stop = child.kill
+            result = child.result(job, self._places[id(job.call)])
+            job.stop = lambda: None  # the process is free for the next call
+            self.results.put(result)
+
+    def _new_child(self) -> "_Child":
+        child = _Child(self._pickled)
+        with self._lock:
+            self._children.append(child)
+            if self._closed.is_set():  # while it started
+                child.kill()
+        return child
+
+
+async def _awaited(job: PendingCall, value: Awaitable[Any]) -> Any:
+    job.task = asyncio.current_task()
+    return await value
 
 
 def described(error: BaseException) -> CallError:
@@ -269,15 +268,6 @@ def described(error: BaseException) -> CallError:
 
 def _line(frames: Sequence[traceback.FrameSummary]) -> str:
     return f"line {frames[0].lineno}: {frames[0].line}" if frames and frames[0].line else ""
-
-
-def _called(job: PendingCall, finish: Callable[[Any], Any]) -> Result:
-    job.begun = time.monotonic()
-    try:
-        positional, by_name = job.arguments()
-        return Result(job, finish(job.call.function(*positional, **by_name)))
-    except BaseException as error:  # noqa: BLE001 - it is a failure of this trajectory
-        return Result(job, None, described(error))
 
 
 def _pickled(call: RewardCall) -> bytes:
@@ -301,62 +291,59 @@ def _pickled(call: RewardCall) -> bytes:
 
 
 class _Child:
-    """A process that calls reward functions, one call after another."""
+    """A process that calls reward functions, one call after another.
 
-    def __init__(self, functions: Sequence[bytes]) -> None:
+    A `ProcessPoolExecutor` cannot end one call that hangs, and a process of it that dies fails the calls of all others,
+    without its exit code. So each thread of `Workers` has a process of its own.
+    """
+
+    def __init__(self, pickled: Sequence[bytes]) -> None:
         context = multiprocessing.get_context("spawn")
-        self._here, there = context.Pipe()
-        self._process = context.Process(target=_serve, args=(there, functions), daemon=True)
+        self._connection, there = context.Pipe()
+        self._process = context.Process(target=_serve, args=(there, pickled), daemon=True)
         self._process.start()
+        self.kill, self.is_alive = self._process.kill, self._process.is_alive
         there.close()
         try:
-            self._problem: CallError | None = self._here.recv()  # once it has imported the functions
+            self._problem: CallError | None = self._connection.recv()  # once it has imported the functions
         except (EOFError, OSError):
             self._problem = CallError("RuntimeError", "its process did not start: a script needs a __main__ guard")
 
-    def called(self, job: PendingCall, index: int) -> Result:
+    def result(self, job: PendingCall, place: int) -> Result:
+        """The result of a call of the function at a place."""
         if self._problem:
             return Result(job, None, self._problem)
         job.begun = time.monotonic()
         try:
-            self._here.send((index, *job.call.arguments(job.members, job.group)))
-            value, error = self._here.recv()
+            self._connection.send((place, *job.call.arguments(job.members, job.group)))
+            value, error = self._connection.recv()
         except (EOFError, OSError):
             self._process.join(1.0)
             code = self._process.exitcode
             return Result(job, None, CallError("RuntimeError", f"its process ended with exit code {code}"))
         except BaseException as raised:  # noqa: BLE001 - such as arguments that cannot be pickled
             return Result(job, None, described(raised))
-        return Result(job, value, CallError(*error) if error else None)
-
-    def is_alive(self) -> bool:
-        return self._process.is_alive()
-
-    def kill(self) -> None:
-        self._process.kill()
+        return Result(job, value, error and CallError(*error))
 
 
 def _serve(connection: Connection, pickled: Sequence[bytes]) -> None:
-    """Calls functions in a process until the other end of the connection is closed."""
+    """Call functions in a process until the other end of the connection is closed, coroutines on one event loop."""
     try:
         functions = [pickle.loads(each) for each in pickled]
     except BaseException as error:  # noqa: BLE001 - it is sent to the other end
         connection.send(CallError(*described(error)[:3]))
         return
     connection.send(None)
-    with asyncio.Runner() as runner:
+
+    async def wait_for(value: Awaitable[Any]) -> Any:
+        return await value
+
+    with asyncio.Runner() as runner, suppress(EOFError, KeyboardInterrupt):
         while True:
+            place, positional, by_name = connection.recv()
             try:
-                index, positional, by_name = connection.recv()
-            except (EOFError, KeyboardInterrupt):
-                return
-            try:
-                value = functions[index](*positional, **by_name)
-                value = runner.run(_awaited(value)) if inspect.isawaitable(value) else value
+                value = functions[place](*positional, **by_name)
+                value = runner.run(wait_for(value)) if inspect.isawaitable(value) else value
                 connection.send((value, None))
             except BaseException as error:  # noqa: BLE001 - it is a failure of this trajectory
                 connection.send((None, tuple(described(error))[:3]))
-
-
-async def _awaited(value: Any) -> Any:
-    return await value

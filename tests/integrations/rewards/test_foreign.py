@@ -19,7 +19,7 @@ from rolloutlab.errors import InputError, RewardError
 from rolloutlab.integrations.art import reward as art_reward
 from rolloutlab.integrations.trl import reward as trl_reward
 from rolloutlab.integrations.verifiers import reward as verifiers_reward
-from rolloutlab.scoring.cells import RewardCell
+from rolloutlab.scoring.calls import RewardCell
 from rolloutlab.store.models import NewGroup
 from tests.labs import completion, lab_with
 
