@@ -184,7 +184,7 @@ def _isolation(bwrap: str | None) -> _Isolation:
                 return _Isolation(wrapper, as_user, problem)
             except (OSError, subprocess.CalledProcessError) as error:
                 if wrapper:
-                    problem = (getattr(error, "stderr", "") or str(error)).strip()[-200:]
+                    problem = " ".join((getattr(error, "stderr", "") or str(error)).split())[-200:]
     return _Isolation((), False, problem)
 
 
