@@ -82,9 +82,8 @@ def main() -> None:
         session.service("stop")
         session.close()
     for magic, walk in walks.items():
-        print(
-            f"{magic}: {len(walk.entered)} files (goal {GOALS[magic]}), {sum(map(len, walk.entered.values()))} functions"
-        )
+        functions = sum(map(len, walk.entered.values()))
+        print(f"{magic}: {len(walk.entered)} files (goal {GOALS[magic]}), {functions} functions")
         if options.files == magic:
             for file, functions in sorted(walk.entered.items()):
                 print(f"    {file}: {', '.join(sorted(functions))}")
