@@ -5,7 +5,8 @@ import functools
 import pytest
 
 from rolloutlab.errors import InputError
-from rolloutlab.scoring.calls import NAMES, RewardCell, reward_call
+from rolloutlab.scoring.calls import RewardCell, reward_call
+from rolloutlab.trajectories.first_reward import NAMES
 
 COLUMNS = ["country", "capital", "info", "answer"]
 
@@ -186,3 +187,8 @@ def test_a_name_of_a_trajectory_that_is_a_column_too_is_noted():
     assert reward_call("", lambda answer: 1.0, ["answer", "question"]).note == note
     assert reward_call("", lambda answer, answers: [1.0], ["answer"]).note == note
     assert reward_call("", lambda answer: 1.0, ["question"]).note == ""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_name_that_a_hint_keeps_clear_of_is_an_argument(name):
+    assert reward_call("f", eval(f"lambda {name}: 1.0"), [])

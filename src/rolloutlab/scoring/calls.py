@@ -3,17 +3,16 @@
 import ast
 import inspect
 import linecache
-import re
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
-from keyword import iskeyword
 from typing import Any, Literal, NamedTuple
 
 from rolloutlab.api.wire.chat import Choice
 from rolloutlab.errors import InputError, RewardError
 from rolloutlab.store.models import Group, StoredTrajectory
+from rolloutlab.trajectories.first_reward import NAMES
 
 POSITIONAL = ("trajectory", "answer", "messages", "row")
 """Arguments of a function whose parameters have names of its own."""
@@ -34,21 +33,8 @@ _OF_GROUP: Mapping[str, Callable[[Sequence[StoredTrajectory], Group], Any]] = {
     "prompt": lambda _, group: [message.to_wire() for message in group.prompt],
     "info": lambda _, group: _info(group.row),
 }
-NAMES = (*_OF_ONE, "group", "answers")
-"""What a parameter can be named, besides the columns of the row."""
 _FILENAME = "<%%reward>"
 _BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-
-
-def first_body(columns: Sequence[str]) -> str:
-    """The body of a cell that scores rows with these columns in some way, for a person to go on from."""
-    usable = [name for name in columns if name.isidentifier() and not iskeyword(name) and name not in NAMES]
-    return f"return float(str({usable[-1]}) in answer)" if usable else "return float(len(answer) > 0)"
-
-
-def is_body(code: str) -> bool:
-    """Whether the source text of one function is the body of a `%%reward` cell, which can be typed again."""
-    return re.search(r"^return\b", code, re.MULTILINE) is not None
 
 
 class Arguments(NamedTuple):

@@ -1,7 +1,6 @@
 """Scores from reward functions and weights, checked before they are stored; the last scorer of each collection."""
 
 import inspect
-import math
 import re
 import textwrap
 from collections import Counter
@@ -17,7 +16,6 @@ from rolloutlab.scoring.foreign import recognised
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import Score, StoredCollection, StoredTrajectory, TrajectoryKey
 from rolloutlab.store.rewards import finite
-from rolloutlab.trajectories.table_query import number_of
 from rolloutlab.trajectories.tables import AFTER, BEFORE
 
 RewardFunction = Callable[..., Any]
@@ -265,14 +263,3 @@ def _parts(name: str, outcome: Outcome) -> _Parts:
         return {name: outcome}, {}
     others = {part: value for part, value in outcome.items() if part != "reward"}
     return ({name: outcome["reward"]}, others) if "reward" in outcome else (others, {})
-
-
-def reward_of(value: Any, name: str) -> float:
-    """A reward that was given or typed; RewardError where it is not a finite number."""
-    typed = number_of(value) if isinstance(value, str) else None
-    try:
-        return finite(value if typed is None or math.isinf(typed) else typed, name)
-    except RewardError as error:
-        with_point = value.replace(",", ".") if isinstance(value, str) and "," in value else ""
-        hint = with_point if number_of(with_point) is not None else "a number such as 0.5"
-        raise RewardError(error.message, hint=hint) from None

@@ -12,7 +12,7 @@ from rolloutlab.errors import BudgetError, InputError, interrupted
 from rolloutlab.objective.preflight import count
 from rolloutlab.sampling.code_digest import describe_parts
 from rolloutlab.sampling.run import ProgressBar
-from rolloutlab.scoring.calls import NAMES, RewardCall, RewardCell
+from rolloutlab.scoring.calls import RewardCall, RewardCell
 from rolloutlab.scoring.estimate import MeasuredCalls, ModelUsage, Tally, pace, time_line, token_lines, used
 from rolloutlab.scoring.event_loop import RewardLoop
 from rolloutlab.scoring.foreign import ForeignReward, call_of
@@ -24,6 +24,7 @@ from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import Group, Score, StoredCollection, StoredTrajectory
 from rolloutlab.store.scorings import Failure, NewScoring, RewardResult
 from rolloutlab.trajectories.collection import Collection
+from rolloutlab.trajectories.first_reward import NAMES
 from rolloutlab.trajectories.tables import data_frame
 
 if TYPE_CHECKING:

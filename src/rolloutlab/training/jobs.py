@@ -16,7 +16,6 @@ from rolloutlab.connection import Connector
 from rolloutlab.errors import NotFoundError, RefusedError, RolloutlabError, ServiceError, SignInError, UnreachableError
 from rolloutlab.hints import Hint
 from rolloutlab.objective.preflight import count
-from rolloutlab.scoring.calls import first_body, is_body
 from rolloutlab.scoring.functions import Scorers
 from rolloutlab.settings import Address
 from rolloutlab.store.jobs import SubmittedJobs
@@ -25,6 +24,7 @@ from rolloutlab.store.models import SubmittedJob
 from rolloutlab.training.job import Job
 from rolloutlab.training.job_results import job_results, job_table, read_course
 from rolloutlab.training.models import Checkpoint, SelectedModel
+from rolloutlab.trajectories.first_reward import first_body, is_body
 from rolloutlab.trajectories.overview import summarize_job
 from rolloutlab.trajectories.rewards_data import shared_rewards
 from rolloutlab.widgets.dry_run import LastJob

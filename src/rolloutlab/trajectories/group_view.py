@@ -10,10 +10,10 @@ from rolloutlab.api.wire.trajectories import History, ScoredHistories
 from rolloutlab.errors import ConflictError, InputError, NotFoundError
 from rolloutlab.objective.preflight import count
 from rolloutlab.sanitize import escape_control_chars
-from rolloutlab.scoring.functions import reward_of
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import Edit, Group, Score, StoredCollection, StoredTrajectory, TrajectorySummary
 from rolloutlab.trajectories.overview import order_groups, summarize_job
+from rolloutlab.trajectories.reward_edits import reward_of
 from rolloutlab.trajectories.rewards_data import RewardsData, shared_rewards, uncollected
 from rolloutlab.widgets import group as render
 from rolloutlab.widgets import overview

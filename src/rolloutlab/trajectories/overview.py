@@ -16,9 +16,9 @@ from rolloutlab.objective.steps import short
 from rolloutlab.sampling.config import SamplingConfig, read_plan
 from rolloutlab.sampling.differences import find_differences
 from rolloutlab.sanitize import escape_to_one_line
-from rolloutlab.scoring.calls import first_body
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import StoredCollection, TrajectorySummary
+from rolloutlab.trajectories.first_reward import first_body
 from rolloutlab.trajectories.rewards_data import RewardsData
 from rolloutlab.trajectories.rewards_rows import HUGE, RewardsRows
 from rolloutlab.trajectories.top_up import top_up_cell

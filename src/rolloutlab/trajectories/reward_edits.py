@@ -158,3 +158,14 @@ def _is_missing(value: Any) -> bool:
     import pandas as pd
 
     return value is None or (pd.api.types.is_scalar(value) and bool(pd.isna(value)))
+
+
+def reward_of(value: Any, name: str) -> float:
+    """A reward that was given or typed; RewardError where it is not a finite number."""
+    typed = number_of(value) if isinstance(value, str) else None
+    try:
+        return finite(value if typed is None or math.isinf(typed) else typed, name)
+    except RewardError as error:
+        with_point = value.replace(",", ".") if isinstance(value, str) and "," in value else ""
+        hint = with_point if number_of(with_point) is not None else "a number such as 0.5"
+        raise RewardError(error.message, hint=hint) from None

@@ -11,10 +11,10 @@ from rolloutlab.errors import ConflictError, InputError, NotFoundError
 from rolloutlab.objective.advantages import Reason
 from rolloutlab.objective.preflight import WHY, WHY_NOT, count
 from rolloutlab.sanitize import escape_control_chars
-from rolloutlab.scoring.functions import reward_of
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import Edit, Score, StoredCollection
 from rolloutlab.trajectories.overview import summarize_job
+from rolloutlab.trajectories.reward_edits import reward_of
 from rolloutlab.trajectories.rewards_data import (
     AT_ONCE,
     ENDS,

@@ -1,0 +1,19 @@
+"""First `%%reward` cell of a collection: what a hint suggests before anybody has scored it."""
+
+import re
+from collections.abc import Sequence
+from keyword import iskeyword
+
+NAMES = ("trajectory", "answer", "reasoning", "messages", "row", "prompt", "completion", "info", "group", "answers")
+"""What a parameter can be named, besides the columns of the row."""
+
+
+def first_body(columns: Sequence[str]) -> str:
+    """The body of a cell that scores rows with these columns in some way, for a person to go on from."""
+    usable = [name for name in columns if name.isidentifier() and not iskeyword(name) and name not in NAMES]
+    return f"return float(str({usable[-1]}) in answer)" if usable else "return float(len(answer) > 0)"
+
+
+def is_body(code: str) -> bool:
+    """Whether the source text of one function is the body of a `%%reward` cell, which can be typed again."""
+    return re.search(r"^return\b", code, re.MULTILINE) is not None
