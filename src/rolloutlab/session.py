@@ -66,8 +66,10 @@ from rolloutlab.scoring.ask import ModelAsker
 from rolloutlab.scoring.event_loop import RewardLoop
 from rolloutlab.scoring.foreign import ForeignReward, grader_reward
 from rolloutlab.scoring.functions import Functions, Scorers
-from rolloutlab.scoring.judge import Judge, give, judge_collection
+from rolloutlab.scoring.judge import Judge, JudgeOptions, give, judge_collection
 from rolloutlab.scoring.score import ScoringRequest, prepared, score_collection
+from rolloutlab.scoring.workers import RewardOptions
+from rolloutlab.search.build import SearchOptions
 from rolloutlab.search.open import LabIndex, SearchPlaces
 from rolloutlab.search.query import Search
 from rolloutlab.settings import Settings
@@ -77,8 +79,8 @@ from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import StoredCollection, is_asked_for
 from rolloutlab.store.spending import JUDGING, SAMPLING
 from rolloutlab.training.checkpoints import LabModels
-from rolloutlab.training.compare import SideSampler, find_checkpoints, find_collection
-from rolloutlab.training.custom_loss import Loss, publish_loss
+from rolloutlab.training.compare import CompareOptions, SideSampler, find_checkpoints, find_collection
+from rolloutlab.training.custom_loss import publish_loss
 from rolloutlab.training.dry_run import DryRun, FineTuningCheck, check_fine_tuning
 from rolloutlab.training.fine_tuning import (
     FineTuning,
@@ -92,10 +94,10 @@ from rolloutlab.training.job import Job
 from rolloutlab.training.jobs import LabJobs
 from rolloutlab.training.lag import with_prediction
 from rolloutlab.training.loop import Loop, run_loop
-from rolloutlab.training.loop_steps import LoopSteps, Schedule
+from rolloutlab.training.loop_steps import OF_ROUNDS, LoopOptions, LoopSteps, Schedule
 from rolloutlab.training.models import Models, SelectedModel
 from rolloutlab.training.refusals import check_honoured
-from rolloutlab.training.submission import checked_config, expanded, gather_for, prepare, submit
+from rolloutlab.training.submission import JobOptions, checked_config, expanded, gather_for, prepare, submit
 from rolloutlab.trajectories.branch import Branch, branched, gathered
 from rolloutlab.trajectories.collection import Collection, group_of, rows_to_show, select
 from rolloutlab.trajectories.files.exchange import LabFiles
@@ -655,53 +657,39 @@ class Session:
         self._programs.rename(old, new)
         say(f"renamed {old} to {new}; undo: %collections --rename {new} {old}")
 
+    @takes(RewardOptions)
     def reward(
         self,
         name: str,
         function: Functions | None = None,
         weights: Weights = None,
         *,
-        concurrency: int | None = None,
-        timeout: float | None = None,
-        retries: int | None = None,
-        processes: int | None = None,
-        backoff: float | None = None,
-        overwrite: bool = False,
-        resume: bool = False,
-        cache: bool | None = None,
-        dry_run: bool = False,
         budget: Budget | float | None = None,
         say: Say = print,
+        **given: Unpack[RewardOptions],
     ) -> Any:
         """Score every trajectory of a collection with functions; returns the collection.
 
-        function: of any of `trajectory, answer, reasoning, messages, row, prompt, completion, info` and columns of the
-        row, by name; of `group` or `answers` for a value for each member of a group. One function; a list, each a
-        component under its name; or a dict of names and functions. The reward is the sum of the components, times their
-        `weights`. Outcomes are stored as they come, as one change. `say` gets how many trajectories failed, which have
-        no reward then, and how many rewards by hand were kept.
+        Outcomes are stored as they come, as one change.
 
-        concurrency: calls at a time, by default 32. timeout: seconds for a call. retries: of a call that failed, after
-        `backoff` seconds (0.5), twice as many each time. processes: call in so many processes, for functions that hold
-        the GIL. overwrite: also replace rewards by hand, and call functions whose results are stored. resume: score
-        only what the last scoring that is not undone left out or failed on, with its functions, weights and options
-        where none are given, as a change of its own. cache: store results, and do not call a function of the same name
-        and source text again for the same trajectory; by default each call is made. dry_run: try three trajectories,
-        store nothing and return a DataFrame. budget: dollars for the models that graders ask.
+        Args:
+            name: the collection.
+            function: of any of `trajectory, answer, reasoning, messages, row, prompt, completion, info` and columns of
+                the row, by name; of `group` or `answers` for a value for each member of a group. One function; a list,
+                each a component under its name; or a dict of names and functions.
+            weights: by component; the reward is the sum of the components, times their weights. 1 by default.
+            budget: dollars for the models that graders ask.
+            say: gets how many trajectories failed, which have no reward then, and how many rewards by hand were kept.
 
         Raises:
-            NotFoundError: no such collection. InputError: a wrong weight, option or parameter, or not a function.
+            NotFoundError: no such collection.
+            InputError: a wrong weight, option or parameter, or not a function.
             BudgetError: the budget is used up; what was scored is stored.
             RewardError: all failed, and no reward was changed; or more than half did, and the rest was not tried.
         """
-        options = {
-            "concurrency": concurrency, "timeout": timeout, "retries": retries, "processes": processes,
-            "backoff": backoff, "overwrite": overwrite or None, "resume": resume or None, "dry_run": dry_run or None,
-            "cache": cache,
-        }  # fmt: skip
-        given = {option: value for option, value in options.items() if value is not None}
+        chosen = {key: value for key, value in given.items() if value is not False or key == "cache"}
         price, loop = self._terms.price, self._reward_loop
-        collection, request = self.collection(name), ScoringRequest(function, weights, given, loop, price)
+        collection, request = self.collection(name), ScoringRequest(function, weights, chosen, loop, price)
         self._scoring = meter = self._meter(JUDGING, budget)
         if budget is not None:
             meter.check_engine()
@@ -714,41 +702,48 @@ class Session:
             for line in meter.lines():
                 say(line)
 
+    @takes(JudgeOptions)
     def judge(
         self,
         name: str,
         rubric: str = "",
         *,
         model: str,
-        samples: int = 2,
-        seed: int = 0,
-        max_tokens: int | None = None,
         budget: Budget | float | None = None,
         variables: Mapping[str, Any] | None = None,
-        overwrite: bool = False,
-        cache: bool = True,
         say: Say = print,
+        **given: Unpack[JudgeOptions],
     ) -> Collection:
         """Have a model score each group of a collection from 0 to 1, its completions side by side; all groups or none.
 
-        rubric: the criteria; `{{x}}` is replaced by column x of the row, else by the variable x. By default a general
-        rubric. samples: judgements per group, every second one in the reverse order, which cancels position bias. The
-        reward is their mean; the component `disagreement` is the distance between them, and `say` gets its summary.
-        seed: of the order. max_tokens: of a response. budget: dollars; needs max_tokens. overwrite: as in `reward`.
-        The explanation of each score is in `Collection.reward_history`, and its tokens count as the collection's,
-        also those of unusable responses.
+        The reward is the mean of the judgements of a group; the component `disagreement` is the distance between them.
+        The explanation of each score is in `Collection.reward_history`, and its tokens count as the collection's, also
+        those of unusable responses.
 
         Each judgement is stored as it comes, with what it cost; rewards are given once all are there. The same judge
         is not asked again about the same completions, so the same call goes on where another was ended, and `say` gets
-        how much was judged before. cache: false judges all again.
+        how much was judged before.
+
+        Args:
+            name: the collection.
+            rubric: the criteria; `{{x}}` is replaced by column x of the row, else by the variable x. By default a
+                general rubric.
+            model: the judge.
+            budget: dollars; it needs `max_tokens`.
+            variables: values for `{{x}}` where a row has no column x.
+            say: gets a summary of the disagreement, and what it has cost.
 
         Raises:
-            NotFoundError: no such collection or model. InputError: an invalid rubric or number of samples.
-            RewardError: no scores for a group after a retry. ServiceError: the service's response. BudgetError: the
-            budget is used up; no reward was changed, and the same call goes on.
+            NotFoundError: no such collection or model.
+            InputError: an invalid rubric or number of samples.
+            RewardError: no scores for a group after a retry.
+            ServiceError: the service's response.
+            BudgetError: the budget is used up; no reward was changed, and the same call goes on.
         """
         self.store.check_writable()
-        collection, judge = self.collection(name), Judge(model, rubric, samples, seed, max_tokens)
+        overwrite, cache = given.get("overwrite", False), given.get("cache", True)
+        own: dict[str, Any] = {key: value for key, value in given.items() if key not in {"overwrite", "cache"}}
+        collection, judge = self.collection(name), Judge(model, rubric, **own)
         meter = self._meter(JUDGING, budget)
         disagreement = ""
         try:
@@ -776,6 +771,7 @@ class Session:
         """
         return RewardsView(self.store, *rows_to_show(self.store, names))
 
+    @takes(JobOptions)
     def train(
         self,
         names: Names,
@@ -783,32 +779,31 @@ class Session:
         *,
         wait: bool = True,
         say: Say = print,
-        sft: bool = False,
-        where: Any = None,
-        loss: Loss | None = None,
-        budget: Budget | float | None = None,
-        algorithm: str | None = None,
+        **given: Unpack[JobOptions],
     ) -> Job:
         """Train the selected model on scored collections: check, submit, and follow until the job has ended.
 
-        names: collections, or patterns such as `cap*` for the newest generation of each match. options: those of
-        `rolloutlab.objective.option_docs`. algorithm: a name of `rolloutlab.objective.algorithms` for several of them;
-        it can be among the options, which win over those that it stands for. say: gets the report. wait: for its end;
-        an interrupt leaves it running. sft: supervised fine-tuning: learn the assistant's tokens of all trajectories,
-        or of those that meet `where`, as of `search`; `names` may then be fine-tuning files too, and options are
-        `learning_rate` and `batch_size`. loss: torch code in the place of the options' loss, `fn(new, old, advantage,
-        weight, history) -> loss`, for the embedded service alone; see docs/training.md. budget: dollars; a job that
-        costs more is not submitted.
+        Args:
+            names: collections, or patterns such as `cap*` for the newest generation of each match; of supervised
+                fine-tuning, fine-tuning files too.
+            options: those of `rolloutlab.objective.option_docs`; of supervised fine-tuning, `learning_rate` and
+                `batch_size`.
+            wait: for the end of the job; an interrupt leaves it running.
+            say: gets the report.
 
         Raises:
-            InputError: invalid options, or an unusable loss. NotFoundError: no such collection. NothingTrainsError: no
-            trajectory would train. BudgetError: the job costs more than is left. JobFailedError: the job failed.
+            InputError: invalid options, or an unusable loss.
+            NotFoundError: no such collection.
+            NothingTrainsError: no trajectory would train.
+            BudgetError: the job costs more than is left.
+            JobFailedError: the job failed.
             BrokenOffError: the response was lost; `jobs` lists the job.
         """
+        sft, where, loss = given.get("sft", False), given.get("where"), given.get("loss")
         self.store.check_writable()
         self._models.check_trains()
-        options = named(options, algorithm)
-        meter = self._meter("training", budget)
+        options = named(options, given.get("algorithm"))
+        meter = self._meter("training", given.get("budget"))
         meter.check_training(self._models.selected)
         if check_sft(sft=sft, where=where):
             if loss:
@@ -931,6 +926,7 @@ class Session:
         with Progress("jobs") as line:
             return self._jobs.table(shown, lambda: line.begin("asking the service how they go"))
 
+    @takes(SamplingOptions, TurnOptions, ChatOptions, LoopOptions)
     def loop(
         self,
         name: str,
@@ -938,53 +934,52 @@ class Session:
         reward: Functions | Judge | None = None,
         *,
         solve: Solve | Program | Sequence[str] | None = None,
-        over: Any = None,
         jobs: int = 10,
-        n: int = 8,
         options: Options | Schedule | None = None,
-        held_out: Any = None,
-        every: int = 5,
-        patience: int = 3,
-        seed: int | None = None,
-        budget: Budget | float | None = None,
-        top_up: float | None = None,
         say: Say = print,
-        **sampling: Any,
+        **given: Unpack[LoopOptions],
     ) -> Loop:
         """Sample, score and train `jobs` times; round N is the generation `name:N`, and the same call goes on later.
 
-        reward: functions, or a `Judge`; a judge's scores compare completions of one group only, so there is no `best`
-        and no held-out score. With `env` or `solve`, their rewards are enough. solve: a program, as of `rollouts`, that
-        samples instead of a prompt. over: rows, as in `chat`, or a function from the number of a round to its rows; by
-        default those that the source of environments brings, new ones each round. held_out: rows that are sampled
-        before every `every` rounds and after the last, and never trained on; at the end the best checkpoint is measured
-        on them again, with other seeds. patience: the loop ends after so many consecutive rounds in which nothing
-        trained. options: as of `train`, `algorithm` too, or a function from the number of a round to them. seed: of the
-        first round; later seeds follow from it. budget: dollars that this call may cost in all: sampling, judging and
-        training. top_up: before a round trains, sample again for its groups that have nothing to learn, up to so many
-        times `n`, as the call `top_up` does. sampling: further settings of `chat`, or of `rollouts`. say: gets a line
-        per round where no chart can be shown.
+        An interrupt or an error loses nothing that was sampled or trained; `jobs=0` only shows the rounds so far. The
+        seed is that of the first round, from which later ones follow, and the budget is for all: sampling, judging and
+        training. By default 8 completions are sampled per prompt. `over` can be a function from the number of a round
+        to its rows; by default they are those that the source of environments brings, new ones each round.
 
-        An interrupt or an error loses nothing that was sampled or trained; `jobs=0` only shows the rounds so far.
+        Args:
+            name: the collection.
+            prompt: as of `chat`.
+            reward: functions, or a `Judge`; a judge's scores compare completions of one group only, so there is no
+                `best` and no held-out score. With `env` or `solve`, their rewards are enough.
+            solve: a program, as of `rollouts`, that samples instead of a prompt.
+            jobs: how many rounds to make now.
+            options: as of `train`, `algorithm` too, or a function from the number of a round to them.
+            say: gets a line per round where no chart can be shown.
 
         Raises:
             InputError: an invalid argument; nothing was sampled.
             RewardError, ServiceError, JobFailedError, BudgetError: as `chat`, `rollouts`, `reward` and `train` do.
         """
+        budget, seed, over = given.get("budget"), given.get("seed"), given.get("over")
         shared = budget if isinstance(budget, Budget | None) else Budget(budget)
         self._models.check_trains()
         self._meter("training", shared).check_training(self._models.selected)
-        source = given_source(sampling.get("env"))
+        source = given_source(given.get("env"))
         program = None if solve is None else program_of(solve, self._connector.environment)
         if jobs:
             check_newest_environment(self.store, name, source)
             check_newest_program(self.store, name, program)
         if over is None and source:
-            over = partial(rows_of_round, source, sampling.get("limit"), new_seed() if seed is None else seed)
-        steps = LoopSteps(self, name, prompt, reward, n, seed, options, held_out, sampling, shared, program, top_up)
-        counts = {"jobs": jobs, "every": every, "patience": patience}
+            over = partial(rows_of_round, source, given.get("limit"), new_seed() if seed is None else seed)
+        sampling = {key: value for key, value in given.items() if key not in OF_ROUNDS}
+        steps = LoopSteps(
+            self, name, prompt, reward, given.get("n", 8), seed, options, given.get("held_out"), sampling, shared,
+            program, given.get("top_up"),
+        )  # fmt: skip
+        counts = {"jobs": jobs, "every": given.get("every", 5), "patience": given.get("patience", 3)}
         return run_loop(steps, self.store, over, Live(say), self._models.default_rate(), **counts)
 
+    @takes(CompareOptions)
     def compare(
         self,
         name: str | None = None,
@@ -993,50 +988,48 @@ class Session:
         checkpoints: Sequence[str | int] = (),
         before: str | int = 0,
         after: str | int | None = None,
-        n: int | None = None,
         over: Any = None,
-        prompt: Prompt | None = None,
-        anytime: bool = False,
-        bounds: tuple[float, float] | None = None,
-        model: str | None = None,
-        tools: Sequence[Callable[..., Any]] = (),
-        env: Any = None,
-        concurrency: int = CONCURRENT,
-        variables: Mapping[str, Any] | None = None,
+        **given: Unpack[CompareOptions],
     ) -> "Comparison | Comparisons":
         """Sample the prompts of a collection again, with the same seeds, from several checkpoints, and score all.
 
-        name: by default, with `over`, the collection that the models were trained on last. reward: reward functions;
-        by default those that last scored the collection in this notebook, or the rewards of its environment.
-        checkpoints: two or more, as `lab/sorter@3`, `lab/sorter` for its newest, or steps of `model`, which is by
-        default the selected one; the first is the base, and each other is compared with it. By default `before` and
-        `after`, of which None is the newest. over: other rows for the collection's prompt, such as held-out ones;
-        prompts that a job of this lab trained one of two checkpoints on, but not the other, get no verdict. prompt: for
-        `over`, if the collection's was a function. anytime: an interval that stays valid when it is read repeatedly
-        while rows are added, and is wider. bounds: the smallest and largest possible reward; by default those of its
-        components, or 0 and 1, or -1 and 1, if all rewards are within. Without bounds there is no verdict. n:
-        completions per prompt, by default as before. tools, env: those it was sampled with. What was captured from a
-        program of this notebook is played again; without functions the rewards are those that the program returns.
-
         The samples stay in the lab, in collections such as `compare.NAME.lab.sorter.step3`, which lists and searches
         leave out. What an earlier comparison has sampled there, for the same prompts, seeds and settings, is reused.
+        What was captured from a program of this notebook is played again; without functions the rewards are those that
+        the program returns.
+
+        Args:
+            name: by default, with `over`, the collection that the models were trained on last.
+            reward: reward functions; by default those that last scored the collection in this notebook, or the rewards
+                of its environment.
+            checkpoints: two or more, as `lab/sorter@3`, `lab/sorter` for its newest, or steps of `model`; the first is
+                the base, and each other is compared with it. By default `before` and `after`.
+            before: the base where no checkpoints are given.
+            after: the other one; None is the newest.
+            over: other rows for the collection's prompt, such as held-out ones; prompts that a job of this lab trained
+                one of two checkpoints on, but not the other, get no verdict.
 
         Raises:
-            NotFoundError: no such collection or checkpoint. InputError: no reward function, or a reward outside the
-            bounds; and as `chat` and `reward`.
+            NotFoundError: no such collection or checkpoint.
+            InputError: no reward function, or a reward outside the bounds.
+            And as `chat` and `reward`.
         """
         from rolloutlab.trajectories.comparison import Side, compare_sides  # and numpy
 
-        find = partial(find_checkpoints, self._models, checkpoints, before, after, model, name or "NAME")
+        find = partial(find_checkpoints, self._models, checkpoints, before, after, given.get("model"), name or "NAME")
         name = find_collection(self._jobs, find(), over) if name is None else name
         summary = self.store.collection(name)
-        source, program = given_source(env), self._programs.of(summary)
+        source, program = given_source(given.get("env")), self._programs.of(summary)
         check_environment(name, summary.plan.get("env"), source)
         functions, weights = self._scorers.scorer_for(summary, reward, name, gives_reward=bool(source or program))
         chosen = find()
         over = over if over is None else _read(over)  # once, for all
-        play = partial(self._play, play=partial(run_program if program else sample, concurrency=concurrency))
-        sampler = SideSampler(self.store, summary, play, over, variables, n, tools, prompt, source, program)
+        at_once = given.get("concurrency", CONCURRENT)
+        play = partial(self._play, play=partial(run_program if program else sample, concurrency=at_once))
+        sampler = SideSampler(
+            self.store, summary, play, over, given.get("variables"), given.get("n"), given.get("tools", ()),
+            given.get("prompt"), source, program,
+        )  # fmt: skip
         sides = []
         for checkpoint in chosen:
             sampled, reused = sampler.sample(checkpoint, scored=functions is not None)
@@ -1047,43 +1040,37 @@ class Session:
                 "comparing the rewards of each prompt", sum(map(len, (s.collection for s in sides))) * _SUM_SECONDS
             )
             apart = self._jobs.trained_between(chosen[0], chosen[1:])
-            return compare_sides(name, sides, apart, weights, anytime=anytime, bounds=bounds)
+            return compare_sides(
+                name, sides, apart, weights, anytime=given.get("anytime", False), bounds=given.get("bounds")
+            )
 
+    @takes(SearchOptions)
     def search(
         self,
         query: str | Mapping[str, Any] | Search | None = None,
         *,
-        where: Any = None,
-        rank: Any = None,
-        group_by: str | Sequence[str] | None = None,
-        best: int | None = None,
-        k: int | None = None,
-        offset: int | None = None,
-        select: str | Sequence[str] | None = None,
         into: str | None = None,
         all: bool = False,
+        **given: Unpack[SearchOptions],
     ) -> "SearchResult":
         """Search all trajectories ever sampled, best match first; a collection's name means all its generations.
 
-        query: a text; or a complete search, as a dictionary of docs/search_format.md or a `Search`.
-        where: a filter: `"reward < 0.5 and model == 'lab/practice'"`, `F.reward < 0.5`, or a dictionary. rank: an
-        order, lower is better: `"knn('paris') - 0.1 * field('reward')"`, `Knn("paris")`, or a dictionary.
-        group_by: fields; the `best` (1) hits of each group are kept. k: the number of hits (10), 0 for all, after the
-        first `offset`. select: fields to show. into: a collection to copy the hits to, to score and train on. all:
-        search what comparisons sampled as well, which is otherwise left out where no condition names it.
-
         Texts are compared by the embedding model if there is one, else by their words; the result says which.
 
+        Args:
+            query: a text; or a complete search, as a dictionary of docs/search_format.md or a `Search`.
+            into: a collection to copy the hits to, to score and train on.
+            all: search what comparisons sampled as well, which is otherwise left out where no condition names it.
+
         Raises:
-            InputError: an invalid search; the message gives the place. LabError: the index is damaged.
+            InputError: an invalid search; the message gives the place.
+            LabError: the index is damaged.
         """
         with Progress("search") as shown:
             from rolloutlab.trajectories.search_view import SearchResult  # and numpy
 
             shown.begin("opening the index")
-            place, answer, notes = self._search.search(
-                shown.step, query, where, rank, group_by, best, k, offset, select, everything=all
-            )
+            place, answer, notes = self._search.search(shown.step, query, everything=all, **given)
         notes += self.store.made_elsewhere([hit.id for hit in answer.outcome.hits])
         if into is not None:
             notes.append(f"copied to {gathered(self.store, [hit.id for hit in answer.outcome.hits], into)}")

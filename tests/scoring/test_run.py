@@ -956,8 +956,9 @@ def test_wrong_options_are_named(lab, collect, options, message):
 
 def test_an_unknown_option_is_named(lab, collect):
     collect(1, 2)
-    with pytest.raises(TypeError, match="timeuot"):
+    with pytest.raises(InputError, match="there is no setting 'timeuot'") as caught:
         lab.reward("capitals", Called(), timeuot=3)
+    assert caught.value.hint == "timeout=..."
 
 
 def test_nothing_to_resume_is_an_error(lab, collect):

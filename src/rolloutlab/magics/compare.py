@@ -23,7 +23,9 @@ class CompareMagics(LabMagics):
     @argument("--after", metavar="CHECKPOINT", default="latest", help="the other checkpoint (default: latest)")
     @argument("-n", type=int, help="completions per prompt; default: as many as the collection has")
     @argument("--over", metavar="ROWS", help="other rows, such as held_out, for the collection's prompt")
-    @argument("--anytime", action="store_true", help="an interval that stays valid however often you compare")
+    @argument(
+        "--anytime", action="store_true", default=None, help="an interval that stays valid however often you compare"
+    )
     @argument("--bounds", nargs=2, type=float, metavar=("LEAST", "LARGEST"), help="rewards, if not within 0 and 1")
     @argument("-m", "--model", help="the model of steps without a name; default: the selected one")
     @argument("--tools", metavar="FUNCTIONS", help="the functions that the collection was sampled with")
@@ -44,7 +46,7 @@ class CompareMagics(LabMagics):
             %%compare capitals --over held_out -n 4
             return float(answer.strip() == row["capital"])
         """
-        given = self.given(options, "n", "model", "concurrency")
+        given = self.given(options, "n", "model", "concurrency", "anytime")
         named = not {"@", "/"} & set(options.name)  # which no collection's name has
         if checkpoints := [*([] if named else [options.name]), *options.checkpoints]:
             given["checkpoints"] = checkpoints
@@ -52,6 +54,8 @@ class CompareMagics(LabMagics):
             given["over"] = self.rows(options.over)
         if options.tools:
             given["tools"] = self.tools_named(options.tools)
+        if options.bounds:
+            given["bounds"] = tuple(options.bounds)
         if options.env:
             given["env"] = self.environment(options.env)
         reward = compile_reward(cell, self.variables) if cell and cell.strip() else None
@@ -60,8 +64,6 @@ class CompareMagics(LabMagics):
             reward,
             before=_step(options.before),
             after=None if options.after == "latest" else _step(options.after),
-            anytime=options.anytime,
-            bounds=(options.bounds[0], options.bounds[1]) if options.bounds else None,
             variables=self.variables,
             **given,
         )

@@ -40,13 +40,17 @@ class RewardMagics(LabMagics):
     @argument("--samples", type=int, help="how often a group is judged (default: 2, in opposite orders)")
     @argument("--max-tokens", type=int, help="the most tokens of one answer of the judge, for a budget")
     @argument("--budget", type=float, metavar="DOLLARS", help="of the judge, or of models that a grader asks")
-    @argument("--overwrite", action="store_true", help="score again what was scored by hand")
+    @argument("--overwrite", action="store_true", default=None, help="score again what was scored by hand")
     @argument("--concurrency", type=int, help="calls at a time (default: 32)")
     @argument("--timeout", type=float, metavar="SECONDS", help="for a call, which has failed then")
     @argument("--retries", type=int, help="how often a call that failed is made again (default: 0)")
     @argument("--processes", type=int, help="call in so many processes, for functions of a module that compute long")
-    @argument("--resume", action="store_true", help="score only what the last scoring left out or failed on")
-    @argument("--dry-run", dest="dry_run", action="store_true", help="try three trajectories and store nothing")
+    @argument(
+        "--resume", action="store_true", default=None, help="score only what the last scoring left out or failed on"
+    )
+    @argument(
+        "--dry-run", dest="dry_run", action="store_true", default=None, help="try three trajectories and store nothing"
+    )
     @argument(
         "--cache",
         action="store_true",
@@ -85,10 +89,7 @@ class RewardMagics(LabMagics):
             options.name,
             self._functions(options, cell),
             parse_weights(options.weights or []),
-            overwrite=options.overwrite,
-            resume=options.resume,
-            dry_run=options.dry_run,
-            **self.given(options, *_CALLS, "cache", "budget"),
+            **self.given(options, *_CALLS, "overwrite", "resume", "dry_run", "cache", "budget"),
         )
         return result
 
@@ -141,9 +142,7 @@ class RewardMagics(LabMagics):
             rubric,
             model=options.judge,
             variables=self.variables,
-            overwrite=options.overwrite,
-            cache=options.cache is not False,
-            **self.given(options, "samples", "max_tokens", "budget"),
+            **self.given(options, "samples", "max_tokens", "overwrite", "cache", "budget"),
         )
 
     def _functions(self, options: Namespace, cell: str) -> "Functions | None":

@@ -58,7 +58,7 @@ class ChatOptions(TurnOptions, total=False):
     env_timeout: seconds for each call of an environment. 60 by default.
     """
 
-    n: int | None
+    n: int
     over: Any
     limit: int | None
     prompt_column: str | None

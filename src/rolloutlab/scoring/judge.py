@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import combinations
-from typing import Any
+from typing import Any, TypedDict
 
 from rolloutlab.api.inference import complete, models
 from rolloutlab.api.wire.chat import ChatCompletion, ChatRequest
@@ -69,6 +69,23 @@ each of {labels}:
 
 Dialog = Generator[ChatRequest, ChatCompletion, list["Verdict"]]
 """The dialog about one group: yields requests, is sent their completions, returns a verdict per trajectory."""
+
+
+class JudgeOptions(TypedDict, total=False):
+    """How `Session.judge` asks.
+
+    samples: judgements per group, every second one in the reverse order, which cancels position bias. 2 by default.
+    seed: of the order. 0 by default.
+    max_tokens: the most tokens of a response.
+    overwrite: also replace rewards by hand.
+    cache: use what the same judge has said of the same completions, which is the default; False judges all again.
+    """
+
+    samples: int
+    seed: int
+    max_tokens: int | None
+    overwrite: bool
+    cache: bool
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 from rolloutlab.errors import InputError, RewardError
 from rolloutlab.sanitize import escape_control_chars
@@ -27,6 +27,33 @@ from rolloutlab.store.models import Group, StoredTrajectory
 CONCURRENT = 32
 """Calls at a time."""
 _PACKAGE = str(Path(__file__).parents[1])
+
+
+class RewardOptions(TypedDict, total=False):
+    """How `Session.reward` calls functions.
+
+    concurrency: calls at a time. 32 by default.
+    timeout: seconds for a call. No limit by default.
+    retries: of a call that failed. None by default.
+    backoff: seconds before the first retry, twice as many before each further one. 0.5 by default.
+    processes: call in so many processes, for functions that hold the GIL.
+    overwrite: also replace rewards by hand, and call functions whose results are stored.
+    resume: score only what the last scoring that is not undone left out or failed on, with its functions, weights and
+        options where none are given, as a change of its own.
+    cache: store results, and do not call a function of the same name and source text again for the same trajectory. By
+        default each call is made.
+    dry_run: try three trajectories, store nothing and return a DataFrame.
+    """
+
+    concurrency: int | None
+    timeout: float | None
+    retries: int | None
+    backoff: float | None
+    processes: int | None
+    overwrite: bool
+    resume: bool
+    cache: bool | None
+    dry_run: bool
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Build a search from the arguments of `%search`: a text, conditions, a rank, groups, a page and fields."""
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 from rolloutlab.errors import InputError
 from rolloutlab.search.dictionary import parse
@@ -12,6 +12,27 @@ from rolloutlab.search.rank import NEAREST, Knn
 _ALL = 1_000_000
 _GROUPED, _CANDIDATES = 10_000, 100
 """A grouped search ranks at least so many records, and at least so many per row of the result."""
+
+
+class SearchOptions(TypedDict, total=False):
+    """The pieces of a search, beside its text.
+
+    where: a filter: `"reward < 0.5 and model == 'lab/practice'"`, `F.reward < 0.5`, or a dictionary.
+    rank: an order, lower is better: `"knn('paris') - 0.1 * field('reward')"`, `Knn("paris")`, or a dictionary.
+    group_by: fields; the best hits of each group are kept.
+    best: how many of each group. 1 by default.
+    k: the number of hits, 0 for all. 10 by default.
+    offset: leave out the first so many.
+    select: fields to show.
+    """
+
+    where: Any
+    rank: Any
+    group_by: str | Sequence[str] | None
+    best: int | None
+    k: int | None
+    offset: int | None
+    select: str | Sequence[str] | None
 
 
 def build_search(

@@ -9,11 +9,12 @@ import tempfile
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 from weakref import finalize
 
 from rolloutlab.api.http.client import HttpClient
 from rolloutlab.plugins import SEARCH, load, names
+from rolloutlab.search.build import SearchOptions, build_search
 from rolloutlab.search.query import Search
 from rolloutlab.settings import Served, Settings
 from rolloutlab.store.lab import Lab
@@ -89,18 +90,17 @@ class SearchPlaces:
         self,
         progress: Step,
         query: str | Mapping[str, Any] | Search | None,
-        *pieces: Any,
+        *,
         everything: bool = False,
+        **pieces: Unpack[SearchOptions],
     ) -> "tuple[SearchPlace, Answer, list[str]]":
         """The backend, updated before the search, its result, and notes on both.
 
         query, pieces: as for `build_search`. everything: as of `Index.search`. Raises as `Session.search`.
         """
-        from rolloutlab.search.build import build_search
-
         place = self.elsewhere or self.index
         notes = place.refresh(progress)
-        search = build_search(query, place.fields(), *pieces)
+        search = build_search(query, place.fields(), **pieces)
         if self.elsewhere:
             answer = self.elsewhere.search(search, progress)
         else:

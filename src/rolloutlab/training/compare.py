@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypedDict
 
 from rolloutlab.environments.protocol import Source
 from rolloutlab.errors import InputError
@@ -110,6 +110,32 @@ def find_collection(jobs: LabJobs, checkpoints: Sequence[Checkpoint], over: Any)
         message = f"{written} were trained on {', '.join(names)}: say of which one the prompt is"
         raise InputError(message, hint=hint)
     return names[0]
+
+
+class CompareOptions(TypedDict, total=False):
+    """What a comparison can be sampled and judged with.
+
+    n: completions per prompt, by default as before.
+    prompt: for other rows, if the collection's was a function.
+    model: that of checkpoints which are given as steps; by default the selected one.
+    tools: those that the collection was sampled with.
+    env: that which the collection was sampled with.
+    concurrency: requests at a time, or rollouts of a program. 64 by default.
+    variables: values for `{{x}}` where a row has no column x.
+    anytime: make an interval that stays valid when it is read repeatedly while rows are added, and is wider.
+    bounds: the smallest and largest possible reward; by default those of its components, or 0 and 1, or -1 and 1, if
+        all rewards are within. Without bounds there is no verdict.
+    """
+
+    n: int | None
+    prompt: Prompt | None
+    model: str | None
+    tools: Sequence[Callable[..., Any]]
+    env: Any
+    concurrency: int
+    variables: Mapping[str, Any] | None
+    anytime: bool
+    bounds: tuple[float, float] | None
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from rolloutlab.api.budget import Budget
 from rolloutlab.environments.source import given_source
 from rolloutlab.errors import InputError, NothingTrainsError, RewardError
 from rolloutlab.sampling.code_digest import describe_parts
+from rolloutlab.sampling.options import ChatOptions
 from rolloutlab.sampling.plan import Preview
 from rolloutlab.sampling.programs.plan import PLANNED, Program, ProgramRun, programmed
 from rolloutlab.sampling.template import Prompt
@@ -61,6 +62,29 @@ def check_reward(reward: Functions | Judge | None, held_out: Any, *, given: bool
     if held_out is not None:
         message = "a judge compares completions of one group: its mean over held-out rows does not compare checkpoints"
         raise InputError(message, hint="held_out=None, or a reward function")
+
+
+class LoopOptions(ChatOptions, total=False):
+    """What a loop can have, beside the options of its chats or rollouts.
+
+    timeout: seconds of one rollout of a program. 600 by default.
+    held_out: rows that are sampled before every `every` rounds and after the last, and never trained on; at the end the
+        best checkpoint is measured on them again, with other seeds.
+    every: rounds from one measurement to the next. 5 by default.
+    patience: the loop ends after so many consecutive rounds in which nothing trained. 3 by default.
+    top_up: before a round trains, sample again for its groups that have nothing to learn, up to so many times as many,
+        as the call `top_up` does.
+    """
+
+    timeout: float
+    held_out: Any
+    every: int
+    patience: int
+    top_up: float | None
+
+
+OF_ROUNDS = frozenset({"n", "over", "seed", "budget", "held_out", "every", "patience", "top_up"})
+"""Options that a loop reads itself; the others are those of its chats or rollouts."""
 
 
 class LoopCalls(Protocol):

@@ -5,9 +5,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, TypedDict
 from uuid import UUID
 
+from rolloutlab.api.budget import Budget
 from rolloutlab.api.training import deliver, never_arrived
 from rolloutlab.api.wire.engine import EngineStatus
 from rolloutlab.api.wire.training import CreateTrainingJob, ExperimentalTrainingConfig
@@ -38,6 +39,7 @@ from rolloutlab.sampling.split import HELD_OUT
 from rolloutlab.settings import Address
 from rolloutlab.store.jobs import SubmittedJobs
 from rolloutlab.store.models import Group, StoredTrajectory, SubmittedJob, now
+from rolloutlab.training.custom_loss import Loss
 from rolloutlab.training.models import Models, Start
 from rolloutlab.training.refusals import check_honoured, refusal_lines
 from rolloutlab.trajectories.collection import Collection
@@ -423,6 +425,25 @@ def checked_config(options: Mapping[str, Any]) -> ExperimentalTrainingConfig:
     check_options(options)
     _check_together(options)
     return ExperimentalTrainingConfig.model_validate(dict(options))
+
+
+class JobOptions(TypedDict, total=False):
+    """What a job can have, beside its training options.
+
+    algorithm: a name of `rolloutlab.objective.algorithms` for several options; it can be among them, and they win over
+        those that it stands for.
+    sft: supervised fine-tuning: learn the assistant's tokens of all trajectories, or of those that meet `where`.
+    where: which trajectories, as of `search`.
+    loss: torch code in the place of the options' loss, `fn(new, old, advantage, weight, history) -> loss`, for the
+        embedded service alone; see docs/training_reference.md.
+    budget: dollars; a job that costs more is not submitted.
+    """
+
+    algorithm: str | None
+    sft: bool
+    where: Any
+    loss: Loss | None
+    budget: Budget | float | None
 
 
 def prepare(
