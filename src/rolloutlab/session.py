@@ -200,16 +200,23 @@ class Session:
     ) -> Connection:
         """Connect to another service, if it responds; without an argument, return the present connection.
 
-        service: `embedded`, a profile of the settings file, or a URL. inference: the URL of chat completions, if it is
-        another one. key_env: the environment variable that holds the key. key_keyring: read the key from the keyring of
-        this machine; if it has none, prompt for it without echo and store it. project: TEAM/PROJECT.
-        search: the URL of a Chroma collection that `search` queries from now on, or `lab`; the service stays.
-        insecure_http: send the key unencrypted to an http address in your own network, until this session ends.
+        After an error the session stays connected to the service of before.
+
+        Args:
+            service: `embedded`, a profile of the settings file, or a URL.
+            inference: the URL of chat completions, if it is another one.
+            key_env: the environment variable that holds the key.
+            key_keyring: read the key from the keyring of this machine; if it has none, prompt for it without echo and
+                store it.
+            project: TEAM/PROJECT.
+            search: the URL of a Chroma collection that `search` queries from now on, or `lab`; the service stays.
+            insecure_http: send the key unencrypted to an http address in your own network, until this session ends.
 
         Raises:
             InputError: an unknown profile, an invalid argument, or a key that would be sent unencrypted.
-            UnreachableError: no response. SignInError: a key or a sign-in is needed. ServiceError: not such a service.
-            After an error the session stays connected to the service of before.
+            UnreachableError: no response.
+            SignInError: a key or a sign-in is needed.
+            ServiceError: not such a service.
         """
         if search is not None:
             if service or inference or project or key_keyring:
@@ -238,20 +245,25 @@ class Session:
     ) -> SignInTable:
         """Sign in to an MCP server or a service; by default to the connected service.
 
-        `embedded` is the MCP server of the embedded service, which is started if needed.
-
         The consent page of its authorization server opens in the browser; the cell waits for the redirect.
-        keep: store the tokens for every kernel of this lab, in the keyring of this machine or in a file that only you
-        can read; False: until this kernel ends; None: as before. paste: prompt for the URL that the browser ends on.
-        issuer: the authorization server, if the server does not name it. client_id: a client registered there for
-        rolloutlab; secret_env: the environment variable that holds its secret. redirect_port: a local port, if that
-        client or the client metadata document is registered with the redirect URI http://127.0.0.1:PORT/callback.
-        dangerously_without_pkce: continue if the authorization server does not declare PKCE, without which an
-        authorization code can be stolen.
+
+        Args:
+            server: its URL; `embedded` is the MCP server of the embedded service, which is started if needed.
+            keep: store the tokens for every kernel of this lab, in the keyring of this machine or in a file that only
+                you can read; False: until this kernel ends; None: as before.
+            paste: prompt for the URL that the browser ends on.
+            issuer: the authorization server, if the server does not name it.
+            client_id: a client registered there for rolloutlab.
+            secret_env: the environment variable that holds its secret.
+            redirect_port: a local port, if that client or the client metadata document is registered with the redirect
+                URI http://127.0.0.1:PORT/callback.
+            dangerously_without_pkce: continue if the authorization server does not declare PKCE, without which an
+                authorization code can be stolen.
 
         Raises:
             SignInError: denied, timed out, or the server failed a check; the message gives the reason.
-            UnreachableError: no response. InputError: not a URL of a server with sign-in.
+            UnreachableError: no response.
+            InputError: not a URL of a server with sign-in.
         """
         url, document = self._connector.sign_in_url(server), self.settings.client_metadata_url
         options = sign_in_options(issuer, client_id, secret_env, document, redirect_port, dangerously_without_pkce)
@@ -267,7 +279,7 @@ class Session:
         return SignInTable([status])
 
     def whoami(self) -> SignInTable:
-        """The servers that this notebook is signed in to, with client, scopes and expiry."""
+        """List the servers that this notebook is signed in to, with client, scopes and expiry."""
         return SignInTable(*self._connector.oauth.statuses())
 
     def logout(self, server: str | None = None) -> SignInTable:
@@ -284,7 +296,7 @@ class Session:
         return self.whoami()
 
     def service(self, action: str = "status") -> str:
-        """The report of `%service` on the embedded service: `status`, `stop`, or the end of the `log`.
+        """Report on the embedded service: its `status`, the end of its `log`, or, once it has ended, on its `stop`.
 
         `check` reads every page of the lab's files and lists damaged files with what to do about them, and files of
         jobs that the service's database does not list.
@@ -619,7 +631,7 @@ class Session:
         return self._collection(self.store.find(name))
 
     def collections(self, pattern: str | None = None, *, all: bool = False) -> "pd.DataFrame":
-        """The collections that match `pattern` (`cap*`), each generation with its counts, newest first.
+        """List the collections that match `pattern` (`cap*`), each generation with its counts, newest first.
 
         It is shown folded, a row for each name; as a DataFrame it has a row for each generation. With prices in the
         settings file, it has the cost of sampling and judging. Those that comparisons sampled are left out, and their
@@ -762,7 +774,7 @@ class Session:
         return collection
 
     def rewards(self, names: str | Sequence[str]) -> RewardsView:
-        """The rewards of collections as one table to sort, filter and edit; `to_frame()` makes a DataFrame.
+        """Show the rewards of collections as one table to sort, filter and edit; `to_frame()` makes a DataFrame.
 
         names: a name or several (`capitals`, `capitals:1`), a pattern (`cap*`), or one group (`capitals/0`).
 
@@ -860,12 +872,20 @@ class Session:
         where: Any = None,
         algorithm: str | None = None,
     ) -> DryRun | FineTuningCheck:
-        """The pre-flight report of `train`: what would train, its cost, and why the rest would not. Starts no job.
+        """Report before `train` what would train, its cost, and why the rest would not. Starts no job.
 
         It starts no service, but for `sft`, of which only the policy's tokenizer can tell.
 
+        Args:
+            names: as of `train`.
+            options: as of `train`.
+            sft: as of `train`.
+            where: as of `train`.
+            algorithm: as of `train`.
+
         Raises:
-            InputError: invalid options. NotFoundError: no such collection.
+            InputError: invalid options.
+            NotFoundError: no such collection.
         """
         options, price = named(options, algorithm), self._terms.price(self._models.selected)
         if check_sft(sft=sft, where=where):
@@ -883,7 +903,7 @@ class Session:
     def train_form(
         self, names: str | Sequence[str], options: Options | None = None, *, algorithm: str | None = None
     ) -> TrainingForm:
-        """A form of the training options for these collections, starting from `options`, with the pre-flight report.
+        """Make a form of the training options for these collections, from `options` on, with the pre-flight report.
 
         An algorithm fills in the options that it stands for.
 
@@ -908,7 +928,7 @@ class Session:
         return form
 
     def job(self, job_id: str | None = None) -> Job:
-        """A job of this lab, submitted from any kernel; by default the newest.
+        """Find a job of this lab, submitted from any kernel; by default the newest.
 
         job_id: its id, the first 4 characters of it or more, or the checkpoint that it made, as `lab/sorter@3`; `@3` is
         one of the selected model.
@@ -919,7 +939,7 @@ class Session:
         return self._jobs.job(job_id, self._models.selected)
 
     def jobs(self, shown: int = 20) -> "pd.DataFrame":
-        """Every job of this lab, newest first, with its status, the step it made and rewards before and after it.
+        """List every job of this lab, newest first, with its status, the step it made and rewards before and after it.
 
         Updates unfinished jobs from their service if it is running; starts none. shown: how many rows its view has.
         """
@@ -1079,7 +1099,7 @@ class Session:
         )
 
     def branch(self, hit: Any, turn: int | None = None) -> Branch:
-        """A conversation up to a turn, as messages for `chat`: everything before the completion number `turn`, from 0.
+        """Take a conversation up to a turn, as messages for `chat`: all before the completion number `turn`, from 0.
 
         hit: a hit of a search, or a trajectory's name, such as `letters:1/0/3`. turn: the number of completions to
         keep; by default all but the last, which is sampled again.
@@ -1185,7 +1205,7 @@ def _read(over: Any, limit: int | None = None) -> list[Row]:
 
 
 def lab() -> Session:
-    """The session of this notebook once `%load_ext rolloutlab` has run; elsewhere, a new one."""
+    """Find the session of this notebook once `%load_ext rolloutlab` has run; elsewhere, a new one."""
     from IPython import get_ipython
 
     shell = get_ipython()
