@@ -200,7 +200,7 @@ records.close()
 
 
 def test_searches_beside_a_writer_see_whole_transactions_and_new_ones(records: Records, tmp_path: Path) -> None:
-    enough, seen, newest, end = 30, 0, 0, time.monotonic() + 60
+    enough, seen, newest, end = 30, 0, 0, time.monotonic() + 240
     writer = subprocess.Popen([sys.executable, "-c", WRITER, str(records.path), str(tmp_path / "end")])
     while seen < enough and time.monotonic() < end:
         found = execute(Search(rank=FieldTerm("n"), select=Select(("n",))), records)
