@@ -21,7 +21,7 @@ Each room is a layer, and imports point down: `pyproject.toml` has the layers an
 
 - Notebook side: `magics` > `session.py` > `training` > `trajectories` > `widgets` | `sampling` >
   `capture` | `environments` > `connection.py` > `auth`.
-- Shared: `search` > `store` > `objective` > `api` > `settings` > `fsutil.py` > `errors.py` > `sanitize.py`.
+- Shared: `search` > `store` > `objective` > `api` > `settings` > `runtime.py` > `fsutil.py` > `errors.py` > `sanitize.py`.
 - Service side: `cli` > `service` > `engines` > `policy`, on top of the shared rooms. The two sides
   never import each other, except that `cli/capture.py` calls the session.
 

@@ -234,7 +234,7 @@ def test_while_a_job_is_read_from_the_disk_other_requests_go_on(over_a_socket, m
     alive = threading.Event()
 
     def wait_for_another_answer(_: int) -> None:
-        over_a_socket._connector.http._loop.call_soon_threadsafe(alive.set)
+        over_a_socket._connector.http._loop.start().call_soon_threadsafe(alive.set)
         assert alive.wait(PATIENCE), "the loop of all requests waits for the disk"
 
     job = over_a_socket.train(

@@ -104,7 +104,7 @@ chat = lambda: session.chat("capitals", "?", model="m")
 tried(chat, 40)
 session._connector.http.close()
 tried(chat, 0)
-session._connector.http._loop
+session._connector.http._loop.start()
 tried(chat, 0)
 tried(chat, 40)
 """

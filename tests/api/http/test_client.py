@@ -543,12 +543,12 @@ def test_an_interrupt_that_comes_before_the_work_has_begun_cancels_it_and_waits_
         waits.append(wait(futures, PATIENCE))
         return waits[-1]
 
-    monkeypatch.setattr("rolloutlab.api.http.client.wait", waited)
+    monkeypatch.setattr("rolloutlab.runtime.wait", waited)
 
     def interrupt() -> None:
         raise KeyboardInterrupt
 
-    http._loop.call_soon_threadsafe(busy.wait, PATIENCE)
+    http._loop.start().call_soon_threadsafe(busy.wait, PATIENCE)
     with pytest.raises(KeyboardInterrupt):
         http.run(interrupted.work(), interrupt, every=0.001)
     assert [len(ended.done) for ended in waits] == [1]

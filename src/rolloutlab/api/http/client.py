@@ -1,14 +1,10 @@
 """HTTP client for trusted services: an event loop in a thread, connection pools, retries, tokens, event streams."""
 
 import asyncio
-import atexit
 import json
 import logging
-import os
-import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping
-from concurrent.futures import Future, wait
-from concurrent.futures import TimeoutError as FutureTimeoutError
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -31,7 +27,8 @@ from rolloutlab.api.http.transport import (
     origin,
 )
 from rolloutlab.errors import BrokenOffError, ServiceError, SignInError, UnreachableError, interrupted
-from rolloutlab.fsutil import NONE_LEFT, TO_HAVE_MORE, keep_for_ever, short_of_descriptors
+from rolloutlab.fsutil import NONE_LEFT, TO_HAVE_MORE, short_of_descriptors
+from rolloutlab.runtime import LoopThread
 from rolloutlab.sanitize import join_surrogates
 
 T = TypeVar("T")
@@ -43,8 +40,7 @@ MAX_CONNECTIONS = 512
 """Concurrent requests; further ones wait for a connection."""
 
 _TIMED_OUT = 408
-_CANCEL_TIMEOUT = 0.5  # seconds for a cancelled coroutine to end
-_LOOP_TIMEOUT = 0.2  # seconds within which a loop that is not blocked runs a callback
+_END_TIMEOUT = 0.5  # seconds for what runs when the connections are closed
 DEFAULT_HEADERS = {"Accept": "*/*", "Accept-Encoding": "gzip, deflate", "User-Agent": "rolloutlab"}
 
 
@@ -98,7 +94,7 @@ class HttpClient:
         self._tries = tries
         self._backoff = backoff
         self._background: set[Future[Any]] = set()
-        self._process = os.getpid()
+        self._loop = LoopThread("rolloutlab-http", self._end)
         self.unencrypted = Unencrypted()
 
     def retries(self) -> Retries:
@@ -107,8 +103,8 @@ class HttpClient:
 
     def submit(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
         """Run a coroutine in the background, until its future is cancelled, or `close` does it."""
-        self._leave_parent()
-        begun = asyncio.run_coroutine_threadsafe(work, self._loop)
+        self._start_for(work)
+        begun = self._loop.submit(work)
         self._background.add(begun)
         begun.add_done_callback(self._background.discard)
         return begun
@@ -127,54 +123,13 @@ class HttpClient:
         *,
         to_its_end: bool = False,
     ) -> T:
-        """Run a coroutine on the loop while this thread waits for it and calls `tick` every so many seconds.
-
-        An exception in the wait, such as a KeyboardInterrupt, cancels the coroutine and is raised after it has ended.
-        to_its_end: without a limit on that end, as for a slow disk; a second interrupt ends the wait.
-        """
-        self._leave_parent()
-        outcome: Future[T] = Future()
-        begun: list[asyncio.Task[T]] = []
-
-        def begin() -> None:
-            begun.append(asyncio.ensure_future(work))
-            begun[0].add_done_callback(lambda task: _settle(outcome, task))
-
+        """Run a coroutine, as `LoopThread.run` does. UnreachableError: no file descriptor is left for the loop."""
+        self._start_for(work)
         try:
-            loop = self._loop
-        except UnreachableError:
-            work.close()
+            return self._loop.run(work, tick, every, to_its_end=to_its_end)
+        except KeyboardInterrupt as error:
+            interrupted(error, "interrupted while waiting for a response", "run the cell again")
             raise
-        try:
-            loop.call_soon_threadsafe(begin)
-            while True:
-                try:
-                    return outcome.result(timeout=every)
-                except FutureTimeoutError:
-                    if outcome.done():
-                        return outcome.result()
-                    if tick:
-                        tick()
-        except BaseException as error:
-            if isinstance(error, KeyboardInterrupt):
-                interrupted(error, "interrupted while waiting for a response", "run the cell again")
-            if not outcome.done():  # callbacks run in order: after `begin`, however early the interrupt comes
-                self._loop.call_soon_threadsafe(lambda: [task.cancel() for task in begun])
-                self._let_end(outcome, to_its_end)
-            raise
-
-    def _let_end(self, outcome: "Future[Any]", to_its_end: bool) -> None:
-        """Wait for a cancelled coroutine; when it blocks the loop, the next call gets a new loop."""
-        if to_its_end:
-            wait([outcome])
-            return
-        alive = threading.Event()
-        if not wait([outcome], timeout=_CANCEL_TIMEOUT).done:
-            self._loop.call_soon_threadsafe(alive.set)
-            if not alive.wait(_LOOP_TIMEOUT):
-                connections = self.__dict__.get("_connections")
-                asyncio.run_coroutine_threadsafe(self._shut_down(connections), self._loop)
-                self._forget_loop()
 
     async def request(
         self,
@@ -317,58 +272,22 @@ class HttpClient:
 
     def close(self) -> None:
         """Close the connections and end the loop."""
-        self._leave_parent()
-        if "_loop" not in self.__dict__:
-            return
-        for future in list(self._background):
-            future.cancel()
-        self.run(self._shut_down(self.__dict__.get("_connections")))
-        self._thread.join()
-        self._forget_loop()
+        self._loop.close()
 
-    def _leave_parent(self) -> None:
-        """After a fork: begin with a new loop, since threads do not survive it.
-
-        The old loop and its connections stay as they are, since the parent has the same.
-        """
-        if self._process != os.getpid():
-            self._process = os.getpid()
-            keep_for_ever(
-                [self.__dict__.pop(name, None) for name in ("_loop", "_connections", "_background", "_thread")]
-            )
-            self._background = set()
-
-    async def _shut_down(self, connections: httpx.AsyncBaseTransport | None) -> None:
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        if others:
-            await asyncio.wait(others, timeout=_CANCEL_TIMEOUT)
-        if connections:
-            await connections.aclose()
-        loop = asyncio.get_running_loop()
-        loop.call_soon(loop.stop)  # after the callbacks that pass on the result of this coroutine
-
-    def _forget_loop(self) -> None:
-        atexit.unregister(self.close)
-        del self.__dict__["_loop"]
-        self.__dict__.pop("_connections", None)
-
-    @cached_property
-    def _loop(self) -> asyncio.AbstractEventLoop:
+    def _start_for(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Start the loop; where it cannot, a coroutine is closed that was to run on it."""
         try:
-            loop = asyncio.new_event_loop()
+            self._loop.start()
         except OSError as error:
+            work.close()
             if not short_of_descriptors(error):
                 raise
             raise UnreachableError(f"no connection can be made: {NONE_LEFT}", hint=TO_HAVE_MORE) from error
 
-        def run_loop() -> None:
-            loop.run_forever()
-            loop.close()
-
-        self._thread = threading.Thread(target=run_loop, name="rolloutlab-http", daemon=True)
-        self._thread.start()
-        atexit.register(self.close)  # open connections would cause warnings at the end of a script
-        return loop
+    def _end(self) -> Coroutine[Any, Any, None]:
+        """The end of what belongs to the present loop; the next has futures and connections of its own."""
+        background, self._background = self._background, set()
+        return _shut_down(background, self.__dict__.pop("_connections", None))
 
     @cached_property
     def _connections(self) -> httpx.AsyncBaseTransport:
@@ -380,15 +299,14 @@ def _log_failure(future: "Future[Any]") -> None:
         logging.getLogger(__name__).error("a background task failed", exc_info=error)
 
 
-def _settle(outcome: "Future[T]", task: "asyncio.Task[T]") -> None:
-    """Pass the outcome of a task to the thread that waits for it."""
-    if task.cancelled():
-        outcome.cancel()
-        outcome.set_running_or_notify_cancel()
-    elif error := task.exception():
-        outcome.set_exception(error)
-    else:
-        outcome.set_result(task.result())
+async def _shut_down(background: "set[Future[Any]]", connections: httpx.AsyncBaseTransport | None) -> None:
+    for future in background:
+        future.cancel()
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    if others:  # such as the renewal of a token, which is lost where its response is not read
+        await asyncio.wait(others, timeout=_END_TIMEOUT)
+    if connections:
+        await connections.aclose()
 
 
 def _parsed(response: httpx.Response) -> Any:

@@ -1,0 +1,199 @@
+"""Threads and event loops: a loop in a thread of its own, and calls in threads that may hang.
+
+Other modules make a thread where they need one of another kind: `store.file_thread`, whose calls an interrupt must
+not cut; `environments.thread`, whose loop answers pings between two calls; queues, pools and watches of their own.
+"""
+
+import asyncio
+import atexit
+import os
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future, wait
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from rolloutlab.fsutil import keep_for_ever
+
+T = TypeVar("T")
+_End = Future[list[Coroutine[Any, Any, object]]]
+_CANCEL_TIMEOUT = 0.5
+"""Seconds for a cancelled coroutine to end."""
+_LOOP_TIMEOUT = 0.2
+"""Seconds after an interrupt within which a loop that is not blocked runs a callback."""
+_RESPONSE = 2.0
+"""The same while other coroutines compute, and the seconds that a loop gets to end."""
+
+
+class LoopThread:
+    """An event loop in a daemon thread, which begins with the first coroutine.
+
+    Clients such as `httpx.AsyncClient` work on the loop of their first request only, so one loop runs until `close`.
+    A loop that a coroutine blocks is left behind, and the next coroutine begins another; so does one in a forked
+    process, as threads do not survive a fork.
+
+    Args:
+        name: of the thread.
+        last: called when a loop is given up, in any thread; its coroutine is awaited on that loop before the loop
+            ends, also at the end of the process. After a fork it is called for what the parent has, and the coroutine
+            is never run. None where nothing needs an end.
+    """
+
+    def __init__(self, name: str, last: Callable[[], Coroutine[Any, Any, object]] | None = None) -> None:
+        self._name, self._last = name, last
+        self._begin()
+
+    def _begin(self) -> None:
+        self._process = os.getpid()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread, self._end = threading.Thread(), _End()
+        self._lock = threading.RLock()  # an interrupt may leave it held by the main thread, which then goes on
+
+    def start(self) -> asyncio.AbstractEventLoop:
+        """The loop, which is begun where none runs. OSError: no file descriptor is left for it."""
+        self._leave_parent()
+        with self._lock:
+            if self._loop is None:
+                loop, end = asyncio.new_event_loop(), _End()
+                thread = threading.Thread(target=_run, args=(loop, end), name=self._name, daemon=True)
+                thread.start()
+                self._loop, self._end, self._thread = loop, end, thread
+                if self._last:  # open connections would cause warnings at the end of a script
+                    atexit.register(self.close)
+            return self._loop
+
+    def submit(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
+        """Run a coroutine on the loop; cancelling the future cancels it. OSError: as of `start`."""
+        self._leave_parent()  # whose lock another of its threads may have held
+        with self._lock:  # the loop is not left in between
+            return asyncio.run_coroutine_threadsafe(work, self.start())
+
+    def run(
+        self,
+        work: Coroutine[Any, Any, T],
+        tick: Callable[[], None] | None = None,
+        every: float = 0.1,
+        *,
+        to_its_end: bool = False,
+    ) -> T:
+        """Run a coroutine on the loop while this thread waits for it.
+
+        Args:
+            work: cancelled by an exception in the wait, such as a KeyboardInterrupt, which is raised once it has ended.
+            tick: called in this thread meanwhile.
+            every: seconds between two ticks.
+            to_its_end: without a limit on the end of a cancelled coroutine, as for a slow disk; a second interrupt ends
+                the wait. By default one that blocks the loop is left behind with it, and one that does not is left to
+                end by itself.
+
+        Raises:
+            OSError: as of `start`.
+        """
+        outcome: Future[T] = Future()
+        begun: list[asyncio.Task[T]] = []
+
+        def begin() -> None:
+            begun.append(asyncio.ensure_future(work))
+            begun[0].add_done_callback(lambda task: _settle(outcome, task))
+
+        self._leave_parent()
+        with self._lock:
+            loop = self.start()
+            loop.call_soon_threadsafe(begin)
+        try:
+            while True:
+                try:
+                    return outcome.result(timeout=every)
+                except FutureTimeoutError:
+                    if outcome.done():
+                        return outcome.result()
+                    if tick:
+                        tick()
+        except BaseException:
+            if not outcome.done():  # callbacks run in order: after `begin`, however early the interrupt comes
+                with suppress(RuntimeError):  # the loop has ended
+                    loop.call_soon_threadsafe(lambda: [task.cancel() for task in begun])
+                if to_its_end:
+                    wait([outcome])
+                elif not wait([outcome], timeout=_CANCEL_TIMEOUT).done and self.is_blocked(_LOOP_TIMEOUT):
+                    self.leave()
+            raise
+
+    def is_blocked(self, patience: float = _RESPONSE) -> bool:
+        """Whether the loop runs nothing else for so many seconds: a coroutine computes or waits without `await`."""
+        self._leave_parent()
+        if (loop := self._loop) is None:
+            return False
+        runs = threading.Event()
+        loop.call_soon_threadsafe(runs.set)
+        return not runs.wait(patience)
+
+    def blocking(self) -> "tuple[asyncio.Task[Any] | None, traceback.StackSummary]":
+        """The task that the loop runs now, and its stack, outermost first."""
+        frame = sys._current_frames().get(self._thread.ident or 0)
+        return asyncio.current_task(self._loop) if self._loop else None, traceback.extract_stack(frame)
+
+    def leave(self) -> None:
+        """Go on with a new loop; this one ends when what blocks it does, and cancels what else runs in it."""
+        self._leave_parent()
+        with self._lock:
+            if self._loop:
+                atexit.unregister(self.close)
+                self._end.set_result([self._last()] if self._last else [])
+                with suppress(RuntimeError):  # it was stopping just then, and has ended
+                    self._loop.call_soon_threadsafe(self._loop.stop)
+            self._loop = None
+
+    def close(self) -> None:
+        """Cancel what is under way and end the loop; a blocked one is left behind."""
+        self.leave()
+        if self._thread.is_alive():
+            self._thread.join(_RESPONSE)
+
+    def _leave_parent(self) -> None:
+        """After a fork: begin anew. The old loop and its connections stay as they are: the parent has the same."""
+        if self._process != os.getpid():
+            keep_for_ever([self._loop, self._thread, self._last and self._last()])
+            self._begin()
+
+
+def run_through(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any]) -> None:
+    """As `run_until_complete`, which raises where something else stops the loop or a task of it raises SystemExit."""
+    task = loop.create_task(work)
+    task.add_done_callback(lambda _: loop.stop())
+    while not task.done():
+        with suppress(KeyboardInterrupt, SystemExit):
+            loop.run_forever()
+
+
+def _run(loop: asyncio.AbstractEventLoop, end: _End) -> None:
+    """Run a loop until its end, whose coroutines come first; what then hangs is cancelled."""
+    while not end.done():  # a coroutine that stops the loop stops no other
+        with suppress(KeyboardInterrupt, SystemExit):  # of a task, which would end the thread
+            loop.run_forever()
+    for work in end.result():
+        run_through(loop, work)
+    run_through(loop, _cancel_others())
+    run_through(loop, loop.shutdown_asyncgens())
+    loop.close()
+
+
+async def _cancel_others() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+
+
+def _settle(outcome: "Future[T]", task: "asyncio.Task[T]") -> None:
+    """Pass the outcome of a task to the thread that waits for it."""
+    if task.cancelled():
+        outcome.cancel()
+        outcome.set_running_or_notify_cancel()
+    elif error := task.exception():
+        outcome.set_exception(error)
+    else:
+        outcome.set_result(task.result())
