@@ -19,9 +19,11 @@ HEAD = """\
 
 Each room is a layer, and imports point down: `pyproject.toml` has the layers and `make lint` enforces them.
 
-- Notebook side: `magics` > `session.py` > `training` > `trajectories` > `widgets` | `sampling` >
+- Notebook side: `magics` > `session.py` > `training` > `scoring` > `trajectories` > `widgets` | `sampling` >
   `capture` | `environments` > `connection.py` > `auth`.
-- Shared: `search` > `store` > `objective` > `api` > `settings` > `runtime.py` > `fsutil.py` > `errors.py` > `sanitize.py`.
+- Shared: `search` > `store` > `objective` > `api` > `settings` > `plugins.py` > `runtime.py` > `fsutil.py` >
+  `errors.py` > `sanitize.py`.
+- `integrations` know third parties by name. Nothing imports them: `plugins.py` finds them by entry points.
 - Service side: `cli` > `service` > `engines` > `policy`, on top of the shared rooms. The two sides
   never import each other, except that `cli/capture.py` calls the session.
 
