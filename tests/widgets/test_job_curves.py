@@ -6,7 +6,8 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from rolloutlab.api.wire.training import Event, ExperimentalTrainingConfig, ImportanceSamplingLevel
+from rolloutlab.api.wire.levels import ImportanceSamplingLevel
+from rolloutlab.api.wire.training import Event, ExperimentalTrainingConfig
 from rolloutlab.objective.advantages import Member, token_weights
 from rolloutlab.objective.options import Options, settle
 from rolloutlab.training.lag import importance_ratios

@@ -12,7 +12,8 @@ from rolloutlab.api.http.client import HttpClient
 from rolloutlab.api.http.errors import message_of, names_a_thing
 from rolloutlab.api.model_list import model_cards
 from rolloutlab.api.wire.engine import EngineStatus
-from rolloutlab.api.wire.training import OF_STEPS, ModelCard
+from rolloutlab.api.wire.levels import OF_STEPS
+from rolloutlab.api.wire.training import ModelCard
 from rolloutlab.errors import (
     NotFoundError,
     NotOfferedError,

@@ -9,8 +9,9 @@ from pydantic_core import to_json
 from rolloutlab.api.dialect import Dialect
 from rolloutlab.api.wire.chat import ChatCompletion
 from rolloutlab.api.wire.engine import EngineStatus
+from rolloutlab.api.wire.levels import OF_STEPS
 from rolloutlab.api.wire.reasoning import UNREAD
-from rolloutlab.api.wire.training import OF_STEPS, CreateTrainingJob, RegisterModel
+from rolloutlab.api.wire.training import CreateTrainingJob, RegisterModel
 from rolloutlab.api.wire.trajectories import Trajectory
 from rolloutlab.errors import InputError
 from rolloutlab.settings import Address

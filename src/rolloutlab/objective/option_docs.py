@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, get_args
 
-from rolloutlab.api.wire.training import (
+from rolloutlab.api.wire.levels import (
     LARGEST_STEP,
     MOST_EPOCHS,
     MOST_GROUPS,

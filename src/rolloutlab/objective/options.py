@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rolloutlab.api.wire.fine_tuning import SFTTrainingConfig
-from rolloutlab.api.wire.training import Credit, ExperimentalTrainingConfig, ImportanceSamplingLevel, LossAggregation
+from rolloutlab.api.wire.levels import Credit, ImportanceSamplingLevel, LossAggregation
+from rolloutlab.api.wire.training import ExperimentalTrainingConfig
 
 
 @dataclass(frozen=True)

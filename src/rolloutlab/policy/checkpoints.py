@@ -22,7 +22,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from rolloutlab.api.wire.base import DateTime, Integer, Number, Wire
-from rolloutlab.api.wire.training import LARGEST_STEP, LONGEST_NAME, NAME
+from rolloutlab.api.wire.levels import LARGEST_STEP
+from rolloutlab.api.wire.training import LONGEST_NAME, NAME
 from rolloutlab.errors import CheckpointError, LabError, ServiceError
 from rolloutlab.fsutil import flush
 from rolloutlab.policy.model import Adapter

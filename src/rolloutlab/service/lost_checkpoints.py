@@ -13,7 +13,8 @@ from pathlib import Path
 from sqlite3 import Connection
 from uuid import UUID
 
-from rolloutlab.api.wire.training import LARGEST_STEP, LostCheckpoint, RecoveredCheckpoints
+from rolloutlab.api.wire.levels import LARGEST_STEP
+from rolloutlab.api.wire.training import LostCheckpoint, RecoveredCheckpoints
 from rolloutlab.engines.engine import Engine
 from rolloutlab.errors import CheckpointError, ConflictError, LabError, RolloutlabError, ServiceError
 from rolloutlab.fsutil import flush, remove

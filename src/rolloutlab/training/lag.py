@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from rolloutlab.api.inference import score_histories
 from rolloutlab.api.wire.chat import Choice, TokenLogprob
-from rolloutlab.api.wire.training import ImportanceSamplingLevel
+from rolloutlab.api.wire.levels import ImportanceSamplingLevel
 from rolloutlab.api.wire.trajectories import History, ScoredHistory
 from rolloutlab.connection import Connector
 from rolloutlab.errors import RefusedError, RolloutlabError

@@ -1,4 +1,4 @@
-"""First `%%reward` cell of a collection: what a hint suggests before anybody has scored it."""
+"""First `%%reward` cell of a collection: what a hint suggests before the first scoring."""
 
 import re
 from collections.abc import Sequence

@@ -8,28 +8,15 @@ from pydantic import AliasChoices, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from rolloutlab.api.wire.base import Boolean, DateTime, Integer, Items, Number, Wire
+from rolloutlab.api.wire.levels import (
+    LARGEST_STEP,
+    MOST_EPOCHS,
+    MOST_GROUPS,
+    Credit,
+    ImportanceSamplingLevel,
+    LossAggregation,
+)
 from rolloutlab.api.wire.trajectories import TrajectoryGroup
-
-ImportanceSamplingLevel = Literal["token", "sequence", "average", "geometric_average"]
-
-Credit = Literal["trajectory", "turn"]
-
-LossAggregation = Literal["sequence_mean", "token_mean", "constant"]
-
-MOST_EPOCHS = 16
-
-MOST_GROUPS = 999_999_999
-"""Limit of `groups_per_step`: far above the groups of any job, so that a step of all of them can be asked for."""
-
-LARGEST_STEP = 999_999_999
-"""Limit of a checkpoint's step, also of a recovered one, as later jobs count on from it."""
-
-OF_STEPS = (
-    "groups_per_step", "epochs", "loss_aggregation", "loss_scale_factor", "mask_truncated", "max_grad_norm",
-    "weight_decay",
-)  # fmt: skip
-"""Options that came together; services of before take their own steps."""
-
 
 NAME = r"^[\w.-]+$"
 LONGEST_NAME = 255

@@ -1,0 +1,23 @@
+"""Values of training options; without pydantic, as help and completion need them before a first cell."""
+
+from typing import Literal
+
+ImportanceSamplingLevel = Literal["token", "sequence", "average", "geometric_average"]
+
+Credit = Literal["trajectory", "turn"]
+
+LossAggregation = Literal["sequence_mean", "token_mean", "constant"]
+
+MOST_EPOCHS = 16
+
+MOST_GROUPS = 999_999_999
+"""Limit of `groups_per_step`: far above the groups of any job, so that a step of all of them can be asked for."""
+
+LARGEST_STEP = 999_999_999
+"""Limit of a checkpoint's step, also of a recovered one, as later jobs count on from it."""
+
+OF_STEPS = (
+    "groups_per_step", "epochs", "loss_aggregation", "loss_scale_factor", "mask_truncated", "max_grad_norm",
+    "weight_decay",
+)  # fmt: skip
+"""Options that came together; services of before take their own steps."""
