@@ -115,7 +115,7 @@ refused(session.judge, "capitals", model="m")
 refused(session.train, "capitals")
 refused(session.delete, "capitals")
 refused(session.rewards("capitals").undo)
-refused(session.import_, sys.argv[2])
+refused(session.files.import_, sys.argv[2])
 """
     line = lab.parent / "in.jsonl"
     line.write_text('{"messages": [{"role": "user", "content": "?"}, {"role": "assistant", "content": "Paris"}]}\n')
