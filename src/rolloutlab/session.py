@@ -123,7 +123,8 @@ Run = TypeVar("Run", SamplingRun, ProgramRun)
 _CHECKING = "checking what would train"
 _PREDICTING = "comparing old completions with the checkpoint that it starts from"
 _READ_SECONDS, _CHECK_SECONDS, _SUM_SECONDS = 5e-4, 1e-4, 5e-5
-"""What reading, checking and listing takes for each trajectory, about: a line is shown before what takes long."""
+"""Approximate seconds per trajectory for reading, checking and comparing. If they add up to a long time, `Progress`
+shows a line before the work begins."""
 
 
 class Session:
@@ -325,8 +326,8 @@ class Session:
         Args:
             name: the collection.
             prompt: the text of a cell (`user: ...`), messages, or a function of a row that returns a text or messages.
-                Without one, the prompts of the collection again, with the settings that it had where none are given,
-                and new seeds.
+                If it is empty, the prompts of the collection are sampled again with new seeds; settings that you do not
+                give are taken from the collection.
 
         Raises:
             InputError: an invalid prompt, variable or setting; nothing was sent.
@@ -352,8 +353,9 @@ class Session:
     ) -> Preview:
         """Plan the requests that `chat` would send with the same arguments: number, cost, and the first one rendered.
 
-        The cost is there where the settings have a price of the model: a bound, and an estimate by the tokens of the
-        newest generation of the collection. Of environments, one is begun for the first request, and closed.
+        If the settings have a price of the model, the preview has the cost: a bound, and an estimate by the tokens of
+        the newest generation of the collection. With an environment, one instance is started to build the first
+        request, then closed.
 
         Args:
             name: the collection.
@@ -393,8 +395,8 @@ class Session:
     def resume(self, name: str, *, timeout: float | None = None, **given: Unpack[ResumeOptions]) -> Collection:
         """Sample what an interrupted collection lacks, with its settings; no completion is sampled twice.
 
-        An unfinished episode is begun again from its seed, given its stored completions, and goes on from there.
-        Rollouts of a program that have not ended are played from their beginning.
+        An unfinished episode is started again from its seed, is given its stored completions, and goes on from there.
+        Unfinished rollouts of a program are run again from the start.
 
         Args:
             name: the collection.
@@ -426,19 +428,21 @@ class Session:
     ) -> Collection:
         """Sample further completions for the groups of a scored collection that have nothing to learn.
 
-        Groups whose rewards are all equal get as many completions more as they had at first, with the settings and the
-        checkpoint of the collection, until they train or have `factor` times as many. They join those that are there.
-        Their seeds follow from the collection's, so that the same top-up samples the same.
+        A group whose rewards are all equal gets another batch of `n` completions at a time, with the settings and the
+        checkpoint of the collection, until it trains or has `factor` times `n` completions. `n` is the number of
+        completions per prompt that the collection was sampled with. The new completions join those of the group. Their
+        seeds follow from the collection's seed, so the same top-up samples the same completions.
 
         An interrupt or an error loses nothing; the same call goes on, and so does `resume`.
 
         Args:
             name: the collection.
-            factor: how many times as many completions a group may have as at first.
-            reward: what scores them; None for the functions that last scored the collection in this notebook, or for
-                its environment or program. Where nothing can, they are sampled once, and `say` gets what to type.
-            options: those of the job to come, which decide what trains.
-            say: gets what is sampled, what it has cost and what came of it.
+            factor: the most completions of a group, as a multiple of `n`.
+            reward: reward functions or a judge for the new completions. By default the functions that last scored the
+                collection in this notebook, or its environment or program. If none of these can score them, one batch
+                is sampled, and `say` is called with the cell to type.
+            options: training options of the later job; they decide whether a group trains.
+            say: called with lines on what is sampled, its cost and the result.
 
         Raises:
             NotFoundError: no such collection.
@@ -479,7 +483,7 @@ class Session:
     def continue_chat(self, name: str, prompt: Prompt, **given: Unpack[TurnOptions]) -> Collection:
         """Continue every conversation of a collection, into a new generation of it; the old generation stays.
 
-        Settings that are not given are those of the collection, and tools must be those that it was sampled with.
+        Settings that you do not give are taken from the collection. The tools must be those that it was sampled with.
 
         Args:
             name: the collection.
@@ -498,8 +502,8 @@ class Session:
     ) -> Collection:
         """Call a program for each row; its chats with the policy are the trajectories of a collection.
 
-        An exception or a time-out ends its own rollout, which keeps what was sampled, without a reward. Rollouts are
-        stored as they end, and `resume` plays the rest of an interrupted call.
+        An exception or a time-out ends only its own rollout, which keeps its completions and has no reward. Rollouts
+        are stored as they end, and `resume` runs the rest of an interrupted call.
 
         Args:
             name: the collection.
@@ -539,7 +543,8 @@ class Session:
             name: the collection.
             program: as of `rollouts`, with an empty row.
             results: files of JSON Lines with the rewards, as of `lab.files.join_results`.
-            resume: the sessions join those of the collection, with its settings, where an earlier run was ended early.
+            resume: run the program again after an earlier run ended early; the new sessions join those of the
+                collection and have its settings.
 
         Raises:
             As `rollouts` and `lab.files.join_results`; what was sampled is stored before there are results.
@@ -570,13 +575,14 @@ class Session:
 
         Args:
             data: rows, as `over` of `chat`.
-            held_out: the share of rows that are held out, each decided by a hash of its content and `seed`: the same
-                rows always are in the same part, in whatever order, and also when there are more of them. Rows of one
-                part have another hash, so that the share is one of this part, with the same seed, too.
+            held_out: the fraction of rows to hold out. A hash of its content and `seed` decides the part of each row,
+                so no row changes its part if the order changes or rows are added. If you split a part again, another
+                hash is used, so the fraction applies within that part even with the same seed.
             seed: of the hash.
-            by: a column or several; rows with equal values there stay together, and nothing else of them is hashed.
+            by: a column or several; rows with equal values there stay together, and only these values are hashed.
                 Texts are compared without case, white space and Unicode forms.
-            say: gets the sizes, and how many prompts both parts have, equal ones and near-duplicates.
+            say: called with lines on the sizes of the parts, and on prompts of one part that are equal or nearly equal
+                to prompts of the other.
 
         Raises:
             InputError: `held_out` is not between 0 and 1, a row lacks a column of `by`, or a part would be empty; and
@@ -588,13 +594,15 @@ class Session:
     def environment(env: Any, /, **options: Any) -> Source:
         """Make a source of environments, for `env` of `chat` and `loop`.
 
-        env: a class, a factory, a generator function, a source, or a name: `gymnasium:ID`, `openenv:URL`,
-        `reasoning-gym:DATASET` or `textarena:ID`. options: of the package, for a name, such as `is_slippery=False`; for
-        a factory of TRL's, `reward_funcs`, which are called with its environments at the end of an episode.
+        Args:
+            env: a class, a factory, a generator function, a source, or a name: `gymnasium:ID`, `openenv:URL`,
+                `reasoning-gym:DATASET` or `textarena:ID`.
+            options: with a name, options of its package, such as `is_slippery=False`; with a TRL environment factory,
+                `reward_funcs`, which are called with its environments at the end of an episode.
 
         Raises:
-            InputError: it is none of these; a package that is not installed, or a name that it does not have; an
-                instance, which is of one rollout only.
+            InputError: `env` is none of these, or an instance, which serves one rollout only; or its package is not
+                installed, or does not have that name.
             UnreachableError: no server answers at the URL.
         """
         return source_of(env, **options)
@@ -607,10 +615,13 @@ class Session:
     def grader(self, grader: Mapping[str, Any] | str | PathLike[str], *, model: str | None = None) -> ForeignReward:
         """Make a reward function of an OpenAI grader, for `reward` and `top_up`.
 
-        grader: its JSON, as a mapping, a text or the path of a file. model: the one to ask instead of those in the
-        JSON; by default the session's service needs models of their names. Their tokens count as tokens of the
-        collection. The scores of the graders in a multi grader are components that do not count, and so is `passed`
-        where there is a pass_threshold.
+        The tokens of the models that graders ask count as tokens of the collection. The score of each grader in a multi
+        grader is a component that does not count towards the reward; if there is a pass_threshold, so is `passed`.
+
+        Args:
+            grader: its JSON, as a mapping, a text or the path of a file.
+            model: asked instead of the models named in the JSON. By default the session's service must have models of
+                those names.
 
         Raises:
             InputError: it is not a grader, or of a kind that is not supported.
@@ -620,8 +631,9 @@ class Session:
     def collection(self, name: str) -> Collection:
         """Find the collection `name`, `name:N` or `name:latest`; `name/N` is one group, as a collection of one.
 
-        In every call a bare name keeps to the generation that this session made last, or that was the newest when it
-        first asked; `name:latest` is the newest, also one of another notebook, and the bare name means it from then on.
+        In every call a bare name means the generation that this session made last, else the one that was the newest
+        when the session first used the name. `name:latest` means the newest generation of any notebook; from then on
+        the bare name means that generation too.
 
         Raises:
             NotFoundError: no such collection or group.
@@ -634,8 +646,9 @@ class Session:
         """List the collections that match `pattern` (`cap*`), each generation with its counts, newest first.
 
         It is shown folded, a row for each name; as a DataFrame it has a row for each generation. With prices in the
-        settings file, it has the cost of sampling and judging. Those that comparisons sampled are left out, and their
-        number is shown. all: show them as well, as does a pattern that begins with `compare.`
+        settings file, it has the cost of sampling and judging. Collections that comparisons sampled are left out, and
+        their number is shown. all: list the collections of comparisons too; so does a pattern that begins with
+        `compare.`
         """
         store, spending = self.store, self.store.spending
         matching = matching_collections(store.collections(), pattern)
@@ -686,12 +699,14 @@ class Session:
 
         Args:
             name: the collection.
-            function: of any of `trajectory, answer, reasoning, messages, row, prompt, completion, info` and columns of
-                the row, by name; of `group` or `answers` for a value for each member of a group. One function; a list,
-                each a component under its name; or a dict of names and functions.
+            function: one function; a list of functions, each a component under its name; or a dict of names and
+                functions. The names of its parameters say what it is called with: `trajectory`, `answer`, `reasoning`,
+                `messages`, `row`, `prompt`, `completion`, `info`, or a column of the row. A function with the parameter
+                `group` or `answers` is called once per group and returns a value for each member.
             weights: by component; the reward is the sum of the components, times their weights. 1 by default.
             budget: dollars for the models that graders ask.
-            say: gets how many trajectories failed, which have no reward then, and how many rewards by hand were kept.
+            say: called with lines on how many trajectories failed and have no reward, and how many rewards by hand were
+                kept.
 
         Raises:
             NotFoundError: no such collection.
@@ -729,12 +744,12 @@ class Session:
         """Have a model score each group of a collection from 0 to 1, its completions side by side; all groups or none.
 
         The reward is the mean of the judgements of a group; the component `disagreement` is the distance between them.
-        The explanation of each score is in `Collection.reward_history`, and its tokens count as the collection's, also
-        those of unusable responses.
+        The explanation of each score is in `Collection.reward_history`. The judge's tokens count as the collection's,
+        even those of unusable responses.
 
         Each judgement is stored as it comes, with what it cost; rewards are given once all are there. The same judge
-        is not asked again about the same completions, so the same call goes on where another was ended, and `say` gets
-        how much was judged before.
+        is not asked again about the same completions, so if a call was ended early, the same call goes on from there,
+        and `say` is called with how much was judged before.
 
         Args:
             name: the collection.
@@ -743,7 +758,7 @@ class Session:
             model: the judge.
             budget: dollars; it needs `max_tokens`.
             variables: values for `{{x}}` where a row has no column x.
-            say: gets a summary of the disagreement, and what it has cost.
+            say: called with a summary of the disagreement, and the cost.
 
         Raises:
             NotFoundError: no such collection or model.
@@ -800,8 +815,8 @@ class Session:
                 fine-tuning, fine-tuning files too.
             options: those of `rolloutlab.objective.option_docs`; of supervised fine-tuning, `learning_rate` and
                 `batch_size`.
-            wait: for the end of the job; an interrupt leaves it running.
-            say: gets the report.
+            wait: follow the job until it has ended; an interrupt leaves it running.
+            say: called with each line of the report.
 
         Raises:
             InputError: invalid options, or an unusable loss.
@@ -874,7 +889,7 @@ class Session:
     ) -> DryRun | FineTuningCheck:
         """Report before `train` what would train, its cost, and why the rest would not. Starts no job.
 
-        It starts no service, but for `sft`, of which only the policy's tokenizer can tell.
+        It starts no service, except with `sft=True`, because that report needs the policy's tokenizer.
 
         Args:
             names: as of `train`.
@@ -959,12 +974,12 @@ class Session:
         say: Say = print,
         **given: Unpack[LoopOptions],
     ) -> Loop:
-        """Sample, score and train `jobs` times; round N is the generation `name:N`, and the same call goes on later.
+        """Sample, score and train for `jobs` rounds; round N is the generation `name:N`. The same call goes on later.
 
-        An interrupt or an error loses nothing that was sampled or trained; `jobs=0` only shows the rounds so far. The
-        seed is that of the first round, from which later ones follow, and the budget is for all: sampling, judging and
-        training. By default 8 completions are sampled per prompt. `over` can be a function from the number of a round
-        to its rows; by default they are those that the source of environments brings, new ones each round.
+        An interrupt or an error loses nothing that was sampled or trained; `jobs=0` only shows the rounds so far.
+        `seed` is the seed of the first round; later rounds derive theirs from it. `budget` is for sampling, judging and
+        training together. By default 8 completions are sampled per prompt. `over` can be a function from the number of
+        a round to its rows; by default the rows are those that the source of environments brings, new ones each round.
 
         Args:
             name: the collection.
@@ -973,8 +988,8 @@ class Session:
                 `best` and no held-out score. With `env` or `solve`, their rewards are enough.
             solve: a program, as of `rollouts`, that samples instead of a prompt.
             jobs: how many rounds to make now.
-            options: as of `train`, `algorithm` too, or a function from the number of a round to them.
-            say: gets a line per round where no chart can be shown.
+            options: as of `train`, including `algorithm`, or a function from the number of a round to such options.
+            say: called with a line per round if no chart can be shown.
 
         Raises:
             InputError: an invalid argument; nothing was sampled.
@@ -1014,9 +1029,9 @@ class Session:
         """Sample the prompts of a collection again, with the same seeds, from several checkpoints, and score all.
 
         The samples stay in the lab, in collections such as `compare.NAME.lab.sorter.step3`, which lists and searches
-        leave out. What an earlier comparison has sampled there, for the same prompts, seeds and settings, is reused.
-        What was captured from a program of this notebook is played again; without functions the rewards are those that
-        the program returns.
+        leave out. Samples of an earlier comparison with the same prompts, seeds and settings are reused. If the
+        collection was sampled by a program of this notebook, the program is run again with each checkpoint; without
+        reward functions, the rewards are those that the program returns.
 
         Args:
             name: by default, with `over`, the collection that the models were trained on last.
@@ -1024,10 +1039,10 @@ class Session:
                 of its environment.
             checkpoints: two or more, as `lab/sorter@3`, `lab/sorter` for its newest, or steps of `model`; the first is
                 the base, and each other is compared with it. By default `before` and `after`.
-            before: the base where no checkpoints are given.
-            after: the other one; None is the newest.
-            over: other rows for the collection's prompt, such as held-out ones; prompts that a job of this lab trained
-                one of two checkpoints on, but not the other, get no verdict.
+            before: the base if no `checkpoints` are given.
+            after: the checkpoint that is compared with `before`; None is the newest.
+            over: other rows for the collection's prompt, such as held-out ones. A prompt gets no verdict if a job of
+                this lab trained one of the two checkpoints on it, but not the other.
 
         Raises:
             NotFoundError: no such collection or checkpoint.
@@ -1080,7 +1095,8 @@ class Session:
         Args:
             query: a text; or a complete search, as a dictionary of docs/search_format.md or a `Search`.
             into: a collection to copy the hits to, to score and train on.
-            all: search what comparisons sampled as well, which is otherwise left out where no condition names it.
+            all: also search the collections that comparisons sampled. By default these are left out unless a condition
+                names them.
 
         Raises:
             InputError: an invalid search; the message gives the place.
@@ -1099,7 +1115,7 @@ class Session:
         )
 
     def branch(self, hit: Any, turn: int | None = None) -> Branch:
-        """Take a conversation up to a turn, as messages for `chat`: all before the completion number `turn`, from 0.
+        """Take a conversation up to a turn, as messages for `chat`: all before completion `turn`, counted from 0.
 
         hit: a hit of a search, or a trajectory's name, such as `letters:1/0/3`. turn: the number of completions to
         keep; by default all but the last, which is sampled again.
@@ -1110,11 +1126,11 @@ class Session:
         return branched(self.store, getattr(hit, "id", hit), turn)
 
     def _read_lab(self) -> LabRecord:
-        """What the lab knows of models."""
+        """Return the jobs, collections and results of comparisons that the lab has stored."""
         return LabRecord(self.store.jobs.newest_first(), self.store.collections(), self.store.results.by_id())
 
     def _collection(self, stored: StoredCollection, position: int | None = None) -> Collection:
-        """A stored generation or one group of it, which requests logprobs from the service when they are shown."""
+        """Make the view of a stored generation or one group; it asks the service for logprobs when it shows them."""
         return Collection(self.store, stored, position, partial(ask_service, self._connector))
 
     @property
@@ -1127,7 +1143,11 @@ class Session:
     def _score_more(
         self, stored: StoredCollection, reward: Functions | Judge | None, budget: Budget | None, say: Say
     ) -> str:
-        """Score what of a collection has no reward, by `reward` or as it was scored; what to type, if nothing can."""
+        """Score the trajectories without a reward, by `reward` or as the collection was scored last.
+
+        Returns:
+            The cell to type if nothing here can score them, else an empty text.
+        """
         label, last = f"{stored.name}:{stored.generation}", self.store.scorings.last(stored)
         paid: dict[str, Any] = {} if budget is None else {"budget": budget}
         if isinstance(reward, Judge):
@@ -1147,12 +1167,12 @@ class Session:
         return ""
 
     def _sample(self, work: SamplingRun, given: TurnOptions | ResumeOptions, *, register: bool = False) -> Collection:
-        """Play conversations, as many requests at a time as are given, within the budget that is given."""
+        """Sample the conversations of a plan, with the concurrency and within the budget of `given`."""
         play = partial(sample, concurrency=given.get("concurrency", CONCURRENT))
         return self._play(work, play, given.get("budget"), register=register)
 
     def _capture(self, run: ProgramRun, given: RolloutOptions | ResumeOptions, *, register: bool = False) -> Collection:
-        """Play rollouts of a program, as many at a time as are given, within the budget that is given."""
+        """Run the rollouts of a program, with the concurrency and within the budget of `given`."""
         play = partial(run_program, concurrency=given.get("concurrency", CONCURRENT))
         return self._play(run, play, given.get("budget"), register=register)
 
@@ -1164,7 +1184,10 @@ class Session:
         *,
         register: bool = False,
     ) -> Collection:
-        """The collection of a run. register: its model is the selected one, which the service may not know yet."""
+        """Make the completions of a run with `play`, and return its collection.
+
+        register: the model is the selected one, which may not be registered at the service yet.
+        """
         meter: Meter = self._meter(SAMPLING, budget)
         prepare = partial(self._models.ensure_registered, run.plan.model) if register else lambda _: None
         run = replace(run, plan=self._models.pinned(run.plan)) if register else run
@@ -1183,7 +1206,11 @@ class Session:
 def _reading(
     lab: Lab, collections: Sequence[Collection], model: str
 ) -> Iterator[tuple[Progress, Callable[[int], None]]]:
-    """Shows what goes on before a job of `model` is sent, and how many trajectories were read."""
+    """Show the progress of reading and checking before a job of `model` is sent.
+
+    Yields:
+        The display, and a function to call with the number of trajectories read so far.
+    """
     total = sum(lab.collection(each.label).trajectories for each in collections)
     with Progress(f"training {model}") as shown:
 

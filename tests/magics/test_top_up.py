@@ -263,7 +263,7 @@ def test_a_top_up_of_rollouts_takes_no_other_program_and_no_setting(notebook):
     notebook.run(f"%%rollout agent -n 4{CELL}")
     assert "agent:1 was captured from the cell" in notebook.error(f"%%rollout agent --top-up{CELL}pass")
     assert "--top-up keeps the settings" in notebook.error("%%rollout agent --top-up -n 9")
-    assert "--top-up and --resume are two things to do" in notebook.error("%%rollout agent --top-up --resume")
+    assert "--top-up cannot be combined with --resume" in notebook.error("%%rollout agent --top-up --resume")
     notebook.run(CHAT)
     assert "was not captured from a program" in notebook.error(f"%%rollout capitals --top-up{CELL}")
 
@@ -340,8 +340,8 @@ def test_others_are_compared_and_continued_as_before(capitals):
         (f"{TOP_UP} 1.1", "1.1 times 4 completions of a group are no further one\n  -> --top-up 1.25 or more"),
         (f"{TOP_UP} -n 2", "--top-up keeps the settings of the collection and cannot take -n"),
         (f"{TOP_UP}\nuser: hi", "cannot take a text"),
-        (f"{TOP_UP} --resume", "--top-up and --resume are two things to do with capitals"),
-        (f"{TOP_UP} --continue", "--top-up and --continue are two things to do with capitals"),
+        (f"{TOP_UP} --resume", "--top-up cannot be combined with --resume"),
+        (f"{TOP_UP} --continue", "--top-up cannot be combined with --continue"),
         ("%%chat nothing --top-up", "there is no collection 'nothing'"),
     ],
 )

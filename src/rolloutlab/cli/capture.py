@@ -15,7 +15,7 @@ from rolloutlab.objective.preflight import count
 if TYPE_CHECKING:
     from rolloutlab.trajectories.collection import Collection
 
-_BEGINNING = ("over", "n", "limit", "model", "temperature", "top_p", "max_tokens", "seed")
+_ONLY_FOR_NEW = ("over", "n", "limit", "model", "temperature", "top_p", "max_tokens", "seed")
 _AGAIN = ("concurrency", "timeout", "budget")
 _TOLD_TO_END = ("SIGTERM", "SIGHUP")
 """Signals of a service manager and of a terminal that is closed."""
@@ -83,7 +83,7 @@ def split_command(arguments: list[str]) -> tuple[list[str], list[str]]:
 def _capture(options: argparse.Namespace) -> int:
     if not options.program:
         raise InputError("there is no command to run", hint=f"rolloutlab capture {options.name} -- python agent.py")
-    beginning = {name: value for name in _BEGINNING if (value := getattr(options, name)) is not None}
+    beginning = {name: value for name in _ONLY_FOR_NEW if (value := getattr(options, name)) is not None}
     if options.resume and beginning:
         message = f"--resume keeps the settings of the collection and cannot take {', '.join(sorted(beginning))}"
         raise InputError(message, hint=f"rolloutlab capture {options.name} --resume -- COMMAND")

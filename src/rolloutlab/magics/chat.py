@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rolloutlab.sampling.plan import Preview
     from rolloutlab.trajectories.collection import Collection
 
-_BEGINNING = ("n", "over", "limit", "prompt_column", "system")  # what only the beginning of a collection can have
+_ONLY_FOR_NEW = ("n", "over", "limit", "prompt_column", "system")  # options that only a new collection can have
 
 _SETTINGS = ("model", "temperature", "top_p", "max_tokens", "stop", "seed", "max_turns")
 
@@ -40,14 +40,19 @@ class ChatMagics(LabMagics):
     @argument("--seed", type=int, help="makes the sampling repeatable; row i uses seed + i")
     @argument("--tools", metavar="FUNCTIONS", help="functions that the policy may call, such as weather,search")
     @argument("--env", metavar="ENVIRONMENT", help="what answers each turn: a class, a function, or PREFIX:NAME")
-    @argument("--env-timeout", type=float, metavar="SECONDS", help="for each call of an environment (default: 60)")
-    @argument("--max-turns", type=int, help="answers in a row that may call tools, or of an episode (default: 10)")
+    @argument(
+        "--env-timeout", type=float, metavar="SECONDS", help="limit of each call of the environment (default: 60)"
+    )
+    @argument(
+        "--max-turns", type=int,
+        help="the most answers in a row that call tools; with --env, the most answers of an episode (default: 10)",
+    )  # fmt: skip
     @argument("--concurrency", type=int, help="requests under way at once (default: 64)")
     @argument(
         "--budget", type=float, metavar="DOLLARS", help="send no request that could cost more than is left of this"
     )
     @argument("--continue", dest="continue_chat", action="store_true", help="go on with every conversation of NAME")
-    @argument("--resume", action="store_true", help="sample only what is missing of NAME, as it was begun")
+    @argument("--resume", action="store_true", help="sample only what is missing in NAME, with its own settings")
     @argument(
         "--top-up", type=float, nargs="?", const=2.0, metavar="FACTOR",
         help="sample more for the groups of NAME that have nothing to learn, up to FACTOR times as many (default: 2)",
@@ -61,8 +66,8 @@ class ChatMagics(LabMagics):
 
         The cell is the conversation: a line that begins with `system:`, `user:` or `assistant:` begins a message, and
         {{x}} is a column of the row or a notebook variable. An empty `assistant:` is a place where the policy answers
-        before the conversation goes on. An empty cell samples the prompts of NAME again, with the settings that it had
-        where none are given. For example:
+        before the conversation goes on. An empty cell samples the prompts of NAME again; settings that you do not give
+        are those that NAME had. For example:
 
             %%chat capitals -n 8 --over questions
             system: Answer with one word.
@@ -90,13 +95,13 @@ class ChatMagics(LabMagics):
         if options.top_up is not None:
             return self._top_up(options, cell, given)
         if options.resume:
-            self.check_fixed(options, "%%chat --resume", *_SETTINGS, *_BEGINNING, "env_timeout", cell=cell)
+            self.check_fixed(options, "%%chat --resume", *_SETTINGS, *_ONLY_FOR_NEW, "env_timeout", cell=cell)
             if options.preview:
                 return self.session.preview(options.name, resume=True, **given)
             return self.session.resume(options.name, **given)
         given |= self.given(options, *_SETTINGS) | {"variables": self.variables}
         if options.continue_chat:
-            self.check_fixed(options, "%%chat --continue", *_BEGINNING, "env", "env_timeout")
+            self.check_fixed(options, "%%chat --continue", *_ONLY_FOR_NEW, "env", "env_timeout")
             if options.preview:
                 return self.session.preview(options.name, cell, continue_chat=True, **given)
             return self.session.continue_chat(options.name, cell, **given)
@@ -107,10 +112,10 @@ class ChatMagics(LabMagics):
 
     def _top_up(self, options: Namespace, cell: str, given: dict[str, Any]) -> "Collection | Preview":
         """Sample more for the groups that have nothing to learn, or show what that would send."""
-        self.check_fixed(options, "%%chat --top-up", *_SETTINGS, *_BEGINNING, "env_timeout", cell=cell)
+        self.check_fixed(options, "%%chat --top-up", *_SETTINGS, *_ONLY_FOR_NEW, "env_timeout", cell=cell)
         if options.resume or options.continue_chat:
             other = "--resume" if options.resume else "--continue"
-            message = f"--top-up and {other} are two things to do with {options.name}"
+            message = f"--top-up cannot be combined with {other}"
             raise InputError(message, hint=f"%%chat {options.name} {other}, then %%chat {options.name} --top-up")
         if options.preview:
             return self.session.preview(options.name, top_up=options.top_up, **given)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rolloutlab.trajectories.collection import Collection
 
 _FILENAME = "<%%rollout>"
-_BEGINNING = ("n", "over", "limit", "model", "temperature", "top_p", "max_tokens", "seed")
+_ONLY_FOR_NEW = ("n", "over", "limit", "model", "temperature", "top_p", "max_tokens", "seed")
 
 
 @magics_class
@@ -71,16 +71,16 @@ class RolloutMagics(LabMagics):
             program = compile_program(cell, self.variables)
         given = self.given(options, "concurrency", "timeout", "budget")
         if options.top_up is not None:
-            self.check_fixed(options, "%%rollout --top-up", *_BEGINNING, "timeout")
+            self.check_fixed(options, "%%rollout --top-up", *_ONLY_FOR_NEW, "timeout")
             if options.resume:
                 hint = f"%%rollout {options.name} --resume, then %%rollout {options.name} --top-up"
-                raise InputError(f"--top-up and --resume are two things to do with {options.name}", hint=hint)
+                raise InputError("--top-up cannot be combined with --resume", hint=hint)
             return self.session.top_up(options.name, options.top_up, program=program, **given)
         if options.resume:
-            self.check_fixed(options, "%%rollout --resume", *_BEGINNING)
+            self.check_fixed(options, "%%rollout --resume", *_ONLY_FOR_NEW)
             return self.session.resume(options.name, program=program, **given)
         assert program, "only what is resumed can do without"
-        given |= self.given(options, *_BEGINNING)
+        given |= self.given(options, *_ONLY_FOR_NEW)
         if "over" in given:
             given["over"] = self.rows(options.over)
         return self.session.rollouts(options.name, program, **given)

@@ -59,12 +59,16 @@ def split_rows(
 ) -> DataSplit:
     """Split rows into `train` and `held_out`, lists for `over`; a collection records which part its rows are of.
 
-    data: as `over` in `lab.chat`. held_out: the share of rows that are held out, each decided by a hash of its content
-    and `seed`: the same rows always are in the same part, in whatever order, and also when there are more of them. Rows
-    of one part have another hash, so that the share is one of this part, with the same seed, too.
-    by: a column or several; rows with equal values there stay together, and nothing else of them is hashed. Texts are
-    compared without case, white space and Unicode forms. `say` gets the sizes, and how many prompts both parts have,
-    equal ones and near-duplicates (`near.near_duplicates`).
+    Args:
+        data: as `over` in `lab.chat`.
+        held_out: the fraction of rows to hold out. A hash of its content and `seed` decides the part of each row, so no
+            row changes its part if the order changes or rows are added. If a part is split again, another hash is used,
+            so the fraction applies within that part even with the same seed.
+        seed: of the hash.
+        by: a column or several; rows with equal values there stay together, and only these values are hashed. Texts are
+            compared without case, white space and Unicode forms.
+        say: called with lines on the sizes of the parts, and on prompts of one part that are equal or nearly equal to
+            prompts of the other (`near.near_duplicates`).
 
     Raises:
         InputError: `held_out` is not between 0 and 1, a row lacks a column of `by`, or a part would be empty; and as

@@ -38,10 +38,10 @@ class RewardOptions(TypedDict, total=False):
     backoff: seconds before the first retry, twice as many before each further one. 0.5 by default.
     processes: call in so many processes, for functions that hold the GIL.
     overwrite: also replace rewards by hand, and call functions whose results are stored.
-    resume: score only what the last scoring that is not undone left out or failed on, with its functions, weights and
-        options where none are given, as a change of its own.
+    resume: score only what the last scoring, not counting undone ones, left out or failed on. Functions, weights and
+        options that you do not give are those of that scoring. The new rewards can be undone separately.
     cache: store results, and do not call a function of the same name and source text again for the same trajectory. By
-        default each call is made.
+        default nothing is cached.
     dry_run: try three trajectories, store nothing and return a DataFrame.
     """
 
