@@ -60,7 +60,7 @@ def test_a_cell_ends_before_its_budget_is_exceeded_and_resume_samples_the_rest(n
     assert paid.charged + 2 * most > 1
     assert re.fullmatch(
         rf"BudgetError: the next request may cost \$0\.14\d, and \$0\.\d+ of a budget of \$1\.00 is spent; "
-        rf"{2 * done} of 80 completions had arrived and are kept, {80 - 2 * done} are left\n"
+        rf"{2 * done} of 80 completions had arrived and are kept, {80 - 2 * done} are not sampled yet\n"
         r"  -> %%chat words:1 --resume --budget 1",
         shown,
     )

@@ -72,7 +72,7 @@ def test_an_answer_that_the_service_broke_off_is_cut_off_and_ends_its_conversati
     collection = notebook.run(TALK)
     broken, whole = collection.trajectories
     assert (broken.finish_reason, len(broken.choices), len(whole.choices)) == ("length", 1, 2)
-    why = "ended with an answer that is not whole, 1 turn early"
+    why = "ended 1 turn early: the last answer is incomplete"
     assert broken.extra["logs"] == ["the service broke off this answer (abort)", why]
     assert "logs" not in whole.extra
     assert "[the service broke off this answer (abort)]" in repr(collection)

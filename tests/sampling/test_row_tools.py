@@ -110,7 +110,7 @@ def test_tools_of_parquet_are_offered_without_its_nulls(lab, tmp_path):
 def test_a_column_of_that_name_with_something_else_is_not_sent_and_said(lab, value):
     preview = lab.preview("talks", over=[{"messages": QUESTION, "tools": value}], prompt_column="messages")
     assert preview.request.tools is None
-    assert preview.notes == ("tools of 1 row are no descriptions of functions: they are not sent",)
+    assert preview.notes == ("the tools of 1 row do not describe functions and are not sent",)
 
 
 @pytest.mark.parametrize("prompt", ["user: {{q}}", lambda row: row["q"]])

@@ -356,7 +356,7 @@ def test_the_last_answer_of_a_training_set_is_left_out_and_told_and_stays_in_the
     assert requests(work) == [[user("2 + 2?")], [user("3 + 3?")]]
     assert work.groups[0].row == rows[0]
     assert work.notes == [
-        "1 conversation of prompt without the last answer, which the policy gives"
+        "the last answer of 1 conversation of prompt is not sent, as the policy gives its own"
         " -> row['prompt'][-1] in a reward function has it"
     ]
     assert repr(Preview(work)).startswith(work.notes[0])
@@ -664,7 +664,7 @@ def test_what_a_function_made_is_resumed_continued_and_compared(session, monkeyp
 
 def test_the_lines_about_prompts_stay_on_the_screen(session, capsys):
     session.chat("chats", prompt_column="p", over=[{"p": [user("a"), assistant("b")]}], max_tokens=2)
-    assert "1 conversation of p without the last answer" in capsys.readouterr().out
+    assert "the last answer of 1 conversation of p is not sent" in capsys.readouterr().out
 
 
 def test_a_dry_run_does_not_use_up_an_iterator(session):

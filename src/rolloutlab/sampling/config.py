@@ -29,19 +29,31 @@ def new_seed() -> int:
 class SamplingConfig(BaseModel):
     """Settings shared by every request of a collection.
 
-    n: trajectories per prompt. total: trajectories of the whole collection. seed: the group at place i is sampled with
-    seed + i, later turns with seeds drawn from it. tools: what the policy may call. max_turns: answers in a row that
-    may call tools. template: the messages before each answer, before any `{{name}}` was filled in. continues: the
-    collection whose conversations go on here. step: the checkpoint that answered first; what is resumed asks it again.
-    prompt_column: the column that holds the prompt, in the place of the last message of the template. types: by column,
-    the type that its values had and JSON has not. parts: by part of a split, the groups of its rows, as ranges. env:
-    the environment that answers each turn; max_turns are then all answers of its episodes. env_timeout: seconds for
-    each of its calls. program: the name of the program whose calls were captured. timeout: seconds for each of its
-    rollouts. code: digests of the parts of the environment or program, by which rewards are compared; one digest in
-    labs of earlier versions. state: parts of these and of rewards that a loop has seen change while it ran. fixed:
-    settings that replace the program's own. sessions: the name of the program whose sessions it holds. topped_up: by
-    group, how many trajectories it is to have in the place of n, where it had nothing to learn. checkpoint: of a
-    comparison, what no other checkpoint has, so that a later one finds its samples.
+    model: the name of the sampled model.
+    n: trajectories per prompt.
+    temperature, top_p, max_tokens, stop: as in the requests.
+    seed: the group at place i is sampled with seed + i; later turns have seeds drawn from it.
+    tools: descriptions of the functions that the policy may call.
+    max_turns: the most answers in a row that call tools; with `env`, the most answers of an episode.
+    template: the messages before each answer, with `{{name}}` not filled in yet.
+    total: trajectories of the whole collection.
+    step: the number of the checkpoint that gave the first answer; `--resume` samples the same one.
+    continues: the label of the collection whose conversations go on here.
+    prompt_column: the column that holds the prompt, instead of the last message of the template.
+    types: by column, the original type of its values if JSON does not have that type: dates, times and decimals.
+    parts: by part of a split (`train`, `held_out`), the ranges of the places of its groups.
+    env: the name of the environment that answers each turn.
+    env_timeout: seconds for each call of the environment.
+    program: the name of the program whose calls were captured.
+    code: digests of the parts of the environment or program, by path; rewards compare only if these are equal. In labs
+        of earlier versions it is one digest.
+    state: paths of parts of `code` or of reward code that changed by themselves while a loop ran, such as counters and
+        caches. Comparisons leave them out.
+    timeout: seconds for each rollout of the program.
+    fixed: settings that replace the program's own.
+    sessions: the name of the program whose sessions the collection holds.
+    topped_up: by place, the number of trajectories of a topped-up group, instead of `n`.
+    checkpoint: the unique key of the compared checkpoint, by which a later comparison finds its samples.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -76,7 +88,7 @@ class SamplingConfig(BaseModel):
     def request(
         self, messages: Sequence[Message], n: int, seed: int, further: Sequence[FunctionTool] = ()
     ) -> ChatRequest:
-        """The request for `n` completions of a conversation, with logprobs. further: tools beside those of all."""
+        """The request for `n` completions of a conversation, with logprobs. further: tools of this one alone."""
         tools = [*self.tools, *further]
         optional = {"max_tokens": self.max_tokens, "stop": self.stop, "tools": tools}
         return ChatRequest(
@@ -92,7 +104,10 @@ class SamplingConfig(BaseModel):
 
     @property
     def pinned_model(self) -> str:
-        """The model at the checkpoint of the first completion: a group compares completions of one policy."""
+        """The name of the model with the checkpoint of the first completion, `lab/practice@3`.
+
+        All completions of a group must come from one policy, because their rewards are compared.
+        """
         pinned = self.step is not None and "/" in self.model and not {"@", ":"} & set(self.model)
         return f"{self.model}@{self.step}" if pinned else self.model
 
@@ -110,7 +125,7 @@ class SamplingConfig(BaseModel):
         return self.topped_up.get(place, self.n)
 
     def grow(self, sizes: Mapping[int, int]) -> "SamplingConfig":
-        """The same with groups that are to have more trajectories. sizes: how many, by group."""
+        """The same settings with larger groups. sizes: the new number of trajectories, by the place of the group."""
         more = sum(size - self.size_of(place) for place, size in sizes.items())
         return self.model_copy(update={"topped_up": {**self.topped_up, **sizes}, "total": self.total + more})
 
@@ -131,7 +146,7 @@ class SamplingConfig(BaseModel):
 
 
 def read_plan(plan: Mapping[str, Any]) -> SamplingConfig | None:
-    """The plan of a stored collection; None where it has none, or one of another version with other settings."""
+    """The settings in the stored plan of a collection; None if it has none, or if another version stored other ones."""
     try:
         return SamplingConfig.model_validate(plan)
     except ValidationError:

@@ -34,10 +34,17 @@ _KEPT = ("temperature", "top_p", "max_tokens", "stop", "max_turns", "types", "pa
 
 @dataclass(frozen=True)
 class SamplingRun:
-    """Conversations to be played. begun: the generation that they belong to, where it is stored already.
+    """The conversations that one call samples, and the generation they belong to.
 
-    copies: conversations of an older generation that the new one begins with. notes: lines about its prompts. source:
-    of the environments that they are played with.
+    name: the collection.
+    plan: its settings.
+    groups: new or stored ones; a rollout names its group by the place here.
+    rollouts: the conversations to sample.
+    tools: the functions that the policy may call.
+    begun: the generation, if it is stored already.
+    copies: conversations of an older generation that the new one begins with.
+    notes: lines about the prompts.
+    source: makes the environments, if there are any.
     """
 
     name: str
@@ -55,17 +62,17 @@ class SamplingRun:
         return Episodes(self.source, self.plan, self.groups, self.tools) if self.source else None
 
     def first_request(self) -> ChatRequest | None:
-        """What would be sent first; None where nothing is left to sample."""
+        """The request that would be sent first; None if nothing is left to sample."""
         if not self.rollouts:
             return None
         rollout, group = self.rollouts[0], self.groups[self.rollouts[0].place]
         return request_of(prompted(rollout, group), group, self.plan)
 
     async def first_request_in_episode(self) -> ChatRequest | None:
-        """The same with an environment, of which an instance is begun for it.
+        """The request that would be sent first with an environment; one instance is started to build it, then closed.
 
         Raises:
-            EpisodeError: it cannot begin.
+            EpisodeError: the environment cannot begin.
         """
         episodes = self.episodes()
         assert episodes, "it has an environment"
@@ -81,15 +88,15 @@ class SamplingRun:
 def plan_chat(
     lab: Lab, name: str, prompt: Prompt, model: str, given: ChatOptions, tools: Tools, read: ReadRows = rows_of
 ) -> SamplingRun:
-    """Plan what a chat samples: a new prompt or, where there is none, those of the collection again.
+    """Plan what a chat samples: a new prompt or, if it is empty, the prompts of the collection again.
 
     Args:
         lab: the store.
         name: the collection.
-        prompt: empty for those of the collection.
-        model: the name of the model that is sampled unless another one is given.
-        given: the options that were given.
-        tools: those of the options.
+        prompt: empty for the prompts of the collection.
+        model: the name of the model that is sampled unless `given` has another one.
+        given: the options of the call.
+        tools: the tools among the options.
         read: reads the rows.
 
     Raises:
@@ -128,10 +135,20 @@ def sampled(
     source: Source | None = None,
     read: ReadRows = rows_of,
 ) -> SamplingRun:
-    """A new collection: one group per row, its trajectories from the prompt on.
+    """Plan a new collection: one group per row, its trajectories from the prompt on.
 
-    limit: of rows. column: the column that holds the prompt. source: of environments, whose observations follow the
-    prompt, and which may bring rows of their own. read: what reads the rows.
+    Args:
+        name: the collection.
+        prompt: as of `Session.chat`.
+        over: rows, as of `Session.chat`; None for one empty row, or for the rows that `source` brings.
+        system: a system message before the prompt.
+        variables: values for `{{x}}` if a row has no column x.
+        settings: fields of `SamplingConfig`.
+        tools: the functions that the policy may call.
+        limit: the most rows.
+        column: the column that holds the prompt.
+        source: makes environments, whose observations follow the prompt; it may bring rows of its own.
+        read: reads the rows.
 
     Raises:
         InputError: the prompt, a variable or a setting is wrong.
@@ -172,16 +189,16 @@ def check_newest_environment(lab: Lab, name: str, source: Source | None) -> None
 
 
 def _about(rows: Sequence[Row]) -> dict[str, Any]:
-    """What a collection stores of its rows beside their values."""
+    """The settings that a collection stores about its rows: types of columns and parts of a split."""
     return {"types": kinds_of(rows), "parts": ranges_of(rows)}
 
 
 def _notes(template: PromptTemplate, rows: Sequence[Row], tools: Tools) -> list[str]:
-    """Lines about conversations of a column, and tools of a row, that are not sent as they are there."""
+    """Lines about conversations of a column and tools of a row that are not sent as the row has them."""
     notes = []
     described = [bool(tools_in(row, template.column)) for row in rows if tools_beside(row)]
     if template.column and (unread := described.count(False)):
-        notes.append(f"tools of {count(unread, 'row')} are no descriptions of functions: they are not sent")
+        notes.append(f"the tools of {count(unread, 'row')} do not describe functions and are not sent")
     elif not template.column and not tools.schemas and any(described):
         what = f"tools of {count(sum(described), 'row')} are not sent"
         notes.append(f"{what} -> --prompt-column COLUMN sends them with the conversation in that column")
@@ -192,7 +209,8 @@ def _notes(template: PromptTemplate, rows: Sequence[Row], tools: Tools) -> list[
         notes.append(f"{what} -> lambda row: {value}, as the prompt, sends the text")
     if answered:
         value = f"json.loads({value})" if texts else value
-        what = f"{count(answered, 'conversation')} of {template.column} without the last answer, which the policy gives"
+        conversations = f"{count(answered, 'conversation')} of {template.column}"
+        what = f"the last answer of {conversations} is not sent, as the policy gives its own"
         notes.append(f"{what} -> {value}[-1] in a reward function has it")
     if begun := sum(map(template.begins_with_answer, rows)):
         what = f"{count(begun, 'conversation')} of {template.column} beginning with the model"
@@ -213,11 +231,20 @@ def sampled_again(
     source: Source | None = None,
     settings: Mapping[str, Any] = MappingProxyType({}),
 ) -> SamplingRun:
-    """A collection called `name` with the prompts and seeds of another one, from another model.
+    """Plan a collection called `name` with the prompts and seeds of another one, from another model.
 
-    over: other rows for the same template. n: trajectories per prompt, where they are to be others than before. prompt:
-    makes the prompts of other rows, where the collection's prompts were made by a function. source: of environments.
-    settings: that are to be others than before.
+    Args:
+        lab: the store.
+        label: the other collection.
+        name: the new collection.
+        model: the model to sample.
+        over: other rows for the same template; None for the rows of the other collection.
+        variables: values for `{{x}}` if a row has no column x.
+        n: trajectories per prompt; None keeps the number of the other collection.
+        tools: the tools that the other collection was sampled with.
+        prompt: makes the prompts of `over`, if a function made the prompts of the other collection.
+        source: makes the environments, if the other collection was sampled with some.
+        settings: fields of `SamplingConfig` that replace those of the other collection.
 
     Raises:
         NotFoundError: no such collection. InputError: it was not sampled from prompts here; and as `sampled`.
@@ -259,7 +286,8 @@ def _template_of_other_rows(label: str, plan: SamplingConfig, prompt: Prompt | N
 
 def _tools_of(summary: CollectionSummary, groups: Sequence[Group]) -> list[str]:
     """Names of the tools that a collection was sampled with, or came with from elsewhere."""
-    own = summary.plan.get("env") or summary.plan.get("prompt_column")  # whose tools are those of no function
+    # an environment or a prompt column brings tools of its own, which are no functions of the notebook
+    own = summary.plan.get("env") or summary.plan.get("prompt_column")
     planned = summary.plan.get("tools", [] if own else None)
     if planned is None:
         planned = next((t.extra["tools"] for g in groups for t in g.trajectories if t.extra.get("tools")), [])
@@ -287,15 +315,17 @@ def continued(
     given: TurnOptions,
     tools: Tools,
 ) -> SamplingRun:
-    """A new generation in which every conversation of an older one goes on, with its settings where none are given.
+    """Plan a new generation in which every conversation of an older one goes on.
+
+    Settings that are not in `given` are those of the older generation.
 
     Args:
         lab: the store.
         label: the older generation.
         prompt: the next messages.
-        model: the name of the model that is sampled unless another one is given.
-        given: the options that were given.
-        tools: those of the options.
+        model: the name of the model that is sampled unless `given` has another one.
+        given: the options of the call.
+        tools: the tools among the options.
 
     Raises:
         NotFoundError: no such collection. InputError: it holds no trajectory, or had other tools; and as `sampled`.
@@ -326,14 +356,21 @@ def resumed(
     source: Source | None = None,
     sizes: Mapping[int, int] = MappingProxyType({}),
 ) -> SamplingRun:
-    """What a generation lacks. sizes: by group, how many trajectories it is to have, where that is more than it has.
+    """Plan the trajectories that a generation lacks.
+
+    Args:
+        lab: the store.
+        label: the generation.
+        tools: the tools that it was sampled with.
+        source: makes the environments, if it was sampled with some.
+        sizes: by the place of a group, its new number of trajectories, for groups that are to be larger.
 
     Raises:
         NotFoundError: no such collection. InputError: not sampled here, or other tools, or another environment.
     """
     summary = lab.collection(label)
     if not summary.plan:
-        raise InputError(f"{label} was not sampled here: nothing of it can be missing", hint=f"%%chat {summary.name}")
+        raise InputError(f"{label} was not sampled here, so there is nothing to resume", hint=f"%%chat {summary.name}")
     plan = SamplingConfig.model_validate(summary.plan)
     check_no_program(label, plan)
     groups = lab.groups(summary, unfinished=True)
@@ -345,9 +382,10 @@ def resumed(
 
 
 class Preview:
-    """What a call would sample, without sending anything. cost: a line on its price, where that is known.
+    """What a call would sample; nothing is sent.
 
-    request: the first one of rollouts with an environment, which has to be begun for it.
+    work: the plan of the call. cost: a line on its price, if that is known. request: the first request, if there is an
+    environment, which had to be started to build it.
     """
 
     def __init__(self, work: SamplingRun, cost: str = "", request: ChatRequest | None = None) -> None:

@@ -43,15 +43,24 @@ _GC_THRESHOLD = 50_000
 
 T = TypeVar("T")
 Prepare = Callable[[Sequence["Rollout"], ChatCompletion | None], T]
-"""What is stored of conversations of one group after one completion, which is None where the service refused it."""
+"""Makes the record that is stored for conversations of one group after one completion. The completion is None if the
+service refused it."""
 
 
 @dataclass(frozen=True)
 class Rollout:
-    """A conversation in progress. place: of its group. items: after the prompt. pending: turns to come.
+    """A conversation in progress.
 
-    Before the first completion the conversations of a group are one, with several positions; with an environment, each
-    is its own. episode: what came of it there. tools: what this conversation alone is offered, besides those of all.
+    Before the first completion, one Rollout with several positions stands for all conversations of a group. With an
+    environment, each conversation has a Rollout of its own from the start.
+
+    place: of its group in the plan.
+    positions: of its conversations in the group.
+    pending: turns to come.
+    items: messages and choices after the prompt.
+    logs: notes that are stored with it.
+    episode: the record of its episode in an environment.
+    tools: the tools that this conversation alone is offered, besides those of the plan.
     """
 
     place: int
@@ -64,7 +73,7 @@ class Rollout:
 
 
 def fresh(place: int, positions: Sequence[int], group: Group | NewGroup, plan: SamplingConfig) -> list[Rollout]:
-    """New conversations of one group, in as few requests as possible."""
+    """List new conversations of one group, in as few requests as possible."""
     size = _MAX_N if plan.env is None else 1
     chunks = [positions[i : i + size] for i in range(0, len(positions), size)]
     tools = offered(group.row, plan)
@@ -72,7 +81,7 @@ def fresh(place: int, positions: Sequence[int], group: Group | NewGroup, plan: S
 
 
 def left(place: int, group: Group, plan: SamplingConfig) -> list[Rollout]:
-    """What is missing of a stored group: unfinished conversations, and those that have not begun."""
+    """List the missing conversations of a stored group: unfinished ones, and those that have not begun."""
     stored = {t.position: t for t in group.trajectories}
     begun = [_begun(place, group, t, t.pending, plan.tools) for t in stored.values() if t.pending]
     missing = [] if plan.continues else [i for i in range(plan.size_of(place)) if i not in stored]
@@ -80,7 +89,7 @@ def left(place: int, group: Group, plan: SamplingConfig) -> list[Rollout]:
 
 
 def going_on(place: int, group: Group, turns: int, tools: Sequence[FunctionTool]) -> list[Rollout]:
-    """Each conversation of a stored group, to be continued; open tool calls are closed. tools: of the plan."""
+    """List the conversations of a stored group, to be continued; open tool calls are closed. tools: of the plan."""
     return [_begun(place, group, t, turns, tools, _closed(t)) for t in group.trajectories]
 
 
@@ -92,7 +101,7 @@ def _begun(
     tools: Sequence[FunctionTool],
     closed: Sequence[ToolMessage] = (),
 ) -> Rollout:
-    """A stored conversation. What it was offered besides `tools`, by its environment or row, stays in its prompt."""
+    """Read a stored conversation. Tools that its environment or row offered besides `tools` stay in its prompt."""
     items, logs = (*trajectory.items[len(group.prompt) :], *closed), tuple(trajectory.extra.get("logs", ()))
     known = {tool.function.name for tool in tools}
     offered = map(FunctionTool.model_validate, trajectory.extra.get("tools") or ())
@@ -120,10 +129,16 @@ def messages_of(rollout: Rollout, group: Group | NewGroup) -> list[Message]:
 class RolloutRunner(Generic[T]):
     """Runs rollouts with concurrent requests.
 
-    prepare: called with each completion as it arrives; what it returns waits for the disk. taken: receives that in
-    batches; called in a thread, so that requests continue while it writes. failed: receives a rollout and the error of
-    its request; the others continue. retries: for an outage of the service. episodes: plays the environments, where
-    the plan has one.
+    Args:
+        plan: the settings of the requests.
+        groups: of the rollouts, by place.
+        complete: sends a request.
+        tools: answers tool calls.
+        prepare: called with each completion as it arrives; returns the record that waits to be stored.
+        store: called with batches of these records, in a thread, so that requests continue while it writes.
+        on_failure: called with a rollout and the error of its request; the other rollouts continue.
+        retries: for an outage of the service; None for no retry.
+        episodes: the environments of the rollouts, if the plan has one.
     """
 
     def __init__(
@@ -133,8 +148,8 @@ class RolloutRunner(Generic[T]):
         complete: Complete,
         tools: Tools,
         prepare: Prepare[T],
-        taken: Callable[[Sequence[T]], None],
-        failed: Callable[[Rollout, ServiceError], None],
+        store: Callable[[Sequence[T]], None],
+        on_failure: Callable[[Rollout, ServiceError], None],
         retries: Retries | None = None,
         episodes: "Episodes | None" = None,
     ) -> None:
@@ -143,9 +158,9 @@ class RolloutRunner(Generic[T]):
         self._groups = groups
         self._outage = Outage(complete, retries)
         self._tools = tools
-        self._failed = failed
+        self._on_failure = on_failure
         self._prepare = prepare
-        self._answered = Batches[T](taken)
+        self._answered = Batches[T](store)
         self._came = asyncio.Event()
         self._room = asyncio.Event()
         self._room.set()
@@ -158,29 +173,30 @@ class RolloutRunner(Generic[T]):
         return self._outage.lasts
 
     async def play(self, rollouts: Iterable[Rollout], concurrency: int) -> None:
-        """Play all to their end. A conversation that has begun comes before one that has not.
+        """Run all rollouts to their end. A conversation that has begun comes before one that has not.
+
+        Everything that has arrived is passed to `store`, even after an error or a cancellation at any time.
 
         Raises:
-            ServiceError: nothing answers, the token is refused, or nothing but errors comes. After a first answer that
-            waits for what is under way; any other error cancels it. What had arrived was offered to `taken`, also
-            where this is cancelled, at any time.
+            ServiceError: nothing answers, the token is refused, or every request fails. If a request has already
+                succeeded, the error is raised after the requests under way have ended; any other error cancels them.
         """
         waiting: asyncio.PriorityQueue[tuple[int, int, int, Rollout]] = asyncio.PriorityQueue()
         for rollout in rollouts:
             waiting.put_nowait(_ranked(rollout))
         workers = [asyncio.create_task(self._worker(waiting)) for _ in range(concurrency)]
-        tasks = [asyncio.create_task(waiting.join()), asyncio.create_task(self._keeper()), *workers]
+        tasks = [asyncio.create_task(waiting.join()), asyncio.create_task(self._store_batches()), *workers]
         try:
             with _rarely_collecting():
                 done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
-            self._have_ended(self._episodes.rest(any_answer=bool(self._successes)) if self._episodes else ())
+            self._queue_ended(self._episodes.rest(any_answer=bool(self._successes)) if self._episodes else ())
         finally:
             await _through_cancellations(self._end(tasks))
 
     async def _end(self, tasks: Sequence[asyncio.Task[Any]]) -> None:
-        """Cancel what is under way, and pass on all that had arrived; LabError when that fails."""
+        """Cancel the requests under way and store everything that has arrived; LabError if that fails."""
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -190,37 +206,37 @@ class RolloutRunner(Generic[T]):
             if self._episodes:
                 await self._episodes.close_all()
 
-    async def _keeper(self) -> None:
-        """Passes on what was answered once all that is ready in this turn of the loop is there."""
+    async def _store_batches(self) -> None:
+        """Store answers in batches: all that became ready in one iteration of the event loop are stored together."""
         while True:
             await self._came.wait()
             self._came.clear()
             self._room.set()
             await self._answered.flush()
 
-    def _has_come(self, rollouts: Sequence[Rollout], completion: ChatCompletion | None) -> None:
+    def _queue_answer(self, rollouts: Sequence[Rollout], completion: ChatCompletion | None) -> None:
         self._answered.add(self._prepare(rollouts, completion))
         self._came.set()
         if len(self._answered) >= _MAX_UNSTORED:
             self._room.clear()
 
-    def _have_ended(self, rollouts: Iterable[Rollout]) -> None:
+    def _queue_ended(self, rollouts: Iterable[Rollout]) -> None:
         for rollout in rollouts:
-            self._has_come([rollout], None)
+            self._queue_answer([rollout], None)
 
     async def _worker(self, waiting: "asyncio.PriorityQueue[tuple[int, int, int, Rollout]]") -> None:
         while True:
             await self._room.wait()
             *_, rollout = await waiting.get()
-            for following in await self._advanced(rollout):
+            for following in await self._advance(rollout):
                 waiting.put_nowait(_ranked(following))
             waiting.task_done()
 
-    async def _advanced(self, rollout: Rollout) -> list[Rollout]:
-        """What is left to play after one more answer."""
+    async def _advance(self, rollout: Rollout) -> list[Rollout]:
+        """Sample one more answer; returns the rollouts that still have turns to come."""
         ready = await self._ready(rollout)
         if self._episodes and not ready.pending:
-            self._have_ended(self._episodes.to_store(ready, any_answer=bool(self._successes)))
+            self._queue_ended(self._episodes.to_store(ready, any_answer=bool(self._successes)))
             return []
         try:
             completion = await self._outage.complete(request_of(ready, self._groups[ready.place], self._plan))
@@ -230,17 +246,18 @@ class RolloutRunner(Generic[T]):
                 raise
             if isinstance(error, RefusedError) and any(isinstance(item, Choice) for item in ready.items):
                 ended = _ended(rollout, f"ended: {error.message}")
-                self._have_ended([await self._episodes.refused(ready, error) if self._episodes else ended])
+                self._queue_ended([await self._episodes.refused(ready, error) if self._episodes else ended])
                 return []
-            self._failed(rollout, error)
+            self._on_failure(rollout, error)
             if self._episodes:
                 await self._episodes.close(rollout)
             return []
         self._successes += 1
         new = [self._after(ready, *pair) for pair in zip(ready.positions, completion.choices, strict=False)]
-        self._has_come(new, completion)
-        left = ready.positions[len(new) :]  # by services that give fewer than `n`: in requests for as many as it gave
-        rest = [replace(ready, positions=left[i : i + len(new)]) for i in range(0, len(left), len(new))]
+        self._queue_answer(new, completion)
+        # a service may return fewer than `n`: the rest is requested in requests of the size that it returned
+        missing = ready.positions[len(new) :]
+        rest = [replace(ready, positions=missing[i : i + len(new)]) for i in range(0, len(missing), len(new))]
         return rest + [following for following in new if following.pending]
 
     async def _ready(self, rollout: Rollout) -> Rollout:
@@ -258,7 +275,7 @@ class RolloutRunner(Generic[T]):
         note = choice.ending_note
         logs = (*rollout.logs, note) if note else rollout.logs
         after = replace(rollout, positions=(position,), items=(*rollout.items, choice), logs=logs)
-        if self._episodes:  # whether it goes on is known once its environment has the answer
+        if self._episodes:  # the environment decides whether the episode goes on, once it has the answer
             return after
         described = {tool.function.name for tool in rollout.tools}
         if called := described.intersection(map(call_name, choice.message.tool_calls or ())):
@@ -269,18 +286,18 @@ class RolloutRunner(Generic[T]):
                 return after
             return _ended(after, f"ended after {self._plan.max_turns} answers in a row that called tools")
         if choice.finish_reason in {"length", "content_filter"} and rollout.pending > 1:
-            by = "is not whole" if note else "max_tokens cut off"
-            return _ended(after, f"ended with an answer that {by}, {count(rollout.pending - 1, 'turn')} early")
+            why = "is incomplete" if note else "was cut off by max_tokens"
+            return _ended(after, f"ended {count(rollout.pending - 1, 'turn')} early: the last answer {why}")
         return replace(after, pending=rollout.pending - 1)
 
 
 async def _through_cancellations(work: Coroutine[Any, Any, None]) -> None:
-    """Wait until `work` has ended, also while its caller is cancelled again and again; that is raised after it."""
+    """Wait until `work` has ended, even if the caller is cancelled meanwhile; the cancellation is raised after it."""
     task = asyncio.create_task(work)
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
         try:
-            await asyncio.wait([task])  # which leaves the task alone where it is cancelled itself
+            await asyncio.wait([task])  # if `wait` is cancelled, the task is not
         except asyncio.CancelledError as error:
             cancelled = error
     task.result()

@@ -42,7 +42,7 @@ def check_concurrency(concurrency: Any) -> None:
 
 
 class Writer(Protocol):
-    """What stores a run, and says what it has stored."""
+    """Stores the completions of a run, and tells what it has stored."""
 
     @property
     def collection(self) -> StoredCollection | None: ...
@@ -53,7 +53,7 @@ class Writer(Protocol):
 
 @contextmanager
 def early_end(writer: Writer, meter: Meter, progress: ProgressBar) -> Iterator[None]:
-    """A context in which a run is played: where it ends early, its error tells what is kept and how to go on."""
+    """Make a context manager for a run: if the run ends early, the error tells what is stored and how to continue."""
     try:
         yield
     except KeyboardInterrupt as error:
@@ -79,13 +79,20 @@ def sample(
     meter: Meter,
     prepare: Callable[[Address], object] = lambda _: None,
 ) -> StoredCollection:
-    """Play the rollouts of a run; the collection that it belongs to.
+    """Run the rollouts of a plan and store their completions; returns the collection.
 
-    concurrency: requests under way at once. tick: called while this thread waits, to show sign-ins that tools want.
-    meter: of the requests. prepare: called with the service before the first request.
+    After an interrupt, everything that has arrived is stored before it is counted or shown, and before the lock of the
+    collection is released. Another process that resumes the collection therefore sees exactly what is missing.
 
-    After an interrupt all that had arrived is stored before anything is counted or shown, and other processes may
-    sample the collection only after that: what they find missing is what is missing.
+    Args:
+        run: the plan.
+        lab: the store.
+        connector: finds the service.
+        progress: shows the run.
+        concurrency: requests under way at once.
+        tick: called while this thread waits, to show sign-ins that tools need.
+        meter: counts the cost of the requests.
+        prepare: called with the address of the service before the first request.
 
     Raises:
         As `Session.chat`.
@@ -119,5 +126,5 @@ def sample(
             connector.http.run(play(), show, to_its_end=True)
     progress.keep(writer.unscored())
     writer.check()
-    assert writer.collection, "without any answer the check has raised"
+    assert writer.collection, "writer.check() raises if nothing was stored"
     return lab.by_id(writer.collection.id)

@@ -18,10 +18,10 @@ from rolloutlab.store.models import Arrival, Group, StoredCollection
 
 
 class PreparedAnswer(NamedTuple):
-    """What is stored of conversations of one group after one completion.
+    """The record that is stored for conversations of one group after one completion.
 
-    Texts, as a thousand of these wait for the disk while 512 requests are under way. With an object for each of their
-    tokens they took 80 MB more, and an eighth of the time: little of it is left in a processor's cache by then.
+    The conversations are kept as serialized texts, because a thousand records wait for the disk while 512 requests are
+    under way. An object per token took 80 MB more memory, and an eighth more time, because of cache misses.
     """
 
     place: int
@@ -35,8 +35,13 @@ class PreparedAnswer(NamedTuple):
 class TrajectoryWriter:
     """Writes completions into a generation of a collection, which is created with the first one.
 
-    `begun` counts completions, `done` finished trajectories, `failed` those whose request failed. `tokens`: sampled so
-    far. `text`: of a single streamed completion, so far.
+    Attributes, all of the run so far:
+        total: the trajectories that the plan samples.
+        begun: completions that were stored.
+        done: finished trajectories.
+        failed: trajectories whose request failed.
+        tokens: sampled tokens.
+        text: the text of a single streamed completion.
     """
 
     def __init__(self, lab: Lab, work: SamplingRun) -> None:
@@ -61,7 +66,7 @@ class TrajectoryWriter:
 
     @contextmanager
     def under_way(self) -> Iterator[None]:
-        """A context in which completions are stored; it unlocks the collection at its end."""
+        """Make a context in which completions are stored; it unlocks the collection at its end."""
         self._under_way = True
         try:
             yield
@@ -75,7 +80,10 @@ class TrajectoryWriter:
             self._generation.close()
 
     def prepare(self, rollouts: Sequence[Rollout], completion: ChatCompletion | None) -> PreparedAnswer:
-        """What `take` stores of conversations after a completion; None where the service refused it."""
+        """Make the record that `take` stores for conversations after a completion.
+
+        completion: None if the service refused it.
+        """
         ended = [rollout.episode for rollout in rollouts if not rollout.pending]
         unscored = sum(episode is not None and episode.final_reward is None for episode in ended)
         arrivals = [dump_arrival(self._arrival(rollout)) for rollout in rollouts]
@@ -87,14 +95,15 @@ class TrajectoryWriter:
         step = next((answer.step for answer in answers if answer.step is not None), None)
         self._generation.store(partial(self._put, answers, self._work.copies if begins else ()), step)
         if begins:
-            self.close()  # unless it is under way: its end may have come while this waited for the disk
+            # unlocks only if `under_way` has ended, which may happen while this thread waits for the disk
+            self.close()
         self.tokens += sum(answer.usage[1] for answer in answers)
         self.begun += sum(len(answer.arrivals) for answer in answers)
         self.done += sum(not arrival.pending for answer in answers for arrival in answer.arrivals)
         self._unscored += sum(answer.unscored for answer in answers)
 
     def unscored(self) -> str:
-        """That episodes ended without a reward, as nothing of their environment gives one; else empty."""
+        """Warn if episodes ended without a reward because nothing in their environment gives one, else return ""."""
         if not self._unscored:
             return ""
         what = f"{count(self._unscored, 'episode')} of {self._work.plan.env} ended without a reward"
@@ -111,7 +120,7 @@ class TrajectoryWriter:
         self.text = text
 
     def kept(self) -> str:
-        """What is stored after an error, and what to type to continue."""
+        """Tell what is stored after an error, and what to type to continue."""
         if not self.begun:
             return ""
         return f"{self._so_far()}; what was sampled is kept -> {self._rest()}"
@@ -127,10 +136,14 @@ class TrajectoryWriter:
         return f"{self._so_far()} and are kept", f"{self._rest()} {what}"
 
     def unfinished(self) -> tuple[str, str | None]:
-        """What a budget has left over, and the cell that goes on; None for the same cell."""
+        """Tell what is stored and what is missing after a budget ran out.
+
+        Returns:
+            The text, and the cell that samples the rest; None for the same cell again.
+        """
         if not self.begun:
             return "nothing was sampled", None
-        return f"{self._so_far()} and are kept, {self.total - self.done:,} are left", self._rest()
+        return f"{self._so_far()} and are kept, {self.total - self.done:,} are not sampled yet", self._rest()
 
     def _so_far(self) -> str:
         return f"{self.done:,} of {count(self.total, 'completion')} had arrived"

@@ -85,7 +85,7 @@ class ProgramWriter:
         """What a budget has left over, and what goes on; None for the same cell."""
         if not self.done:
             return "nothing was sampled", None
-        return f"{self._so_far()} and are kept, {self.total - self.done:,} are left", self._rest()
+        return f"{self._so_far()} and are kept, {self.total - self.done:,} are not sampled yet", self._rest()
 
     def note(self) -> str:
         """Failures and speed."""

@@ -264,7 +264,7 @@ def run_sessions(
             if end.logs:
                 progress.keep(f"{'; '.join(end.logs)}; {count(writer.done, 'session')} with answers are kept")
             progress.keep(writer.notes())
-    assert writer.collection, "without any answer the check has raised"
+    assert writer.collection, "writer.check() raises if nothing was stored"
     return lab.by_id(writer.collection.id)
 
 
