@@ -1,12 +1,12 @@
-"""Plug-ins by entry points: engines, environments, reward signatures, readers of files and search backends.
+"""Plug-ins, found by entry points: engines, environments, reward signatures, readers of files and places to search.
 
-A package adds one under one of five groups in its pyproject.toml, as this package does for its own integrations:
+A package adds a plug-in to one of five groups in its pyproject.toml, as this package does for its integrations:
 
     [project.entry-points."rolloutlab.environments"]
     mastermind = "my_package.environments"
 
-The name is what a user types (`--env mastermind:NAME`). docs/plugins.md has a whole example of each group, and
-`rolloutlab.testing` the tests that their authors run.
+The name is what a user types (`--env mastermind:NAME`). docs/plugins.md has a whole example of each group;
+`rolloutlab.testing` has test classes for the authors of plug-ins.
 """
 
 import sys
@@ -35,12 +35,13 @@ def load(group: str, name: str) -> Any:
     """The object of one plug-in.
 
     Raises:
-        InputError: there is none of that name, two packages have one, or it cannot be imported.
+        InputError: no package has a plug-in of this name, two packages have one, or it cannot be imported.
     """
     installed = _plugins(group)
     if name not in installed:
         close = get_close_matches(name, installed, n=1) or list(installed)
-        raise InputError(f"{name!r} is none of {group}", hint=", ".join(close) or f"pip install a package with {group}")
+        hint = ", ".join(close) or f"pip install a package with {group}"
+        raise InputError(f"{group} has no plug-in {name!r}", hint=hint)
     entry, *others = installed[name]
     if others:
         packages = ", ".join(_package(each) for each in (entry, *others))

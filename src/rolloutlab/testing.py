@@ -1,4 +1,4 @@
-"""Tests that the author of a plug-in runs: subclass one in a test file, say what is tested, and run pytest.
+"""Tests for the author of a plug-in: subclass one in a test file, name what it tests, and run pytest.
 
     from rolloutlab.testing import EnvironmentTests
 
@@ -6,7 +6,7 @@
         env = "guess:100"
         answers = ["50", "75"]
 
-Each class has what the lab relies on for one group of `rolloutlab.plugins`; docs/plugins.md has an example of each.
+Each class tests what the lab relies on in one group of `rolloutlab.plugins`; docs/plugins.md has an example of each.
 """
 
 import asyncio
@@ -35,8 +35,12 @@ from rolloutlab.trajectories.files.reader import FileWriter
 class EnvironmentTests:
     """An environment, played as a rollout plays it.
 
-    env: what follows `--env`, or a class or factory. options: of the package, for a name. row: of the group. seed: of
-    `reset`. answers: of the policy, one after the other, until the episode ends.
+    Attributes:
+        env: The value of `--env`, or a class or factory.
+        options: Keyword options of the package, if `env` is a name.
+        row: The row that the environment gets.
+        seed: The seed that `reset` gets.
+        answers: The answers of the policy, one per turn until the episode ends.
     """
 
     env: Any
@@ -95,10 +99,13 @@ class EnvironmentTests:
 
 
 class RewardTests:
-    """Reward functions of a library, and the rewards that they give here.
+    """Reward functions of a library, and the rewards that they give in the lab.
 
-    plugin: the name of the entry point. functions: each with the rewards of `answers`. answers: of one group. row: of
-    that group.
+    Attributes:
+        plugin: The name of the entry point.
+        functions: Reward functions, each with the rewards that it gives to `answers`.
+        answers: The answers of one group.
+        row: The row of that group.
     """
 
     plugin: str
@@ -113,7 +120,7 @@ class RewardTests:
             assert self._scored(tmp_path, function) == list(rewards)
 
     def test_functions_of_the_lab_are_left_alone(self) -> None:
-        """One that is recognised by mistake would be called with other arguments than its author meant."""
+        """If one was recognised by mistake, it would be called with other arguments than its author meant."""
 
         def of_answer(answer: Any) -> Any: ...
         def of_all(trajectory: Any, answer: Any, messages: Any, row: Any) -> Any: ...
@@ -143,8 +150,11 @@ class RewardTests:
 class ReaderTests:
     """A file of another tool, read into a lab and, if the plug-in writes, written and read again.
 
-    plugin: the name of the entry point, which is the `--format`. file: one that the tool has written. trajectories: how
-    many it has. rewards: how many of them have one.
+    Attributes:
+        plugin: The name of the entry point, which is the value of `--format`.
+        file: A file that the tool has written.
+        trajectories: The number of trajectories in it.
+        rewards: The number of trajectories in it with a reward.
     """
 
     plugin: str
@@ -201,10 +211,12 @@ class ReaderTests:
 
 
 class SearchTests:
-    """A collection elsewhere that `%search` queries.
+    """A collection in another database, searched as `%search` does.
 
-    url: with the plug-in's name, as `%connect --search` takes it. key: of its service, if it needs one. least: the
-    least number of its records.
+    Attributes:
+        url: The value of `%connect --search`, with the plug-in's name.
+        key: The key of the service, if it needs one.
+        least: The smallest number of records that the collection has.
     """
 
     url: str
@@ -231,8 +243,12 @@ class SearchTests:
 class EngineTests:
     """An engine, measured as `rolloutlab engine check` does: probabilities, gradients, resuming, seeds, cancelling.
 
-    engine: the name of the entry point. policy: what it opens. settings: further ones, such as `engine_url`. tolerance:
-    the largest gap of a logprob that passes. only: beginnings of the lines to measure; all of them by default.
+    Attributes:
+        engine: The name of the entry point.
+        policy: The policy that the engine opens.
+        settings: Further settings, such as `engine_url`.
+        tolerance: The largest difference of a logprob, in nats, that passes.
+        only: The checks to run, by the beginning of their lines; all by default.
     """
 
     engine: str

@@ -22,11 +22,14 @@ SlopedStep = Sequence[tuple[TokenSequence, Tensor]]
 class Engine(Protocol):
     """Samples, scores and trains checkpoints of one base model.
 
-    A checkpoint is a folder. What lies in it is the engine's: tensors, or where they are. None is checkpoint 0 of any
-    model, the base without a trained adapter. Methods are called from several threads.
+    A checkpoint is a folder whose content only the engine reads: tensors, or where they are stored. If a checkpoint is
+    None, it is checkpoint 0 of any model: the base without a trained adapter. Methods are called from several threads.
 
-    name: of the setting `engine`. unsupported: what the engine does not honour, by the option's name on the wire or
-    in the settings, and why; jobs and settings that name such an option are refused, and all of it is shown.
+    Attributes:
+        name: The value of the setting `engine`.
+        base: The base model, whose checkpoints these are.
+        unsupported: The options that the engine does not support, by their name on the wire or in the settings, each
+            with the reason. Jobs and settings that use such an option are refused, and users see the whole list.
     """
 
     name: str
@@ -34,72 +37,83 @@ class Engine(Protocol):
     unsupported: Mapping[str, str]
 
     def status(self) -> Mapping[str, str]:
-        """What computes now, in words: `device`, and `nodes` where there are several. Returns at once."""
+        """What computes now, in words: `device`, and `nodes` if there are several. Returns at once."""
 
     def create_initial(self, folder: Path) -> None:
-        """Fill an empty folder as checkpoint 0 of a new model. Raises LabError: it cannot be written."""
+        """Write checkpoint 0 of a new model into an empty folder. Raises LabError: it cannot be written."""
 
     def fits(self, checkpoint: Path) -> bool:
-        """Whether a checkpoint is of this base and its adapters. Raises CheckpointError: it is damaged."""
+        """Whether a checkpoint was made on this base with these adapters. Raises CheckpointError: it is damaged."""
 
     def sample(
         self, checkpoint: Path | None, requests: Sequence[CompletionRequest], on_token: OnToken | None = None
     ) -> Future[list[Completion]]:
         """Sample completions, in the order of the requests; cancelling the future ends them.
 
-        on_token: called in any thread, in order for each completion, after each of its tokens, or at its end where the
-        engine does not stream.
+        on_token: called in any thread, after each token of a completion and in their order. An engine that does not
+        stream calls it once per completion, at its end.
 
         Raises:
-            CheckpointError: it is missing or damaged. ServiceError: the disk or the engine does not answer.
+            CheckpointError: the checkpoint is missing or damaged.
+            ServiceError: the disk or the engine does not answer.
         """
 
     def logprobs(self, checkpoint: Path | None, sequences: Sequence[TokenSequence]) -> list[list[float]]:
         """The logprob of each trained token, in nats, of the unscaled full-vocabulary distribution.
 
         Raises:
-            RenderingError: a sequence is longer than the context. CheckpointError, ServiceError: as of `sample`.
+            RenderingError: a sequence is longer than the context.
+            CheckpointError, ServiceError: as in `sample`.
         """
 
     def train(self, source: Path, target: Path, task: Task, callbacks: Callbacks) -> None:
-        """Take the gradient steps of a task from a checkpoint; fill the empty folder `target` with the new one.
+        """Train a checkpoint by the gradient steps of a task, and write the new one into the empty folder `target`.
 
-        What `<target>.partial` keeps of an earlier call of the same task is not done again; its steps are reported.
+        If `<target>.partial` holds the progress of an earlier call with the same task, training resumes from it and
+        reports the earlier steps again.
 
         Raises:
-            TrainingError: the loss stopped being a number, or a custom loss fails. Cancelled: `callbacks` want it.
-            LabError: the checkpoint cannot be written. CheckpointError, ServiceError: as of `sample`.
+            TrainingError: the loss stopped being a number, or a custom loss fails.
+            Cancelled: `callbacks` ask for it.
+            LabError: the checkpoint cannot be written.
+            CheckpointError, ServiceError: as in `sample`.
         """
 
     def forget(self, checkpoint: Path) -> None:
-        """A checkpoint is deleted: release what the engine keeps of it."""
+        """Release what the engine keeps of a checkpoint, because it is being deleted."""
 
     def close(self) -> None:
-        """Stop; unfinished futures are cancelled."""
+        """Stop the engine and cancel unfinished futures."""
 
 
 class EnginePlugin(Protocol):
     """A plug-in of `rolloutlab.engines`: a module that opens an engine, as `--engine NAME`.
 
-    The notebook loads it too, so it imports torch and its package inside its functions. It may have more:
+    The notebook loads the module too, so it must import torch and its package inside its functions, not at the top. It
+    may also define:
 
-    - `connect(name, settings, environment) -> Settings`: what `%connect NAME:...` settles, below the embedded service.
-    - `sample_from(engine, url, names) -> Engine`: an engine that samples at `--sampler-url` and trains as before.
-    - `VENDOR` and `DIALECT`: a hosted service, as `%connect NAME:ENTITY/PROJECT`, and how it differs from the API of
-      the specification (`settings.vendors.Vendor`, `api.dialect.Dialect`).
-    - `KEY_VARIABLES`: environment variables with keys, which nothing shows. `UNMETERED`: why no budget holds there.
+    - `connect(name, settings, environment) -> Settings`: the settings for `%connect NAME:...`, if the engine runs
+      behind the embedded service.
+    - `sample_from(engine, url, names) -> Engine`: an engine that samples at `--sampler-url` and trains with `engine`.
+    - `VENDOR` and `DIALECT`: a hosted service, for `%connect NAME:ENTITY/PROJECT`, and how its API differs from this
+      one (`settings.vendors.Vendor`, `api.dialect.Dialect`).
+    - `KEY_VARIABLES`: environment variables that hold keys; their values are never shown.
+    - `UNMETERED`: why no budget can be kept there.
     """
 
     def open_engine(self, policy: str, settings: ModelSettings, *, least_seconds: float | None = None) -> Engine:
         """Open the engine on a policy.
 
         Args:
-            policy: a packaged one, a folder, or a name of the hub.
-            settings: `engine_url` is where it is; what the engine does not honour it names in `unsupported`.
-            least_seconds: between two times that the progress of a job is kept; None is the engine's own choice.
+            policy: The name of a packaged policy, a folder, or a name on the Hugging Face hub.
+            settings: The user's settings; `engine_url` is the engine's address. Settings that the engine does not
+                support belong into its `unsupported`.
+            least_seconds: The minimum number of seconds between two saves of a job's progress; None leaves it to the
+                engine.
 
         Raises:
-            PolicyError: the policy cannot be loaded. ServiceError: what is at the URL does not answer.
+            PolicyError: the policy cannot be loaded.
+            ServiceError: nothing answers at the URL.
             ModuleNotFoundError: a package is not installed; the user is told how to install it.
         """
 
@@ -111,23 +125,28 @@ class TrialModel(Protocol):
         """The logprob of each trained token, in nats. Raises ServiceError: the engine does not answer."""
 
     def step(self, sloped: SlopedStep, rate: float, eps: float | None = None, max_norm: float = 0.0) -> float:
-        """Take a job's step on sequences; the gradient norm that the engine reports, NaN if it reports none.
+        """Take one gradient step; return the gradient norm that the engine reports, or NaN if it reports none.
 
-        eps: of AdamW, in a step without momentum and weight decay, and with the gradient clipped at `max_norm`, where 0
-        is off; None takes all settings of a job.
+        Args:
+            sloped: Sequences, with the derivatives of the loss.
+            rate: The learning rate.
+            eps: None takes a step with all settings of a job. A number takes a plain step of AdamW with this eps,
+                without momentum and weight decay.
+            max_norm: The norm at which the gradient of a plain step is clipped; 0 does not clip.
 
-        Raises ServiceError: the engine does not answer.
+        Raises:
+            ServiceError: the engine does not answer.
         """
 
 
 @runtime_checkable
 class HasTrials(Protocol):
-    """An engine whose checkpoints hold no tensors: what its steps do shows in the logprobs of a trial alone."""
+    """An engine whose checkpoints hold no tensors: its steps can only be checked by the logprobs of a trial model."""
 
     def trial(self, checkpoint: Path) -> AbstractContextManager[TrialModel]:
-        """A model of a checkpoint, until the context ends. Raises CheckpointError, ServiceError: as of `sample`."""
+        """A trial model that starts from a checkpoint, until the context ends. Raises as `sample`."""
 
 
 def partial_of(target: Path) -> Path:
-    """What an engine keeps of a job that has not ended."""
+    """The path where an engine keeps the progress of a job that has not ended."""
     return target.with_name(f"{target.name}.partial")

@@ -1,4 +1,4 @@
-"""Episode: one instance of an environment with its life bounded: made, reset, stepped, scored and closed."""
+"""Episode: make, reset, step, score and close one instance of an environment, each with a time limit."""
 
 import asyncio
 import copy
@@ -32,13 +32,13 @@ _SIGNATURES = {
     "get_reward": "def get_reward(self)",
 }
 _GRACE = 2.0
-"""Seconds that a call under way gets at an interrupt, before `close` is called beside it."""
+"""Seconds that a running call gets after an interrupt, before `close` is called at the same time."""
 
 
 class EpisodeError(RolloutlabError):
-    """An environment raised, took too long, or returned what it may not. end: what the episode ends with.
+    """An environment raised, took too long, or returned an invalid value. end: how the episode ends.
 
-    Raised by a tool it ends the episode; any other exception of a tool is for the policy to read.
+    If a tool raises it, the episode ends. If a tool raises any other exception, the policy reads the message.
     """
 
     def __init__(self, message: str, *, end: End = "error", hint: str | None = None) -> None:
@@ -49,13 +49,19 @@ class EpisodeError(RolloutlabError):
 class Episode:
     """One instance for one rollout, in a thread of its own.
 
-    row: of the group, of which it gets a copy. seed: handed to `reset`. timeout: seconds for each call. logs: what
-    there is to say of it. tools: what the policy may call, once it has begun.
+    Every method may raise EpisodeError. The episode is then over, and only `close` may be called.
 
-    Every method raises EpisodeError; the episode is over then, and only `close` may follow.
+    Attributes:
+        logs: Lines for the logs of the trajectory.
+        tools: The functions that the policy may call; empty before `begin`.
     """
 
     def __init__(self, source: Source, row: Mapping[str, Any], seed: int, timeout: float = CALL_TIMEOUT) -> None:
+        """Prepare an episode; `begin` makes the instance.
+
+        row: the row of the group; the environment gets a copy. seed: the argument of `reset`. timeout: the time limit
+        of each call, in seconds.
+        """
         self._source = source
         self._row = copy.deepcopy(row)
         self._seed = seed
@@ -74,10 +80,10 @@ class Episode:
         return "step" in self._methods
 
     async def begin(self) -> tuple[Message, ...]:
-        """Make the instance and reset it; the first messages."""
+        """Make the instance and reset it; return the first messages."""
         self._thread = EnvironmentThread(on_loop=getattr(self._source, "is_async", False))
         self._environment = await self.call("__init__", self._make)
-        self._methods = await self.call("__init__", self._having)
+        self._methods = await self.call("__init__", self._find_methods)
         if "reset" not in self._methods:
             name = type(self._environment).__name__
             hint = advice(self._environment) or "def reset(self, seed)"
@@ -86,18 +92,18 @@ class Episode:
             waited = await self.call("open", lambda: self._environment.open(), waits=True)
             self.logs = (waited,) if isinstance(waited, str) else ()
         observation = await self.call("reset", lambda: self._environment.reset(self._seed))
-        tools = await self.call("tools", self._having_tools)
+        tools = await self.call("tools", self._find_tools)
         if tools is None and not self.takes_answers:
             raise EpisodeError(f"{self._source.name} has neither step nor tools", hint="def step(self, answer)")
         self.tools = tools or ()
         return self.read("reset", messages_of, observation)
 
     async def step(self, answer: str) -> EnvironmentTurn:
-        """What comes of an answer."""
+        """Hand an answer to the environment; return its turn."""
         return self.read("step", turn_of, await self.call("step", lambda: self._environment.step(answer)))
 
     async def final_reward(self, conversation: Conversation) -> float | None:
-        """The reward of the whole episode, beside those of its turns; None where it gives none.
+        """The reward of the whole episode, without those of its turns; None if the environment gives none.
 
         conversation: prompt and completion as messages, for reward functions of TRL.
         """
@@ -110,7 +116,7 @@ class Episode:
         return self.read("get_reward", partial(reward_of, hint="return a number such as 0.5"), reward)
 
     async def call(self, name: str, work: Callable[[], Any], *, waits: bool = False) -> Any:
-        """Any call of the instance, in its thread, within the time-out; name: for the error. waits: without one."""
+        """Call `work` in the instance's thread. name: for the error. waits: without the time limit."""
         assert self._thread, "it has begun"
         what = f"{self._source.name}.{name}"
         try:
@@ -124,23 +130,23 @@ class Episode:
                 raise failed.error from None
             if isinstance(failed.error, RolloutlabError):
                 raise EpisodeError(f"{what}: {failed.error.message}", hint=failed.error.hint) from failed.error
-            hint = _SIGNATURES.get(name) if _is_of_the_call(failed.error) else None
+            hint = _SIGNATURES.get(name) if _is_wrong_call(failed.error) else None
             raise EpisodeError(f"{what} raised {_described(failed.error)}", hint=hint) from failed.error
 
-    def read(self, name: str, read: Callable[[Any], T], value: Any) -> T:
-        """What a call returned, by a function that may find that it is wrong; name: of the call, for the error."""
+    def read(self, name: str, parse: Callable[[Any], T], value: Any) -> T:
+        """Parse what a call returned, and raise EpisodeError if it is invalid. name: the call, for the error."""
         try:
-            return read(value)
+            return parse(value)
         except BadStepError as error:
             what, _, hint = str(error).partition(" -> ")
-        except Exception as error:  # noqa: BLE001 - of the value's own methods, such as an array of two flags
+        except Exception as error:  # noqa: BLE001 - raised by the value's own methods, such as an array of two flags
             what, hint = f"a {type(value).__name__} that cannot be read: {type(error).__name__}", ""
         raise EpisodeError(f"{self._source.name}.{name}: {what}", hint=hint or None)
 
     async def close(self) -> None:
         """Call `close` of the instance, once, if it has one, and let its thread end. It raises nothing.
 
-        It goes on where its caller is cancelled; another call waits for the same end.
+        It goes on even if its caller is cancelled; another call waits for the same end.
         """
         self._closing = self._closing or asyncio.create_task(self._let_end())
         await asyncio.shield(self._closing)
@@ -149,9 +155,9 @@ class Episode:
         thread = self._thread
         if thread is None:
             return
-        # a coroutine that took too long ends when it is cancelled, and its loop is free again
+        # after a time-out the call was cancelled: a coroutine has ended then, so its thread is free almost at once
         is_free = await thread.is_free(0.1 if self._hangs else _GRACE)
-        if not is_free and self._environment is None:  # it may have begun what only `close` ends
+        if not is_free and self._environment is None:  # `__init__` may have started something that only `close` ends
             thread.call_last(self._close)
             thread.end()
             return
@@ -163,17 +169,17 @@ class Episode:
             thread.end()
 
     def _make(self) -> Any:
-        """An instance, or what makes one when it is awaited; kept at once, so that an interrupt closes it too."""
+        """An instance, or an awaitable of one; kept at once, so that an interrupt closes it too."""
         self._environment = self._source.environment(self._row)
         return self._environment
 
-    def _having(self) -> frozenset[str]:
-        """The methods of the protocol that it has. In its thread: what looks like one may be a property that hangs."""
+    def _find_methods(self) -> frozenset[str]:
+        """The methods of the protocol that it has. Called in its thread, because a property of that name may hang."""
         names = ("reset", "step", "open", "get_reward")
         own = {"score"} if getattr(self._environment, "has_reward_functions", False) is True else set()
         return frozenset({name for name in names if callable(getattr(self._environment, name, None))} | own)
 
-    def _having_tools(self) -> list[Callable[..., Any]] | None:
+    def _find_tools(self) -> list[Callable[..., Any]] | None:
         return list(self._environment.tools or ()) if hasattr(self._environment, "tools") else None
 
     def _close(self) -> Any:
@@ -188,13 +194,13 @@ def _own_lines(error: BaseException) -> list[int | None]:
     return [frame.lineno for frame in frames if not frame.filename.startswith(elsewhere)]
 
 
-def _is_of_the_call(error: BaseException) -> bool:
-    """Whether an exception says that a function takes other arguments, before any line of it ran."""
+def _is_wrong_call(error: BaseException) -> bool:
+    """Whether a TypeError says that a function was called with wrong arguments: no line of the function ran."""
     frames = traceback.extract_tb(error.__traceback__)
     return isinstance(error, TypeError) and all(frame.filename.startswith(_HERE) for frame in frames)
 
 
 def _described(error: BaseException) -> str:
-    """Type and message of an exception, and the line of the environment's own code where that is known."""
+    """Type and message of an exception, and the line of the environment's own code, if that is known."""
     own = _own_lines(error)
     return described(error) + (f" (line {own[-1]})" if own else "")

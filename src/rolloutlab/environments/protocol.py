@@ -1,17 +1,20 @@
-"""Environment protocol: what a simulator has to have, and sources that make one instance per rollout."""
+"""Environment protocols: what an environment must define, and sources that make one instance per rollout."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 Observation = str | Sequence[Mapping[str, Any]] | None
-"""What the policy reads next: the text of a user message, or messages; None for nothing."""
+"""What the policy reads next: the text of a user message, or messages; None if there is nothing to read."""
 
 
 class Step(NamedTuple):
-    """What came of an answer, or of a tool call.
+    """The environment's response to an answer or a tool call.
 
-    observation: what the policy reads next. reward: of this turn, any finite number. done: whether the episode ends
-    here. info: numbers and texts to keep with the trajectory, the latest of each name.
+    Attributes:
+        observation: What the policy reads next.
+        reward: The reward of this turn, any finite number.
+        done: Whether the episode ends here.
+        info: Numbers and texts to store with the trajectory; a later step replaces values of the same name.
     """
 
     observation: Observation
@@ -21,56 +24,69 @@ class Step(NamedTuple):
 
 
 class Simulator(Protocol):
-    """One instance per rollout. Each method may be a coroutine function; a tuple stands for a `Step`.
+    """An environment; each rollout has its own instance.
 
-    It may have more. `tools`: functions or bound methods that the policy may call; one that returns a `Step` gives its
-    observation to the policy, and its reward to the turn. Without `step`, an answer without a tool call ends the
-    episode. `open()`: called before `reset` without a time-out, to wait for what it needs, such as a session of a
-    server; a text that it returns is kept in the logs. `get_reward()`: called at the end, added to the rewards of the
-    turns. `close()`: called whatever happens.
+    Each method may be a coroutine function. `step` may return a tuple instead of a `Step`. Without `step`, an answer
+    without a tool call ends the episode. An environment may also define:
+
+    - `tools`: functions or bound methods that the policy may call. If a tool returns a `Step`, the policy reads its
+      observation, and the turn gets its reward.
+    - `open()`: called before `reset`, without a time-out, to wait for what the environment needs, such as a session of
+      a server. If it returns a text, the text is added to the trajectory's logs.
+    - `get_reward()`: called at the end; its result is added to the rewards of the turns.
+    - `close()`: called at the end, even after an error.
     """
 
     def reset(self, seed: int) -> Observation:
-        """Begin the episode; the first observation. Rollouts of one group have the same seed."""
+        """Begin the episode; return the first observation. Rollouts of one group have the same seed."""
 
     def step(self, answer: str) -> Step:
-        """What comes of the text of an answer."""
+        """Respond to the text of an answer."""
 
 
 class Source(Protocol):
-    """Makes environments. A class, a factory and a generator function are wrapped as one; adapters are one.
+    """Makes environments. A class, factory or generator function is wrapped into a source; an `Adapter` makes sources.
 
-    name: what a collection stores and `--resume` compares, such as `GuessNumber` or `textarena:Mastermind-v0`. A source
-    may have `is_async`: True runs all calls of its environments on an event loop, one for each.
+    A source may also define `is_async`. If it is True, each environment gets an event loop, which runs all its calls.
+
+    Attributes:
+        name: The name that a collection stores and `--resume` compares, such as `GuessNumber` or
+            `textarena:Mastermind-v0`.
     """
 
     name: str
 
     def environment(self, row: Mapping[str, Any]) -> Any:
-        """A new instance for one rollout of a row; called in the thread that its other methods are called in."""
+        """Make an instance for one rollout of a row; called in the instance's own thread."""
 
     def rows(self, limit: int | None, seed: int) -> Sequence[Mapping[str, Any]] | None:
-        """Rows of its own, one group each, where none are given; None for a source that has none.
+        """Return the rows to use if the user gives none, one per group; None if the source has no rows.
 
-        limit: how many, where a number was given. seed: the plan's. What it returns is stored, and has to be JSON.
+        limit: the largest number of rows, None if the user gave no number. seed: the seed of the sampling. The rows are
+        stored, so they must be JSON.
         """
 
 
 class Adapter(Protocol):
     """A plug-in of `rolloutlab.environments`: the environments of a package, as `--env PLUGIN:NAME`.
 
-    It may have more. `names()`: the names that tab completion offers. `recognise(env, options)`: a source for a class
-    or factory of the package that a user gave without a name, None for any other. `refuse(environment)`: raises
-    InputError for an instance or class of the package that looks like a `Simulator` and is none. `advice(environment)`:
-    what to type for an instance or class of the package that has another protocol, None for any other.
+    An adapter may also define:
+
+    - `names()`: the names that tab completion offers.
+    - `recognise(env, options)`: a source for a class or factory of the package that a user gave without a name; None
+      for any other object.
+    - `refuse(environment)`: raises InputError for an instance or class of the package that looks like a `Simulator` but
+      is not one.
+    - `advice(environment)`: what to type for an instance or class of the package that has another protocol; None for
+      any other object.
     """
 
     def source(self, name: str, **options: Any) -> Source:
         """Make the source of an environment.
 
         Args:
-            name: what comes after the colon.
-            options: of the package for this environment, such as `is_slippery=False`.
+            name: The part of `PLUGIN:NAME` after the colon.
+            options: The package's own options for this environment, such as `is_slippery=False`.
 
         Raises:
             InputError: there is no such environment, or the package is not installed.

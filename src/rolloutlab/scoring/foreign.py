@@ -1,4 +1,4 @@
-"""Reward functions of other libraries: recognised by their signatures, which plug-ins of `rolloutlab.rewards` know."""
+"""Reward functions of other libraries: plug-ins of `rolloutlab.rewards` recognise them by their signatures."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
@@ -14,11 +14,13 @@ GRADERS = "openai-graders"
 
 
 class ForeignReward:
-    """A reward function of another library, with what makes its call.
+    """A reward function of another library, and how the lab calls it.
 
-    function: itself, for its name, its source and calls by hand. call: makes the call from the name of the component
-    and the columns of the rows; raises InputError for a parameter that it cannot be given. usage: by model that it
-    asks, the tokens so far.
+    Attributes:
+        function: The original function; the lab reads its name and source, and calling this object calls it.
+        call: Makes the `RewardCall` from the name of the component and the columns of the rows. It raises InputError
+            if the function has a parameter that the lab has no value for.
+        usage: The tokens so far, by the model that the function asks.
     """
 
     usage: Mapping[str, ModelUsage] = MappingProxyType({})
@@ -29,7 +31,7 @@ class ForeignReward:
         self.__name__ = str(getattr(function, "__name__", type(function).__name__))
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        """The function itself."""
+        """Call the original function."""
         return self.function(*arguments, **named)
 
 
@@ -37,44 +39,44 @@ class RewardSignature(Protocol):
     """A plug-in of `rolloutlab.rewards`: the signature that a library gives to its reward functions."""
 
     def recognise(self, function: Any, columns: Sequence[str]) -> ForeignReward | None:
-        """Wrap a function of this library; None for any other, so that the next plug-in is asked.
+        """Wrap a function of this library; return None for any other, so that the next plug-in is asked.
 
         Args:
-            function: what the user gave as a reward function, which need not be callable.
-            columns: the columns of the rows; a parameter that is one of them is no sign of the library.
+            function: The reward function that the user gave; it may be an object that is not callable.
+            columns: The columns of the rows. A parameter named like a column is not evidence for the library.
 
         Raises:
-            InputError: it is of this library and cannot be called here, or it is not clear what it means.
+            InputError: the function is of this library but cannot be called here, or its signature is ambiguous.
         """
 
 
 class Graders(Protocol):
-    """A plug-in that makes reward functions of the JSON of graders."""
+    """A plug-in that turns graders in JSON into reward functions."""
 
     def reward(self, grader: Any, ask: Ask, model: str | None = None) -> ForeignReward:
-        """A reward function of a grader.
+        """Make the reward function of a grader.
 
         Args:
-            grader: its JSON, as a mapping or a text, or the path of a file with it.
-            ask: asks a model about a trajectory.
-            model: asked instead of those in the JSON.
+            grader: The grader's JSON as a mapping or a text, or the path of a file with it.
+            ask: Asks a model about a trajectory.
+            model: The model to ask instead of those in the JSON; None asks those.
         """
 
 
 def call_of(name: str, function: Any, columns: Sequence[str]) -> RewardCall:
-    """The call of a reward function of this project (`calls.reward_call`) or of another library.
+    """Make the call of a reward function, of this project (`calls.reward_call`) or of another library.
 
-    Plug-ins are asked in the order of `plugins.names`, and the first that recognises the function has it.
+    Plug-ins are asked in the order of `plugins.names`; the first that recognises the function makes the call.
 
     Raises:
-        InputError: as `reward_call`, or as the plug-in that recognised it.
+        InputError: `reward_call`, or the plug-in that recognises the function, raises it.
     """
     foreign = function if isinstance(function, ForeignReward) else recognised(function, columns)
     return foreign.call(name, columns) if foreign else reward_call(name, function, columns)
 
 
 def grader_reward(grader: Any, ask: ModelAsker, model: str | None) -> ForeignReward:
-    """A reward function of a grader, whose models `ask` asks and counts."""
+    """Make the reward function of a grader; `ask` asks its models and counts their tokens."""
     graders: Graders = load(REWARDS, GRADERS)
     reward = graders.reward(grader, ask, model)
     reward.usage = ask.usage
@@ -82,6 +84,6 @@ def grader_reward(grader: Any, ask: ModelAsker, model: str | None) -> ForeignRew
 
 
 def recognised(function: Any, columns: Sequence[str]) -> ForeignReward | None:
-    """The function as its library calls it; None where no plug-in recognises it. Raises InputError as the plug-in."""
+    """Wrap a function that a plug-in recognises; None if no plug-in does. Raises InputError as the plug-in."""
     signatures: Iterable[RewardSignature] = (each for _, each in load_all(REWARDS) if hasattr(each, "recognise"))
     return next(filter(None, (each.recognise(function, columns) for each in signatures)), None)

@@ -1,4 +1,4 @@
-"""Search place: where `%search` looks, the lab's index or the collection of a plug-in of `rolloutlab.search`."""
+"""Search place: where `%search` looks, either the lab's index or a collection of a plug-in of `rolloutlab.search`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
@@ -13,43 +13,47 @@ Progress = Callable[[str, int, int], None]
 
 
 class SearchPlace(Protocol):
-    """Records that a search is executed on, of the lab or elsewhere."""
+    """A set of records to search, in the lab or elsewhere."""
 
     def use(self, embedder: Embedder | None) -> None:
-        """Compare texts by another embedding model from now on; None: not at all."""
+        """Embed texts with this model from now on; None: there is no model."""
 
     def refresh(self, progress: Progress) -> list[str]:
-        """Bring the records up to date before a search; notes for the person who searches."""
+        """Bring the records up to date before a search; return notes for the user."""
 
     def fields(self) -> list[str] | None:
-        """The names of the metadata fields; None where they are unknown, and any name is allowed."""
+        """The names of the metadata fields; None if they are unknown, and then any name is allowed."""
 
     def search(self, search: Search, progress: Progress) -> Answer:
         """Execute a search.
 
         Raises:
-            InputError: what the place cannot execute is named. ServiceError: it does not answer.
+            InputError: the place cannot execute a part of the search; the message names the part.
+            ServiceError: the place does not answer.
         """
 
     def documents(self, names: Sequence[str]) -> Mapping[str, str]:
-        """The documents of some records that have one, by their id."""
+        """The documents of these records by id; a record without a document is left out."""
 
     def breakdown(self, executed: Search, name: str) -> Breakdown:
         """The parts of a record's score. Raises InputError: the place does not report them."""
 
 
 class SearchPlugin(Protocol):
-    """A plug-in of `rolloutlab.search`: collections elsewhere, as `%connect --search NAME:URL`."""
+    """A plug-in of `rolloutlab.search`: collections in another database, for `%connect --search NAME:URL`."""
 
     def open_place(self, http: HttpClient, url: str, key: str | None, embedder: Embedder | None) -> SearchPlace:
-        """Open a collection, once it has responded.
+        """Open a collection, and check that it answers.
 
         Args:
-            http: sends requests, with retries and errors in words, and the key nowhere else.
-            url: what comes after `NAME:`.
-            key: of the service, from the environment variable of `--key-env`.
-            embedder: makes the vectors of texts; it must be the model of the collection's vectors.
+            http: Sends requests. It retries them, raises errors that a user can read, and sends the key to no other
+                server.
+            url: The part of `NAME:URL` after the first colon.
+            key: The key of the service, from the environment variable of `--key-env`; None without one.
+            embedder: Makes the vectors of texts; it must use the same model as the vectors of the collection.
 
         Raises:
-            InputError: it is not a URL of a collection. UnreachableError: no connection. SignInError: it needs a key.
+            InputError: it is not the URL of a collection.
+            UnreachableError: there is no connection.
+            SignInError: the collection needs a key.
         """

@@ -1,4 +1,4 @@
-"""Reader: the protocol of a plug-in of `rolloutlab.readers`, for the files of another tool."""
+"""Reader: the protocol of a plug-in of `rolloutlab.readers`, for files of another tool."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -9,20 +9,22 @@ from rolloutlab.trajectories.files.jsonl import Document
 
 
 class Reader(Protocol):
-    """Reads files of another tool: JSON Lines, JSON or Parquet, opened and split into values by the lab.
+    """Reads files of another tool. The lab opens a file of JSON Lines, JSON or Parquet and splits it into values.
 
-    A file is stored whole or not at all, so a reader raises for what it does not understand, with the place.
+    The lab stores a file completely or not at all. So a reader must raise an error with the place if it does not
+    understand a value, and must not skip it.
     """
 
     def matches(self, document: Any) -> bool:
-        """Whether the first value of a file is of this format, and of no other one."""
+        """Whether the first value of a file is of this format, and cannot be of another one."""
 
     def read(self, documents: Iterable[Document], name: str | None) -> Iterator[Recorded]:
         """Yield the trajectories of a file.
 
         Args:
-            documents: its values, each with its place, such as `chats.jsonl, line 7`.
-            name: of the collection; None for the one that the file names, if its format has names.
+            documents: The values of the file, each with its place, such as `chats.jsonl, line 7`.
+            name: The name of the collection. If it is None, the reader takes the name in the file, if the format has
+                names.
 
         Raises:
             InputError: a value is not of this format; the message begins with the place.
@@ -31,9 +33,10 @@ class Reader(Protocol):
 
 @runtime_checkable
 class FileWriter(Protocol):
-    """What a reader also is if it can write its format, for `%export --format NAME`.
+    """A reader that can also write its format, for `%export --format NAME`.
 
-    writes_unscored: whether trajectories without a reward have a place in the format.
+    Attributes:
+        writes_unscored: Whether the format can hold trajectories without a reward.
     """
 
     writes_unscored: bool
@@ -41,11 +44,11 @@ class FileWriter(Protocol):
     def write(
         self, path: Path, groups: Iterable[tuple[StoredCollection, Group]], *, gzipped: bool, array: bool
     ) -> None:
-        """Write groups.
+        """Write groups into a file.
 
         Args:
-            path: of the file; the name says what to write, and it replaces the target when all has gone well.
-            groups: each with its collection, read from the disk as they are iterated.
-            gzipped: whether the file is to be gzipped.
-            array: whether it is a `.json` file, one array, instead of a value per line.
+            path: The file to write, a temporary one: the lab moves it to its final place if this succeeds.
+            groups: The groups, each with its collection. They are read from the disk while they are iterated.
+            gzipped: Whether to compress the file with gzip.
+            array: Whether to write one JSON array (a `.json` file) instead of one value per line.
         """
