@@ -18,7 +18,7 @@ from typing import Any
 import aiohttp
 from goals import Goal, conclude
 
-from rolloutlab.sampling.own_thread import OwnThread
+from rolloutlab.runtime import ThreadCall
 from rolloutlab.session import Session
 from rolloutlab.settings import Settings
 
@@ -53,7 +53,7 @@ def straight(client: Any, count: int) -> float:
     """Calls a second."""
 
     def play(row: dict[str, int]) -> None:
-        _, error = OwnThread(partial(converse, row, client), "straight").outcome.result()
+        _, error = ThreadCall(partial(converse, row, client), "straight").outcome.result()
         if error:
             raise error
 

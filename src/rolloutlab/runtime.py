@@ -6,11 +6,14 @@ not cut; `environments.thread`, whose loop answers pings between two calls; queu
 
 import asyncio
 import atexit
+import contextvars
+import ctypes
+import inspect
 import os
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future, wait
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
@@ -19,6 +22,8 @@ from typing import Any, TypeVar
 from rolloutlab.fsutil import keep_for_ever
 
 T = TypeVar("T")
+Outcome = tuple[Any, BaseException | None]
+"""A result and None, or None and an exception, as a value: a future cannot carry StopIteration."""
 _End = Future[list[Coroutine[Any, Any, object]]]
 _CANCEL_TIMEOUT = 0.5
 """Seconds for a cancelled coroutine to end."""
@@ -26,6 +31,8 @@ _LOOP_TIMEOUT = 0.2
 """Seconds after an interrupt within which a loop that is not blocked runs a callback."""
 _RESPONSE = 2.0
 """The same while other coroutines compute, and the seconds that a loop gets to end."""
+_GRACE = 3.0
+"""Seconds that the coroutine of a call has to clean up."""
 
 
 class LoopThread:
@@ -158,6 +165,70 @@ class LoopThread:
         if self._process != os.getpid():
             keep_for_ever([self._loop, self._thread, self._last and self._last()])
             self._begin()
+
+
+class ThreadCall:
+    """A call of a plain or async function in a daemon thread of its own, so that one that hangs harms no other.
+
+    A coroutine runs on an event loop of its own there. outcome: as soon as the call has one.
+    """
+
+    def __init__(self, work: Callable[[], Any], name: str) -> None:
+        self.outcome: Future[Outcome] = Future()
+        self.outcome.set_running_or_notify_cancel()  # what waits for it may be cancelled, and the call goes on
+        self._work = work
+        self._awaited: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = []
+        context = contextvars.copy_context()
+        self._thread = threading.Thread(target=context.run, args=(self._run,), name=name, daemon=True)
+        self._thread.start()
+
+    async def end(self) -> None:
+        """Cancel a coroutine, and give it some seconds; one that blocks, or a plain function, is left behind."""
+        if self.outcome.done():
+            return
+        for loop, task in self._awaited:
+            with suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(task.cancel)
+        await asyncio.wait([asyncio.wrap_future(self.outcome)], timeout=_GRACE)
+
+    def interrupt(self) -> None:
+        """Raise an EndedError in the call; see `raise_in_thread`."""
+        raise_in_thread(self._thread.ident, EndedError)
+
+    def _run(self) -> None:
+        try:
+            result = self._work()
+            if inspect.isawaitable(result):
+                asyncio.run(self._wait(result))  # which also ends what it has left running
+            else:
+                self.outcome.set_result((result, None))
+        except BaseException as error:  # noqa: BLE001 - it may fail in any way, also by SystemExit
+            if not self.outcome.done():
+                self.outcome.set_result((None, error))
+
+    async def _wait(self, result: Awaitable[Any]) -> None:
+        task = asyncio.current_task()
+        assert task, "this is a coroutine"
+        self._awaited.append((asyncio.get_running_loop(), task))
+        self.outcome.set_result((await result, None))
+
+
+async def call_in_thread(work: Callable[[], Any], name: str) -> Any:
+    """The result of a call in a thread of its own: `asyncio.to_thread` has few, and calls that hang would fill them."""
+    result, error = await asyncio.wrap_future(ThreadCall(work, name).outcome)
+    if error:
+        raise error
+    return result
+
+
+class EndedError(BaseException):
+    """Raised in the thread of a call that is to end."""
+
+
+def raise_in_thread(ident: int | None, error: type[BaseException]) -> None:
+    """Raise an exception in a thread at its next bytecode, which ends a loop in Python; a wait in C goes on before."""
+    if ident is not None:
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), ctypes.py_object(error))
 
 
 def run_through(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any]) -> None:

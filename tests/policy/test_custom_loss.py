@@ -166,7 +166,7 @@ def users():
 def test_a_loss_that_does_not_end_is_left_behind(monkeypatch, caplog):
     ends = threading.Event()
     monkeypatch.setattr(user_code, "_POLL_SECONDS", 0.01)
-    monkeypatch.setattr(user_code._Call, "interrupt", lambda self: None)  # as in a function that waits in C
+    monkeypatch.setattr(user_code.ThreadCall, "interrupt", lambda self: None)  # as in a function that waits in C
     with pytest.raises(Cancelled):
         user_code.run_user_code(ends.wait, lambda: True, "the loss failed", "")
     [left] = users()

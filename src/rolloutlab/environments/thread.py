@@ -1,22 +1,24 @@
 """Thread of an environment: its calls one after the other, its coroutines on one event loop, each with a time-out."""
 
 import asyncio
-import ctypes
 import inspect
 import queue
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any
 
-Outcome = tuple[Any, BaseException | None]
-"""A result or an exception, as a value: a future cannot carry StopIteration, and SystemExit would end the thread."""
+from rolloutlab.runtime import EndedError, Outcome, raise_in_thread, run_through
+
 _NAME = "rolloutlab-environment"
 
 
 class EnvironmentThread:
     """Runs the calls of one environment, in order. A call that waits for ever is left behind with its thread.
+
+    Neither a `ThreadCall` nor a `LoopThread`: plain calls and coroutines of one environment share one thread, since its
+    libraries may be bound to theirs, and each has a time-out.
 
     on_loop: run all of them on an event loop that also runs in between, as clients that answer pings need; else a
     result that can be awaited is awaited on a loop that only runs for it.
@@ -81,9 +83,8 @@ class EnvironmentThread:
     async def stop(self) -> None:
         """The same, and end what is under way: a loop in Python ends at once, a wait in C when it is over."""
         self.end()
-        if not await self.is_free(0.1) and self._thread.ident is not None:
-            ident, raised = ctypes.c_ulong(self._thread.ident), ctypes.py_object(_EndedError)
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, raised)
+        if not await self.is_free(0.1):
+            raise_in_thread(self._thread.ident, EndedError)
 
     def _put(self, work: Callable[[], Any]) -> tuple[Future[Outcome], Future[Any]]:
         """The future of an outcome, and what cancels the call."""
@@ -95,7 +96,7 @@ class EnvironmentThread:
         return done, asyncio.run_coroutine_threadsafe(_into(done, work), self._loop)
 
     def _run_quietly(self) -> None:
-        with suppress(_EndedError):  # which comes to a loop whose coroutines will not be cancelled
+        with suppress(EndedError):  # which comes to a loop whose coroutines will not be cancelled
             (self._run_loop if self._loop else self._run)()
 
     def _run(self) -> None:
@@ -114,20 +115,16 @@ class EnvironmentThread:
         assert self._loop
         asyncio.set_event_loop(self._loop)
         try:
-            _run_through(self._loop, self._ended.wait())
+            run_through(self._loop, self._ended.wait())
             if self._last:
-                _run_through(self._loop, _into(Future(), self._last))
+                run_through(self._loop, _into(Future(), self._last))
             tasks = asyncio.all_tasks(self._loop)
             for task in tasks:
                 task.cancel()
-            _run_through(self._loop, asyncio.wait(tasks) if tasks else asyncio.sleep(0))
-            _run_through(self._loop, self._loop.shutdown_asyncgens())
+            run_through(self._loop, asyncio.wait(tasks) if tasks else asyncio.sleep(0))
+            run_through(self._loop, self._loop.shutdown_asyncgens())
         finally:
             self._loop.close()
-
-
-class _EndedError(BaseException):
-    """Raised in the thread of a call that is to end."""
 
 
 class RaisedError(Exception):
@@ -148,14 +145,6 @@ def _outcome(work: Callable[[], Any], runner: asyncio.Runner) -> Outcome:
         return (runner.run(_awaited(result)) if inspect.isawaitable(result) else result), None
     except BaseException as error:  # noqa: BLE001 - an environment may fail in any way
         return None, error
-
-
-def _run_through(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any]) -> None:
-    """As `run_until_complete`, which raises where something else stops the loop, such as the environment itself."""
-    task = loop.create_task(work)
-    task.add_done_callback(lambda _: loop.stop())
-    while not task.done():
-        loop.run_forever()
 
 
 async def _awaited(result: Any) -> Any:

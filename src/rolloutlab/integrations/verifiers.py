@@ -11,8 +11,8 @@ from typing import Any, Literal, NamedTuple
 from rolloutlab.environments.adapters import packages_of
 from rolloutlab.errors import InputError, RewardError
 from rolloutlab.objective.preflight import count
+from rolloutlab.runtime import call_in_thread
 from rolloutlab.scoring.calls import Arguments, RewardCall, bound_names
-from rolloutlab.scoring.event_loop import in_thread
 from rolloutlab.scoring.foreign import ForeignReward
 from rolloutlab.scoring.signatures import check_known, is_asynchronous, own_parameters, wanted, with_parts
 from rolloutlab.store.decoded import decoded_messages, split_messages
@@ -183,7 +183,7 @@ async def _awaited(function: Any, objects: Mapping[str, Any]) -> Any:
     arguments = {key: objects[key] for key in unbound if everything or key in named}
     if is_asynchronous(function):
         return await function(**arguments)
-    return await in_thread(function, **arguments)
+    return await call_in_thread(functools.partial(function, **arguments), "rolloutlab-reward")
 
 
 def _reads_marks(part: _RubricPart) -> bool:

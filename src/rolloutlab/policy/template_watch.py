@@ -1,6 +1,5 @@
 """Time limit of chat templates: they are programs that come with a policy, and one with nested loops never ends."""
 
-import ctypes
 import threading
 import time
 from collections.abc import Callable
@@ -9,6 +8,7 @@ from functools import cache
 from typing import TypeVar
 
 from rolloutlab.errors import Cancelled, TemplateTimeError
+from rolloutlab.runtime import raise_in_thread
 
 T = TypeVar("T")
 SECONDS = 30.0
@@ -73,8 +73,7 @@ class TemplateWatch:
             with self._lock:
                 for ident, rendering in self._running.items():
                     if self._ends(rendering):
-                        ended = ctypes.c_ulong(ident), ctypes.py_object(_StoppedError)
-                        ctypes.pythonapi.PyThreadState_SetAsyncExc(*ended)
+                        raise_in_thread(ident, _StoppedError)
                 if not self._running:
                     self._any.clear()
 

@@ -4,50 +4,22 @@ Python cannot end a thread. It can raise an exception in one at its next bytecod
 that waits in C, or catches everything, is left behind until the process ends.
 """
 
-import ctypes
 import logging
-import threading
 import traceback
 from collections.abc import Callable, Iterator
+from concurrent.futures import wait
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Generic, TypeVar
+from typing import TypeVar, cast
 
 import torch
 
 from rolloutlab.errors import Cancelled, RolloutlabError, TrainingError
+from rolloutlab.runtime import ThreadCall
 
 T = TypeVar("T")
 _POLL_SECONDS = 0.25
 _TRIES = 20
 """Exceptions raised in a thread, one each poll, before it is left behind."""
-
-
-class _EndedError(BaseException):
-    """Raised in the thread of a call that is to end."""
-
-
-class _Call(threading.Thread, Generic[T]):
-    """A call of a function. error: what it raised, in one line, or as it is where it is one of ours."""
-
-    def __init__(self, function: Callable[[], T]) -> None:
-        super().__init__(name="user-code", daemon=True)
-        self._function = function
-        self.value: T | None = None
-        self.error: RolloutlabError | str | None = "it has not ended"
-
-    def run(self) -> None:
-        try:
-            self.value = self._function()
-            self.error = None
-        except RolloutlabError as error:
-            self.error = error
-        except BaseException as error:  # noqa: BLE001 - SystemExit, too, is an error of the user's code here
-            self.error = traceback.format_exception_only(error)[-1].strip()
-
-    def interrupt(self) -> None:
-        """Raise an exception in the thread, at its next bytecode."""
-        if self.ident is not None:
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.ident), ctypes.py_object(_EndedError))
 
 
 def run_user_code(
@@ -66,11 +38,19 @@ def run_user_code(
         TrainingError: it raises anything, SystemExit and KeyboardInterrupt included. Cancelled: `cancelled()` became
         true; a thread that does not end within seconds goes on by itself.
     """
-    call = _Call(function)
+
+    def described() -> T:
+        try:
+            return function()
+        except RolloutlabError:
+            raise
+        except BaseException as error:  # noqa: BLE001 - SystemExit, too, is an error of the user's code here
+            # in words here, not where the call is waited for: its text is of a method that may hang as well
+            raise TrainingError(f"{what}: {traceback.format_exception_only(error)[-1].strip()}", hint=hint) from None
+
     with running(), _torch_state():
-        call.start()
-        tries = 0
-        while not _ended(call):
+        call, tries = ThreadCall(described, "user-code"), 0
+        while not wait([call.outcome], _POLL_SECONDS).done:
             if tries or cancelled():
                 call.interrupt()
                 tries += 1
@@ -79,16 +59,10 @@ def run_user_code(
                 break
         if tries:
             raise Cancelled
-    if isinstance(call.error, RolloutlabError):
-        raise call.error
-    if call.error is not None:
-        raise TrainingError(f"{what}: {call.error}", hint=hint)
-    return call.value  # type: ignore[return-value]
-
-
-def _ended(call: threading.Thread) -> bool:
-    call.join(_POLL_SECONDS)
-    return not call.is_alive()
+    value, error = call.outcome.result()
+    if error:
+        raise error
+    return cast("T", value)
 
 
 @contextmanager

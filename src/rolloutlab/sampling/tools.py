@@ -21,10 +21,10 @@ from rolloutlab.errors import (
     UnreachableError,
     described,
 )
+from rolloutlab.runtime import ThreadCall
 from rolloutlab.sampling.config import SamplingConfig
 from rolloutlab.sampling.conversation import are_structs, listed, tools_beside, tools_of
 from rolloutlab.sampling.mcp.tools import ContextTool
-from rolloutlab.sampling.own_thread import OwnThread
 from rolloutlab.sampling.prompt import Row
 from rolloutlab.sanitize import replace_surrogates
 
@@ -127,7 +127,7 @@ class Tools:
         if call.type == "function" and (elsewhere := self._elsewhere.get(name)):
             result, error = await _remote_call(elsewhere, call.function.arguments or "{}")
         else:
-            result, error = await asyncio.wrap_future(OwnThread(lambda: self._called(call), "rolloutlab-tool").outcome)
+            result, error = await asyncio.wrap_future(ThreadCall(lambda: self._called(call), "rolloutlab-tool").outcome)
         if error is None:
             return result, None
         what = failure_text(error)

@@ -11,6 +11,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+from rolloutlab import runtime
 from rolloutlab.api.wire.chat import Choice, Message
 from rolloutlab.api.wire.trajectories import History
 from rolloutlab.api.wire.turns import as_message
@@ -25,17 +26,16 @@ from rolloutlab.errors import (
     ServiceError,
     described,
 )
-from rolloutlab.sampling import own_thread
+from rolloutlab.runtime import ThreadCall
 from rolloutlab.sampling.batches import Batches
 from rolloutlab.sampling.config import SamplingConfig
 from rolloutlab.sampling.outage import ends_all
-from rolloutlab.sampling.own_thread import OwnThread
 from rolloutlab.sampling.programs import commands
 from rolloutlab.sampling.programs.plan import ProgramRun
 from rolloutlab.sanitize import replace_surrogates
 from rolloutlab.store.rewards import finite, total
 
-_BELOW = own_thread.__file__, commands.__file__, str(Path(asyncio.__file__).parent)
+_BELOW = runtime.__file__, commands.__file__, str(Path(asyncio.__file__).parent)
 _MAX_NAME = 100
 _MAX_LOG = 1000
 """Characters of the name of a component, and of what the program returned, in a log."""
@@ -136,7 +136,7 @@ class ProgramRunner:
         captured = self._gateway.open(settings_of(self._plan, place, position))
         client = RolloutClient(self._gateway, captured, self._url, self._submit)
         row = copy.deepcopy(dict(self._run.groups[place].row))
-        thread = OwnThread(partial(self._run.program.solve, row, client), f"rolloutlab-rollout-{place}-{position}")
+        thread = ThreadCall(partial(self._run.program.solve, row, client), f"rolloutlab-rollout-{place}-{position}")
         try:
             await asyncio.wait([asyncio.wrap_future(thread.outcome)], timeout=self._plan.timeout)
             end = program_end(thread, self._plan.timeout)
@@ -176,7 +176,7 @@ def no_call_hint(otherwise: str) -> str:
     )
 
 
-def program_end(thread: OwnThread, timeout: float) -> ProgramEnd:
+def program_end(thread: ThreadCall, timeout: float) -> ProgramEnd:
     """How a program ended, by what it returned or raised, if it did within the time-out."""
     if not thread.outcome.done():
         return ProgramEnd("timeout", (f"ended after {timeout:g} s, the time-out of a rollout",))

@@ -15,9 +15,9 @@ from rolloutlab.connection import Connector
 from rolloutlab.errors import LabError, SamplingError, described
 from rolloutlab.fsutil import Lock
 from rolloutlab.objective.preflight import count
+from rolloutlab.runtime import ThreadCall
 from rolloutlab.sampling.batches import Batches
 from rolloutlab.sampling.metering import Meter
-from rolloutlab.sampling.own_thread import OwnThread
 from rolloutlab.sampling.programs.plan import ProgramRun, run_again, sessions_to_resume
 from rolloutlab.sampling.programs.run import check_run, gateway_to
 from rolloutlab.sampling.programs.runner import (
@@ -273,7 +273,7 @@ async def _play(
 ) -> ProgramEnd:
     """Run a program once, whose sessions are stored as they are answered: how it ended."""
     client = RolloutClient(gateway, captured, url, submit)
-    thread = OwnThread(partial(run.program.solve, {}, client), "rolloutlab-program")
+    thread = ThreadCall(partial(run.program.solve, {}, client), "rolloutlab-program")
     kept = asyncio.create_task(writer.keep_up(gateway, captured))
     either: list[asyncio.Future[Any]] = [asyncio.wrap_future(thread.outcome), kept]
     try:
