@@ -4,11 +4,11 @@ OpenAI-compatible services refuse a field that they lack with a 400 or 422, llam
 with a 403 for logprobs. No two have the same text, but nearly all name the field in it.
 """
 
+import asyncio
 import re
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
-from rolloutlab.api.http.loop_lock import LoopLock
 from rolloutlab.api.prices import Tokens, prompt_bound
 from rolloutlab.api.wire.chat import AssistantMessage, ChatCompletion, ChatRequest, UserMessage
 from rolloutlab.errors import ServiceError, SignInError
@@ -40,7 +40,8 @@ class RefusedFields:
     def __init__(self) -> None:
         self._refused: dict[tuple[str, str], set[str]] = {}
         """Names of fields by inference URL and model; a model is there once it has answered."""
-        self._trials: dict[tuple[str, str], LoopLock] = {}
+        self._trials: dict[tuple[asyncio.AbstractEventLoop, str, str], asyncio.Lock] = {}
+        """Locks, held while a model is tried, by the loop as well: one that hangs holds its locks for ever."""
         self._tried: dict[tuple[str, str], set[str]] = {}
         """What trials have found."""
         self._lacking: set[tuple[str, str]] = set()
@@ -100,7 +101,7 @@ class RefusedFields:
         """The fields without which the service takes a request, where its error names none; tried once per model."""
         if not _optional(request, ()) & _TRIED:  # nothing could be learned, as of most requests of judges
             return set()
-        async with self._trials.setdefault(key, LoopLock()).lock:
+        async with self._trials.setdefault((asyncio.get_running_loop(), *key), asyncio.Lock()):
             if key not in self._tried:
                 self._tried[key] = await _trial(request, send)
             return self._tried[key]

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from rolloutlab.api.http.ip_scope import NetworkScope
-from rolloutlab.api.http.loop_lock import LoopLock
 from rolloutlab.api.http.urls import canonical_resource
 from rolloutlab.auth.authorization import AuthorizationFlow, DeniedError, SignInOptions
 from rolloutlab.auth.challenges import Challenge, bearer
@@ -60,8 +60,7 @@ class OAuthSession:
         self._options = options
         self._now = now
         self._flow = AuthorizationFlow(self.server, now)
-        self._prompt_lock = LoopLock()  # held while a person is asked, which may take minutes
-        self._grant_lock = LoopLock()  # held while the grant changes
+        self._locks: dict[tuple[asyncio.AbstractEventLoop, str], asyncio.Lock] = {}
         self._grant: Grant | None = None
         self._looked = -math.inf  # when the store was read last
         self._challenge: Challenge | None = None
@@ -89,6 +88,13 @@ class OAuthSession:
         issuer, place = host(grant.issuer), self._store.place
         return SignInStatus(self.server, issuer, grant.client.id, grant.scopes, grant.expires_at, renews, place)
 
+    def _lock(self, of: Literal["prompt", "grant"]) -> asyncio.Lock:
+        """The lock that is held while a person is asked, which may take minutes, or while the grant changes.
+
+        Each loop has its own: one that hangs holds a lock for ever, and the next loop is not to wait for it.
+        """
+        return self._locks.setdefault((asyncio.get_running_loop(), of), asyncio.Lock())
+
     async def sign_in(
         self, options: SignInOptions | None = None, *, keep: bool | None = None, prompt: UserPrompt | None = None
     ) -> SignInStatus | None:
@@ -100,7 +106,7 @@ class OAuthSession:
         Raises:
             SignInError: it was refused, or cannot be trusted. UnreachableError: no connection.
         """
-        async with self._prompt_lock.lock:
+        async with self._lock("prompt"):
             self._denied = None
             self._attempts.clear()
             self._scopes.clear()
@@ -144,7 +150,7 @@ class OAuthSession:
 
     async def sign_out(self) -> bool:
         """Revoke and delete the tokens; whether the server confirmed the revocation."""
-        async with self._grant_lock.lock, self._store.lock(self.server):
+        async with self._lock("grant"), self._store.lock(self.server):
             grant = self._reload()
             self._forget()
             if grant is None:
@@ -188,7 +194,7 @@ class OAuthSession:
 
     async def _insufficient(self, challenge: Challenge, operation: str, token: str | None) -> bool:
         failures = self._failures
-        async with self._prompt_lock.lock:
+        async with self._lock("prompt"):
             grant = self._reload()
             if grant and grant.access_token != token:  # stepped up by a concurrent request
                 return True
@@ -222,7 +228,7 @@ class OAuthSession:
 
     async def _renew(self, stale: Grant) -> Grant:
         """A fresh grant; another kernel's where it was first, as a second exchange would revoke the first."""
-        async with self._grant_lock.lock, self._store.lock(self.server):
+        async with self._lock("grant"), self._store.lock(self.server):
             grant = self._reload()
             if grant is None:
                 raise SignInError(f"you were signed out of {self.server}", hint=f"%login {self.server}")
@@ -250,7 +256,7 @@ class OAuthSession:
         """Ask the person for a grant, and keep it. granted: the present scopes, for a step-up."""
         try:
             grant = await self._flow.grant(prompt, self._options, self._reload(), challenge, granted)
-            async with self._grant_lock.lock, self._store.lock(self.server, keep):
+            async with self._lock("grant"), self._store.lock(self.server, keep):
                 before = self._reload()
                 grant = superseding(grant, before)
                 self._keep(grant, keep)
