@@ -22,6 +22,7 @@ from rolloutlab.errors import InputError
 from rolloutlab.keywords import takes
 from rolloutlab.objective.algorithms import named
 from rolloutlab.objective.options import settle
+from rolloutlab.runtime import LoopThread
 from rolloutlab.sampling.config import new_seed
 from rolloutlab.sampling.cost import cost_line
 from rolloutlab.sampling.dataset import check_repeatable, rows_of
@@ -63,7 +64,6 @@ from rolloutlab.sampling.split import DataSplit, split_rows
 from rolloutlab.sampling.template import Prompt
 from rolloutlab.scoring import sandbox
 from rolloutlab.scoring.ask import ModelAsker
-from rolloutlab.scoring.event_loop import RewardLoop
 from rolloutlab.scoring.foreign import ForeignReward, grader_reward
 from rolloutlab.scoring.functions import Functions, Scorers
 from rolloutlab.scoring.judge import Judge, JudgeOptions, give, judge_collection
@@ -151,7 +151,7 @@ class Session:
         self.files = LabFiles(lambda: self.store, connector, self.collection, self._models.register_selected, Progress)
         self.tools = McpRegistry(connector, self._brokers.tick)
         self._names = BareNames()
-        self._scorers, self._reward_loop = Scorers(), RewardLoop()
+        self._scorers, self._reward_loop = Scorers(), LoopThread("rolloutlab-rewards")
         self._scoring: Meter | None = None
         self._jobs = LabJobs(lambda: self.store, self._connector, self._scorers)
         self._programs = KnownPrograms()

@@ -10,8 +10,8 @@ import pytest
 
 from rolloutlab.api.wire.chat import Choice, UserMessage
 from rolloutlab.errors import InputError, RewardError
+from rolloutlab.runtime import LoopThread
 from rolloutlab.scoring.calls import reward_call
-from rolloutlab.scoring.event_loop import RewardLoop
 from rolloutlab.scoring.functions import by_name, source_of, weights_of
 from rolloutlab.scoring.run import ScoringRun
 from rolloutlab.scoring.score import report, wait_for
@@ -36,7 +36,12 @@ def score(trajectories: list[StoredTrajectory], functions: Any, weights: Any = N
     calls = [reward_call(name, function, ["capital"]) for name, function in by_name(functions).items()]
     group = Group(0, "capitals/0", (), {"capital": "Paris"}, tuple(trajectories))
     run = ScoringRun(
-        [group], calls, weights_of(weights), ScoringOptions(), lambda some, *_: scores.extend(some), RewardLoop()
+        [group],
+        calls,
+        weights_of(weights),
+        ScoringOptions(),
+        lambda some, *_: scores.extend(some),
+        LoopThread("rolloutlab-rewards"),
     )
     wait_for(run, len(trajectories), "capitals", Progress("scoring"))
     report(run, len(trajectories), "capitals", lambda _: None)

@@ -12,9 +12,9 @@ from typing import Any
 
 from rolloutlab.errors import BudgetError, RewardError, RolloutlabError
 from rolloutlab.objective.preflight import count
+from rolloutlab.runtime import LoopThread
 from rolloutlab.scoring.calls import RewardCall
 from rolloutlab.scoring.estimate import Tally
-from rolloutlab.scoring.event_loop import RewardLoop
 from rolloutlab.scoring.functions import (
     NotApplicableError,
     Outcome,
@@ -81,7 +81,7 @@ class ScoringRun:
         weights: Mapping[str, float],
         options: ScoringOptions,
         store: Store,
-        loop: RewardLoop,
+        loop: LoopThread,
         *,
         wanted: Callable[[StoredTrajectory], bool] = lambda _: True,
         cache_keys: Mapping[str, str] | None = None,

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rolloutlab.errors import BudgetError, InputError, interrupted
 from rolloutlab.objective.preflight import count
+from rolloutlab.runtime import LoopThread
 from rolloutlab.sampling.code_digest import describe_parts
 from rolloutlab.sampling.run import ProgressBar
 from rolloutlab.scoring.calls import RewardCall, RewardCell
 from rolloutlab.scoring.estimate import MeasuredCalls, ModelUsage, Tally, pace, time_line, token_lines, used
-from rolloutlab.scoring.event_loop import RewardLoop
 from rolloutlab.scoring.foreign import ForeignReward, call_of
 from rolloutlab.scoring.functions import Functions, Scorers, by_name, required, say_kept, source_of, weights_of
 from rolloutlab.scoring.run import ScoringRun, stopped
@@ -60,7 +60,7 @@ class ScoringRequest:
     functions: Functions | None
     weights: Mapping[str, float] | None
     given: Mapping[str, Any]
-    loop: RewardLoop
+    loop: LoopThread
     price: Callable[[str], Price | None] = lambda _: None
 
     @cached_property

@@ -19,9 +19,9 @@ from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, TypedDict
 
 from rolloutlab.errors import InputError, RewardError
+from rolloutlab.runtime import LoopThread
 from rolloutlab.sanitize import escape_control_chars
 from rolloutlab.scoring.calls import Arguments, RewardCall
-from rolloutlab.scoring.event_loop import RewardLoop
 from rolloutlab.store.models import Group, StoredTrajectory
 
 CONCURRENT = 32
@@ -149,7 +149,7 @@ class Workers:
         InputError: a function cannot be sent to a process.
     """
 
-    def __init__(self, options: ScoringOptions, calls: Sequence[RewardCall], loop: RewardLoop) -> None:
+    def __init__(self, options: ScoringOptions, calls: Sequence[RewardCall], loop: LoopThread) -> None:
         self.results: SimpleQueue[Result] = SimpleQueue()
         self.limit = options.processes or options.concurrency
         self.in_caller = self.limit == 1 and options.timeout is None and not options.processes
