@@ -1,13 +1,11 @@
 """The engine on a Ray cluster: trainers that take a job's steps together, samplers that share requests."""
 
-import asyncio
 import threading
 from collections import OrderedDict
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import ray
 
@@ -21,9 +19,8 @@ from rolloutlab.policy.decode import Completion, CompletionRequest
 from rolloutlab.policy.progress import Progress
 from rolloutlab.policy.task import Callbacks, Task
 from rolloutlab.policy.token_sequence import TokenSequence
+from rolloutlab.runtime import LoopThread
 from rolloutlab.settings import ModelSettings
-
-T = TypeVar("T")
 
 
 class RayEngine:
@@ -55,15 +52,14 @@ class RayEngine:
         self.samplers = Samplers(nodes, patience)
         self._adapters: OrderedDict[Path, Any] = OrderedDict()
         self._lock = threading.Lock()
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="ray", daemon=True)
-        self._thread.start()
+        self._loop = LoopThread("ray")
+        self._closed = False
         try:
-            loaded = self._run(self.samplers.start()).result()
+            loaded = self._loop.submit(self.samplers.start()).result()
         except BaseException:
             self.close()
             raise
-        self._run(self.samplers.watch())
+        self._loop.submit(self.samplers.watch())
         self.base = loaded.base
         self._initial, self._lora = loaded.initial, loaded.lora
         self._initial_adapter = ray.put(self._initial.adapter)
@@ -88,11 +84,11 @@ class RayEngine:
         self, checkpoint: Path | None, requests: Sequence[CompletionRequest], on_token: OnToken | None = None
     ) -> Future[list[Completion]]:
         """See `Engine`. Which node samples a completion does not change its randomness."""
-        return self._run(self.samplers.sample(self._adapter(checkpoint), requests, on_token))
+        return self._loop.submit(self.samplers.sample(self._adapter(checkpoint), requests, on_token))
 
     def logprobs(self, checkpoint: Path | None, sequences: Sequence[TokenSequence]) -> list[list[float]]:
         """See `Engine`."""
-        return self._run(self.samplers.logprobs(self._adapter(checkpoint), sequences)).result()
+        return self._loop.submit(self.samplers.logprobs(self._adapter(checkpoint), sequences)).result()
 
     def train(self, source: Path, target: Path, task: Task, callbacks: Callbacks) -> None:
         """See `Engine`. Where a trainer or its node is lost, it goes on from the last steps that were kept."""
@@ -109,17 +105,11 @@ class RayEngine:
 
     def close(self) -> None:
         """See `Engine`. A cluster that was joined goes on; only the actors of this engine end."""
-        if self._loop.is_closed():
+        if self._closed:  # another engine may have connected since
             return
-        with suppress(asyncio.CancelledError):
-            self._run(_cancel_others()).result()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
+        self._closed = True
         self._loop.close()
         ray.shutdown()
-
-    def _run(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def _adapter(self, checkpoint: Path | None) -> Any:
         """A reference to the adapter of a checkpoint in the object store, from an LRU cache."""
@@ -132,11 +122,3 @@ class RayEngine:
             if len(self._adapters) > CACHED_ADAPTERS:
                 self._adapters.popitem(last=False)
             return self._adapters[checkpoint]
-
-
-async def _cancel_others() -> None:
-    """Cancel what else runs in this event loop."""
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in others:
-        task.cancel()
-    await asyncio.gather(*others, return_exceptions=True)
