@@ -1,4 +1,4 @@
-"""`--engine sharp`: the engine of this process, of which nothing but the likeliest token is sampled."""
+"""`--engine sharp`: an engine like `local` that always samples the likeliest token."""
 
 
 def open_engine(policy, settings, *, least_seconds=None):
