@@ -257,7 +257,7 @@ def test_a_trajectory_none_of_whose_turns_differs_says_so():
     assert shares[2].turns == (None, None, None)
     [line] = [line for line in preflight([group], TURN).words("guess") if "left out" in line]
     assert line == (
-        "1 left out: no turn has more or less reward to go than the same turn of others in the group (m) "
+        "1 left out: the reward to go of every turn is the group's mean of that turn (m) "
         "-> sample guess with a larger -n, or credit: trajectory"
     )
 

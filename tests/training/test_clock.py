@@ -3,7 +3,7 @@
 import pytest
 
 from rolloutlab.training import job as clock
-from rolloutlab.training.job import Clock
+from rolloutlab.training.job import RemainingTime
 
 
 @pytest.fixture
@@ -13,7 +13,7 @@ def at(monkeypatch):
 
 
 def test_what_was_done_before_it_looked_says_nothing_about_the_pace(at):
-    seen = Clock()
+    seen = RemainingTime()
     at(100.0), seen.update(40)
     assert seen.left(40, 60) is None
     at(110.0), seen.update(45)
@@ -21,7 +21,7 @@ def test_what_was_done_before_it_looked_says_nothing_about_the_pace(at):
 
 
 def test_time_without_progress_changes_nothing(at):
-    seen = Clock()
+    seen = RemainingTime()
     at(0.0), seen.update(1)
     at(2.0), seen.update(2)
     at(9.0), seen.update(2)
@@ -29,7 +29,7 @@ def test_time_without_progress_changes_nothing(at):
 
 
 def test_nobody_knows_before_anything_is_done_or_how_much_there_is(at):
-    seen = Clock()
+    seen = RemainingTime()
     at(0.0), seen.update(0)
     assert seen.left(0, 3) is None
     at(1.0), seen.update(1)
@@ -38,7 +38,7 @@ def test_nobody_knows_before_anything_is_done_or_how_much_there_is(at):
 
 
 def test_a_part_of_a_step_is_enough_for_a_pace(at):
-    seen = Clock()
+    seen = RemainingTime()
     at(0.0), seen.update(0.25)
     at(10.0), seen.update(0.5)
     assert seen.left(0.5, 2) == 60.0

@@ -111,7 +111,7 @@ def test_without_any_turn_rewards_it_is_an_error_that_says_what_to_type(lab, pla
 
 def test_trajectories_without_turn_rewards_among_others_are_counted(play):
     mixed = gather([play([*EPISODES, (2.0, [], [2])])], {"credit": "turn"}, "lab/practice")
-    assert "1 trajectory without turn rewards: each turn of it has the whole reward to go" in mixed.report()
+    assert "1 trajectory without turn rewards: each of the turns gets the whole reward" in mixed.report()
     assert not any("without turn" in line for line in mixed.under({}).report())
 
 
@@ -169,7 +169,7 @@ def test_a_reward_that_leaves_the_rewards_of_turns_out_is_refused(lab, play, par
     added = lab.collection("guess").trajectories[2]
     lab.store.rewards.give([Score(added, 4.0, parts)], "function")
     if refused:
-        with pytest.raises(InputError, match="1 trajectory of guess with a reward that leaves out"):
+        with pytest.raises(InputError, match="the reward of 1 trajectory of guess leaves them out"):
             lab.check("guess", TURN)
     else:
         assert lab.check("guess", TURN)
@@ -179,7 +179,7 @@ def test_a_reward_that_leaves_the_rewards_of_turns_out_is_refused(lab, play, par
 @pytest.mark.parametrize("weight", [0.5, 2.0, -1.0])
 def test_a_reward_with_another_weight_of_the_environment_than_1_is_refused(lab, episodes, weight):
     lab.reward("guess", {"brief": lambda trajectory: 0.0}, {"env": weight})
-    with pytest.raises(InputError, match="1 trajectory of guess with a reward that leaves out or weights") as refused:
+    with pytest.raises(InputError, match="the reward of 1 trajectory of guess leaves them out or weights") as refused:
         lab.check("guess", TURN)
     assert refused.value.hint == "credit: trajectory, or %rewards --undo, or %%reward without --weight env"
     assert lab.check("guess", {"credit": "trajectory"}).preflight.trainable_trajectories == 2
@@ -198,5 +198,5 @@ def test_only_the_weights_of_the_present_rewards_count(lab, episodes):
     lab.reward("guess", brief)
     assert lab.check("guess", TURN)
     lab.collection("guess").undo_rewards(say=lambda _: None)
-    with pytest.raises(InputError, match="leaves out or weights"):
+    with pytest.raises(InputError, match="leaves them out or weights"):
         lab.check("guess", TURN)

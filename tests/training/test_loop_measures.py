@@ -275,7 +275,7 @@ def test_rewards_of_an_earlier_version_are_compared_by_their_text_and_a_line_say
     lines: list[str] = []
     assert loop(session, hundreds, lines, jobs=1).changes == []
     assert lines[0] == (
-        "some means are of an earlier version: whether their reward was the same is told by its source text alone"
+        "some means were stored by an earlier version: only the source text of their reward can be compared"
     )
     assert [line.partition(",")[0] for line in loop(session, ones, jobs=1).changes] == [
         "mean reward of rounds 1 to 2: of another measure (reward)"

@@ -3,6 +3,9 @@
 Symbols: a job has groups g; a group has trajectories i with reward R_i; trajectory i has n_i trainable tokens over all
 its histories; N is the sum of n_i over what trains. With `credit: turn`, turn k of a trajectory has a reward to go and
 an advantage of its own; else a trajectory is as one turn, whose reward to go is R_i.
+
+Axes at the end of a name: G, the members of a group; H, the histories of a trajectory; P, the members of a group and,
+with `credit: turn`, then their turns: those of index 0, those of index 1, and so on; g, the groups of a job.
 """
 
 import math
@@ -18,26 +21,26 @@ _HUGE = 1e100
 
 
 class Reason(StrEnum):
-    """Why a trajectory does not train.
-
-    Of a group whose rewards are equal: ALL_FAILED and ALL_PASSED where they are the lowest and the highest rewards of
-    the job; EQUAL_REWARDS where they are neither, where the job has no other reward, and in a group of one.
-    NO_TURN_ADVANTAGE: with `credit: turn`, in a group whose rewards differ, or those of its turns. TRUNCATED: with
-    `mask_truncated`, where it would train otherwise.
-    """
+    """Why a trajectory does not train."""
 
     UNSCORED = "unscored"
     EQUAL_REWARDS = "equal_rewards"
+    """All rewards of the group are equal, and neither ALL_FAILED nor ALL_PASSED fits: they lie between the lowest and
+    the highest reward of the job, or the job has no other reward, or the group has one member."""
     ALL_FAILED = "all_failed"
+    """All rewards of the group equal the lowest reward of the job."""
     ALL_PASSED = "all_passed"
+    """All rewards of the group equal the highest reward of the job."""
     MEAN_REWARD = "mean_reward"
     NO_LOGPROBS = "no_logprobs"
     TOO_LONG = "too_long"
     UNREADABLE = "unreadable"
     NO_TURN_ADVANTAGE = "no_turn_advantage"
+    """With `credit: turn`: others of the group have an advantage, but no turn of this trajectory has one."""
     BALANCED_AWAY = "balanced_away"
     NO_ANSWER = "no_answer"
     TRUNCATED = "truncated"
+    """With `mask_truncated`: it would train if its last answer were not cut off."""
 
 
 class Turn(NamedTuple):
@@ -73,7 +76,8 @@ class TokenWeight(NamedTuple):
     """Advantage and weight of every trainable token of a trajectory.
 
     reason: why it does not train; `advantage` and `weight` are then 0. turns: with `credit: turn`, the advantage of
-    each turn, and last that of all other tokens; None where nothing trains with it. Without, all have `advantage`.
+    each turn, then the advantage of all other tokens; None for tokens that do not train. Without `credit: turn` it is
+    empty, and every token has `advantage`.
     """
 
     member: Member
@@ -83,7 +87,7 @@ class TokenWeight(NamedTuple):
     turns: tuple[float | None, ...] = ()
 
     def by_turn(self) -> list["TurnWeight"]:
-        """Of each turn, and last of all other tokens; of these alone where turns have no advantages of their own."""
+        """One TurnWeight per turn, then one for all other tokens; without `credit: turn` only one, for all tokens."""
         turns = self.member.turns if self.turns else ()
         rest = Turn(self.member.reward, self.member.tokens - sum([turn.tokens for turn in turns]))
         advantages = self.turns or (None if self.reason else self.advantage,)
@@ -97,7 +101,7 @@ class TokenWeight(NamedTuple):
 
 
 class TurnWeight(NamedTuple):
-    """A turn with its number and its advantage, None where it does not train; None for the number: all other tokens."""
+    """A turn and its advantage. turn: its index; None for all other tokens. advantage: None if it does not train."""
 
     turn: int | None
     reward_to_go: float
@@ -117,8 +121,10 @@ def group_advantages(
     """A_i = (R_i - mean) / (population standard deviation + 1e-6), or / `unit` without `scale_rewards`.
 
     Rewards that differ only by rounding are equal, and a reward within rounding of the mean has advantage 0: the mean
-    of 0.1, 0.1, 0.1 is 0.10000000000000002, and that residue must not become a full-size advantage. largest: the
-    largest |reward| that these were computed from, if larger, as they are rounded where that is.
+    of 0.1, 0.1, 0.1 is 0.10000000000000002, and that residue must not become a full-size advantage.
+
+    largest: the largest magnitude among the numbers that the rewards were computed from. It sets the tolerance for
+    rounding, if it is larger than all |R_i|.
     """
     if not rewards_G:
         return []
@@ -139,9 +145,14 @@ def group_advantages(
 class GroupWeights(NamedTuple):
     """Advantages and weights of one group before the scale of the job, and the group's sums for that scale.
 
-    advantages_P: of the members, and with `credit: turn` then of their turns, index by index; None where nothing trains
-    with it. member_P: the index of the member. weights_G: 0 for members with a reason. trains, tokens, weight, size: of
-    what trains, the number of members, and the sums of n_i, of w_i·n_i and of |A|·w_i over the tokens.
+    advantages_P: None for an advantage that no token trains with.
+    member_P: the index of the member.
+    weights_G: w_i; 0 for members with a reason.
+    reasons_G: why a member does not train; None if it trains.
+    trains: the number of members that train.
+    tokens: the sum of n_i over these.
+    weight: the sum of w_i·n_i over these.
+    size: the sum of |A|·w_i over their tokens.
     """
 
     members_G: Sequence[Member]
@@ -156,7 +167,7 @@ class GroupWeights(NamedTuple):
 
 
 class RewardRange(NamedTuple):
-    """The lowest and the highest reward of a group or a job; infinities of the wrong sign where there is none."""
+    """The lowest and the highest reward of a group or a job; (inf, -inf) if there is no reward."""
 
     low: float = math.inf
     high: float = -math.inf
@@ -209,13 +220,13 @@ def joint_range(range_g: Iterable[RewardRange]) -> RewardRange:
     return RewardRange(min(each.low for each in ranges), max(each.high for each in ranges))
 
 
-def differ(low: float, high: float) -> bool:
+def rewards_differ(low: float, high: float) -> bool:
     """Whether the lowest and the highest reward of a group differ by more than rounding, so that it trains."""
     return any(group_advantages([low, high]))
 
 
 def equal_reason(reward: float, members: int, job: RewardRange) -> Reason:
-    """The reason of a group of so many members that all have this reward, in a job with this range."""
+    """The reason of a group whose members all have this reward. members: how many. job: the range of its rewards."""
     near = _EQUAL * max(1.0, abs(job.low), abs(job.high))
     if members < 2 or job.high - job.low <= near:
         return Reason.EQUAL_REWARDS
@@ -233,7 +244,7 @@ def largest_reward(members_G: Sequence[Member], options: Options) -> float:
 
 
 def job_unit(largest_g: Iterable[float], options: Options) -> float:
-    """The divisor of all advantages without `scale_rewards`: keeps sums finite for huge rewards.
+    """The divisor of all advantages without `scale_rewards`: it keeps the sums of huge rewards finite.
 
     largest_g: `largest_reward` of each group.
     """
@@ -242,7 +253,7 @@ def job_unit(largest_g: Iterable[float], options: Options) -> float:
 
 def group_weights(members_G: Sequence[Member], options: Options, unit: float = 1.0) -> GroupWeights:
     """The weights of a group in any job of this unit: they do not depend on other groups."""
-    raw_P, tokens_P, member_P = _credited(members_G, options, unit)
+    raw_P, tokens_P, member_P = _list_advantages(members_G, options, unit)
     trained_P = [n if a else 0 for a, n in zip(raw_P, tokens_P, strict=True)]
     tokens_G = trained_P[: len(members_G)]
     for i, n in zip(member_P[len(members_G) :], trained_P[len(members_G) :], strict=True):
@@ -254,19 +265,23 @@ def group_weights(members_G: Sequence[Member], options: Options, unit: float = 1
     advantages_P: list[float | None] = [a if n else None for a, n in zip(raw_P, trained_P, strict=True)]
     if options.advantage_balance:
         advantages_P = [a and balanced(a, options.advantage_balance) for a in advantages_P]
-    mean = options.loss_aggregation == "sequence_mean"
-    weights_G = [(1.0 / (n + _TINY) if mean else 1.0) if n else 0.0 for n in tokens_G]
-    heavy_P = [weights_G[i] * n for i, n in zip(member_P, trained_P, strict=True)]
-    size = math.fsum([abs(a) * heavy for a, heavy in zip(advantages_P, heavy_P, strict=True) if a])
+    is_sequence_mean = options.loss_aggregation == "sequence_mean"
+    weights_G = [(1.0 / (n + _TINY) if is_sequence_mean else 1.0) if n else 0.0 for n in tokens_G]
+    weight_P = [weights_G[i] * n for i, n in zip(member_P, trained_P, strict=True)]  # w_i times tokens
+    size = math.fsum([abs(a) * weight for a, weight in zip(advantages_P, weight_P, strict=True) if a])
     weight = math.fsum([w * n for w, n in zip(weights_G, tokens_G, strict=True)])
     sums = reasons_G.count(None), sum(tokens_G), weight, size
     return GroupWeights(members_G, advantages_P, member_P, weights_G, reasons_G, *sums)
 
 
-def _credited(members_G: Sequence[Member], options: Options, unit: float) -> tuple[list[float], list[int], list[int]]:
-    """What has one advantage: that, its trainable tokens, and the index of its member.
+def _list_advantages(
+    members_G: Sequence[Member], options: Options, unit: float
+) -> tuple[list[float], list[int], list[int]]:
+    """Compute each advantage of a group over the axis P.
 
-    These are the members, and with `credit: turn` then their turns, index by index; the tokens of a turn count there.
+    Returns:
+        advantages_P; tokens_P, the trainable tokens with that advantage, so a member has those outside its turns; and
+        member_P, the index of the member.
     """
     advantages = group_advantages([m.reward for m in members_G], options.scale_rewards, unit)
     tokens, members = [sum(m.tokens_H) for m in members_G], list(range(len(members_G)))
@@ -311,14 +326,17 @@ def scaled_weights(group: GroupWeights, scale: Scale | None, rewards: RewardRang
 
 
 def _reasons(
-    members_G: Sequence[Member], differ: bool, tokens_G: Sequence[int], options: Options
+    members_G: Sequence[Member], any_advantage: bool, tokens_G: Sequence[int], options: Options
 ) -> list[Reason | None]:
-    """differ: whether there is any advantage in the group. tokens_G: how many have one."""
+    """Why each member does not train; None if it does.
+
+    any_advantage: whether the group has an advantage other than 0. tokens_G: tokens of each member with an advantage.
+    """
     masked = options.mask_truncated and any(m.truncated for m in members_G)
     if all(tokens_G) and not masked:
         return [None] * len(members_G)
     some = Reason.NO_TURN_ADVANTAGE if options.credit == "turn" else Reason.MEAN_REWARD
-    zero = some if differ else Reason.EQUAL_REWARDS
+    zero = some if any_advantage else Reason.EQUAL_REWARDS
     pairs = zip(members_G, tokens_G, strict=True)
     return [
         (Reason.TRUNCATED if masked and m.truncated else None) if n else zero if m.tokens else _untrainable(m)

@@ -13,7 +13,8 @@ class IncrementalAdvantages:
 
     A change costs the arithmetic of its group, and one sum per statistic over the groups of the job.
 
-    job: of which these groups are a part, with the same options; its scale and its range of rewards are theirs.
+    job: the advantages of the whole job that these groups are a part of, with the same options; its scale and its range
+        of rewards are used. By default these groups are the whole job.
     """
 
     def __init__(
@@ -28,11 +29,11 @@ class IncrementalAdvantages:
         self._tokens_g = [group.tokens for group in self._groups]
         self._weight_g = [group.weight for group in self._groups]
         self._size_g = [group.size for group in self._groups]
-        self._largest_advantage_g = [_largest(group) for group in self._groups]
+        self._largest_advantage_g = [_largest_advantage(group) for group in self._groups]
         self._reasons = Counter(reason for group in self._groups for reason in group.reasons_G if reason)
         self._range_g = [advantages.reward_range(group) for group in groups]
         self._own_range = advantages.joint_range(self._range_g)
-        self._equal_by_group = {i: n for i, group in enumerate(self._groups) if (n := _equal(group))}
+        self._equal_by_group = {i: n for i, group in enumerate(self._groups) if (n := _count_equal_rewards(group))}
         self._own_scale = advantages.job_scale(self._tokens_g, self._weight_g, self._size_g)
 
     def change(self, groups: Mapping[int, Sequence[Member]]) -> None:
@@ -53,7 +54,7 @@ class IncrementalAdvantages:
         return advantages.scaled_weights(self._groups[index], self._scale, self._range)
 
     def why_not(self, index: int) -> Reason | None:
-        """Why nothing of a group trains; None where something does. Without members it is unscored."""
+        """Why nothing of a group trains; None if something trains. A group without members is unscored."""
         group = self._groups[index]
         if self._trains and group.trains:
             return None
@@ -107,9 +108,8 @@ class IncrementalAdvantages:
         return self._scale is not None and self._scale.size > 0
 
     def _largest_reward(self, members_G: Sequence[Member]) -> float:
-        return (
-            0.0 if self._options.scale_rewards else advantages.largest_reward(members_G, self._options)
-        )  # `job_unit` does not need it then
+        # with scale_rewards `job_unit` ignores it, so it is not computed
+        return 0.0 if self._options.scale_rewards else advantages.largest_reward(members_G, self._options)
 
     def _replace(self, index: int, group: GroupWeights) -> None:
         self._reasons.subtract(filter(None, self._groups[index].reasons_G))
@@ -117,17 +117,17 @@ class IncrementalAdvantages:
         self._groups[index] = group
         self._range_g[index] = advantages.reward_range(group.members_G)
         self._equal_by_group.pop(index, None)
-        if equal := _equal(group):
+        if equal := _count_equal_rewards(group):
             self._equal_by_group[index] = equal
         self._trains_g[index], self._tokens_g[index] = group.trains, group.tokens
         self._weight_g[index], self._size_g[index] = group.weight, group.size
-        self._largest_advantage_g[index] = _largest(group)
+        self._largest_advantage_g[index] = _largest_advantage(group)
 
 
-def _equal(group: GroupWeights) -> int:
-    """How many members do not train as all rewards of the group are equal."""
+def _count_equal_rewards(group: GroupWeights) -> int:
+    """How many members do not train because all rewards of the group are equal."""
     return group.reasons_G.count(Reason.EQUAL_REWARDS)
 
 
-def _largest(group: GroupWeights) -> float:
+def _largest_advantage(group: GroupWeights) -> float:
     return max([abs(a) for a in group.advantages_P if a is not None], default=0.0)

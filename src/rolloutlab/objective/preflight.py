@@ -21,7 +21,7 @@ WHY = {
     Reason.NO_LOGPROBS: "no sampled tokens with logprobs",
     Reason.TOO_LONG: "longer than the policy's context",
     Reason.UNREADABLE: "a part that the policy cannot read",
-    Reason.NO_TURN_ADVANTAGE: "no turn has more or less reward to go than the same turn of others in the group",
+    Reason.NO_TURN_ADVANTAGE: "the reward to go of every turn is the group's mean of that turn",
     Reason.BALANCED_AWAY: "advantage_balance takes the whole advantage away",
     Reason.NO_ANSWER: "no answer of an assistant to learn",
     Reason.TRUNCATED: "the last answer was cut off by max_tokens, and mask_truncated is on",
@@ -39,7 +39,7 @@ WHY_NOT = {
     Reason.NO_ANSWER: "no answer",
     Reason.TRUNCATED: "cut off",
 }
-"""Why there is no advantage, in its place; `WHY` in a word or two."""
+"""`WHY` in a word or two, shown instead of an advantage."""
 
 _TURNS = 8
 """Turns that a report names."""
@@ -65,19 +65,19 @@ _TOP_UP = {
     Reason.EQUAL_REWARDS: "%%reward {collection} with a finer score, or {top_up}",
     Reason.ALL_FAILED: "{top_up}, or sample {collection} over easier rows",
 }
-"""Instead of these, where further completions can be sampled for such groups alone."""
+"""Advice that replaces that of `_FIX` if `--top-up` is possible: further completions for such groups alone."""
 _ENDS = {
     "greedy": ("sampled at temperature 0", "sample {collection} with --temperature 1"),
     "length": ("cut off by max_tokens", "sample {collection} with a larger --max-tokens"),
     "max_turns": ("ended after max_turns answers", "sample {collection} with a larger --max-turns"),
     "timeout": ("ended by a time-out", "sample {collection} with a larger --env-timeout"),
 }
-"""Ends of answers that may be why their rewards are equal, and what is for each in the place of a larger -n."""
+"""Unusual ends of answers that may explain equal rewards: a text, and advice that replaces a larger -n."""
 _EQUAL = {Reason.EQUAL_REWARDS, Reason.ALL_FAILED, Reason.ALL_PASSED}
 
 
 class TurnCount(NamedTuple):
-    """What of all turns with one index trains; None are the additional histories."""
+    """How much trains of all turns with one index. turn: the index; None for the additional histories."""
 
     turn: int | None
     trajectories: int
@@ -91,10 +91,10 @@ class TurnCount(NamedTuple):
 
 
 class Report(NamedTuple):
-    """A report for a person, line by line; ` -> ` parts what to type.
+    """A report for a person, line by line; ` -> ` separates the advice.
 
-    facts: what trains, first all of it. left_out: a line for each reason why some does not. warnings: about the data.
-    steps: in which steps, if that is known.
+    facts: what trains; the first line is about all of it. left_out: a line for each reason why trajectories do not
+    train. warnings: about the data. steps: a line on the gradient steps, if they are known.
     """
 
     facts: Sequence[str]
@@ -108,9 +108,10 @@ class Report(NamedTuple):
 
 
 class Seat(NamedTuple):
-    """A stored trajectory in a dry run. tokens: trainable ones. sequences, split: how many it is, and why several.
+    """A stored trajectory in a dry run.
 
-    end: one of `greedy` (of answers at temperature 0), `length`, `max_turns` and `timeout`, or another.
+    tokens: trainable ones. sequences: how many sequences it is trained as. split: why they are several. end: how it
+    ended: `greedy` (answers at temperature 0), `length`, `max_turns`, `timeout`, or another text.
     """
 
     name: str
@@ -123,9 +124,10 @@ class Seat(NamedTuple):
 
 @dataclass(frozen=True)
 class Preflight:
-    """The result of a pre-flight check. shares: one list per group, in order. unscored: names.
+    """The result of a pre-flight check.
 
-    advantage_scale: the factor that all advantages of the job were multiplied by; None where nothing trains.
+    shares: the token weights of the trajectories, one list per group, in order. unscored: names of trajectories without
+    a reward. advantage_scale: the factor that all advantages of the job were multiplied by; None if nothing trains.
     """
 
     shares: list[list[TokenWeight]]
@@ -153,7 +155,7 @@ class Preflight:
         return sum(any(share.reason is None for share in group) for group in self.shares)
 
     def standings(self) -> dict[str, int]:
-        """How many groups train, under `trains`, and how many do not, under why in a word or two."""
+        """Count the groups by status: `trains`, or a short reason why nothing of the group trains."""
         numbers: Counter[str] = Counter()
         for group in self.shares:
             reasons = [share.reason for share in group]
@@ -170,7 +172,7 @@ class Preflight:
         return sum(share.tokens for share in self.all_shares())
 
     def turns(self) -> list[TurnCount]:
-        """How much of each turn trains; nothing where turns have no advantages of their own."""
+        """How much of each turn trains; empty without `credit: turn`."""
         if not any(share.turns for share in self.all_shares()):
             return []
         counts: dict[int | None, TurnCount] = {}
@@ -207,9 +209,13 @@ class Preflight:
     ) -> Report:
         """The report for a person: one line for what trains, one per reason for the rest, then the warnings.
 
-        trains: whether the service does; one that does not gives no logprobs for conversations either. ends: how
-        trajectories ended, by their names. top_ups: by the labels of all collections of the job, the cell that samples
-        further completions for groups with nothing to learn, or nothing.
+        Args:
+            collection: the name that advice contains, if no label of the trajectories is among `top_ups`.
+            trains: whether the service trains. A service that does not train cannot compute logprobs of imported
+                conversations either.
+            ends: how trajectories ended, by their names.
+            top_ups: by the label of each collection of the job, the cell that samples further completions for groups
+                with nothing to learn; empty if there is no such cell.
         """
         groups = f"{self.trainable_groups:,} of {count(len(self.shares), 'group')}"
         facts = [
@@ -236,9 +242,17 @@ class Preflight:
 
 
 def _most_ended(reason: Reason, ends: Sequence[str]) -> tuple[str, str]:
-    """How most of the trajectories of a reason ended that ended oddly, and what is for it where that is most of all.
+    """The most common unusual end among trajectories with one reason, and the advice against it.
 
-    Answers at temperature 0 are the same, for which no score is finer; others that pass do not because they were ended.
+    The advice is empty unless more than half of the trajectories ended so. At temperature 0 all answers of a group are
+    the same, so a finer score does not help. If all pass, being ended early is not the cause.
+
+    Args:
+        reason: why they do not train.
+        ends: how each ended.
+
+    Returns:
+        A text that goes on with that of the reason, and the advice.
     """
     odd = {Reason.ALL_PASSED: {"greedy"}}.get(reason, _ENDS.keys()) if reason in _EQUAL else ()
     for end, n in Counter(end for end in ends if end in odd).most_common(1):
@@ -252,7 +266,8 @@ def _most_ended(reason: Reason, ends: Sequence[str]) -> tuple[str, str]:
 def explained(reason: str, collection: str) -> tuple[str, str]:
     """Why a trajectory does not train, and a hint, for a reason by its name on the wire.
 
-    Where the advice depends on how answers ended, which a job's events do not tell, the hint is the report that does.
+    The events of a job do not tell how answers ended. If the advice depends on that, the hint is to run `--dry-run`,
+    which knows.
     """
     try:
         known = Reason(reason)
@@ -272,7 +287,7 @@ def preflight(
 
 
 def member(name: str, trajectory: Trajectory) -> Member:
-    """The Member of a trajectory whose histories have not been tokenized, so that none is known to be too long."""
+    """The Member of a trajectory whose histories have not been tokenized, so too long ones are not known yet."""
     choices = [item for item in trajectory.messages_and_choices if isinstance(item, Choice)]
     turns_K = turns(trajectory.reward, trajectory.metrics, [len(choice.trained_tokens()) for choice in choices])
     tokens_H = tuple(map(sampled_tokens, trajectory.histories()))
@@ -284,7 +299,7 @@ def is_truncated(choices: Sequence[Choice]) -> bool:
     return bool(choices) and choices[-1].finish_reason == "length"
 
 
-def no_text(histories: Sequence[History]) -> str:
+def first_non_text_part(histories: Sequence[History]) -> str:
     """The first part of the histories that is not text, with its path; or nothing.
 
     Which messages a policy's chat template renders, and which tokens it has, only the service can check.
@@ -293,12 +308,12 @@ def no_text(histories: Sequence[History]) -> str:
         items = history.messages_and_choices
         sampled = [i for i, item in enumerate(items) if isinstance(item, Choice) and item.sampled_tokens()]
         for i, item in enumerate(items[: max(sampled, default=0)]):  # later items are not rendered
-            if not isinstance(item, Choice) and (problem := _no_text(item)):
+            if not isinstance(item, Choice) and (problem := _non_text_part(item)):
                 return f"{f'additional_histories.{h - 1}.' if h else ''}messages_and_choices.{i}.{problem}"
     return ""
 
 
-def _no_text(message: Any) -> str:
+def _non_text_part(message: Any) -> str:
     content = getattr(message, "content", None)
     for j, part in enumerate(content if isinstance(content, list) else ()):
         if part.type not in {"text", "refusal"}:
@@ -336,21 +351,22 @@ def setting_warnings(odd: Mapping[str, int]) -> list[str]:
     return [f"{count(n, 'trajectory')} sampled at {setting}: {advice}" for setting, n in odd.items()]
 
 
-_FOURFOLD = 4
-"""A group whose answers differ in length by so much is worth a line: a rule of thumb."""
+_LENGTH_RATIO = 4
+"""A group whose longest answer is so many times as long as its shortest is worth a line: a rule of thumb."""
 
 
 def length_warnings(shares: Iterable[Sequence[TokenWeight]], options: Options) -> list[str]:
-    """A warning about the group of a job whose answers have the most different lengths, where each counts alike.
+    """A warning about the group of a job whose answers have the most different lengths.
 
-    With `loss_aggregation: sequence_mean` the tokens of a short answer weigh more than those of a long one.
+    With `loss_aggregation: sequence_mean` each answer counts alike, so a token of a short answer weighs more than a
+    token of a long one.
     """
     if options.loss_aggregation != "sequence_mean" or options.custom_loss:
         return []
     trained = [[share.tokens for share in group if share.reason is None] for group in shares]
     ends = [(min(tokens), max(tokens)) for tokens in trained if tokens]
     least, most = max(ends, key=lambda pair: pair[1] / pair[0], default=(1, 1))
-    if most < _FOURFOLD * least:
+    if most < _LENGTH_RATIO * least:
         return []
     times = f"{most / least:.2g}" if most < 10 * least else f"{most / least:,.0f}"  # the weight is 1 / tokens
     lengths = f"answers of {least:,} and {most:,} tokens"
@@ -381,7 +397,7 @@ def lag_warnings(sampled: Mapping[int, int], begins: int, collection: str, *, re
 
 
 def lag_of(steps: Collection[int], begins: int) -> str:
-    """`lag 6` of completions from step 3 for a job that starts from step 9, `lag up to 6` where some are newer."""
+    """`lag 6` for completions from step 3 in a job that starts from step 9; `lag up to 6` if some are newer."""
     return f"{'lag' if len(set(steps)) == 1 else 'lag up to'} {begins - min(steps)}"
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
 
-from rolloutlab.objective.advantages import Reason, RewardRange, differ, equal_reason
+from rolloutlab.objective.advantages import Reason, RewardRange, equal_reason, rewards_differ
 from rolloutlab.store.sqlite import Database
 
 Origin = tuple[str, int | None]
@@ -102,7 +102,7 @@ class _GroupResult(NamedTuple):
     @property
     def differs(self) -> bool:
         """Whether its rewards differ by more than rounding, as jobs see it."""
-        return self.low is not None and self.high is not None and differ(self.low, self.high)
+        return self.low is not None and self.high is not None and rewards_differ(self.low, self.high)
 
 
 def _result(groups: Sequence[_GroupResult], cut_off: int, sampled: Sequence[Origin]) -> CollectionResult:

@@ -240,7 +240,7 @@ class FineTuning:
                 yield _line(conversation.to_json(), place)
 
     def warnings(self) -> list[str]:
-        """About prompts that are kept to compare on, and first messages of the model, once the lines are read."""
+        """Warnings about held-out prompts, and first messages of the model, once the lines are read."""
         own = count(len(self.opened), "conversation")
         opened = f"{own} beginning with the model, whose first message is context ({', '.join(self.opened[:3])})"
         noted = [f"{count(len(p), 'conversation')} {what} ({', '.join(p[:3])})" for what, p in self.noted.items()]
@@ -248,7 +248,7 @@ class FineTuning:
             [opened] * bool(self.opened)
             + noted
             + [
-                f"{count(held, 'prompt')} of {c.name} held out by a split, to compare on"
+                f"{count(held, 'prompt')} of {c.name} held out by a split would be trained on"
                 f" -> sample {c.name} --over split.train"
                 for c in self.collections
                 if (held := len(c.part(HELD_OUT)))

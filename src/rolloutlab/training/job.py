@@ -31,8 +31,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-class Clock:
-    """Estimates the time left from the rows that are done, also in part. What its first update has does not count."""
+class RemainingTime:
+    """Estimates the time left from the gradient steps that are done, fractions included.
+
+    Steps that were done before the first update do not count: when they were done is not known.
+    """
 
     def __init__(self) -> None:
         self._first: tuple[float, float] | None = None
@@ -44,7 +47,7 @@ class Clock:
             self._first = self._first or self._last
 
     def left(self, done: float, rows: int | None) -> float | None:
-        """Seconds until all rows are done; None where there is no estimate."""
+        """Seconds until all rows (gradient steps) are done; None if there is no estimate."""
         if not rows or self._first is None or self._last is None or self._last[1] == self._first[1]:
             return None
         pace = (self._last[0] - self._first[0]) / (self._last[1] - self._first[1])
@@ -57,17 +60,22 @@ _SLOWEST_POLL = 1.0
 
 
 Newest = Callable[[Address], Awaitable[int | None]]
-"""The step of the newest checkpoint of a model at a service; None where it is not known."""
+"""Asks a service for the step of the newest checkpoint of a model; None if it is not known."""
 
 
 class EventReader:
-    """`events` are those read so far, each once and in order; several tasks may read at once.
+    """Reads the events of a job: `events` has those read so far, each once and in order.
 
-    Where a service has no events endpoint, they are derived from the job's status; where it has no job endpoint either,
-    the reader is `silent` and has ended: the job trains, and its progress is unknown.
-    newest: the newest checkpoint of its model, where the end of the job does not report the one that it made.
-    known: recorded events of the job. on_events: called on the loop's thread whenever events have come, with the number
-    of rows that were done before them; 0 where the job began again.
+    Several tasks may read at once. If a service has no events endpoint, events are derived from the job's status. If it
+    has no job endpoint either, the reader is `silent` and has ended: the job trains, and its progress is unknown.
+
+    Args:
+        http: the client.
+        job_id: the job.
+        known: recorded events of the job.
+        on_events: called on the thread of the event loop when events have come, with the number of gradient steps done
+            before these events; 0 after a restart of the job.
+        newest: asks for the checkpoint that the job made, if the event of its end does not report it.
     """
 
     def __init__(
@@ -82,7 +90,7 @@ class EventReader:
         self._newest = newest
         self._job_id = job_id
         self._on_events = on_events
-        self._clock = Clock()
+        self._remaining = RemainingTime()
         self.events: list[Event] = list(known)
         self.silent = False
 
@@ -93,7 +101,7 @@ class EventReader:
     @property
     def left(self) -> float | None:
         """Seconds until the job has ended, if the pace is known."""
-        return self._clock.left(fraction_done(self.events), job_progress(self.events)[1])
+        return self._remaining.left(fraction_done(self.events), job_progress(self.events)[1])
 
     async def read(self, address: Address) -> bool:
         """Poll once; whether there were new events."""
@@ -121,7 +129,7 @@ class EventReader:
                 await asyncio.sleep(pause)
 
     async def _with_step(self, address: Address, event: Event) -> Event:
-        """The event; at the end of a job with the checkpoint that it made, also where the service leaves that out."""
+        """The event; the end of a job has the checkpoint that the job made, even if the service leaves that out."""
         if event.type != "training_ended" or "step" in event.data or self._newest is None:
             return event
         step = await self._newest(address)
@@ -150,13 +158,13 @@ class EventReader:
         before = 0 if restarted else job_progress(self.events)[0]
         self.events += new
         if restarted:
-            self._clock = Clock()
-        self._clock.update(fraction_done(self.events))
+            self._remaining = RemainingTime()
+        self._remaining.update(fraction_done(self.events))
         self._on_events(before)
 
 
 def _took(job: TrainingJob) -> dict[str, float]:
-    """How long a job trained, where its service has both times."""
+    """How long a job trained, if its service has both times."""
     if not job.started_at or not job.ended_at:
         return {}
     return {"seconds": (moment(job.ended_at) - moment(job.started_at)).total_seconds()}
@@ -165,17 +173,26 @@ def _took(job: TrainingJob) -> dict[str, float]:
 _RETRY_SECONDS = 3.0
 _SILENT = "accepted; the service does not report on its jobs, so how it goes is not known here"
 _LEASE = 900.0
-"""Seconds after its last `watch` call for which a job is followed for a browser; a page calls every minute."""
+"""Seconds for which a job is still followed after a browser's last `watch` call; a page calls every minute."""
 
 
 class Job(NotebookView):
-    """A submitted job. What it shows is a fold over the events that it has read; `wait` reads on until the end.
+    """A submitted job. Its view is computed from the events read so far; `wait` reads until the job has ended.
 
     In a notebook it is a live view of the events as they come.
-    find: the address of its service; find(False) starts none, for views of a job.
-    collections: names of what it trains on. compare: the command that compares checkpoints on one of them. ended:
-    called with every event, once the job has ended. known: its recorded events. options: those it was submitted with.
-    newest: as of `EventReader`. trained_on: the overview of what it trains on, if that is one collection.
+
+    Args:
+        http: the client.
+        find: returns the address of its service; `find(False)` never starts the service, which views of a job need.
+        job_id: its id at the service.
+        model: the model that it trains.
+        collections: names of the collections that it trains on.
+        ended: called at the end of the job with all of its events.
+        known: its recorded events.
+        compare: the command that compares checkpoints on one of its collections.
+        options: the options that it was submitted with.
+        newest: as of `EventReader`.
+        trained_on: finds the overview of its collection, if that is a single one.
     """
 
     module = "job"
@@ -288,7 +305,7 @@ class Job(NotebookView):
         return self
 
     def follow(self) -> None:
-        """Read events in the background for views of the job, until it has ended or no view has called for long."""
+        """Read events in the background for views, until the job ends or no view has called for `_LEASE` seconds."""
         self._watched_at = monotonic()
         under_way = self._waits or (self._follower is not None and not self._follower.done())
         if self._has_views() and not under_way and not self._reader.has_ended:
@@ -304,7 +321,7 @@ class Job(NotebookView):
             listener(event, **data)
 
     def state(self) -> Mapping[str, Any]:
-        """All of it: `head` as `widgets.job.head` has it, the curves, and the numbers of every gradient step."""
+        """The full state of the view: `head` (see `widgets.job.head`), curves, and numbers of every gradient step."""
         known = render.curves_of(self._options)
         numbers = render.numbers_of(since_restart(list(self._events)), curves=known)
         curves = [{"title": c.title, "names": c.names, "healthy": c.healthy, "first": c.first} for c in known]
@@ -337,7 +354,7 @@ class Job(NotebookView):
 
     @cached_property
     def _trained_on(self) -> Overview | None:
-        """The overview of what it trains on as it was when it was first shown; None where it was deleted."""
+        """The overview of what it trains on, as of the time when it was first shown; None if that was deleted."""
         try:
             return self._find_trained_on()
         except NotFoundError:

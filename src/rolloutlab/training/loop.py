@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 _COLUMNS = ("step", "reward", "spread", "trained", "held_out", "seconds", "tokens")
 _EARLIER = ("earlier_reward", "earlier_held_out")
 _FURTHER = ("topped_up", *_EARLIER)
-"""Columns that are there where a round has them."""
+"""Columns that are shown only if a round has them."""
 _OF_FINE_TUNING = {"files", "where"}
-"""Options of jobs that no loop makes."""
+"""Options that only fine-tuning jobs have; a loop makes none of these."""
 
 Measured = tuple[Round, Measure]
 """Means, and how they were measured."""
@@ -53,13 +53,22 @@ RoundOptions = tuple[Mapping[str, Any], Options]
 class Loop(ShownLive):
     """The rounds of a loop, shown as a chart and a table.
 
-    Round N is the generation `NAME:N`. Held-out rows are sampled into generations of `held_out.NAME`, a name that no
-    pattern which begins like NAME fits, so that they are not trained on by accident. ended: why the loop stopped before
-    its last round, if it did. warnings: about its options. judged: by a judge, whose means do not compare checkpoints.
-    made, held, held_again: what the lab has of the rounds, of the held-out rows, and of these with other seeds: the
-    highest of several means is on average too high, the one of other seeds is not. of_rounds, of_held_out: how this
-    call measures, where that is known before it samples. fixed_rows: every round takes the same rows, so that means
-    of other rows do not compare. state: parts of what gives rewards that scoring itself changes: a count, a cache.
+    Round N is the generation `NAME:N`. Held-out rows are sampled into generations of `held_out.NAME`. No pattern that
+    begins like NAME matches this name, so held-out rows are not trained on by accident.
+
+    name: the collection.
+    model: the model that the loop trains.
+    ended: why the loop stopped before its last round, if it did.
+    warnings: about its options.
+    judged: a judge gives the rewards; their means do not compare checkpoints.
+    made: the results of each round, as the lab has them.
+    held: the results on the held-out rows.
+    held_again: the results of the best checkpoint on the held-out rows with other seeds. The highest of several means
+        is on average too high; the mean with other seeds is not.
+    of_rounds, of_held_out: how this call measures rounds and held-out rows, if that is known before it samples.
+    fixed_rows: every round takes the same rows, so means of other rows do not compare.
+    state: paths of parts of the reward code that scoring itself changes, such as a counter or a cache; comparisons of
+        reward code leave them out.
     """
 
     name: str
@@ -87,17 +96,17 @@ class Loop(ShownLive):
 
     @property
     def measured(self) -> dict[int, float]:
-        """The held-out mean by checkpoint, of those that were measured as the newest."""
+        """The held-out mean by checkpoint, for checkpoints that were measured in the same way as the newest."""
         return {step: one.reward for step, one in self._of_step(self.held).items() if one.reward is not None}
 
     @property
     def again(self) -> dict[int, float]:
-        """The same, measured once more with other seeds."""
+        """The same means, measured once more with other seeds."""
         return {step: one.reward for step, one in self._of_step(self.held_again).items() if one.reward is not None}
 
     @property
     def changes(self) -> list[str]:
-        """Lines about means that do not compare with the newest, as they were measured in another way."""
+        """Lines about means that do not compare with the newest, because they were measured in another way."""
         rounds = [
             (one.number, words)
             for one, how in self.made
@@ -200,8 +209,16 @@ def check_counts(**counts: Any) -> None:
 
 @dataclass(frozen=True)
 class LoopPlan:
-    """What a loop repeats. rows, options: those of a round. every: rounds between two measures. patience: idle rounds
-    in a row after which it stops. parts: of what gives rewards, before the first is given.
+    """The plan of a loop.
+
+    steps: how it samples, scores, trains and measures.
+    lab: the store.
+    rows: the rows of a round, by its number.
+    options: the options of the job of a round, by its number.
+    jobs: how many rounds to make.
+    every: rounds between two measurements of the held-out rows.
+    patience: the loop stops after so many rounds in a row in which nothing trained.
+    parts: digests of the reward code before the first scoring, by path.
     """
 
     steps: LoopSteps
@@ -227,9 +244,21 @@ def run_loop(
 ) -> Loop:
     """Check everything, then make `jobs` rounds after those that the lab has; after each, `live` shows the loop.
 
-    It ends early when nothing has trained for `patience` rounds in a row. Any other error, an interrupt above all, is
-    raised after the finished rounds are shown. default_rate: the policy's learning rate, if known. Other arguments and
-    errors: `Session.loop`.
+    It ends early when nothing has trained for `patience` rounds in a row. An error or an interrupt is raised after the
+    finished rounds are shown.
+
+    Args:
+        steps: how it samples, scores, trains and measures.
+        lab: the store.
+        over: as of `Session.loop`.
+        live: shows the loop.
+        default_rate: the policy's learning rate, if known.
+        jobs: how many rounds to make.
+        every: rounds between two measurements of the held-out rows.
+        patience: as above.
+
+    Raises:
+        As `Session.loop`.
     """
     bounds = {steps.name: steps.sampling.get("max_tokens") if jobs else 1}  # without jobs nothing is divided by it
 
@@ -264,7 +293,7 @@ def run_loop(
 
     with Progress(f"loop {steps.name}") as shown:
         judged = isinstance(steps.reward, Judge)
-        loop = so_far(lab, steps.name, steps.calls.models.selected, first, judged=judged, counted=shown.step)
+        loop = load_loop(lab, steps.name, steps.calls.models.selected, first, judged=judged, counted=shown.step)
     loop = replace(loop, of_rounds=of_rounds, of_held_out=of_held_out, fixed_rows=fixed_rows)
     loop.warnings = (
         [*rate_warnings(first.learning_rate or 0.0, default_rate), *_of_earlier_version(loop)] if jobs else []
@@ -282,8 +311,9 @@ def run_loop(
 
 
 def _say_what_stopped(loop: Loop, error: BaseException) -> str:
-    """Why a loop has ended, and how it goes on; an interrupt says so itself, too."""
-    goes_on = f"the same call goes on, at round {_next(loop)} or the next"
+    """Why a loop has ended, and how it goes on; the text of an interrupt says so, too."""
+    # the round that was ended early may already be a generation; then the next one begins
+    goes_on = f"the same call goes on, at round {_next(loop)} or {_next(loop) + 1}"
     if isinstance(error, KeyboardInterrupt):
         interrupted(error, "its rounds are kept", goes_on)
     stopped = f"stopped by {type(error).__name__}"
@@ -304,7 +334,7 @@ def _following(lab: Lab, name: str) -> int:
     return 1 + max((each.generation for each in lab.collections() if each.name == name), default=0)
 
 
-def so_far(
+def load_loop(
     lab: Lab,
     name: str,
     model: str,
@@ -313,9 +343,15 @@ def so_far(
     judged: bool,
     counted: Callable[[str, int, int], None] = lambda *_: None,
 ) -> Loop:
-    """The loop as the lab has it: a round for each generation of `name`. options: of rounds without a job.
+    """Load the loop from the lab: a round for each generation of `name`.
 
-    counted: is called while they are read.
+    Args:
+        lab: the store.
+        name: the collection.
+        model: the model that the loop trains.
+        options: of rounds without a job.
+        judged: a judge gives the rewards.
+        counted: called with a text and the number of generations read, of how many.
     """
     jobs = lab.jobs.newest_first()
 
@@ -334,17 +370,17 @@ def so_far(
 
 
 def _of_earlier_version(loop: Loop) -> list[str]:
-    """A line about means whose reward was stored in another way, so that less of it is compared."""
+    """A line about means that an earlier version stored, without the parts of the reward code to compare."""
     if all(how.is_described for _, how in (*loop.made, *loop.held)):
         return []
-    return ["some means are of an earlier version: whether their reward was the same is told by its source text alone"]
+    return ["some means were stored by an earlier version: only the source text of their reward can be compared"]
 
 
 @contextmanager
 def _watched(loop: Loop, plan: LoopPlan) -> Iterator[None]:
-    """Keep which parts of what gives rewards change while rewards are given: they are state, and no settings.
+    """Make a context that records which parts of the reward code change while it scores: these are state, not settings.
 
-    What is set between two calls is seen by the comparison of these, as nothing is watched then.
+    Parts that change between two calls are not recorded, so a comparison of the two calls still finds them.
     """
     try:
         yield
@@ -358,7 +394,11 @@ def _watched(loop: Loop, plan: LoopPlan) -> Iterator[None]:
 
 
 def _change_lines(mean: str, place: str, different: Sequence[tuple[int | None, list[str]]]) -> list[str]:
-    """A line about means that were measured in another way than the newest. different: where, and what differs."""
+    """A line about means that were measured in another way than the newest.
+
+    mean: what kind of mean. place: the noun of a place, `round` or `step`. different: the places, each with what
+    differs there.
+    """
     if not different:
         return []
     places = [str(where) for where, _ in different if where is not None]
@@ -369,7 +409,10 @@ def _change_lines(mean: str, place: str, different: Sequence[tuple[int | None, l
 
 
 def _with_measures(rounds: list[Round], measured: Mapping[int, Round], earlier: Mapping[int, Round]) -> list[Round]:
-    """Each measure at the first round that samples its checkpoint; a newer checkpoint's is a row of its own."""
+    """Add each held-out mean to the first round that samples its checkpoint.
+
+    If a checkpoint is newer than all rounds, its mean gets a row of its own.
+    """
     left, left_earlier = dict(measured), dict(earlier)
     rounds = [
         one if one.step is None else _measured(one, left.pop(one.step, None), left_earlier.pop(one.step, None))
@@ -384,7 +427,7 @@ def _with_measures(rounds: list[Round], measured: Mapping[int, Round], earlier: 
 
 
 def _measured(one: Round, held_out: Round | None, earlier: Round | None) -> Round:
-    """A round with the mean of the held-out rows under its checkpoint, where that was measured."""
+    """A round with the mean of the held-out rows under its checkpoint, if that was measured."""
     one = replace(one, held_out=held_out.reward, held_out_unscored=held_out.unscored) if held_out else one
     return replace(one, earlier_held_out=earlier.reward) if earlier else one
 
@@ -431,7 +474,7 @@ def _rounds(loop: Loop, plan: LoopPlan) -> Iterator[str]:
 
 
 def _measure(loop: Loop, plan: LoopPlan) -> bool:
-    """Measure the held-out rows, where there are any, under the newest checkpoint."""
+    """Measure the held-out rows, if there are any, under the newest checkpoint; returns whether there are."""
     if plan.steps.held_out is None:
         return False
     with _watched(loop, plan):
@@ -449,7 +492,7 @@ def _means(
 ) -> Measured:
     """The results of one generation, and how they were measured.
 
-    options: of what trains, where none of `jobs` trained on it. jobs: of the lab, newest first.
+    options: decide what trains, if none of `jobs` trained on the generation. jobs: of the lab, newest first.
     """
     sent = next((job.options for job in reversed(jobs) if job.collections == (collection.label,)), None)
     sent = None if sent is None or sent.keys() & _OF_FINE_TUNING else sent
@@ -463,8 +506,8 @@ def _means(
 def _round(number: int, groups: Sequence[Group], options: Options, plan: SamplingConfig | None) -> Round:
     """The results of a round.
 
-    The mean is of what was sampled at first. Groups are topped up that all failed or all passed, so that with these
-    completions a mean would count hard and easy rows more, and would not compare with that of another round.
+    The mean is over the first `n` completions of each group. Top-ups go only to groups that all failed or all passed.
+    With their completions the mean would count hard and easy rows more, and would not compare with other rounds.
     """
     check = preflight(members_of(groups), options)
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]

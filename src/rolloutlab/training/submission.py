@@ -26,9 +26,9 @@ from rolloutlab.objective.preflight import (
     Report,
     Seat,
     count,
+    first_non_text_part,
     lag_warnings,
     length_warnings,
-    no_text,
     odd_settings,
     preflight,
     setting_warnings,
@@ -47,7 +47,7 @@ from rolloutlab.trajectories.members import members_of, unscored_names
 from rolloutlab.trajectories.top_up import top_up_cell
 
 Counted = Callable[[int], None]
-"""Is called with how many trajectories are done, again and again."""
+"""A progress callback: called repeatedly with the number of trajectories read or sent so far."""
 _INCLUDED = "credit: trajectory, or %rewards --undo, or %%reward without --weight env"
 
 
@@ -63,15 +63,27 @@ class Origin(NamedTuple):
 class Submission:
     """Collections and options of a job of `model`, with its preflight check.
 
-    names: the present names of the collections; `collections` are their labels, which no newer generation takes.
-    seats: their trajectories in their groups. groups: what is sent of them, read from the lab as it is sent. members:
-    their scored trajectories. warnings: about how they were sampled. sources: how many are of each model, and whether
-    of its checkpoint 0 alone. sampled: how many scored trajectories of this model have their oldest answer from each of
-    its checkpoints; origins: where each of these is, by its name. turn_rewards: how many of `members` have some;
-    turns_missed: how many have a reward that does not count them once. begins: the checkpoint that the job would start
-    from, if known. embedded: whether the embedded service is in use. trains: whether the service in use does, as far as
-    is known. default_rate: the policy's learning rate, if known. expanded: the options as given, with those of an
-    algorithm. top_ups: as of `Preflight.words`.
+    model: the model that the job trains.
+    names: the present names of the collections.
+    collections: their labels `name:N`, which keep their meaning when there is a newer generation.
+    config: the options of the job.
+    seats: all trajectories, one list per group.
+    groups: what is sent: the scored trajectories, read from the lab while they are sent.
+    members: the scored trajectories as the objective takes them, one list per group.
+    warnings: about how the trajectories were sampled.
+    sources: the number of trajectories by (model, whether all their answers are from checkpoint 0).
+    sampled: the number of scored trajectories of `model` by the checkpoint of their oldest answer.
+    check: the preflight check.
+    origins: by the name of a trajectory that `sampled` counts, where it is in the lab.
+    turn_rewards: the number of `members` with turn rewards.
+    turns_missed: the number of `members` whose reward does not contain their turn rewards with weight 1.
+    begins: the checkpoint that the job would start from, if known.
+    embedded: the embedded service is in use.
+    engine: the engine of the service, if known.
+    trains: the service in use trains, as far as is known.
+    default_rate: the policy's learning rate, if known.
+    expanded: the options as given, with those that an algorithm stands for.
+    top_ups: as of `Preflight.outcome`.
     """
 
     model: str
@@ -113,8 +125,10 @@ class Submission:
         return self.check.outcome(self.names[0], trains=self.trains, ends=ends, top_ups=self.top_ups)
 
     def plans(self) -> list[list[int]]:
-        """The groups of each step; several plans where the size of the policy is not known, none where the service
-        divides or nothing trains.
+        """The groups of each step, as a list of plans.
+
+        There are several plans if the size of the policy is not known, and none if the service divides the job or
+        nothing trains.
         """
         groups = self.check.trainable_groups
         size = self.engine.groups_per_step if self.engine else None
@@ -126,7 +140,7 @@ class Submission:
         return [plan for i, plan in enumerate(plans) if plan not in plans[:i]]
 
     def _steps(self) -> str:
-        """How the job is divided into steps; nothing where there are none."""
+        """How the job is divided into steps; empty if nothing trains."""
         check, plans = self.check, self.plans()
         if not (self.trains and check.trainable_groups):
             return ""
@@ -143,15 +157,21 @@ class Submission:
         return replace(self, expanded=Expanded(dict(options)))._checked(checked_config(options), self.begins)
 
     def beginning(self, start: Start | None) -> "Submission":
-        """The same for a job that starts from this checkpoint; None where it is not known."""
+        """The same for a job that starts from this checkpoint; None if it is not known."""
         return self._checked(self.config, start)
 
     def on(self, engine: EngineStatus | None, default_rate: float | None = None) -> "Submission":
-        """The same for a service above this engine, and a policy with this learning rate; None where not known."""
+        """The same for a service above this engine, and a policy with this learning rate; None if not known."""
         return replace(self, engine=engine, default_rate=default_rate)._checked(self.config, self.begins)
 
     def with_loss(self, digest: str) -> "Submission":
-        """The same with a loss of the user's own, by the hash of its source; InputError: it replaces a given option."""
+        """The same with a loss of the user's own.
+
+        digest: the hash of its source.
+
+        Raises:
+            InputError: an option was given that a loss of one's own replaces.
+        """
         config = self.config.model_copy(update={"custom_loss": digest})
         wrong = [name for name, _, _ in contradictions(config.to_wire())]
         if own := ", ".join(name for name in wrong if name in self.expanded.own):
@@ -177,13 +197,13 @@ class Submission:
         return replace(self, config=config, check=check, begins=begins)
 
     def _length_warnings(self, check: Preflight, options: Options) -> list[str]:
-        """See `length_warnings`; what to type is left out where the engine would refuse it."""
+        """See `length_warnings`; the advice is left out if the engine would refuse it."""
         lines = length_warnings(check.shares, options)
         refused = self.engine is not None and "loss_aggregation" in self.engine.unsupported
         return [line.partition(" -> ")[0] for line in lines] if refused else lines
 
     def stale(self) -> list[str]:
-        """The names of what would train of older checkpoints than the one that the job starts from."""
+        """Names of training trajectories that were sampled from an older checkpoint than the job starts from."""
         trained = (share.member.name for share in self.check.all_shares() if share.reason is None)
         return [name for name in trained if name in self.origins and self.origins[name].step < self.first_step]
 
@@ -194,12 +214,12 @@ class Submission:
 
     @property
     def checkpoint(self) -> str:
-        """The checkpoint that the job would start from, `lab/practice@3`; the model alone where that is not known."""
+        """The checkpoint that the job would start from, `lab/practice@3`; the model alone if that is not known."""
         return f"{self.model}@{self.begins.step}" if self.begins else self.model
 
     @property
     def first_step(self) -> int:
-        """The step of the checkpoint that the job would start from; 0 where it is not known."""
+        """The step of the checkpoint that the job would start from; 0 if it is not known."""
         return self.begins.step if self.begins else 0
 
     def read(self, names: Iterable[str]) -> list[StoredTrajectory]:
@@ -214,9 +234,9 @@ class Submission:
         return replace(self, check=replace(self.check, warnings=(*self.check.warnings, *lines)))
 
     def to_job(self, model_id: str) -> CreateTrainingJob:
-        """The job but for its groups: `groups` are too large to be held at once.
+        """The job without its groups, which are sent from `groups`: they may not fit into memory.
 
-        What other services do not know is sent only where it differs from its default.
+        An option that other services do not know is sent only if it differs from its default.
         """
         sent = {n: v for n, v in self.config.to_wire().items() if n not in OPTIONS or not _goes_without_saying(n, v)}
         config = ExperimentalTrainingConfig.model_validate(sent)
@@ -227,7 +247,7 @@ class Submission:
 class ScoredTrajectories:
     """The scored trajectories of collections as a job sends them, read some groups at a time; it can be iterated again.
 
-    They have the rewards of the time of the check; those that were scored since are left out.
+    They have the rewards that they had at the check. Trajectories that were scored since then are left out.
     """
 
     collections: Sequence[Collection]
@@ -236,7 +256,7 @@ class ScoredTrajectories:
 
     @cached_property
     def hints(self) -> list[Hint]:
-        """What a person should know of the answers, with the name of the collection where there are several."""
+        """What a person should know about the answers; with the name of the collection if there are several."""
         several = len(self.collections) > 1
         named = [(f"{each.name}: " if several else "", hint) for each in self.collections for hint in each.warnings()]
         return [replace(hint, fact=f"{name}{hint.fact}") for name, hint in named]
@@ -251,7 +271,7 @@ class ScoredTrajectories:
 
 @dataclass
 class SentGroups:
-    """Groups as a job sends them, with how many trajectories of them were taken since it was begun to send them."""
+    """Groups as a job sends them. sent: the number of trajectories sent so far; 0 when sending starts again."""
 
     groups: Iterable[TrajectoryGroup]
     sent: int = 0
@@ -265,7 +285,7 @@ class SentGroups:
 
 @dataclass
 class _Read:
-    """What the check needs of collections, which are read some groups at a time."""
+    """What the check needs of collections; they are read some groups at a time. See the fields of `Submission`."""
 
     seats: list[list[Seat]] = field(default_factory=list)
     members: list[list[Member]] = field(default_factory=list)
@@ -273,7 +293,7 @@ class _Read:
     rewards: dict[int, tuple[float, Mapping[str, float]]] = field(default_factory=dict)
     settings: Counter[str] = field(default_factory=Counter)
     sources: Counter[tuple[str, bool]] = field(default_factory=Counter)
-    """Models, and whether all answers are of checkpoint 0."""
+    """By (model, whether all answers are from checkpoint 0)."""
     sampled: Counter[int] = field(default_factory=Counter)
     odd: list[str] = field(default_factory=list)
     origins: dict[str, Origin] = field(default_factory=dict)
@@ -283,14 +303,22 @@ class _Read:
     def add(
         self, collection: Collection, group: Group, weights: Mapping[int, float], model: str, *, text_only: bool
     ) -> None:
-        """Add a group. weights: of what the environment gave, by the id of a trajectory, where they are known."""
+        """Add a group.
+
+        Args:
+            collection: of the group.
+            group: stored trajectories.
+            weights: by the id of a trajectory, the weight of the environment's reward, if known.
+            model: the model that the job trains.
+            text_only: the service's policies read text alone.
+        """
         self.seats.append([_seat(t) for t in group.trajectories])
         self.members += members_of([group], text_only)
         self.unscored += unscored_names([group])
         for t in group.trajectories:
             source = t.model.partition("@")[0]
             self.sources[source, set(t.steps) == {0}] += 1
-            if not text_only and no_text(t.histories()):
+            if not text_only and first_non_text_part(t.histories()):
                 self.odd.append(t.name)
             if t.reward is not None:
                 self.rewards[t.id] = t.reward, t.components
@@ -304,7 +332,7 @@ class _Read:
 
 
 def _source_warnings(sources: Mapping[tuple[str, bool], int], model: str, begins: Start | None) -> list[str]:
-    """About trajectories of other models, but for those of a checkpoint that is the same as the one of the start."""
+    """Warnings about trajectories of other models, except those of a checkpoint 0 that equals the one of the start."""
     others: Counter[str] = Counter()
     for (source, is_initial), number in sources.items():
         same = is_initial and begins is not None and begins.step == 0 and source in begins.same_base
@@ -318,24 +346,30 @@ def _source_warnings(sources: Mapping[tuple[str, bool], int], model: str, begins
 def _turn_warnings(
     config: ExperimentalTrainingConfig, members: Sequence[Sequence[Member]], turn_rewards: int, missed: int, name: str
 ) -> list[str]:
-    """How many scored trajectories lack what `credit: turn` needs.
+    """A warning about scored trajectories without the turn rewards that `credit: turn` needs.
+
+    Args:
+        config: the options of the job.
+        members: the scored trajectories.
+        turn_rewards: how many of them have turn rewards.
+        missed: how many have a reward that does not contain their turn rewards with weight 1.
+        name: the collection that texts name.
 
     Raises:
-        InputError: all lack it, or some have a reward that is not made of the rewards of their turns.
+        InputError: none has turn rewards, or `missed` is not 0.
     """
     if config.credit != "turn":
         return []
     if missed:
-        what = f"{count(missed, 'trajectory')} of {name} with a reward that leaves out or weights those of the turns"
-        raise InputError(f"credit: turn cannot divide what the environment did not give: {what}", hint=_INCLUDED)
+        what = f"the reward of {count(missed, 'trajectory')} of {name} leaves them out or weights them"
+        raise InputError(f"credit: turn needs rewards that contain the turn rewards: {what}", hint=_INCLUDED)
     lacking = sum(map(len, members)) - turn_rewards
     if not lacking:
         return []
     if not turn_rewards:
         why = f"credit: no trajectory of {name} has turn rewards, the metrics turn_reward/0, turn_reward/1 and so on"
         raise InputError(why, hint="credit: trajectory, or %%chat NAME --env ENVIRONMENT, which gives turn rewards")
-    without = f"{count(lacking, 'trajectory')} without turn rewards"
-    return [f"{without}: each turn of {'it' if lacking == 1 else 'them'} has the whole reward to go"]
+    return [f"{count(lacking, 'trajectory')} without turn rewards: each of the turns gets the whole reward"]
 
 
 def _goes_without_saying(name: str, value: Any) -> bool:
@@ -349,7 +383,7 @@ def _seat(trajectory: StoredTrajectory) -> Seat:
 
 
 def _end(trajectory: StoredTrajectory) -> str:
-    """How it ended, as of `Seat`; an answer that its service broke off is none that a token limit cut off."""
+    """How it ended, as of `Seat`; an answer that its service broke off was not cut off by a token limit."""
     if trajectory.sampling.get("temperature") == 0:
         return "greedy"
     broken_off = trajectory.choices and trajectory.choices[-1].ending_note
@@ -357,9 +391,9 @@ def _end(trajectory: StoredTrajectory) -> str:
 
 
 def check_options(options: Mapping[str, Any], *, names_only: bool = False) -> None:
-    """InputError where options or their algorithm are unknown or, unless `names_only`, out of range; it names each.
+    """InputError if options or their algorithm are unknown or, unless `names_only`, out of range; it names each.
 
-    Whether valid ones go together is checked by `checked_config`, which has those that an algorithm stands for.
+    `checked_config` checks whether valid options go together, because it has those that an algorithm stands for.
     """
     if not isinstance(options, Mapping):
         raise InputError(f"options are a dict, not a {type(options).__name__}", hint='{"learning_rate": 2e-3}')
@@ -378,9 +412,9 @@ def _check_together(options: Mapping[str, Any]) -> None:
 def honoured(
     config: ExperimentalTrainingConfig, engine: EngineStatus | None = None, *, embedded: bool = False
 ) -> list[str]:
-    """A line on the options that the specification of the hosted service does not have, and who honours them.
+    """A line on the options that are not in the specification of the hosted service, and on who honours them.
 
-    Those that the engine refuses have a line of their own.
+    Options that the engine refuses are not named here; they have a line of their own.
     """
     refused = engine.unsupported if engine else {}
     if not (names := ", ".join(name for name in beyond_specification(config.to_wire()) if name not in refused)):
@@ -393,12 +427,13 @@ def honoured(
 
 
 def expanded(options: Mapping[str, Any], bounds: Mapping[str, int | None]) -> Expanded:
-    """Checked options, with those that the name of an algorithm among them stands for.
+    """Check options, and add those that the name of an algorithm among them stands for.
 
-    bounds: of the tokens of an answer, by what was sampled; None where there is none, or none is known.
+    bounds: `max_tokens` by the name of the collection; None if it had no limit, or the limit is not known.
 
     Raises:
-        InputError: as of `check_options`, or there is not one bound, and the algorithm divides by it.
+        InputError: as of `check_options`; or the algorithm divides by `max_tokens`, and the collections do not have the
+            same one.
     """
     check_options(options)
     return expand(options, lambda: one_bound(bounds) or _refuse_bounds(options, bounds))
@@ -410,7 +445,7 @@ def bounds_of(collections: Iterable[Collection]) -> dict[str, int | None]:
 
 
 def one_bound(bounds: Mapping[str, int | None]) -> int | None:
-    """The bound that all have; None where they have none, or several."""
+    """The bound that all have; None if they have none, or different ones."""
     return next(iter(bounds.values())) if len(set(bounds.values())) == 1 else None
 
 
@@ -421,7 +456,7 @@ def _refuse_bounds(options: Mapping[str, Any], bounds: Mapping[str, int | None])
 
 
 def checked_config(options: Mapping[str, Any]) -> ExperimentalTrainingConfig:
-    """The options of a job; InputError as of `check_options`, or where they do not go together."""
+    """The options of a job; InputError as of `check_options`, or if they do not go together."""
     check_options(options)
     _check_together(options)
     return ExperimentalTrainingConfig.model_validate(dict(options))
@@ -453,9 +488,14 @@ def prepare(
     text_only: bool = False,
     counted: Counted = lambda _: None,
 ) -> Submission:
-    """A job that is ready to be sent. Trajectories without a reward are left out.
+    """Prepare a job that is ready to be sent. Trajectories without a reward are left out.
 
-    text_only: the service's policies read text alone. counted: is called while the lab is read.
+    Args:
+        collections: to train on.
+        options: training options.
+        model: the model that the job trains.
+        text_only: the service's policies read text alone.
+        counted: called while the lab is read.
 
     Raises:
         InputError: an option is wrong. NothingTrainsError: no trajectory would train; the message gives every reason.
@@ -476,9 +516,14 @@ def gather(
     text_only: bool = False,
     counted: Counted = lambda _: None,
 ) -> Submission:
-    """Check the options and the trajectories for training `model`; a check by which nothing trains is no error.
+    """Check the options and the trajectories for training `model`; it is not an error if nothing would train.
 
-    counted: is called while the lab is read.
+    Args:
+        collections: to train on.
+        options: training options.
+        model: the model that the job trains.
+        text_only: the service's policies read text alone.
+        counted: called while the lab is read.
 
     Raises:
         InputError: an option is wrong. NothingTrainsError: there is no collection.
@@ -503,7 +548,8 @@ def gather(
         if (missing := c.missing)
     ]
     warnings += [
-        f"{count(held, 'prompt')} of {c.name} held out by a split, to compare on -> sample {c.name} --over split.train"
+        f"{count(held, 'prompt')} of {c.name} held out by a split would be trained on"
+        f" -> sample {c.name} --over split.train"
         for c in collections
         if (held := len(c.part(HELD_OUT)))
     ]
@@ -553,9 +599,15 @@ def submit(
     model_id: str,
     counted: Counted = lambda _: None,
 ) -> str:
-    """The id of the job once the service has accepted it; it is in `jobs` then.
+    """Send a job, record it in `jobs`, and return its id once the service has accepted it.
 
-    address: of the present service. model_id: of the model there. counted: is called while the job is sent.
+    Args:
+        submission: the job.
+        jobs: the jobs of the lab.
+        connector: the connection to the service.
+        address: of the service.
+        model_id: the id of the model at the service.
+        counted: called while the job is sent.
 
     Raises:
         BrokenOffError: the response was lost, and the job may train; it stays in `jobs`. InputError: the engine of the
@@ -572,7 +624,10 @@ def submit(
 
 
 def recorded(jobs: SubmittedJobs, job: SubmittedJob, send: Callable[[str], str]) -> str:
-    """Submit a job by `send` of its key, its present id; its id at the service. Raises as `submit`."""
+    """Record a job, send it with `send(key)`, store the id that the service gives it, and return that id.
+
+    The key is the id that `job` has before the service has accepted it. Raises as `submit`.
+    """
     # recorded first: a kernel that dies before the response must not lose sight of a job that trains
     jobs.add(job)
     try:

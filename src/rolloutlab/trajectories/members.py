@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from rolloutlab.objective.advantages import Member
 from rolloutlab.objective.credit import turns
-from rolloutlab.objective.preflight import is_truncated, no_text
+from rolloutlab.objective.preflight import first_non_text_part, is_truncated
 from rolloutlab.store.models import Group, StoredTrajectory
 
 
@@ -14,7 +14,7 @@ def members_of(groups: Sequence[Group], text_only: bool = False) -> list[list[Me
 
 
 def _member(trajectory: StoredTrajectory, reward: float, text_only: bool) -> Member:
-    unreadable = no_text(trajectory.histories()) if text_only else ""
+    unreadable = first_non_text_part(trajectory.histories()) if text_only else ""
     tokens_H = () if unreadable else trajectory.history_tokens
     tokens_K = [0 if unreadable else len(choice.trained_tokens()) for choice in trajectory.choices]
     turns_K = turns(reward, trajectory.metrics, tokens_K)

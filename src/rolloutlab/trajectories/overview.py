@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from rolloutlab.api import prices
 from rolloutlab.errors import NotFoundError
 from rolloutlab.hints import Hint
-from rolloutlab.objective.advantages import Reason, differ, mean_of
+from rolloutlab.objective.advantages import Reason, mean_of, rewards_differ
 from rolloutlab.objective.preflight import count
 from rolloutlab.objective.steps import short
 from rolloutlab.sampling.config import SamplingConfig, read_plan
@@ -381,10 +381,10 @@ def _other_reward_hint(
         first = [rows.groups[g].position for g in order[:_LOOKED_AT]]
         ids = lab.outlines.same_answers(stored, first)
         rows.same = [[rows.index[i] for i in some if i in rows.index] for some in ids]
-    mixed = [some for some in rows.same if (given := _rewards(rows, some)) and differ(min(given), max(given))]
+    mixed = [some for some in rows.same if (given := _rewards(rows, some)) and rewards_differ(min(given), max(given))]
     alone = lab.outlines.answers_alone(rows.outlines[i].id for some in mixed[:_READ] for i in some)
     sets = [[i for i in some if rows.outlines[i].id in alone] for some in mixed[:_READ]]
-    sets = [some for some in sets if (given := _rewards(rows, some)) and differ(min(given), max(given))]
+    sets = [some for some in sets if (given := _rewards(rows, some)) and rewards_differ(min(given), max(given))]
     if not sets:
         return None
     name = rows.groups[rows.group_of[sets[0][0]]].name
