@@ -45,8 +45,8 @@ def test_means_of_another_reward_are_in_a_column_of_their_own_and_not_the_best(s
     assert made.best == "lab/practice@2"  # the least of them by `hundreds`, of which the checkpoint 2 is measured anew
     assert made.best_mean < 2
     changes = [
-        f"mean reward of rounds 1 to 2: of another measure (reward), {NOT_COMPARED}",
-        f"held-out mean of steps 0 to 2: of another measure (reward), {NOT_COMPARED}",
+        f"mean reward of rounds 1 to 2: measured with another reward, {NOT_COMPARED}",
+        f"held-out mean of steps 0 to 2: measured with another reward, {NOT_COMPARED}",
     ]
     assert lines[:2] == made.changes == changes
     assert all(change in repr(made) and change in made._repr_html_() for change in changes)
@@ -75,7 +75,7 @@ def test_a_loop_that_is_only_shown_compares_as_it_did(session):
 def test_held_out_means_of_another_measure_are_not_compared_and_are_measured_anew(session, options, what):
     loop(session, jobs=1, held_out=ROWS)
     made = loop(session, jobs=1, **{"held_out": ROWS, **options})
-    assert made.changes[-1] == f"held-out mean of steps 0 to 1: of another measure ({what}), {NOT_COMPARED}"
+    assert made.changes[-1] == f"held-out mean of steps 0 to 1: measured with another {what}, {NOT_COMPARED}"
     assert 1 in made.measured
     assert session.store.collection("held_out.letters").generation == 4  # two of them new, of checkpoint 1 another one
 
@@ -87,8 +87,8 @@ def test_a_reward_whose_constant_changed_is_another_one(session):
     loop(session, scaled(100), jobs=1, held_out=ROWS)
     made = loop(session, scaled(1), jobs=1, held_out=ROWS)
     assert [line.partition(",")[0] for line in made.changes] == [
-        "mean reward of round 1: of another measure (reward)",
-        "held-out mean of steps 0 to 1: of another measure (reward)",
+        "mean reward of round 1: measured with another reward",
+        "held-out mean of steps 0 to 1: measured with another reward",
     ]
 
 
@@ -110,7 +110,7 @@ def test_a_change_of_the_reward_shows_also_without_held_out_rows(session):
 def test_rounds_of_other_rows_are_not_compared_and_rounds_of_a_function_are(session):
     loop(session, jobs=1)
     made = loop(session, jobs=1, over=OTHER_ROWS)
-    assert made.changes == [f"mean reward of round 1: of another measure (rows), {NOT_COMPARED}"]
+    assert made.changes == [f"mean reward of round 1: measured with another rows, {NOT_COMPARED}"]
     made = loop(session, jobs=1, over=lambda number: ROWS[:1])
     assert made.changes == []
 
@@ -119,7 +119,7 @@ def test_rounds_of_a_function_are_told_with_the_first_that_differs(session):
     loop(session, jobs=1, over=lambda number: ROWS[:1])
     lines: list[str] = []
     made = loop(session, ones, lines, jobs=1, over=lambda number: ROWS[:1])
-    assert made.changes == [f"mean reward of round 1: of another measure (reward), {NOT_COMPARED}"]
+    assert made.changes == [f"mean reward of round 1: measured with another reward, {NOT_COMPARED}"]
     assert made.changes[0] in lines
 
 
@@ -184,8 +184,8 @@ def test_a_setting_of_what_scores_is_another_reward_and_its_state_is_not(session
     assert again.changes == []
     other = loop(session, made(session, 1), jobs=1, held_out=ROWS)
     assert [line.partition(",")[0] for line in other.changes] == [
-        "mean reward of rounds 1 to 2: of another measure (reward)",
-        "held-out mean of steps 0 to 2: of another measure (reward)",
+        "mean reward of rounds 1 to 2: measured with another reward",
+        "held-out mean of steps 0 to 2: measured with another reward",
     ]
     assert other.best_mean < 2
 
@@ -196,8 +196,8 @@ def test_a_reward_that_an_environment_changed_to_is_another_one(session):
     assert session.loop("letters", env=environment(100), **given).changes == []
     made = session.loop("letters", env=environment(1), **given)
     assert [line.partition(",")[0] for line in made.changes] == [
-        "mean reward of rounds 1 to 2: of another measure (reward)",
-        "held-out mean of steps 0 to 2: of another measure (reward)",
+        "mean reward of rounds 1 to 2: measured with another reward",
+        "held-out mean of steps 0 to 2: measured with another reward",
     ]
 
 
@@ -244,8 +244,8 @@ def test_what_scoring_itself_changes_is_no_other_measure_and_a_setting_on_its_li
     names["WEIGHTS"] = {"long": 100.0}
     other = loop(session, names["reward"], jobs=1, held_out=ROWS)
     assert [line.partition(",")[0] for line in other.changes] == [
-        "mean reward of rounds 1 to 4: of another measure (reward)",
-        "held-out mean of steps 0 to 4: of another measure (reward)",
+        "mean reward of rounds 1 to 4: measured with another reward",
+        "held-out mean of steps 0 to 4: measured with another reward",
     ]
 
 
@@ -278,5 +278,5 @@ def test_rewards_of_an_earlier_version_are_compared_by_their_text_and_a_line_say
         "some means were stored by an earlier version: only the source text of their reward can be compared"
     )
     assert [line.partition(",")[0] for line in loop(session, ones, jobs=1).changes] == [
-        "mean reward of rounds 1 to 2: of another measure (reward)"
+        "mean reward of rounds 1 to 2: measured with another reward"
     ]
