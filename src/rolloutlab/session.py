@@ -41,9 +41,9 @@ from rolloutlab.sampling.plan import (
     SamplingRun,
     check_environment,
     check_newest_environment,
-    continued,
     plan_chat,
-    resumed,
+    plan_continuation,
+    plan_resume,
 )
 from rolloutlab.sampling.programs.plan import (
     KnownPrograms,
@@ -369,15 +369,15 @@ class Session:
         """
         known = self.tools.resolve(given.get("tools", ()))
         if resume:
-            return self._preview(resumed(self.store, name, known, given_source(given.get("env"))))
+            return self._preview(plan_resume(self.store, name, known, given_source(given.get("env"))))
         if top_up is not None:
             stored = self.store.find(name)
             check_top_up(stored, top_up)
             sizes = plan_first_sizes(self.store, stored, top_up)
-            return self._preview(resumed(self.store, name, known, given_source(given.get("env")), sizes))
+            return self._preview(plan_resume(self.store, name, known, given_source(given.get("env")), sizes))
         check_concurrency(given.get("concurrency", CONCURRENT))
         if continue_chat:
-            return self._preview(continued(self.store, name, prompt, self._models.selected, given, known))
+            return self._preview(plan_continuation(self.store, name, prompt, self._models.selected, given, known))
         check_repeatable(given.get("over"))
         return self._preview(plan_chat(self.store, name, prompt, self._models.selected, given, known, _read))
 
@@ -413,7 +413,7 @@ class Session:
             again = self._programs.again(summary, program, self._connector.environment)
             return self._capture(programmed_again(self.store, summary.label, again, timeout), given)
         known = self.tools.resolve(given.get("tools", ()))
-        return self._sample(resumed(self.store, name, known, given_source(given.get("env"))), given)
+        return self._sample(plan_resume(self.store, name, known, given_source(given.get("env"))), given)
 
     @takes(ResumeOptions)
     def top_up(
@@ -473,7 +473,7 @@ class Session:
             if again:
                 self._capture(programmed_again(self.store, label, again, None, sizes), given)
             else:
-                self._sample(resumed(self.store, label, known, source, sizes), given)
+                self._sample(plan_resume(self.store, label, known, source, sizes), given)
 
         score_more = partial(self._score_more, stored, reward, shared, say)
         top_up_groups(self.store, stored, factor, trains, sample_more, score_more, say)
@@ -493,7 +493,7 @@ class Session:
             As `chat`.
         """
         known = self.tools.resolve(given.get("tools", ()))
-        work = continued(self.store, name, prompt, self._models.selected, given, known)
+        work = plan_continuation(self.store, name, prompt, self._models.selected, given, known)
         return self._sample(work, given, register="model" not in given)
 
     @takes(SamplingOptions, RolloutOptions)

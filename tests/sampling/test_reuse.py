@@ -7,7 +7,7 @@ import pytest
 
 from rolloutlab.api.wire.chat import UserMessage
 from rolloutlab.sampling.config import SamplingConfig
-from rolloutlab.sampling.plan import sampled_again
+from rolloutlab.sampling.plan import plan_again
 from rolloutlab.sampling.tools import Tools
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import Arrival, NewGroup, Score
@@ -146,6 +146,6 @@ def test_a_tool_of_other_code_is_another_setting(lab):
         plan = {**PLAN.model_dump(mode="json", exclude_defaults=True), "tools": [each.to_wire() for each in schemas]}
         collection = lab.open_collection("sums", plan)
         lab.add_groups(collection, [FRANCE])
-        again = sampled_again(lab, "sums", NAME, "lab/practice@3", None, {}, None, Tools([tool]))
+        again = plan_again(lab, "sums", NAME, "lab/practice@3", None, {}, None, Tools([tool]))
         plans.append(again.plan)
     assert plans[0] == plans[1] != plans[2]

@@ -25,7 +25,7 @@ from rolloutlab.errors import (
     SignInError,
     UnreachableError,
 )
-from rolloutlab.sampling.plan import Preview, SamplingRun, continued, resumed, sampled, sampled_again
+from rolloutlab.sampling.plan import Preview, SamplingRun, plan_again, plan_continuation, plan_new, plan_resume
 from rolloutlab.sampling.rollout import RolloutRunner
 from rolloutlab.sampling.tools import Tools
 from rolloutlab.sampling.writer import TrajectoryWriter
@@ -100,7 +100,7 @@ SETTINGS = {"model": "lab/practice", "n": 3, "seed": 7}
 
 
 def new(prompt="user: {{c}}?", over=ROWS, tools=(), system=None, name="capitals", **settings):
-    return sampled(name, prompt, over, system, {}, SETTINGS | settings, Tools(tools))
+    return plan_new(name, prompt, over, system, {}, SETTINGS | settings, Tools(tools))
 
 
 def trajectories(lab, label="capitals", **options):
@@ -231,11 +231,11 @@ def test_a_request_that_fails_leaves_the_others_and_resume_samples_only_what_is_
     assert failed.value.hint == "%%chat capitals:1 --resume"
     assert answers(lab) == ["France?!"] * 3
     assert lab.collection("capitals").missing == 3
-    service, _ = play(resumed(lab, "capitals", Tools()))
+    service, _ = play(plan_resume(lab, "capitals", Tools()))
     assert [(r.n, r.seed) for r in service.requests] == [(3, 8)]
     assert answers(lab) == ["France?!"] * 3 + ["Peru?!"] * 3
     assert lab.collection("capitals").missing == 0
-    service, _ = play(resumed(lab, "capitals", Tools()))
+    service, _ = play(plan_resume(lab, "capitals", Tools()))
     assert service.requests == []
 
 
@@ -248,7 +248,7 @@ def test_a_conversation_cut_short_goes_on_where_it_was(play, lab):
     play(new("user: a\nassistant:\nuser: b", over=None, n=2), fail_second)
     assert trajectories(lab) == []
     assert [(t.answer, t.pending) for t in trajectories(lab, unfinished=True)] == [("a!", 1)] * 2
-    service, _ = play(resumed(lab, "capitals", Tools()))
+    service, _ = play(plan_resume(lab, "capitals", Tools()))
     assert [service.said(i) for i in range(2)] == [["a", "a!", "b"]] * 2
     assert answers(lab) == ["b!", "b!"]
 
@@ -261,9 +261,9 @@ def test_a_tool_call_left_open_is_answered_when_it_is_resumed(play, lab):
 
     play(new(over=None, prompt="x", n=1, tools=[weather]), fail_after_tool)
     with pytest.raises(InputError, match="capitals was sampled with the tools weather") as wrong:
-        resumed(lab, "capitals", Tools())
+        plan_resume(lab, "capitals", Tools())
     assert wrong.value.hint == "--tools weather"
-    play(resumed(lab, "capitals", Tools([weather])), with_weather())
+    play(plan_resume(lab, "capitals", Tools([weather])), with_weather())
     assert answers(lab) == ["sunny"]
 
 
@@ -433,7 +433,7 @@ def test_python_looks_for_garbage_as_before_once_it_is_over(play, error):
 
 def test_every_conversation_of_a_collection_goes_on_in_a_new_generation(play, lab):
     play(new())
-    service, _ = play(continued(lab, "capitals", "user: and {{c}}?", {}, {"model": "m", "seed": 1}, Tools()))
+    service, _ = play(plan_continuation(lab, "capitals", "user: and {{c}}?", {}, {"model": "m", "seed": 1}, Tools()))
     assert len(service.requests) == 6
     assert service.said(0) == ["France?", "France?!", "and France?"]
     assert answers(lab, "capitals:1") == ["France?!"] * 3 + ["Peru?!"] * 3
@@ -449,9 +449,9 @@ def test_a_continuation_that_was_interrupted_is_resumed(play, lab):
             raise ServiceError("busy")
         return echo(request)
 
-    play(continued(lab, "capitals", "user: why?", {}, {"model": "m"}, Tools()), only_france)
+    play(plan_continuation(lab, "capitals", "user: why?", {}, {"model": "m"}, Tools()), only_france)
     assert (answers(lab), lab.collection("capitals").missing) == (["why?!"] * 3, 3)
-    play(resumed(lab, "capitals", Tools()))
+    play(plan_resume(lab, "capitals", Tools()))
     assert (answers(lab), lab.collection("capitals").missing) == (["why?!"] * 6, 0)
 
 
@@ -504,7 +504,7 @@ def test_what_is_resumed_is_answered_by_the_checkpoint_that_began(play, lab):
         return stepped(2)(request)
 
     play(new(), only_france)
-    service, _ = play(resumed(lab, "capitals", Tools()), stepped(2))
+    service, _ = play(plan_resume(lab, "capitals", Tools()), stepped(2))
     assert [request.model for request in service.requests] == ["lab/practice@2"]
     assert {t.step for t in trajectories(lab)} == {2}
     assert {t.model for t in trajectories(lab)} == {"lab/practice"}
@@ -516,7 +516,7 @@ def test_a_model_that_names_its_checkpoint_or_has_none_is_asked_as_it_is(play, l
         raise ServiceError("busy")
 
     play(new(model=model, n=1), lambda request: stepped(1)(request) if "France" in service_text(request) else fail(0))
-    service, _ = play(resumed(lab, "capitals", Tools()))
+    service, _ = play(plan_resume(lab, "capitals", Tools()))
     assert [request.model for request in service.requests] == [model]
 
 
@@ -528,9 +528,9 @@ def test_a_continuation_has_the_tools_and_the_settings_of_its_beginning(play, la
     play(new(over=None, prompt="x", n=1, tools=[weather], temperature=0.5, max_tokens=7), with_weather())
     for wrong in (Tools(), Tools([weather, service_text])):
         with pytest.raises(InputError, match="capitals was sampled with the tools weather") as refused:
-            continued(lab, "capitals", "user: more", {}, {"model": "m"}, wrong)
+            plan_continuation(lab, "capitals", "user: more", {}, {"model": "m"}, wrong)
         assert refused.value.hint == "--tools weather"
-    work = continued(lab, "capitals", "user: more", {}, {"model": "m", "max_tokens": 9}, Tools([weather]))
+    work = plan_continuation(lab, "capitals", "user: more", {}, {"model": "m", "max_tokens": 9}, Tools([weather]))
     service, _ = play(work, with_weather(times=1))
     assert (service.requests[0].temperature, service.requests[0].max_tokens) == (0.5, 9)
     assert trajectories(lab)[0].extra["tools"][0]["function"]["name"] == "weather"
@@ -539,14 +539,14 @@ def test_a_continuation_has_the_tools_and_the_settings_of_its_beginning(play, la
 def test_a_collection_without_tools_does_not_go_on_with_some(play, lab):
     play(new())
     with pytest.raises(InputError, match="capitals was sampled without tools"):
-        continued(lab, "capitals", "user: more", {}, {"model": "m"}, Tools([weather]))
+        plan_continuation(lab, "capitals", "user: more", {}, {"model": "m"}, Tools([weather]))
 
 
 def test_the_same_prompts_are_sampled_again_with_the_same_tools(play, lab):
     play(new(over=None, prompt="x", n=1, tools=[weather]), with_weather())
     with pytest.raises(InputError, match="with the tools weather"):
-        sampled_again(lab, "capitals", "again", "m", None, {}, None, Tools())
-    again = sampled_again(lab, "capitals", "again", "m@3", None, {}, None, Tools([weather]))
+        plan_again(lab, "capitals", "again", "m", None, {}, None, Tools())
+    again = plan_again(lab, "capitals", "again", "m@3", None, {}, None, Tools([weather]))
     service, _ = play(again, with_weather())
     assert (service.requests[0].model, service.requests[0].seed) == ("m@3", 7)
 
@@ -558,7 +558,7 @@ def test_conversations_keep_their_places_when_they_go_on_and_what_was_missing_is
         return echo(request)
 
     play(new(), not_the_first)
-    play(continued(lab, "capitals", "user: why?", {}, {"model": "m"}, Tools()))
+    play(plan_continuation(lab, "capitals", "user: why?", {}, {"model": "m"}, Tools()))
     assert [t.name for t in trajectories(lab)] == [f"capitals/1/{i}" for i in range(3)]
     assert lab.collection("capitals").missing == 3
 
@@ -584,11 +584,11 @@ def test_a_collection_is_sampled_by_one_at_a_time(play, lab, tmp_path):
         return echo(request)
 
     play(new(), fail)
-    first = TrajectoryWriter(lab, resumed(lab, "capitals", Tools()))
+    first = TrajectoryWriter(lab, plan_resume(lab, "capitals", Tools()))
     with pytest.raises(ConflictError, match="capitals is being sampled by another kernel"):
-        TrajectoryWriter(lab, resumed(lab, "capitals", Tools()))
+        TrajectoryWriter(lab, plan_resume(lab, "capitals", Tools()))
     first.close()
-    play(resumed(lab, "capitals", Tools()))
+    play(plan_resume(lab, "capitals", Tools()))
     assert lab.collection("capitals").missing == 0
     assert [path.name for path in (tmp_path / "sampling").iterdir()] == ["lock"]
 
@@ -617,7 +617,7 @@ def test_an_interrupt_between_two_turns_says_that_what_was_sampled_is_kept(play,
 
 def test_a_trajectory_of_two_checkpoints_says_so_on_the_wire(play, lab):
     play(new(over=None, prompt="x", n=1), stepped(2))
-    play(continued(lab, "capitals", "user: why?", {}, {"model": "m"}, Tools()), stepped(3))
+    play(plan_continuation(lab, "capitals", "user: why?", {}, {"model": "m"}, Tools()), stepped(3))
     (found,) = trajectories(lab)
     sent = dataclasses.replace(found, reward=1.0).to_wire()
     assert (sent.initial_policy_version, sent.final_policy_version) == (2, 3)

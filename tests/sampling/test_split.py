@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from rolloutlab.errors import InputError
 from rolloutlab.sampling.dataset import rows_of
 from rolloutlab.sampling.near import near_duplicates, words_of
-from rolloutlab.sampling.plan import sampled
+from rolloutlab.sampling.plan import plan_new
 from rolloutlab.sampling.prompt import fill_text
 from rolloutlab.sampling.split import HELD_OUT, TRAIN, normalized, positions_in, ranges_of, split_rows
 from rolloutlab.sampling.tools import Tools
@@ -246,11 +246,11 @@ def test_ranges_are_the_positions_of_the_rows_of_a_part(held_out):
 def test_what_is_selected_of_a_part_is_still_of_it_and_no_template_sees_that(select):
     held_out = split_rows(ROWS, say=quiet).held_out
     rows = list(select(held_out))
-    work = sampled("x", "{{question}}", rows, None, {}, {"model": "lab/a"}, Tools(()))
+    work = plan_new("x", "{{question}}", rows, None, {}, {"model": "lab/a"}, Tools(()))
     assert work.plan.parts == {HELD_OUT: [(0, len(rows) - 1)]}
     assert all(set(group.row) == {"question", "topic", "answer"} for group in work.groups)
     with pytest.raises(InputError, match="neither a column nor a variable"):
-        sampled("x", "{{part}}", rows, None, {}, {"model": "lab/a"}, Tools(()))
+        plan_new("x", "{{part}}", rows, None, {}, {"model": "lab/a"}, Tools(()))
 
 
 def test_a_row_of_a_part_that_was_changed_is_made_plain_again():

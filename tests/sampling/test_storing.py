@@ -10,7 +10,7 @@ import pytest
 from rolloutlab.api.wire.chat import ChatCompletion, ChatRequest
 from rolloutlab.errors import LabError
 from rolloutlab.sampling import rollout
-from rolloutlab.sampling.plan import sampled
+from rolloutlab.sampling.plan import plan_new
 from rolloutlab.sampling.rollout import RolloutRunner
 from rolloutlab.sampling.tools import Tools
 from rolloutlab.sampling.writer import PreparedAnswer, TrajectoryWriter
@@ -33,7 +33,7 @@ class Slow:
     """A disk that takes the first answers only once the service was asked so often."""
 
     def __init__(self, lab: Lab, rows: int, asked: int) -> None:
-        self.work = sampled("capitals", "{{n}}?", [{"n": n} for n in range(rows)], None, {}, {"model": "m"}, Tools(()))
+        self.work = plan_new("capitals", "{{n}}?", [{"n": n} for n in range(rows)], None, {}, {"model": "m"}, Tools(()))
         self.arrivals = TrajectoryWriter(lab, self.work)
         self.asked = 0
         self.batches: list[int] = []
@@ -120,7 +120,7 @@ def test_a_disk_that_fails_once_loses_nothing_that_had_arrived(lab, monkeypatch)
 
 
 def test_a_collection_that_comes_to_be_after_the_end_of_its_sampling_is_let_go(lab):
-    work = sampled("capitals", "?", None, None, {}, {"model": "m"}, Tools(()))
+    work = plan_new("capitals", "?", None, None, {}, {"model": "m"}, Tools(()))
     arrivals = TrajectoryWriter(lab, work)
     with arrivals.under_way():
         pass

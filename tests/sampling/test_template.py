@@ -18,9 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rolloutlab.errors import InputError
-from rolloutlab.sampling.plan import Preview, SamplingRun, sampled
+from rolloutlab.sampling.plan import Preview, SamplingRun, plan_new
 from rolloutlab.sampling.prompt import fill_text
-from rolloutlab.sampling.rollout import prompted, request_of
+from rolloutlab.sampling.rollout import request_of, with_next_prompt
 from rolloutlab.sampling.split import split_rows
 from rolloutlab.sampling.tools import Tools
 
@@ -48,13 +48,13 @@ CONVERSATIONS = [
 
 def work_of(prompt: Any = "{{prompt}}", over: Any = None, **options: Any) -> SamplingRun:
     system, variables = options.pop("system", None), options.pop("variables", {})
-    return sampled("x", prompt, over, system, variables, {"model": "lab/a"}, Tools(()), **options)
+    return plan_new("x", prompt, over, system, variables, {"model": "lab/a"}, Tools(()), **options)
 
 
 def requests(work: SamplingRun) -> list[list[dict[str, Any]]]:
     """The messages of the first request of each group."""
     groups = [(rollout, work.groups[rollout.place]) for rollout in work.rollouts]
-    made = [request_of(prompted(rollout, group), group, work.plan) for rollout, group in groups]
+    made = [request_of(with_next_prompt(rollout, group), group, work.plan) for rollout, group in groups]
     return [json.loads(request.to_json())["messages"] for request in made]
 
 

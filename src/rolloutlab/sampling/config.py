@@ -145,7 +145,7 @@ class SamplingConfig(BaseModel):
         return {"temperature": self.temperature, "top_p": self.top_p, "seed": self.seed}
 
 
-def read_plan(plan: Mapping[str, Any]) -> SamplingConfig | None:
+def read_config(plan: Mapping[str, Any]) -> SamplingConfig | None:
     """The settings in the stored plan of a collection; None if it has none, or if another version stored other ones."""
     try:
         return SamplingConfig.model_validate(plan)
@@ -153,7 +153,7 @@ def read_plan(plan: Mapping[str, Any]) -> SamplingConfig | None:
         return None
 
 
-def make_plan(settings: Mapping[str, Any]) -> SamplingConfig:
+def make_config(settings: Mapping[str, Any]) -> SamplingConfig:
     """The config with these settings, each None standing for its default; InputError for an invalid one."""
     for name in settings.keys() - SamplingConfig.model_fields.keys():
         close = get_close_matches(name, SamplingConfig.model_fields, n=1)

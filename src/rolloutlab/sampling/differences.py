@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from rolloutlab.sampling.config import SamplingConfig, read_plan
+from rolloutlab.sampling.config import SamplingConfig, read_config
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import StoredCollection
 from rolloutlab.store.scorings import StoredScoring
@@ -15,7 +15,7 @@ def find_differences(lab: Lab, one: StoredCollection, other: StoredCollection, *
 
     scored: both have rewards, so that what gave these is compared too.
     """
-    plan, other_plan = read_plan(one.plan), read_plan(other.plan)
+    plan, other_plan = read_config(one.plan), read_config(other.plan)
     if plan is None or other_plan is None:
         return ["unknown settings"]
     scorings = [_scored_by(lab.scorings.last(each)) for each in (one, other)]

@@ -12,14 +12,21 @@ from rolloutlab.environments.source import given_source
 from rolloutlab.errors import InputError, NotFoundError
 from rolloutlab.objective.preflight import count
 from rolloutlab.sampling.code_digest import describe_parts
-from rolloutlab.sampling.config import SamplingConfig, make_plan, new_seed
+from rolloutlab.sampling.config import SamplingConfig, make_config, new_seed
 from rolloutlab.sampling.conversation import tools_beside
 from rolloutlab.sampling.dataset import ReadRows, kinds_of, left_out, rows_of
 from rolloutlab.sampling.episodes import Episodes
 from rolloutlab.sampling.options import ChatOptions, TurnOptions
 from rolloutlab.sampling.programs.plan import check_no_program
 from rolloutlab.sampling.prompt import Row, as_messages, filled, turns_of
-from rolloutlab.sampling.rollout import Rollout, fresh, going_on, left, prompted, request_of
+from rolloutlab.sampling.rollout import (
+    Rollout,
+    continued_rollouts,
+    missing_rollouts,
+    new_rollouts,
+    request_of,
+    with_next_prompt,
+)
 from rolloutlab.sampling.split import ranges_of
 from rolloutlab.sampling.template import Prompt, PromptTemplate, template_again, template_before, template_of
 from rolloutlab.sampling.tools import Tools, tools_in
@@ -66,7 +73,7 @@ class SamplingRun:
         if not self.rollouts:
             return None
         rollout, group = self.rollouts[0], self.groups[self.rollouts[0].place]
-        return request_of(prompted(rollout, group), group, self.plan)
+        return request_of(with_next_prompt(rollout, group), group, self.plan)
 
     async def first_request_in_episode(self) -> ChatRequest | None:
         """The request that would be sent first with an environment; one instance is started to build it, then closed.
@@ -110,8 +117,8 @@ def plan_chat(
         rows = over if over is None else read(over, limit)
         model, n = settings.pop("model"), settings.pop("n", None)
         settings = {"seed": new_seed()} | settings
-        return sampled_again(lab, stored.label, stored.name, model, rows, variables, n, tools, settings=settings)
-    return sampled(name, prompt, over, system, variables, settings, tools, limit, column, source, read)
+        return plan_again(lab, stored.label, stored.name, model, rows, variables, n, tools, settings=settings)
+    return plan_new(name, prompt, over, system, variables, settings, tools, limit, column, source, read)
 
 
 def _stored(lab: Lab, name: str) -> StoredCollection | None:
@@ -122,7 +129,7 @@ def _stored(lab: Lab, name: str) -> StoredCollection | None:
         return None
 
 
-def sampled(
+def plan_new(
     name: str,
     prompt: Prompt,
     over: Any,
@@ -164,7 +171,7 @@ def sampled(
     groups = [template.group(row, variables) for row in rows]
     changed = {"template": template.stored(), "prompt_column": template.column, "tools": tools.schemas}
     own = {"env": source.name, "code": describe_parts(source, "env")} if source else {}
-    plan = make_plan({**settings, **changed, **_about(rows), **own})
+    plan = make_config({**settings, **changed, **_about(rows), **own})
     return _begun(name, plan, groups, tools, [*tools.notes, *left_out(rows), *_notes(template, rows, tools)], source)
 
 
@@ -218,7 +225,7 @@ def _notes(template: PromptTemplate, rows: Sequence[Row], tools: Tools) -> list[
     return notes
 
 
-def sampled_again(
+def plan_again(
     lab: Lab,
     label: str,
     name: str,
@@ -247,7 +254,7 @@ def sampled_again(
         settings: fields of `SamplingConfig` that replace those of the other collection.
 
     Raises:
-        NotFoundError: no such collection. InputError: it was not sampled from prompts here; and as `sampled`.
+        NotFoundError: no such collection. InputError: it was not sampled from prompts here; and as `plan_new`.
     """
     summary = lab.collection(label)
     plan = SamplingConfig.model_validate(summary.plan) if summary.plan else None
@@ -272,7 +279,7 @@ def sampled_again(
         groups = [template.group(row, variables) for row in rows]
         notes += left_out(rows)
         changed |= {**_about(rows), "template": template.stored(), "prompt_column": template.column}
-    return _begun(name, make_plan(plan.model_dump(exclude_defaults=True) | changed), groups, tools, notes, source)
+    return _begun(name, make_config(plan.model_dump(exclude_defaults=True) | changed), groups, tools, notes, source)
 
 
 def _template_of_other_rows(label: str, plan: SamplingConfig, prompt: Prompt | None) -> PromptTemplate:
@@ -303,11 +310,11 @@ def _begun(
     source: Source | None = None,
 ) -> SamplingRun:
     plan = plan.model_copy(update={"total": plan.n * len(groups)})
-    rollouts = [r for i, g in enumerate(groups) for r in fresh(i, range(plan.n), g, plan)]
+    rollouts = [r for i, g in enumerate(groups) for r in new_rollouts(i, range(plan.n), g, plan)]
     return SamplingRun(name, plan, groups, rollouts, tools, notes=notes, source=source)
 
 
-def continued(
+def plan_continuation(
     lab: Lab,
     label: str,
     prompt: Prompt,
@@ -328,7 +335,7 @@ def continued(
         tools: the tools among the options.
 
     Raises:
-        NotFoundError: no such collection. InputError: it holds no trajectory, or had other tools; and as `sampled`.
+        NotFoundError: no such collection. InputError: it holds no trajectory, or had other tools; and as `plan_new`.
     """
     summary = lab.collection(label)
     if summary.plan and not summary.plan.get("sessions"):  # their conversations may go on as imported ones do
@@ -339,17 +346,17 @@ def continued(
     groups = [
         NewGroup(g.prompt, g.row, [filled(turn, g.row, given.get("variables") or {}) for turn in turns]) for g in old
     ]
-    rollouts = [r for i, group in enumerate(old) for r in going_on(i, group, len(turns), tools.schemas)]
+    rollouts = [r for i, group in enumerate(old) for r in continued_rollouts(i, group, len(turns), tools.schemas)]
     if not rollouts:
         raise InputError(f"{label} holds no conversation to go on with", hint=f"%%chat {label} --resume")
     stored = {name: summary.plan[name] for name in _KEPT if name in summary.plan}
     settings = {"model": model} | {key: value for key, value in given.items() if key in _PLANNED and value != ()}
     changed = {"total": summary.missing + len(rollouts), "continues": f"{summary.name}:{summary.generation}"}
-    plan = make_plan({**stored, **settings, "tools": tools.schemas, **changed})
+    plan = make_config({**stored, **settings, "tools": tools.schemas, **changed})
     return SamplingRun(summary.name, plan, groups, rollouts, tools, copies=rollouts)
 
 
-def resumed(
+def plan_resume(
     lab: Lab,
     label: str,
     tools: Tools,
@@ -377,7 +384,7 @@ def resumed(
     tools.check(label, _tools_of(summary, groups))
     check_environment(label, plan.env, source)
     plan = plan.grow(sizes)
-    rollouts = [r for i, group in enumerate(groups) for r in left(i, group, plan)]
+    rollouts = [r for i, group in enumerate(groups) for r in missing_rollouts(i, group, plan)]
     return SamplingRun(summary.name, plan, groups, rollouts, tools, begun=summary, source=source)
 
 

@@ -72,7 +72,7 @@ class Rollout:
     tools: tuple[FunctionTool, ...] = ()
 
 
-def fresh(place: int, positions: Sequence[int], group: Group | NewGroup, plan: SamplingConfig) -> list[Rollout]:
+def new_rollouts(place: int, positions: Sequence[int], group: Group | NewGroup, plan: SamplingConfig) -> list[Rollout]:
     """List new conversations of one group, in as few requests as possible."""
     size = _MAX_N if plan.env is None else 1
     chunks = [positions[i : i + size] for i in range(0, len(positions), size)]
@@ -80,15 +80,15 @@ def fresh(place: int, positions: Sequence[int], group: Group | NewGroup, plan: S
     return [Rollout(place, tuple(chunk), len(group.script), tools=tools) for chunk in chunks]
 
 
-def left(place: int, group: Group, plan: SamplingConfig) -> list[Rollout]:
+def missing_rollouts(place: int, group: Group, plan: SamplingConfig) -> list[Rollout]:
     """List the missing conversations of a stored group: unfinished ones, and those that have not begun."""
     stored = {t.position: t for t in group.trajectories}
     begun = [_begun(place, group, t, t.pending, plan.tools) for t in stored.values() if t.pending]
     missing = [] if plan.continues else [i for i in range(plan.size_of(place)) if i not in stored]
-    return begun + fresh(place, missing, group, plan)
+    return begun + new_rollouts(place, missing, group, plan)
 
 
-def going_on(place: int, group: Group, turns: int, tools: Sequence[FunctionTool]) -> list[Rollout]:
+def continued_rollouts(place: int, group: Group, turns: int, tools: Sequence[FunctionTool]) -> list[Rollout]:
     """List the conversations of a stored group, to be continued; open tool calls are closed. tools: of the plan."""
     return [_begun(place, group, t, turns, tools, _closed(t)) for t in group.trajectories]
 
@@ -109,7 +109,7 @@ def _begun(
     return Rollout(place, (trajectory.position,), pending, items, logs, tools=own)
 
 
-def prompted(rollout: Rollout, group: Group | NewGroup) -> Rollout:
+def with_next_prompt(rollout: Rollout, group: Group | NewGroup) -> Rollout:
     """The rollout with the next lines of its script."""
     return replace(rollout, items=(*rollout.items, *group.script[len(group.script) - rollout.pending]))
 
@@ -268,7 +268,7 @@ class RolloutRunner(Generic[T]):
         if isinstance(last, Choice) and last.message.tool_calls:
             results, troubles = await self._tools.answer(last.message.tool_calls)
             return replace(rollout, items=(*rollout.items, *results), logs=(*rollout.logs, *troubles))
-        return prompted(rollout, self._groups[rollout.place])
+        return with_next_prompt(rollout, self._groups[rollout.place])
 
     def _after(self, rollout: Rollout, position: int, choice: Choice) -> Rollout:
         """The rollout of one conversation after its answer."""

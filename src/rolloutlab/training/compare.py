@@ -9,7 +9,7 @@ from typing import Any, TypedDict
 from rolloutlab.environments.protocol import Source
 from rolloutlab.errors import InputError
 from rolloutlab.sampling.config import SamplingConfig
-from rolloutlab.sampling.plan import SamplingRun, resumed, sampled_again
+from rolloutlab.sampling.plan import SamplingRun, plan_again, plan_resume
 from rolloutlab.sampling.programs.plan import Program, ProgramRun, programmed_again, programmed_as
 from rolloutlab.sampling.template import Prompt
 from rolloutlab.sampling.tools import Tools
@@ -181,7 +181,7 @@ class SideSampler:
                 self.lab, label, name, target, self.program, self.over, self.n, checkpoint.key,
                 prompt=self.prompt, tools=self.tools,
             )  # fmt: skip
-        return sampled_again(
+        return plan_again(
             self.lab, label, name, target, self.over, self.variables or {}, self.n, Tools(self.tools), self.prompt,
             self.source, {"checkpoint": checkpoint.key},
         )  # fmt: skip
@@ -191,7 +191,7 @@ class SideSampler:
         if isinstance(run, ProgramRun):
             played = programmed_again(self.lab, label, run.program, None)
             return played if played.seats else None
-        rest = resumed(self.lab, label, run.tools, run.source)
+        rest = plan_resume(self.lab, label, run.tools, run.source)
         return replace(rest, notes=run.notes) if rest.rollouts else None
 
 

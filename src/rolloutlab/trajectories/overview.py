@@ -13,7 +13,7 @@ from rolloutlab.hints import Hint
 from rolloutlab.objective.advantages import Reason, mean_of, rewards_differ
 from rolloutlab.objective.preflight import count
 from rolloutlab.objective.steps import short
-from rolloutlab.sampling.config import SamplingConfig, read_plan
+from rolloutlab.sampling.config import SamplingConfig, read_config
 from rolloutlab.sampling.differences import find_differences
 from rolloutlab.sanitize import escape_to_one_line
 from rolloutlab.store.lab import Lab
@@ -279,7 +279,7 @@ def find_hints(
     whole: Figures,
 ) -> list[Hint]:
     """What a person should know of a collection, those first that concern most answers, each with what to type."""
-    plan = read_plan(stored.plan)
+    plan = read_config(stored.plan)
     again = partial(_again, stored, plan)
     concerning: list[tuple[int, Hint]] = []
     errors = lab.scorings.failed(stored) if whole.scored < whole.answers else {}

@@ -11,7 +11,7 @@ from rolloutlab.errors import InputError
 from rolloutlab.objective.advantages import Reason, TokenWeight
 from rolloutlab.objective.options import Options
 from rolloutlab.objective.preflight import WHY_NOT, count, preflight
-from rolloutlab.sampling.config import SamplingConfig, read_plan
+from rolloutlab.sampling.config import SamplingConfig, read_config
 from rolloutlab.sampling.programs.plan import sessions_to_resume
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import Group, StoredCollection, StoredTrajectory
@@ -96,7 +96,7 @@ def check_top_up(stored: StoredCollection, factor: Any) -> None:
     if continues := plan.get("continues"):
         message = f"{label} goes on with the conversations of {continues}, and no further ones begin there"
         raise InputError(message, hint=f"%%chat {continues} --top-up, then --continue")
-    config = read_plan(plan)
+    config = read_config(plan)
     if config is None:
         message = f"{label} was sampled with settings of another version, which cannot be repeated here"
         raise InputError(message, hint=f"%%chat {stored.name}")

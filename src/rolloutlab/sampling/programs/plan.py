@@ -10,7 +10,7 @@ from typing import Any
 from rolloutlab.capture.client import RolloutClient
 from rolloutlab.errors import InputError
 from rolloutlab.sampling.code_digest import describe_parts
-from rolloutlab.sampling.config import SamplingConfig, make_plan
+from rolloutlab.sampling.config import SamplingConfig, make_config
 from rolloutlab.sampling.dataset import ReadRows, kinds_of, left_out, rows_of
 from rolloutlab.sampling.programs.commands import Environment, command_name, command_program
 from rolloutlab.sampling.split import ranges_of
@@ -144,7 +144,7 @@ def programmed(
     fixed = {key: settings[key] for key in _FIXED if settings.get(key) is not None}
     about = {"types": kinds_of(rows), "parts": ranges_of(rows), "program": program.name, "fixed": fixed}
     about["code"] = describe_parts(program.solve, "program")
-    plan = make_plan({key: settings[key] for key in (*PLANNED, "checkpoint") if key in settings} | about)
+    plan = make_config({key: settings[key] for key in (*PLANNED, "checkpoint") if key in settings} | about)
     plan = plan.model_copy(update={"total": plan.n * len(rows)})
     seats = [(place, position) for place in range(len(rows)) for position in range(plan.n)]
     return ProgramRun(name, program, plan, [NewGroup((), row) for row in rows], seats, notes=left_out(rows))
@@ -153,7 +153,7 @@ def programmed(
 def programmed_again(
     lab: Lab, label: str, program: Program, timeout: float | None, sizes: Mapping[int, int] = MappingProxyType({})
 ) -> ProgramRun:
-    """What a generation lacks. timeout: of these rollouts; None is that of the others. sizes: as of `resumed`.
+    """What a generation lacks. timeout: of these rollouts; None is that of the others. sizes: as of `plan_resume`.
 
     Raises:
         NotFoundError: no such collection. InputError: it has no calls of a program, or of another one.
@@ -165,7 +165,7 @@ def programmed_again(
         message = f"{label} was captured from {plan.program}, not {program.name}"
         raise InputError(message, hint=to_resume(label, str(plan.program), program.typed))
     if timeout is not None:
-        plan = make_plan({**summary.plan, "timeout": timeout})
+        plan = make_config({**summary.plan, "timeout": timeout})
     plan, groups = plan.grow(sizes), lab.groups(summary)
     there = {(place, t.position) for place, group in enumerate(groups) for t in group.trajectories}
     seats = [(place, i) for place in range(len(groups)) for i in range(plan.size_of(place)) if (place, i) not in there]
@@ -208,7 +208,7 @@ def sessions_again(lab: Lab, label: str, program: Program, timeout: float) -> Pr
     summary = lab.collection(label)
     if not summary.plan.get("sessions"):
         raise InputError(f"{label} holds no sessions of a program", hint="a new name, without resume")
-    return ProgramRun(summary.name, program, make_plan({**summary.plan, "timeout": timeout}), (), (), summary)
+    return ProgramRun(summary.name, program, make_config({**summary.plan, "timeout": timeout}), (), (), summary)
 
 
 def check_captured(summary: StoredCollection) -> None:
