@@ -336,9 +336,9 @@ class Session:
             ServiceError, NotFoundError: the service's response.
             BudgetError: the budget is used up.
         """
-        known = self.tools.resolve(given.get("tools", ()))
-        work = plan_chat(self.store, name, prompt, self._models.selected, given, known, _read)
-        return self._sample(work, given, register="model" not in given)
+        tools = self.tools.resolve(given.get("tools", ()))
+        run = plan_chat(self.store, name, prompt, self._models.selected, given, tools, _read)
+        return self._sample(run, given, register="model" not in given)
 
     @takes(SamplingOptions, TurnOptions, ChatOptions)
     def preview(
@@ -367,29 +367,29 @@ class Session:
         Raises:
             InputError, NotFoundError: as the call itself.
         """
-        known = self.tools.resolve(given.get("tools", ()))
+        tools = self.tools.resolve(given.get("tools", ()))
         if resume:
-            return self._preview(plan_resume(self.store, name, known, given_source(given.get("env"))))
+            return self._preview(plan_resume(self.store, name, tools, given_source(given.get("env"))))
         if top_up is not None:
             stored = self.store.find(name)
             check_top_up(stored, top_up)
             sizes = plan_first_sizes(self.store, stored, top_up)
-            return self._preview(plan_resume(self.store, name, known, given_source(given.get("env")), sizes))
+            return self._preview(plan_resume(self.store, name, tools, given_source(given.get("env")), sizes))
         check_concurrency(given.get("concurrency", CONCURRENT))
         if continue_chat:
-            return self._preview(plan_continuation(self.store, name, prompt, self._models.selected, given, known))
+            return self._preview(plan_continuation(self.store, name, prompt, self._models.selected, given, tools))
         check_repeatable(given.get("over"))
-        return self._preview(plan_chat(self.store, name, prompt, self._models.selected, given, known, _read))
+        return self._preview(plan_chat(self.store, name, prompt, self._models.selected, given, tools, _read))
 
-    def _preview(self, work: SamplingRun) -> Preview:
-        price = self._terms.price(work.plan.pinned_model)
-        first = self._connector.http.run(work.first_request_in_episode()) if work.source else None
+    def _preview(self, run: SamplingRun) -> Preview:
+        price = self._terms.price(run.plan.pinned_model)
+        first = self._connector.http.run(run.first_request_in_episode()) if run.source else None
         if price is None:
-            return Preview(work, request=first)
+            return Preview(run, request=first)
         service, refused = self.settings.service, self._connector.refused
-        trials = refused.most_of_trials(service, work.plan.pinned_model, work.plan.n) if service else Tokens()
-        cost = cost_line(work, price, trials, self.store.collections(), self.store.spending.judged)
-        return Preview(work, cost, first)
+        trials = refused.most_of_trials(service, run.plan.pinned_model, run.plan.n) if service else Tokens()
+        cost = cost_line(run, price, trials, self.store.collections(), self.store.spending.judged)
+        return Preview(run, cost, first)
 
     @takes(ResumeOptions)
     def resume(self, name: str, *, timeout: float | None = None, **given: Unpack[ResumeOptions]) -> Collection:
@@ -412,8 +412,8 @@ class Session:
         if by_program and not given.get("tools") and "env" not in given:
             again = self._programs.again(summary, program, self._connector.environment)
             return self._capture(programmed_again(self.store, summary.label, again, timeout), given)
-        known = self.tools.resolve(given.get("tools", ()))
-        return self._sample(plan_resume(self.store, name, known, given_source(given.get("env"))), given)
+        tools = self.tools.resolve(given.get("tools", ()))
+        return self._sample(plan_resume(self.store, name, tools, given_source(given.get("env"))), given)
 
     @takes(ResumeOptions)
     def top_up(
@@ -456,7 +456,7 @@ class Session:
         trains = settle(checked_config(expanded(options or {}, bounds).options))
         program, budget = given.get("program"), given.get("budget")
         shared = budget if isinstance(budget, Budget | None) else Budget(budget)
-        known, source = self.tools.resolve(given.get("tools", ())), given_source(given.get("env"))
+        tools, source = self.tools.resolve(given.get("tools", ())), given_source(given.get("env"))
         given["budget"] = shared
         check_environment(stored.label, stored.plan.get("env"), source)
         if not isinstance(reward, Judge | None):  # a wrong one is an error before anything is sampled
@@ -473,7 +473,7 @@ class Session:
             if again:
                 self._capture(programmed_again(self.store, label, again, None, sizes), given)
             else:
-                self._sample(plan_resume(self.store, label, known, source, sizes), given)
+                self._sample(plan_resume(self.store, label, tools, source, sizes), given)
 
         score_more = partial(self._score_more, stored, reward, shared, say)
         top_up_groups(self.store, stored, factor, trains, sample_more, score_more, say)
@@ -492,9 +492,9 @@ class Session:
         Raises:
             As `chat`.
         """
-        known = self.tools.resolve(given.get("tools", ()))
-        work = plan_continuation(self.store, name, prompt, self._models.selected, given, known)
-        return self._sample(work, given, register="model" not in given)
+        tools = self.tools.resolve(given.get("tools", ()))
+        run = plan_continuation(self.store, name, prompt, self._models.selected, given, tools)
+        return self._sample(run, given, register="model" not in given)
 
     @takes(SamplingOptions, RolloutOptions)
     def rollouts(
@@ -838,7 +838,7 @@ class Session:
             wanted = fine_tuning(
                 self.store, lambda: self._search.index, names, options or {}, where, self._models.selected
             )
-            return self._fine_tune(wanted, meter, wait=wait, say=say)
+            return self._submit_fine_tuning(wanted, meter, wait=wait, say=say)
         collections = select(self.store, names)
         with _reading(self.store, collections, self._models.selected) as (shown, counted):
             submission = prepare(collections, options or {}, self._models.selected, self._models.text_only, counted)
@@ -860,7 +860,7 @@ class Session:
         job = self.job(job_id)
         return job.wait() if wait else job
 
-    def _fine_tune(self, wanted: FineTuning, meter: Meter, *, wait: bool, say: Say) -> Job:
+    def _submit_fine_tuning(self, wanted: FineTuning, meter: Meter, *, wait: bool, say: Say) -> Job:
         """Upload the data, report what trains, submit."""
         model, address, http = (
             self._models.for_training(self._models.selected),
@@ -1166,10 +1166,10 @@ class Session:
         self.reward(label, reward, resume=by_functions, say=say, **paid)
         return ""
 
-    def _sample(self, work: SamplingRun, given: TurnOptions | ResumeOptions, *, register: bool = False) -> Collection:
+    def _sample(self, run: SamplingRun, given: TurnOptions | ResumeOptions, *, register: bool = False) -> Collection:
         """Sample the conversations of a plan, with the concurrency and within the budget of `given`."""
         play = partial(sample, concurrency=given.get("concurrency", CONCURRENT))
-        return self._play(work, play, given.get("budget"), register=register)
+        return self._play(run, play, given.get("budget"), register=register)
 
     def _capture(self, run: ProgramRun, given: RolloutOptions | ResumeOptions, *, register: bool = False) -> Collection:
         """Run the rollouts of a program, with the concurrency and within the budget of `given`."""

@@ -154,7 +154,7 @@ class Preflight:
     def trainable_groups(self) -> int:
         return sum(any(share.reason is None for share in group) for group in self.shares)
 
-    def standings(self) -> dict[str, int]:
+    def counts_by_status(self) -> dict[str, int]:
         """Count the groups by status: `trains`, or a short reason why nothing of the group trains."""
         numbers: Counter[str] = Counter()
         for group in self.shares:
@@ -380,7 +380,7 @@ def lag_warnings(sampled: Mapping[int, int], begins: int, collection: str, *, re
     recomputes: whether the job recomputes old logprobs without truncated importance sampling, so that every importance
     ratio begins at 1 and nothing corrects for the lag.
 
-    No option is advised: none bounds the ratio in every job, and what bounds it was no better where that was measured.
+    No option is advised. None bounds the ratio in every job, and measured jobs with a bounded ratio were no better.
     """
     if not (older := {step: n for step, n in sampled.items() if step < begins}):
         return []

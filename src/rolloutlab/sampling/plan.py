@@ -122,7 +122,7 @@ def plan_chat(
 
 
 def _stored(lab: Lab, name: str) -> StoredCollection | None:
-    """The newest generation of a collection; None where there is none."""
+    """The newest generation of a collection; None if there is none."""
     try:
         return lab.find(name)
     except NotFoundError:
@@ -176,7 +176,7 @@ def plan_new(
 
 
 def _rows_of_source(source: Source, limit: int | None, seed: Any) -> Any:
-    """The rows that a source brings; None where it has none."""
+    """The rows that a source brings; None if it has none."""
     if not isinstance(seed, int):
         raise InputError(f"seed: {seed!r} is not an integer", hint="%%chat? shows the options")
     return source.rows(limit, seed)

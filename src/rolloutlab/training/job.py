@@ -300,7 +300,7 @@ class Job(NotebookView):
         bar.update(done, rows, render.step_under_way(self._events) or note, part=part)
 
     def cancel(self) -> "Job":
-        """Have the service end the job, also within a gradient step; it then makes no checkpoint."""
+        """Have the service end the job, even within a gradient step; it then makes no checkpoint."""
         self._http.run(training.cancel_job(self._http, self._find(True), self.id))
         return self
 
@@ -381,7 +381,7 @@ class Job(NotebookView):
             self.push("news", head=self._head(), begin=before, numbers=numbers)
 
     async def _follow_for_a_view(self) -> None:
-        """Read events; an error is pushed to the view and the request repeated, but for a bug, which is also logged."""
+        """Read events. An error is pushed to the view and the request repeated; a bug is pushed, then raised."""
         while not self._reader.has_ended and self._is_watched():
             try:
                 await self._reader.follow(await asyncio.to_thread(self._find, False), self._is_watched)

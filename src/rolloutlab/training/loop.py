@@ -161,7 +161,10 @@ class Loop(ShownLive):
 
     @property
     def best(self) -> str | None:
-        """The checkpoint with the highest held-out mean, or mean where none was held out, as `%%chat -m` takes it."""
+        """The checkpoint with the highest held-out mean, as `%%chat -m` takes it.
+
+        If no rows were held out, it is the checkpoint with the highest mean of a round.
+        """
         step = self.best_step
         return None if step is None else f"{self.model}@{step}"
 
@@ -175,7 +178,7 @@ class Loop(ShownLive):
 
     @property
     def best_mean(self) -> float | None:
-        """The held-out mean of `best`, measured again with other seeds than it was chosen by; None where it was not."""
+        """The held-out mean of `best`, measured again with other seeds; None if it was not measured again."""
         step = self.best_step
         return None if step is None else self.again.get(step)
 
@@ -276,7 +279,7 @@ def run_loop(
     fixed_rows = not callable(over) and (jobs > 0 or over is not None)
     of_rounds = of_held_out = None
     parts: Mapping[str, str] = steps.parts() if jobs else {}
-    if jobs:  # once: every round takes the same rows, also of an iterator
+    if jobs:  # read once, because every round takes the same rows, and an iterator gives them only once
         with Progress("reading rows") as shown:
             over = over if callable(over) else rows_of(over, limit, shown.count)
             held_out = steps.held_out if steps.held_out is None else rows_of(steps.held_out, limit, shown.count)

@@ -114,12 +114,12 @@ class Submission:
 
     def outcome(self) -> Report:
         """What would train, in which steps, and why the rest would not."""
-        report, algorithm = self.trained(), str(self.expanded)
+        report, algorithm = self.report_without_steps(), str(self.expanded)
         headline, *facts = report.facts
         facts = [headline, *([algorithm] if algorithm else []), *facts]
         return report._replace(facts=facts, steps=self._steps())
 
-    def trained(self) -> Report:
+    def report_without_steps(self) -> Report:
         """What would train and why the rest would not."""
         ends = {seat.name: seat.end for group in self.seats for seat in group if seat.end}
         return self.check.outcome(self.names[0], trains=self.trains, ends=ends, top_ups=self.top_ups)
@@ -463,7 +463,7 @@ def checked_config(options: Mapping[str, Any]) -> ExperimentalTrainingConfig:
 
 
 class JobOptions(TypedDict, total=False):
-    """What a job can have, beside its training options.
+    """Arguments of a job beside its training options.
 
     algorithm: a name of `rolloutlab.objective.algorithms` for several options; it can be among them, and they win over
         those that it stands for.
@@ -502,7 +502,7 @@ def prepare(
     """
     submission = gather(collections, options, model, text_only, counted)
     if not submission.check.trainable_trajectories:
-        reasons = [line.partition(" -> ") for line in submission.trained().lines()[1:]]
+        reasons = [line.partition(" -> ") for line in submission.report_without_steps().lines()[1:]]
         why = "; ".join(reason for reason, _, _ in reasons) or "it holds no trajectories"
         hint = reasons[0][2] if reasons else f"%%chat {submission.names[0]}"
         raise NothingTrainsError(f"nothing in {', '.join(submission.names)} would train: {why}", hint=hint)

@@ -197,7 +197,7 @@ def plan_hints(plan: Plan) -> list[Hint]:
 def plan_figures(plan: Plan) -> list[Html]:
     """Steps, groups and answers that train, advantages, learning rate, cost."""
     check = plan.check
-    standings = check.standings()
+    standings = check.counts_by_status()
     groups = max(1, len(check.shares))
     drawn = share(*((n / groups, _CLASSES.get(kind, "none")) for kind, n in standings.items()))
     untrained = [(kind, n) for kind, n in standings.items() if kind != "trains"]
