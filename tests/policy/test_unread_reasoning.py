@@ -140,7 +140,7 @@ def test_views_mark_the_answers_with_reasoning_in_them(lab):
 
 def test_scoring_says_how_many_answers_have_reasoning_in_them(lab, capsys):
     lab.reward("marked", lambda answer: float("Paris" in answer))
-    note = "the answers of 2 trajectories have reasoning in them, which is not read (to=self, <|channel>)"
+    note = "the answers of 2 trajectories contain reasoning, which is not read (to=self, <|channel>)"
     assert note in capsys.readouterr().out
 
 

@@ -79,7 +79,7 @@ def test_a_function_of_four_known_parameters_is_called_by_name(members, function
 
 
 def test_a_default_of_an_own_first_parameter_makes_none_of_them_positional():
-    with pytest.raises(InputError, match="has a parameter 'x', which is neither a name nor a column"):
+    with pytest.raises(InputError, match="has a parameter 'x', which is neither a known argument nor a column"):
         reward_call("", lambda x, threshold=1, b=2, c=3: 0, ["capital"])
 
 
@@ -137,9 +137,13 @@ def test_a_function_of_a_group_or_of_answers_gets_all_members(members):
 @pytest.mark.parametrize(
     ("function", "message", "hint"),
     [
-        (lambda answer, captial: 0, "has a parameter 'captial', which is neither a name nor a column", "capital"),
+        (
+            lambda answer, captial: 0,
+            "has a parameter 'captial', which is neither a known argument nor a column",
+            "capital",
+        ),
         (lambda answer, zzz: 0, "has a parameter 'zzz'", "zzz=None"),
-        (lambda group, answer: 0, "is called once per group, which has no 'answer'", "answers"),
+        (lambda group, answer: 0, "is called once per group, so it cannot take 'answer'", "answers"),
         (lambda answer, capital, country, typo: 0, "has a parameter 'typo'", "typo=None"),
     ],
 )
@@ -147,7 +151,7 @@ def test_an_unknown_name_is_an_error_that_lists_what_there_is(function, message,
     with pytest.raises(InputError) as error:
         reward_call("", function, ["country", "capital"])
     assert message in error.value.message
-    assert "capital" in error.value.message.partition("there are")[2]
+    assert "capital" in error.value.message.partition("available: ")[2]
     assert hint in error.value.hint
 
 
@@ -183,7 +187,7 @@ def test_a_cell_may_wait():
 
 
 def test_a_name_of_a_trajectory_that_is_a_column_too_is_noted():
-    note = "answer: of the trajectory, not the column, which is in row"
+    note = 'answer is that of the trajectory, not the column, which is row["answer"]'
     assert reward_call("", lambda answer: 1.0, ["answer", "question"]).note == note
     assert reward_call("", lambda answer, answers: [1.0], ["answer"]).note == note
     assert reward_call("", lambda answer: 1.0, ["question"]).note == ""

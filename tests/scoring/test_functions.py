@@ -209,7 +209,7 @@ def test_an_interrupt_is_told_with_the_trajectory_and_without_a_traceback():
         score(ONE, interrupted)
     message = stopped.value._render_traceback_()
     assert message == [
-        "KeyboardInterrupt: it was scoring capitals/0/0; no reward was changed",
+        "KeyboardInterrupt: interrupted while scoring capitals/0/0; no reward was changed",
         "  -> run the cell again",
     ]
     assert stopped.value.__notes__[0] == message[0].partition(": ")[2]

@@ -165,7 +165,7 @@ def test_a_weight_that_no_component_has_names_the_one_of_nearly_that_name(lab, c
 
     lab.reward("capitals", formatted, {"formt": 2.0}, concurrency=1, say=lines.append)
     assert lines == [
-        "no trajectory has the component 'formt', which a weight is given for -> --weight format=... (not formt)"
+        "no trajectory has the component 'formt', so its weight is not used -> --weight format=... (not formt)"
     ]
 
 

@@ -122,7 +122,7 @@ def test_more_than_half_failing_stops_early_and_keeps_what_was_scored(lab, colle
         lab.reward("capitals", function, concurrency=4)
     assert error.value.message.startswith("8 scored, ")
     assert "not tried; the first: the reward function failed on capitals/1/0: ValueError" in error.value.message
-    assert error.value.hint == "%%reward capitals --resume, once it is mended"
+    assert error.value.hint == "%%reward capitals --resume, once the function is corrected"
     assert rewards()[:8] == [1, 0] * 4
     assert function.times.total() < 40
     function.fails.clear()
@@ -669,7 +669,7 @@ def test_a_function_that_cannot_be_told_by_its_source_text_is_named_and_called_e
         lines: list[str] = []
         functions = {"most": of_group, "here": without_source, "long": by_length}
         lab.reward("capitals", functions, cache=True, say=say_to(lines))
-        assert any(line.startswith("nothing is remembered of most, here, long: functions of a group") for line in lines)
+        assert any(line.startswith("results of most, here, long are not kept: functions of a group") for line in lines)
     assert len(calls) == 2
 
 

@@ -1,8 +1,8 @@
 """The loss of one optimiser step: every option of a job, on flat tensors of the step's trainable tokens.
 
 Axes: T is the trainable tokens of the step, over all its histories. Logprobs are of the unscaled full-vocabulary
-distribution, in nats. Formulas: `docs/training.md`, after PPO (arXiv 1707.06347), GRPO (2402.03300), sequence-level
-ratios of GSPO (2507.18071) the k2 term of Kimi K2 (2507.20534), and
+distribution, in nats. The formulas are in `docs/training_reference.md`, "Loss of one step". Sources: PPO (arXiv
+1707.06347), GRPO (2402.03300), sequence-level ratios of GSPO (2507.18071), the k2 term of Kimi K2 (2507.20534), and
 truncated importance sampling (Yao et al. 2025, "Your efficient RL framework secretly brings you off-policy RL").
 """
 
@@ -22,10 +22,17 @@ _MAX_LOG_RATIO = 80.0
 class StepLoss:
     """The scalar to differentiate, and statistics without gradients.
 
-    ratio_T: the importance ratios before any bound. clipped_T: the tokens whose gradient a bound changes. With `ppo` it
-    is zero above the range for positive advantages, below the range for negative ones, and at `max_weight`; without, it
-    is weighted by the bound, of the range or `max_weight`, instead of the ratio. masked_T: tokens whose ratio
-    `mask_prob_ratio` set to 0; they do not count as clipped.
+    A token is clipped if a bound changes its gradient:
+
+    - With `ppo` its gradient is zero: the ratio is above the range and the advantage positive, the ratio is below the
+      range and the advantage negative, or the ratio is above `max_weight`.
+    - Without `ppo` its gradient is weighted by the bound (an end of the range, or `max_weight`) instead of the ratio.
+
+    Attributes:
+        loss: The scalar.
+        ratio_T: The importance ratios before any bound.
+        clipped_T: Whether each token is clipped.
+        masked_T: Whether `mask_prob_ratio` set the ratio to 0; such tokens do not count as clipped.
     """
 
     loss: Tensor
@@ -45,15 +52,23 @@ def step_loss(
     original_T: Tensor | None = None,
     reference_T: Tensor | None = None,
 ) -> StepLoss:
-    """Sum of w·L over the step's trainable tokens, over `divisor`; None is their number + 1e-6.
+    """Compute the loss of a step: the sum of w·L over its trainable tokens, divided by `divisor`.
 
-    For some histories of a step, with its divisor, their summand of the step's loss.
+    Called with some histories of a step and the divisor of the whole step, it returns their part of the step's loss.
 
-    new_T: logprobs under the weights being trained, with gradients. old_T: logprobs when sampled; NaN if unknown, which
-    counts as the detached new one. advantage_T and weight_T come from `objective.advantages`.
-    history_T: index of the history of each token, 0-based and without gaps. reference_T: logprobs under the reference
-    of `kl_penalty_coef`; the tokens must be a whole step then, as the penalty is centred on its mean. original_T:
-    logprobs when sampled, NaN if unknown, where old_T was computed again; `truncated_importance_sampling` needs them.
+    Args:
+        new_T: Logprobs under the weights being trained, with gradients.
+        old_T: Logprobs when sampled, or computed again before the job. NaN if unknown: the token counts as on-policy,
+            with the detached new logprob.
+        advantage_T: Advantages, from `objective.advantages`.
+        weight_T: Weights, from `objective.advantages`.
+        history_T: The index of each token's history, 0-based and without gaps.
+        options: The options of the job. Their `max_weight` bounds the ratios of all tokens.
+        divisor: None is the number of tokens + 1e-6.
+        original_T: Logprobs when sampled, NaN if unknown; given only if `old_T` was computed again.
+            `truncated_importance_sampling` needs them.
+        reference_T: Logprobs under the reference of `kl_penalty_coef`. The tokens must then be a whole step, because
+            the penalty is centred on its mean over the step.
     """
     old_T = torch.where(old_T.isnan(), new_T.detach(), old_T)
     delta_T = new_T - old_T
@@ -77,7 +92,7 @@ def step_loss(
         loss_T = -torch.minimum(ratio_T * advantage_T, ratio_T.clamp(low, high) * advantage_T)
     else:
         weight_of_ratio_T = ratio_T.detach().clamp(low, high)
-        clipped_T = (weight_of_ratio_T != seen_T) & ~masked_T  # also where `max_weight` alone has bounded it
+        clipped_T = (weight_of_ratio_T != seen_T) & ~masked_T  # even if only `max_weight` has bounded it
         loss_T = -weight_of_ratio_T * advantage_T * new_T
     if options.truncated_importance_sampling and original_T is not None:
         loss_T = loss_T * _truncated(new_T, old_T, original_T, options.truncated_importance_sampling)
@@ -95,7 +110,7 @@ def kl_penalty(new_T: Tensor, reference_T: Tensor, coefficient: float) -> Tensor
 
 
 def _truncated(new_T: Tensor, old_T: Tensor, original_T: Tensor, bound: float) -> Tensor:
-    """Weight of the mismatch between sampler and trainer, bounded: an original that is unknown is the detached new."""
+    """Truncated importance weight exp(old - original); an unknown original logprob counts as the new one."""
     original_T = torch.where(original_T.isnan(), new_T, original_T)
     return (old_T - original_T).clamp(max=_MAX_LOG_RATIO).exp().clamp(max=bound).detach()
 

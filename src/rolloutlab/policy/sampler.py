@@ -24,20 +24,23 @@ A token takes 2 · layers · key-value heads · head size · bytes of the dtype:
 MAX_LANES = 8
 """Checkpoints in use at the same time."""
 PREFILL = 8192
-"""Prompt tokens, padding included, prefilled between two steps: what newcomers may delay the running completions."""
+"""Prompt tokens, padding included, prefilled between two steps: limits how long newcomers delay running completions."""
 LARGE = 32
-"""A request for more completions is decoded in a batch of its own kind, so that a step of others stays short."""
+"""Requests for more completions than this have a batch of their own, so that steps of small requests stay short."""
 _LARGE_SHARE = 0.5
-"""The share of both limits that large requests may take: others need not wait for room, nor long for a step to end."""
-_LARGE_COST = 4.0
-"""A second of computation for large requests counts as so many, since their steps are what others wait for.
+"""The share of both limits (completions and cached tokens) that large requests may take together.
 
-Measured with the practice policy, beside n = 512: p95 of short chats 40 and 47 ms, and 52 and 64 ms with 2.0.
+So small requests need not wait for room, nor long for a step to end."""
+_LARGE_COST = 4.0
+"""A second of computation for large requests counts as so many, because small requests wait for their steps.
+
+Measured with the practice policy: beside a request with n = 512 the p95 of short chats was 40 and 47 ms; with a cost of
+2.0 it was 52 and 64 ms.
 """
 _HEADROOM = 0.125
-"""The share of cached tokens left free when completions join, for the tokens that they are going to sample."""
+"""The share of cached tokens left free when completions join, for the tokens that they will sample."""
 _TURN = 16
-"""Completions of one request that join before those of the next in the queue."""
+"""At most so many completions of one request join before it is the turn of the next request in the queue."""
 
 
 Completions = Future[list[Completion]]
@@ -51,7 +54,7 @@ Newcomers = list[tuple["_Submission", Completion]]
 class _Submission:
     """The requests of one `submit`: they may join the batch at different steps; the future waits for all.
 
-    waiting: completions that are not in a batch; those that were preempted have tokens already.
+    waiting: completions that are not in a batch; preempted ones have tokens already.
     """
 
     adapter: Adapter
@@ -65,7 +68,7 @@ class _Submission:
         return self.count > LARGE
 
     def take(self, count: int) -> list[Completion]:
-        """At most so many waiting completions that continue the same tokens as the first."""
+        """Take at most `count` waiting completions that continue the same tokens as the first."""
         ids, taken = self.waiting[0].ids, [self.waiting.popleft()]
         while self.waiting and len(taken) < count and self.waiting[0].ids == ids:
             taken.append(self.waiting.popleft())
@@ -85,7 +88,8 @@ class _Submission:
 class _Batch:
     """Completions under one adapter that are decoded together.
 
-    used: seconds of computation so far, which batches share fairly. used_before: at the start of the last step.
+    used: seconds of computation so far; the scheduler lets the batch with the fewest go next. used_before: the value of
+    `used` before the last step.
     """
 
     def __init__(self, model: Any, end_ids: frozenset[int], *, large: bool) -> None:
@@ -150,7 +154,7 @@ class _Batch:
 
 
 class _Lane:
-    """The batches of one adapter: of large requests, and of the others. Base weights are shared by all lanes."""
+    """The batches of one adapter: one of large requests and one of small ones. All lanes share the base weights."""
 
     def __init__(self, policy: Policy, adapter: Adapter) -> None:
         self._policy = policy
@@ -235,7 +239,7 @@ class Sampler:
             self._threads.take_for_sampling()
             self._let_join()
             for batch in [batch for batch in self._batches() if batch.joining]:
-                if not batch.running:  # start-time fair queueing: no credit or debt from before, but for one step
+                if not batch.running:  # start-time fair queueing: an idle batch keeps neither credit nor debt
                     batch.used = min((each.used_before for each in self._running()), default=0.0)
                 batch.admit()
             self._preempt()
@@ -251,7 +255,7 @@ class Sampler:
     def _wait_for_work(self) -> bool:
         with self._changed:
             idle = not self._queue and not self._running()
-        if idle and not self._policy.small:  # a small one has the prompts of the last requests at once
+        if idle and not self._policy.small:  # a small one keeps its last prompts for the next chat
             for batch in self._batches():
                 batch.decoder.rest()
             release_memory()
@@ -294,7 +298,7 @@ class Sampler:
         self._queue.extendleft(reversed(full))
 
     def _room(self, batch: _Batch, length: int, batches: Sequence[_Batch], share: float) -> int:
-        """How many completions of so many tokens may join a batch, where `batches` may take a share of both limits."""
+        """How many completions of `length` tokens may join, if `batches` may take `share` of both limits together."""
         count = int(self._max_batch * share) - sum(each.count for each in batches)
         cached = int(self._max_cached * share * (1 - _HEADROOM)) - sum(b.cached for b in batches if b is not batch)
         fits = min(count, cached // max(batch.length, length + 1) - batch.count)

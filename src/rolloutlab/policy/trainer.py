@@ -32,7 +32,7 @@ from rolloutlab.policy.token_sequence import TokenSequence
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 _STATISTICS = 10
-"""Numbers of each trained token: those that `metrics_of` takes, and the divergence from checkpoint 0."""
+"""Statistics per trained token: those that `metrics_of` takes, and the divergence from checkpoint 0."""
 
 
 def take_steps(
@@ -45,11 +45,21 @@ def take_steps(
     progress: Progress | None = None,
     share: Share = WHOLE,
 ) -> State:
-    """Train `model`, a LoRA copy of the policy, by the steps of a task in each of its epochs; the state afterwards.
+    """Train `model` by the steps of a task in each of its epochs; return the state afterwards.
 
-    The same task from the same state gives bit-identical tensors on the same machine, also where it goes on from the
-    steps of its `progress`. reference: the adapter of the task's; None is checkpoint 0. share: of this process, where
-    several take the steps together: they end with the tensors of one process that divides steps into as many parts.
+    The same task from the same state gives bit-identical tensors on the same machine, even if it resumes from the steps
+    of `progress`.
+
+    Args:
+        policy: The policy.
+        model: A LoRA copy of the policy.
+        start: The state to start from.
+        task: The steps, the options and the learning rate of each step.
+        callbacks: Get the metrics of each step.
+        reference: The adapter of the reference checkpoint; None is checkpoint 0.
+        progress: Keeps finished steps on disk, to resume from; None keeps none.
+        share: This process's part of each step in distributed training. The result equals that of one process that
+            divides each step into as many parts.
 
     Raises:
         TrainingError: the loss stopped being a number, or a custom loss fails.
@@ -62,27 +72,27 @@ def take_steps(
     def between_batches() -> None:
         callbacks.raise_if_cancelled()
         share.beat()
-        if not policy.small:  # it would take longer than a batch of a small one
+        if not policy.small:  # for a small policy this takes longer than a batch
             release_memory()
 
     forward = Forward(policy, model, share=share, between_batches=between_batches)
-    state, reported = (progress.read() if progress else None) or (start, [])
-    if not reported:
+    state, finished = (progress.read() if progress else None) or (start, [])
+    if not finished:
         report_drift(forward, steps, callbacks)
     if options.precalculate_logprobs:
         steps = [_with_new_logprobs(forward, step) for step in steps]
     steps = list(_with_references(forward, model, replace(task, steps=steps), reference, callbacks))
     loss = load_loss(task.loss_source, callbacks.cancelled, callbacks.in_user_code) if task.loss_source else None
-    for each in reported:
+    for each in finished:
         callbacks.report("gradient_step", each)
     write_adapter(model, state.adapter)
     optimizer = torch.optim.AdamW(
         adapter_parameters(model).values(), lr=0.0, betas=(0.9, 0.99), weight_decay=options.weight_decay
     )
     _restore(optimizer, model, state.optimizer)
-    threads = torch.get_num_threads()  # a new thread would take what another has set last
+    threads = torch.get_num_threads()  # a new thread starts with the number that any thread has set last
     with ThreadPoolExecutor(policy.workers, "trainer", torch.set_num_threads, (threads,)) as pool:
-        for i in range(len(reported), len(task.rates)):
+        for i in range(len(finished), len(task.rates)):
             callbacks.raise_if_cancelled()
             optimizer.param_groups[0]["lr"] = task.rates[i]
             step = steps[i % len(steps)]
@@ -91,10 +101,10 @@ def take_steps(
             if not math.isfinite(metrics["loss"]) or not math.isfinite(metrics["grad_norm"]):
                 hint = "a lower learning_rate or epsilon_high"
                 raise TrainingError(f"the loss of step {i} is not a finite number", hint=hint)
-            reported.append(task.reported_of({**metrics, "learning_rate": task.rates[i]}))
-            callbacks.report("gradient_step", reported[-1])
+            finished.append(task.reported_of({**metrics, "learning_rate": task.rates[i]}))
+            callbacks.report("gradient_step", finished[-1])
             if progress and progress.due():
-                progress.write(State(read_adapter(model), _moments(optimizer, model)), reported)
+                progress.write(State(read_adapter(model), _moments(optimizer, model)), finished)
     optimizer.zero_grad()  # the model outlives the job, and would keep its gradients
     if steps and not forward.logprobs([steps[-1].sequences[0].tokens])[0].isfinite().all():
         raise TrainingError("the weights are no longer finite", hint="a lower learning_rate")
@@ -117,10 +127,10 @@ def _with_references(
     reference: Adapter | None,
     callbacks: Callbacks,
 ) -> Iterator[Step]:
-    """The steps with logprobs under the reference of the penalty, and marks at the sample for `kl_base`.
+    """Yield the steps with logprobs under the reference of the penalty, and with the sequences of `kl_base` marked.
 
-    The sample is only of what was sampled from the distribution of its logprobs. Of learned tokens, which no policy
-    sampled, it has the logprobs under checkpoint 0 instead.
+    `kl_base` is estimated on some sequences, chosen at random from those sampled at temperature 1 and top_p 1. If no
+    policy sampled a chosen sequence (fine-tuning data), it gets its logprobs under checkpoint 0 instead of a mark.
     """
     penalised = task.options.kl_penalty_coef > 0
     at_one = [s.at_one for step in task.steps for s in step.sequences]
@@ -160,15 +170,26 @@ def _optimizer_step(
     loss: CustomLoss | None = None,
     share: Share = WHOLE,
 ) -> dict[str, float]:
-    """One AdamW step; its metrics. loss: in the place of the options' own. share: as of `forward`.
+    """Take one AdamW step; return its metrics.
 
-    Batches run in parallel, at most so many at a time, so that memory does not grow with the step. Their gradients are
-    summed in order and in fp64, where the division into batches makes no difference in fp32.
+    Batches run in parallel, and their gradients are summed in order and in fp64, so that the result in fp32 does not
+    depend on how the step is divided into batches.
+
+    Args:
+        forward: Computes logprobs and their gradients.
+        optimizer: AdamW over the adapter's parameters.
+        step: The sequences of the step.
+        options: The options of the job.
+        pool: Threads for the batches.
+        most: The largest number of batches computed or waiting at a time, so that memory does not grow with the step.
+        within: Hears how many tokens of the step are done.
+        loss: A custom loss, instead of the one of the options.
+        share: This process's part of the step, the same as that of `forward`.
     """
     parameters: list[nn.Parameter] = [p for group in optimizer.param_groups for p in group["params"]]
-    begin = list(accumulate((s.tokens.trainable for s in step.sequences), initial=0))
+    offsets = list(accumulate((s.tokens.trainable for s in step.sequences), initial=0))
     whole = _whole_step(forward, step, options, loss) if loss or options.kl_penalty_coef > 0 else None
-    end_helpers()  # of this thread, which waits for those of the pool from here on
+    end_helpers()  # those of this thread; from here on it only waits for the threads of the pool
     base = forward.states_of_base(step.tokens, [i for i, s in enumerate(step.sequences) if s.measured], pool)
 
     def loss_and_gradients(batch: Batch) -> tuple[float, tuple[Tensor, ...], Tensor, list[int]]:
@@ -192,7 +213,7 @@ def _optimizer_step(
         for sum_, gradient in zip(sums, gradients, strict=True):
             sum_.add_(gradient)
         total_1 += part_loss
-        step_ST[:, [t for i in order for t in range(begin[i], begin[i + 1])]] = statistics_ST.cpu()
+        step_ST[:, [t for i in order for t in range(offsets[i], offsets[i + 1])]] = statistics_ST.cpu()
         within.add(statistics_ST.shape[1] * share.size)
     *sums, total_1, step_ST = share.sums([*sums, total_1, step_ST])
     for parameter, sum_ in zip(parameters, sums, strict=True):
@@ -209,7 +230,7 @@ def _optimizer_step(
 def _in_order(
     pool: ThreadPoolExecutor, function: Callable[[Item], Result], items: Iterable[Item], most: int
 ) -> Iterator[Result]:
-    """The results in order, of which at most `most` are being computed or wait: each holds a batch and gradients."""
+    """Yield the results in order; at most `most` are computed or waiting, because each holds a batch and gradients."""
     pending: deque[Future[Result]] = deque()
     try:
         for item in items:

@@ -15,7 +15,7 @@ from rolloutlab.store.models import Group, StoredTrajectory
 from rolloutlab.trajectories.first_reward import NAMES
 
 POSITIONAL = ("trajectory", "answer", "messages", "row")
-"""Arguments of a function whose parameters have names of its own."""
+"""Arguments of a function that is called by position."""
 _OF_ONE: Mapping[str, Callable[[StoredTrajectory], Any]] = {
     "trajectory": lambda t: t,
     "answer": lambda t: t.answer,
@@ -45,7 +45,7 @@ class Arguments(NamedTuple):
 
 
 class _Signature(NamedTuple):
-    """Parameters to give arguments to, and those that a `functools.partial` has given already."""
+    """The parameters that need arguments, and the names that a `functools.partial` binds already."""
 
     parameters: Sequence[inspect.Parameter]
     bound: Set[str]
@@ -55,11 +55,15 @@ class _Signature(NamedTuple):
 class RewardCall:
     """A reward function, ready to be called.
 
-    name: empty for a function that was given by itself. per: called for each trajectory, or for each group, where it
-    returns a value for each member, in order. A value is a number, or a mapping of components to numbers. style: the
-    library whose signature it has, for a note; else empty. asynchronous: a coroutine function. arguments: of the
-    trajectory (a sequence of one) or all members of the group; pure. note: what a person should know about its
-    arguments, else empty.
+    Attributes:
+        name: The name of the component; empty if the user gave a single function.
+        function: The function. It returns a number, or a mapping of components to numbers.
+        per: `trajectory`, or `group`: then it is called once per group and returns one such value per member, in order.
+        style: The library whose signature it has, for a note; empty for this project's own.
+        asynchronous: Whether it is a coroutine function.
+        arguments: Makes the arguments of a call, from the trajectory (a sequence of one) or all members of the group.
+            It has no side effects.
+        note: What the user should know about its arguments; empty if there is nothing.
     """
 
     name: str
@@ -72,10 +76,10 @@ class RewardCall:
 
 
 class RewardCell:
-    """The body of a reward function, as a cell has it. variables: of the notebook, which it sees.
+    """The body of a reward function, from a cell. variables: the notebook's variables, which it can use.
 
     Raises:
-        InputError: it is empty, is not Python, or returns nothing.
+        InputError: the body is empty, is not Python, or returns nothing.
     """
 
     def __init__(self, body: str, variables: dict[str, Any]) -> None:
@@ -94,14 +98,15 @@ class RewardCell:
             raise InputError("the reward function returns nothing", hint="return float(...) in the last line")
 
     def __call__(self, trajectory: Any, answer: Any, messages: Any, row: Any) -> Any:
-        """Call the body with the arguments of a function of before; `compiled` has all names."""
+        """Call the body with the four arguments of `POSITIONAL`; `compiled` offers it all names."""
         return self._function(POSITIONAL)(trajectory, answer, messages, row)
 
     def compiled(self, names: Sequence[str], columns: Sequence[str]) -> Callable[..., Any]:
         """The function whose parameters are those of the names and columns that the body uses.
 
-        A column precedes a variable of the notebook, as in `%%chat`. A variable, or a name that the body assigns,
-        precedes the names that are not in `POSITIONAL`, so that cells from before there were these names stay valid.
+        A column takes precedence over a variable of the notebook, as in `%%chat`. A variable, or a name that the body
+        assigns, takes precedence over the names that are not in `POSITIONAL`: these names are newer, and older cells
+        that use them for something else must keep working.
         """
         return self._function(self.parameters(names, columns))
 
@@ -110,13 +115,12 @@ class RewardCell:
         used = [node for node in self._nodes() if isinstance(node, ast.Name)]
         read = dict.fromkeys(node.id for node in used if isinstance(node.ctx, ast.Load))
         assigned = {node.id for node in used if isinstance(node.ctx, ast.Store)}
-        mine = {name for name in names if name not in POSITIONAL and (name in self._variables or name in assigned)}
-        known = {*names} - mine
-        of_row = {name for name in columns if name.isidentifier()} - (mine & self._variables.keys())
-        return [name for name in read if name in known | of_row]
+        own = {name for name in names if name not in POSITIONAL and (name in self._variables or name in assigned)}
+        row_columns = {name for name in columns if name.isidentifier()} - (own & self._variables.keys())
+        return [name for name in read if name in ({*names} - own) | row_columns]
 
     def shadowed(self, names: Sequence[str], columns: Sequence[str]) -> list[str]:
-        """Notes on names that are both a variable of the notebook and a column, or a name of a trajectory."""
+        """Notes on variables of the notebook that have the name of a column or of an argument."""
         parameters = self.parameters(names, columns)
         read = {node.id for node in self._nodes() if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
         by_column = [n for n in parameters if n in columns and n not in names and n in self._variables]
@@ -130,26 +134,29 @@ class RewardCell:
         return [node for line in self._lines for node in ast.walk(line)]
 
     def _function(self, parameters: Sequence[str]) -> Callable[..., Any]:
-        waits = any(isinstance(node, ast.Await | ast.AsyncFor | ast.AsyncWith) for node in self._nodes())
-        module = ast.parse(f"{'async ' if waits else ''}def reward({', '.join(parameters)}): pass")
+        is_async = any(isinstance(node, ast.Await | ast.AsyncFor | ast.AsyncWith) for node in self._nodes())
+        module = ast.parse(f"{'async ' if is_async else ''}def reward({', '.join(parameters)}): pass")
         function = module.body[0]
         assert isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
-        function.body = self._lines  # so that its lines are those of the cell
+        function.body = self._lines  # keeps the cell's line numbers
         code = compile(module, _FILENAME, "exec")
         linecache.cache[_FILENAME] = (len(self.body), None, self.body.splitlines(keepends=True), _FILENAME)
         scope: Mapping[str, Any] = {}
         exec(code, self._variables, scope)
-        made: Callable[..., Any] = scope["reward"]
-        return made
+        compiled: Callable[..., Any] = scope["reward"]
+        return compiled
 
 
 def reward_call(name: str, function: Any, columns: Sequence[str]) -> RewardCall:
-    """The call of a function whose parameters are names of a trajectory or group (`NAMES`), or columns of the row.
+    """Make the call of a function whose parameters are known names (`NAMES`) or columns of the row.
 
-    A parameter with a default that is neither keeps the default, as does one that a `functools.partial` gives by name;
-    `**kwargs` gets every column. A function of four required parameters with names of its own, or of `*args`, is called
-    with `POSITIONAL`. `group` and `answers` make it a function of a group. A name of a trajectory precedes a column of
-    the same name, which is in `row`.
+    - A known name takes precedence over a column of the same name, which the function can read from `row`.
+    - A parameter with a default keeps it if its name is neither known nor a column.
+    - A parameter that a `functools.partial` binds by name keeps the bound value.
+    - `**kwargs` gets every column that no parameter has taken.
+    - A parameter `group` or `answers` makes it a function of a group.
+    - A function with `*args`, or with four required parameters of other names, is called with `POSITIONAL` by position
+      (`_is_positional`).
 
     Raises:
         InputError: it is not callable, or a parameter without a default has an unknown name.
@@ -169,8 +176,8 @@ def reward_call(name: str, function: Any, columns: Sequence[str]) -> RewardCall:
         note = _positional_note(parameters, columns)
         return RewardCall(name, function, "trajectory", "", asynchronous, _positional, note=note)
     names = {p.name for p in parameters}
-    both = [p.name for p in parameters if p.name in NAMES and p.name in columns]
-    note = f"{', '.join(both)}: of the trajectory, not the column, which is in row" if both else ""
+    clashes = [p.name for p in parameters if p.name in NAMES and p.name in columns]
+    note = "; ".join(f'{name} is that of the trajectory, not the column, which is row["{name}"]' for name in clashes)
     if names & {"group", "answers"}:
         _check(name, parameters, [*_OF_GROUP, *columns])
         of_group = partial(_of_group, signature)
@@ -189,7 +196,15 @@ def _required(parameter: inspect.Parameter) -> bool:
 
 
 def _is_positional(parameters: Sequence[inspect.Parameter], columns: Sequence[str]) -> bool:
-    """Whether a function takes `POSITIONAL` by position: four required parameters with names of its own, or `*args`."""
+    """Whether a function is called with `POSITIONAL` by position.
+
+    Its first four positional parameters must be all of its required ones, and then:
+
+    - With fewer than four, it needs `*args`, no column may be among them, and each known name must be at its place.
+    - If all four are known names or columns, the first must be `trajectory`, at least three must be at their place, and
+      none may be a column.
+    - Otherwise each known name must be at its place, and other names must outnumber the columns.
+    """
     first = [p.name for p in parameters if p.kind in _BY_POSITION][: len(POSITIONAL)]
     required = [p.name for p in parameters if _required(p)]
     in_place = sum(name == usual for name, usual in zip(first, POSITIONAL, strict=False))
@@ -206,7 +221,7 @@ def _is_positional(parameters: Sequence[inspect.Parameter], columns: Sequence[st
 
 
 def _positional_note(parameters: Sequence[inspect.Parameter], columns: Sequence[str]) -> str:
-    """That parameters which are named as columns get something else; empty without any."""
+    """Return a note if parameters are named like columns but get other values; empty if there are none."""
     pairs = zip(parameters, POSITIONAL, strict=False)
     own = [f"{p.name} gets the {usual}, not the column" for p, usual in pairs if p.name in columns]
     order = ", ".join(POSITIONAL)
@@ -219,7 +234,7 @@ def _positional(members: Sequence[StoredTrajectory], _group: Group) -> Arguments
 
 
 def bound_names(function: Any) -> Set[str]:
-    """The parameters that a `functools.partial` gives by name, which no column replaces."""
+    """The parameters that a `functools.partial` binds by name; a column does not replace them."""
     return function.keywords.keys() if isinstance(function, partial) else set()
 
 
@@ -255,14 +270,16 @@ def _bound(signature: _Signature, known: Mapping[str, Callable[[], Any]], row: M
 
 
 def _check(function: str, parameters: Sequence[inspect.Parameter], known: Sequence[str]) -> None:
-    """InputError for a parameter without a default whose name is unknown; it lists the names there are."""
+    """Raise InputError for a parameter without a default whose name is unknown; the message lists the known ones."""
     for name in (p.name for p in parameters if _required(p) and p.name not in known):
         who = f"the reward function {function}" if function else "the reward function"
         listed = ", ".join(dict.fromkeys(known))
         if name in NAMES:
-            message = f"{who} is called once per group, which has no {name!r}; there are {listed}"
+            message = f"{who} is called once per group, so it cannot take {name!r}; available: {listed}"
         else:
-            message = f"{who} has a parameter {name!r}, which is neither a name nor a column; there are {listed}"
+            message = (
+                f"{who} has a parameter {name!r}, which is neither a known argument nor a column; available: {listed}"
+            )
         close = get_close_matches(name, known, n=1)
         raise InputError(message, hint=close[0] if close else f"{name}=None, or row.get({name!r})")
 

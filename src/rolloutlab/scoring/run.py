@@ -33,16 +33,21 @@ from rolloutlab.store.scorings import Failure, RewardResult
 MIN_OUTCOMES = 16
 """Trajectories after which a run stops if more than half have failed."""
 _BATCH = 512
+"""Outcomes after which they are stored at the latest."""
 _INTERVAL = 1.0
-"""Outcomes and seconds after which they are stored at the latest: of slow functions each at once."""
+"""Seconds after which outcomes are stored at the latest."""
 _SHARE = 20.0
-"""How many times as long as storing took outcomes wait for the next time. They may have been paid for: the sooner they
-are on disk, the fewer are lost with a killed process."""
+"""The pause before outcomes are stored again is at least this many times as long as the last write took.
+
+So with slow functions each outcome is stored at once. Outcomes may have been paid for: the sooner they are on disk, the
+fewer are lost if the process is killed.
+"""
 _GRACE = 0.6
-"""Seconds that calls under way get to end after an interrupt."""
+"""Seconds that running calls get to end after an interrupt."""
 _PATIENCE = 60.0
-"""Seconds that they get after too many failures."""
+"""Seconds that running calls get to end after too many failures."""
 _GROUPS = 64
+"""Groups whose cached results are read together."""
 _END = object()
 _POLL = 0.05
 _MAX_MESSAGE = 2000
@@ -56,8 +61,8 @@ Store = Callable[[Sequence[Score], Sequence[Failure], Sequence[RewardResult]], N
 
 
 @dataclass(eq=False)
-class _Unscored:
-    """A trajectory whose functions are under way: what they returned so far, and how the first failed."""
+class _InProgress:
+    """A trajectory that is being scored, with the results and errors of its functions so far."""
 
     trajectory: StoredTrajectory
     waiting: int
@@ -67,11 +72,10 @@ class _Unscored:
 
 
 class ScoringRun:
-    """Scores groups with prepared functions, at most a bounded number of trajectories in memory.
+    """Scores groups with prepared functions, with a bounded number of trajectories in memory.
 
-    It works in a thread of its own, so that an interrupt of the main thread cuts nothing: `wait` returns at once, and
-    what was computed is stored. cache_keys: of those functions whose results are remembered, by name. wanted: the
-    trajectories to score; functions of a group get all of its members.
+    It runs in a thread of its own, so that an interrupt of the main thread never cuts a write: what was computed is
+    stored.
     """
 
     def __init__(
@@ -87,6 +91,19 @@ class ScoringRun:
         cache_keys: Mapping[str, str] | None = None,
         remembered: Remembered | None = None,
     ) -> None:
+        """Prepare a run, which `wait` starts.
+
+        Args:
+            groups: The groups, read as they are needed.
+            calls: The reward functions.
+            weights: Weights by component; a missing one is 1.
+            options: Concurrency, time-out and retries.
+            store: Called with each batch of outcomes.
+            loop: The event loop of coroutine functions.
+            wanted: Whether to score a trajectory; functions of a group get all of its members even so.
+            cache_keys: The key of stored results, by the name of each function whose results are cached.
+            remembered: Returns stored results; None if there are none.
+        """
         self._groups, self._calls, self._weights, self._options = groups, calls, weights, options
         self._store, self._wanted, self._remembered = store, wanted, remembered
         self._cache_keys = cache_keys or {}
@@ -107,7 +124,7 @@ class ScoringRun:
         self._stop, self._ended = threading.Event(), threading.Event()
         self._flushed, self._pause_to_flush = time.monotonic(), 0.0
         self.scoring = ""
-        """The trajectory or group whose call is the oldest under way."""
+        """The trajectory or group of the oldest running call."""
 
     def wait(self, watch: Callable[[], object] = lambda: None) -> None:
         """Run until all is done; `watch` is called in this thread meanwhile.
@@ -158,7 +175,7 @@ class ScoringRun:
             if self._stop.is_set() or not self._under_way:
                 break
             self._collect()
-            self.stopped_early = not self._stop.is_set() and self._fails()
+            self.stopped_early = not self._stop.is_set() and self._has_too_many_failures()
             if self.stopped_early:
                 break
             self._flush_if_due()
@@ -171,7 +188,7 @@ class ScoringRun:
         self._flush(last=True, complete=not (interrupted or self.stopped_early))
 
     def _jobs(self) -> Iterator[PendingCall | None]:
-        """The calls to make, with a None after some groups: trajectories whose results are remembered need no call."""
+        """Yield the calls to make, and a None after `_GROUPS` groups, so that cached results are stored too."""
         groups = iter(self._groups)
         while some := list(islice(groups, _GROUPS)):
             ids = [t.id for group in some for t in group.trajectories]
@@ -185,7 +202,7 @@ class ScoringRun:
     def _jobs_of(
         self, group: Group, wanted: Sequence[StoredTrajectory], known: Mapping[str, Mapping[int, Any]]
     ) -> Iterator[PendingCall]:
-        unscored = [_Unscored(t, len(self._calls), next(self._number)) for t in wanted]
+        unscored = [_InProgress(t, len(self._calls), next(self._number)) for t in wanted]
         for call in (call for call in self._calls if call.per == "group"):
             yield PendingCall(call, group.trajectories, group, unscored)
         for each in unscored:
@@ -235,7 +252,7 @@ class ScoringRun:
             self._stop.set()
             return
         self.tally.add(job.call.name, time.monotonic() - job.begun if job.begun else 0.0)
-        if error and job.attempt < self._options.retries and not self._ends:
+        if error and job.attempt < self._options.retries and not self._makes_no_more_calls:
             delay = self._options.backoff * 2**job.attempt
             self._begin(PendingCall(job.call, job.members, job.group, job.scores, job.attempt + 1, delay))
             return
@@ -246,7 +263,7 @@ class ScoringRun:
             else:
                 self._put(each, job.call, values[each.trajectory.id], remember=True)
 
-    def _put(self, each: _Unscored, call: RewardCall, value: Any, *, remember: bool) -> None:
+    def _put(self, each: _InProgress, call: RewardCall, value: Any, *, remember: bool) -> None:
         try:
             outcome = outcome_of(call.name, value, each.trajectory.name, none_is_valid=call.style == "TRL")
         except BaseException as wrong:  # noqa: BLE001 - of the value's own methods: a failure of this trajectory
@@ -257,11 +274,11 @@ class ScoringRun:
             self._results.append(RewardResult(self._cache_keys[call.name], each.trajectory.id, outcome))
         self._end(each)
 
-    def _fail(self, each: _Unscored, call: RewardCall, error: CallError) -> None:
+    def _fail(self, each: _InProgress, call: RewardCall, error: CallError) -> None:
         each.errors[call.name] = error
         self._end(each)
 
-    def _end(self, each: _Unscored) -> None:
+    def _end(self, each: _InProgress) -> None:
         """Count a result of a trajectory, and score it with the last one."""
         each.waiting -= 1
         if each.waiting:
@@ -284,8 +301,8 @@ class ScoringRun:
             self._first = each.place, _raised(name, error, ref.name)
         self._failures.append(Failure(ref, name, error.error, error.message[:_MAX_MESSAGE], error.line))
 
-    def _fails(self) -> bool:
-        """Whether more than half fail of those that were begun: what takes longer than a failure may yet succeed."""
+    def _has_too_many_failures(self) -> bool:
+        """Whether more than half of the started trajectories failed, if all running ones should succeed."""
         failures = self.tally.failures - self.tally.failed[NotApplicableError.__name__]
         if self.tally.done < MIN_OUTCOMES or failures <= self.tally.done / 2:
             return False
@@ -293,7 +310,7 @@ class ScoringRun:
         return failures > (self.tally.done + len(waiting)) / 2
 
     @property
-    def _ends(self) -> bool:
+    def _makes_no_more_calls(self) -> bool:
         """Whether no further call is made."""
         return self.stopped_early or self._stop.is_set()
 
@@ -305,8 +322,8 @@ class ScoringRun:
     def _flush(self, *, last: bool = False, complete: bool = False) -> None:
         """Store the outcomes so far, once there is any score.
 
-        Of a run that is `complete` before anything was stored, a weight without a component is an error. Otherwise a
-        later trajectory may have it, also where an earlier one has a component of nearly that name.
+        A weight for a component that no trajectory has is an error only if the run is `complete` before anything was
+        stored. Otherwise a later trajectory may have the component, even if an earlier one has one of a similar name.
         """
         unknown = [] if self._checked else [name for name in self._weights if name not in self._known]
         early = unknown and not last and self.tally.done < MIN_OUTCOMES
@@ -323,17 +340,17 @@ class ScoringRun:
 
     @property
     def first_error(self) -> BaseException | None:
-        """The error of the first trajectory that failed, in the order of the groups."""
+        """The error of the failed trajectory that is first in the order of the groups."""
         return self._first and self._first[1]
 
     def unused_weights(self) -> dict[str, str]:
-        """Names of weights that no component had, with the component of nearly that name, or none."""
+        """Weights whose component no trajectory has, each with a component of a similar name, or an empty text."""
         unused = [name for name in self._weights if name not in self._known] if self.tally.scored else []
         return {name: near_miss(name, [*self._known]) for name in unused}
 
 
 def _values(job: PendingCall, value: Any) -> dict[int, Any] | CallError:
-    """What a call returned for each trajectory, by id; a function of a group must return one value for each."""
+    """The values that a call returned, by the trajectory's id; a function of a group must return one per member."""
     if job.call.per == "trajectory":
         return {job.members[0].id: value}
     try:
@@ -350,7 +367,7 @@ def _values(job: PendingCall, value: Any) -> dict[int, Any] | CallError:
 
 
 def _raised(name: str, error: CallError, trajectory: str) -> BaseException:
-    """The error that a cell stops with where every trajectory has failed."""
+    """The error that a cell stops with if every trajectory has failed."""
     if isinstance(error.cause, RolloutlabError):
         return error.cause
     who = " ".join(filter(None, ("the reward function", name)))
@@ -366,7 +383,9 @@ def _raised(name: str, error: CallError, trajectory: str) -> BaseException:
 
 
 def stopped(tally: Tally, name: str, left: int, first: BaseException | None) -> RewardError:
-    """The error of a run that stopped as more than half had failed."""
+    """The error of a run that stopped because more than half of its trajectories failed."""
     why = getattr(first, "message", str(first))
     rest = f"; {count(left, 'trajectory')} not tried" if left else ""
-    return RewardError(f"{tally.line()}{rest}; the first: {why}", hint=f"%%reward {name} --resume, once it is mended")
+    return RewardError(
+        f"{tally.line()}{rest}; the first: {why}", hint=f"%%reward {name} --resume, once the function is corrected"
+    )

@@ -1,4 +1,4 @@
-"""Scoring of a collection: what is missing, prepared functions, storage under one change, and what is reported."""
+"""Score a collection: choose the trajectories, call the functions, store outcomes as one change, and report."""
 
 import time
 from collections import Counter
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 REWARD = "reward"
-"""How the paths of parts of reward functions begin."""
+"""The prefix of the paths of parts of reward functions."""
 
-TRIED = 3
+DRY_RUN_SIZE = 3
 """Trajectories of a dry run."""
 
 _RESUMED_OPTIONS = ("concurrency", "timeout", "retries", "processes", "backoff", "overwrite", "cache")
@@ -42,7 +42,7 @@ Say = Callable[[str], None]
 
 
 class _Resumed(NamedTuple):
-    """The scoring that another one resumes. since: the change whose later rewards are kept; None: the resume's own."""
+    """The scoring to resume. since: rewards given after this change are kept; None: after the resume itself."""
 
     change: int
     since: int | None
@@ -51,10 +51,14 @@ class _Resumed(NamedTuple):
 
 @dataclass(frozen=True)
 class ScoringRequest:
-    """What scores a collection, and how. given: those of `ScoringOptions` that were given. loop: of coroutines.
+    """How to score a collection. With `resume`, what the user did not give is taken from the last scoring.
 
-    With `resume` the last scoring has the functions that are None, and the weights and options that were not given.
-    price: of models that are asked, for the estimate of a dry run.
+    Attributes:
+        functions: The reward functions; None takes those of the last scoring.
+        weights: Weights by component.
+        given: The `ScoringOptions` that the user gave.
+        loop: The event loop for coroutine functions.
+        price: Prices of the models that functions ask, for the estimate of a dry run.
     """
 
     functions: Functions | None
@@ -69,14 +73,14 @@ class ScoringRequest:
         return ScoringOptions(**self.given)
 
     def resuming(self, functions: Functions, stored: Mapping[str, Any]) -> "ScoringRequest":
-        """With functions, and with the stored options and weights of the scoring that is resumed."""
+        """Fill in functions, and the stored options and weights of the scoring to resume."""
         of_calls = {name: stored[name] for name in _RESUMED_OPTIONS if name in stored}
         options = {**of_calls, **self.given}
         return replace(self, functions=functions, weights=self.weights or stored.get("weights"), given=options)
 
 
 class _Change:
-    """Stores batches of outcomes as one change, which begins with the first. began: called with its number then."""
+    """Stores batches of outcomes as one change. began: called with the change's number at the first batch."""
 
     def __init__(
         self,
@@ -108,13 +112,20 @@ def score_collection(
 ) -> "Collection | pd.DataFrame":
     """Score a collection and return it, or try a few trajectories and return a frame (`dry_run`).
 
-    Outcomes are stored as they come, as one change; a resume is a change of its own. Where some trajectories fail,
-    `say` gets their number by type of error, and they have no reward. scorers: gets what scores once the first outcomes
-    are stored.
+    Outcomes are stored as they come, as one change; a resume is a change of its own. If some trajectories fail, they
+    get no reward, and `say` gets their number by type of error.
+
+    Args:
+        lab: The lab.
+        collection: The collection, or one group of it.
+        request: Functions, weights and options.
+        scorers: Gets the functions and weights when the first outcomes are stored.
+        progress: Shows the progress.
+        say: Gets notes for the user.
 
     Raises:
         InputError: a function, weight or option is not valid, or there is nothing to resume.
-        RewardError: every trajectory failed, and no reward was changed; or more than half did, and the rest is left.
+        RewardError: every trajectory failed, and no reward was changed; or more than half failed, and the run stopped.
         KeyboardInterrupt: with a note on what is stored.
     """
     stored, name, overwrites = collection.stored, collection.name, request.options.overwrite
@@ -123,7 +134,7 @@ def score_collection(
         request, resumed = _resume(lab, stored, request, scorers, name)
     options = request.options
     if options.dry_run:
-        return _tried(lab, collection, request, resumed, say)
+        return _dry_run(lab, collection, request, resumed, say)
     lab.check_writable()
     calls = prepared(lab, stored, request, say)
     recorded = asdict(options) | {"weights": weights_of(request.weights)}
@@ -136,7 +147,7 @@ def score_collection(
     keys = _cache_keys(request, calls)
     if options.cache and (called := [call.name or "the function" for call in calls if call.name not in keys]):
         reason = "functions of a group, of other libraries and without source text are called each time"
-        say(f"nothing is remembered of {', '.join(called)}: {reason}")
+        say(f"results of {', '.join(called)} are not kept: {reason}")
     for key in keys.values() if overwrites else ():
         lab.scorings.forget_results(key)
     is_remembered = any(map(lab.scorings.is_remembered, keys.values()))
@@ -151,25 +162,28 @@ def score_collection(
     report(run, total, name, say)
     if unread:
         of, marks = count(unread.total(), "trajectory"), ", ".join(unread)
-        say(f"the answers of {of} have reasoning in them, which is not read ({marks}): it was scored with them")
+        say(f"the answers of {of} contain reasoning, which is not read ({marks}): it was scored with them")
     say_kept(lab, collection.label, overwrite=options.overwrite, say=say)
     return collection
 
 
 def _counted(groups: Iterable[Group], unread: Counter[str]) -> Iterator[Group]:
-    """The groups; `unread` counts the trajectories whose answer has reasoning in it that is not read, by its mark."""
+    """Yield the groups; `unread` counts trajectories whose answer has reasoning of an unknown format, by its mark."""
     for group in groups:
         unread.update(mark for each in group.trajectories if (mark := each.unread_reasoning))
         yield group
 
 
-def _tried(
+def _dry_run(
     lab: Lab, collection: Collection, request: ScoringRequest, resumed: _Resumed | None, say: Say
 ) -> "pd.DataFrame":
-    """The scores of the first trajectories, one after another, with seconds and errors; no reward is stored.
+    """Score the first trajectories one after another; return rewards, seconds and errors, and store nothing.
 
-    A function of a group is called once for it, so its trajectories have the seconds of all. `say` gets estimates for
-    the collection. Errors: as `score_collection`, for arguments.
+    A function of a group is called once per group, so each trajectory gets the seconds of the whole group. `say` gets
+    estimates for the collection.
+
+    Raises:
+        InputError: as in `score_collection`.
     """
     calls, weights = prepared(lab, collection.stored, request, say), weights_of(request.weights)
     options = replace(request.options, concurrency=1, retries=0)
@@ -218,7 +232,13 @@ def _estimates(
 ) -> list[str]:
     """Lines with the time of all calls, and with the tokens of models that functions have asked.
 
-    left: trajectories to score; groups: those that have some.
+    Args:
+        request: Functions, options and prices.
+        calls: The calls of the functions.
+        tally: What the calls of the dry run took.
+        before: The tokens that functions had used before the dry run, by model.
+        left: The number of trajectories to score.
+        groups: The number of groups that have some of these.
     """
     measured = [
         MeasuredCalls(
@@ -238,8 +258,9 @@ def _estimates(
 def _cache_keys(request: ScoringRequest, calls: Sequence[RewardCall]) -> dict[str, str]:
     """Return the keys of stored results by component: equal for the same name and source text of a function.
 
-    That these give the same result for the same trajectory is the user's word (`cache`). It cannot hold for a function
-    of a group, which gets new members, and of a function of another library only an adapter's source text is at hand.
+    With `cache` the user promises that such a function gives the same result for the same trajectory. Functions of a
+    group have no key, because a group may get new members. Functions of other libraries have none either, because only
+    the source text of an adapter is known.
     """
     named = by_name(required(request.functions)) if request.options.cache else {}
     keys = {}
@@ -252,7 +273,7 @@ def _cache_keys(request: ScoringRequest, calls: Sequence[RewardCall]) -> dict[st
 
 
 def prepared(lab: Lab, stored: StoredCollection, request: ScoringRequest, say: Say) -> list[RewardCall]:
-    """The calls of the functions for the rows of a collection; `say` gets what their parameters leave in doubt."""
+    """Make the calls of the functions for the rows of a collection; `say` gets notes on ambiguous parameters."""
     columns = lab.scorings.columns(stored)
     calls = []
     for name, function in by_name(required(request.functions)).items():
@@ -269,7 +290,7 @@ def prepared(lab: Lab, stored: StoredCollection, request: ScoringRequest, say: S
 def _resume(
     lab: Lab, stored: StoredCollection, request: ScoringRequest, scorers: Scorers, name: str
 ) -> tuple[ScoringRequest, _Resumed]:
-    """A request that resumes the last scoring with all that it has of it, and what that one has left."""
+    """The request completed from the last scoring, and what that scoring has settled."""
     last = lab.scorings.last(stored)
     if last is not None and last.source != "function":
         raise InputError(f"a {last.source} scored {name} last: there is nothing to resume", hint=f"%%reward {name}")
@@ -285,9 +306,9 @@ def _resume(
 
 
 def _of_settled_groups(lab: Lab, stored: StoredCollection, settled: Set[int]) -> Set[int]:
-    """Those of trajectories that are settled whose whole group is.
+    """The settled trajectories whose whole group is settled.
 
-    A function of a group compares all members: where one of them is new, the values of the others are of another group.
+    A function of a group compares all members: if one of them is new, the values of the others no longer hold.
     """
     outlines = lab.outlines.of(stored)
     unsettled = {each.group for each in outlines if each.id not in settled}
@@ -311,8 +332,8 @@ def _total(lab: Lab, collection: Collection, resumed: _Resumed | None, overwrite
 def _first(
     collection: Collection, wanted: Callable[[StoredTrajectory], bool], *, together: bool
 ) -> Iterator[tuple[Group, list[StoredTrajectory]]]:
-    """The first trajectories to score with their groups, each by itself or those of a group together."""
-    left = TRIED
+    """Yield the first trajectories to score, each with its group; `together` yields those of a group at once."""
+    left = DRY_RUN_SIZE
     for group in collection.each_group():
         some = [t for t in group.trajectories if wanted(t)][:left]
         left -= len(some)
@@ -322,7 +343,7 @@ def _first(
 
 
 def scoring_of(functions: Functions, calls: Sequence[RewardCall], options: Mapping[str, Any]) -> NewScoring:
-    """Names, source text, options and style of functions, for the log; with digests of their parts."""
+    """Describe functions for the log: names, source text, options, style, and digests of their parts."""
     named = by_name(functions)
     code = "\n\n".join(source_of(function) or repr(function) for function in named.values())
     names = [name or getattr(function, "__name__", "cell") for name, function in named.items()]
@@ -333,7 +354,7 @@ def scoring_of(functions: Functions, calls: Sequence[RewardCall], options: Mappi
 
 
 def wait_for(run: ScoringRun, total: int, name: str, progress: ProgressBar) -> None:
-    """Wait for a run, with progress; an interrupt and the end of a budget get a note."""
+    """Wait for a run and show its progress; add a note to an interrupt and to the end of a budget."""
     begun = time.monotonic()
 
     def watch() -> None:
@@ -352,12 +373,14 @@ def wait_for(run: ScoringRun, total: int, name: str, progress: ProgressBar) -> N
             of = f"{run.stored:,} of {count(total, 'trajectory')} are done and stored"
             interrupted(error, of, f"%%reward {name} --resume")
         else:
-            interrupted(error, f"it was scoring {run.scoring or name}; no reward was changed", "run the cell again")
+            interrupted(
+                error, f"interrupted while scoring {run.scoring or name}; no reward was changed", "run the cell again"
+            )
         raise
 
 
 def report(run: ScoringRun, total: int, name: str, say: Say) -> None:
-    """Raise or say how a run ended."""
+    """Raise the error of a run that failed, or say how it ended."""
     tally = run.tally
     if tally.failures and not tally.scored and run.first_error:
         raise run.first_error
@@ -369,4 +392,4 @@ def report(run: ScoringRun, total: int, name: str, say: Say) -> None:
         say(f"{count(tally.reused, 'result')} of the same function remembered -> --no-cache calls it again")
     for weight, near in run.unused_weights().items():
         meant = f" -> --weight {near}=... (not {weight})" if near else ""
-        say(f"no trajectory has the component {weight!r}, which a weight is given for{meant}")
+        say(f"no trajectory has the component {weight!r}, so its weight is not used{meant}")
