@@ -1023,6 +1023,6 @@ def test_a_job_says_what_failed_and_whose_rewards_are_older(lab, collect):
         lab.reward("capitals", later, concurrency=1)
     notes = lab.collection("capitals").scoring_notes()
     assert notes[-1].endswith(
-        "of capitals older than its last scoring, which ended early -> %%reward capitals --resume"
+        "of capitals are older than its last scoring, which ended early -> %%reward capitals --resume"
     )
     assert "older than its last scoring" in repr(lab.check("capitals"))

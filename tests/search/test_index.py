@@ -338,7 +338,7 @@ def test_lost_records_are_told_of(put, index):
     mine = index()
     names(mine)
     mine.records.delete(["cities:1/0/1"])
-    assert mine.status().problem == "1 records are missing -> %search --reindex"
+    assert mine.status().problem == "the index has 1 record too few -> %search --reindex"
     assert repr(mine.rebuild()).endswith("up to date")
 
 

@@ -34,14 +34,14 @@ Progress = Callable[[str, int, int], None]
 """Called with the action, the number done and the total."""
 _BATCH = 64
 _LOCK_TIMEOUT = 2.0
-"""Seconds that a search waits for another process that updates the index."""
+"""Seconds that a search waits while another process updates the index."""
 _LISTED = 10
 """How many of the unreadable trajectories the status lists."""
 _SAME_TIME = 1e-3
-"""Seconds within which two times are one: JSON of SQLite has not all digits of a time."""
+"""Times that differ by less, in seconds, are equal: JSON of SQLite rounds them."""
 _OF_NAME = ("collection", "group")
 _UNREADABLE = (LookupError, TypeError, ValueError, ArithmeticError, RecursionError)
-"""Exceptions of malformed data: a wrong key or type, invalid JSON."""
+"""Exceptions that malformed data raises: a wrong key or type, invalid JSON."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class Index:
         self.keep_up()
 
     def refresh(self, progress: Progress = lambda *_: None) -> list[str]:
-        """Update the index from the lab; the result are notes for the user.
+        """Update the index from the lab; return notes for the user.
 
         Raises:
             LabError: the index is damaged; `rebuild` recreates it.
@@ -135,11 +135,10 @@ class Index:
     def search(self, search: Search, progress: Progress = lambda *_: None, *, everything: bool = False) -> Answer:
         """Execute a search on the index.
 
-        What comparisons have sampled is left out, with a note, unless a condition names such a collection.
-        everything: search it too.
+        Collections of comparisons are left out, with a note, unless a condition names one or `everything` is True.
 
         Raises:
-            InputError: a query is none for this index, or its model is another than that of the vectors.
+            InputError: the index cannot execute the query, or the embedding model is not that of the stored vectors.
             LabError: the index is damaged; `rebuild` makes it anew.
         """
         if search.where is not None:
@@ -228,7 +227,7 @@ class Index:
             embedded=self.records.embedded(),
             model=f"{known.name} ({known.dimension})" if known else None,
             megabytes=sum(path.stat().st_size for path in self._path.parent.glob(f"{self._path.name}*")) / 1e6,
-            problem=self._background.problem or self._mixed() or self._lost(),
+            problem=self._background.problem or self._mixed() or self._missing_records(),
             left_out=self.records.left_out(),
         )
 
@@ -330,8 +329,8 @@ class Index:
     ) -> None:
         """Index a batch, or its members one by one if that fails; unreadable ones are left out with the reason.
 
-        names: of the trajectories that an id stands for. Raises the error of `take` if it is not one of unreadable
-        data, or if every member of a batch has one: then the reader is wrong, not the data.
+        names: returns the names of the trajectories that an id stands for. An error of `take` is raised if it is not in
+        `_UNREADABLE`, or if every member of a batch fails: then this code is wrong, not the data.
         """
         with suppress(*_UNREADABLE):
             take(ids)
@@ -356,7 +355,7 @@ class Index:
         self.records.amend(changes, lambda field: field in fields)
 
     def _query_notes(self, search: Search, progress: Progress) -> list[str]:
-        """Notes on how text queries are compared; InputError for a vector query if there are no vectors."""
+        """Notes on how text queries are compared. Raises InputError for a vector query if there are no vectors."""
         knns = [term for term in terms_of(search.rank) if isinstance(term, Knn) and term.key == EMBEDDING]
         vectors = any(not isinstance(knn.query, str) for knn in knns)
         if vectors and self._embedder is None and not self.records.embedded():
@@ -373,8 +372,8 @@ class Index:
         try:
             self._vectors.update(progress, timeout=_LOCK_TIMEOUT)
         except Timeout:
-            count = f"{self.records.embedded():,} of {self.records.count:,}"
-            notes.append(f"{count} trajectories have vectors so far, and only those are compared")
+            embedded = f"{self.records.embedded():,} of {self.records.count:,}"
+            notes.append(f"{embedded} trajectories have vectors so far, and only those are compared")
         else:
             self._background.problem = None
         return notes
@@ -385,12 +384,12 @@ class Index:
         except Exception as error:  # noqa: BLE001 - any error of the model is the problem
             return f"{type(error).__name__}: {error}"
 
-    def _lost(self) -> str | None:
+    def _missing_records(self) -> str | None:
         """The problem if records are missing although the lab has no changes."""
         missing = self._lab.feed.count() - self.records.count - len(self.records.left_out())
         if not missing or self._lab.feed.since(self._mark()):
             return None
-        return f"{abs(missing):,} records are {'missing' if missing > 0 else 'too many'} -> {REBUILD}"
+        return f"the index has {count(abs(missing), 'record')} too {'few' if missing > 0 else 'many'} -> {REBUILD}"
 
     def _batches(self, ids: Sequence[int], action: str, progress: Progress) -> Iterator[list[int]]:
         coming, done = iter(ids), 0
@@ -401,7 +400,7 @@ class Index:
 
 
 def _names_hidden(where: Where | None) -> bool:
-    """Whether a condition has the name of what comparisons have sampled."""
+    """Whether a condition names a collection of a comparison."""
     values = (
         value
         for each in conditions_of(where)

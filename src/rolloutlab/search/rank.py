@@ -82,7 +82,7 @@ class Rank:
 
 @dataclass(frozen=True)
 class Val(Rank):
-    """A constant. By itself it scores no record."""
+    """A constant. By itself it matches no record."""
 
     value: float
 
@@ -94,9 +94,12 @@ class Val(Rank):
 class Knn(Rank):
     """Distances of the records nearest to a query.
 
-    query: a text, a dense vector or a sparse one. key: `#embedding`, or a field of sparse vectors. limit: how many are
-    returned. default: the score of all other records in arithmetic with other terms. return_rank: the score is the
-    rank, from 0, instead of the distance.
+    Attributes:
+        query: A text, a dense vector or a sparse one.
+        key: `#embedding`, or a field of sparse vectors.
+        limit: The number of records that are found.
+        default: The score, in arithmetic with other terms, of records that only other terms find.
+        return_rank: Whether the score is the rank, from 0, instead of the distance.
     """
 
     query: str | tuple[float, ...] | SparseVector
@@ -118,7 +121,7 @@ class Knn(Rank):
 
 @dataclass(frozen=True)
 class FieldTerm(Rank):
-    """The number in a metadata field; default: for records without one. Not supported by Chroma Cloud."""
+    """The number in a metadata field. default: the score of records without one. Chroma Cloud does not support it."""
 
     key: str
     default: float | None = None
@@ -193,7 +196,7 @@ def Rrf(  # noqa: N802 - it stands beside Knn and Val
     for rank in ranks:
         if isinstance(rank, Knn) and not rank.return_rank:
             hint = repr(replace(rank, return_rank=True, default=rank.limit))
-            raise InputError(f"{rank!r} gives distances, and places are fused", hint=hint)
+            raise InputError(f"{rank!r} gives distances, but rank fusion needs return_rank=True", hint=hint)
     shares = [1.0] * len(ranks) if weights is None else [float(weight) for weight in weights]
     if not ranks or len(shares) != len(ranks) or min(shares) < 0 or not sum(shares) or k < 0:
         hint = 'Rrf([Knn("text", return_rank=True), Knn("text", key="bm25", return_rank=True)], weights=[2, 1])'

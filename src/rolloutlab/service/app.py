@@ -41,11 +41,20 @@ def make_app(
     authority: AuthorizationServer,
     lab: LabTools,
 ) -> FastAPI:
-    """The application over its parts.
+    """Make the application of its parts.
 
-    token: a static bearer token, accepted beside those that `authority` issues; health checks need none. identity: what
-    a health check returns besides `status`: all of it on this machine, elsewhere only `instance`; with a `nonce` it
-    also proves that the service knows the token. lab: what the MCP server serves; it needs the application's lifespan.
+    A health check needs no token. If it has a `nonce`, the response also proves that the service knows the token.
+
+    Args:
+        registry: The models and their checkpoints.
+        engine: Samples, scores and trains.
+        jobs: The queue of training jobs.
+        ledger: Counts the tokens of requests.
+        token: A static bearer token, accepted in addition to those that `authority` issues.
+        identity: The further fields of a health check. A service on this machine returns all of them; any other returns
+            only `instance`.
+        authority: Signs users in and issues tokens.
+        lab: The tools of the MCP server, which runs in the application's lifespan.
     """
     local = _host(authority.issuer) in _THIS_MACHINE
     hosts = _THIS_MACHINE if local else (_host(authority.issuer),)
@@ -82,7 +91,7 @@ def make_app(
 
 
 def _engine_router(engine: Engine, **common: Any) -> APIRouter:
-    """GET /v1/preview/engine: what computes, and what it does not honour."""
+    """GET /v1/preview/engine: the engine's name and status, and the options that it does not support."""
     routes = APIRouter(prefix="/v1/preview", tags=["engine"], **common)
     notes = engine.base.notes()
 

@@ -35,14 +35,14 @@ T = TypeVar("T")
 _RETRY_SECONDS = 1.0
 _CRASHED = (
     "the service's process ended while the loss of this job ran: either the loss ended it (os._exit, a crash in a"
-    " library), or it was killed from outside (correct the loss; after a kill, train again)"
+    " library), or it was killed from outside (correct the loss; if the service was killed, train again)"
 )
 _BY_KEY = "SELECT id, digest FROM jobs WHERE idempotency_key = ? OR id = ?"
 
 
 @dataclass(frozen=True)
 class _Outcome:
-    """How a job ended. step: of its checkpoint, if it made one; metrics: of its last gradient step."""
+    """How a job ended. step: the number of its checkpoint, if it made one. metrics: those of its last gradient step."""
 
     status: str
     kind: str
@@ -55,9 +55,9 @@ class _Outcome:
 class Jobs:
     """Accepts jobs, and trains them in a thread of its own.
 
-    A job that was running when the service was killed is queued again, and goes on from the last rows that its
-    engine kept. It has failed if its own loss ran at that moment, since that might end the service each time.
-    pause: seconds between retries of failed disk writes.
+    A job that was running when the service was killed is queued again, and resumes from the last gradient steps that
+    its engine kept. But if its custom loss was running at that moment, the job fails: the loss may have ended the
+    service, and might end it again each time. pause: seconds between retries of failed disk writes.
     """
 
     def __init__(
@@ -69,8 +69,8 @@ class Jobs:
         self._pause = pause
         self._changed = threading.Condition()
         self._closed = False
-        self._waiting: set[str] = set()  # ids of queued jobs of another engine or base than this service's
-        self._ending: set[str] = set()  # ids of jobs that are to end: asked for in each piece of work, so not on disk
+        self._waiting: set[str] = set()  # ids of queued jobs that need another engine or base
+        self._cancelling: set[str] = set()  # ids of jobs to cancel: looked up in each piece of work, so not on disk
         self.streaming = True
         """False once the service stops: event streams end then."""
         self._listeners: set[Callable[[], None]] = set()
@@ -94,14 +94,19 @@ class Jobs:
     ) -> str:
         """Queue the job whose body is in a draft and return its id. A key that is a UUID becomes the id.
 
-        key: idempotency key; sent again with the same body, it returns the same job. digest: SHA-256 of the body.
-        fine_tuning: the job, where the draft is one of `sft_upload`. by_owner: whether the request came from this
-        machine with the lab's own token, as a `custom_loss` requires.
+        Args:
+            draft: The file with the body.
+            digest: The SHA-256 of the body.
+            key: An idempotency key; None for none. The same key with the same body returns the same job.
+            fine_tuning: The job, if the draft is one of `sft_upload`.
+            by_owner: Whether the request came from this machine with the lab's own token. A `custom_loss` requires it.
 
         Raises:
-            InvalidBodyError: the draft is not a job, or names no checkpoint or loss of here. HTTPException: 403, a
-            `custom_loss` that is not the owner's. NotFoundError: there is no such model. ConflictError: the model
-            was made on another base policy or with other adapters, or the key was used with another body.
+            InvalidBodyError: the draft is not a job, or names a checkpoint or loss that this service does not have.
+            HTTPException: 403, a `custom_loss` that is not the owner's.
+            NotFoundError: there is no such model.
+            ConflictError: the model was made on another base policy or with other adapters, or the key was used with
+                another body.
         """
         job_id = _new_id(key)
         if present := self.existing(key, digest):
@@ -194,7 +199,7 @@ class Jobs:
         self._notify()
 
     def cancel(self, job_id: str) -> TrainingJob:
-        """Cancel a job: a queued one at once, a running one at its next row, or while it is read; no checkpoint."""
+        """Cancel a job: a queued one at once, a running one before its next batch. It makes no checkpoint."""
         self.job(job_id)
         with self._database.write() as connection:
             connection.execute("UPDATE jobs SET cancel_wanted = 1 WHERE id = ?", (job_id,))
@@ -206,7 +211,7 @@ class Jobs:
             self._notify()
             self.bodies.remove(job_id)
         else:
-            self._ending.add(job_id)
+            self._cancelling.add(job_id)
         return self.job(job_id)
 
     def delete_model(self, model_id: str) -> None:
@@ -218,7 +223,7 @@ class Jobs:
         jobs = self._database.read("SELECT id FROM jobs WHERE model_id = ?", model_id)
         self._registry.delete(model_id)
         for row in jobs:
-            self._ending.add(row["id"])
+            self._cancelling.add(row["id"])
             self.bodies.remove(row["id"])
         self._notify()
 
@@ -268,7 +273,7 @@ class Jobs:
         return None
 
     def _train_or_fail(self, row: Row) -> _Outcome | None:
-        """Train a job; None when it was cancelled before it began, or the service closes and it is queued again."""
+        """Train a job; None if it was cancelled before it began, or was queued again because the service stops."""
         try:
             return self._train(row)
         except Cancelled:
@@ -331,7 +336,7 @@ class Jobs:
         return read_task(base, groups, config, step, callbacks, reference, source)
 
     def _should_stop(self, job_id: str) -> bool:
-        return self._closed or job_id in self._ending
+        return self._closed or job_id in self._cancelling
 
     def _raise_if_stopped(self, job_id: str) -> None:
         if self._should_stop(job_id):
@@ -356,10 +361,10 @@ class Jobs:
             self._registry.discard(model_id)
         self._registry.remove_draft(model_id, job_id)
         self.bodies.remove(job_id)
-        self._ending.discard(job_id)
+        self._cancelling.discard(job_id)
 
     def _requeue_running(self) -> None:
-        """Queue the jobs again that a killed service was training, unless one may be why it ended."""
+        """Queue the jobs again that a killed service was training; fail one whose custom loss may have ended it."""
         sql = "SELECT * FROM jobs WHERE id = ? AND status = 'running' AND NOT cancel_wanted"
         for row in self._database.read(sql, self._losses.marked_job()):
             self._record(row, _failed(_CRASHED))
@@ -377,7 +382,7 @@ class Jobs:
             _add_event(connection, job_id, "restarted", {"reason": "the service stopped while it trained"})
 
     def _find_waiting(self) -> None:
-        """Leave jobs of another engine or base queued, for a start with which they go on; `create` refuses new ones."""
+        """Leave queued jobs that need another engine or base for a start with it; `create` refuses new ones."""
         jobs = self._database.read("SELECT id, model_id FROM jobs WHERE status = 'queued'")
         conflicts = {row["id"]: conflict for row in jobs if (conflict := self._registry.conflict(row["model_id"]))}
         with self._database.write() as connection:

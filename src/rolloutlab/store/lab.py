@@ -150,12 +150,12 @@ class Lab:
         return self.collection(f"{name}:{generation}")
 
     def keep_state(self, collection_id: int, parts: Iterable[str]) -> None:
-        """Store with a collection which parts of what gave its rewards changed by themselves."""
+        """Store, with a collection, which variables of its reward functions changed by themselves."""
         sql = "UPDATE collections SET plan = json_set(plan, '$.state', json(?)) WHERE id = ?"
         self._database.execute(sql, json.dumps(sorted(parts)), collection_id)
 
     def keep_sizes(self, collection_id: int, sizes: Mapping[int, int], total: int) -> None:
-        """Store with a collection how many trajectories some groups, and all together, are planned to have."""
+        """Store, with a collection, the planned number of trajectories of some groups and of all together."""
         sql = "UPDATE collections SET plan = json_set(plan, '$.topped_up', json(?), '$.total', ?) WHERE id = ?"
         self._database.execute(sql, json.dumps(sizes), total, collection_id)
 
@@ -165,7 +165,7 @@ class Lab:
         return Draft(self._database, self.check_name, self.keep_name)
 
     def growing(self, collection: StoredCollection) -> GrowingTrajectories:
-        """What stores the trajectories of a collection that are still going on; in one process at a time."""
+        """Make the writer of a collection's unfinished trajectories; one process at a time may use it."""
         return GrowingTrajectories(self._database, collection)
 
     @staticmethod
@@ -226,12 +226,12 @@ class Lab:
         return self._stored(rows[0])
 
     def keep_name(self, name: str, number: int) -> None:
-        """Let a bare name mean the collection with this id from now on, in a notebook."""
+        """Let a bare name mean the collection with this id from now on, in this notebook."""
         if self._names:
             self._names.keep(name, number)
 
     def _own(self, name: str, own: int, names: BareNames) -> StoredCollection:
-        """The generation that a bare name means in this notebook; a line where a newer one exists."""
+        """The generation that a bare name means in this notebook; the user is told if a newer one exists."""
         collection = self.by_id(own)
         if collection.name != name:
             raise NotFoundError(f"{name} was renamed to {collection.name}", hint=collection.label)
@@ -250,7 +250,7 @@ class Lab:
         return collection
 
     def forget_deleted(self, name: str) -> str:
-        """Where this notebook's generation was deleted: let the bare name mean the newest, and a line about that."""
+        """If this notebook's generation was deleted, let the bare name mean the newest; return a line about it."""
         own = self._names.own(name) if self._names else None
         if not self._names or own is None:
             return ""
@@ -272,7 +272,7 @@ class Lab:
             self.keep_name(name, restored.id)
 
     def made_elsewhere(self, trajectories: Iterable[str]) -> list[str]:
-        """Lines about generations of these trajectories (`letters:2/0/3`) newer than those that bare names mean."""
+        """Lines about these trajectories (`letters:2/0/3`) whose generation is newer than the one of the bare name."""
         counts = Counter(name.partition("/")[0] for name in trajectories)
         lines = []
         for label, hits in counts.items():
@@ -287,7 +287,7 @@ class Lab:
         return StoredCollection(**{key: value for key, value in self._fields(row).items() if key not in without})
 
     def _fields(self, row: Row) -> dict[str, Any]:
-        """Columns as `_NAMED` has them. Where this notebook's generation is not the newest, no bare name is shown."""
+        """The values of `_NAMED`. If this notebook's generation is not the newest, no bare name is shown."""
         own = self._names.own(row["name"]) if self._names else None
         fields = dict(row)
         newest = fields.pop("newest")
@@ -307,16 +307,17 @@ class Lab:
         return self._database.change(lambda connection: [add(connection, *each) for each in enumerate(groups)])
 
     def group_texts(self, collection: StoredCollection) -> list[tuple[int, tuple[str, str, str]]]:
-        """The id of each group, with its prompt, row and script as they are stored; without trajectories, so fast."""
+        """The id of each group, with its prompt, row and script as stored; fast, because no trajectory is read."""
         rows = self._database.read(_GROUPS, collection.id, 0, _LAST, _LAST)
         return [(row["id"], (row["prompt"], row["row"], row["script"])) for row in rows]
 
     def copy_groups(
         self, name: str, plan: Mapping[str, Any], groups: Sequence[NewGroup], samples: Mapping[int, int]
     ) -> CollectionSummary:
-        """A new generation of these groups, some with what was sampled for equal ones. samples: ids of those, by place.
+        """Make a generation of these groups, and copy what was sampled for equal groups before.
 
-        Rewards are copied where an environment or a program gave them.
+        samples: the id of the stored group to copy from, by the position of the new group. Rewards are copied only if
+        an environment or a program gave them.
         """
 
         def copy(connection: Connection) -> CollectionSummary:
@@ -330,7 +331,7 @@ class Lab:
         return self._database.change(copy)
 
     def fit_prompt(self, group: Group, beginning: Sequence[Message]) -> Group:
-        """The group with the longest prompt that its trajectories and one with this beginning share."""
+        """Shorten the group's prompt to what its trajectories and a trajectory with this beginning have in common."""
         return self._database.change(lambda connection: fit_prompt(connection, group, beginning))
 
     def refs(self, group: Group) -> dict[int, models.Ref]:

@@ -17,18 +17,28 @@ from rolloutlab.objective.credit import turn_rewards
 from rolloutlab.store.texts import last_user_text, plain_text
 
 _OPENING_TOKENS = 8
-"""Tokens of a completion among which reasoning begins."""
+"""The number of tokens of a completion within which reasoning begins."""
 
 
 @dataclass(frozen=True)
 class StoredTrajectory:
     """A trajectory: one conversation with its sampled completions and its reward, if any.
 
-    name: `capitals/0/3`: collection, group and position in the group. items: messages and choices, in order.
-    row: the row of prompts it was sampled for. sampling: temperature, top_p and seed. step: the checkpoint it is from.
-    components: the parts of the reward, if any. source: function, hand, judge, tool or environment.
-    pending: how many scripted turns are still to come; 0 when it is finished. extra: further properties of the
-    trajectory on the wire, such as its tools. given: how many of the items are the prompt, where that is known.
+    Attributes:
+        id: The number in the database.
+        name: Collection, group and position in the group, such as `capitals/0/3`.
+        items: Messages and choices, in order.
+        row: The row of the prompts that it was sampled for.
+        model: The model that sampled it.
+        step: The number of the model's checkpoint, if known.
+        sampling: Temperature, top_p and seed.
+        created_at: The time of its creation, in UTC.
+        reward: The reward, if any.
+        components: The parts of the reward.
+        source: What gave the reward: function, hand, judge, tool or environment.
+        pending: The number of scripted turns still to come; 0 if it is finished.
+        extra: Further properties of the trajectory on the wire, such as its tools.
+        given: The number of items that are the prompt, if known.
     """
 
     id: int
@@ -58,7 +68,7 @@ class StoredTrajectory:
 
     @property
     def prompt(self) -> str:
-        """The last user message of the prompt; without one, as with an environment, before the first completion."""
+        """The last user message of the prompt, or else (with an environment) of all before the first completion."""
         before = takewhile(lambda item: not isinstance(item, Choice), self.items)
         return last_user_text(self.messages[: self.given]) or last_user_text(item.to_wire() for item in before)
 
@@ -74,9 +84,9 @@ class StoredTrajectory:
 
     @property
     def unread_reasoning(self) -> str:
-        """The mark of reasoning that `answer` has in it, as its format is not read; empty without any.
+        """The mark, such as `[THINK]`, of reasoning in `answer` that could not be separated; empty if there is none.
 
-        Of the service that sampled it, or by the names of its first tokens.
+        The service that sampled it reported the mark, or one of its first tokens is named like one.
         """
         if not self.choices or self.reasoning:
             return ""
@@ -105,13 +115,13 @@ class StoredTrajectory:
 
     @property
     def turn_rewards(self) -> list[float | None]:
-        """The reward that its environment gave for each completion, where it gave one."""
+        """The reward that its environment gave for each completion, None if it gave none."""
         rewards = turn_rewards(self.extra.get("metrics") or {})
         return [rewards.get(turn) for turn in range(len(self.choices))]
 
     @property
     def episode_end(self) -> str | None:
-        """How its episode with an environment ended, as `environments.record.End`."""
+        """How its episode with an environment ended (`environments.record.End`)."""
         return str((self.extra.get("metadata") or {}).get("episode_end") or "") or None
 
     @property
@@ -125,13 +135,13 @@ class StoredTrajectory:
 
     @property
     def history_tokens(self) -> tuple[int, ...]:
-        """As `tokens`, per history."""
+        """The number of sampled tokens with logprobs of each history."""
         histories = (self.choices, *(_choices(each.messages_and_choices) for each in self.additional))
         return tuple(sum(len(choice.trained_tokens()) for choice in choices) for choices in histories)
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Those of its sampling, and the components of its reward."""
+        """Metrics of its sampling, and the components of its reward."""
         return {**(self.extra.get("metrics") or {}), **self.components}
 
     def histories(self) -> list[wire.History]:
@@ -215,7 +225,10 @@ class NewGroup:
 
 @dataclass(frozen=True)
 class Arrival:
-    """Items after the prompt for one position of a group. pending: turns to come. components: its environment's."""
+    """A completion to store: items after the prompt, for one position of a group.
+
+    pending: the number of scripted turns still to come. components: parts of the reward, from the environment.
+    """
 
     position: int
     items: Sequence[MessageOrChoice]
@@ -226,10 +239,16 @@ class Arrival:
 
 @dataclass(frozen=True)
 class Recorded:
-    """A trajectory to import; `place` is its origin for errors, such as `line 7`.
+    """A trajectory to import. Attributes that are not listed are those of `StoredTrajectory`.
 
-    generation, position: as they were, None when anything will do. group: a position in the collection, or any text
-    that trajectories of one group share. items: everything after the prompt. The rest is as in `Trajectory`.
+    Attributes:
+        place: Where it comes from, for errors, such as `line 7`.
+        collection: The name of its collection.
+        group: A position in the collection, or any text that the trajectories of one group share.
+        prompt: The messages of the prompt.
+        items: Everything after the prompt.
+        generation: The number of its generation; None if any will do.
+        position: The position in its group; None if any will do.
     """
 
     place: str
@@ -273,16 +292,16 @@ class Recorded:
 
 
 COMPARED = "compare."
-"""How names of collections begin that comparisons sample."""
+"""The prefix of the names of collections that comparisons sample."""
 
 
 def is_hidden(name: str) -> bool:
-    """Whether lists and searches leave a collection out unless it is asked for: a comparison sampled it."""
+    """Whether a comparison sampled the collection: lists and searches leave it out unless it is asked for."""
     return name.startswith(COMPARED)
 
 
 def is_asked_for(name: str, pattern: str | None) -> bool:
-    """Whether a list of what fits a pattern has a collection: a hidden one where the pattern begins as its name."""
+    """Whether a list with this pattern has a collection: a hidden one only if the pattern begins with `compare.`."""
     return not is_hidden(name) or is_hidden(pattern or "")
 
 
@@ -290,7 +309,7 @@ def is_asked_for(name: str, pattern: str | None) -> bool:
 class StoredCollection:
     """One generation of a collection. plan: how it is sampled. Token counts include judging.
 
-    bare: it is the newest one, and its bare name means it in this notebook.
+    bare: whether it is the newest generation and the one that the bare name means in this notebook.
     """
 
     id: int
@@ -304,7 +323,7 @@ class StoredCollection:
 
     @property
     def label(self) -> str:
-        """The bare name where that means it and no newer one exists, else `name:N`."""
+        """The bare name if that means this generation and no newer one exists, else `name:N`."""
         return self.name if self.bare else f"{self.name}:{self.generation}"
 
 
@@ -325,10 +344,19 @@ class CollectionSummary(StoredCollection):
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """One edit of one reward; `at` is in UTC; None means no reward.
+    """One edit of one reward.
 
-    change: edits of one call share a number. note: the reason, if given. undoes: the change that this one reverts; its
-    source is then `undo`.
+    Attributes:
+        trajectory: The name of the trajectory.
+        at: The time, in UTC.
+        who: The user.
+        source: What made the edit: function, hand, judge, tool, environment or undo.
+        old: The reward before; None if there was none.
+        new: The reward after; None if there is none.
+        components: The parts of the new reward.
+        change: The number of the change; all edits of one call share it.
+        note: The reason, if given.
+        undoes: The change that this one reverts, if its source is `undo`.
     """
 
     trajectory: str
@@ -344,7 +372,10 @@ class Edit:
 
 
 class Undoable(NamedTuple):
-    """A change of rewards that is not undone. low, high: of those that it gave; cleared: how many it took away."""
+    """A change of rewards that is not undone.
+
+    low, high: the range of the rewards that it gave. cleared: the number of rewards that it removed.
+    """
 
     source: str
     rewards: int

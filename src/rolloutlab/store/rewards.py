@@ -20,8 +20,10 @@ STATE_CHANGE = """
         SELECT 1 FROM edits undo WHERE undo.trajectory_id = t.id AND +undo.undoes = made.change)
     ORDER BY made.id DESC LIMIT 1
 """
-"""The change that the state of trajectory `t` comes from: the newest that is not undone. The plus keeps SQLite off the
-index of undone changes, in which a whole collection may share one."""
+"""The change that the reward of trajectory `t` comes from: the newest that is not undone.
+
+`+undo.undoes` keeps SQLite from using the index of that column. A whole collection may share one value in it, so that
+the index would be slow."""
 
 _STATE = f"""
     SELECT t.reward, t.components, t.source, e.note, ({STATE_CHANGE}) AS change FROM trajectories t
@@ -47,7 +49,7 @@ _FORGET = """
         SELECT t.id FROM trajectories t JOIN groups g ON g.id = t.group_id WHERE g.collection_id = ?)
 """
 CLEARED = "cleared"
-"""The note of an edit that takes a reward away; without one the database refuses it."""
+"""The note of an edit that removes a reward; the database requires a note on such an edit."""
 
 Listener = Callable[[Set[int]], None]
 """Called with the ids of trajectories whose rewards have changed."""
@@ -167,7 +169,7 @@ class Rewards:
         return {row[0] for row in self._database.read("SELECT trajectory_id FROM edits WHERE id > ?", edit)}
 
     def former(self, ids: Iterable[int]) -> dict[int, float]:
-        """By id, the last reward of a function, judge, tool or environment where it was since replaced by hand."""
+        """For trajectories with a reward by hand: by id, the last reward before it that was not given by hand."""
         rows = self._database.read(
             "SELECT trajectory_id, change, undoes, old, old_source FROM edits"
             " WHERE trajectory_id IN (SELECT value FROM json_each(?)) ORDER BY trajectory_id, id DESC",
@@ -205,7 +207,7 @@ class Rewards:
         return int(self._database.read(f"{sql} AND t.source = 'hand'", collection.id)[0][0])
 
     def notify(self, log: "RewardLog") -> None:
-        """Notify the listeners. No lock: an interrupt between two instructions would leave it held."""
+        """Notify the listeners. There is no lock, because an interrupt between two instructions would leave it held."""
         if log.edited:
             for listener in list(self._listeners.values()):
                 if call := listener():
@@ -218,7 +220,7 @@ def finite(value: Any, name: str) -> float:
         plain = value.item() if hasattr(value, "item") else value  # NumPy's bool is no Real
         if isinstance(plain, Real | Decimal) and math.isfinite(reward := float(plain)):
             return reward
-    except Exception:  # noqa: BLE001 - of its own methods: larger than a float, or an array of several
+    except Exception:  # noqa: BLE001 - its own methods raise: it is larger than a float, or an array of several
         pass
     raise RewardError(f"the reward of {name} is {_shown(value)}, which is no finite number", hint="return a number")
 
@@ -228,23 +230,22 @@ def total(components: Iterable[float], name: str) -> float:
     try:
         return finite(math.fsum(components), name)
     except OverflowError:
-        message = f"the components of the reward of {name} have a sum too large for a float"
+        message = f"the components of the reward of {name} add up to more than a float can hold"
         raise RewardError(message, hint="return smaller numbers") from None
 
 
 def _shown(value: Any) -> str:
-    """The repr of a value, or its type where that fails."""
+    """The repr of a value, or its type if that fails."""
     try:
         return repr(value)
-    except Exception:  # noqa: BLE001 - of its own method, or an integer of too many digits
+    except Exception:  # noqa: BLE001 - its own method raises, or it is an integer of too many digits
         return f"a value of type {type(value).__name__}"
 
 
 class RewardLog:
     """Writes one change into an open transaction: each reward, and what it was before.
 
-    change: the number of a change that was begun; by default a new one. since: rewards of later changes than that are
-    kept; by default than `change`.
+    Rewards that were given after the change `since` are kept, and not overwritten.
     """
 
     def __init__(
@@ -256,6 +257,16 @@ class RewardLog:
         change: int | None = None,
         since: int | None = None,
     ) -> None:
+        """Begin a change, or go on with one.
+
+        Args:
+            connection: The open transaction.
+            source: What gives the rewards.
+            undoes: The change that this one reverts, if any.
+            who: The user; None is the current one.
+            change: The number of a change that has begun; None begins a new one.
+            since: A change; None is `change`.
+        """
         self.change = new_change(connection) if change is None else change
         self._since = self.change if since is None else since
         self.at, self.who = datetime.now(UTC).isoformat(), who or user()
@@ -265,10 +276,14 @@ class RewardLog:
         self.edited: set[int] = set()
 
     def give(self, score: Score, *, keep_hand: bool, also_same: bool = False) -> Row | None:
-        """Set a reward; its state before, or None if nothing was changed.
+        """Set a reward; return its state before, or None if the old reward was kept.
 
-        It is kept where it was given since the change had begun, or by hand with `keep_hand`, and where it is the same
-        already, unless `also_same`: then it is an edit too, so that it is of this change.
+        The old reward is kept in three cases:
+
+        - it was given after the change `since`;
+        - it was given by hand, and `keep_hand` is True;
+        - it is the same, and `also_same` is False. With `also_same` an edit is written even so, so that the reward
+          belongs to this change.
         """
         had: Row = self._connection.execute(_STATE, (score.trajectory.id,)).fetchone()
         parts = dict(score.components)
@@ -280,7 +295,7 @@ class RewardLog:
         return had
 
     def clear(self, row_id: int, note: str, *, keep_hand: bool) -> bool:
-        """Take a reward away, with the reason; False where it is kept as by `give`."""
+        """Remove a reward, with the reason; False if it is kept for a reason of `give`."""
         kept = self._kept(self._connection.execute(_STATE, (row_id,)).fetchone(), keep_hand)
         if not kept:
             self.write(row_id, None, "{}", None, note=note)

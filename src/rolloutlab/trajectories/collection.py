@@ -33,15 +33,15 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _CHANGE_SECONDS = 5e-5
-"""What reading its changes takes for each trajectory, about: a line is shown before what takes long."""
+"""Seconds that reading the changes of a trajectory takes, about: if all take long, a line is shown first."""
 
 
 class Collection:
     """One generation of a collection. It reads the lab on every access, so it is never out of date.
 
-    Shown at the end of a cell it lists its groups with their completions, rewards and advantages. Those are the
-    trainer's own, of a job of the whole collection with default options, also where this is one group of it. Where a
-    browser shows it, it is read one group at a time, and scored there.
+    At the end of a cell it shows its groups with their completions, rewards and advantages. The advantages are those of
+    a training job on the whole collection with default options, even if this is only one group of it. In a browser the
+    groups are read one at a time, and can be scored by hand.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Collection:
 
     @property
     def stored(self) -> StoredCollection:
-        """Its record now, which may have another name; NotFoundError when it was deleted."""
+        """Its record as it is now: it may have been renamed. Raises NotFoundError if it was deleted."""
         return self._lab.by_id(self._number)
 
     @property
@@ -64,17 +64,17 @@ class Collection:
 
     @property
     def label(self) -> str:
-        """Its name with its generation, which no newer one takes."""
+        """`NAME:N`, which stays valid if newer generations are sampled."""
         return f"{self.stored.name}:{self.stored.generation}"
 
     @property
     def missing(self) -> int:
-        """How many trajectories of its plan are not sampled yet."""
+        """The number of planned trajectories that are not sampled yet."""
         return self._lab.collection(self.label).missing
 
     @property
     def captured(self) -> bool:
-        """Whether a program has sampled it, and no prompt."""
+        """Whether a program has sampled it, instead of prompts."""
         return bool(self.stored.plan.get("program"))
 
     def part(self, name: str) -> set[int]:
@@ -91,17 +91,17 @@ class Collection:
         return [trajectory for group in self.groups for trajectory in group.trajectories]
 
     def group(self, position: int) -> Group:
-        """The group at a position, as stored now; NotFoundError when there is none."""
+        """The group at a position, as stored now. Raises NotFoundError if there is none."""
         for group in self._lab.groups(self.stored, position):
             return group
         raise NotFoundError(f"there is no group {self.stored.label}/{position}", hint=f"%group {self.stored.label}/0")
 
     def each_group(self) -> Iterator[Group]:
-        """As `groups`, some at a time, for collections larger than memory."""
+        """Yield the groups, read some at a time, for collections larger than memory."""
         return self._lab.each_group(self.stored) if self._position is None else iter(self.groups)
 
     def each_trajectory(self) -> Iterator[StoredTrajectory]:
-        """As `trajectories`, some groups at a time."""
+        """Yield the trajectories, read some groups at a time."""
         return (trajectory for group in self.each_group() for trajectory in group.trajectories)
 
     @property
@@ -111,21 +111,20 @@ class Collection:
         return math.fsum(r / len(rewards) for r in rewards) if rewards else None
 
     def scoring_notes(self) -> list[str]:
-        """Where the last scoring failed, and whose rewards are older, as it ended before it came to them."""
+        """Lines about failures of the last scoring, and about rewards that it did not reach because it ended early."""
         stored = self.stored
         failed, older = self._lab.scorings.failed(stored, self._position), self._lab.scorings.unreached(stored)
         lines = [render.failures(self.name, failed)] if failed else []
         resume = f"%%reward {self.name} --resume"
-        older_line = (
-            f"{count(older, 'reward')} of {self.name} older than its last scoring, which ended early -> {resume}"
-        )
+        which = f"{count(older, 'reward')} of {self.name} {'is' if older == 1 else 'are'} older"
+        older_line = f"{which} than its last scoring, which ended early -> {resume}"
         return [*lines, *([older_line] if older else [])]
 
     def warnings(self) -> list[Hint]:
-        """What a person should know of its answers before they train, such as that many were cut off."""
+        """What to know of its answers before training on them, such as that many were cut off."""
         with self._view.job() as job:
             hints = summarize_job(job, self._lab).hints
-        # what has no logprobs is said by the report of a job, which knows the service
+        # the report of a job, which knows the service, says what has no logprobs
         return [hint for hint in hints if hint.kind == "warn" and not hint.cell.startswith("%logprobs")]
 
     def weights_of(self, component: str) -> dict[int, float]:

@@ -41,18 +41,22 @@ _STANDINGS: Mapping[Reason | None, Standing] = {
     Reason.UNSCORED: "unscored",
 }
 _ORDER: tuple[Standing, ...] = ("trains", "fail", "equal", "pass", "other", "unscored")
-"""Of groups in the strip: what can be learned from, then what could be."""
+"""Order of the groups in the strip: first those that train, then those that could, and last unscored ones."""
 _BINS = 20
 _LEVEL = 0.95
 _NOTABLE = 0.2
-"""Of failures that were cut off, or of answers: from this share on it is said first."""
+"""The share of failures (or of answers, if none is scored) that must be cut off for a hint."""
 _NEARLY_ALL = 0.9
-_LOOKED_AT, _READ = 2_000, 64
-"""Groups whose equal answers are looked for, and sets of these with different rewards whose conversations are read."""
+_LOOKED_AT = 2_000
+"""Groups in which equal answers are searched."""
+_READ = 64
+"""Sets of equal answers with different rewards whose conversations are read."""
 _QUOTED = 40
 _NAMED = 3
-_FEWEST_GROUPS, _ERRORS = 8, 2.4
-"""Groups with answers of both ends, and standard errors, from which on a difference of rewards is more than chance."""
+_FEWEST_GROUPS = 8
+"""The least number of groups with both complete and cut-off answers in which rewards are compared."""
+_ERRORS = 2.4
+"""The number of standard errors from which on a difference of rewards is more than chance."""
 
 
 def summarize(
@@ -65,20 +69,20 @@ def summarize(
     fitting = None if shown is None else _figures(rows, shown, standings, whole)
     fits = None if shown is None else {rows.group_of[i] for i in shown}
     alone = stored[0] if len(stored) == 1 else None
-    all_ = None if rows.is_part else alone  # one group is not compared with a whole generation
+    collection = None if rows.is_part else alone  # one group is not compared with a whole generation
     return Overview(
         whole,
         _bars(rows, standings, order, fits, whole.rewards),
         _interval(rows, whole),
         _pass_at(rows),
-        _former(lab, all_, scored=whole.scored > 0) if all_ else None,
+        _previous_generation(lab, collection, scored=whole.scored > 0) if collection else None,
         find_hints(rows, standings, order, lab, alone, whole) if alone else (),
         _about(rows, alone, whole),
         _trained_on(lab, alone) if alone else "",
         rows.largest,
-        usage=_usage(lab, all_) if all_ else "",
+        usage=_usage(lab, collection) if collection else "",
         fitting=fitting,
-        next=_score(lab, all_) if all_ and whole.answers and not whole.scored else "",
+        next=_scoring_cell(lab, collection) if collection and whole.answers and not whole.scored else "",
     )
 
 
@@ -103,7 +107,7 @@ def _standings(rows: RewardsRows) -> list[Standing]:
 def _figures(
     rows: RewardsRows, shown: Sequence[int], standings: Sequence[Standing], whole: Figures | None = None
 ) -> Figures:
-    """whole: of all rows, in whose bins those of some are counted."""
+    """Compute the figures of some rows. whole: those of all rows; histograms of some rows use its bins."""
     import numpy as np
 
     outlines = [rows.outlines[i] for i in shown]
@@ -162,18 +166,19 @@ def _histogram(values: "Values", low: float, high: float) -> Histogram | None:
 
 
 def _interval(rows: RewardsRows, whole: Figures) -> tuple[float, float] | None:
-    """The interval of the mean reward over groups, as answers to one prompt are alike; None of fewer than two groups.
+    """The interval of the mean reward, over groups because answers to one prompt are alike; None below two groups.
 
-    Each group counts by its size: mean + (its share of the answers · groups) · (its mean - mean), whose mean is that of
-    all (the linearised ratio; Cochran 1977, section 6.3). Equal groups of rewards without usual bounds bound nothing.
+    Each group counts by its size: mean + (its share of the answers · groups) · (its mean - mean). The mean of these
+    values is that of all answers (the linearised ratio; Cochran 1977, section 6.3). If all groups have the same mean
+    and the rewards have no usual bounds, there is no interval.
     """
     from rolloutlab.trajectories.intervals import interval  # and numpy
 
     groups = rows.sizes_and_means()
     if whole.mean is None or len(groups) < 2 or max(abs(each) for _, each in groups) > HUGE:
         return None
-    mean, all_ = whole.mean, sum(n for n, _ in groups)
-    values = [mean + n * len(groups) / all_ * (each - mean) for n, each in groups]
+    mean, total = whole.mean, sum(n for n, _ in groups)
+    values = [mean + n * len(groups) / total * (each - mean) for n, each in groups]
     low, high = _ends(whole.rewards) if whole.rewards else (math.nan, math.nan)
     bounded = (low, high) in USUAL_BOUNDS and low <= min(values) and max(values) <= high
     if not bounded and max(values) - min(values) <= 0:
@@ -184,10 +189,10 @@ def _interval(rows: RewardsRows, whole: Figures) -> tuple[float, float] | None:
 
 
 def _pass_at(rows: RewardsRows) -> dict[int, float]:
-    """The unbiased estimate of pass@k, where a reward of 1 is a pass: 1 - C(n-c, k) / C(n, k) (arXiv 2107.03374).
+    """The unbiased estimate of pass@k, if a reward of 1 is a pass: 1 - C(n-c, k) / C(n, k) (arXiv 2107.03374).
 
-    For k up to the size of the smallest group, as each is over the same groups; nothing where no reward is 1, or some
-    are beyond it.
+    k goes up to the size of the smallest group, so that all estimates are over the same groups. The result is empty if
+    the largest reward is not 1.
     """
     groups, most = [], -math.inf
     given = [each.reward for each in rows.outlines]
@@ -204,10 +209,10 @@ def _pass_at(rows: RewardsRows) -> dict[int, float]:
     return chances if smallest > 1 else {}
 
 
-def _former(lab: Lab, stored: StoredCollection, *, scored: bool) -> tuple[str, float, int, str] | None:
-    """The generation before, its mean reward, how many of its answers have one, and what it was sampled otherwise with.
+def _previous_generation(lab: Lab, stored: StoredCollection, *, scored: bool) -> tuple[str, float, int, str] | None:
+    """The previous generation: its name, mean reward, number of scored answers, and the settings that differed.
 
-    scored: whether the generation after it has rewards.
+    None if there is none, or if it has no rewards. scored: whether `stored` has rewards.
     """
     try:
         before = lab.collection(f"{stored.name}:{stored.generation - 1}")
@@ -219,8 +224,8 @@ def _former(lab: Lab, stored: StoredCollection, *, scored: bool) -> tuple[str, f
     return before.label, before.mean_reward, before.scored, otherwise
 
 
-def _score(lab: Lab, stored: StoredCollection) -> str:
-    """The cell that scores a collection; empty where functions have failed on it, of which a hint tells."""
+def _scoring_cell(lab: Lab, stored: StoredCollection) -> str:
+    """The cell that scores a collection; empty if functions have failed on it, because then a hint has a cell."""
     if lab.scorings.failed(stored):
         return ""
     return f"%%reward {stored.label}\n{first_body(lab.scorings.columns(stored))}"
@@ -314,7 +319,7 @@ def find_hints(
 
 
 def _never_hint(rows: RewardsRows, standings: Sequence[Standing], stored: StoredCollection) -> tuple[int, Hint] | None:
-    """That all answers of some groups have the lowest reward; of groups with a reward for each answer."""
+    """Hint that all answers of some groups have the lowest reward. Only completely scored groups count."""
     failed = [
         group
         for group, kind in zip(rows.groups, standings, strict=True)
@@ -332,13 +337,13 @@ def _never_hint(rows: RewardsRows, standings: Sequence[Standing], stored: Stored
 
 
 def _cut_off_hint(whole: Figures, limit: str, longer: str) -> tuple[int, Hint] | None:
-    """That failures, or answers before they are scored, were cut off, where many were.
+    """Hint that many failures (or answers, if none is scored) were cut off.
 
-    Not where those that were not cut off fail as often: more tokens would change nothing.
+    There is none if complete answers fail as often: then more tokens would change nothing.
     """
     nearly_all = whole.cut_off >= _NEARLY_ALL * whole.answers
     if nearly_all and whole.mean is not None and whole.failures_cut_off < _NOTABLE * whole.answers:
-        return None  # a few failures are the least of it
+        return None  # another hint is about all answers, and a few failures matter less
     if whole.failures_cut_off > 1 and whole.failures_cut_off >= _NOTABLE * whole.failures:
         ended, others = whole.scored - whole.scored_cut_off, whole.failures - whole.failures_cut_off
         if ended and others * whole.scored_cut_off >= whole.failures_cut_off * ended:
@@ -405,12 +410,13 @@ def _rewards(rows: RewardsRows, some: Iterable[int]) -> list[float]:
 
 
 def compare_ends(rows: RewardsRows) -> tuple[float, int] | None:
-    """By how much less answers score that were cut off, and in how many groups with both; None where chance may do it.
+    """The mean difference of reward between complete and cut-off answers, and the number of groups compared.
 
-    Within groups, as hard prompts have long answers anyway: the sum of the differences over groups is beyond `_ERRORS`
-    of the standard deviation that it has when rewards are shuffled within each group, which is known exactly:
-    S² · n / (k · (n - k)) for k of n that were cut off. That estimated from the differences themselves is too small
-    where few pass. Where it makes no difference, that is so in fewer than 1 of 50 collections (simulated in
+    None if the difference may be chance. Answers are compared within groups, because hard prompts have long answers
+    anyway. The sum of the groups' differences must exceed `_ERRORS` times its standard deviation if rewards were
+    shuffled within each group. That variance is known exactly: S² · n / (k · (n - k)) for a group of n answers with k
+    cut off. A variance estimated from the differences themselves would be too small if few answers pass. If cutting off
+    makes no difference, fewer than 1 of 50 collections pass this test (simulated in
     tests/trajectories/test_overview.py).
     """
     differences, variances = [], []
@@ -433,7 +439,7 @@ def compare_ends(rows: RewardsRows) -> tuple[float, int] | None:
 
 
 def _is_early(rows: RewardsRows, plan: SamplingConfig | None, whole: Figures) -> bool:
-    """Whether most that were cut off have fewer tokens than they may: the context was full, or the service gave up."""
+    """Whether most cut-off answers are shorter than max_tokens: the context was full, or the service gave up."""
     if plan is None or not plan.max_tokens:
         return False
     ended = zip(rows.outlines, rows.lengths, strict=True)
@@ -442,7 +448,7 @@ def _is_early(rows: RewardsRows, plan: SamplingConfig | None, whole: Figures) ->
 
 
 def _limit(plan: SamplingConfig | None, *, early: bool) -> str:
-    """What cut answers off: `by max_tokens=64`, or what came before it."""
+    """What cut answers off: `by max_tokens=64`, or `before max_tokens=64`."""
     if plan is None or not plan.max_tokens:
         return "by max_tokens"
     return f"{'before' if early else 'by'} max_tokens={plan.max_tokens}"
@@ -465,7 +471,8 @@ def _was(n: int) -> str:
 def _again(stored: StoredCollection, plan: SamplingConfig | None, option: str) -> str:
     """The cell that samples the same prompts again with another option.
 
-    Empty where it needs names of a notebook, and for an older generation: an empty cell samples those of the bare name.
+    Empty if the cell would need variables of the notebook. Empty also for an older generation, because an empty cell
+    samples the prompts of the newest one.
     """
     if plan is None or not stored.bare or plan.env or plan.tools or plan.program or plan.continues:
         return ""

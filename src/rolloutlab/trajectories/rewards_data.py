@@ -28,23 +28,23 @@ Derived = TypeVar("Derived")
 _FIRST_GROUPS = 8
 _MOST_ROW_COLUMNS = 3
 _LONG_BEGINNING = 30
-"""Characters that all prompts of a page begin with, from which on these are left out, so that the prompts differ."""
+"""If all prompts of a page share a beginning of at least so many characters, it is left out, to show what differs."""
 TRAINS = "trains"
 """The choice of the column `reason` for rows that would train."""
 _EDITED = ("reward", "source", "advantage", "reason")
-"""Columns that an edit of rewards changes, beside the components."""
+"""Columns that an edit of rewards changes, in addition to the components."""
 SOURCES = ("function", "hand", "judge", "tool", "environment", NONE)
 ENDS = (*get_args(End), NONE)
 
 
 class RewardsData:
-    """Some collections, or one group of one. `refresh` makes `rows` and `stored` what they are in the lab.
+    """Some collections, or one group of one. `refresh` brings `rows` and `stored` up to date with the lab.
 
-    limit: read no more than the first so many rows, once. The advantages of one group are those of a job of its
-    collection.
+    The advantages of one group are those of a job on its whole collection. Several views share one, and hold its `lock`
+    while they read or refresh it.
 
-    Several views share one, and hold its `lock` while they read or refresh it. version: another object after each time
-    that all rows were read, so that their indices are others.
+    limit: only the first so many rows are read. version: a new object each time that all rows were read again, because
+    older indices of rows are then invalid.
     """
 
     def __init__(
@@ -59,8 +59,8 @@ class RewardsData:
         self._prompts: dict[int, dict[int, str]] = {}
         self._prompt_rows: dict[int, dict[int, dict[str, Any]]] = {}
         self._changes: tuple[int, int]
-        self._there: tuple[int, int]
-        self._edit: int
+        self._newest_outline: tuple[int, int]
+        self._newest_edit: int
         self._derived: tuple[tuple[int, int], Sequence[int] | None, Any] | None = None
         self.rows: RewardsRows
         self.stored: list[StoredCollection]
@@ -78,7 +78,7 @@ class RewardsData:
 
     @property
     def row_columns(self) -> list[str]:
-        """Columns of the prompts' rows that no prompt shows, such as a target: some at most, of the first groups."""
+        """Columns of the prompts' rows that no prompt shows, such as a target: at most three, from the first groups."""
         first = range(min(_FIRST_GROUPS, len(self.rows.groups)))
         prompts, rows = self._prompts_of(first), self._rows_of(first)
         values = {g: {name: str(value) for name, value in rows[g].items() if _is_shown(value)} for g in first}
@@ -87,7 +87,7 @@ class RewardsData:
         return hidden[:_MOST_ROW_COLUMNS]
 
     def refresh(self) -> bool:
-        """Read what was changed; whether there are other trajectories or names now. NotFoundError: one was deleted."""
+        """Read what changed; return whether trajectories or names are others. NotFoundError: one was deleted."""
         changes = self._lab.changes()
         if changes == self._changes:
             return False
@@ -97,34 +97,34 @@ class RewardsData:
         # cursors are read before the rows: a change in between is read twice rather than missed
         stored = [self._lab.by_id(each.id) for each in self.stored]
         labels, there = [each.label for each in stored], self._lab.outlines.newest()
-        other = (there != self._there and self._sizes() != self._known) or self._is_of_older_rows()
+        other = (there != self._newest_outline and self._sizes() != self._loaded_sizes) or self._is_of_older_rows()
         if labels != [each.label for each in self.stored] or other:
             self._load([each.id for each in self.stored])
             return True
         newest = self._lab.rewards.newest_edit()
-        edited = self._lab.rewards.edited_since(self._edit)
+        edited = self._lab.rewards.edited_since(self._newest_edit)
         known = {i: self.rows.outlines[self.rows.index[i]] for i in edited if i in self.rows.index}
         if known:
             self.rows.put(self._lab.outlines.again(known).values())
-        self._changes, self._there, self._edit = changes, there, newest
+        self._changes, self._newest_outline, self._newest_edit = changes, there, newest
         return False
 
     def _is_of_older_rows(self) -> bool:
-        """Whether the whole collection was read again, so that its rows are others."""
+        """Whether the whole collection was read again, so that indices of its rows are invalid."""
         return self._whole is not None and self._whole.version is not self._version_of_whole
 
     def _load(self, numbers: Sequence[int]) -> None:
         changes, there = self._lab.changes(), self._lab.outlines.newest()
         edit = self._lab.rewards.newest_edit()
         self.stored = [self._lab.by_id(number) for number in numbers]
-        self._known = self._sizes() if self._limit is None else []
+        self._loaded_sizes = self._sizes() if self._limit is None else []
         with uncollected():
             self.rows = RewardsRows(list(self._parts()), self._whole.rows if self._whole else None)
             if len(self.rows) > AT_ONCE:
                 gc.collect()  # once, here: else the next three calls wait for a scan of all rows each, 0.1 to 0.2 s
         self.version = object()
         self._version_of_whole = self._whole.version if self._whole else None
-        self._changes, self._there, self._edit = changes, there, edit
+        self._changes, self._newest_outline, self._newest_edit = changes, there, edit
 
     def _parts(self) -> Iterator[CollectionRows]:
         left = self._limit
@@ -176,7 +176,7 @@ class RewardsData:
         return {g: self._prompts[group.collection.id][group.position] for g, group in places}
 
     def _rows_of(self, groups: Collection[int]) -> dict[int, dict[str, Any]]:
-        """The rows that the prompts of groups were made of; each is read once, as they never change."""
+        """The rows that the prompts of groups were made of. They never change, so each is read once."""
         missing: dict[int, list[int]] = {}
         for g in groups:
             group = self.rows.groups[g]
@@ -401,14 +401,14 @@ def _reason(share: TokenWeight | None) -> str | None:
 
 
 AT_ONCE = 20_000
-"""Trajectories that are read in a tenth of a second or so; of more, some are shown before all are read."""
+"""Trajectories that are read in about 0.1 s. If there are more, the first page is shown before all are read."""
 _UNKNOWN = {"advantage": None, "reason": None, "why_not": None, "why": None}
 
 
 def first_page(lab: Lab, collections: Sequence[StoredCollection], size: int, at_once: int) -> dict[str, Any] | None:
-    """The first page as of `RewardsView.page`, without what depends on all rows: advantages, and what trains.
+    """The first page as `RewardsView.page` has it, without what depends on all rows: advantages, and what trains.
 
-    None where there are no more than `at_once` trajectories.
+    None if there are no more than `at_once` trajectories.
     """
     counted = [lab.collection(lab.by_id(each.id).label) for each in collections]
     trajectories, scored = sum(each.trajectories for each in counted), sum(each.scored for each in counted)

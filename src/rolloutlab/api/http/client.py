@@ -45,13 +45,13 @@ DEFAULT_HEADERS = {"Accept": "*/*", "Accept-Encoding": "gzip, deflate", "User-Ag
 
 
 class Tries(Protocol):
-    """Hears of each try of a request, as of one that is paid for."""
+    """Hears of each try of a request, for example to count what paid requests cost."""
 
     async def begin(self) -> None:
-        """Before a try; what it raises ends the request."""
+        """Called before a try; an exception ends the request."""
 
     def failed(self, *, reached: bool) -> None:
-        """After a try without a success. reached: whether the server may have done the work."""
+        """Called after a failed try. reached: whether the server may have done the work."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class _Body:
 
 
 class _StreamedBody:
-    """A body made anew for each try. failure: the exception that ended it early, the last time."""
+    """A body that is made anew for each try. failure: the exception that ended it early in the last try."""
 
     def __init__(self, factory: BodyFactory) -> None:
         self._factory = factory
@@ -147,7 +147,7 @@ class HttpClient:
     ) -> Any:
         """The JSON of the response. GET and DELETE are retried where that can help; others only with `retry`.
 
-        content: a JSON text, or one that is made while it is sent. timeout: seconds without any byte of the response.
+        content: a JSON text, or a function that streams one. timeout: seconds without any byte of the response.
         tries: hears of each try.
 
         Raises:
@@ -322,7 +322,7 @@ def _parsed(response: httpx.Response) -> Any:
 
 
 async def _renewed(source: TokenSource, response: httpx.Response, operation: str, token: str | None) -> bool:
-    """Whether to try another token after this response, which is then closed, as it is after an exception."""
+    """Whether to try again with another token. The response is closed in that case, and after an exception."""
     renewed = True
     try:
         renewed = await source.after(response.status_code, response.headers.multi_items(), operation, token)
