@@ -252,7 +252,7 @@ def test_the_results_of_a_function_of_a_group_are_not_stored(lab, collect):
 
     lines: list[str] = []
     lab.reward("capitals", lengths, say=lines.append)
-    assert lines == ["the reward function has the signature of TRL, and is called as there"]
+    assert lines == ["the reward function looks like a reward function of TRL, and is called like one"]
     assert lab.store._database.read("SELECT count(*) FROM reward_results")[0][0] == 0
 
 

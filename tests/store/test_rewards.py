@@ -257,12 +257,12 @@ def test_what_was_given_before_a_hand_is_known_unless_it_was_taken_back(lab):
     give(lab, 1.0, 0.5, source="judge")
     give(lab, 0.0, source="hand")
     give(lab, 0.25, None, 0.75, source="hand")
-    assert lab.rewards.former([first.id, second.id, third.id]) == {first.id: 1.0}
+    assert lab.rewards.before_hand([first.id, second.id, third.id]) == {first.id: 1.0}
     undo(lab)
-    assert lab.rewards.former([first.id]) == {first.id: 1.0}
+    assert lab.rewards.before_hand([first.id]) == {first.id: 1.0}
     give(lab, 3.0)
     undo(lab)
-    assert lab.rewards.former([first.id]) == {first.id: 1.0}
+    assert lab.rewards.before_hand([first.id]) == {first.id: 1.0}
 
 
 def test_edits_are_found_that_came_after_another(lab):

@@ -91,10 +91,17 @@ async def create_job(
     key: str,
     groups: Iterable[TrajectoryGroup] | None = None,
 ) -> str:
-    """POST /v1/preview/training-jobs; the id of the job. `key` makes a repeated request the same job.
+    """POST /v1/preview/training-jobs; return the id of the job.
 
-    groups: replace the job's own; iterated again for each try. Exceptions of theirs are raised here. The body is
-    streamed while it is made. The form of options and trajectories is that of the service's kind.
+    The body is streamed while it is made, in the dialect of the service.
+
+    Args:
+        http: Sends the request.
+        address: The service.
+        job: The job.
+        key: The idempotency key: a repeated request with it is the same job.
+        groups: Groups to send instead of the job's own; iterated again for each try, and their exceptions are raised
+            here.
     """
     sent = job.trajectory_groups if groups is None else groups
     dialect = dialect_of(address)

@@ -60,9 +60,19 @@ def metrics_of(
     reference_T: Tensor,
     sampled_T: Tensor,
 ) -> dict[str, float]:
-    """sampled_T: the recorded logprobs, also where `precalculate_logprobs` has put others in the place of `old_T`.
+    """Compute the metrics of a step from statistics of its trained tokens. Unknown logprobs are NaN.
 
-    `kl_base` is an estimate by sampled tokens, for engines that know no other logprobs; NaN without `base_T`.
+    Args:
+        new_T: Logprobs under the weights before the step.
+        old_T: Logprobs that the ratios are computed with.
+        entropy_T: Entropies of the distribution.
+        ratio_T: Importance ratios before any bound.
+        clipped_T: Whether each token is clipped.
+        masked_T: Whether each token's ratio is set to 0.
+        base_T: Logprobs under checkpoint 0. `kl_base` is estimated with them, for engines that know no other logprobs;
+            NaN without.
+        reference_T: Logprobs under the reference of the KL penalty.
+        sampled_T: The recorded logprobs, even if `precalculate_logprobs` has replaced `old_T`.
     """
     known_T = ~old_T.isnan()
     known_2T = torch.stack([old_T[known_T], new_T[known_T]]).double()

@@ -71,7 +71,7 @@ def call_of(name: str, function: Any, columns: Sequence[str]) -> RewardCall:
     Raises:
         InputError: `reward_call`, or the plug-in that recognises the function, raises it.
     """
-    foreign = function if isinstance(function, ForeignReward) else recognised(function, columns)
+    foreign = function if isinstance(function, ForeignReward) else recognise_foreign(function, columns)
     return foreign.call(name, columns) if foreign else reward_call(name, function, columns)
 
 
@@ -83,7 +83,7 @@ def grader_reward(grader: Any, ask: ModelAsker, model: str | None) -> ForeignRew
     return reward
 
 
-def recognised(function: Any, columns: Sequence[str]) -> ForeignReward | None:
+def recognise_foreign(function: Any, columns: Sequence[str]) -> ForeignReward | None:
     """Wrap a function that a plug-in recognises; None if no plug-in does. Raises InputError as the plug-in."""
     signatures: Iterable[RewardSignature] = (each for _, each in load_all(REWARDS) if hasattr(each, "recognise"))
     return next(filter(None, (each.recognise(function, columns) for each in signatures)), None)

@@ -12,7 +12,7 @@ from typing import Any
 from rolloutlab.errors import InputError, RewardError
 from rolloutlab.objective.credit import ENVIRONMENT
 from rolloutlab.objective.preflight import count
-from rolloutlab.scoring.foreign import recognised
+from rolloutlab.scoring.foreign import recognise_foreign
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import Score, StoredCollection, StoredTrajectory, TrajectoryKey
 from rolloutlab.store.rewards import finite
@@ -146,7 +146,7 @@ def source_of(function: Any) -> str | None:
 
 def _callable(function: Any) -> RewardFunction:
     # a rubric, for one, is no function; what of its library is not supported is an error of its own
-    if not callable(function) and not recognised(function, ()):
+    if not callable(function) and not recognise_foreign(function, ()):
         raise InputError(f"{function!r} is not a reward function", hint="lambda trajectory, answer, messages, row: 1.0")
     made: RewardFunction = function
     return made

@@ -105,9 +105,15 @@ class Judge:
 def dialogs_of(
     groups: Sequence[Group], rubric: str, variables: Mapping[str, Any], *, model: str, samples: int, seed: int
 ) -> list[list[Dialog]]:
-    """The dialogs about each group, as many as `samples`: every second one in the opposite order of the one before.
+    """Make the dialogs about each group. Every second one shows the answers in the reverse order of the one before.
 
-    rubric: `{{x}}` is a column of the group's row or a variable; the default one when it is empty.
+    Args:
+        groups: The groups.
+        rubric: The instruction; `{{x}}` is a column of the group's row or a variable. Empty takes the default.
+        variables: The variables of the notebook.
+        model: The model that judges.
+        samples: The number of dialogs per group.
+        seed: Seeds the orders of the answers.
 
     Raises:
         InputError: `samples` is not positive, or the rubric names an unknown variable.
@@ -140,14 +146,27 @@ def judge_collection(
     cache: bool,
     say: Callable[[str], None],
 ) -> tuple[list[Score], str]:
-    """The judge's scores of every group that has trajectories to score, and its `disagreement_line`.
+    """Return the judge's scores of every group that has trajectories to score, and its `disagreement_line`.
 
-    Each judgement is stored as it comes with what it cost, and asked for only once: what the same judge has said of the
-    same completions before is used, and `say` gets how much of it there is.
+    Each judgement is stored as it comes, with what it cost. A judgement is requested only once: if the same judge has
+    judged the same completions before, the stored one is used. The tokens of the judge, even of unusable completions,
+    are added to the counts of the collection.
 
-    name: of the collection, in messages. overwrite: score groups that were scored by hand, too. cache: use what was
-    stored before. meter: of the requests. The tokens of the judge are added to the collection's, also those of unusable
-    completions. Raises as `Session.judge`.
+    Args:
+        collection: The collection.
+        name: Its name in messages.
+        judge: The model, the rubric and the number of samples.
+        variables: The variables of the notebook, for the rubric.
+        overwrite: Whether to score groups that were scored by hand, too.
+        lab: The lab.
+        connector: Finds the service.
+        progress: Shows the progress.
+        meter: Counts the requests against the budget.
+        cache: Whether to use stored judgements.
+        say: Gets a line about stored judgements that are used.
+
+    Raises:
+        RolloutlabError: the errors of `Session.judge`.
     """
     meter.check(judge.model, max_tokens=judge.max_tokens)
     groups = [g for g in collection.groups if any(overwrite or t.source != "hand" for t in g.trajectories)]
@@ -279,7 +298,7 @@ def _before_lines(heard: Mapping[Place, Hearing], old: set[str], groups: int, sa
 def give(
     lab: Lab, label: str, scores: Sequence[Score], judge: Judge, *, overwrite: bool, say: Callable[[str], None]
 ) -> None:
-    """Store the scores of a judge as one change; `say` gets a line where rewards given by hand were kept."""
+    """Store the scores of a judge as one change; `say` gets a line if rewards given by hand were kept."""
     options = {"samples": judge.samples, "seed": judge.seed}
     change = lab.scorings.begin(lab.find(label), NewScoring("judge", [judge.model], judge.rubric, options))
     lab.scorings.store(change, "judge", scores, keep_hand=not overwrite)

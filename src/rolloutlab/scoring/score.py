@@ -279,7 +279,7 @@ def prepared(lab: Lab, stored: StoredCollection, request: ScoringRequest, say: S
     for name, function in by_name(required(request.functions)).items():
         call = call_of(name, function, columns)
         if call.style and not isinstance(function, ForeignReward):
-            say(f"{name or 'the reward function'} has the signature of {call.style}, and is called as there")
+            say(f"{name or 'the reward function'} looks like a reward function of {call.style}, and is called like one")
         notes = function.shadowed(NAMES, columns) if isinstance(function, RewardCell) else []
         for note in (*notes, *filter(None, [call.note])):
             say(note)

@@ -70,12 +70,20 @@ def serve(
 ) -> None:
     """Serve a claimed folder until interrupted, or until it has been idle for `linger` seconds.
 
-    port: 0 takes that of the last start, or any free one. token_lifetime: seconds of an OAuth access token.
-    model: how the policy is loaded. start_empty: see `Registry`.
+    Args:
+        folder: The claimed folder of the service.
+        address: The address to listen on.
+        port: The port; 0 takes that of the last start, or any free one.
+        policy_name: The policy.
+        linger: Idle seconds after which it stops; None never stops it.
+        token_lifetime: The lifetime of an OAuth access token, in seconds.
+        model: How the policy is loaded.
+        start_empty: As in `Registry`.
 
     Raises:
-        PolicyError: the policy cannot be loaded, or the engine's extra is missing. InputError: the address cannot be
-        used, or an option. LabError: the disk refuses, or the database lists no model and checkpoints lie beside it.
+        PolicyError: the policy cannot be loaded, or the engine's extra is missing.
+        InputError: the address or an option cannot be used.
+        LabError: the disk refuses, or the folder has checkpoints but the database lists no model.
     """
     quiet_transformers()
     listener = _listen(address, folder, port)

@@ -355,12 +355,18 @@ class Lab:
     ) -> None:
         """Store samples of a group; finished trajectories are not overwritten.
 
-        usage: prompt and completion tokens to add to the collection.
+        Args:
+            group: The group.
+            arrivals: The samples.
+            model: The model that sampled them.
+            step: The number of its checkpoint, if known.
+            sampling: Temperature, top_p and seed.
+            usage: Prompt and completion tokens to add to the counts of the collection.
         """
         self.put_all([Placed(group, [*map(dump_arrival, arrivals)], model, step, sampling, usage)])
 
     def put_all(self, placed: Sequence[Placed]) -> None:
-        """As `put`, for groups of one collection in one transaction.
+        """Store samples as `put` does, for groups of one collection in one transaction.
 
         Rows are batched into statements because each statement releases the GIL, and getting it back takes milliseconds
         while other threads are busy.

@@ -82,8 +82,15 @@ class Rewards:
     ) -> list[Edit]:
         """Set rewards and log each edit: who, when, old, new. Unchanged rewards are not logged.
 
-        cleared: trajectories that have no reward from now on. keep_hand: skip rewards last set by hand, also
-        concurrently. who: by default the user of this process.
+        Args:
+            scores: The new rewards.
+            source: What gives them: function, hand, judge, tool or environment.
+            cleared: Trajectories whose rewards are removed.
+            keep_hand: Whether to keep rewards that were last set by hand, even those set while this runs.
+            who: The user; None is the user of this process.
+
+        Returns:
+            The edits that were logged.
         """
         edits = []
 
@@ -168,7 +175,7 @@ class Rewards:
         """The ids of trajectories whose reward was edited after the edit of that number."""
         return {row[0] for row in self._database.read("SELECT trajectory_id FROM edits WHERE id > ?", edit)}
 
-    def former(self, ids: Iterable[int]) -> dict[int, float]:
+    def before_hand(self, ids: Iterable[int]) -> dict[int, float]:
         """For trajectories with a reward by hand: by id, the last reward before it that was not given by hand."""
         rows = self._database.read(
             "SELECT trajectory_id, change, undoes, old, old_source FROM edits"

@@ -394,10 +394,15 @@ def compare_sides(
     anytime: bool = False,
     bounds: Bounds | None = None,
 ) -> Comparison | Comparisons:
-    """The first of several sides compared with each other one.
+    """Compare the first of several sides with each of the others.
 
-    apart: of each other one the prompts that it was trained on, or the first, but not both; and notes. weights: of the
-    components of rewards. Other arguments are those of `Comparison`.
+    Args:
+        name: As in `Comparison`.
+        sides: The sides; the first is the base.
+        apart: For each other side, the prompts that either it or the base was trained on, but not both; and notes.
+        weights: The weights of the components of rewards.
+        anytime: As in `Comparison`.
+        bounds: As in `Comparison`.
     """
     base, *others = sides
     known = component_bounds(chain.from_iterable(side.collection.trajectories for side in sides), weights)
@@ -431,10 +436,16 @@ def pairs_of(
 ) -> list[Pair]:
     """The prompts of two collections that were sampled with the same prompts and seeds, in the order of their rows.
 
-    Groups with the same prompt and script are one pair, since their trajectories are as alike as those of one group.
-    Only trajectories that have a reward on both sides count; those of a prompt without any are in `left_out` of the
-    first. trained: prompts that were trained on in between, as `Lab.prompts` has them. of_train: positions of the
-    groups of a split's part `train`. beside: further collections of these prompts and seeds that must have a reward.
+    Groups with the same prompt and script are one pair, because their trajectories are as alike as those of one group.
+    Only trajectories that have a reward on both sides count. If a prompt has none, its trajectories are counted in
+    `left_out` of the first pair.
+
+    Args:
+        before: The first collection.
+        after: The second collection.
+        trained: Prompts that were trained on in between, as `Lab.prompts` has them.
+        of_train: Positions of the groups in the part `train` of a split.
+        beside: Further collections of these prompts and seeds, in which a trajectory must have a reward, too.
     """
     pairs: dict[tuple[str, ...], Pair] = {}
     lost = 0

@@ -279,7 +279,9 @@ class GroupView(NotebookView):
             rows = job.rows
             g = rows.group(group.position)
             places, shares = (rows.groups[g].rows, rows.shares(g)) if g is not None else (range(0), {})
-            former = self._lab.rewards.former(rows.outlines[i].id for i in places if rows.outlines[i].source == "hand")
+            former = self._lab.rewards.before_hand(
+                rows.outlines[i].id for i in places if rows.outlines[i].source == "hand"
+            )
             standing = [
                 render.reward_state(rows.outlines[i], shares.get(i), former.get(rows.outlines[i].id)) for i in places
             ]

@@ -283,7 +283,7 @@ def find_hints(
     stored: StoredCollection,
     whole: Figures,
 ) -> list[Hint]:
-    """What a person should know of a collection, those first that concern most answers, each with what to type."""
+    """Hints on a collection, each with what to type; those that concern most answers come first."""
     plan = read_config(stored.plan)
     again = partial(_again, stored, plan)
     concerning: list[tuple[int, Hint]] = []

@@ -80,7 +80,7 @@ class RewardsData:
     def row_columns(self) -> list[str]:
         """Columns of the prompts' rows that no prompt shows, such as a target: at most three, from the first groups."""
         first = range(min(_FIRST_GROUPS, len(self.rows.groups)))
-        prompts, rows = self._prompts_of(first), self._rows_of(first)
+        prompts, rows = self._prompts_of(first), self._prompt_rows_of(first)
         values = {g: {name: str(value) for name, value in rows[g].items() if _is_shown(value)} for g in first}
         names = dict.fromkeys(name for g in first for name in values[g])
         hidden = [name for name in names if any(values[g].get(name, "") not in prompts[g] for g in first)]
@@ -175,7 +175,7 @@ class RewardsData:
         places = ((g, self.rows.groups[g]) for g in groups)
         return {g: self._prompts[group.collection.id][group.position] for g, group in places}
 
-    def _rows_of(self, groups: Collection[int]) -> dict[int, dict[str, Any]]:
+    def _prompt_rows_of(self, groups: Collection[int]) -> dict[int, dict[str, Any]]:
         """The rows that the prompts of groups were made of. They never change, so each is read once."""
         missing: dict[int, list[int]] = {}
         for g in groups:
@@ -189,7 +189,7 @@ class RewardsData:
         return {g: self._prompt_rows[group.collection.id].get(group.position, {}) for g, group in places}
 
     def _every_row(self, name: str) -> list[str | None]:
-        rows = self._rows_of(range(len(self.rows.groups)))
+        rows = self._prompt_rows_of(range(len(self.rows.groups)))
         shown = {
             g: escape_control_chars(str(row[name])) if _is_shown(row.get(name)) else None for g, row in rows.items()
         }
@@ -245,7 +245,7 @@ class RewardsData:
         ids = [rows.outlines[i].id for i in shown]
         previews, ends = self._lab.outlines.previews(ids), self._lab.outlines.ends(ids)
         groups = {rows.group_of[i] for i in shown}
-        prompts, given, columns = self._prompts_of(groups), self._rows_of(groups), self.row_columns
+        prompts, given, columns = self._prompts_of(groups), self._prompt_rows_of(groups), self.row_columns
         begins = _common_beginning([prompts[g] for g in groups])
         page = []
         for i, rewards in zip(shown, self.rewards_of(shown), strict=True):
@@ -272,7 +272,7 @@ class RewardsData:
         """What an edit of rewards can change in these rows, as JSON for a browser; no texts are read."""
         rows = self.rows
         outlines = [rows.outlines[i] for i in shown]
-        former = self._lab.rewards.former(row.id for row in outlines if row.source == "hand")
+        former = self._lab.rewards.before_hand(row.id for row in outlines if row.source == "hand")
         errors = self._lab.scorings.errors(row.id for row in outlines if row.reward is None)
         shares = {i: share for g in {rows.group_of[i] for i in shown} for i, share in rows.shares(g).items()}
         values = []

@@ -133,11 +133,18 @@ def top_up_groups(
 ) -> None:
     """Sample further completions for groups without anything to learn, and score them, until all of these train.
 
-    Each time such a group gets as many as at first, until it has `factor` times as many. They join its others, so that
-    nothing that was sampled is lost. Where an earlier top-up was interrupted, its rest comes first. options: what
-    trains, under these. sample: called with how many completions some groups are to have, samples what the collection
-    lacks then. score: gives what has no reward yet one; it returns what to type where nothing here can, else nothing.
-    say: gets what is sampled and what came of it.
+    In each round such a group gets as many completions as it had at first, until it has `factor` times as many. They
+    are added to the group, so nothing that was sampled is lost. If an earlier top-up was interrupted, the rest of it is
+    sampled first.
+
+    Args:
+        lab: The lab.
+        stored: The collection.
+        factor: The largest size of a group, as a multiple of its first size.
+        options: The options of a job, which decide what trains.
+        sample: Called with the new sizes of some groups; samples what the collection then lacks.
+        score: Scores what has no reward. If nothing here can, it returns what to type, else an empty text.
+        say: Gets lines about what is sampled and with what result.
 
     Raises:
         InputError: nothing of the collection is scored.

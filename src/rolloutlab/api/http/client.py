@@ -145,14 +145,27 @@ class HttpClient:
         retry: bool | None = None,
         tries: Tries | None = None,
     ) -> Any:
-        """The JSON of the response. GET and DELETE are retried where that can help; others only with `retry`.
+        """Send a request and return the JSON of the response.
 
-        content: a JSON text, or a function that streams one. timeout: seconds without any byte of the response.
-        tries: hears of each try.
+        Args:
+            method: The method, such as `GET`.
+            url: The URL.
+            token: A bearer token, or a source of tokens; None sends none.
+            json: A value to send as JSON.
+            content: A JSON text to send instead, or a function that streams one.
+            params: Parameters of the query.
+            headers: Further headers.
+            timeout: The largest number of seconds without a byte of the response.
+            retry: Whether to try again if that can help; None does so for GET and DELETE only.
+            tries: Hears of each try.
 
         Raises:
-            UnreachableError: no connection. SignInError: 401 or 403. NotFoundError: 404. RefusedError: another 4xx.
-            ServiceError: 5xx, or a response that is not JSON. InputError: a key or token would go there unencrypted.
+            UnreachableError: there is no connection.
+            SignInError: 401 or 403.
+            NotFoundError: 404.
+            RefusedError: another 4xx.
+            ServiceError: 5xx, or a response that is not JSON.
+            InputError: a key or token would be sent unencrypted.
         """
         body = _Body(json, content, params, headers or {})
         retry = method in {"GET", "DELETE"} if retry is None else retry
@@ -168,12 +181,21 @@ class HttpClient:
         timeout: float = 60.0,
         tries: Tries | None = None,
     ) -> AsyncGenerator[str, None]:
-        """POST, and the `data:` of each server-sent event of the response; or the whole text of another response.
+        """POST, and yield the `data:` of each server-sent event, or the whole text of a response of another type.
 
-        It is retried until the response begins.
+        The request is retried until a response begins.
+
+        Args:
+            url: The URL.
+            token: A bearer token, or a source of tokens; None sends none.
+            content: A JSON text, or a function that streams one.
+            headers: Further headers.
+            timeout: The largest number of seconds without a byte of the response.
+            tries: Hears of each try.
 
         Raises:
-            As `request`; BrokenOffError also when the response breaks off.
+            BrokenOffError: the response broke off.
+            RolloutlabError: the errors of `request`.
         """
         body = _Body(None, content, None, {**(headers or {}), "Accept": "text/event-stream"})
         response = await self._send("POST", url, token, body, timeout, retry=True, stream=True, tries=tries)

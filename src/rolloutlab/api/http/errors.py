@@ -30,10 +30,15 @@ CUT_OFF = "the connection was closed before the end of the response"
 def status_error(
     origin: str, status: int, reason: str, body: bytes, secrets: Sequence[str] = (), location: str | None = None
 ) -> RolloutlabError:
-    """The error for a response without success; it never shows the secrets that were sent.
+    """Make the error for an unsuccessful response; it never shows the secrets that were sent.
 
-    origin: the service, such as `http://127.0.0.1:8000`. reason: the reason phrase, for a body without a message.
-    location: where a redirect leads, which is not followed.
+    Args:
+        origin: The service, such as `http://127.0.0.1:8000`.
+        status: The status code.
+        reason: The reason phrase, shown if the body has no message.
+        body: The body of the response.
+        secrets: The tokens and keys that were sent.
+        location: The target of a redirect, which is not followed.
     """
     words = _without(secrets, _message_in(body) or reason)
     if status in {401, 403}:

@@ -40,14 +40,23 @@ async def fetch_untrusted(
     max_bytes: int,
     timeout: float,
 ) -> Fetched:
-    """The response, whatever its status; redirects are not followed.
+    """Send a request to a URL that another party chose; return the response, whatever its status.
 
-    is_allowed_ip: whether an IP address may be contacted; called with the very address that is connected to, so that
-    DNS cannot change between check and use. max_bytes: limit of the decoded body; that of an event stream, which has no
-    end, is not read. timeout: seconds in all.
+    Redirects are not followed. The body of an event stream is not read, because it has no end.
+
+    Args:
+        method: The method, such as `GET`.
+        url: The URL.
+        headers: Further headers.
+        content: The body to send.
+        is_allowed_ip: Whether an IP address may be contacted. It is called with the very address that is connected to,
+            so that DNS cannot change between check and use.
+        max_bytes: The largest size of the decoded body.
+        timeout: Seconds in all.
 
     Raises:
-        InputError: a secret would go there unencrypted. UnreachableError: no connection, or no allowed address.
+        InputError: a secret would be sent unencrypted.
+        UnreachableError: there is no connection, or no allowed address.
         ServiceError: the response is too large, or has an encoding that was not asked for.
     """
     target = _parsed(url)

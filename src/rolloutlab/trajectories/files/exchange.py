@@ -280,14 +280,19 @@ def import_file(
     on_progress: Callable[[int], None],
     say: Callable[[str], None] = lambda _: None,
 ) -> list[str]:
-    """Read a file into new collections; their labels with generations. `on_progress` gets the number of trajectories
-    read so far, `say` a line for each column of which values are left out.
+    """Read a file into new collections; return their labels with generations.
 
-    name: of the collection; by default that in the file. kind: the format; by default that of the first line.
+    Args:
+        lab: The lab.
+        path: The file.
+        name: The name of the collection; None takes the one in the file.
+        kind: The format; None recognises it by the first line.
+        on_progress: Gets the number of trajectories read so far.
+        say: Gets a line for each column with values that are left out.
 
     Raises:
-        NotFoundError: there is no such file. InputError: the file is empty, or wrong; the message has the place, and
-        nothing is stored.
+        NotFoundError: there is no such file.
+        InputError: the file is empty, or wrong. The message has the place, and nothing is stored.
     """
     if kind == "csv" or path.suffix == ".csv":
         raise InputError("a CSV has no conversations: only its rewards can be read", hint="%rewards NAME --from FILE")
