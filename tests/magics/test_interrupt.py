@@ -129,7 +129,7 @@ def no_end_in_time(monkeypatch) -> Callable[[Callable[[], None]], None]:
             meanwhile()
             return wait(futures, PATIENCE)
 
-        monkeypatch.setattr("rolloutlab.api.http.client.wait", waited)
+        monkeypatch.setattr("rolloutlab.runtime.wait", waited)
 
     return patch
 
