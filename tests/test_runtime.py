@@ -51,6 +51,29 @@ def test_a_loop_that_a_coroutine_blocks_is_left_at_an_interrupt_and_ended_later(
     assert len(loops) == 3  # the second loop had an end, too
 
 
+def test_an_interrupt_as_soon_as_a_coroutine_runs_waits_for_its_end(loop, monkeypatch):
+    began, story, event_loop = threading.Event(), [], loop.start()
+    hand_over = event_loop.call_soon_threadsafe
+
+    async def work() -> None:
+        try:
+            began.set()
+            await asyncio.Event().wait()
+        finally:
+            story.append("ended")
+
+    def interrupted(callback) -> None:
+        monkeypatch.undo()
+        hand_over(callback)
+        assert began.wait(PATIENCE)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(event_loop, "call_soon_threadsafe", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        loop.run(work(), to_its_end=True)
+    assert story == ["ended"]
+
+
 def test_whoever_waits_while_another_thread_closes_the_loop_is_told(loop):
     began, errors = threading.Event(), []
 

@@ -107,10 +107,11 @@ class LoopThread:
             begun[0].add_done_callback(lambda task: _settle(outcome, task))
 
         self._leave_parent()
-        with self._lock:
-            loop = self.start()
-            loop.call_soon_threadsafe(begin)
-        try:
+        loop = None
+        try:  # from here on: what begins may itself interrupt this thread before another line of it runs
+            with self._lock:
+                loop = self.start()
+                loop.call_soon_threadsafe(begin)
             while True:
                 try:
                     return outcome.result(timeout=every)
@@ -120,14 +121,18 @@ class LoopThread:
                     if tick:
                         tick()
         except BaseException:
-            if not outcome.done():  # callbacks run in order: after `begin`, however early the interrupt comes
+            if loop and not outcome.done():  # callbacks run in order: after `begin`, however early the interrupt comes
                 with suppress(RuntimeError):  # the loop has ended
                     loop.call_soon_threadsafe(lambda: [task.cancel() for task in begun])
-                if to_its_end:
-                    wait([outcome])
-                elif not wait([outcome], timeout=_CANCEL_TIMEOUT).done and self.is_blocked(_LOOP_TIMEOUT):
-                    self.leave()
+                self._let_end(outcome, to_its_end)
             raise
+
+    def _let_end(self, outcome: "Future[Any]", to_its_end: bool) -> None:
+        """Wait for a cancelled coroutine; when it blocks the loop, the next call gets a new loop."""
+        if to_its_end:
+            wait([outcome])
+        elif not wait([outcome], timeout=_CANCEL_TIMEOUT).done and self.is_blocked(_LOOP_TIMEOUT):
+            self.leave()
 
     def is_blocked(self, patience: float = _RESPONSE) -> bool:
         """Whether the loop runs nothing else for so many seconds: a coroutine computes or waits without `await`."""
