@@ -197,7 +197,7 @@ async def stream(
     tries: Tries | None = None,
     on_chunk: Callable[[dict[str, Any]], None] = lambda _: None,
 ) -> ChatCompletion:
-    """As `complete`; `on_text` gets all text so far whenever there is more, `on_chunk` each chunk as it comes."""
+    """Complete a request as `complete` does, streamed: `on_text` gets all text so far, `on_chunk` each chunk."""
     streaming = request.model_copy(update={"stream": True, "stream_options": StreamOptions(include_usage=True)})
 
     async def made() -> ChatCompletion:
@@ -333,7 +333,7 @@ def _registers(address: Address, model: str) -> str:
 async def score_histories(
     http: HttpClient, address: Address, model: str, histories: Sequence[History], *, retry: bool = True
 ) -> ScoredHistories:
-    """POST /v1/preview/logprobs; ServiceError where there is no such endpoint, and as `HttpClient.request`."""
+    """POST /v1/preview/logprobs. Raises ServiceError without such an endpoint, and as `HttpClient.request`."""
     url = f"{address.base_url}/v1/preview/logprobs"
     body = LogprobsRequest(model=model, histories=list(histories)).to_json()
     lacks = f"{address.base_url} gives no logprobs for conversations from elsewhere"

@@ -255,12 +255,12 @@ async def deliver(
     key: str,
     groups: Iterable[TrajectoryGroup] | None = None,
 ) -> str:
-    """Create a job exactly once, as `create_once`; groups: as in `create_job`."""
+    """Create a job exactly once, as `create_once` does. groups: as in `create_job`."""
     return await create_once(http, address, key, partial(create_job, http, address, body, key, groups))
 
 
 async def create_once(http: HttpClient, address: Address, key: str, create: Callable[[], Awaitable[str]]) -> str:
-    """Create a job exactly once, also when a response is lost; its id. key: a UUID, which `create` sends.
+    """Create a job exactly once, even if a response is lost; return its id. key: a UUID, which `create` sends.
 
     After a lost response the job is looked up by its key. If it is missing it is sent again, but only to a service on
     this machine that is rolloutlab's own, as its health check shows: for it the key is idempotent.

@@ -106,7 +106,7 @@ def load_reference(policy: str, model: ModelSettings, engine: Engine) -> tuple[n
 class Conformance:
     """Measurements of an engine, each independent of the others.
 
-    reference: the same policy in this process; None where it cannot be loaded here. folder: an empty one, for
+    reference: the same policy in this process; None if it cannot be loaded here. folder: an empty one, for
     checkpoints. tolerance: the largest gap that passes: of logprobs and ratios absolute, of gradients relative.
     """
 

@@ -45,7 +45,7 @@ class Naive:
     def step(
         self, state: State, step: Step, options: Options, loss_source: str | None = None, reference: State | None = None
     ) -> StepGradient:
-        """The gradient of a step's loss at a checkpoint. reference: of a penalty; None is checkpoint 0."""
+        """The gradient of a step's loss at a checkpoint. reference: that of a penalty; None is checkpoint 0."""
         other = self._reference_logprobs(step.tokens, reference)
         write_adapter(self._model, state.adapter)
         parameters = adapter_parameters(self._model)
@@ -72,7 +72,7 @@ class Naive:
 def slopes(
     new_T: Tensor, step: Step, options: Options, reference: Sequence[float], loss_source: str | None = None
 ) -> tuple[float, Tensor]:
-    """A step's loss, and its derivative by the logprob of each trained token. reference: logprobs, of a penalty."""
+    """A step's loss, and its derivative by the logprob of each trained token. reference: logprobs of a penalty."""
     moving_T, row = new_T.detach().double().cpu().requires_grad_(), step.sequences
     tokens = [
         (h, old) for h, s in enumerate(row) for old, on in zip(s.tokens.logprobs, s.tokens.trained, strict=True) if on

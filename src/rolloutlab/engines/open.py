@@ -1,4 +1,4 @@
-"""The engine that settings name. Each is imported only where it is chosen, as some need packages of their own."""
+"""The engine that settings name. Each is imported only if it is chosen, because some need further packages."""
 
 import warnings
 

@@ -61,7 +61,7 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Report:
-    """What `engine check` measured. not_compared: why nothing was compared with this process; empty where it was."""
+    """What `engine check` measured. not_compared: why nothing was compared with this process; empty if it was."""
 
     engine: str
     policy: str

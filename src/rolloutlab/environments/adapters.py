@@ -41,7 +41,7 @@ def adapted_names(begun: str) -> list[str]:
 
 
 def recognised(env: Any, options: Mapping[str, Any]) -> Source | None:
-    """The source of a class or factory that an adapter knows by its form; None where none does."""
+    """The source of a class or factory that an adapter recognises; None if none does."""
     return next(filter(None, (recognise(env, options) for recognise in _functions("recognise"))), None)
 
 
@@ -67,7 +67,7 @@ def class_of(environment: Any) -> type:
 
 
 def package(name: str, extra: str) -> ModuleType:
-    """A module of the package that an adapter is for; InputError where the package is not installed."""
+    """A module of the package that an adapter is for. Raises InputError if the package is not installed."""
     try:
         return import_module(name)
     except ModuleNotFoundError as error:
@@ -76,7 +76,7 @@ def package(name: str, extra: str) -> ModuleType:
 
 
 def check_name(prefix: str, name: str, names: Collection[str]) -> None:
-    """InputError with the nearest names unless it is one of these."""
+    """Raise InputError with the nearest names unless it is one of these."""
     if name not in names:
         folded = {each.lower(): each for each in names}
         close = [folded[each] for each in get_close_matches(name.lower(), folded, n=3, cutoff=0.4)] or sorted(names)[:3]

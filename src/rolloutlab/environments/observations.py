@@ -87,7 +87,7 @@ def messages_of(observation: Any) -> tuple[Message, ...]:
 
 
 def reward_of(value: Any, hint: str) -> float:
-    """A reward as a float; BadStepError with the hint where it is no finite number."""
+    """A reward as a float. Raises BadStepError with the hint if it is not a finite number."""
     try:
         reward = float(value.item() if hasattr(value, "item") else value) if not isinstance(value, str) else math.nan
     except Exception:  # noqa: BLE001 - of its own methods

@@ -20,7 +20,7 @@ END = "episode_end"
 class EpisodeRecord:
     """The environment's name, the reward of each answer, and of the whole; how it ended, once it has.
 
-    final_reward: None where nothing of the environment gives a reward; 0 would be a score.
+    final_reward: None if nothing in the environment gives a reward; 0 would be a score.
 
     info: numbers and texts of its steps, the latest of each name.
     """
@@ -37,7 +37,7 @@ class EpisodeRecord:
 
     @property
     def total(self) -> float:
-        """The sum of its rewards; not finite where that is too large for a float."""
+        """The sum of its rewards; not finite if it is too large for a float."""
         try:
             return math.fsum([*self.turn_rewards, self.final_reward or 0.0])
         except OverflowError:

@@ -131,7 +131,7 @@ def given_source(env: Any) -> Source | None:
 
 
 def rows_of_round(source: Source, limit: int | None, seed: int, number: int) -> Any:
-    """Rows that a source brings for a round of a loop, others in each; None where it has none."""
+    """Rows that a source brings for a round of a loop, other ones in each round; None if it has none."""
     return source.rows(limit, seed + _SEEDS_PER_ROUND * number)
 
 

@@ -40,7 +40,7 @@ class EnvironmentThread:
         return self._under_way is None or self._under_way.done()
 
     async def call(self, work: Callable[[], Any], timeout: float | None) -> Any:
-        """The result of a call, awaited where it can be.
+        """The result of a call, awaited if it can be.
 
         Raises:
             RaisedError: it raised something. CallTimeoutError: it took longer than so many seconds; a coroutine is
@@ -62,11 +62,11 @@ class EnvironmentThread:
         return result
 
     def call_last(self, work: Callable[[], Any]) -> None:
-        """Call it before the thread ends, once what is under way has come back; nothing waits for it."""
+        """Call `work` before the thread ends, after the running call; nothing waits for it."""
         self._last = work
 
     async def call_beside(self, work: Callable[[], Any], timeout: float) -> Any:
-        """As `call`, in a thread of its own: for an environment whose thread is busy."""
+        """Call `work` as `call` does, but in another thread: for an environment whose thread is busy."""
         beside = EnvironmentThread(on_loop=False)
         try:
             return await beside.call(work, timeout)
@@ -74,14 +74,14 @@ class EnvironmentThread:
             await beside.stop()
 
     def end(self) -> None:
-        """Let the thread end after what is under way."""
+        """Let the thread end after the running call."""
         self._calls.put(None)
         if self._loop:
             with suppress(RuntimeError):  # it has ended
                 self._loop.call_soon_threadsafe(self._ended.set)  # not loop.stop: a second one would end the end early
 
     async def stop(self) -> None:
-        """The same, and end what is under way: a loop in Python ends at once, a wait in C when it is over."""
+        """End the thread and its running call: a loop in Python ends at once, a wait in C when it is over."""
         self.end()
         if not await self.is_free(0.1):
             raise_in_thread(self._thread.ident, EndedError)
@@ -152,7 +152,7 @@ async def _awaited(result: Any) -> Any:
 
 
 async def _into(done: "Future[Outcome]", work: Callable[[], Any]) -> None:
-    """Call, and put the outcome into a future, also where this task is cancelled."""
+    """Call, and put the outcome into a future, even if this task is cancelled."""
     outcome: Outcome = (None, asyncio.CancelledError())
     try:
         result = work()

@@ -56,11 +56,11 @@ class CustomLoss:
     def of_step(
         self, new_T: Tensor, old_T: Tensor, advantage_T: Tensor, weight_T: Tensor, history_T: Tensor
     ) -> StepLoss:
-        """The loss of a step, with the ratios of its tokens. An old logprob that is not known is the detached new one.
+        """The loss of a step, with the ratios of its tokens; an unknown old logprob counts as the detached new one.
 
         Raises:
-            TrainingError: it raises, or returns anything but a real scalar that depends on `new_T`. Cancelled: see
-            `run_user_code`.
+            TrainingError: the loss raises, or returns anything but a real scalar that depends on `new_T`.
+            Cancelled: as in `run_user_code`.
         """
         old_T = torch.where(old_T.isnan(), new_T.detach(), old_T)
         ratio_T = (new_T - old_T).detach().clamp(max=80.0).exp()

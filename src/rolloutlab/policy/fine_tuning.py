@@ -254,10 +254,18 @@ def read_fine_tuning(
     step: int,
     callbacks: Callbacks,
 ) -> Task:
-    """As `read_task`, by cross-entropy: the loss of a step is the mean negative logprob of its trained tokens.
+    """Read a job of fine-tuning: the loss of a step is the mean negative logprob of its trained tokens.
+
+    Args:
+        base: The base model.
+        conversations: The conversations, each with its place.
+        config: The options; None takes the defaults.
+        step: The number of the checkpoint that the job starts from.
+        callbacks: Get the events of the job.
 
     Raises:
-        TrainingError: there are fewer learning rates than steps. Cancelled: as of `read_task`.
+        TrainingError: there are fewer learning rates than steps.
+        Cancelled: as in `read_task`.
     """
     config, report = config or SFTTrainingConfig(), callbacks.report
     read = read_conversations(conversations, base, callbacks.beat, callbacks.raise_if_cancelled)

@@ -23,12 +23,18 @@ def is_text_of(
     ended: bool = False,
     around_calls: AroundCalls = lambda _: [],
 ) -> bool:
-    """Whether a text is that of a message, but for white space.
+    """Whether a text is that of a message, except for white space.
 
-    text: without special tokens; whole: with these, except the end. ended: whether the end of the turn was sampled;
-    else what a stop string cut off may follow the content, as services do not return it; so any text may be that of a
-    message without content. around_calls: for calls of the policy's form; text beside those of another form may be any
-    that has the content. Calls may be other ones: see `names_calls`.
+    Tool calls may differ: `names_calls` compares them.
+
+    Args:
+        text: The text without special tokens.
+        whole: The text with special tokens, except the end of the turn.
+        message: The message.
+        ended: Whether the end of the turn was sampled. If not, the content may be followed by text that a stop string
+            cut off, because services do not return it. So any text may then be that of a message without content.
+        around_calls: The texts around calls in the policy's own form. Beside calls in another form any text with the
+            content will do.
     """
     fields, text_of_it = message.to_wire(), content_of(message)
     reasoning, content = (words(each) for each in reasoning_of(fields, text_of_it))

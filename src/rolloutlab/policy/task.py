@@ -124,10 +124,19 @@ def read_task(
     """Read a job that starts from checkpoint `step`; reports `training_started` and `preflight`.
 
     The groups are read once, in order, and no trajectory is kept, so that they can be streamed from a file.
-    loss_source: of `custom_loss`, checked by finite differences first.
+
+    Args:
+        base: The base model.
+        groups: The groups.
+        config: The options; None takes the defaults.
+        step: The number of the checkpoint that the job starts from.
+        callbacks: Get the events of the job.
+        reference: The checkpoint of the KL penalty; None is checkpoint 0.
+        loss_source: The source text of a `custom_loss`, whose gradient is checked by finite differences first.
 
     Raises:
-        TrainingError: a custom loss is wrong. Cancelled: checked also inside of each trajectory and in a custom loss.
+        TrainingError: a custom loss is wrong.
+        Cancelled: checked even within a trajectory and in a custom loss.
     """
     options = _in_fp32(settle(config))
     if loss_source is not None:

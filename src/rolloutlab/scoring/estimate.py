@@ -47,7 +47,7 @@ class Tally:
 
 @dataclass(frozen=True)
 class ModelUsage:
-    """Requests to a model and their tokens; None where the service did not report them for some request."""
+    """Requests to a model and their tokens; None if the service did not report them for each request."""
 
     requests: int = 0
     prompt_tokens: int | None = 0

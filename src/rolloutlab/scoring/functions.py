@@ -56,7 +56,7 @@ def check_functions(functions: Functions) -> None:
 
 
 def say_kept(lab: Lab, label: str, *, overwrite: bool, say: Callable[[str], None]) -> None:
-    """A line where rewards given by hand were kept."""
+    """Say a line if rewards given by hand were kept."""
     by_hand = 0 if overwrite else lab.rewards.by_hand(lab.collection(label))
     if by_hand:
         say(f"{count(by_hand, 'reward')} given by hand kept -> --overwrite (overwrite=True) replaces them")
@@ -129,9 +129,9 @@ def by_name(functions: Functions) -> dict[str, RewardFunction]:
 
 
 def source_of(function: Any) -> str | None:
-    """Return the source text of a function, or of the class of an object that is called; None where there is none.
+    """Return the source text of a function, or of the class of a callable object; None if it has none.
 
-    It has no indentation of where it was written: the same function within a loop is no other one.
+    Its indentation is removed: the same function within a loop is not another one.
     """
     body = getattr(function, "body", None)
     if isinstance(body, str):
@@ -184,7 +184,7 @@ def near_miss(name: str, known: Sequence[str]) -> str:
 
 
 def score_of(trajectory: TrajectoryKey, outcomes: Mapping[str, Outcome], weights: Mapping[str, float]) -> Score:
-    """The score of a trajectory: the weighted sum of what its functions returned, with weight 1 where none is given.
+    """The score of a trajectory: the weighted sum of what its functions returned; weights are 1 by default.
 
     Components are stored as the functions gave them, unweighted.
 
@@ -221,7 +221,7 @@ def _environment(trajectory: StoredTrajectory) -> Any:
 
 
 def environment_part(trajectory: StoredTrajectory) -> dict[str, Outcome]:
-    """What the environment of a trajectory gave, as a component beside those of functions; nothing without one."""
+    """The reward of a trajectory's environment, as a component beside those of functions; nothing without one."""
     if not _environment(trajectory):
         return {}
     reward = (trajectory.extra.get("metrics") or {}).get(ENVIRONMENT)

@@ -340,7 +340,7 @@ async def judge_all(
 
 
 def disagreement_line(groups: Sequence[Sequence[Sequence[Verdict]]]) -> str:
-    """How far the samples of each group disagree, in a line; empty where each was judged once.
+    """How far the samples of each group disagree, in a line; empty if each group was judged once.
 
     groups: per group, per sample, a verdict on each completion. The line ends with what to type where chance has more
     than half of the variance of the rewards within groups (`_chance`).
@@ -360,7 +360,7 @@ def disagreement_line(groups: Sequence[Sequence[Sequence[Verdict]]]) -> str:
 
 
 def _advice(groups: Sequence[Sequence[Sequence[Verdict]]], bias: float) -> str:
-    """What to type where chance has more than half of the variance of the rewards; else empty.
+    """What to type if chance has more than half of the variance of the rewards; else empty.
 
     A reward is the mean of S scores: quality plus chance, whose variance in the mean is that of one score, divided by
     S. So N samples have half of it by chance where N is the variance of one score by the variance of quality.

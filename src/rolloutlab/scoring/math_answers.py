@@ -22,9 +22,9 @@ def math_answer(answer: str | None, gold: Any) -> float:
     """1.0 if the answer is equal to `gold` as a number, expression, set, interval or equation, else 0.0.
 
     answer: the text of a completion, or None; of several results the last `\\boxed{...}` counts, else the last one.
-    What is no number is read in a box, between `$` signs, or where it is the whole answer. gold: the right answer,
-    LaTeX or plain. In the main thread a comparison ends after 5 s; in other threads, as those of `%%reward`, only
-    `--timeout` or `--processes` bounds it.
+    An answer that is not a number is read in a box, between `$` signs, or if it is the whole text. gold: the right
+    answer, LaTeX or plain. In the main thread a comparison ends after 5 s. In other threads, such as those of
+    `%%reward`, only `--timeout` or `--processes` limits it.
 
     Raises:
         RewardError: `gold` is not mathematics. InputError: math-verify is not installed.

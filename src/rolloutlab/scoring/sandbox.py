@@ -1,4 +1,4 @@
-"""Sandbox for Python code that a policy wrote: in bubblewrap where that works, else a child process with limits."""
+"""Sandbox for Python code that a policy wrote: in bubblewrap if that works, else a child process with limits."""
 
 import json
 import math
@@ -154,7 +154,7 @@ def _check(code: object, timeout: object, memory_mb: object, checks: object) -> 
 
 
 class _Isolation(NamedTuple):
-    """What keeps programs apart. wrapper: the command before Python's, of bubblewrap; empty where that does not work.
+    """What keeps programs apart. wrapper: bubblewrap's command, before Python's; empty if bubblewrap does not work.
 
     as_user: root's programs run as a user without files. problem: why there is no bubblewrap.
     """

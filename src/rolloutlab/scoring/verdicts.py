@@ -1,4 +1,4 @@
-"""Verdicts of a judge in the lab, stored as they come with what they cost, so that a judging goes on where it ended."""
+"""Verdicts of a judge in the lab, stored as they come, with their cost, so that a judging resumes where it ended."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence

@@ -46,7 +46,7 @@ def build_search(
     offset: int | None = None,
     select: str | Sequence[str] | None = None,
 ) -> Search:
-    """Build one search. known: names of the fields; None if any name is allowed. A score is always selected.
+    """Build one search, which always selects the score. known: names of the fields; None allows any name.
 
     Raises:
         InputError: an argument is invalid, two conflict, or a field is unknown; with the nearest name.

@@ -91,12 +91,16 @@ def embedder(
 ) -> Embedder:
     """Make an embedding model.
 
-    model: a function of a list of texts; a URL such as `https://api.example/v1`, with the model's name there in `name`;
-    or a folder or name that `sentence_transformers` loads. key_env: the variable with the API key; OPENAI_API_KEY for
-    OpenAI's own URL, none for others.
+    Args:
+        http: Sends requests to a URL.
+        model: A function of a list of texts, or a URL such as `https://api.example/v1`, or a folder or name that
+            `sentence_transformers` loads.
+        name: The name of the model at the URL.
+        key_env: The variable with the API key. None is OPENAI_API_KEY for OpenAI's own URL, and no key for others.
+        environment: The environment variables.
 
     Raises:
-        InputError: it is none of these, or the URL needs a name.
+        InputError: `model` is none of these, or the URL needs a name.
     """
     if callable(model):
         return Embedder(name or str(getattr(model, "__qualname__", type(model).__name__)), model)

@@ -253,7 +253,7 @@ class Jobs:
                 self._retry(partial(self._record, row, outcome))
 
     def _retry(self, operation: Callable[[], T]) -> T | None:
-        """Repeat an operation until it succeeds, as while the disk is full or locked; None when the queue is closed."""
+        """Repeat an operation until it succeeds, for example while the disk is full; None if the queue is closed."""
         while True:
             try:
                 return operation()

@@ -278,9 +278,17 @@ class Registry:
             remove(each)
 
     def save(self, model_id: str, step: int, draft: Path, *, metrics: Metrics | None = None, job_id: str = "") -> None:
-        """Make a draft that an engine has filled the files of a checkpoint, which is listed with its database row.
+        """Turn a draft that an engine has filled into a checkpoint; its database row lists it later.
 
-        metrics: of the last gradient step of its job. NotFoundError: the model has been deleted.
+        Args:
+            model_id: The model.
+            step: The number of the checkpoint.
+            draft: The folder with its files.
+            metrics: The metrics of the last gradient step of its job.
+            job_id: The job, if any.
+
+        Raises:
+            NotFoundError: the model was deleted.
         """
         row = self._row(model_id)
         self._seal({name: row[name] for name in _MODEL_COLUMNS}, step, draft, metrics or {}, job_id)

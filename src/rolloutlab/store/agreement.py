@@ -51,7 +51,7 @@ class _Service:
 
 
 def disagreements(settings: Settings) -> list[Disagreement]:
-    """What is not of one time in a lab folder; empty where that is so, or where a file cannot be read."""
+    """What is not of one time in a lab folder; empty if all is, or if a file cannot be read."""
     try:
         service = _service(settings.service_folder / "service.db")
         sent = _rows(settings.database, "SELECT id, model, status FROM jobs WHERE service = 'embedded'")
@@ -111,7 +111,7 @@ def _unlisted(models: Path, service: _Service) -> Iterator[Path]:
 
 
 def _metadata(path: Path) -> Mapping[str, Any]:
-    """What a checkpoint says of itself; nothing where that cannot be read, or is of an older version."""
+    """What a checkpoint says of itself; nothing if that cannot be read, or is of an older version."""
     with suppress(OSError, ValueError):
         made = json.loads((path / "checkpoint.json").read_bytes())
         return made if isinstance(made, dict) else {}

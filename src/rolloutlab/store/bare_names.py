@@ -7,7 +7,7 @@ class BareNames:
     """Which generation a bare name means, for one notebook of a lab that others sample into too.
 
     Without it a bare name means the newest generation, also one that another notebook has just made: rewards and jobs
-    would go to completions that this notebook has never seen. `say` gets a line where a newer one exists.
+    would go to completions that this notebook has never seen. `say` gets a line if a newer one exists.
 
     What must hold: an entry is the id of a generation that this notebook made, or that was the newest when it asked.
     """
@@ -17,7 +17,7 @@ class BareNames:
         self._say = say
 
     def own(self, name: str) -> int | None:
-        """The id of the generation that a bare name means; None where it has meant none so far."""
+        """The id of the generation that a bare name means; None if it has meant none so far."""
         return self._own.get(name)
 
     def keep(self, name: str, collection: int) -> None:

@@ -95,7 +95,7 @@ class Entry(NamedTuple):
 
 
 class RewardChange(NamedTuple):
-    """The reward of one member of a group; error: type and message where a reward function failed on it."""
+    """The reward of one member of a group; error: type and message if a reward function failed on it."""
 
     name: str
     reward: float | None

@@ -87,7 +87,7 @@ def _replaceable(connection: Connection, place: _Place) -> bool:
 
 
 def _replaced(connection: Connection, before: _Place | None, group: int, new: Recorded) -> _Place:
-    """Store a trajectory in a group, in the place of its earlier state where that is in the same group."""
+    """Store a trajectory in a group; it replaces its earlier state if that is in the same group."""
     # before anything is deleted: SQLite would give the id of a deleted last row again
     (row_id,) = connection.execute("SELECT coalesce(max(id), 0) + 1 FROM trajectories").fetchone()
     (position,) = connection.execute(

@@ -20,7 +20,7 @@ class RecentValues:
         self._lock = threading.RLock()
 
     def get(self, key: Hashable, make: Callable[[], Any]) -> Any:
-        """The value of a key, made where it is not there."""
+        """The value of a key, made if it is missing."""
         with self._lock:
             if key not in self._values:
                 made = make()  # which may get values of its own

@@ -10,7 +10,7 @@ from rolloutlab.objective.advantages import Reason, RewardRange, equal_reason, r
 from rolloutlab.store.sqlite import Database
 
 Origin = tuple[str, int | None]
-"""A model and a step of it, where that is known."""
+"""A model, and the number of its checkpoint if known."""
 # The mean of rewards near the end of floats would be infinite; a power of two takes nothing from the digits.
 _OF_EACH_GROUP = """
     SELECT g.collection_id, count(t.group_id), count(t.reward), avg(t.reward / 1024.0) * 1024, min(t.reward),

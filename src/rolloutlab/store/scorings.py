@@ -80,7 +80,7 @@ class FailureNote(NamedTuple):
 
 
 class RewardResult(NamedTuple):
-    """What a function returned for a trajectory, as JSON values. fingerprint: of the function."""
+    """What a function returned for a trajectory, as JSON values. fingerprint: identifies the function."""
 
     fingerprint: str
     trajectory: int

@@ -35,7 +35,7 @@ class Spending:
         self._database = database
 
     def set_aside(self, account: Account, entry: int | None, least: Amount, most: Amount) -> tuple[int | None, Amount]:
-        """Add `most` to an entry, or what the limit leaves; nothing where that is below `least`. None begins an entry.
+        """Add `most` to an entry, or what the limit leaves; nothing if that is below `least`. None begins an entry.
 
         Returns the entry and what was added.
         """

@@ -244,7 +244,7 @@ class Collection:
         return len(self.outlines())
 
     def outlines(self) -> list[TrajectorySummary]:
-        """Summaries of its trajectories, as stored now; fast where conversations are not needed."""
+        """Summaries of its trajectories, as stored now; fast, because no conversation is read."""
         return self._lab.outlines.of(self.stored, self._position)
 
     @cached_property

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from rolloutlab.trajectories.intervals import Values
 
 USUAL_BOUNDS = ((0.0, 1.0), (-1.0, 1.0))
-"""Those that rewards, or components of them, are taken to have where all of them are within."""
+"""The bounds that rewards, or components of them, are assumed to have if all of them are within."""
 
 _STANDINGS: Mapping[Reason | None, Standing] = {
     None: "trains",
@@ -62,7 +62,7 @@ _ERRORS = 2.4
 def summarize(
     rows: RewardsRows, lab: Lab, stored: Sequence[StoredCollection], shown: Sequence[int] | None = None
 ) -> Overview:
-    """The overview of all rows of a view, and of those that fit a filter, where `shown` has their indices."""
+    """The overview of all rows of a view, and of those that fit a filter, if `shown` has their indices."""
     standings = _standings(rows)
     order = _order(rows, standings)
     whole = _figures(rows, range(len(rows)), standings)
@@ -147,7 +147,7 @@ def _parts(outlines: Iterable[TrajectorySummary]) -> dict[str, float]:
 
 
 def _range(rewards: "Values") -> tuple[float, float]:
-    """The ends of an axis: those that rewards usually have, where all are within, else the least and the largest."""
+    """The ends of an axis: usual bounds of rewards if all rewards are within, else the least and the largest."""
     low, high = (float(rewards.min()), float(rewards.max())) if len(rewards) else (0.0, 1.0)
     return next(((a, b) for a, b in USUAL_BOUNDS if a <= low and high <= b), (low, high))
 
@@ -249,7 +249,7 @@ def _usage(lab: Lab, stored: StoredCollection) -> str:
 
 
 def _trained_on(lab: Lab, stored: StoredCollection) -> str:
-    """The collections of the job that made the checkpoint which was sampled; empty where none of this lab did."""
+    """The collections of the job that made the sampled checkpoint; empty if no job of this lab did."""
     made = stored.plan.get("model"), stored.plan.get("step")
     jobs = (job for job in lab.jobs.newest_first() if made[1] and (job.model, job.step) == made)
     return ", ".join(next((job.collections for job in jobs), ()))

@@ -208,7 +208,7 @@ class RewardsData:
             return arranged(self._columns(), len(self.rows), sort, filter)
 
     def _columns(self) -> dict[str, TableColumn]:
-        """By name; a component is called `component:NAME`, and by its own name where no other column is."""
+        """By name; a component is called `component:NAME`, and also by its own name if no other column has it."""
         rows = self.rows
         outlines = rows.outlines
         places = range(len(rows))
@@ -297,7 +297,7 @@ class RewardsData:
         return values
 
     def fitting(self, rewards: Sequence[Mapping[str, Any]], filter: Filter) -> set[int]:  # noqa: A002
-        """The places of rows, as of `rewards_of`, that fit the conditions on what an edit of rewards can change."""
+        """The places of rows, as in `rewards_of`, that fit the conditions on what an edit of rewards can change."""
         columns, given, changing = self._columns(), {}, {}
         for name, condition in filter.items():
             of_part = name not in _EDITED and name in self.rows.components
@@ -354,7 +354,7 @@ def _short(value: Any) -> str | None:
 
 
 def _common_beginning(prompts: Sequence[str]) -> int:
-    """Characters, up to the end of a word, with which all of several prompts begin; 0 where they are few."""
+    """The number of characters, up to the end of a word, that all of several prompts begin with; 0 if it is small."""
     if len(prompts) < 2:
         return 0
     least, most = min(prompts), max(prompts)

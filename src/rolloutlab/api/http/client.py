@@ -297,7 +297,7 @@ class HttpClient:
         self._loop.close()
 
     def _start_for(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Start the loop; where it cannot, a coroutine is closed that was to run on it."""
+        """Start the loop; if that fails, close the coroutine that was to run on it."""
         try:
             self._loop.start()
         except OSError as error:
@@ -325,7 +325,7 @@ async def _shut_down(background: "set[Future[Any]]", connections: httpx.AsyncBas
     for future in background:
         future.cancel()
     others = asyncio.all_tasks() - {asyncio.current_task()}
-    if others:  # such as the renewal of a token, which is lost where its response is not read
+    if others:  # such as the renewal of a token, which is lost if its response is not read
         await asyncio.wait(others, timeout=_END_TIMEOUT)
     if connections:
         await connections.aclose()

@@ -52,7 +52,13 @@ def warnings(
 ) -> Iterator[str]:
     """Why rows can be missing, or in an unintended order.
 
-    available: records after grouping, before the page. smallest: records in the smallest group.
+    Args:
+        search: The search.
+        plan: How it was executed.
+        hits: The records that each `knn` found.
+        available: The number of records after grouping, before `limit` and `offset`.
+        smallest: The number of records in the smallest group.
+        nans: The number of records whose score is not a number.
     """
     needed = search.limit.limit and search.limit.offset + search.limit.limit
     cut = [knn for knn, nearest in hits.items() if len(nearest.places_K) == knn.limit < plan.qualified]

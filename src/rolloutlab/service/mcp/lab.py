@@ -91,7 +91,13 @@ class LabTools:
     ) -> Plain:
         """Store a conversation: in a group (`letters:1/0`), or as the first of a new generation of a collection.
 
-        messages: the whole conversation; those before the first assistant message are the prompt of its group.
+        Args:
+            into: The group, or the name of the collection.
+            messages: The whole conversation. Messages before the first assistant message are the prompt of the group.
+            model: The model that wrote the answers.
+            reward: The reward, if any.
+            note: The reason for the reward.
+            caller: The client that calls the tool.
 
         Raises:
             InputError: a message is invalid, none is an assistant's, or the group has another prompt.

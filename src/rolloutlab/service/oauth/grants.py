@@ -56,7 +56,7 @@ class Grants:
         self._clock = clock
 
     def grant(self, client: Client, *, resource: str, scopes: Scopes, redirect_uri: str, challenge: str) -> str:
-        """A code for what the owner has allowed, valid for a minute and bound to the arguments."""
+        """Issue a code for what the owner has allowed. It is valid for a minute and bound to the arguments."""
         with self._database.write() as connection:
             self._delete_expired(connection)
             cursor = connection.execute(
@@ -67,7 +67,7 @@ class Grants:
             return self._token(connection, int(cursor.lastrowid or 0), CODE, scopes, _CODE_LIFETIME)
 
     def redeem(self, code: str, client_id: str, verifier: str, redirect_uri: str | None, resource: str) -> Issued:
-        """Tokens for a code.
+        """Issue tokens for a code.
 
         Raises:
             OAuthError: invalid_grant: the code is not valid, or client, redirect URI or verifier differ;
