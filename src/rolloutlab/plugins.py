@@ -17,13 +17,14 @@ from difflib import get_close_matches
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from rolloutlab.errors import InputError
+from rolloutlab.errors import InputError, RolloutlabError, described
 
 ENGINES, ENVIRONMENTS = "rolloutlab.engines", "rolloutlab.environments"
 REWARDS, READERS, SEARCH = "rolloutlab.rewards", "rolloutlab.readers", "rolloutlab.search"
 _OWN = "rolloutlab"
+T = TypeVar("T")
 
 
 def names(group: str) -> list[str]:
@@ -32,10 +33,10 @@ def names(group: str) -> list[str]:
 
 
 def load(group: str, name: str) -> Any:
-    """The object of one plug-in.
+    """The object of one plug-in. Of this package and another one, this package's own is taken, with a warning.
 
     Raises:
-        InputError: no package has a plug-in of this name, two packages have one, or it cannot be imported.
+        InputError: no package has a plug-in of this name, two other packages have one, or it cannot be imported.
     """
     installed = _plugins(group)
     if name not in installed:
@@ -43,7 +44,9 @@ def load(group: str, name: str) -> Any:
         hint = ", ".join(close) or f"pip install a package with {group}"
         raise InputError(f"{group} has no plug-in {name!r}", hint=hint)
     entry, *others = installed[name]
-    if others:
+    if others and _package(entry) == _OWN:
+        _warn(f"{name} of {group} in {_package(others[0])} is not used: rolloutlab has one of this name")
+    elif others:
         packages = ", ".join(_package(each) for each in (entry, *others))
         raise InputError(
             f"several packages have {group} {name}: {packages}", hint=f"pip uninstall {_package(others[-1])}"
@@ -57,9 +60,36 @@ def load_all(group: str) -> Iterator[tuple[str, Any]]:
         try:
             loaded = load(group, name)
         except InputError as error:
-            warnings.warn(f"{error.message} -> {error.hint}", RuntimeWarning, stacklevel=2)
+            _warn(f"{error.message} -> {error.hint}")
         else:
             yield name, loaded
+
+
+def ask_all(group: str, function: str, *arguments: Any, kind: type[T]) -> T | None:
+    """The first result of a function that plug-ins may have; None if none of them knows the arguments.
+
+    A plug-in that raises, or returns something else than None or a `kind`, is passed over with a warning that names
+    it, as it would otherwise stop cells that have nothing to do with it. A deliberate error is raised.
+    """
+    for name, plugin in load_all(group):
+        if ask := getattr(plugin, function, None):
+            try:
+                result = ask(*arguments)
+            except RolloutlabError:
+                raise
+            except Exception as error:  # noqa: BLE001 - another package may fail in any way
+                _warn(f"the plug-in {name} of {group} is passed over: {function} raised {described(error)}")
+                continue
+            if result is None:
+                continue
+            if isinstance(result, kind):
+                return result
+            _warn(f"the plug-in {name} of {group} is passed over: {function} returned {result!r}")
+    return None
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, RuntimeWarning, stacklevel=3)
 
 
 def _object(group: str, entry: EntryPoint) -> Any:
@@ -67,13 +97,16 @@ def _object(group: str, entry: EntryPoint) -> Any:
         return entry.load()
     except ModuleNotFoundError as error:
         package = _package(entry)
-        hint = f"pip install '{package}[{entry.name}]'" if package == _OWN else f"pip install {error.name}"
-        raise InputError(f"the plug-in {entry.name} of {group} needs {error.name}", hint=hint) from error
-    except Exception as error:  # another package may fail in any way when it is imported
-        what = f"the plug-in {entry.name} of {group}, in {_package(entry)}, cannot be imported"
-        raise InputError(
-            f"{what}: {type(error).__name__}: {error}", hint=f"pip install --upgrade {_package(entry)}"
-        ) from error
+        if package == _OWN:
+            hint = f"pip install '{package}[{entry.name}]'"
+            raise InputError(f"the plug-in {entry.name} of {group} needs {error.name}", hint=hint) from error
+        # the module's distribution may have another name, or another project may have this one
+        hint = f"pip install --upgrade {package}, and restart the kernel if it was installed since this one began"
+        what = f"the plug-in {entry.name} of {group}, in {package}, needs the module {error.name}"
+        raise InputError(what, hint=hint) from error
+    except (Exception, SystemExit) as error:  # another package may fail in any way when it is imported
+        what = f"the plug-in {entry.name} of {group}, in {_package(entry)}, cannot be imported: {described(error)}"
+        raise InputError(what, hint=f"pip install --upgrade {_package(entry)}") from error
 
 
 def _package(entry: EntryPoint) -> str:
@@ -98,7 +131,7 @@ def _scan(_path: tuple[str, ...], _changed: tuple[int, ...]) -> Mapping[str, dic
     everything = entry_points()
     for group in (ENGINES, ENVIRONMENTS, REWARDS, READERS, SEARCH):
         entries = set(everything.select(group=group))  # an editable install may be found twice
-        for entry in sorted(entries, key=lambda each: (_package(each) != _OWN, each.name)):
+        for entry in sorted(entries, key=lambda each: (_package(each) != _OWN, each.name, _package(each))):
             plugins.setdefault(group, {}).setdefault(entry.name, ())
             plugins[group][entry.name] += (entry,)
     return plugins

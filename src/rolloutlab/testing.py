@@ -23,6 +23,7 @@ from rolloutlab.environments.episode import Episode
 from rolloutlab.environments.protocol import Source
 from rolloutlab.environments.source import source_of
 from rolloutlab.errors import InputError
+from rolloutlab.scoring.calls import RewardCell
 from rolloutlab.scoring.foreign import call_of
 from rolloutlab.search.query import Limit, Search, Select
 from rolloutlab.search.where import Among
@@ -30,6 +31,18 @@ from rolloutlab.session import Session
 from rolloutlab.settings import ModelSettings, Settings
 from rolloutlab.store.models import Arrival, NewGroup, StoredTrajectory
 from rolloutlab.trajectories.files.reader import FileWriter
+
+
+class _OwnGame:
+    """An environment as a notebook has it."""
+
+    def __init__(self, row: Any) -> None: ...
+
+    def reset(self, seed: int) -> str:
+        return f"game {seed}"
+
+    def step(self, answer: str) -> tuple[str, float, bool]:
+        return answer, 0.0, True
 
 
 class EnvironmentTests:
@@ -51,6 +64,22 @@ class EnvironmentTests:
 
     def source(self) -> Source:
         return source_of(self.env, **self.options)
+
+    def first_row(self) -> Mapping[str, Any]:
+        """The row that is played: the given one, else the first that the source brings."""
+        return self.row or next(iter(self.source().rows(1, self.seed) or ()), {})
+
+    def test_names_are_offered_to_tab_completion(self) -> None:
+        prefix = str(self.env).partition(":")[0]
+        adapter = plugins.load(plugins.ENVIRONMENTS, prefix) if isinstance(self.env, str) else None
+        listed: list[Any] = list(getattr(adapter, "names", list)())
+        assert all(isinstance(name, str) for name in listed), "names() returns texts, without the prefix"
+
+    def test_classes_of_a_notebook_are_left_alone(self) -> None:
+        """`recognise` takes what is of its package alone; else a cell plays another environment than it names."""
+        for name in plugins.names(plugins.ENVIRONMENTS):
+            recognise = getattr(plugins.load(plugins.ENVIRONMENTS, name), "recognise", None)
+            assert recognise is None or recognise(_OwnGame, {}) is None, f"the plug-in {name} takes any class"
 
     def test_two_sources_of_the_same_arguments_have_one_name(self) -> None:
         """A collection stores the name, by which `--resume` finds that the environment is the same."""
@@ -83,7 +112,7 @@ class EnvironmentTests:
 
     async def _play(self, seed: int) -> tuple[list[Any], list[float]]:
         """The first messages, and the rewards of the turns and of the episode, which is closed whatever happens."""
-        episode = Episode(self.source(), self.row, seed)
+        episode = Episode(self.source(), self.first_row(), seed)
         rewards: list[float] = []
         try:
             first = [message.to_wire() for message in await episode.begin()]
@@ -114,20 +143,33 @@ class RewardTests:
     row: Mapping[str, Any] = {}
 
     def test_its_functions_are_recognised_and_give_their_rewards(self, tmp_path: Path) -> None:
+        assert self.functions, "functions = [(function, [a reward for each of answers])]"
+        columns = list(self.row)
         for function, rewards in self.functions:
-            assert plugins.load(plugins.REWARDS, self.plugin).recognise(function, list(self.row)) is not None
-            assert call_of("", function, list(self.row)).style, "a line says whose signature it is"
-            assert self._scored(tmp_path, function) == list(rewards)
+            known = plugins.load(plugins.REWARDS, self.plugin).recognise(function, columns)
+            assert known is not None, f"recognise({function.__name__}, {columns}) returned None"
+            assert call_of("", function, columns).style, "RewardCall(..., style=...) says whose signature it is"
+            scored = self._scored(tmp_path, function)
+            assert scored == list(rewards), f"{function.__name__} gave {scored} for the answers {self.answers}"
 
-    def test_functions_of_the_lab_are_left_alone(self) -> None:
-        """If one was recognised by mistake, it would be called with other arguments than its author meant."""
+    def test_functions_of_the_lab_and_of_others_are_left_alone(self) -> None:
+        """One that is recognised by mistake would be called with other arguments than its author meant."""
 
         def of_answer(answer: Any) -> Any: ...
+        def of_completion(completion: Any) -> Any: ...
+        def of_prompt(prompt: Any, row: Any) -> Any: ...
+        def of_column(capital: Any) -> Any: ...
         def of_all(trajectory: Any, answer: Any, messages: Any, row: Any) -> Any: ...
         def of_group(answers: Any, group: Any) -> Any: ...
+        def of_trl(completions: Any, **columns: Any) -> Any: ...
+        def of_verl(data_source: Any, solution_str: Any, ground_truth: Any, extra_info: Any) -> Any: ...
 
-        for function in (of_answer, of_all, of_group, object(), "f"):
-            assert plugins.load(plugins.REWARDS, self.plugin).recognise(function, []) is None
+        others = (of_answer, of_completion, of_prompt, of_column, of_all, of_group, of_trl, of_verl)
+        own = {"trl": of_trl, "verl": of_verl}.get(self.plugin)
+        recognise = plugins.load(plugins.REWARDS, self.plugin).recognise
+        taken = [each for each in (*others, RewardCell("return 1.0", {}), object(), "f") if each is not own]
+        taken = [each for each in taken if recognise(each, ["capital"]) is not None]
+        assert taken == [], f"recognise takes {taken}, which are of others"
 
     def _scored(self, folder: Path, function: Any) -> list[float | None]:
         session = Session(Settings(home=folder))

@@ -52,7 +52,7 @@ def test_its_signature_scores_a_collection(shell, capsys):
     run(shell, "rows = [{'target': 'Paris'}]\ndef exact(guess, gold): return float(gold in guess)")
     run(shell, "%%chat capitals -n 2 --over rows\nSay {{target}}.")
     run(shell, "%%reward capitals --with exact\n")
-    assert "has the signature of the example" in capsys.readouterr().out
+    assert "looks like a reward function of the example" in capsys.readouterr().out
     assert all(each.reward is not None for each in run(shell, "lab.collection('capitals').trajectories"))
 
 

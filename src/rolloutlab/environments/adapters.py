@@ -1,6 +1,6 @@
 """Adapters: plug-ins of `rolloutlab.environments`, and what they share."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from difflib import get_close_matches
 from importlib import import_module
 from inspect import isclass
@@ -8,8 +8,10 @@ from types import ModuleType
 from typing import Any
 
 from rolloutlab.environments.protocol import Adapter, Source
-from rolloutlab.errors import InputError
-from rolloutlab.plugins import ENVIRONMENTS, load_all
+from rolloutlab.errors import InputError, RolloutlabError, described
+from rolloutlab.plugins import ENVIRONMENTS, ask_all, load, load_all, names
+
+_RETURNS = "def source(name): return Games(name), with name, rows(limit, seed) and environment(row)"
 
 
 def adapted(name: str, options: Mapping[str, Any]) -> Source:
@@ -19,13 +21,30 @@ def adapted(name: str, options: Mapping[str, Any]) -> Source:
         InputError: there is no such prefix or name, or the package is not installed.
     """
     prefix, colon, rest = name.partition(":")
-    adapters = _adapters()
-    if not colon or prefix not in adapters:
+    if not colon or prefix not in names(ENVIRONMENTS):
+        adapters = _adapters()
         close = get_close_matches(prefix, adapters, n=1) if colon else []
         raise InputError(
             f"{name!r} is not an environment", hint=", ".join(f"{each}:NAME" for each in close or adapters)
         )
-    return adapters[prefix].source(rest, **options)
+    adapter = load(ENVIRONMENTS, prefix)  # which says why it cannot be used
+    if not hasattr(adapter, "source"):
+        raise InputError(f"the plug-in {prefix} has no environments by name: its module has no source()", hint=_RETURNS)
+    try:
+        source = adapter.source(rest, **options)
+    except RolloutlabError:
+        raise
+    except Exception as error:
+        raise InputError(f"the plug-in {prefix} cannot make {name}: {described(error)}", hint=_RETURNS) from error
+    if not (isinstance(getattr(source, "name", None), str) and is_source(source)):
+        raise InputError(f"source() of the plug-in {prefix} returned {source!r}, no source", hint=_RETURNS)
+    made: Source = source
+    return made
+
+
+def is_source(env: Any) -> bool:
+    """Whether it makes environments itself, as a `Source` does."""
+    return callable(getattr(env, "environment", None)) and callable(getattr(env, "rows", None))
 
 
 def adapted_names(begun: str) -> list[str]:
@@ -36,24 +55,24 @@ def adapted_names(begun: str) -> list[str]:
         return [f"{each}:" for each in adapters]
     try:
         return [f"{prefix}:{name}" for name in getattr(adapters[prefix], "names", list)()]
-    except InputError:
+    except Exception:  # noqa: BLE001 - a package that is not installed, or another one's fault: Tab offers nothing
         return []
 
 
 def recognised(env: Any, options: Mapping[str, Any]) -> Source | None:
     """The source of a class or factory that an adapter recognises; None if none does."""
-    return next(filter(None, (recognise(env, options) for recognise in _functions("recognise"))), None)
+    source: Any = ask_all(ENVIRONMENTS, "recognise", env, options, kind=object)
+    return source if is_source(source) else None
 
 
 def refuse(environment: Any) -> None:
     """InputError for an environment of another package, or a class of one, that looks like one of ours."""
-    for check in _functions("refuse"):
-        check(environment)
+    ask_all(ENVIRONMENTS, "refuse", environment, kind=type(None))
 
 
 def advice(environment: Any) -> str | None:
     """What to type for an environment, or a class of one, of a package that an adapter knows; None for any other."""
-    return next(filter(None, (advise(environment) for advise in _functions("advice"))), None)
+    return ask_all(ENVIRONMENTS, "advice", environment, kind=str)
 
 
 def packages_of(environment: Any) -> set[str]:
@@ -75,11 +94,11 @@ def package(name: str, extra: str) -> ModuleType:
         raise InputError(f"environments of {extra} need {error.name}", hint=hint) from error
 
 
-def check_name(prefix: str, name: str, names: Collection[str]) -> None:
+def check_name(prefix: str, name: str, known: Collection[str]) -> None:
     """Raise InputError with the nearest names unless it is one of these."""
-    if name not in names:
-        folded = {each.lower(): each for each in names}
-        close = [folded[each] for each in get_close_matches(name.lower(), folded, n=3, cutoff=0.4)] or sorted(names)[:3]
+    if name not in known:
+        folded = {each.lower(): each for each in known}
+        close = [folded[each] for each in get_close_matches(name.lower(), folded, n=3, cutoff=0.4)] or sorted(known)[:3]
         raise InputError(f"there is no {prefix}:{name}", hint=", ".join(f"{prefix}:{each}" for each in close))
 
 
@@ -90,8 +109,3 @@ def name_with(name: str, options: Mapping[str, Any]) -> str:
 
 def _adapters() -> dict[str, Adapter]:
     return {name: plugin for name, plugin in load_all(ENVIRONMENTS) if hasattr(plugin, "source")}
-
-
-def _functions(name: str) -> Iterator[Any]:
-    """A function that adapters may have, of each that has it."""
-    return (getattr(plugin, name) for _, plugin in load_all(ENVIRONMENTS) if hasattr(plugin, name))

@@ -5,7 +5,7 @@ from functools import partial
 from inspect import Parameter, isasyncgenfunction, isclass, iscoroutinefunction, isgeneratorfunction, signature
 from typing import Any
 
-from rolloutlab.environments.adapters import adapted, advice, recognised, refuse
+from rolloutlab.environments.adapters import adapted, advice, is_source, recognised, refuse
 from rolloutlab.environments.protocol import Source, Step
 from rolloutlab.errors import InputError
 
@@ -108,12 +108,11 @@ def source_of(env: Any, /, **options: Any) -> Source:
     """
     if isinstance(env, str):
         return adapted(env, options)
-    is_source = callable(getattr(env, "environment", None)) and callable(getattr(env, "rows", None))
-    if callable(env) and not is_source and (known := recognised(env, options)):
+    if callable(env) and not is_source(env) and (known := recognised(env, options)):
         return known
     if options:
         raise InputError("options are for names such as gymnasium:FrozenLake-v1", hint="functools.partial(CLASS, ...)")
-    if is_source:
+    if is_source(env):
         source: Source = env
         return source
     if callable(env):

@@ -55,7 +55,7 @@ _ALL = (
     Algorithm(
         "cispo",
         "2506.13585",
-        '`loss_type="cispo"`, `epsilon_high=5.0`, which is there the bound itself, here 1 + `epsilon_high`',
+        '`loss_type="cispo"`, `epsilon_high=5.0` (in TRL the bound itself; here it is 1 + `epsilon_high`)',
         {"loss_aggregation": "token_mean"},
     ),
     Algorithm(

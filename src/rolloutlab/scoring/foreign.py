@@ -1,10 +1,10 @@
 """Reward functions of other libraries: plug-ins of `rolloutlab.rewards` recognise them by their signatures."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from rolloutlab.plugins import REWARDS, load, load_all
+from rolloutlab.plugins import REWARDS, ask_all, load
 from rolloutlab.scoring.ask import Ask, ModelAsker
 from rolloutlab.scoring.calls import RewardCall, reward_call
 from rolloutlab.scoring.estimate import ModelUsage
@@ -85,5 +85,4 @@ def grader_reward(grader: Any, ask: ModelAsker, model: str | None) -> ForeignRew
 
 def recognise_foreign(function: Any, columns: Sequence[str]) -> ForeignReward | None:
     """Wrap a function that a plug-in recognises; None if no plug-in does. Raises InputError as the plug-in."""
-    signatures: Iterable[RewardSignature] = (each for _, each in load_all(REWARDS) if hasattr(each, "recognise"))
-    return next(filter(None, (each.recognise(function, columns) for each in signatures)), None)
+    return ask_all(REWARDS, "recognise", function, columns, kind=ForeignReward)

@@ -55,7 +55,7 @@ def compute_score(data_source, solution_str, ground_truth, extra_info=None):
 def test_a_function_of_verl_gets_the_answer_and_the_columns_of_its_data_files(lab, said, capsys, right):
     assert said(compute_score, data_source="openai/gsm8k", extra_info={"index": 3}, **right) == [1.0, 0.0, 1.0, 0.0]
     assert components(lab)[1] == {"length": 5.0}
-    assert "signature of verl" in capsys.readouterr().out
+    assert "reward function of verl" in capsys.readouterr().out
 
 
 def test_its_four_parameters_are_no_positions(said):
@@ -74,7 +74,7 @@ def test_a_batch_function_of_verl_gets_lists_of_a_group_and_returns_one(lab, sai
 
     assert said(score, data_source="gsm8k", extra_info={"index": 3}, ground_truth="a0") == [1.0, 0.0, 1.0, 0.0]
     assert components(lab)[1] == {"length": 5.0}
-    assert "signature of verl" in capsys.readouterr().out
+    assert "reward function of verl" in capsys.readouterr().out
 
 
 def test_a_batch_function_of_verl_that_returns_one_number_is_told_what_to_return(said):
@@ -127,7 +127,7 @@ def by_length(completions, **kwargs):
 
 def test_a_function_of_trl_gets_texts_where_the_prompt_is_a_text_and_that_is_said(said, capsys):
     assert said(by_length) == [2.0, 5.0, 2.0, 5.0]
-    assert "signature of TRL" in capsys.readouterr().out
+    assert "reward function of TRL" in capsys.readouterr().out
 
 
 def test_it_gets_messages_where_the_prompt_column_is_messages(said):
@@ -430,7 +430,7 @@ def test_a_rubric_is_taken_as_it_is_with_its_weights(lab, said, rubrics, capsys)
 
     rubric = rubrics.Rubric([contains, brief, unweighted], [1.0, 0.5, 0.0], limit=3)
     assert said(rubric, answer="a0") == [1.5, 0.0, 1.5, 0.0]
-    assert "signature of verifiers" in capsys.readouterr().out
+    assert "reward function of verifiers" in capsys.readouterr().out
     assert components(lab)[0] == {"contains": 1.0, "brief": 1.0, "unweighted": 1.0}
 
 
@@ -566,7 +566,7 @@ def test_a_function_of_an_art_trajectory_is_recognised_by_its_annotation(said, a
         return float(last_text(trajectory) == trajectory.metadata["capital"])
 
     assert said(right) == [1.0, 0.0, 1.0, 0.0]
-    assert "signature of ART" in capsys.readouterr().out
+    assert "reward function of ART" in capsys.readouterr().out
 
 
 def test_a_function_of_art_sees_the_reward_of_now_each_time(lab, said, art):
