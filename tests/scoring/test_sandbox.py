@@ -337,7 +337,10 @@ def test_a_supervisor_that_cannot_start_is_an_error_not_a_result(tmp_path, monke
     broken.write_text("raise OSError('no more processes')")
     monkeypatch.setattr(sandbox, "_CHILD", broken)
     with pytest.raises(RewardError, match="no more processes"):
-        sandbox.python("print(1)")
+        sandbox.python("print(1)", timeout=240)
+    broken.write_text("import time\ntime.sleep(240)")
+    with pytest.raises(RewardError, match="too busy to start it"):
+        sandbox.python("print(1)", timeout=0.2)
 
 
 @pytest.mark.parametrize("wrong", [{"timeout": 0}, {"timeout": -1}, {"timeout": float("nan")}, {"memory_mb": "256"}])

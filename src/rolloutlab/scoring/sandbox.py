@@ -131,7 +131,8 @@ def python(
             passed, why = checking.end(end) if checking else (None, "")
         begun, _, how = os.read(report, 4096).partition(b"\n")
     if not begun:
-        raise RewardError(f"the sandbox did not start: {err[-500:] or 'no reason given'}")
+        late = f"the machine is too busy to start it within {timeout:g} s" if limit else "no reason given"
+        raise RewardError(f"the sandbox did not start: {err[-500:] or late}")
     # without `how` the program has ended its supervisor, of which it has the rights
     returncode, finished = json.loads(how) if how else (-signal.SIGKILL, False)
     isolated = bool(isolation.wrapper)
