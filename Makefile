@@ -45,8 +45,9 @@ test-units: $(READY)
 $(UNITS:%=test-units-%): test-units-%: $(READY)
 	$(PYTEST) $(WITHOUT_NBVAL) -m "not process and not long" $(addprefix tests/,$(ROOMS_$*))
 
+# The largest part, whose tests wait for files and timers half of the time: two workers.
 test-units-others: $(READY)
-	$(PYTEST) $(WITHOUT_NBVAL) -m "not process and not long" $(foreach part,$(UNITS),$(addprefix --ignore=tests/,$(ROOMS_$(part)))) tests
+	$(PYTEST) $(WITHOUT_NBVAL) --numprocesses=2 --dist=loadfile -m "not process and not long" $(foreach part,$(UNITS),$(addprefix --ignore=tests/,$(ROOMS_$(part)))) tests
 
 test-processes: $(READY)
 	$(PYTEST) $(WITHOUT_NBVAL) --numprocesses=2 --dist=loadfile -m process --ignore=tests/browser --ignore=tests/kernel/test_canaries.py tests
