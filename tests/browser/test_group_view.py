@@ -44,8 +44,7 @@ def put(lab: Session, request: pytest.FixtureRequest) -> Callable[..., str]:
 def show(notebook: Any, name: str) -> Locator:
     """The view of a collection or group, in a notebook."""
     notebook.run("import rolloutlab; lab = rolloutlab.lab()")
-    call = "group" if "/" in name else "collection"
-    shown = notebook.run(f"lab.{call}({name!r})").locator(".rl-view-groups")
+    shown = notebook.run(f"lab.collection({name!r})").locator(".rl-view-groups")
     expect(shown.get_by_role("article")).not_to_have_count(0)
     return shown
 
