@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 from os import PathLike
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from rolloutlab.api.budget import Budget
 from rolloutlab.api.embedded import Embedded
@@ -24,7 +24,6 @@ from rolloutlab.objective.algorithms import named
 from rolloutlab.objective.options import settle
 from rolloutlab.runtime import LoopThread
 from rolloutlab.sampling.config import new_seed
-from rolloutlab.sampling.cost import cost_line
 from rolloutlab.sampling.dataset import check_repeatable, rows_of
 from rolloutlab.sampling.mcp.registry import McpRegistry
 from rolloutlab.sampling.metering import Meter, Terms, terms_of
@@ -37,31 +36,23 @@ from rolloutlab.sampling.options import (
     TurnOptions,
 )
 from rolloutlab.sampling.plan import (
-    Preview,
     SamplingRun,
     check_environment,
     check_newest_environment,
     plan_chat,
     plan_continuation,
+    plan_program,
     plan_resume,
+    plan_sessions,
 )
-from rolloutlab.sampling.programs.plan import (
-    KnownPrograms,
-    Program,
-    ProgramRun,
-    Solve,
-    check_newest_program,
-    program_of,
-    programmed,
-    programmed_again,
-    sessions_again,
-)
-from rolloutlab.sampling.programs.run import run_program
+from rolloutlab.sampling.preview import Preview, cost_line
+from rolloutlab.sampling.programs.program import KnownPrograms, Program, Solve, check_newest_program, program_of
 from rolloutlab.sampling.programs.sessions import SESSIONS_TIMEOUT, run_sessions
 from rolloutlab.sampling.prompt import Row
 from rolloutlab.sampling.run import CONCURRENT, check_concurrency, sample
 from rolloutlab.sampling.split import DataSplit, split_rows
 from rolloutlab.sampling.template import Prompt
+from rolloutlab.sampling.tools import Tools
 from rolloutlab.scoring import sandbox
 from rolloutlab.scoring.ask import ModelAsker
 from rolloutlab.scoring.foreign import ForeignReward, grader_reward
@@ -119,7 +110,6 @@ if TYPE_CHECKING:
 Options = Mapping[str, Any]
 Say = Callable[[str], None]
 Weights = Mapping[str, float] | None
-Run = TypeVar("Run", SamplingRun, ProgramRun)
 _CHECKING = "checking what would train"
 _PREDICTING = "comparing old completions with the checkpoint that it starts from"
 _READ_SECONDS, _CHECK_SECONDS, _SUM_SECONDS = 5e-4, 1e-4, 5e-5
@@ -411,9 +401,11 @@ class Session:
         by_program = program is not None or timeout is not None or summary.plan.get("program")
         if by_program and not given.get("tools") and "env" not in given:
             again = self._programs.again(summary, program, self._connector.environment)
-            return self._capture(programmed_again(self.store, summary.label, again, timeout), given)
-        tools = self.tools.resolve(given.get("tools", ()))
-        return self._sample(plan_resume(self.store, name, tools, given_source(given.get("env"))), given)
+            run = plan_resume(self.store, summary.label, Tools(), program=again, timeout=timeout)
+        else:
+            tools = self.tools.resolve(given.get("tools", ()))
+            run = plan_resume(self.store, name, tools, given_source(given.get("env")))
+        return self._sample(run, given)
 
     @takes(ResumeOptions)
     def top_up(
@@ -470,10 +462,7 @@ class Session:
             raise
 
         def sample_more(sizes: Mapping[int, int]) -> None:
-            if again:
-                self._capture(programmed_again(self.store, label, again, None, sizes), given)
-            else:
-                self._sample(plan_resume(self.store, label, tools, source, sizes), given)
+            self._sample(plan_resume(self.store, label, tools, source, sizes, again), given)
 
         score_more = partial(self._score_more, stored, reward, shared, say)
         top_up_groups(self.store, stored, factor, trains, sample_more, score_more, say)
@@ -521,8 +510,8 @@ class Session:
         """
         program = self._programs.known(name, program_of(solve, self._connector.environment))
         settings = {"model": self._models.selected, **given}
-        run = programmed(name, program, given.get("over"), settings, given.get("limit"), _read)
-        return self._capture(run, given, register="model" not in given)
+        run = plan_program(name, program, given.get("over"), settings, given.get("limit"), _read)
+        return self._sample(run, given, register="model" not in given)
 
     @takes(SamplingOptions, SessionOptions)
     def capture(
@@ -554,10 +543,10 @@ class Session:
             if wrong := sorted(given.keys() - {"timeout", "budget"}):
                 message = f"resume keeps the settings of the collection and cannot take {', '.join(wrong)}"
                 raise InputError(message, hint=f"lab.capture({name!r}, PROGRAM, resume=True)")
-            run = sessions_again(self.store, name, solve, timeout)
+            run = plan_sessions(self.store, name, solve, timeout)
         else:
             settings = {"model": self._models.selected, **given, "timeout": timeout}
-            run = programmed(name, solve, None, settings)
+            run = plan_program(name, solve, None, settings)
         register = "model" not in given and not resume
         collection = self._play(run, run_sessions, given.get("budget"), register=register)
         return self.files.join_results(collection.label, results) if results else collection
@@ -1060,7 +1049,7 @@ class Session:
         chosen = find()
         over = over if over is None else _read(over)  # once, for all
         at_once = given.get("concurrency", CONCURRENT)
-        play = partial(self._play, play=partial(run_program if program else sample, concurrency=at_once))
+        play = partial(self._play, play=partial(sample, concurrency=at_once))
         sampler = SideSampler(
             self.store, summary, play, over, given.get("variables"), given.get("n"), given.get("tools", ()),
             given.get("prompt"), source, program,
@@ -1166,19 +1155,16 @@ class Session:
         self.reward(label, reward, resume=by_functions, say=say, **paid)
         return ""
 
-    def _sample(self, run: SamplingRun, given: TurnOptions | ResumeOptions, *, register: bool = False) -> Collection:
-        """Sample the conversations of a plan, with the concurrency and within the budget of `given`."""
+    def _sample(
+        self, run: SamplingRun, given: TurnOptions | RolloutOptions | ResumeOptions, *, register: bool = False
+    ) -> Collection:
+        """Sample the rollouts of a plan, with the concurrency and within the budget of `given`."""
         play = partial(sample, concurrency=given.get("concurrency", CONCURRENT))
-        return self._play(run, play, given.get("budget"), register=register)
-
-    def _capture(self, run: ProgramRun, given: RolloutOptions | ResumeOptions, *, register: bool = False) -> Collection:
-        """Run the rollouts of a program, with the concurrency and within the budget of `given`."""
-        play = partial(run_program, concurrency=given.get("concurrency", CONCURRENT))
         return self._play(run, play, given.get("budget"), register=register)
 
     def _play(
         self,
-        run: Run,
+        run: SamplingRun,
         play: Callable[..., StoredCollection],
         budget: Budget | float | None = None,
         *,

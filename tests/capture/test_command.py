@@ -200,7 +200,7 @@ def test_an_interrupted_command_prints_what_plays_the_rest(capture, monkeypatch)
     status, printed, trajectories = capture(end, "--concurrency", "2", "--timeout", "90")
     assert (status, len(trajectories)) == (130, 1)
     message, advice = printed.err.split("\n  -> ", 1)
-    assert message == "1 of 2 rollouts had ended and are kept; this plays the other 1:"
+    assert message == "1 of 2 rollouts had ended and are kept; this samples the other 1:"
     typed = shlex.split(advice)
     assert typed[:8] == ["rolloutlab", "capture", "agent:1", "--resume", "--concurrency", "2", "--timeout", "90"]
     assert typed[8:10] == ["--", sys.executable]

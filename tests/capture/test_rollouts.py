@@ -267,7 +267,7 @@ def test_rollouts_without_a_call_leave_the_others_and_resume_plays_them(session)
             raise RuntimeError("not today")
         return await asks(row, client)
 
-    with pytest.raises(SamplingError, match=r"1 of 2 rollouts of agent:1 sampled nothing.*not today"):
+    with pytest.raises(SamplingError, match=r"1 of 2 rollouts of agent:1 failed, the others are kept.*not today"):
         session.rollouts("agent", solve, over=ROWS)
     before = trajectories(session.collection("agent"))
     assert "1 trajectory of agent not sampled yet -> %%rollout agent --resume" in repr(session.check("agent"))
@@ -319,7 +319,11 @@ def test_what_scored_a_collection_of_a_program_scores_its_comparison(session):
     assert [played.reward for played in trajectories(session.collection("compare.agent.lab.practice.step0"))] == [0.25]
 
 
-@pytest.mark.parametrize("given", [{"prompt": "Say {task}"}, {"tools": [print]}])
+def look_up(word: str) -> str:
+    return word
+
+
+@pytest.mark.parametrize("given", [{"prompt": "Say {task}"}, {"tools": [look_up]}])
 def test_a_program_is_not_compared_over_another_prompt_or_with_tools(session, given):
     session.rollouts("agent", asks, over=ROWS[:1])
     with pytest.raises(InputError, match=f"takes no {next(iter(given))}"):

@@ -28,7 +28,9 @@ def test_resume_without_a_body_plays_the_program_of_the_collection_and_no_other(
     notebook.run("played = []")
     cell = "await client.chat.completions.create(messages=[{'role': 'user', 'content': 'x'}], max_tokens=2)"
     stops = "if played: raise SystemExit\nplayed.append(1)"
-    assert "sampled nothing" in notebook.error(f"%%rollout agent -n 2 --concurrency 1\n{stops}\n{cell}")
+    assert "1 of 2 rollouts of agent:1 failed" in notebook.error(
+        f"%%rollout agent -n 2 --concurrency 1\n{stops}\n{cell}"
+    )
     notebook.run("played.clear()")
     assert len(notebook.run("%%rollout agent --resume\n").groups[0].trajectories) == 2
     assert "captured from the cell" in notebook.error(f"%%rollout agent --resume\n{cell}")

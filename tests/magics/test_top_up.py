@@ -8,7 +8,7 @@ import pytest
 from rolloutlab import Judge, Step
 from rolloutlab.api.inference import complete
 from rolloutlab.errors import InputError, RefusedError
-from rolloutlab.sampling.programs.plan import KnownPrograms
+from rolloutlab.sampling.programs.program import KnownPrograms
 from rolloutlab.sampling.writer import TrajectoryWriter
 from rolloutlab.store.models import StoredTrajectory
 from rolloutlab.trajectories.top_up import check_factor
@@ -168,7 +168,8 @@ def test_groups_that_train_nothing_for_another_reason_are_left_alone_and_named(n
 def test_completions_of_several_checkpoints_in_a_group_are_said(notebook, monkeypatch, capsys):
     notebook.run(CHAT)
     scored(notebook, NEVER)
-    monkeypatch.setattr("rolloutlab.sampling.writer._step", lambda completion: 7)  # of a service that names them so
+    # a service that names its checkpoints
+    monkeypatch.setattr("rolloutlab.sampling.chat_player._step", lambda completion: 7)
     lines(capsys)
     notebook.run(TOP_UP)
     said = "1 group with completions of several checkpoints: capitals/0; their importance ratios are of each one's own"

@@ -8,6 +8,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 import pytest
@@ -25,8 +26,11 @@ from rolloutlab.errors import (
     SignInError,
     UnreachableError,
 )
-from rolloutlab.sampling.plan import Preview, SamplingRun, plan_again, plan_continuation, plan_new, plan_resume
+from rolloutlab.sampling.chat_player import prepare
+from rolloutlab.sampling.plan import SamplingRun, plan_again, plan_continuation, plan_new, plan_resume
+from rolloutlab.sampling.preview import Preview
 from rolloutlab.sampling.rollout import RolloutRunner
+from rolloutlab.sampling.run import open_writer
 from rolloutlab.sampling.tools import Tools
 from rolloutlab.sampling.writer import TrajectoryWriter
 from rolloutlab.store.lab import Lab
@@ -84,9 +88,9 @@ def play(lab):
     """Plays work against answers, and gives the service and the arrivals."""
 
     def run(work: SamplingRun, answer: Answer = echo, concurrency: int = 4) -> tuple[Scripted, TrajectoryWriter]:
-        service, arrivals = Scripted(answer), TrajectoryWriter(lab, work)
+        service, arrivals = Scripted(answer), open_writer(lab, work)
         player = RolloutRunner(
-            work.plan, work.groups, service.complete, work.tools, arrivals.prepare, arrivals.take, arrivals.fail
+            work.plan, work.groups, service.complete, work.tools, partial(prepare, work), arrivals.take, arrivals.fail
         )
         with closing(arrivals):
             asyncio.run(player.play(work.rollouts, concurrency))
@@ -335,13 +339,13 @@ def play_unsteady(lab):
 
     def run(service: Unsteady, retries: Retries | None) -> TrajectoryWriter:
         work = new("user: {{c}}", over=[{"c": i} for i in range(12)], n=1)
-        arrivals = TrajectoryWriter(lab, work)
+        arrivals = open_writer(lab, work)
         player = RolloutRunner(
             work.plan,
             work.groups,
             service.complete,
             work.tools,
-            arrivals.prepare,
+            partial(prepare, work),
             arrivals.take,
             arrivals.fail,
             retries,
@@ -393,8 +397,8 @@ def test_answers_that_come_together_are_stored_together_and_count_once_they_are(
         together.append(len(answered))
 
     work = new(over=[{"c": i} for i in range(40)], n=1)
-    arrivals = TrajectoryWriter(lab, work)
-    player = RolloutRunner(work.plan, work.groups, answer, work.tools, arrivals.prepare, take, arrivals.fail)
+    arrivals = open_writer(lab, work)
+    player = RolloutRunner(work.plan, work.groups, answer, work.tools, partial(prepare, work), take, arrivals.fail)
     asyncio.run(player.play(work.rollouts, concurrency=8))
     assert (arrivals.done, sum(together), lab.collection("capitals").trajectories) == (40, 40, 40)
     assert len(together) < 40
@@ -408,8 +412,8 @@ def test_what_cannot_be_stored_ends_it(lab):
         raise LabError("the disk is full")
 
     work = new()
-    writer = TrajectoryWriter(lab, work)
-    player = RolloutRunner(work.plan, work.groups, answer, work.tools, writer.prepare, take, writer.fail)
+    writer = open_writer(lab, work)
+    player = RolloutRunner(work.plan, work.groups, answer, work.tools, partial(prepare, work), take, writer.fail)
     with pytest.raises(LabError):
         asyncio.run(player.play(work.rollouts, concurrency=2))
 
@@ -584,9 +588,9 @@ def test_a_collection_is_sampled_by_one_at_a_time(play, lab, tmp_path):
         return echo(request)
 
     play(new(), fail)
-    first = TrajectoryWriter(lab, plan_resume(lab, "capitals", Tools()))
+    first = open_writer(lab, plan_resume(lab, "capitals", Tools()))
     with pytest.raises(ConflictError, match="capitals is being sampled by another kernel"):
-        TrajectoryWriter(lab, plan_resume(lab, "capitals", Tools()))
+        open_writer(lab, plan_resume(lab, "capitals", Tools()))
     first.close()
     play(plan_resume(lab, "capitals", Tools()))
     assert lab.collection("capitals").missing == 0

@@ -4,16 +4,18 @@ import asyncio
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 
 import pytest
 
 from rolloutlab.api.wire.chat import ChatCompletion, ChatRequest
 from rolloutlab.errors import LabError
 from rolloutlab.sampling import rollout
+from rolloutlab.sampling.chat_player import PreparedAnswer, prepare
 from rolloutlab.sampling.plan import plan_new
 from rolloutlab.sampling.rollout import RolloutRunner
+from rolloutlab.sampling.run import open_writer
 from rolloutlab.sampling.tools import Tools
-from rolloutlab.sampling.writer import PreparedAnswer, TrajectoryWriter
 from rolloutlab.store.lab import Lab
 
 CHOICE = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "Paris"}}
@@ -34,7 +36,7 @@ class Slow:
 
     def __init__(self, lab: Lab, rows: int, asked: int) -> None:
         self.work = plan_new("capitals", "{{n}}?", [{"n": n} for n in range(rows)], None, {}, {"model": "m"}, Tools(()))
-        self.arrivals = TrajectoryWriter(lab, self.work)
+        self.arrivals = open_writer(lab, self.work)
         self.asked = 0
         self.batches: list[int] = []
         self.done: list[int] = []
@@ -61,7 +63,7 @@ class Slow:
             self.work.groups,
             self.complete,
             self.work.tools,
-            self.arrivals.prepare,
+            partial(prepare, self.work),
             self.take,
             self.arrivals.fail,
         )
@@ -121,11 +123,11 @@ def test_a_disk_that_fails_once_loses_nothing_that_had_arrived(lab, monkeypatch)
 
 def test_a_collection_that_comes_to_be_after_the_end_of_its_sampling_is_let_go(lab):
     work = plan_new("capitals", "?", None, None, {}, {"model": "m"}, Tools(()))
-    arrivals = TrajectoryWriter(lab, work)
+    arrivals = open_writer(lab, work)
     with arrivals.under_way():
         pass
     [rollout] = work.rollouts
-    arrivals.take([arrivals.prepare([rollout], None)])
+    arrivals.take([prepare(work, [rollout], None)])
     held = lab.lock_for_sampling(lab.collection("capitals"))
     assert held.is_locked
     held.release()

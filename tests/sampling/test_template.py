@@ -18,7 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rolloutlab.errors import InputError
-from rolloutlab.sampling.plan import Preview, SamplingRun, plan_new
+from rolloutlab.sampling.plan import SamplingRun, plan_new
+from rolloutlab.sampling.preview import Preview
 from rolloutlab.sampling.prompt import fill_text
 from rolloutlab.sampling.rollout import request_of, with_next_prompt
 from rolloutlab.sampling.split import split_rows

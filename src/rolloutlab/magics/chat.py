@@ -9,7 +9,7 @@ from rolloutlab.errors import InputError
 from rolloutlab.magics.base import LabMagics, argument, literal, magic
 
 if TYPE_CHECKING:
-    from rolloutlab.sampling.plan import Preview
+    from rolloutlab.sampling.preview import Preview
     from rolloutlab.trajectories.collection import Collection
 
 _ONLY_FOR_NEW = ("n", "over", "limit", "prompt_column", "system")  # options that only a new collection can have

@@ -12,7 +12,7 @@ from rolloutlab.errors import InputError
 from rolloutlab.magics.base import LabMagics, argument, magic
 
 if TYPE_CHECKING:
-    from rolloutlab.sampling.programs.plan import Program
+    from rolloutlab.sampling.programs.program import Program
     from rolloutlab.trajectories.collection import Collection
 
 _FILENAME = "<%%rollout>"
@@ -88,7 +88,7 @@ class RolloutMagics(LabMagics):
 
 def compile_program(body: str, variables: dict[str, Any]) -> "Program":
     """The program whose body is a cell; it sees the notebook's variables. InputError: it is empty, or not Python."""
-    from rolloutlab.sampling.programs.plan import Program
+    from rolloutlab.sampling.programs.program import Program
 
     if not body.strip():
         hint = "answer = await client.chat.completions.create(messages=[...])"

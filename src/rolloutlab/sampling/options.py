@@ -5,7 +5,7 @@ from typing import Any, TypedDict
 
 from rolloutlab.api.budget import Budget
 from rolloutlab.sampling.mcp.registry import Tool
-from rolloutlab.sampling.programs.plan import Program, Solve
+from rolloutlab.sampling.programs.program import Program, Solve
 
 
 class SamplingOptions(TypedDict, total=False):

@@ -1,8 +1,11 @@
-"""Sampling plan: the rollouts of one call, for a new collection, a continued one, or the rest of an interrupted one."""
+"""Sampling plan: the rollouts of one call, of prompts or of a program, new, continued, or the rest of an earlier call.
 
-import json
+`plan_chat`, `plan_program`, `plan_again`, `plan_continuation` and `plan_resume` each return a `SamplingRun`, which
+`sampling.run.sample` plays. Nothing is sent or stored before that.
+"""
+
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
@@ -17,7 +20,12 @@ from rolloutlab.sampling.conversation import tools_beside
 from rolloutlab.sampling.dataset import ReadRows, kinds_of, left_out, rows_of
 from rolloutlab.sampling.episodes import Episodes
 from rolloutlab.sampling.options import ChatOptions, TurnOptions
-from rolloutlab.sampling.programs.plan import check_no_program
+from rolloutlab.sampling.programs.program import (
+    Program,
+    check_captured,
+    check_no_program,
+    to_resume,
+)
 from rolloutlab.sampling.prompt import Row, as_messages, filled, turns_of
 from rolloutlab.sampling.rollout import (
     Rollout,
@@ -37,32 +45,38 @@ _PLANNED = ("model", "n", "temperature", "top_p", "max_tokens", "stop", "seed", 
 """Options that a plan stores as they are given."""
 _KEPT = ("temperature", "top_p", "max_tokens", "stop", "max_turns", "types", "parts")
 """Settings that a conversation goes on with, and what is known of its rows."""
+_FIXED = ("temperature", "top_p", "max_tokens")
+"""Options that replace those which a program sends itself."""
+OF_PROGRAMS = ("model", "n", "seed", "timeout", *_FIXED)
+"""Options that the plan of a program stores."""
 
 
 @dataclass(frozen=True)
 class SamplingRun:
-    """The conversations that one call samples, and the generation they belong to.
+    """The rollouts that one call samples, and the generation they belong to.
 
     name: the collection.
     plan: its settings.
     groups: new or stored ones; a rollout names its group by the place here.
-    rollouts: the conversations to sample.
+    rollouts: those to sample.
     tools: the functions that the policy may call.
     begun: the generation, if it is stored already.
     copies: conversations of an older generation that the new one begins with.
     notes: lines about the prompts.
     source: makes the environments, if there are any.
+    program: plays each rollout, if the plan is of a program. Otherwise the prompts are sent.
     """
 
     name: str
     plan: SamplingConfig
     groups: Sequence[NewGroup | Group]
     rollouts: Sequence[Rollout]
-    tools: Tools
+    tools: Tools = field(default_factory=Tools)
     begun: CollectionSummary | None = None
     copies: Sequence[Rollout] = ()
     notes: Sequence[str] = ()
     source: Source | None = None
+    program: Program | None = None
 
     def episodes(self) -> Episodes | None:
         """The environments of its conversations, if it has some."""
@@ -172,7 +186,7 @@ def plan_new(
     changed = {"template": template.stored(), "prompt_column": template.column, "tools": tools.schemas}
     own = {"env": source.name, "code": describe_parts(source, "env")} if source else {}
     plan = make_config({**settings, **changed, **_about(rows), **own})
-    return _begun(name, plan, groups, tools, [*tools.notes, *left_out(rows), *_notes(template, rows, tools)], source)
+    return _new_run(name, plan, groups, tools, [*tools.notes, *left_out(rows), *_notes(template, rows, tools)], source)
 
 
 def _rows_of_source(source: Source, limit: int | None, seed: Any) -> Any:
@@ -180,6 +194,50 @@ def _rows_of_source(source: Source, limit: int | None, seed: Any) -> Any:
     if not isinstance(seed, int):
         raise InputError(f"seed: {seed!r} is not an integer", hint="%%chat? shows the options")
     return source.rows(limit, seed)
+
+
+def plan_program(
+    name: str,
+    program: Program,
+    over: Any,
+    settings: Mapping[str, Any],
+    limit: int | None = None,
+    read: ReadRows = rows_of,
+) -> SamplingRun:
+    """Plan a new collection of a program's rollouts: one group per row, without a prompt until the program sends one.
+
+    Args:
+        name: the collection.
+        program: plays each rollout.
+        over: rows, as of `Session.rollouts`; None for one empty row.
+        settings: fields of `SamplingConfig`; others are passed over.
+        limit: the most rows.
+        read: reads the rows.
+
+    Raises:
+        InputError: a setting or the rows are wrong.
+    """
+    Lab.check_name(name)
+    rows = read(over, limit)
+    fixed = {key: settings[key] for key in _FIXED if settings.get(key) is not None}
+    own = {"program": program.name, "fixed": fixed, "code": describe_parts(program.solve, "program")}
+    given = {key: settings[key] for key in (*OF_PROGRAMS, "checkpoint") if key in settings}
+    groups = [NewGroup((), row) for row in rows]
+    plan = make_config({**given, **_about(rows), **own})
+    return _new_run(name, plan, groups, Tools(), left_out(rows), program=program)
+
+
+def plan_sessions(lab: Lab, label: str, program: Program, timeout: float) -> SamplingRun:
+    """Plan a further run of a program, the same or another one, whose sessions join those of a collection.
+
+    Raises:
+        NotFoundError: no such collection. InputError: it holds no sessions.
+    """
+    summary = lab.collection(label)
+    if not summary.plan.get("sessions"):
+        raise InputError(f"{label} holds no sessions of a program", hint="a new name, without resume")
+    plan = make_config({**summary.plan, "timeout": timeout})
+    return SamplingRun(summary.name, plan, (), (), begun=summary, program=program)
 
 
 def check_environment(label: str, used: str | None, source: Source | None) -> None:
@@ -237,6 +295,7 @@ def plan_again(
     prompt: Prompt | None = None,
     source: Source | None = None,
     settings: Mapping[str, Any] = MappingProxyType({}),
+    program: Program | None = None,
 ) -> SamplingRun:
     """Plan a collection called `name` with the prompts and seeds of another one, from another model.
 
@@ -252,12 +311,21 @@ def plan_again(
         prompt: makes the prompts of `over`, if a function made the prompts of the other collection.
         source: makes the environments, if the other collection was sampled with some.
         settings: fields of `SamplingConfig` that replace those of the other collection.
+        program: plays the rollouts, if the other collection is of a program. It takes no tools and no prompt.
 
     Raises:
         NotFoundError: no such collection. InputError: it was not sampled from prompts here; and as `plan_new`.
     """
     summary = lab.collection(label)
     plan = SamplingConfig.model_validate(summary.plan) if summary.plan else None
+    if plan and program:
+        given = {"prompt": prompt, "tools": tools.schemas, "env": source}
+        if wrong := [option for option, value in given.items() if value]:
+            message = f"{label} was captured from the program {program.name}, which takes no {' and no '.join(wrong)}"
+            raise InputError(message, hint=f"lab.compare({label!r}, over=rows)")
+        rows = [group.row for group in lab.groups(summary)] if over is None else over
+        stored = {"n": plan.n if n is None else n, "seed": plan.seed, "timeout": plan.timeout, **plan.fixed}
+        return plan_program(name, program, rows, {**stored, "model": model, **settings})
     if plan:
         check_no_program(label, plan)
     if plan is None or plan.continues:
@@ -279,7 +347,7 @@ def plan_again(
         groups = [template.group(row, variables) for row in rows]
         notes += left_out(rows)
         changed |= {**_about(rows), "template": template.stored(), "prompt_column": template.column}
-    return _begun(name, make_config(plan.model_dump(exclude_defaults=True) | changed), groups, tools, notes, source)
+    return _new_run(name, make_config(plan.model_dump(exclude_defaults=True) | changed), groups, tools, notes, source)
 
 
 def _template_of_other_rows(label: str, plan: SamplingConfig, prompt: Prompt | None) -> PromptTemplate:
@@ -301,17 +369,18 @@ def _tools_of(summary: CollectionSummary, groups: Sequence[Group]) -> list[str]:
     return [str(tool["function"]["name"]) for tool in planned]
 
 
-def _begun(
+def _new_run(
     name: str,
     plan: SamplingConfig,
     groups: Sequence[NewGroup],
     tools: Tools,
     notes: Sequence[str] = (),
     source: Source | None = None,
+    program: Program | None = None,
 ) -> SamplingRun:
     plan = plan.model_copy(update={"total": plan.n * len(groups)})
     rollouts = [r for i, g in enumerate(groups) for r in new_rollouts(i, range(plan.n), g, plan)]
-    return SamplingRun(name, plan, groups, rollouts, tools, notes=notes, source=source)
+    return SamplingRun(name, plan, groups, rollouts, tools, notes=notes, source=source, program=program)
 
 
 def plan_continuation(
@@ -362,6 +431,8 @@ def plan_resume(
     tools: Tools,
     source: Source | None = None,
     sizes: Mapping[int, int] = MappingProxyType({}),
+    program: Program | None = None,
+    timeout: float | None = None,
 ) -> SamplingRun:
     """Plan the trajectories that a generation lacks.
 
@@ -371,42 +442,30 @@ def plan_resume(
         tools: the tools that it was sampled with.
         source: makes the environments, if it was sampled with some.
         sizes: by the place of a group, its new number of trajectories, for groups that are to be larger.
+        program: plays the rollouts, if the generation is of a program.
+        timeout: seconds for each rollout of the program; None is that of the generation.
 
     Raises:
-        NotFoundError: no such collection. InputError: not sampled here, or other tools, or another environment.
+        NotFoundError: no such collection.
+        InputError: not sampled here, or with other tools, or in another environment, or by another program.
     """
     summary = lab.collection(label)
-    if not summary.plan:
+    if program:
+        check_captured(summary)
+    elif not summary.plan:
         raise InputError(f"{label} was not sampled here, so there is nothing to resume", hint=f"%%chat {summary.name}")
     plan = SamplingConfig.model_validate(summary.plan)
-    check_no_program(label, plan)
+    if program is None:
+        check_no_program(label, plan)
+    elif program.name != plan.program:
+        message = f"{label} was captured from {plan.program}, not {program.name}"
+        raise InputError(message, hint=to_resume(label, str(plan.program), program.typed))
+    if timeout is not None:
+        plan = make_config({**summary.plan, "timeout": timeout})
     groups = lab.groups(summary, unfinished=True)
-    tools.check(label, _tools_of(summary, groups))
-    check_environment(label, plan.env, source)
+    if program is None:
+        tools.check(label, _tools_of(summary, groups))
+        check_environment(label, plan.env, source)
     plan = plan.grow(sizes)
     rollouts = [r for i, group in enumerate(groups) for r in missing_rollouts(i, group, plan)]
-    return SamplingRun(summary.name, plan, groups, rollouts, tools, begun=summary, source=source)
-
-
-class Preview:
-    """What a call would sample; nothing is sent.
-
-    work: the plan of the call. cost: a line on its price, if that is known. request: the first request, if there is an
-    environment, which had to be started to build it.
-    """
-
-    def __init__(self, work: SamplingRun, cost: str = "", request: ChatRequest | None = None) -> None:
-        self.request = request if work.source else work.first_request()
-        self.plan, self.groups = work.plan, tuple(work.groups)
-        self.requests = len(work.rollouts)
-        self.trajectories = sum(len(rollout.positions) for rollout in work.rollouts)
-        self.notes = tuple(work.notes)
-        self.cost = cost
-
-    def __repr__(self) -> str:
-        if self.request is None:
-            return "nothing is left to sample"
-        body = json.dumps(self.request.to_wire(), indent=2, ensure_ascii=False)
-        begins = count(self.requests, "request")
-        heading = f"{count(self.trajectories, 'trajectory')}, beginning with {begins}; the first:"
-        return "\n".join([*self.notes, *filter(None, [self.cost]), heading, body])
+    return SamplingRun(summary.name, plan, groups, rollouts, tools, begun=summary, source=source, program=program)

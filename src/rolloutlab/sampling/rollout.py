@@ -24,7 +24,7 @@ from rolloutlab.errors import RefusedError, ServiceError
 from rolloutlab.objective.preflight import count
 from rolloutlab.sampling.batches import Batches
 from rolloutlab.sampling.config import SamplingConfig
-from rolloutlab.sampling.outage import Complete, Outage, ends_all
+from rolloutlab.sampling.sending import Complete, Outage, ends_all
 from rolloutlab.sampling.tools import Tools, call_name, offered
 from rolloutlab.store.models import Group, NewGroup, StoredTrajectory
 
@@ -73,8 +73,8 @@ class Rollout:
 
 
 def new_rollouts(place: int, positions: Sequence[int], group: Group | NewGroup, plan: SamplingConfig) -> list[Rollout]:
-    """List new conversations of one group, in as few requests as possible."""
-    size = _MAX_N if plan.env is None else 1
+    """List new conversations of one group, in as few requests as possible; each program or episode is one by itself."""
+    size = _MAX_N if plan.env is None and plan.program is None else 1
     chunks = [positions[i : i + size] for i in range(0, len(positions), size)]
     tools = offered(group.row, plan)
     return [Rollout(place, tuple(chunk), len(group.script), tools=tools) for chunk in chunks]
@@ -136,7 +136,7 @@ class RolloutRunner(Generic[T]):
         tools: answers tool calls.
         prepare: called with each completion as it arrives; returns the record that waits to be stored.
         store: called with batches of these records, in a thread, so that requests continue while it writes.
-        on_failure: called with a rollout and the error of its request; the other rollouts continue.
+        on_failure: called with the number of conversations of a failed request and its error; the others continue.
         retries: for an outage of the service; None for no retry.
         episodes: the environments of the rollouts, if the plan has one.
     """
@@ -149,7 +149,7 @@ class RolloutRunner(Generic[T]):
         tools: Tools,
         prepare: Prepare[T],
         store: Callable[[Sequence[T]], None],
-        on_failure: Callable[[Rollout, ServiceError], None],
+        on_failure: Callable[[int, ServiceError], None],
         retries: Retries | None = None,
         episodes: "Episodes | None" = None,
     ) -> None:
@@ -248,7 +248,7 @@ class RolloutRunner(Generic[T]):
                 ended = _ended(rollout, f"ended: {error.message}")
                 self._queue_ended([await self._episodes.refused(ready, error) if self._episodes else ended])
                 return []
-            self._on_failure(rollout, error)
+            self._on_failure(len(rollout.positions), error)
             if self._episodes:
                 await self._episodes.close(rollout)
             return []

@@ -1,4 +1,4 @@
-"""Run of a sampling plan: send its rollouts to the service, store completions as they arrive, stop on interrupts."""
+"""Run of a sampling plan: play its rollouts, store what arrives as it arrives, stop on interrupts."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -8,12 +8,11 @@ from typing import Any, Protocol
 from rolloutlab.api.http.client import MAX_CONNECTIONS
 from rolloutlab.connection import Connector
 from rolloutlab.errors import BudgetError, InputError, interrupted
-from rolloutlab.sampling.earlier_tokens import EarlierTokens
+from rolloutlab.sampling.chat_player import ChatPlayer, put_answers
 from rolloutlab.sampling.metering import Meter
 from rolloutlab.sampling.plan import SamplingRun
-from rolloutlab.sampling.rollout import RolloutRunner
-from rolloutlab.sampling.sending import sender
-from rolloutlab.sampling.writer import PreparedAnswer, TrajectoryWriter
+from rolloutlab.sampling.programs.player import ProgramPlayer, put_rollouts
+from rolloutlab.sampling.writer import TrajectoryWriter
 from rolloutlab.settings import Address
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import StoredCollection
@@ -39,6 +38,12 @@ def check_concurrency(concurrency: Any) -> None:
     """InputError unless it is an integer ≥ 1."""
     if not isinstance(concurrency, int) or concurrency < 1:
         raise InputError(f"concurrency must be an integer ≥ 1, not {concurrency!r}", hint="--concurrency 64")
+
+
+def check_run(run: SamplingRun, lab: Lab, meter: Meter) -> None:
+    """Check what needs no service: the budget, and that the lab can be written."""
+    meter.check(run.plan.pinned_model, max_tokens=run.plan.max_tokens)
+    lab.check_writable()
 
 
 class Writer(Protocol):
@@ -69,6 +74,12 @@ def early_end(writer: Writer, meter: Meter, progress: ProgressBar) -> Iterator[N
         meter.close(writer.collection)
 
 
+def open_writer(lab: Lab, run: SamplingRun) -> TrajectoryWriter[Any]:
+    """Open the writer of a run, which locks a generation that is there already."""
+    put: Callable[..., None] = put_rollouts if run.program else put_answers
+    return TrajectoryWriter(lab, run, partial(put, lab, run))
+
+
 def sample(
     run: SamplingRun,
     lab: Lab,
@@ -79,7 +90,7 @@ def sample(
     meter: Meter,
     prepare: Callable[[Address], object] = lambda _: None,
 ) -> StoredCollection:
-    """Run the rollouts of a plan and store their completions; returns the collection.
+    """Play the rollouts of a plan and store what they sample; returns the collection.
 
     After an interrupt, everything that has arrived is stored before it is counted or shown, and before the lock of the
     collection is released. Another process that resumes the collection therefore sees exactly what is missing.
@@ -89,39 +100,33 @@ def sample(
         lab: the store.
         connector: finds the service.
         progress: shows the run.
-        concurrency: requests under way at once.
+        concurrency: requests under way at once, or rollouts of a program.
         tick: called while this thread waits, to show sign-ins that tools need.
         meter: counts the cost of the requests.
         prepare: called with the address of the service before the first request.
 
     Raises:
-        As `Session.chat`.
+        As `Session.chat` and `Session.rollouts`.
     """
     check_concurrency(concurrency)
-    meter.check(run.plan.pinned_model, max_tokens=run.plan.max_tokens)
-    lab.check_writable()
-    with closing(TrajectoryWriter(lab, run)) as writer:
+    check_run(run, lab, meter)
+    with closing(open_writer(lab, run)) as writer:
         address = connector.address(progress.waiting)
         prepare(address)
+        player = (ProgramPlayer if run.program else ChatPlayer)(run, connector, address, meter)
 
-        def take(answers: Sequence[PreparedAnswer]) -> None:
-            writer.take(answers)
+        def take(records: Sequence[Any]) -> None:
+            writer.take(records)
             meter.record(writer.collection)
 
         async def play() -> None:
             with writer.under_way():
-                await runner.play(run.rollouts, min(concurrency, writer.total, MAX_CONNECTIONS))
+                await player.play(max(1, min(concurrency, writer.total, MAX_CONNECTIONS)), take, writer.fail)
 
         def show() -> None:
-            progress.update(writer.done, writer.total, writer.note(runner.waits), writer.text)
+            progress.update(writer.done, writer.total, writer.note(player.waits), player.text)
             tick()
 
-        # an embedded service that is gone comes back at another address
-        again = connector.http.retries() if connector.settings.service else None
-        send = partial(sender(connector, address, meter), on_text=writer.say if writer.total == 1 else None)
-        ask = partial(EarlierTokens(connector.http, address).complete, send=send)
-        played = run.episodes()
-        runner = RolloutRunner(run.plan, run.groups, ask, run.tools, writer.prepare, take, writer.fail, again, played)
         with early_end(writer, meter, progress):
             connector.http.run(play(), show, to_its_end=True)
     progress.keep(writer.unscored())

@@ -1,19 +1,25 @@
-"""Chat requests of a run: without what the service refuses, metered, streamed for those who watch."""
+"""Requests of a run: metered, with earlier token ids, without what the service refuses, and retried in an outage."""
 
-from collections.abc import Callable
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Collection
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
-from rolloutlab.api.http.client import Tries
-from rolloutlab.api.inference import complete, stream
-from rolloutlab.api.wire.chat import ChatCompletion, ChatRequest
+from rolloutlab.api.http.client import HttpClient, Tries
+from rolloutlab.api.http.retries import Retries
+from rolloutlab.api.inference import complete, reads_token_ids, stream
+from rolloutlab.api.wire.chat import AssistantMessage, ChatCompletion, ChatRequest
 from rolloutlab.connection import Connector
-from rolloutlab.errors import RefusedError
+from rolloutlab.errors import BrokenOffError, RefusedError, ServiceError, SignInError, UnreachableError
 from rolloutlab.sampling.metering import Meter
 from rolloutlab.settings import Address
 
 OnText = Callable[[str], None]
 OnChunk = Callable[[dict[str, Any]], None]
+Complete = Callable[[ChatRequest], Awaitable[ChatCompletion]]
+R = TypeVar("R")
+_REFUSED = re.compile(r"messages\.(\d+)\.token_ids")
 
 
 class Sender(Protocol):
@@ -24,8 +30,8 @@ class Sender(Protocol):
     ) -> ChatCompletion: ...
 
 
-def sender(connector: Connector, address: Address, meter: Meter) -> Sender:
-    """What sends the requests of one run to a service."""
+def make_sender(connector: Connector, address: Address, meter: Meter) -> Sender:
+    """Make what sends the requests of one run to a service."""
 
     async def send(
         on_text: OnText | None, on_chunk: OnChunk | None, request: ChatRequest, tries: Tries | None = None
@@ -48,3 +54,141 @@ def sender(connector: Connector, address: Address, meter: Meter) -> Sender:
         return await connector.refused.complete(address, request, metered)
 
     return answer
+
+
+class EarlierTokens:
+    """Sends requests with the token ids of earlier turns where the service lists that it reads these.
+
+    Of turns whose ids it refuses, as after a conversation with another policy, it gets the texts alone.
+    """
+
+    def __init__(self, http: HttpClient, address: Address) -> None:
+        self._http = http
+        self._address = address
+        self._reads: asyncio.Task[bool] | None = None
+
+    async def complete(self, request: ChatRequest, send: Complete) -> ChatCompletion:
+        """The completion of a request; raises as `send`."""
+        sent = _with_ids(request)
+        if not sent:
+            return await send(request)
+        if not await self._are_read():
+            return await send(_without_ids(request, sent))
+        read = list(sent)
+        while True:
+            try:
+                completion = await send(request)
+                break
+            except RefusedError as error:
+                if not read or "token_ids" not in error.message:
+                    raise
+                refused = {int(i) for i in _REFUSED.findall(error.message)}
+                read = [i for i in read if i not in refused] if refused.intersection(read) else []
+                request = _without_ids(request, set(sent).difference(read))
+        return completion if sent[-1] in read else _as_beginning(completion)
+
+    async def _are_read(self) -> bool:
+        """Asked once."""
+        self._reads = self._reads or asyncio.create_task(reads_token_ids(self._http, self._address))
+        return await asyncio.shield(self._reads)
+
+
+def _with_ids(request: ChatRequest) -> list[int]:
+    """Which messages have token ids."""
+    return [i for i, each in enumerate(request.messages) if isinstance(each, AssistantMessage) and each.token_ids]
+
+
+def _without_ids(request: ChatRequest, turns: Collection[int]) -> ChatRequest:
+    """The request with the texts alone of some turns."""
+    messages = [
+        AssistantMessage.model_validate({k: v for k, v in message.to_wire().items() if k != "token_ids"})
+        if i in turns
+        else message
+        for i, message in enumerate(request.messages)
+    ]
+    return request.model_copy(update={"messages": messages})
+
+
+def _as_beginning(completion: ChatCompletion) -> ChatCompletion:
+    """The completion after a turn whose tokens were not read: marked as the beginning of a training sequence."""
+    choices = [choice.model_copy(update={"continues": False}) for choice in completion.choices]
+    return completion.model_copy(update={"choices": choices})
+
+
+class Outage(Generic[R]):
+    """Sends requests; when the service becomes unreachable, one of them is retried and the others wait.
+
+    complete: sends one request. retries: for a service that has answered before; None for no retry.
+    """
+
+    def __init__(self, complete: Callable[[R], Awaitable[ChatCompletion]], retries: Retries | None) -> None:
+        self._complete = complete
+        self._retries = retries
+        self._reached = asyncio.Event()
+        self._reached.set()
+        self._idle = asyncio.Event()
+        self._under_way = 0
+        self._has_answered = False
+
+    @property
+    def lasts(self) -> bool:
+        """Whether the service is unreachable now."""
+        return not self._reached.is_set()
+
+    async def complete(self, request: R) -> ChatCompletion:
+        """The response to a request; an error of an outage is raised once all concurrent requests have ended."""
+        while True:
+            await self._reached.wait()
+            try:
+                return await self._sent(request)
+            except ServiceError as error:
+                if not (ends_all(error) and self._has_answered):
+                    raise
+                if self._reached.is_set():  # the first that fails is retried for all
+                    self._reached.clear()
+                    return await self._sent_again(request, error)
+
+    async def _sent_again(self, request: R, error: ServiceError) -> ChatCompletion:
+        while (pause := self._pause(error)) is not None:
+            await asyncio.sleep(pause)
+            try:
+                completion = await self._sent(request)
+            except ServiceError as latest:
+                if not ends_all(latest):
+                    self._reached.set()
+                    raise
+                error = latest
+            else:
+                self._reached.set()
+                return completion
+        while self._under_way:
+            self._idle.clear()
+            await self._idle.wait()
+        raise error
+
+    def _pause(self, error: ServiceError) -> float | None:
+        """Seconds until the next try; none for a refused token, which will not be accepted later."""
+        return self._retries.while_away() if self._retries and isinstance(error, UnreachableError) else None
+
+    async def _sent(self, request: R) -> ChatCompletion:
+        self._under_way += 1
+        try:
+            completion = await self._complete(request)
+        finally:
+            self._under_way -= 1
+            self._idle.set()
+        self._has_answered = True
+        return completion
+
+
+def ends_all(error: ServiceError) -> bool:
+    """Whether every request would fail in the same way; a single broken connection may be of one request only."""
+    return isinstance(error, SignInError | UnreachableError) and not isinstance(error, BrokenOffError)
+
+
+def retries_of(connector: Connector) -> Retries | None:
+    """The retries during an outage of the service.
+
+    None for the embedded service: if it has ended, it comes back at another address, so a retry would not reach it.
+    """
+    return connector.http.retries() if connector.settings.service else None

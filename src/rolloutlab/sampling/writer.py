@@ -1,61 +1,158 @@
-"""Storage of sampled completions in the lab as they arrive, with their token counts."""
+"""Storage of what a run samples, as it arrives: the generation of a collection, its token counts, and what is missing.
+
+`TrajectoryWriter` is the same for completions and for the rollouts of programs; they differ in the records that it is
+given, and in its words.
+"""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import NamedTuple
+from typing import Generic, Protocol, TypeVar
 
-from rolloutlab.api.wire.chat import ChatCompletion
-from rolloutlab.errors import SamplingError, ServiceError
+from rolloutlab.errors import ConflictError, RolloutlabError, SamplingError
 from rolloutlab.objective.preflight import count
-from rolloutlab.sampling.generation import Generation
+from rolloutlab.sampling.config import SamplingConfig
 from rolloutlab.sampling.plan import SamplingRun
-from rolloutlab.sampling.rollout import Rollout
-from rolloutlab.store.arrivals import DumpedArrival, Placed, dump_arrival
+from rolloutlab.sampling.programs.program import run_again, to_resume
 from rolloutlab.store.lab import Lab
-from rolloutlab.store.models import Arrival, Group, StoredCollection
+from rolloutlab.store.locks import let_go
+from rolloutlab.store.models import CollectionSummary, Group, NewGroup, StoredCollection
 
 
-class PreparedAnswer(NamedTuple):
-    """The record that is stored for conversations of one group after one completion.
+class SampledRecord(Protocol):
+    """What is stored at once: conversations after an answer, or a rollout of a program that has ended.
 
-    The conversations are kept as serialized texts, because a thousand records wait for the disk while 512 requests are
-    under way. An object per token took 80 MB more memory, and an eighth more time, because of cache misses.
+    step: the sampled checkpoint, if the service reports it.
+    usage: prompt and sampled tokens.
+    begun, done, unscored: trajectories that it stores, those of them that are finished, and finished episodes without
+        a reward.
     """
 
-    place: int
-    arrivals: Sequence[DumpedArrival]
-    step: int | None = None
-    usage: tuple[int, int] = (0, 0)
-    unscored: int = 0
-    """Episodes that ended without a reward."""
+    @property
+    def step(self) -> int | None: ...
+    @property
+    def usage(self) -> tuple[int, int]: ...
+    @property
+    def begun(self) -> int: ...
+    @property
+    def done(self) -> int: ...
+    @property
+    def unscored(self) -> int: ...
 
 
-class TrajectoryWriter:
-    """Writes completions into a generation of a collection, which is created with the first one.
+R = TypeVar("R", bound=SampledRecord)
+R_contra = TypeVar("R_contra", bound=SampledRecord, contravariant=True)
+
+
+class Put(Protocol[R_contra]):
+    """Writes records to the groups, inside a transaction. begins: they are the first ones of the generation."""
+
+    def __call__(self, records: Sequence[R_contra], groups: Sequence[Group], *, begins: bool) -> None: ...
+
+
+class Generation:
+    """A generation, created with what is stored first, and locked against other processes until `close`.
+
+    groups: empty until something is stored. begun: the generation, if it is stored already. what: it holds.
+
+    Raises:
+        ConflictError: another process samples it, or has stored something of it since it was looked up.
+    """
+
+    def __init__(
+        self,
+        lab: Lab,
+        name: str,
+        plan: SamplingConfig,
+        groups: Sequence[NewGroup | Group],
+        begun: CollectionSummary | None,
+        what: str,
+    ) -> None:
+        self._lab = lab
+        self._name = name
+        self._plan = plan
+        self._wanted = groups
+        self.groups = [group for group in groups if isinstance(group, Group)]
+        self._grows = begun is not None and plan.topped_up != SamplingConfig.model_validate(begun.plan).topped_up
+        self.collection: StoredCollection | None = begun
+        self._held = lab.lock_for_sampling(begun) if begun else None
+        if begun and lab.collection(self.label).trajectories != begun.trajectories:
+            self.close()
+            raise ConflictError(f"another kernel has just stored {what} of {self.label}", hint="run the cell again")
+
+    @property
+    def label(self) -> str:
+        """The collection's name at the beginning, with its generation."""
+        begun = self.collection
+        return f"{begun.name}:{begun.generation}" if begun else self._name
+
+    def close(self) -> None:
+        """Unlock it."""
+        held, self._held = self._held, None
+        if held:
+            let_go(held)
+
+    def store(self, put: Callable[[Sequence[Group]], None], step: int | None) -> None:
+        """Call `put` with the groups, in one transaction, which creates the generation where it is not stored yet.
+
+        step: of the checkpoint that the plan keeps then.
+        """
+        if self.groups:
+            self._lab.at_once(lambda: self._go_on(put))
+            self._grows = False
+            return
+
+        def begin() -> tuple[StoredCollection, list[Group]]:
+            plan = self._plan.model_copy(update={"step": step}).model_dump(mode="json", exclude_defaults=True)
+            collection = self._lab.open_collection(self._name, plan)
+            self._held = self._lab.lock_for_sampling(collection)  # before any other process can see it
+            wanted = [NewGroup(group.prompt, group.row, group.script) for group in self._wanted]
+            groups = self._lab.add_groups(collection, wanted)
+            put(groups)
+            return collection, groups
+
+        try:
+            collection, self.groups = self._lab.at_once(begin)
+        except BaseException:
+            self.close()
+            raise
+        self._lab.keep_name(collection.name, collection.id)
+        self.collection = self._lab.by_id(collection.id)  # under the name that it has from now on
+
+    def _go_on(self, put: Callable[[Sequence[Group]], None]) -> None:
+        """Store into the groups that are there; with the first of it, how many trajectories these are to have now.
+
+        A plan that grew without anything in its place would be of an interrupted run that never began.
+        """
+        if self._grows and self.collection:
+            self._lab.keep_sizes(self.collection.id, self._plan.topped_up, self._plan.total)
+        put(self.groups)
+
+
+class TrajectoryWriter(Generic[R]):
+    """Writes records into a generation of a collection, which is created with the first ones.
 
     Attributes, all of the run so far:
         total: the trajectories that the plan samples.
-        begun: completions that were stored.
+        begun: trajectories of which something is stored.
         done: finished trajectories.
-        failed: trajectories whose request failed.
+        failed: trajectories whose request, or program, failed.
         tokens: sampled tokens.
-        text: the text of a single streamed completion.
     """
 
-    def __init__(self, lab: Lab, work: SamplingRun) -> None:
-        self._lab = lab
-        self._work = work
-        self._generation = Generation(lab, work.name, work.plan, work.groups, work.begun, "completions")
-        self.total = sum(len(rollout.positions) for rollout in work.rollouts)
+    def __init__(self, lab: Lab, run: SamplingRun, put: Put[R]) -> None:
+        self._run = run
+        self._put = put
+        self._noun, self._arrived = ("rollout", "ended") if run.program else ("completion", "arrived")
+        self._generation = Generation(lab, run.name, run.plan, run.groups, run.begun, f"{self._noun}s")
+        self.total = sum(len(rollout.positions) for rollout in run.rollouts)
         self.done = 0
         self.begun = 0
         self.failed = 0
         self._unscored = 0
         self.tokens = 0
-        self.text = ""
-        self._first_error: ServiceError | None = None
+        self._first_error: RolloutlabError | None = None
         self._since = time.monotonic()
         self._under_way = False
 
@@ -79,59 +176,46 @@ class TrajectoryWriter:
         if not self._under_way:
             self._generation.close()
 
-    def prepare(self, rollouts: Sequence[Rollout], completion: ChatCompletion | None) -> PreparedAnswer:
-        """Make the record that `take` stores for conversations after a completion.
-
-        completion: None if the service refused it.
-        """
-        ended = [rollout.episode for rollout in rollouts if not rollout.pending]
-        unscored = sum(episode is not None and episode.final_reward is None for episode in ended)
-        arrivals = [dump_arrival(self._arrival(rollout)) for rollout in rollouts]
-        return PreparedAnswer(rollouts[0].place, arrivals, _step(completion), _usage(completion), unscored)
-
-    def take(self, answers: Sequence[PreparedAnswer]) -> None:
-        """Store conversations, then count them; a generation is created with its first completions."""
+    def take(self, records: Sequence[R]) -> None:
+        """Store records, then count them; a generation is created with its first ones."""
         begins = not self._generation.groups
-        step = next((answer.step for answer in answers if answer.step is not None), None)
-        self._generation.store(partial(self._put, answers, self._work.copies if begins else ()), step)
+        step = next((record.step for record in records if record.step is not None), None)
+        self._generation.store(partial(self._put, records, begins=begins), step)
         if begins:
             # unlocks only if `under_way` has ended, which may happen while this thread waits for the disk
             self.close()
-        self.tokens += sum(answer.usage[1] for answer in answers)
-        self.begun += sum(len(answer.arrivals) for answer in answers)
-        self.done += sum(not arrival.pending for answer in answers for arrival in answer.arrivals)
-        self._unscored += sum(answer.unscored for answer in answers)
+        self.tokens += sum(record.usage[1] for record in records)
+        self.begun += sum(record.begun for record in records)
+        self.done += sum(record.done for record in records)
+        self._unscored += sum(record.unscored for record in records)
 
     def unscored(self) -> str:
         """Warn if episodes ended without a reward because nothing in their environment gives one, else return ""."""
         if not self._unscored:
             return ""
-        what = f"{count(self._unscored, 'episode')} of {self._work.plan.env} ended without a reward"
+        what = f"{count(self._unscored, 'episode')} of {self._run.plan.env} ended without a reward"
         hint = "def get_reward(self): return self.reward, or lab.environment(CLASS, reward_funcs=f)"
         return f"{what}, as nothing gave one -> {hint}"
 
-    def fail(self, rollout: Rollout, error: ServiceError) -> None:
-        """Count conversations whose request failed."""
-        self.failed += len(rollout.positions)
+    def fail(self, trajectories: int, error: RolloutlabError) -> None:
+        """Count trajectories of which nothing could be sampled."""
+        self.failed += trajectories
         self._first_error = self._first_error or error
-
-    def say(self, text: str) -> None:
-        """Show the text so far of a streamed completion."""
-        self.text = text
 
     def kept(self) -> str:
         """Tell what is stored after an error, and what to type to continue."""
-        if not self.begun:
-            return ""
-        return f"{self._so_far()}; what was sampled is kept -> {self._rest()}"
+        return f"{self._so_far()}; what was sampled is kept -> {self._rest()}" if self.begun else ""
 
     def interrupted(self) -> tuple[str, str]:
         """Message and hint after an interrupt."""
         if self._under_way:  # after a second interrupt, which did not wait for the disk
             return f"{self._so_far()} and are kept; others are still being stored", f"{self._rest()} samples the rest"
         if not self.begun:
-            return "nothing had arrived yet, and no collection was made", "run the cell again"
+            again = run_again(self._run.program) if self._run.program else "run the cell again"
+            return f"no {self._noun} had {self._arrived} yet, and nothing was stored", again
         missing = self.total - self.done
+        if self._run.program and self._run.program.typed:  # words after a command would be taken for its own
+            return f"{self._so_far()} and are kept; this samples the other {missing:,}:", self._rest()
         what = f"samples the other {missing:,}" if missing else "shows them"
         return f"{self._so_far()} and are kept", f"{self._rest()} {what}"
 
@@ -145,21 +229,24 @@ class TrajectoryWriter:
             return "nothing was sampled", None
         return f"{self._so_far()} and are kept, {self.total - self.done:,} are not sampled yet", self._rest()
 
-    def _so_far(self) -> str:
-        return f"{self.done:,} of {count(self.total, 'completion')} had arrived"
-
     def check(self) -> None:
-        """SamplingError when some requests failed; their service's own error when all did."""
+        """SamplingError when some trajectories failed; the error of the first when nothing is stored."""
         if self._first_error is None:
             return
         if not self._generation.groups:
             raise self._first_error
-        failed = f"{self.failed:,} of {count(self.total, 'completion')} of {self._generation.label} failed"
+        failed = f"{self.failed:,} of {count(self.total, self._noun)} of {self._generation.label} failed"
         message = f"{failed}, the others are kept: {self._first_error.message}"
         raise SamplingError(message, hint=self._rest()) from self._first_error
 
+    def _so_far(self) -> str:
+        return f"{self.done:,} of {count(self.total, self._noun)} had {self._arrived}"
+
     def _rest(self) -> str:
-        return self._work.plan.cell_again(self._generation.label, "--resume")
+        label, program = self._generation.label, self._run.program
+        if program:
+            return to_resume(label, program.name, program.typed)
+        return self._run.plan.cell_again(label, "--resume")
 
     def note(self, waits: bool = False) -> str:
         """Failures, speed and remaining time; waits: the service is unreachable."""
@@ -171,45 +258,6 @@ class TrajectoryWriter:
         if self.done:
             parts += [f"{self.tokens / seconds:,.0f} tokens/s", f"{_duration(seconds / self.done * left)} left"]
         return ", ".join(parts)
-
-    def _put(self, answers: Sequence[PreparedAnswer], copies: Sequence[Rollout], groups: Sequence[Group]) -> None:
-        plan, all_answers = self._work.plan, [*(self.prepare([copy], None) for copy in copies), *answers]
-        sampling = plan.sampling()
-        self._lab.put_all(
-            [
-                Placed(groups[each.place], each.arrivals, plan.model, each.step, sampling, each.usage)
-                for each in all_answers
-            ]
-        )
-
-    def _arrival(self, rollout: Rollout) -> Arrival:
-        episode = rollout.episode
-        offered = [*self._work.plan.tools, *rollout.tools]
-        extra = {
-            **({"tools": [tool.to_wire() for tool in offered]} if offered else {}),
-            **({"logs": rollout.logs} if rollout.logs else {}),
-            **(episode.extra() if episode else {}),
-        }
-        components = episode.components if episode else {}
-        return Arrival(rollout.positions[0], rollout.items, rollout.pending, extra, components)
-
-
-def _step(completion: ChatCompletion | None) -> int | None:
-    """The sampled checkpoint, where the service reports it on its choices."""
-    if completion is None:
-        return None
-    steps = {(choice.model_extra or {}).get("policy_version") for choice in completion.choices}
-    step = steps.pop() if len(steps) == 1 else None
-    return step if isinstance(step, int) else None
-
-
-def _usage(completion: ChatCompletion | None) -> tuple[int, int]:
-    """Prompt and sampled tokens as the service counts them, else sampled ones by their logprobs."""
-    if completion is None:
-        return 0, 0
-    if completion.usage:
-        return completion.usage.prompt_tokens, completion.usage.completion_tokens
-    return 0, sum(len(choice.sampled_tokens()) for choice in completion.choices)
 
 
 def _duration(seconds: float) -> str:

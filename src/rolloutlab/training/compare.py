@@ -10,7 +10,7 @@ from rolloutlab.environments.protocol import Source
 from rolloutlab.errors import InputError
 from rolloutlab.sampling.config import SamplingConfig
 from rolloutlab.sampling.plan import SamplingRun, plan_again, plan_resume
-from rolloutlab.sampling.programs.plan import Program, ProgramRun, programmed_again, programmed_as
+from rolloutlab.sampling.programs.program import Program
 from rolloutlab.sampling.template import Prompt
 from rolloutlab.sampling.tools import Tools
 from rolloutlab.store.lab import Lab, texts_of
@@ -63,7 +63,7 @@ def _key(plan: SamplingConfig, texts: tuple[str, str, str]) -> tuple[str, ...]:
     return texts[1:2] if plan.program else texts
 
 
-Play = Callable[[SamplingRun | ProgramRun], Collection]
+Play = Callable[[SamplingRun], Collection]
 Given = str | int | None
 """A checkpoint as it is written: a step, `lab/sorter@3`, or `latest`."""
 
@@ -173,25 +173,16 @@ class SideSampler:
             return Collection(self.lab, self.lab.by_id(earlier.id)), reused
         return self.play(rest), reused
 
-    def _run(self, checkpoint: Checkpoint) -> SamplingRun | ProgramRun:
+    def _run(self, checkpoint: Checkpoint) -> SamplingRun:
         target, name = str(checkpoint), name_of_samples(self.collection.name, checkpoint)
-        label = self.collection.label
-        if self.program:
-            return programmed_as(
-                self.lab, label, name, target, self.program, self.over, self.n, checkpoint.key,
-                prompt=self.prompt, tools=self.tools,
-            )  # fmt: skip
         return plan_again(
-            self.lab, label, name, target, self.over, self.variables or {}, self.n, Tools(self.tools), self.prompt,
-            self.source, {"checkpoint": checkpoint.key},
+            self.lab, self.collection.label, name, target, self.over, self.variables or {}, self.n, Tools(self.tools),
+            self.prompt, self.source, {"checkpoint": checkpoint.key}, self.program,
         )  # fmt: skip
 
-    def _rest(self, label: str, run: SamplingRun | ProgramRun) -> SamplingRun | ProgramRun | None:
+    def _rest(self, label: str, run: SamplingRun) -> SamplingRun | None:
         """What of a run is not sampled yet; None where nothing is left."""
-        if isinstance(run, ProgramRun):
-            played = programmed_again(self.lab, label, run.program, None)
-            return played if played.seats else None
-        rest = plan_resume(self.lab, label, run.tools, run.source)
+        rest = plan_resume(self.lab, label, run.tools, run.source, program=run.program)
         return replace(rest, notes=run.notes) if rest.rollouts else None
 
 

@@ -14,8 +14,9 @@ from rolloutlab.environments.source import given_source
 from rolloutlab.errors import InputError, NothingTrainsError, RewardError
 from rolloutlab.sampling.code_digest import describe_parts
 from rolloutlab.sampling.options import ChatOptions
-from rolloutlab.sampling.plan import Preview
-from rolloutlab.sampling.programs.plan import PLANNED, Program, ProgramRun, programmed
+from rolloutlab.sampling.plan import OF_PROGRAMS, SamplingRun, plan_program
+from rolloutlab.sampling.preview import Preview
+from rolloutlab.sampling.programs.program import Program
 from rolloutlab.sampling.template import Prompt
 from rolloutlab.scoring.foreign import call_of
 from rolloutlab.scoring.functions import Functions, by_name, check_functions
@@ -170,7 +171,7 @@ class LoopSteps:
             parts |= describe_parts(source, "env", like)
         return parts
 
-    def _measure(self, run: Preview | ProgramRun) -> Measure | None:
+    def _measure(self, run: Preview | SamplingRun) -> Measure | None:
         with suppress(InputError, RewardError):
             return measure(self._scoring(run.groups), run.plan, run.groups)
         return None
@@ -185,10 +186,10 @@ class LoopSteps:
         calls = [call_of(name, function, columns) for name, function in by_name(self.reward).items()]
         return scoring_of(self.reward, calls, {})
 
-    def _preview(self, rows: Any) -> Preview | ProgramRun:
+    def _preview(self, rows: Any) -> Preview | SamplingRun:
         if self.program:
             settings = {"model": self.calls.models.selected, "n": self.n, "seed": self.seed, **self.sampling}
-            return programmed(self.name, self.program, rows, {k: v for k, v in settings.items() if k in PLANNED})
+            return plan_program(self.name, self.program, rows, {k: v for k, v in settings.items() if k in OF_PROGRAMS})
         return self.calls.preview(self.name, self.prompt, over=rows, n=self.n, seed=self.seed, **self.sampling)
 
     def sample(self, rows: Any, number: int, options: Mapping[str, Any]) -> Collection:

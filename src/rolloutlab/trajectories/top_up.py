@@ -12,7 +12,7 @@ from rolloutlab.objective.advantages import Reason, TokenWeight
 from rolloutlab.objective.options import Options
 from rolloutlab.objective.preflight import WHY_NOT, count, preflight
 from rolloutlab.sampling.config import SamplingConfig, read_config
-from rolloutlab.sampling.programs.plan import sessions_to_resume
+from rolloutlab.sampling.programs.program import sessions_to_resume
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import Group, StoredCollection, StoredTrajectory
 from rolloutlab.trajectories.members import members_of

@@ -9,7 +9,7 @@ from typing import Any
 
 from rolloutlab.errors import InputError, RewardError
 from rolloutlab.sampling.data_files import json_lines, reading
-from rolloutlab.sampling.programs.runner import components_of
+from rolloutlab.sampling.programs.player import components_of
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import Ref, Score, StoredCollection
 from rolloutlab.store.rewards import finite, total

@@ -18,17 +18,18 @@ from rolloutlab.objective.preflight import count
 from rolloutlab.runtime import ThreadCall
 from rolloutlab.sampling.batches import Batches
 from rolloutlab.sampling.metering import Meter
-from rolloutlab.sampling.programs.plan import ProgramRun, run_again, sessions_to_resume
-from rolloutlab.sampling.programs.run import check_run, gateway_to
-from rolloutlab.sampling.programs.runner import (
+from rolloutlab.sampling.plan import SamplingRun
+from rolloutlab.sampling.programs.player import (
     EndedRollout,
     ProgramEnd,
     check_service,
     ended_rollout,
+    gateway_to,
     program_end,
     settings_of,
 )
-from rolloutlab.sampling.run import ProgressBar, early_end
+from rolloutlab.sampling.programs.program import Program, run_again, sessions_to_resume
+from rolloutlab.sampling.run import ProgressBar, check_run, early_end
 from rolloutlab.settings import Address
 from rolloutlab.store.growing import GrowingTrajectories
 from rolloutlab.store.lab import Lab
@@ -50,6 +51,12 @@ class _State(NamedTuple):
     end: ProgramEnd
 
 
+def program_in(run: SamplingRun) -> Program:
+    """The program of a run, which `plan_program` and `plan_sessions` give it."""
+    assert run.program, "the run was planned without a program"
+    return run.program
+
+
 class SessionWriter:
     """Writes sessions into a generation of a collection, which is created with the first of them; `close` unlocks it.
 
@@ -59,8 +66,9 @@ class SessionWriter:
         ConflictError: another process stores sessions in the collection.
     """
 
-    def __init__(self, lab: Lab, run: ProgramRun, meter: Meter) -> None:
+    def __init__(self, lab: Lab, run: SamplingRun, meter: Meter) -> None:
         self._lab, self._run, self._meter = lab, run, meter
+        self._program = program_in(run)
         self._batches = Batches[tuple[str, _State, EndedRollout]](self._take)
         self.collection: StoredCollection | None = run.begun
         self._held: Lock | None = lab.lock_for_sampling(run.begun) if run.begun else None
@@ -125,7 +133,7 @@ class SessionWriter:
     def interrupted(self) -> tuple[str, str]:
         """Message and hint after an interrupt."""
         if not self.done:
-            return self._refused or "no session had an answer yet, and nothing was stored", run_again(self._run.program)
+            return self._refused or "no session had an answer yet, and nothing was stored", run_again(self._program)
         kept = f"{count(self.done, 'session')} had begun and are kept"
         return "; ".join(filter(None, [self._refused, kept])), self._rest()
 
@@ -145,7 +153,7 @@ class SessionWriter:
 
     def _rest(self) -> str:
         label = f"{self.collection.name}:{self.collection.generation}" if self.collection else self._run.name
-        return sessions_to_resume(label, self._run.program)
+        return sessions_to_resume(label, self._program)
 
     def _queue(self, gateway: Gateway, captured: CapturedRollout, end: ProgramEnd) -> None:
         """Pass on what is not stored as it is now."""
@@ -185,9 +193,9 @@ class SessionWriter:
         self._meter.record(self.collection)
 
 
-def _plan(run: ProgramRun, step: int | None) -> dict[str, object]:
+def _plan(run: SamplingRun, step: int | None) -> dict[str, object]:
     """The plan that a new generation keeps, with the checkpoint that answered first."""
-    update = {"step": step, "sessions": run.program.name, "program": None}
+    update = {"step": step, "sessions": program_in(run).name, "program": None}
     return run.plan.model_copy(update=update).model_dump(mode="json", exclude_defaults=True)
 
 
@@ -203,7 +211,7 @@ def _session_end(captured: CapturedRollout, end: ProgramEnd, *, asked: bool) -> 
     return ProgramEnd("timeout" if end.reason == "timeout" else "error", ("its last call got no answer", *end.logs))
 
 
-def _recorded(run: ProgramRun, name: str, ended: EndedRollout) -> Recorded:
+def _recorded(run: SamplingRun, name: str, ended: EndedRollout) -> Recorded:
     prompt = ended.prompt
     return Recorded(
         f"session {name}",
@@ -224,7 +232,7 @@ _INTERRUPTED = ProgramEnd("error", ("interrupted",))
 
 
 def run_sessions(
-    run: ProgramRun,
+    run: SamplingRun,
     lab: Lab,
     connector: Connector,
     progress: ProgressBar,
@@ -241,7 +249,7 @@ def run_sessions(
     with closing(SessionWriter(lab, run, meter)) as writer:
         address = connector.address(progress.waiting)
         prepare(address)
-        gateway = gateway_to(connector, address, meter)
+        gateway, _ = gateway_to(connector, address, meter)
         # sessions that join others have other seeds than those: else they would repeat their answers
         captured = gateway.open(settings_of(run.plan, 0, run.begun.trajectories if run.begun else 0), by_session=True)
 
@@ -269,11 +277,11 @@ def run_sessions(
 
 
 async def _play(
-    run: ProgramRun, gateway: Gateway, captured: CapturedRollout, url: str, submit: Submit, writer: SessionWriter
+    run: SamplingRun, gateway: Gateway, captured: CapturedRollout, url: str, submit: Submit, writer: SessionWriter
 ) -> ProgramEnd:
     """Run a program once, whose sessions are stored as they are answered: how it ended."""
     client = RolloutClient(gateway, captured, url, submit)
-    thread = ThreadCall(partial(run.program.solve, {}, client), "rolloutlab-program")
+    thread = ThreadCall(partial(program_in(run).solve, {}, client), "rolloutlab-program")
     kept = asyncio.create_task(writer.keep_up(gateway, captured))
     either: list[asyncio.Future[Any]] = [asyncio.wrap_future(thread.outcome), kept]
     try:

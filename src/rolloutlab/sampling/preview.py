@@ -1,9 +1,12 @@
-"""Cost of a sampling plan before it is sampled: a bound, and an estimate from earlier completions."""
+"""Preview of a sampling plan: what would be sent, and its cost, as a bound and by the tokens of earlier completions."""
 
+import json
 from collections.abc import Callable, Iterable, Mapping
 
 from rolloutlab.api.prices import Amount, Tokens, cost, prompt_bound, shown
+from rolloutlab.api.wire.chat import ChatRequest
 from rolloutlab.errors import InputError
+from rolloutlab.objective.preflight import count
 from rolloutlab.sampling.plan import SamplingRun
 from rolloutlab.sampling.rollout import Rollout, messages_of
 from rolloutlab.settings import Price
@@ -11,6 +14,30 @@ from rolloutlab.store.models import CollectionSummary
 
 Judged = Mapping[int, Mapping[str, Tokens]]
 """By the id of a collection, the tokens of each model that has judged it."""
+
+
+class Preview:
+    """What a call would sample; nothing is sent.
+
+    work: the plan of the call. cost: a line on its price, if that is known. request: the first request, if there is an
+    environment, which had to be started to build it.
+    """
+
+    def __init__(self, work: SamplingRun, cost: str = "", request: ChatRequest | None = None) -> None:
+        self.request = request if work.source else work.first_request()
+        self.plan, self.groups = work.plan, tuple(work.groups)
+        self.requests = len(work.rollouts)
+        self.trajectories = sum(len(rollout.positions) for rollout in work.rollouts)
+        self.notes = tuple(work.notes)
+        self.cost = cost
+
+    def __repr__(self) -> str:
+        if self.request is None:
+            return "nothing is left to sample"
+        body = json.dumps(self.request.to_wire(), indent=2, ensure_ascii=False)
+        begins = count(self.requests, "request")
+        heading = f"{count(self.trajectories, 'trajectory')}, beginning with {begins}; the first:"
+        return "\n".join([*self.notes, *filter(None, [self.cost]), heading, body])
 
 
 def cost_line(

@@ -1,27 +1,20 @@
-"""Plan of captured rollouts: a program, the rows that it runs over, and the rollouts that are to be played."""
+"""Programs whose chats with the policy are captured: functions and commands, and the name that a collection keeps."""
 
 import inspect
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 from rolloutlab.capture.client import RolloutClient
 from rolloutlab.errors import InputError
-from rolloutlab.sampling.code_digest import describe_parts
-from rolloutlab.sampling.config import SamplingConfig, make_config
-from rolloutlab.sampling.dataset import ReadRows, kinds_of, left_out, rows_of
+from rolloutlab.sampling.config import SamplingConfig
 from rolloutlab.sampling.programs.commands import Environment, command_name, command_program
-from rolloutlab.sampling.split import ranges_of
 from rolloutlab.store.lab import Lab
-from rolloutlab.store.models import CollectionSummary, Group, NewGroup, StoredCollection
+from rolloutlab.store.models import StoredCollection
 
 Solve = Callable[[dict[str, Any], RolloutClient], Any]
 """A program: a function of a row and a client, plain or async; it returns a reward, components, or None."""
-_FIXED = ("temperature", "top_p", "max_tokens")
-PLANNED = ("model", "n", "seed", "timeout", *_FIXED)
-"""Settings of a plan."""
 CELL = "the cell"
 """What the name of a program begins with that is the body of a cell."""
 
@@ -36,19 +29,6 @@ class Program:
     name: str
     solve: Solve
     typed: Callable[[str, str], str] | None = None
-
-
-@dataclass(frozen=True)
-class ProgramRun:
-    """Rollouts to be played. seats: of each its group and its position there. begun, notes: as of `SamplingRun`."""
-
-    name: str
-    program: Program
-    plan: SamplingConfig
-    groups: Sequence[NewGroup | Group]
-    seats: Sequence[tuple[int, int]]
-    begun: CollectionSummary | None = None
-    notes: Sequence[str] = ()
 
 
 class KnownPrograms:
@@ -124,91 +104,6 @@ def run_again(program: Program) -> str:
 
 def _is_anonymous(name: str) -> bool:
     return name.startswith((CELL, "<"))
-
-
-def programmed(
-    name: str,
-    program: Program,
-    over: Any,
-    settings: Mapping[str, Any],
-    limit: int | None = None,
-    read: ReadRows = rows_of,
-) -> ProgramRun:
-    """Rollouts of a program for each row: a new collection. limit: of rows. read: what reads them.
-
-    Raises:
-        InputError: a setting or the rows are wrong.
-    """
-    Lab.check_name(name)
-    rows = read(over, limit)
-    fixed = {key: settings[key] for key in _FIXED if settings.get(key) is not None}
-    about = {"types": kinds_of(rows), "parts": ranges_of(rows), "program": program.name, "fixed": fixed}
-    about["code"] = describe_parts(program.solve, "program")
-    plan = make_config({key: settings[key] for key in (*PLANNED, "checkpoint") if key in settings} | about)
-    plan = plan.model_copy(update={"total": plan.n * len(rows)})
-    seats = [(place, position) for place in range(len(rows)) for position in range(plan.n)]
-    return ProgramRun(name, program, plan, [NewGroup((), row) for row in rows], seats, notes=left_out(rows))
-
-
-def programmed_again(
-    lab: Lab, label: str, program: Program, timeout: float | None, sizes: Mapping[int, int] = MappingProxyType({})
-) -> ProgramRun:
-    """What a generation lacks. timeout: of these rollouts; None is that of the others. sizes: as of `plan_resume`.
-
-    Raises:
-        NotFoundError: no such collection. InputError: it has no calls of a program, or of another one.
-    """
-    summary = lab.collection(label)
-    check_captured(summary)
-    plan = SamplingConfig.model_validate(summary.plan)
-    if plan.program != program.name:
-        message = f"{label} was captured from {plan.program}, not {program.name}"
-        raise InputError(message, hint=to_resume(label, str(plan.program), program.typed))
-    if timeout is not None:
-        plan = make_config({**summary.plan, "timeout": timeout})
-    plan, groups = plan.grow(sizes), lab.groups(summary)
-    there = {(place, t.position) for place, group in enumerate(groups) for t in group.trajectories}
-    seats = [(place, i) for place in range(len(groups)) for i in range(plan.size_of(place)) if (place, i) not in there]
-    return ProgramRun(summary.name, program, plan, groups, seats, summary)
-
-
-def programmed_as(
-    lab: Lab,
-    label: str,
-    name: str,
-    model: str,
-    program: Program,
-    over: Any,
-    n: int | None,
-    checkpoint: str | None = None,
-    **unused: Any,
-) -> ProgramRun:
-    """A collection called `name` of another one's rows, seeds and settings, from another model. over: other rows.
-
-    Raises:
-        InputError: `unused` are set: arguments that only collections of prompts have. And as `programmed`.
-    """
-    if wrong := [key for key, value in unused.items() if value]:
-        message = f"{label} was captured from the program {program.name}, which takes no {' and no '.join(wrong)}"
-        raise InputError(message, hint=f"lab.compare({label!r}, over=rows)")
-    plan = SamplingConfig.model_validate(lab.collection(label).plan)
-    rows = [group.row for group in lab.groups(lab.find(label))] if over is None else over
-    n = plan.n if n is None else n
-    settings: dict[str, Any] = {"model": model, "n": n, "seed": plan.seed, "timeout": plan.timeout, **plan.fixed}
-    settings |= {"checkpoint": checkpoint}
-    return programmed(name, program, rows, settings)
-
-
-def sessions_again(lab: Lab, label: str, program: Program, timeout: float) -> ProgramRun:
-    """A further run of a program, or of another one, whose sessions join those of a collection.
-
-    Raises:
-        NotFoundError: no such collection. InputError: it holds no sessions.
-    """
-    summary = lab.collection(label)
-    if not summary.plan.get("sessions"):
-        raise InputError(f"{label} holds no sessions of a program", hint="a new name, without resume")
-    return ProgramRun(summary.name, program, make_config({**summary.plan, "timeout": timeout}), (), (), summary)
 
 
 def check_captured(summary: StoredCollection) -> None:

@@ -1,4 +1,7 @@
-"""Runner of captured rollouts: calls a program with a client for each, and passes on what was sampled."""
+"""Player of programs: calls the program with a client of its own for each rollout, and captures what it samples.
+
+The client speaks to a gateway on this machine, which passes requests on to the service and records the answers.
+"""
 
 import asyncio
 import copy
@@ -12,12 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from rolloutlab import runtime
-from rolloutlab.api.wire.chat import Choice, Message
+from rolloutlab.api.wire.chat import ChatCompletion, ChatRequest, Choice, Message
 from rolloutlab.api.wire.trajectories import History
 from rolloutlab.api.wire.turns import as_message
-from rolloutlab.capture.client import RolloutClient, Submit
-from rolloutlab.capture.gateway import Gateway
+from rolloutlab.capture.client import RolloutClient
+from rolloutlab.capture.gateway import Gateway, OnChunk
 from rolloutlab.capture.rollout import CallSettings, CapturedRollout
+from rolloutlab.capture.server import served
+from rolloutlab.connection import Connector
 from rolloutlab.errors import (
     BudgetError,
     RewardError,
@@ -29,10 +34,16 @@ from rolloutlab.errors import (
 from rolloutlab.runtime import ThreadCall
 from rolloutlab.sampling.batches import Batches
 from rolloutlab.sampling.config import SamplingConfig
-from rolloutlab.sampling.outage import ends_all
+from rolloutlab.sampling.metering import Meter
+from rolloutlab.sampling.plan import SamplingRun
 from rolloutlab.sampling.programs import commands
-from rolloutlab.sampling.programs.plan import ProgramRun
+from rolloutlab.sampling.rollout import Rollout
+from rolloutlab.sampling.sending import EarlierTokens, Outage, Sender, ends_all, make_sender, retries_of
 from rolloutlab.sanitize import replace_surrogates
+from rolloutlab.settings import Address
+from rolloutlab.store.arrivals import Placed, dump_arrival
+from rolloutlab.store.lab import Lab
+from rolloutlab.store.models import Arrival, Group, Score
 from rolloutlab.store.rewards import finite, total
 
 _BELOW = runtime.__file__, commands.__file__, str(Path(asyncio.__file__).parent)
@@ -55,7 +66,7 @@ class ProgramEnd:
 
 @dataclass(frozen=True)
 class EndedRollout:
-    """A rollout that has sampled something. usage, step: as of `Placed`."""
+    """A rollout that has ended and has sampled something, as of `writer.SampledRecord`."""
 
     place: int
     position: int
@@ -63,6 +74,9 @@ class EndedRollout:
     end: ProgramEnd
     usage: tuple[int, int]
     step: int | None
+    begun: int = 1
+    done: int = 1
+    unscored: int = 0
 
     @cached_property
     def histories(self) -> list[History]:
@@ -87,56 +101,66 @@ class EndedRollout:
         return extra | ({"logs": logs} if logs else {})
 
 
-class ProgramRunner:
-    """Plays rollouts concurrently. take: stores rollouts that have ended, in a thread.
+class ProgramPlayer:
+    """Plays the rollouts of a plan with a program, each in a thread of its own."""
 
-    failed: hears of rollouts that sampled nothing, with why.
-    """
+    text = ""
 
-    def __init__(
-        self,
-        run: ProgramRun,
-        gateway: Gateway,
-        url: str,
-        submit: Submit,
-        take: Callable[[Sequence[EndedRollout]], None],
-        failed: Callable[[RolloutlabError], None],
-    ) -> None:
+    def __init__(self, run: SamplingRun, connector: Connector, address: Address, meter: Meter) -> None:
+        assert run.program, "another player plays prompts"
         self._run = run
-        self._gateway = gateway
-        self._url = url
-        self._submit = submit
-        self._failed = failed
+        self._solve = run.program.solve
         self._plan = run.plan
-        self._ended = Batches(take)
+        self._submit = connector.http.submit
+        self._gateway, self._outage = gateway_to(connector, address, meter)
         self._successes = self._failures = 0
 
-    async def play(self, concurrency: int) -> None:
-        """Play all to their end; what has ended is stored, also where this is cancelled.
+    @property
+    def waits(self) -> bool:
+        """Whether the service is unreachable now."""
+        return self._outage.lasts
+
+    async def play(
+        self,
+        concurrency: int,
+        take: Callable[[Sequence[EndedRollout]], None],
+        fail: Callable[[int, RolloutlabError], None],
+    ) -> None:
+        """Play all rollouts to their end; those that have ended are stored, also if this is cancelled.
+
+        take: stores rollouts, in a thread. fail: called for each rollout that sampled nothing.
 
         Raises:
             ServiceError: nothing answers, or nothing but errors comes. BudgetError: a call does not fit the budget.
         """
-        seats = iter(self._run.seats)
-        workers = [asyncio.create_task(self._worker(seats)) for _ in range(concurrency)]
-        try:
-            await asyncio.gather(*workers)
-        finally:
-            for worker in workers:
-                worker.cancel()
-            await asyncio.gather(*workers, return_exceptions=True)
-            await self._ended.flush_at_end()
 
-    async def _worker(self, seats: Iterator[tuple[int, int]]) -> None:
-        for place, position in seats:
-            await self._play(place, position)
+        def store(ended: Sequence[EndedRollout]) -> None:
+            for each in ended:
+                _ = each.histories  # merged before the lab is locked
+            take(ended)
+
+        self._ended, self._fail = Batches(store), fail
+        async with served(self._gateway) as self._url:
+            waiting = iter(self._run.rollouts)
+            workers = [asyncio.create_task(self._worker(waiting)) for _ in range(concurrency)]
+            try:
+                await asyncio.gather(*workers)
+            finally:
+                for worker in workers:
+                    worker.cancel()
+                await asyncio.gather(*workers, return_exceptions=True)
+                await self._ended.flush_at_end()
+
+    async def _worker(self, waiting: Iterator[Rollout]) -> None:
+        for rollout in waiting:
+            await self._play(rollout.place, rollout.positions[0])
             await self._ended.flush()
 
     async def _play(self, place: int, position: int) -> None:
         captured = self._gateway.open(settings_of(self._plan, place, position))
         client = RolloutClient(self._gateway, captured, self._url, self._submit)
         row = copy.deepcopy(dict(self._run.groups[place].row))
-        thread = ThreadCall(partial(self._run.program.solve, row, client), f"rolloutlab-rollout-{place}-{position}")
+        thread = ThreadCall(partial(self._solve, row, client), f"rolloutlab-rollout-{place}-{position}")
         try:
             await asyncio.wait([asyncio.wrap_future(thread.outcome)], timeout=self._plan.timeout)
             end = program_end(thread, self._plan.timeout)
@@ -160,9 +184,43 @@ class ProgramRunner:
             why, hint=no_call_hint("client.base_url and client.api_key are what a program has to use")
         )
         self._failures += 1
-        self._failed(failure)
+        self._fail(1, failure)
         if not self._successes and self._failures >= _MAX_FAILURES:
             raise failure
+
+
+def gateway_to(
+    connector: Connector, address: Address, meter: Meter
+) -> tuple[Gateway, Outage[tuple[ChatRequest, OnChunk | None]]]:
+    """A gateway before a service, and what retries the service while it is away."""
+    send = partial(_send, EarlierTokens(connector.http, address), make_sender(connector, address, meter))
+    outage = Outage[tuple[ChatRequest, OnChunk | None]](lambda both: send(*both), retries_of(connector))
+    return Gateway(lambda request, on_chunk: outage.complete((request, on_chunk))), outage
+
+
+async def _send(
+    earlier: EarlierTokens, answer: Sender, request: ChatRequest, on_chunk: OnChunk | None
+) -> ChatCompletion:
+    return await earlier.complete(request, partial(answer, on_chunk=on_chunk))
+
+
+def put_rollouts(
+    lab: Lab, run: SamplingRun, ended: Sequence[EndedRollout], groups: Sequence[Group], *, begins: bool
+) -> None:
+    """Write rollouts with their rewards, inside a transaction; a group's prompt is what its rollouts begin with."""
+    del begins
+    scores, plan = [], run.plan
+    for each in ended:
+        fitted = lab.fit_prompt(groups[each.place], each.prompt)
+        items = each.histories[0].messages_and_choices[len(fitted.prompt) :]
+        sampling = {**plan.sampling(), **each.captured.sampling}
+        arrival = dump_arrival(Arrival(each.position, items, 0, each.extra()))
+        lab.put_all([Placed(fitted, [arrival], plan.model, each.step, sampling, each.usage)])
+        if each.end.reward is not None:
+            ref = lab.refs(fitted)[each.position]
+            scores.append(Score(ref, each.end.reward, each.end.components))
+    if scores:
+        lab.rewards.give(scores, "function")
 
 
 def no_call_hint(otherwise: str) -> str:
