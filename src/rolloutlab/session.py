@@ -643,7 +643,7 @@ class Session:
         matching = matching_collections(store.collections(), pattern)
         shown = [each for each in matching if all or is_asked_for(each.name, pattern)]
         paid = self._terms.price, spending.judged(), spending.sampled()
-        return catalogue(shown, *paid, store.results.by_id(), hidden=len(matching) - len(shown))
+        return catalogue(shown, *paid, store.results.by_id(), hidden=len(matching) - len(shown), pattern=pattern)
 
     def delete(self, name: str, *, say: Say = print) -> None:
         """Soft-delete a collection, or one generation of it (`name:2`); NotFoundError when there is none."""

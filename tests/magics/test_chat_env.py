@@ -49,6 +49,12 @@ def test_an_environment_answers_each_turn_until_it_is_done(guessing):
     assert [len(t.choices) for t in collection.trajectories] == [3, 3, 1, 1, 4, 4]
 
 
+def test_the_name_of_a_plug_in_alone_is_told_from_a_variable(guessing):
+    error = guessing.error("%%chat guess --env textarena")
+    assert error == "InputError: textarena has several environments\n  -> --env textarena:NAME"
+    assert "no variable 'Guess'" in guessing.error("%%chat guess --env Guess")
+
+
 def test_each_turns_reward_is_stored_and_their_sum_is_the_reward(guessing):
     first, _, second, *_ = guessing.run(CHAT).trajectories
     assert first.extra["metrics"] == {"turn_reward/0": -0.1, "turn_reward/1": -0.1, "turn_reward/2": 1.0, "env": 0.8}

@@ -19,6 +19,13 @@ def test_a_pattern_lists_some(filled):
     assert list(filled.run("%collections").index) == ["capitals", "rivers", "capitals:1"]
 
 
+def test_a_pattern_that_nothing_matches_is_said_and_not_taken_for_an_empty_lab(filled, capsys):
+    assert len(filled.run("%collections 'zzz*'")) == 0
+    printed = capsys.readouterr().out
+    assert "none match zzz*" in printed
+    assert "none yet" not in printed
+
+
 def test_what_comparisons_sampled_is_left_out_until_it_is_asked_for(filled, capsys):
     filled.lab.store.open_collection("compare.rivers.lab.practice.step0")
     filled.lab.store.open_collection("compare.rivers.step3")  # as earlier versions call it

@@ -62,6 +62,18 @@ def test_a_body_is_one_more_function(scored):
     assert list(frame.columns)[2:5] == ["length", "also", "cell"]
 
 
+def test_a_dictionary_of_components_is_summed_and_that_is_said_with_what_to_type(scored, capsys):
+    cell = "return {'right': 1, 'length': len(answer)}"
+    scored.run(f"%%reward capitals\n{cell}")
+    line = "the reward is right + length -> --weight length=0 leaves length out of the sum"
+    assert capsys.readouterr().out.count(line) == 1
+    frame = scored.run(f"%%reward capitals --weight length=0\n{cell}").to_frame()
+    assert frame["reward"].tolist() == [1, 1, 1, 1]
+    assert line not in capsys.readouterr().out
+    scored.run(f"%%reward capitals\nreturn {{'reward': 1, 'length': len(answer)}}")
+    assert "the reward is" not in capsys.readouterr().out
+
+
 def test_scoring_again_keeps_what_was_given_by_hand_and_says_so(scored, capsys):
     by_hand(scored)
     frame = scored.run("%%reward capitals\nreturn 1").to_frame()

@@ -18,6 +18,7 @@ from IPython.core.magic import Magics, magics_class, no_var_expand
 from IPython.core.magic_arguments import parse_argstring
 
 from rolloutlab.errors import InputError
+from rolloutlab.plugins import ENVIRONMENTS, names
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -152,7 +153,14 @@ class LabMagics(Magics):
 
     def environment(self, text: str) -> Any:
         """The value of an expression such as `GuessNumber`, or the name of an adapter's, such as `textarena:Bandit`."""
-        return unquoted(text) if re.match(r"['\"]?[a-z-]+:", text) else self.value(text)
+        if re.match(r"['\"]?[a-z-]+:", text):
+            return unquoted(text)
+        try:
+            return self.value(text)
+        except InputError as error:
+            if text in names(ENVIRONMENTS):
+                raise InputError(f"{text} has several environments", hint=f"--env {text}:NAME") from error
+            raise
 
     @staticmethod
     def given(options: Namespace, *names: str) -> dict[str, Any]:

@@ -118,6 +118,7 @@ class ScoringRun:
         self._failures: list[Failure] = []
         self._results: list[RewardResult] = []
         self._known: dict[str, None] = {}
+        self._summed: dict[str, None] = {}
         self._checked = False
         self._under_way: dict[PendingCall, None] = {}
         self._number = number()
@@ -293,6 +294,8 @@ class ScoringRun:
                 each.errors[""] = described(wrong)
             else:
                 self._known.update(dict.fromkeys(counted_names(outcomes)))
+                for parts in (each for each in outcomes.values() if isinstance(each, Mapping) and "reward" not in each):
+                    self._summed.update(dict.fromkeys(parts))
                 self.tally.scored += 1
                 return
         name, error = next(iter(each.errors.items()))
@@ -342,6 +345,10 @@ class ScoringRun:
     def first_error(self) -> BaseException | None:
         """The error of the failed trajectory that is first in the order of the groups."""
         return self._first and self._first[1]
+
+    def summed(self) -> list[str]:
+        """Components of functions that return several, if their sum is the reward and nobody has given a weight."""
+        return [*self._summed] if len(self._summed) > 1 and not self._weights else []
 
     def unused_weights(self) -> dict[str, str]:
         """Weights whose component no trajectory has, each with a component of a similar name, or an empty text."""

@@ -390,6 +390,8 @@ def report(run: ScoringRun, total: int, name: str, say: Say) -> None:
         say(f"{tally.line()} -> %%reward {name} --resume")
     if tally.reused:
         say(f"{count(tally.reused, 'result')} of the same function remembered -> --no-cache calls it again")
+    if parts := run.summed():
+        say(f"the reward is {' + '.join(parts)} -> --weight {parts[-1]}=0 leaves {parts[-1]} out of the sum")
     for weight, near in run.unused_weights().items():
         meant = f" -> --weight {near}=... (not {weight})" if near else ""
         say(f"no trajectory has the component {weight!r}, so its weight is not used{meant}")

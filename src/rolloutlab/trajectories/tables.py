@@ -120,13 +120,14 @@ def catalogue(
     results: Mapping[int, CollectionResult] = MappingProxyType({}),
     *,
     hidden: int = 0,
+    pattern: str | None = None,
 ) -> "pd.DataFrame":
     """One row per generation, in the order given; shown folded by name.
 
     Columns: mean_reward, scored, trajectories, prompt_tokens and completion_tokens (what sampling and judging took),
     groups, missing (trajectories of its plan that are not sampled yet), trains (groups whose rewards differ), cut_off
     (answers), sampled_from, cost in dollars where any price is known, created (UTC). hidden: collections of
-    comparisons that are not among them.
+    comparisons that are not among them. pattern: the one that they match.
     """
     from rolloutlab.trajectories.frame import ListingFrame
     from rolloutlab.widgets.collection_list import collection_listing, sampled_from
@@ -142,7 +143,8 @@ def catalogue(
     columns["created (UTC)"] = [minute(each.created_at) for each in listed]
     frame = data_frame(columns, [each.label for each in listed], "collection")
     of_id = {each.id: cost for each, cost in zip(listed, costs, strict=True)}
-    return ListingFrame.of(frame, collection_listing(listed, results, of_id, here_and_now(), hidden=hidden))
+    shown = collection_listing(listed, results, of_id, here_and_now(), hidden=hidden, pattern=pattern)
+    return ListingFrame.of(frame, shown)
 
 
 def reward_history(rewards: Rewards, scorings: Sequence[StoredScoring], collection: StoredCollection) -> "pd.DataFrame":

@@ -38,17 +38,30 @@ _COLUMNS = (
 )
 _OF_GENERATIONS = (Heading("generation"), *(_COLUMNS[i] for i in (3, 4, 5)), Heading("sampled from"))
 _SHOWN_GENERATIONS = 10
+_FIRST_CELL = "%%chat first\nuser: Name a colour."
 
 Results = Mapping[int, CollectionResult]
 Costs = Mapping[int, float | None]
 
 
 def collection_listing(
-    collections: Sequence[CollectionSummary], results: Results, costs: Costs, now: datetime, *, hidden: int = 0
+    collections: Sequence[CollectionSummary],
+    results: Results,
+    costs: Costs,
+    now: datetime,
+    *,
+    hidden: int = 0,
+    pattern: str | None = None,
 ) -> Listing:
     """The collections, newest first: a row per name, or of one name a row per generation.
 
-    results, costs: by the ids of collections; costs in dollars. hidden: collections of comparisons that are left out.
+    Args:
+        collections: each generation.
+        results: by the ids of collections.
+        costs: dollars, by the ids of collections.
+        now: the time that ages are counted from.
+        hidden: the number of collections of comparisons that are left out.
+        pattern: what the names had to match.
     """
     by_name: dict[str, list[CollectionSummary]] = {}
     for each in collections:
@@ -56,9 +69,10 @@ def collection_listing(
     folded = [[each] for each in collections] if len(by_name) == 1 else list(by_name.values())
     rows = [_row(generations, results, costs, now) for generations in folded[:SHOWN_ROWS]]
     left = len(folded) - len(rows)
-    shown = f"{len(rows)} of {len(folded):,}, newest first" if left else f"{len(folded):,}" if folded else "none yet"
+    none, to_try = ("none yet", _FIRST_CELL) if pattern is None else (f"none match {pattern}", "%collections")
+    shown = f"{len(rows)} of {len(folded):,}, newest first" if left else f"{len(folded):,}" if folded else none
     hides = f" · {_hidden(hidden)} hidden: %collections --all" if hidden else ""
-    cells = ["%collections 'PATTERN'"] if left else [] if folded else ["%%chat first\nuser: Name a colour."]
+    cells = ["%collections 'PATTERN'"] if left else [] if folded else [to_try]
     return Listing("Collections", f"{shown}{hides}", _COLUMNS, rows, cells=cells)
 
 
