@@ -347,7 +347,7 @@ class ScoringRun:
         return self._first and self._first[1]
 
     def summed(self) -> list[str]:
-        """Components of functions that return several, if their sum is the reward and nobody has given a weight."""
+        """Components of functions that return several, if the reward is their sum and no weight was given."""
         return [*self._summed] if len(self._summed) > 1 and not self._weights else []
 
     def unused_weights(self) -> dict[str, str]:
