@@ -39,13 +39,12 @@ def test_captions_are_true_of_fresh_answers_on_the_first_step_and_on_later_ones(
 
 def test_the_gain_of_fine_tuning_is_above_0_once_the_learned_tokens_are_more_probable(notebook):
     notebook.run(CHAT)
-    job = notebook.run("%%train capitals --sft\nbatch_size: 48")
-    numbers = job.metrics()
+    cell = "%%train capitals --sft\nbatch_size: 96"  # all answers in one step: each job learns the same ones
+    numbers = [notebook.run(cell).metrics().iloc[0] for _ in range(4)]
     assert "Above 0 as they become more probable" in said("kl_base", {"sft": True})
-    assert numbers["kl_base"].iloc[0] == pytest.approx(0, abs=1e-6)
-    again = notebook.run("%%train capitals --sft\nbatch_size: 48").metrics()
-    assert again["loss"].iloc[0] < numbers["loss"].iloc[0]
-    assert again["kl_base"].iloc[0] > 0
+    assert numbers[0]["kl_base"] == pytest.approx(0, abs=1e-6)
+    assert numbers[-1]["loss"] < numbers[0]["loss"]
+    assert numbers[-1]["kl_base"] > 0
 
 
 def test_the_advised_rate_keeps_the_policy_near_and_500_times_of_it_does_not(notebook):
