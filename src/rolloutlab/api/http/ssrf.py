@@ -60,8 +60,11 @@ async def fetch_untrusted(
         ServiceError: the response is too large, or has an encoding that was not asked for.
     """
     target = _parsed(url)
-    if _is_ip(target.host) and not is_allowed_ip(target.host):  # without a name the resolver is not called
-        raise _forbidden(target.host)
+    if _is_ip(target.host):  # aiohttp connects to it without a call of the resolver, which checks names
+        if not is_allowed_ip(target.host):
+            raise _forbidden(target.host)
+    elif target.host.replace(".", "").isdigit():  # such as 127.1: aiohttp 3.12 connects to it unchecked
+        raise UnreachableError(f"{target.host} is not a host name")
     Unencrypted().check(str(target), {name.lower() for name in headers})
     extensions = {"timeout": httpx.Timeout(timeout).as_dict()}
     headers = {**DEFAULT_HEADERS, **headers}
