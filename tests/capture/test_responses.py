@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from rolloutlab.api.wire.chat import ChatCompletion
+from rolloutlab.capture.responses import ResponseEvents
 from tests.capture.conftest import Upstream, program
 from tests.capture.test_gateway import CALL, during
 
@@ -66,6 +68,24 @@ async def test_a_stream_has_the_items_of_its_last_event():
         text = "".join(event["delta"] for event in events if event["type"] == "response.output_text.delta")
         arguments = "".join(event["delta"] for event in events if "arguments.delta" in event["type"])
         assert (text, arguments) == ("so", CALL["function"]["arguments"])
+
+
+@pytest.mark.parametrize("chunks", [["hm"], ["h", "m"], []])
+@pytest.mark.parametrize("content", ["", "so"])
+def test_a_stream_has_its_reasoning_once_and_before_its_message(chunks, content):
+    events: list[dict[str, Any]] = []
+    stream = ResponseEvents({}, events.append)
+    for chunk in chunks:
+        delta = {"reasoning_content": chunk}
+        stream.chunk({"id": "c", "model": "m", "created": 1, "choices": [{"delta": delta}]})
+    message = {"role": "assistant", "content": content, "reasoning_content": "hm"}
+    choice = {"index": 0, "finish_reason": "length", "message": message}
+    whole = {"id": "c", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}
+    stream.end(ChatCompletion.model_validate(whole))
+    for kind in ("response.output_item.added", "response.output_item.done"):
+        items = [(event["output_index"], event["item"]["type"]) for event in events if event["type"] == kind]
+        assert items == [(0, "reasoning"), (1, "message")]
+    assert {event["output_index"] for event in events if event.get("content_index") == 0} == {1}
 
 
 @pytest.mark.parametrize("said", [{"content": ""}, {"tool_calls": [CALL]}, {"content": "x"}])

@@ -18,6 +18,7 @@ class ResponseEvents:
         self._number = 0
         self._name = ""
         self._reasoning = ""
+        self._has_reasoned = False
         self._place: int | None = None
         """Of the message among the items, once it has begun."""
 
@@ -45,8 +46,8 @@ class ResponseEvents:
                 self._end_message(place, item)
             elif item["type"] == "function_call":
                 self._call(place, item)
-            elif self._place is None:  # reasoning without a message after it
-                self._item(place, item)
+            elif self._place is None:  # else it was sent before the message
+                self._reason(item)
         self._send(f"response.{whole['status']}", response=whole)
 
     def _begin(self, name: str, model: str, created: int) -> None:
@@ -58,8 +59,8 @@ class ResponseEvents:
     def _begin_message(self) -> int:
         if self._place is None:
             if self._reasoning:
-                self._item(0, reasoning_item(self._name, self._reasoning))
-            self._place = 1 if self._reasoning else 0
+                self._reason(reasoning_item(self._name, self._reasoning))
+            self._place = 1 if self._has_reasoned else 0
             self._send("response.output_item.added", self._place, item=message_item(self._name, "in_progress"))
             self._send("response.content_part.added", self._place, part=text_part(""), content_index=0)
         return self._place
@@ -83,9 +84,12 @@ class ResponseEvents:
         self._send("response.function_call_arguments.done", place, arguments=item["arguments"], **named)
         self._send("response.output_item.done", place, item=item)
 
-    def _item(self, place: int, item: Item) -> None:
-        self._send("response.output_item.added", place, item=item)
-        self._send("response.output_item.done", place, item=item)
+    def _reason(self, item: Item) -> None:
+        """Send the reasoning, which is the first item, once."""
+        if not self._has_reasoned:
+            self._has_reasoned = True
+            self._send("response.output_item.added", 0, item=item)
+            self._send("response.output_item.done", 0, item=item)
 
     def _send(self, kind: str, place: int | None = None, **fields: Any) -> None:
         where = {} if place is None else {"output_index": place}
