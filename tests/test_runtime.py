@@ -153,6 +153,26 @@ def test_a_call_that_hangs_is_interrupted_in_python_and_cancelled_in_a_coroutine
     assert isinstance(asyncio.run(story()), asyncio.CancelledError)
 
 
+class FalseError(Exception):
+    """An exception that is a container of none, such as one of several problems."""
+
+    def __len__(self) -> int:
+        return 0
+
+
+def test_an_exception_that_is_false_is_raised_as_well(loop):
+    async def fail() -> None:
+        raise FalseError
+
+    def fail_at_once() -> None:
+        raise FalseError
+
+    with pytest.raises(FalseError):
+        loop.run(fail())
+    with pytest.raises(FalseError):
+        asyncio.run(call_in_thread(fail_at_once, "call"))
+
+
 def test_a_coroutine_waits_for_the_result_of_a_plain_call_or_gets_what_it_raised():
     assert asyncio.run(call_in_thread(lambda: 3, "call")) == 3
     with pytest.raises(ZeroDivisionError):

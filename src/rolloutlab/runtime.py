@@ -17,13 +17,16 @@ from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future, wait
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from rolloutlab.fsutil import keep_for_ever
 
 T = TypeVar("T")
 Outcome = tuple[Any, BaseException | None]
-"""A result and None, or None and an exception, as a value: a future cannot carry StopIteration."""
+"""A result and None, or None and an exception.
+
+A future can carry neither StopIteration nor, in Python 3.11, an exception that is false as a truth value.
+"""
 _End = Future[list[Coroutine[Any, Any, object]]]
 _CANCEL_TIMEOUT = 0.5
 """Seconds for a cancelled coroutine to end."""
@@ -99,7 +102,7 @@ class LoopThread:
         Raises:
             OSError: as of `start`.
         """
-        outcome: Future[T] = Future()
+        outcome: Future[Outcome] = Future()
         begun: list[asyncio.Task[T]] = []
 
         def begin() -> None:
@@ -114,10 +117,10 @@ class LoopThread:
                 loop.call_soon_threadsafe(begin)
             while True:
                 try:
-                    return outcome.result(timeout=every)
+                    return cast("T", _result_of(outcome.result(timeout=every)))
                 except FutureTimeoutError:
                     if outcome.done():
-                        return outcome.result()
+                        return cast("T", _result_of(outcome.result()))
                     if tick:
                         tick()
         except BaseException:
@@ -220,10 +223,7 @@ class ThreadCall:
 
 async def call_in_thread(work: Callable[[], Any], name: str) -> Any:
     """The result of a call in a thread of its own: `asyncio.to_thread` has few, and calls that hang would fill them."""
-    result, error = await asyncio.wrap_future(ThreadCall(work, name).outcome)
-    if error:
-        raise error
-    return result
+    return _result_of(await asyncio.wrap_future(ThreadCall(work, name).outcome))
 
 
 class EndedError(BaseException):
@@ -264,12 +264,22 @@ async def _cancel_others() -> None:
     await asyncio.gather(*others, return_exceptions=True)
 
 
-def _settle(outcome: "Future[T]", task: "asyncio.Task[T]") -> None:
+def _result_of(outcome: Outcome) -> Any:
+    """Return the result, or raise the exception. It may be false as a truth value, so it is compared with None."""
+    result, error = outcome
+    try:
+        if error is not None:
+            raise error
+        return result
+    finally:
+        del outcome, error  # the exception holds this frame
+
+
+def _settle(outcome: "Future[Outcome]", task: "asyncio.Task[Any]") -> None:
     """Pass the outcome of a task to the thread that waits for it."""
     if task.cancelled():
         outcome.cancel()
         outcome.set_running_or_notify_cancel()
-    elif error := task.exception():
-        outcome.set_exception(error)
     else:
-        outcome.set_result(task.result())
+        error = task.exception()
+        outcome.set_result((task.result() if error is None else None, error))
