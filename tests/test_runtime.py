@@ -153,6 +153,27 @@ def test_a_call_that_hangs_is_interrupted_in_python_and_cancelled_in_a_coroutine
     assert isinstance(asyncio.run(story()), asyncio.CancelledError)
 
 
+def test_a_coroutine_that_a_call_returns_while_it_is_ended_is_cancelled():
+    go_on = threading.Event()
+
+    async def hang() -> None:
+        await asyncio.Event().wait()
+
+    def prepare():
+        assert go_on.wait(PATIENCE)
+        return hang()
+
+    async def story() -> BaseException | None:
+        call = ThreadCall(prepare, "call")
+        ending = asyncio.create_task(call.end())
+        await asyncio.sleep(0)  # `end` has begun
+        go_on.set()
+        await ending
+        return call.outcome.result(0)[1]
+
+    assert isinstance(asyncio.run(story()), asyncio.CancelledError)
+
+
 class FalseError(Exception):
     """An exception that is a container of none, such as one of several problems."""
 

@@ -186,6 +186,7 @@ class ThreadCall:
         self.outcome.set_running_or_notify_cancel()  # what waits for it may be cancelled, and the call goes on
         self._work = work
         self._awaited: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = []
+        self._is_ending = False
         context = contextvars.copy_context()
         self._thread = threading.Thread(target=context.run, args=(self._run,), name=name, daemon=True)
         self._thread.start()
@@ -194,10 +195,15 @@ class ThreadCall:
         """Cancel a coroutine, and give it some seconds; one that blocks, or a plain function, is left behind."""
         if self.outcome.done():
             return
-        for loop, task in self._awaited:
-            with suppress(RuntimeError):  # the loop has ended
-                loop.call_soon_threadsafe(task.cancel)
+        self._is_ending = True
+        self._cancel_awaited()
         await asyncio.wait([asyncio.wrap_future(self.outcome)], timeout=_GRACE)
+
+    def _cancel_awaited(self) -> None:
+        """Cancel the coroutine, if it has begun: once, as a second cancellation would cut its clean-up short."""
+        with suppress(IndexError, RuntimeError):  # it has not begun, or its loop has ended
+            loop, task = self._awaited.pop()
+            loop.call_soon_threadsafe(task.cancel)
 
     def interrupt(self) -> None:
         """Raise an EndedError in the call; see `raise_in_thread`."""
@@ -218,6 +224,8 @@ class ThreadCall:
         task = asyncio.current_task()
         assert task, "this is a coroutine"
         self._awaited.append((asyncio.get_running_loop(), task))
+        if self._is_ending:  # the plain part of the call took until now
+            self._cancel_awaited()
         self.outcome.set_result((await result, None))
 
 
