@@ -174,6 +174,16 @@ def test_a_coroutine_that_a_call_returns_while_it_is_ended_is_cancelled():
     assert isinstance(asyncio.run(story()), asyncio.CancelledError)
 
 
+def test_a_loop_that_another_thread_closes_meanwhile_is_not_blocked(loop, monkeypatch):
+    closed = asyncio.new_event_loop()
+    closed.close()
+    loop.start()
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "_loop", closed)  # as it was read just before `close`
+        assert not loop.is_blocked()
+    assert not loop.is_blocked()
+
+
 class FalseError(Exception):
     """An exception that is a container of none, such as one of several problems."""
 

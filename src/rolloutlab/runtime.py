@@ -143,7 +143,10 @@ class LoopThread:
         if (loop := self._loop) is None:
             return False
         runs = threading.Event()
-        loop.call_soon_threadsafe(runs.set)
+        try:
+            loop.call_soon_threadsafe(runs.set)
+        except RuntimeError:  # another thread has just closed it
+            return False
         return not runs.wait(patience)
 
     def blocking(self) -> "tuple[asyncio.Task[Any] | None, traceback.StackSummary]":
