@@ -435,6 +435,37 @@ def test_python_looks_for_garbage_as_before_once_it_is_over(play, error):
     assert seen[0] > before[0]
 
 
+def test_python_looks_for_garbage_as_before_when_the_later_of_two_runs_is_over(lab):
+    async def both() -> None:
+        begun, ended = asyncio.Event(), asyncio.Event()
+
+        async def answer(request):  # of the earlier run, which waits for the beginning of the later one
+            await begun.wait()
+            return completion(echo(request))
+
+        async def answer_later(request):
+            begun.set()
+            await ended.wait()
+            return completion(echo(request))
+
+        async def run(name, complete):
+            work = new(name=name, over=ROWS[:1])
+            with closing(TrajectoryWriter(lab, work)) as writer:
+                player = RolloutRunner(
+                    work.plan, work.groups, complete, work.tools, writer.prepare, writer.take, writer.fail
+                )
+                await player.play(work.rollouts, 1)
+
+        earlier, later = (asyncio.create_task(run(*each)) for each in (("a", answer), ("b", answer_later)))
+        await earlier
+        ended.set()
+        await later
+
+    before = gc.get_threshold()
+    asyncio.run(both())
+    assert gc.get_threshold() == before
+
+
 def test_every_conversation_of_a_collection_goes_on_in_a_new_generation(play, lab):
     play(new())
     service, _ = play(plan_continuation(lab, "capitals", "user: and {{c}}?", {}, {"model": "m", "seed": 1}, Tools()))

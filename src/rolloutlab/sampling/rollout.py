@@ -309,8 +309,10 @@ async def _through_cancellations(work: Coroutine[Any, Any, None]) -> None:
 def _rarely_collecting() -> Iterator[None]:
     """Look for garbage less often: a third of the CPU time goes into finding none in tokens that are gone at once."""
     before = gc.get_threshold()
-    if 0 < before[0] < _GC_THRESHOLD:
-        gc.set_threshold(_GC_THRESHOLD, *before[1:])
+    if not 0 < before[0] < _GC_THRESHOLD:  # off, or set by a run at the same time, which also puts it back
+        yield
+        return
+    gc.set_threshold(_GC_THRESHOLD, *before[1:])
     try:
         yield
     finally:
