@@ -1,6 +1,7 @@
 """From reward functions and weights to scores: components, their weighted sum, and what is refused by name."""
 
 import math
+import threading
 from fractions import Fraction
 from functools import partial
 from typing import Any
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 from rolloutlab.api.wire.chat import Choice, UserMessage
-from rolloutlab.errors import InputError, RewardError
+from rolloutlab.errors import InputError, LabError, RewardError
 from rolloutlab.runtime import LoopThread
 from rolloutlab.scoring.calls import reward_call
 from rolloutlab.scoring.functions import by_name, source_of, weights_of
@@ -46,6 +47,32 @@ def score(trajectories: list[StoredTrajectory], functions: Any, weights: Any = N
     wait_for(run, len(trajectories), "capitals", Progress("scoring"))
     report(run, len(trajectories), "capitals", lambda _: None)
     return sorted(scores, key=lambda each: each.trajectory.id)
+
+
+def test_calls_under_way_are_stored_when_a_later_group_cannot_be_read():
+    failed, scores = threading.Event(), []
+
+    def groups():
+        for i in range(64):  # as many as are read together
+            yield Group(i, f"capitals/{i}", (), {}, (trajectory(place=i),))
+        failed.set()
+        raise LabError("the file cannot be read")
+
+    def slow(answer):
+        assert failed.wait(30)
+        return 1.0
+
+    run = ScoringRun(
+        groups(),
+        [reward_call("slow", slow, [])],
+        {},
+        ScoringOptions(concurrency=100),
+        lambda some, *_: scores.extend(some),
+        LoopThread("rolloutlab-rewards"),
+    )
+    with pytest.raises(LabError, match="cannot be read"):
+        run.wait()
+    assert len(scores) == 64
 
 
 def returns(outcome: Any):

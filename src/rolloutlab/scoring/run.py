@@ -167,7 +167,12 @@ class ScoringRun:
         coming = True
         while True:
             while coming and not self._stop.is_set() and len(self._under_way) < self._workers.limit:
-                job = next(jobs, _END)
+                try:
+                    job = next(jobs, _END)
+                except Exception as error:  # noqa: BLE001 - it is raised by `wait`, once what was computed is stored
+                    self._error = error
+                    self._stop.set()
+                    break
                 coming = job is not _END
                 if isinstance(job, PendingCall):
                     self._begin(job)
