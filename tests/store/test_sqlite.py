@@ -312,6 +312,19 @@ def test_a_write_of_another_thread_inside_one_moment_is_refused_or_there_afterwa
     assert value(opened()) == 1 - len(refused)
 
 
+def test_a_moment_that_sqlite_has_ended_itself_keeps_its_error_and_no_later_write_out(opened):
+    database = opened()
+
+    def read() -> None:
+        database.read("ROLLBACK")  # as SQLite does after an I/O error
+        raise LabError("the file cannot be read")
+
+    with pytest.raises(LabError, match="cannot be read"):
+        database.at_one_moment(read)
+    database.execute("UPDATE counters SET value = 1")
+    assert value(opened()) == 1
+
+
 def test_what_is_read_inside_a_write_of_the_main_thread_is_as_it_was_written(opened):
     database = opened()
     with in_time(), database.write() as connection:

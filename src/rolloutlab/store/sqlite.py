@@ -198,8 +198,9 @@ class Database:
     def _end_moment(self, moment: object) -> None:
         with self._lock:
             if self._moment is moment:
-                self._connection.execute("ROLLBACK")
                 self._moment = None
+                if self._connection.in_transaction:  # SQLite rolls back after some errors itself
+                    self._connection.execute("ROLLBACK")
 
     def _begin(self) -> str:
         """Create lock, thread and connection, none of which survive a fork; returns the journal mode."""
