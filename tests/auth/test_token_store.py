@@ -90,10 +90,16 @@ def test_a_keyring_that_does_not_open_is_told_with_what_to_type(folder, ring, mo
         raise KeyringLocked("it is locked")
 
     open_store(folder).write(GRANT)
-    monkeypatch.setattr("keyring.get_password", locked)
-    with pytest.raises(LabError, match="does not open: it is locked") as error:
-        open_store(folder).read(GRANT.server)
-    assert error.value.hint.startswith("!rm '")
+    for name in ("get_password", "set_password", "delete_password"):
+        monkeypatch.setattr(f"keyring.{name}", locked)
+    for call in (
+        lambda: open_store(folder).read(GRANT.server),
+        lambda: open_store(folder).write(GRANT),
+        lambda: open_store(folder).forget(GRANT.server),
+    ):
+        with pytest.raises(LabError, match="does not open: it is locked") as error:
+            call()
+        assert error.value.hint.startswith("!rm '")
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,11 @@ import json
 import os
 import stat
 import tempfile
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
 from functools import lru_cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from rolloutlab.auth.tokens import Grant
@@ -119,27 +120,30 @@ class KeyringStore(FileStore):
         return "in the keyring of this machine"
 
     def read(self, server: str) -> Grant | None:
-        import keyring.errors
-
-        try:
+        with self._opened(server) as keyring:
             text = keyring.get_password(_SERVICE, server)
-        except keyring.errors.KeyringError as error:
-            message = f"the keyring of this machine, which holds tokens for {server}, does not open: {error}"
-            raise LabError(message, hint=f"!rm '{self._path(server)}'") from None
         return grant_of(text, server) if text else None
 
     def write(self, grant: Grant, keep: bool | None = None) -> None:  # noqa: ARG002 - as the others
-        import keyring
-
         self._put(grant.server, {"server": grant.server})
-        keyring.set_password(_SERVICE, grant.server, json.dumps(grant.to_json()))
+        with self._opened(grant.server) as keyring:
+            keyring.set_password(_SERVICE, grant.server, json.dumps(grant.to_json()))
 
     def forget(self, server: str) -> None:
+        with self._opened(server) as keyring, suppress(keyring.errors.PasswordDeleteError):
+            keyring.delete_password(_SERVICE, server)
+        super().forget(server)  # last: a keyring that does not open still holds the grant
+
+    @contextmanager
+    def _opened(self, server: str) -> Iterator[ModuleType]:
+        """The library; its errors become LabError."""
         import keyring.errors
 
-        super().forget(server)
-        with suppress(keyring.errors.PasswordDeleteError):
-            keyring.delete_password(_SERVICE, server)
+        try:
+            yield keyring
+        except keyring.errors.KeyringError as error:
+            message = f"the keyring of this machine, which holds tokens for {server}, does not open: {error}"
+            raise LabError(message, hint=f"!rm '{self._path(server)}'") from None
 
 
 class TieredStore(MemoryStore):
