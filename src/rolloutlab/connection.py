@@ -35,7 +35,7 @@ from rolloutlab.widgets.kit.table import Heading, TableRow, table
 _PATIENCE = 0.3
 """Seconds after which a line says what is waited for."""
 _SHORTEST_KEY = 8
-"""Characters of a key that is recognized in the values of other variables."""
+"""Characters from which on a key is searched for in the values of variables: shorter ones occur by chance."""
 _NO_LIST = "it does not list its models: %model NAME_OR_UUID selects one"
 _SELECT = "%model PROJECT/NAME --base BASE selects one"
 _COLUMNS = (Heading("setting"), Heading("value"), Heading("from", middle=True))
@@ -43,10 +43,16 @@ _COLUMNS = (Heading("setting"), Heading("value"), Heading("from", middle=True))
 
 @dataclass(frozen=True)
 class Connection:
-    """The service in use. state: whether it answers, in words. models: those that it listed.
+    """The service in use.
 
-    trains: whether it does, if known. engine: what computes below it, if known. spent: of its budget, if it has one.
-    is_silent: the state is the error of a service that does not answer.
+    Attributes:
+        settings: The settings in force.
+        state: Whether the service answers, in words.
+        models: The models that it listed.
+        trains: Whether it trains models; None if that is not known.
+        engine: The engine that samples and trains for it; None if that is not known.
+        spent: How much of its budget is spent; None without a budget.
+        is_silent: Whether it does not answer. `state` is then the error.
     """
 
     settings: Settings
@@ -117,7 +123,7 @@ class Connection:
 
 
 def _with_fixes(state: str) -> list[str]:
-    """The lines of a state, each with what to type about it, which may be on the next one."""
+    """The lines of a state. A hint that stands on a line of its own is joined to the line before it."""
     return re.sub(r"\n +-> ", " -> ", state).splitlines() or [""]
 
 
@@ -126,7 +132,7 @@ def inspect(
 ) -> Connection:
     """The connection with these settings; raises as `health.ask`. The embedded service is not started.
 
-    note: is called with what is waited for, where an answer takes long.
+    note: called with a text about the wait if an answer takes long.
     """
     if (address := settings.service) is None:
         running = embedded.running()
@@ -146,14 +152,14 @@ def inspect(
 
 
 def _engine(http: HttpClient, address: Address) -> EngineStatus | None:
-    """What computes below a service of rolloutlab; None where it does not say."""
+    """The engine of a service of rolloutlab; None if the service does not report it."""
     with suppress(RolloutlabError):
         return http.run(health.engine_of(http, address, own=True))
     return None
 
 
 def _below(engine: EngineStatus | None) -> str:
-    """An engine and what it does not honour, in lines; nothing for the service's own process."""
+    """Lines about an engine: its name, what it does not honour, and its notes; of the engine `local` only the notes."""
     lines = engine.lines() if engine and engine.name != "local" else engine.notes if engine else []
     return "\n".join(["", *lines]) if lines else ""
 
@@ -213,7 +219,7 @@ class Connector:
         self.refused = RefusedFields()
         self._engines: dict[str, EngineStatus | None] = {}
         self._noted: set[str] = set()
-        """Policies of which the notes were given."""
+        """Policies whose notes were shown."""
         self.model_ids: dict[tuple[str, str], str] = {}
         """Ids of models by service and name, once this session has registered them."""
         self.key_variables: set[str] = set()
@@ -226,7 +232,7 @@ class Connector:
     def settings(self) -> Settings:
         """The present settings, which `connect` replaces."""
         settings = read_settings()
-        # further sessions and commands of this process mean the same lab, also from another folder
+        # made absolute, so that later sessions and commands use the same lab even from another working folder
         for name, path in (("ROLLOUTLAB_HOME", settings.home), ("ROLLOUTLAB_SETTINGS", settings.file)):
             if os.environ.get(name):
                 os.environ[name] = str(path)
@@ -244,17 +250,17 @@ class Connector:
 
     @cached_property
     def _configured(self) -> Settings:
-        """The settings before the first `connect`: a named service starts from them, not from the one before it."""
+        """The settings before the first `connect`. Each named service starts from them, not from the one before it."""
         return self.settings
 
     def renewed(self) -> Settings:
         """The present settings, with the policy that the environment and the settings file have now.
 
-        `%env ROLLOUTLAB_POLICY=...` in a used kernel would else change nothing, without a word: the service is started
-        with the present policy, and where it runs with another one, `Embedded.address` says so.
+        So `%env ROLLOUTLAB_POLICY=...` has an effect in a kernel that was used before. If the service still runs with
+        another policy, `Embedded.address` raises an error that says so.
         """
-        origin = self.settings.origins.get("policy", "%")  # without one they were handed in
-        if self.settings.service is None and not origin.startswith("%"):  # nor is it of `%connect tinker:MODEL`
+        origin = self.settings.origins.get("policy", "%")  # no origin: a caller gave the settings, which stay
+        if self.settings.service is None and not origin.startswith("%"):  # %: `%connect tinker:MODEL` set the policy
             now = read_settings()
             if (now.policy, now.model) != (self.settings.policy, self.settings.model):
                 self.settings = replace(self.settings, policy=now.policy, model=now.model, origins=now.origins)
@@ -275,8 +281,8 @@ class Connector:
     def address(self, progress: Callable[[str], None] | None = None, *, start_empty: bool = False) -> Address:
         """The present service with its token; the embedded one is started if it does not run.
 
-        progress: called with a note, repeatedly, while it starts; by default this is shown. start_empty: as of
-        `Embedded.address`.
+        progress: called with a note again and again while the service starts; by default the notes are shown.
+        start_empty: as of `Embedded.address`.
         """
         if service := self.renewed().service:
             return self.with_token(service)
@@ -289,16 +295,16 @@ class Connector:
             return self.embedded.address(note, start_empty=start_empty)
 
     def running(self) -> Address | None:
-        """The present service, if there is one without starting it; one that hangs counts as none."""
+        """The present service; None if it is the embedded one, and that does not run or answer. Starts nothing."""
         service = self.settings.service
         with suppress(UnreachableError):
             return self.with_token(service) if service else self.embedded.running()
         return None
 
     def environment(self) -> dict[str, str]:
-        """The variables of this process for programs: without those of rolloutlab, and without any key.
+        """The environment variables for programs: those of this process without `ROLLOUTLAB_...` and without keys.
 
-        Keys are those of the settings and of what was connected or named in this session, also if it no longer is.
+        Left out are the keys of the settings and of every service that this session has connected to or named.
         """
         known = [address for address in (self.settings.service, *self.former) if address]
         named = {address.key_env for address in known if address.key_env}
@@ -312,7 +318,7 @@ class Connector:
         }
 
     def engine(self, address: Address, *, again: bool = False) -> EngineStatus | None:
-        """What computes below a service, which is asked once unless `again`; None where it is not known."""
+        """The engine of a service; None if that is not known. The service is asked once, or each time with `again`."""
         url = address.base_url
         if again or url not in self._engines:
             own = self.settings.service is None or self._engines.get(url) is not None
@@ -321,7 +327,7 @@ class Connector:
         return self._engines.get(url)
 
     def policy_notes(self) -> list[str]:
-        """What is to be known of the embedded service's policy, once; `%connect` has the notes of other services."""
+        """The notes about the embedded service's policy, once per policy. `%connect` shows those of other services."""
         policy = self.settings.policy
         if self.settings.service is not None or policy in self._noted or (running := self.running()) is None:
             return []
@@ -330,7 +336,9 @@ class Connector:
         return engine.notes if engine else []
 
     def address_of(self, base_url: str, *, start: bool, hint: str) -> Address:
-        """A service by its address or `embedded`, as the lab records it; hint: what to type where it has to be started.
+        """A service by its address or `embedded`, as the lab records it.
+
+        start: whether to start the embedded service. hint: of the error if it is not started and does not run.
 
         The embedded service has another port each time it starts, so any address on this machine may mean it.
 

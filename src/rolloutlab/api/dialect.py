@@ -12,13 +12,19 @@ from rolloutlab.settings import Address
 
 
 class Dialect:
-    """The API as the specification has it. A vendor's plug-in subclasses it and overrides what differs there.
+    """How a service speaks the API. This class follows the specification; a vendor's plug-in overrides what differs.
 
-    endpoints: method and path below /v1/preview of those that it has; None: each is tried. trains: None: it is tried.
-    lists_models: whether it has GET /v1/models. poll_seconds: the least time between two requests for events.
-    engine: what it does not honour. has_limits: whether lists take `limit`. repeats: whether a job that is sent again
-    under its key is made once. names_checkpoint: whether a completion says which checkpoint sampled it. group_end: the
-    JSON that ends a trajectory group.
+    Attributes:
+        endpoints: Matches `METHOD PATH` of the endpoints that the service has, with paths below /v1/preview. None if
+            that is not known: every endpoint is then tried.
+        trains: Whether the service trains models; None if only a request can tell.
+        lists_models: Whether the service has GET /v1/models.
+        poll_seconds: The least time between two requests for events.
+        engine: The options that the service does not honour; None if there are none or it reports them itself.
+        has_limits: Whether lists take the parameter `limit`.
+        repeats: Whether a request with the same `Idempotency-Key` can be sent again without making a second job.
+        names_checkpoint: Whether a completion has the checkpoint that sampled it.
+        group_end: The JSON that ends a trajectory group.
     """
 
     endpoints: re.Pattern[str] | None = None
@@ -36,10 +42,10 @@ class Dialect:
         return self.endpoints is None or self.endpoints.fullmatch(f"{method} {path}") is not None
 
     def typed(self, address: Address) -> str:
-        """What `%connect` takes for the service."""
+        """What a user types after `%connect` to use the service."""
         return address.base_url
 
-    def chat_name(self, address: Address, model: str) -> str:  # noqa: ARG002 - of a vendor's project
+    def chat_name(self, address: Address, model: str) -> str:  # noqa: ARG002 - vendors use the address
         """The name of a model in chat requests."""
         return model
 
@@ -52,11 +58,11 @@ class Dialect:
         return model.to_wire()
 
     def page(self, answer: Any) -> Any:
-        """A page of a list as the specification has it."""
+        """Convert a page of a list from the service to the form of the specification."""
         return answer
 
     def job(self, job: CreateTrainingJob) -> CreateTrainingJob:
-        """The job with its k2 tau as the service reads it: under both of its names."""
+        """The job with the option k2 tau under both names, `vendor_k2_tau` and `kimi_k2_tau`."""
         config = job.experimental_config
         if config is None or config.vendor_k2_tau is None:
             return job

@@ -36,7 +36,10 @@ class MemoryStore:
         return self._grants.get(server)
 
     def write(self, grant: Grant, keep: bool | None = None) -> None:  # noqa: ARG002 - as `TieredStore`
-        """Store a grant. keep: beyond the end of the process, where there is a choice; None is as before."""
+        """Store a grant.
+
+        keep: whether it outlives the process, in a store that has the choice. None leaves that as it is.
+        """
         self._grants[grant.server] = grant
 
     def forget(self, server: str) -> None:
@@ -113,7 +116,10 @@ class FileStore:
 
 
 class KeyringStore(FileStore):
-    """The keyring of the operating system. folder: for locks, and for the list of its servers."""
+    """The keyring of the operating system.
+
+    folder: holds the locks, and a file with the URL of each server, as a keyring cannot list its entries.
+    """
 
     @property
     def place(self) -> str:
@@ -147,7 +153,10 @@ class KeyringStore(FileStore):
 
 
 class TieredStore(MemoryStore):
-    """In memory, or in the store of a folder once a person asked to keep a grant; reads other kernels' grants there."""
+    """A grant in memory, or in the store of a folder (`open_store`) after a user asked to keep it.
+
+    It also reads a grant that another kernel has kept in that folder.
+    """
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
@@ -160,7 +169,7 @@ class TieredStore(MemoryStore):
 
     def read(self, server: str) -> Grant | None:
         grant = super().read(server)
-        if grant is None and FileStore(self._folder).has(server):  # called per request: no keyring without a grant
+        if grant is None and FileStore(self._folder).has(server):  # per request: a keyring is slow
             grant = open_store(self._folder).read(server)
             self._persistent = grant is not None
         return grant
@@ -181,7 +190,7 @@ class TieredStore(MemoryStore):
             open_store(self._folder).forget(server)
 
     def lock(self, server: str, keep: bool | None = None) -> AbstractAsyncContextManager[object]:
-        # also for a file of another kernel, which may be renewing its grant
+        # with a kept grant, also one that another kernel has kept: that kernel may be renewing it
         persistent = keep or self._persistent or FileStore(self._folder).has(server)
         return open_store(self._folder).lock(server) if persistent else super().lock(server)
 

@@ -20,7 +20,7 @@ class ResponseEvents:
         self._reasoning = ""
         self._has_reasoned = False
         self._place: int | None = None
-        """Of the message among the items, once it has begun."""
+        """The index of the message among the items; None before it has begun."""
 
     def chunk(self, chunk: Mapping[str, Any]) -> None:
         """Take a chunk of the completion."""
@@ -67,7 +67,7 @@ class ResponseEvents:
 
     def _end_message(self, place: int, item: Item) -> None:
         part = item["content"][0]
-        if self._place is None:  # a text that is empty, or came with the end alone
+        if self._place is None:  # no chunk had text: it is empty, or comes only now
             self._begin_message()
             if part["text"]:
                 self._send("response.output_text.delta", place, delta=part["text"], content_index=0, logprobs=[])
@@ -112,10 +112,10 @@ _TEXTS = {"input_text", "output_text", "text", "summary_text", "reasoning_text"}
 
 
 def chat_body(body: Mapping[str, Any]) -> dict[str, Any]:
-    """The body of chat completions that samples what a body of the Responses API wants.
+    """Convert a request body of the Responses API to one of chat completions.
 
     Raises:
-        InputError: it needs responses of before, tools other than functions, or input other than text.
+        InputError: it refers to an earlier response, or has tools other than functions, or input other than text.
     """
     for name, instead in _STATEFUL.items():
         if body.get(name):
@@ -135,7 +135,7 @@ def chat_body(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def messages_of(given: Any) -> list[Item]:
-    """The chat messages of an input; what one response has given becomes one message again.
+    """Convert an input to chat messages. The reasoning, text and calls of one response become one message again.
 
     Raises:
         InputError: it has other items than messages, calls of functions, their results, and reasoning.
@@ -169,7 +169,7 @@ def messages_of(given: Any) -> list[Item]:
 
 
 def response(body: Mapping[str, Any], completion: ChatCompletion) -> Item:
-    """The response of a body for its completion."""
+    """The response to a request body, made of its completion."""
     choice, usage = completion.choices[0], completion.usage
     reason = _INCOMPLETE.get(choice.finish_reason)
     made = {
@@ -190,7 +190,7 @@ def response(body: Mapping[str, Any], completion: ChatCompletion) -> Item:
 
 
 def begun(body: Mapping[str, Any], name: str, model: str, created: int) -> Item:
-    """A response that has no output yet. name: of the completion."""
+    """A response that has no output yet. name: the id of the completion."""
     kept = ("instructions", "max_output_tokens", "metadata", "temperature", "top_p", "tool_choice", "tools", "text")
     defaults: Item = {"tool_choice": "auto", "tools": [], "metadata": {}}
     return {

@@ -52,7 +52,7 @@ async def fetch_untrusted(
         is_allowed_ip: Whether an IP address may be contacted. It is called with the very address that is connected to,
             so that DNS cannot change between check and use.
         max_bytes: The largest size of the decoded body.
-        timeout: Seconds in all.
+        timeout: Seconds for the request. The look-up of the host has as many of its own if there is a proxy.
 
     Raises:
         InputError: a secret would be sent unencrypted.
@@ -84,7 +84,7 @@ async def fetch_untrusted(
         raise BrokenOffError(f"{origin(url)} did not answer in {timeout:g} s") from error
     except (httpx.RequestError, aiohttp.ClientError) as error:
         failure = connection_error(url, error)
-        raise type(failure)(failure.message) from error  # its hint is for our own services
+        raise type(failure)(failure.message) from error  # without the hint, which is about the user's own services
     finally:
         await connections.aclose()
 
@@ -127,7 +127,7 @@ class _Guard(aiohttp.abc.AbstractResolver):
 def _parsed(url: str) -> httpx.URL:
     try:
         return checked(url)
-    except UnreachableError:  # its hint is for our own services, and the URL may be long
+    except UnreachableError:  # without its hint, which is about the user's own services; and the URL may be long
         raise UnreachableError(f"{ascii(url.partition('?')[0])[:200]} is not an http or https URL") from None
 
 
@@ -144,7 +144,11 @@ def _forbidden(host: str) -> UnreachableError:
 
 
 async def _proxy(target: httpx.URL, guard: _Guard) -> str | None:
-    """The proxy for the request; None is direct. UnreachableError: no allowed address. OSError: none at all."""
+    """The proxy for the request; None for a direct connection.
+
+    Raises:
+        UnreachableError: the host has no allowed address. OSError: it has no address.
+    """
     proxy = proxy_of(str(target))
     if proxy and not _is_ip(target.host):  # the proxy resolves the name itself, unchecked, so it is checked here first
         await guard.resolve(target.host, target.port or 0)
@@ -172,7 +176,11 @@ async def _read(response: httpx.Response, addresses: tuple[str, ...], max_bytes:
 
 
 async def _body(response: httpx.Response, max_bytes: int) -> bytes:
-    """The body, decompressed up to the limit: httpx would decompress a whole chunk, as often as it was compressed."""
+    """The body, decompressed here up to the limit.
+
+    httpx would decompress a whole chunk before the limit could stop it, and several times if several encodings are
+    named.
+    """
     encoding = response.headers.get("Content-Encoding", "identity").strip().lower()
     if encoding not in {"identity", "gzip", "deflate"}:
         raise ServiceError(f"a response with content encoding {ascii(encoding)[:50]} was not read")

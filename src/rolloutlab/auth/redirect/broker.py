@@ -26,7 +26,7 @@ class FrontEnd(Protocol):
 
     @property
     def way(self) -> RedirectRoute:
-        """The route of the response from the browser."""
+        """How the response comes back from the browser."""
 
     def show(self, login: Login) -> None:
         """Show a sign-in and its changes. Called on the loop; must not block."""
@@ -67,7 +67,8 @@ class Broker:
     async def __call__(self, server: str, prepare: Prepare, port: int | None = None) -> Mapping[str, str]:
         """The parameters of the first response with the right state; see `UserPrompt`.
 
-        port: of the redirect URI on this machine, whatever the front end; 0 is any, unless a page has a route.
+        port: the port of the redirect URI on this machine. With 0 or None the response goes to the Jupyter server of
+            the page if that can take it, else to any free port.
         """
         if self._front_end.way is RedirectRoute.NONE:
             message = f"signing in to {server} requires a person at a browser, which this front end cannot reach"
@@ -112,7 +113,7 @@ class Broker:
             raise PromptTimeoutError(message, hint=f"%login {login.server}") from None
 
     async def _redirect_uri(self, login: Login, port: int | None, stack: AsyncExitStack) -> str:
-        """The redirect URI: of the page's Jupyter server if that has the route, else of a listener."""
+        """The redirect URI, at the page's Jupyter server if it can take the response, else at a listener here."""
         route = self._front_end.way
         redirect = await self._page(login) if route is RedirectRoute.PAGE and not port else None
         if redirect:
@@ -125,13 +126,16 @@ class Broker:
             raise _no_listener(login.server, port or 0, error) from error
 
     async def _page(self, login: Login) -> str | None:
-        """The redirect URI that the page reports; None without one in time, or after a cancel."""
+        """The redirect URI that the page reports. None if it reports none in time, or if the user cancels."""
         either: set[asyncio.Future[Any]] = {login.redirect, login.answer}
         await asyncio.wait(either, timeout=self._patience, return_when=asyncio.FIRST_COMPLETED)
         return login.redirect.result() if login.redirect.done() else None
 
     async def _listen(self, secret: str, handler: ipc.Handler, stack: AsyncExitStack) -> None:
-        """Listen on the Unix socket named by this secret; without Unix sockets fall back to loopback or paste."""
+        """Listen on a Unix socket named by this secret, for a page. Without Unix sockets nothing listens here.
+
+        The page then reports no redirect URI, and `_redirect_uri` takes another route.
+        """
         if self._front_end.way is RedirectRoute.PAGE:
             with suppress(OSError):
                 await stack.enter_async_context(ipc.listening(secret, handler, self._places))
@@ -152,7 +156,10 @@ _TICK_TIMEOUT = 5.0  # seconds within which a waiting cell's thread ticks severa
 
 
 class Brokers:
-    """The `UserPrompt` of a notebook. make: a broker for the present front end, given whether URLs are pasted."""
+    """The `UserPrompt` of a notebook.
+
+    make: makes a broker for the present front end. Its argument says whether the user pastes the URL.
+    """
 
     def __init__(self, make: Callable[[bool], Broker]) -> None:
         self._make = make
@@ -189,7 +196,7 @@ class Brokers:
             broker.settled(server, well, note)
 
     async def _ticks(self) -> bool:
-        """Whether a thread ticks now or soon; it may be blocked within a tick by a prompt of its own."""
+        """Whether a thread ticks now or soon. A thread within a tick counts: a prompt may keep it there."""
         ticked = asyncio.Event()
         callback = partial(asyncio.get_running_loop().call_soon_threadsafe, ticked.set)
         self._awaited.append(callback)
