@@ -33,7 +33,7 @@ def names(group: str) -> list[str]:
 
 
 def load(group: str, name: str) -> Any:
-    """The object of one plug-in. Of this package and another one, this package's own is taken, with a warning.
+    """The object of one plug-in. If this package and another one have it, this package's own is used, with a warning.
 
     Raises:
         InputError: no package has a plug-in of this name, two other packages have one, or it cannot be imported.
@@ -69,7 +69,8 @@ def ask_all(group: str, function: str, *arguments: Any, kind: type[T]) -> T | No
     """The first result of a function that plug-ins may have; None if none of them knows the arguments.
 
     A plug-in that raises, or returns something else than None or a `kind`, is passed over with a warning that names
-    it, as it would otherwise stop cells that have nothing to do with it. A deliberate error is raised.
+    it. Otherwise it would stop cells that have nothing to do with it. Only a RolloutlabError, which a plug-in raises on
+    purpose, is raised here as well.
     """
     for name, plugin in load_all(group):
         if ask := getattr(plugin, function, None):
@@ -100,7 +101,7 @@ def _object(group: str, entry: EntryPoint) -> Any:
         if package == _OWN:
             hint = f"pip install '{package}[{entry.name}]'"
             raise InputError(f"the plug-in {entry.name} of {group} needs {error.name}", hint=hint) from error
-        # the module's distribution may have another name, or another project may have this one
+        # not `pip install MODULE`: the module's distribution may have another name, or that name may be another project
         hint = f"pip install --upgrade {package}, and restart the kernel if it was installed since this one began"
         what = f"the plug-in {entry.name} of {group}, in {package}, needs the module {error.name}"
         raise InputError(what, hint=hint) from error

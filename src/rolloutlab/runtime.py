@@ -33,7 +33,7 @@ _CANCEL_TIMEOUT = 0.5
 _LOOP_TIMEOUT = 0.2
 """Seconds after an interrupt within which a loop that is not blocked runs a callback."""
 _RESPONSE = 2.0
-"""The same while other coroutines compute, and the seconds that a loop gets to end."""
+"""Seconds within which such a loop runs a callback while other coroutines compute; also those that it gets to end."""
 _GRACE = 3.0
 """Seconds that the coroutine of a call has to clean up."""
 
@@ -42,14 +42,15 @@ class LoopThread:
     """An event loop in a daemon thread, which begins with the first coroutine.
 
     Clients such as `httpx.AsyncClient` work on the loop of their first request only, so one loop runs until `close`.
-    A loop that a coroutine blocks is left behind, and the next coroutine begins another; so does one in a forked
-    process, as threads do not survive a fork.
+    There are two exceptions. If a coroutine blocks the loop, the loop is left behind and the next coroutine begins a
+    new one. A forked process begins a new one too, because threads do not survive a fork.
 
     Args:
-        name: of the thread.
-        last: called when a loop is given up, in any thread; its coroutine is awaited on that loop before the loop
-            ends, also at the end of the process. After a fork it is called for what the parent has, and the coroutine
-            is never run. None where nothing needs an end.
+        name: The name of the thread.
+        last: Makes a coroutine that ends what the loop's users hold, such as connections. It is called in any thread
+            when a loop is given up, also when the process ends. The loop runs the coroutine before it ends itself. A
+            forked process calls it too, but never runs that coroutine: it only keeps what the coroutine refers to, so
+            that no finalizer acts on the parent's connections. None if nothing has to be ended.
     """
 
     def __init__(self, name: str, last: Callable[[], Coroutine[Any, Any, object]] | None = None) -> None:
@@ -60,7 +61,7 @@ class LoopThread:
         self._process = os.getpid()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread, self._end = threading.Thread(), _End()
-        self._lock = threading.RLock()  # an interrupt may leave it held by the main thread, which then goes on
+        self._lock = threading.RLock()  # reentrant: after an interrupt the main thread may still hold it
 
     def start(self) -> asyncio.AbstractEventLoop:
         """The loop, which is begun where none runs. OSError: no file descriptor is left for it."""
@@ -77,8 +78,8 @@ class LoopThread:
 
     def submit(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
         """Run a coroutine on the loop; cancelling the future cancels it. OSError: as of `start`."""
-        self._leave_parent()  # whose lock another of its threads may have held
-        with self._lock:  # the loop is not left in between
+        self._leave_parent()  # first: another thread of the parent may have held the lock at the fork
+        with self._lock:  # so that no thread leaves the loop in between
             return asyncio.run_coroutine_threadsafe(work, self.start())
 
     def run(
@@ -92,12 +93,13 @@ class LoopThread:
         """Run a coroutine on the loop while this thread waits for it.
 
         Args:
-            work: cancelled by an exception in the wait, such as a KeyboardInterrupt, which is raised once it has ended.
-            tick: called in this thread meanwhile.
-            every: seconds between two ticks.
-            to_its_end: without a limit on the end of a cancelled coroutine, as for a slow disk; a second interrupt ends
-                the wait. By default one that blocks the loop is left behind with it, and one that does not is left to
-                end by itself.
+            work: The coroutine. An exception in the wait, such as a KeyboardInterrupt, cancels it, and is raised once
+                it has ended.
+            tick: Called in this thread meanwhile.
+            every: Seconds between two ticks.
+            to_its_end: Wait without a limit for the end of a cancelled coroutine, as for a slow disk. A second
+                interrupt ends the wait. By default the wait is short: a coroutine that blocks the loop is then left
+                behind with the loop, and any other coroutine goes on to its end unwatched.
 
         Raises:
             OSError: as of `start`.
@@ -111,7 +113,7 @@ class LoopThread:
 
         self._leave_parent()
         loop = None
-        try:  # from here on: what begins may itself interrupt this thread before another line of it runs
+        try:  # already here: the coroutine may interrupt this thread as soon as it begins
             with self._lock:
                 loop = self.start()
                 loop.call_soon_threadsafe(begin)
@@ -155,7 +157,7 @@ class LoopThread:
         return asyncio.current_task(self._loop) if self._loop else None, traceback.extract_stack(frame)
 
     def leave(self) -> None:
-        """Go on with a new loop; this one ends when what blocks it does, and cancels what else runs in it."""
+        """Leave this loop: the next coroutine begins a new one. The old one, once free, cancels its tasks and ends."""
         self._leave_parent()
         with self._lock:
             if self._loop:
@@ -181,12 +183,12 @@ class LoopThread:
 class ThreadCall:
     """A call of a plain or async function in a daemon thread of its own, so that one that hangs harms no other.
 
-    A coroutine runs on an event loop of its own there. outcome: as soon as the call has one.
+    A coroutine runs on an event loop of its own there. outcome: done as soon as the call has returned or raised.
     """
 
     def __init__(self, work: Callable[[], Any], name: str) -> None:
         self.outcome: Future[Outcome] = Future()
-        self.outcome.set_running_or_notify_cancel()  # what waits for it may be cancelled, and the call goes on
+        self.outcome.set_running_or_notify_cancel()  # cancelling a wait for it does not end the call
         self._work = work
         self._awaited: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = []
         self._is_ending = False
@@ -242,13 +244,16 @@ class EndedError(BaseException):
 
 
 def raise_in_thread(ident: int | None, error: type[BaseException]) -> None:
-    """Raise an exception in a thread at its next bytecode, which ends a loop in Python; a wait in C goes on before."""
+    """Raise an exception in a thread at its next bytecode. This ends a loop in Python, but not a wait in C."""
     if ident is not None:
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), ctypes.py_object(error))
 
 
 def run_through(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any]) -> None:
-    """As `run_until_complete`, which raises where something else stops the loop or a task of it raises SystemExit."""
+    """Run a coroutine to its end on a loop, even if something stops the loop or one of its tasks raises SystemExit.
+
+    In both cases `run_until_complete` would raise.
+    """
     task = loop.create_task(work)
     task.add_done_callback(lambda _: loop.stop())
     while not task.done():

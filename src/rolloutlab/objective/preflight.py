@@ -77,7 +77,7 @@ _EQUAL = {Reason.EQUAL_REWARDS, Reason.ALL_FAILED, Reason.ALL_PASSED}
 
 
 class TurnCount(NamedTuple):
-    """How much trains of all turns with one index. turn: the index; None for the additional histories."""
+    """How much of one turn trains, over all trajectories. turn: its index; None for the additional histories."""
 
     turn: int | None
     trajectories: int
@@ -214,8 +214,8 @@ class Preflight:
             trains: whether the service trains. A service that does not train cannot compute logprobs of imported
                 conversations either.
             ends: how trajectories ended, by their names.
-            top_ups: by the label of each collection of the job, the cell that samples further completions for groups
-                with nothing to learn; empty if there is no such cell.
+            top_ups: for the label of each collection of the job, the cell that samples further completions for groups
+                with nothing to learn. The text is empty if there is no such cell.
         """
         groups = f"{self.trainable_groups:,} of {count(len(self.shares), 'group')}"
         facts = [
@@ -252,7 +252,7 @@ def _most_ended(reason: Reason, ends: Sequence[str]) -> tuple[str, str]:
         ends: how each ended.
 
     Returns:
-        A text that goes on with that of the reason, and the advice.
+        A text to append to that of the reason, and the advice.
     """
     odd = {Reason.ALL_PASSED: {"greedy"}}.get(reason, _ENDS.keys()) if reason in _EQUAL else ()
     for end, n in Counter(end for end in ends if end in odd).most_common(1):
@@ -302,7 +302,7 @@ def is_truncated(choices: Sequence[Choice]) -> bool:
 def first_non_text_part(histories: Sequence[History]) -> str:
     """The first part of the histories that is not text, with its path; or nothing.
 
-    Which messages a policy's chat template renders, and which tokens it has, only the service can check.
+    Only the service can check which messages the policy's chat template renders, and whether it has the tokens.
     """
     for h, history in enumerate(histories):
         items = history.messages_and_choices

@@ -21,7 +21,7 @@ _LEAST = 0.1
 
 
 def report_drift(forward: Forward, steps: Sequence[Step], callbacks: Callbacks) -> None:
-    """Report `drift` if later turns have other logprobs than recorded, and the turns before them have those."""
+    """Report `drift`: logprobs of later turns that are not the recorded ones, although those before them are."""
     every = [s.tokens for step in steps for s in step.sequences if s.tokens.reread is not None]
     sequences, drifted = every[:_MOST], list[int]()
     for first in range(0, len(sequences), _AT_ONCE):
@@ -40,12 +40,13 @@ def report_drift(forward: Forward, steps: Sequence[Step], callbacks: Callbacks) 
 
 
 def _drifted(tokens: TokenSequence, new_T: torch.Tensor) -> int:
-    """How many tokens of the turns in question are off by more than any token before them."""
+    """Count tokens of reread turns that are off by over 0.1 nats and over twice as much as any token before them."""
     delta_T = (new_T.cpu() - recorded(tokens)).abs().nan_to_num(0.0)
     assert tokens.reread is not None
     later_T = trained_positions(tokens) >= tokens.reread
     before_T = delta_T[~later_T]
-    limit = max(_LEAST, 2 * float(before_T.max())) if len(before_T) else _LEAST  # of another checkpoint, all are off
+    # relative to the tokens before: if another checkpoint sampled, all are off
+    limit = max(_LEAST, 2 * float(before_T.max())) if len(before_T) else _LEAST
     return int((delta_T[later_T] > limit).sum())
 
 
@@ -69,8 +70,8 @@ def metrics_of(
         ratio_T: Importance ratios before any bound.
         clipped_T: Whether each token is clipped.
         masked_T: Whether each token's ratio is set to 0.
-        base_T: Logprobs under checkpoint 0. `kl_base` is estimated with them, for engines that know no other logprobs;
-            NaN without.
+        base_T: Logprobs under checkpoint 0, NaN if unknown. `kl_base` is estimated with them if an engine reports only
+            the logprobs of sampled tokens.
         reference_T: Logprobs under the reference of the KL penalty.
         sampled_T: The recorded logprobs, even if `precalculate_logprobs` has replaced `old_T`.
     """
@@ -92,12 +93,16 @@ def metrics_of(
 
 
 def _estimate(new_T: Tensor, base_T: Tensor, sampled_T: Tensor) -> float:
-    """(new || base) in nats per token, as the mean log ratio of sampled tokens, which is below 0 at times.
+    """Estimate KL(new || base) in nats per token, by the mean of log(new / base) over sampled tokens.
 
-    Not k3 (http://joschu.net/blog/kl-approx.html): it is never negative, but exponential in the log ratio, so that
-    single tokens rule its mean over a few hundred. The estimate is of tokens that `new` sampled. Another policy did, so
-    each counts new / sampled times, without which the mean would tend to -(base || new) where that is checkpoint 0. In
-    fine-tuning, where `sampled` is unknown, it is how much more probable the learned tokens have become.
+    The estimate can be below 0. The k3 estimator (http://joschu.net/blog/kl-approx.html) cannot, but it grows
+    exponentially with the log ratio, so a few tokens would dominate its mean over a few hundred.
+
+    The mean should be over tokens that `new` samples, but an earlier policy sampled them. So each token has the weight
+    new / sampled. Without weights, tokens sampled from checkpoint 0 would give -KL(base || new).
+
+    In fine-tuning no policy sampled the tokens, and `sampled_T` is NaN. The result is then the mean without weights:
+    how much more probable the learned tokens have become.
     """
     known_T = ~base_T.isnan()
     if sampled_T.isnan().all():

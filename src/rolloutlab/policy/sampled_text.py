@@ -1,4 +1,4 @@
-"""Whether sampled tokens are those of a message, by their text: a client sends both, and may have another tokenizer."""
+"""Compare sampled tokens with a message by their text: a client sends both, and may use another tokenizer."""
 
 import re
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from rolloutlab.policy.splicing import words
 _MARK = re.compile(r"(?:<[^<>]+>|\[[^\[\]]+\])?")
 """One mark, such as the end of reasoning in any format, or nothing."""
 AroundCalls = Callable[[str], list[str]]
-"""The text around the calls in a text: with special tokens, and without; nothing where it has no calls."""
+"""Returns the text around the calls in a text, with special tokens and without; an empty list if it has no calls."""
 
 
 def is_text_of(
@@ -31,10 +31,10 @@ def is_text_of(
         text: The text without special tokens.
         whole: The text with special tokens, except the end of the turn.
         message: The message.
-        ended: Whether the end of the turn was sampled. If not, the content may be followed by text that a stop string
-            cut off, because services do not return it. So any text may then be that of a message without content.
-        around_calls: The texts around calls in the policy's own form. Beside calls in another form any text with the
-            content will do.
+        ended: Whether the end of the turn was sampled. If not, a stop string may have cut the turn. Services do not
+            return what they cut off, so the text may go on after the content, and any text fits an empty content.
+        around_calls: Returns the texts around calls in the policy's own form. If there are calls in another form, it is
+            enough that the characters of the content occur in order.
     """
     fields, text_of_it = message.to_wire(), content_of(message)
     reasoning, content = (words(each) for each in reasoning_of(fields, text_of_it))
@@ -81,7 +81,7 @@ def _is_answer_in(text: str, reasoning: str, content: str, marked: bool, ended: 
     if reasoning:
         _, begins, answer = text.partition(reasoning)
         if not begins or not ended:
-            return bool(begins) and content in answer  # which other formats begin in other ways than `CLOSING`
+            return bool(begins) and content in answer  # anywhere: formats mark its beginning in ways of their own
         return answer.endswith(content) if content else _MARK.fullmatch(answer) is not None
     if not content:
         return not text or text.endswith(CLOSING)
@@ -91,7 +91,7 @@ def _is_answer_in(text: str, reasoning: str, content: str, marked: bool, ended: 
 
 
 def _is_in_harmony(whole: str, content: str, ended: bool) -> bool:
-    """Whether the content is that of harmony's messages; calls are among them only where there were functions."""
+    """Whether the content is that of harmony's messages. Without functions in the request, a call is content too."""
     if not ended:
         return _is_subsequence(content, words(whole))
     parsed = [harmony.parse(whole, tools) for tools in (True, False)]

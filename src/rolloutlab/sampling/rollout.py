@@ -89,7 +89,10 @@ def missing_rollouts(place: int, group: Group, plan: SamplingConfig) -> list[Rol
 
 
 def continued_rollouts(place: int, group: Group, turns: int, tools: Sequence[FunctionTool]) -> list[Rollout]:
-    """List the conversations of a stored group, to be continued; open tool calls are closed. tools: of the plan."""
+    """List the conversations of a stored group, to be continued. tools: those of the plan.
+
+    A tool call that has no result gets an error as its result.
+    """
     return [_begun(place, group, t, turns, tools, _closed(t)) for t in group.trajectories]
 
 
@@ -178,8 +181,8 @@ class RolloutRunner(Generic[T]):
         Everything that has arrived is passed to `store`, even after an error or a cancellation at any time.
 
         Raises:
-            ServiceError: nothing answers, the token is refused, or every request fails. If a request has already
-                succeeded, the error is raised after the requests under way have ended; any other error cancels them.
+            ServiceError: the service is unreachable, it refuses the token, or every request fails. If the service is
+                lost after it has answered, the requests under way are awaited first. Any other error cancels them.
         """
         waiting: asyncio.PriorityQueue[tuple[int, int, int, Rollout]] = asyncio.PriorityQueue()
         for rollout in rollouts:
@@ -261,7 +264,7 @@ class RolloutRunner(Generic[T]):
         return rest + [following for following in new if following.pending]
 
     async def _ready(self, rollout: Rollout) -> Rollout:
-        """The rollout with what comes before the next answer: from its environment, of tool calls, or of the script."""
+        """The rollout with what precedes the next answer: from its environment, tools, or script."""
         if self._episodes:
             return await self._episodes.ready(rollout)
         last = rollout.items[-1] if rollout.items else None
@@ -307,7 +310,7 @@ async def _through_cancellations(work: Coroutine[Any, Any, None]) -> None:
 
 @contextmanager
 def _rarely_collecting() -> Iterator[None]:
-    """Look for garbage less often: a third of the CPU time goes into finding none in tokens that are gone at once."""
+    """Collect garbage less often: scanning tokens, which are freed without it, takes a third of the CPU time."""
     before = gc.get_threshold()
     if not 0 < before[0] < _GC_THRESHOLD:  # off, or set by a run at the same time, which also puts it back
         yield
@@ -328,7 +331,7 @@ def _ranked(rollout: Rollout) -> tuple[int, int, int, Rollout]:
 
 
 def _calls_in_a_row(items: Sequence[MessageOrChoice]) -> int:
-    """How many answers came since anyone but a tool or the policy spoke."""
+    """How many answers the conversation ends with, with nothing but tool results between them."""
     since = takewhile(lambda item: isinstance(item, Choice | ToolMessage), reversed(items))
     return sum(isinstance(item, Choice) for item in since)
 

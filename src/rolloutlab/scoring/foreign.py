@@ -59,7 +59,7 @@ class Graders(Protocol):
         Args:
             grader: The grader's JSON as a mapping or a text, or the path of a file with it.
             ask: Asks a model about a trajectory.
-            model: The model to ask instead of those in the JSON; None asks those.
+            model: The model to ask; None asks the models that the JSON names.
         """
 
 

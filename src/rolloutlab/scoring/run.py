@@ -100,7 +100,7 @@ class ScoringRun:
             options: Concurrency, time-out and retries.
             store: Called with each batch of outcomes.
             loop: The event loop of coroutine functions.
-            wanted: Whether to score a trajectory; functions of a group get all of its members even so.
+            wanted: Whether to score a trajectory. A function of a group gets all members, even unwanted ones.
             cache_keys: The key of stored results, by the name of each function whose results are cached.
             remembered: Returns stored results; None if there are none.
         """
@@ -194,7 +194,7 @@ class ScoringRun:
         self._flush(last=True, complete=not (interrupted or self.stopped_early))
 
     def _jobs(self) -> Iterator[PendingCall | None]:
-        """Yield the calls to make, and a None after `_GROUPS` groups, so that cached results are stored too."""
+        """Yield the calls to make, and a None after `_GROUPS` groups: then results are stored even without any call."""
         groups = iter(self._groups)
         while some := list(islice(groups, _GROUPS)):
             ids = [t.id for group in some for t in group.trajectories]
@@ -285,7 +285,7 @@ class ScoringRun:
         self._end(each)
 
     def _end(self, each: _InProgress) -> None:
-        """Count a result of a trajectory, and score it with the last one."""
+        """Count a result of a trajectory; after the last result, score the trajectory."""
         each.waiting -= 1
         if each.waiting:
             return
@@ -310,7 +310,7 @@ class ScoringRun:
         self._failures.append(Failure(ref, name, error.error, error.message[:_MAX_MESSAGE], error.line))
 
     def _has_too_many_failures(self) -> bool:
-        """Whether more than half of the started trajectories failed, if all running ones should succeed."""
+        """Whether more than half of the started trajectories will have failed, even if all running ones succeed."""
         failures = self.tally.failures - self.tally.failed[NotApplicableError.__name__]
         if self.tally.done < MIN_OUTCOMES or failures <= self.tally.done / 2:
             return False
@@ -330,8 +330,8 @@ class ScoringRun:
     def _flush(self, *, last: bool = False, complete: bool = False) -> None:
         """Store the outcomes so far, once there is any score.
 
-        A weight for a component that no trajectory has is an error only if the run is `complete` before anything was
-        stored. Otherwise a later trajectory may have the component, even if an earlier one has one of a similar name.
+        A weight whose component no trajectory has is an error only in a run that is `complete` and has stored nothing
+        yet. In any other run a later trajectory may still have the component.
         """
         unknown = [] if self._checked else [name for name in self._weights if name not in self._known]
         early = unknown and not last and self.tally.done < MIN_OUTCOMES
