@@ -36,7 +36,7 @@ _LAST_KILL = 5.0
 _LOOK = 0.02
 """Seconds between two looks at the processes: a fork bomb doubles in less than a thousandth."""
 _FIRST_UID = 2_000_000_000
-"""Users from here on have no files and no other processes; each sandbox of root has one of its own."""
+"""User ids from here on have no files and no other processes. If root runs a sandbox, it gets such an id of its own."""
 _SYSTEM = "/usr", "/bin", "/lib", "/lib64", "/etc/alternatives", "/etc/ld.so.cache", "/etc/localtime", "/etc/passwd"
 
 
@@ -44,13 +44,19 @@ _SYSTEM = "/usr", "/bin", "/lib", "/lib64", "/etc/alternatives", "/etc/ld.so.cac
 class SandboxResult:
     """How a program ended.
 
-    returncode: 1 after an exception, negative for a signal that ended it, else 0 or what it exited with. timed_out: it
-    ran into `timeout`. limit: why the sandbox ended it: `timeout`, `memory` or `processes` (of all its processes
-    together), else empty. truncated: more was printed than is in `stdout` and `stderr`. network_isolated: it had no
-    network. files_read_only: all files but those of its temporary folder were read-only. finished: its last line was
-    run, an exit by that line included; False after `os._exit(0)` or `sys.exit()` before it; a program can forge it.
-    checked: the checks passed, in a process of their own; None without checks. unprotected: what this run was not
-    protected from, a line each.
+    Attributes:
+        stdout: What it printed, up to `OUTPUT` bytes.
+        stderr: The same of its standard error, followed by the output of the checks.
+        returncode: Its exit status: 0 at its end, 1 after an exception. Negative if a signal ended it.
+        limit: The limit that made the sandbox end it; empty if none did. Memory and processes are counted over all
+            processes of the program together.
+        truncated: Whether it printed more than is kept.
+        network_isolated: Whether it had no network.
+        files_read_only: Whether all files except those in its temporary folder were read-only.
+        finished: Whether it came to its last line, which may itself be an exit. `os._exit(0)` or `sys.exit()` on an
+            earlier line makes it False. A program can forge it.
+        checked: Whether the checks passed, which run in a process of their own; None without checks.
+        unprotected: What this run was not protected from, a line each.
     """
 
     stdout: str
@@ -81,11 +87,11 @@ def python(
 
     It runs in isolated mode (`python -I`) with the installed packages, an empty environment and a temporary folder that
     is deleted. Where bubblewrap (`bwrap`) works, it has no network and sees no other process and no file but Python's,
-    which it cannot change. Elsewhere it has the limits alone, and a line says so once. Calls are safe in many threads
-    at once.
+    which it cannot change. Without bubblewrap only the limits hold, and a line says so once. Calls are safe in many
+    threads at once.
 
-    It stops accidents and usual reward hacks. It is no security boundary: the program shares the kernel. `unprotected`
-    has what holds for this run. Run code that you fear in a virtual machine.
+    It stops accidents and usual reward hacks. It is no security boundary: the program shares the kernel. The result's
+    `unprotected` lists what a run was not protected from. Run code that you fear in a virtual machine.
 
     Args:
         code: the program, run as the script `main.py`.
@@ -93,12 +99,12 @@ def python(
         memory_mb: memory of each process, and of all of them together.
         stdin: the text of its standard input.
         checks: Python that calls the functions of the program and compares what they return, such as
-            `assert double(2) == 4`; tests of unittest and functions named `test_...` run as well. It runs in another
-            process when the program has ended, with the same limits; the functions run in the sandbox, and only plain
-            values (numbers, texts, lists, dictionaries, ...) leave it. Names that the checks do not define are those of
-            the program, but for built-in functions and modules of Python, which they import. Checks that call nothing
-            of the program have not passed. Checks that are appended to `code` run in the process of the program, which
-            can pretend that they passed.
+            `assert double(2) == 4`. Tests of unittest and functions named `test_...` run as well. The checks run after
+            the program, in a process of their own with the same limits. Checks that are appended to `code` would run in
+            the process of the program, which can pretend that they passed. The program's functions run in the sandbox,
+            and only plain values (numbers, texts, lists, dictionaries, ...) leave it. A name that the checks do not
+            define is a built-in of Python, else the program's. The checks import the modules that they need. Checks
+            that never call the program fail.
 
     Raises:
         InputError: a limit is not positive, or this system has no `fork`.
@@ -133,7 +139,7 @@ def python(
     if not begun:
         late = f"the machine is too busy to start it within {timeout:g} s" if limit else "no reason given"
         raise RewardError(f"the sandbox did not start: {err[-500:] or late}")
-    # without `how` the program has ended its supervisor, of which it has the rights
+    # no `how`: the program has killed its supervisor, which runs with the same rights
     returncode, finished = json.loads(how) if how else (-signal.SIGKILL, False)
     isolated = bool(isolation.wrapper)
     return SandboxResult(
@@ -166,7 +172,7 @@ class _Isolation(NamedTuple):
 
     @property
     def own_processes(self) -> int:
-        """Those that count with the program's: the supervisor, and the first one of bubblewrap's namespace."""
+        """Processes besides the program's: the supervisor and, with bubblewrap, the first one of its namespace."""
         return 2 if self.wrapper else 1
 
 
@@ -223,7 +229,7 @@ def _say_once(problem: str) -> None:
 
 
 class _Pipes:
-    """Pipes whose ends are closed with a stack at the latest."""
+    """Pipes. Ends that are still open when `stack` is left are closed then."""
 
     def __init__(self, stack: ExitStack) -> None:
         self._open: set[int] = set()
@@ -251,13 +257,13 @@ def _command(file: IO[bytes], options: Mapping[str, Any]) -> list[str]:
 
 def _environment(folder: str = "/") -> dict[str, str]:
     threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    # glibc reserves 64 MB of address space per thread for others
+    # by default glibc reserves 64 MB of address space for each thread's memory, which the limit counts
     return {"PATH": os.defpath, "LANG": "C.UTF-8", "HOME": folder, "TMPDIR": folder, "MALLOC_ARENA_MAX": "1"} | threads
 
 
 def _limits(memory: int, timeout: float) -> dict[str, int]:
     """The limits of each process of a program, by their names in resource(3)."""
-    seconds = (int(min(timeout, 10**9)) + 1) * (os.cpu_count() or 1)  # of all threads; the deadline mostly comes first
+    seconds = (int(min(timeout, 10**9)) + 1) * (os.cpu_count() or 1)  # of all threads, on all cores
     return {"CPU": seconds, "FSIZE": DISK_MB * 2**20, "CORE": 0, "AS": memory, "NOFILE": 256}
 
 
@@ -267,7 +273,7 @@ def _start_program(
     user = _FIRST_UID + secrets.randbelow(2**27) if isolation.as_user else None
     if user is not None:
         os.chown(folder, user, user)
-    if sys.platform == "linux":  # elsewhere it counts more than the threads of the user
+    if sys.platform == "linux":  # elsewhere the limit counts not only the user's threads
         limits["NPROC"] = PROCESSES + (isolation.own_processes if user else _tasks_of(os.getuid()))
     own = ("--size", str(DISK_MB * 2**20), "--tmpfs", folder, "--chdir", folder, "--remount-ro", "/")
     wrapper = (*isolation.wrapper, *own) if isolation.wrapper else ()
@@ -285,7 +291,7 @@ def _start_program(
 class _Checks:
     """The process of checks, which waits until the program has ended, and the pipes between the two.
 
-    calls: the ends of the program, requests to read and answers to write.
+    calls: the program's ends of the pipes: it reads requests from the first and writes answers to the second.
     """
 
     def __init__(self, checks: str, pipes: _Pipes, output: IO[bytes]) -> None:
@@ -296,7 +302,9 @@ class _Checks:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, memory: int, timeout: float) -> None:
-        """Start them, once the program has its ends of the pipes: each side must hear when the other one ends."""
+        """Start the checks, after the program. Then this process closes the pipes, so that each side notices if the
+        other one ends.
+        """
         limits = {"AS": max(memory, _LEAST_MB * 2**20), "CPU": math.ceil(min(timeout, 10**9)) + 1}
         own = [self._options["requests"], self._options["answers"]]
         with tempfile.TemporaryFile() as file:
@@ -308,7 +316,7 @@ class _Checks:
         self._pipes.close(*own, *self.calls)
 
     def end(self, until: float) -> tuple[bool, str]:
-        """Whether they passed, and what they wrote; they end with the program, or soon after the time limit."""
+        """Whether the checks passed, and what they wrote. They end with the program, or soon after the time limit."""
         if self._process is None:
             return False, ""
         try:
@@ -326,7 +334,11 @@ class _Checks:
 def _watch(
     process: "subprocess.Popen[bytes]", isolation: _Isolation, memory: int, end: float
 ) -> tuple[str, str, Literal["", "timeout", "memory", "processes"], bool]:
-    """Read stdout and stderr until the program ends or has to: both, the limit it ran into, and whether more came."""
+    """Read what a program prints until it ends or runs into a limit.
+
+    Returns:
+        Its stdout, its stderr, the limit or an empty text, and whether more was printed than is kept.
+    """
     assert process.stdout
     assert process.stderr
     kept = {stream.fileno(): bytearray() for stream in (process.stdout, process.stderr)}
@@ -360,7 +372,7 @@ def _watch(
 
 
 def _tree(pid: int) -> list[int]:
-    """The processes below a process, those above before those below; none where /proc does not tell."""
+    """The processes below a process, parents before children; none if /proc does not list them."""
     below = [pid]
     for each in below:  # which grows
         with suppress(OSError):  # it has ended
@@ -371,7 +383,7 @@ def _tree(pid: int) -> list[int]:
 
 def _crowd(pid: int, isolation: _Isolation, memory: int) -> Literal["", "memory", "processes"]:
     """Which limit all processes of the program together are over: the kernel counts memory for each by itself."""
-    own = isolation.own_processes if isolation.wrapper else 0  # else the supervisor is the process itself
+    own = isolation.own_processes if isolation.wrapper else 0  # without it, `pid` is the supervisor
     programs, pages = _tree(pid)[own:], 0
     for each in programs:
         with suppress(OSError):  # it has ended

@@ -16,7 +16,7 @@ from rolloutlab.store.texts import plain_text
 
 FIELDS = {
     "collection": "the collection's name",
-    "generation": "which time it was sampled under that name, from 1",
+    "generation": "the number of the collection among those of its name, from 1",
     "group": "the group, as letters:1/0",
     "model": "the model that was sampled",
     "step": "the checkpoint it was sampled from",
@@ -35,17 +35,17 @@ FIELDS = {
     "episode_end": "how its episode ended: done, max_turns, length, content_filter, context, timeout or error",
     "time": "when it was sampled, seconds since 1970",
 }
-"""Fields of every trajectory that has them. Besides: the parts of a reward as `reward.PART`, a row as `row.COLUMN`, and
-its metrics as `metric.NAME`, such as `metric.turn_reward/0`.
+"""Fields of trajectories; one without a value is absent. Further fields are the parts of a reward, `reward.PART`, the
+columns of a row, `row.COLUMN`, and metrics, `metric.NAME`, such as `metric.turn_reward/0`.
 
-All are metadata but `reasoning_text`, which is a part of the document and selected by its name."""
+All are metadata except `reasoning_text`, which is a part of the document and selected by its name."""
 PART, COLUMN, METRIC = "reward.", "row.", "metric."
 OF_REWARD = ("reward", "source", "reward_error", "advantage_sign")
 """Fields that change when a reward does, as do all that begin with `PART`."""
 OF_DOCUMENT = (REASONING,)
-"""Fields that change where documents are written in another format."""
+"""Fields that are made again with the documents, when a newer version writes documents in another format."""
 _LONG = 2**63
-"""Where the integers of a file end."""
+"""Integers from here on do not fit the 64 bits of the index."""
 
 
 def record_of(entry: Entry, job: str | None = None) -> Record:
@@ -76,7 +76,7 @@ def record_of(entry: Entry, job: str | None = None) -> Record:
 
 
 def rewards_of(members_G: Sequence[RewardChange]) -> dict[str, dict[str, Any]]:
-    """Reward metadata of the members of a group, by name; members without a reward or an error are absent.
+    """Reward metadata of the members of a group, by name. A member with neither a reward nor an error is absent.
 
     An imported reward may have no source; the field is then absent.
     """
@@ -95,7 +95,7 @@ def rewards_of(members_G: Sequence[RewardChange]) -> dict[str, dict[str, Any]]:
 
 
 def in_text(where: Where) -> Where:
-    """A condition that reads the text of reasoning for `'carry' in reasoning` and `reasoning.regex('carr(y|ied)')`."""
+    """Let conditions such as `'carry' in reasoning` or `reasoning.regex('carr(y|ied)')` search `reasoning_text`."""
     if isinstance(where, All | AnyOf):
         return type(where)(tuple(map(in_text, where.parts)))
     if isinstance(where, Matches) or (isinstance(where, Contains) and isinstance(where.value, str)):
@@ -104,9 +104,10 @@ def in_text(where: Where) -> Where:
 
 
 def document_of(messages: Iterable[Mapping[str, Any]]) -> tuple[str, tuple[Span, ...]]:
-    """A conversation as text, and where its reasoning is in it.
+    """A conversation as text, and the spans of reasoning in that text.
 
-    It has a paragraph per message, starting with its role, reasoning before the answer, and a line per tool call.
+    Each message is a paragraph that starts with its role. Reasoning stands before the answer, and each tool call has a
+    line.
     """
     paragraphs: list[str] = []
     spans: list[Span] = []

@@ -34,7 +34,7 @@ _PLAIN = (1e-15, 1e15)
 
 
 class Vectors:
-    """Dense vectors by place. dimension: D. Memory grows with the places."""
+    """Dense vectors by record number, the place. dimension: D. Memory grows with the largest place."""
 
     def __init__(self, dimension: int) -> None:
         self.dimension = dimension
@@ -66,10 +66,13 @@ class Vectors:
         return tuple(self._blocks[place // BLOCK][place % BLOCK].tolist())
 
     def nearest(self, query_D: Floats32, limit: int, within: Places, space: Space) -> Hits:
-        """The nearest of some records, ascending, with distances computed in float64 and rounded to float32.
+        """The nearest of some records, nearest first. Distances are computed in float64 and rounded to float32.
 
-        One product in float32 finds those that can be among them, given the bound of its rounding error (Higham,
-        Accuracy and Stability of Numerical Algorithms, 3.1); these are computed again in float64.
+        within: the records, in ascending order.
+
+        A product in float32 picks the candidates: every record that can be among the nearest, given the bound of the
+        rounding error (Higham, Accuracy and Stability of Numerical Algorithms, 3.1). Their distances are then computed
+        in float64.
         """
         places = within[self._norms_N[within] != _NONE]
         if limit < len(places):
@@ -85,7 +88,7 @@ class Vectors:
         if shortest < _PLAIN[0] or longest > _PLAIN[1] or norm > _PLAIN[1] or 0 < norm < _PLAIN[0]:
             return np.ones(len(places_K), np.bool_)
         dots_K = self._products((query_D / (norm or 1.0)).astype(np.float32), places_K)
-        error = (self.dimension + 16) * 2.0**-23  # twice the bound, and the rounding of the result
+        error = (self.dimension + 16) * 2.0**-23  # twice the bound, D * 2**-24, and a margin for rounding the result
         if space == "cosine":
             np.divide(dots_K, norms_K, out=dots_K, where=norms_K > 0)
             rough_K = np.negative(dots_K, out=dots_K)
@@ -155,7 +158,7 @@ def _dots(block: Floats32, chosen_B: Places, query_D: Floats32, out: Floats32) -
 
 
 def _rows_dot(rows_BD: Floats32, query_D: Floats32) -> Floats32:
-    """As `rows_BD @ query_D`, whose matrix-vector product is slower here: it is bound by memory."""
+    """As `rows_BD @ query_D`, which is slower here: memory bandwidth limits its matrix-vector product."""
     return np.asarray(np.einsum("ij,j->i", rows_BD, query_D))
 
 

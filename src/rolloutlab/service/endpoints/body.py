@@ -46,7 +46,7 @@ class InvalidBodyError(Exception):
 
 
 def invalid_option(name: str, message: str, field: str = "experimental_config") -> InvalidBodyError:
-    """The error for an option of a job that is valid by itself. field: of the body, which holds the options."""
+    """The error for an option that is valid by itself, but not in this job. field: the field with the options."""
     loc: list[str | int] = ["body", field, name]
     return InvalidBodyError([ValidationError(loc=loc, msg=message, type="value_error")])
 
@@ -108,7 +108,7 @@ def parse(model: type[M], text: bytes, path: tuple[str | int, ...] = ("body",)) 
         value = from_json(text, allow_inf_nan=False)
     except ValueError as error:
         raise InvalidBodyError([ValidationError(loc=list(path), msg=str(error), type="json_invalid")]) from error
-    try:  # again, from Python values: only then do the errors hold their input, from which `locate` finds its path
+    try:  # again, from Python values: only then do the errors have their input, which `locate` needs to find the path
         return model.model_validate(value)
     except pydantic.ValidationError as error:
         raise InvalidBodyError(locate(error.errors(include_url=False)[:MAX_ERRORS], value, path)) from error

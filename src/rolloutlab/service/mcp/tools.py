@@ -14,12 +14,12 @@ from rolloutlab.service.oauth.metadata import READ, WRITE
 TOKEN_INFO = "rolloutlab.access"
 """Key of the ASGI scope under which the SDK's handlers find the caller."""
 MAX_BYTES = 4 * 1024 * 1024
-"""Bytes of a request."""
+"""The largest size of a request, in bytes."""
 
 
 @dataclass(frozen=True)
 class Tool:
-    """arguments: their model; None for a search dictionary."""
+    """An MCP tool. arguments: the pydantic model of its arguments; None if they are a search dictionary."""
 
     name: str
     arguments: type[BaseModel] | None
@@ -35,7 +35,7 @@ class Tool:
 
     @property
     def schema(self) -> Mapping[str, Any]:
-        """The JSON schema of the arguments; of a search without conditions, which not every model API accepts."""
+        """The JSON schema of the arguments. For a search without `if` and `not`, which not every model API accepts."""
         if self.arguments:
             return self.arguments.model_json_schema()
         unsupported = {"if", "then", "not", "$schema", "title"}
@@ -64,13 +64,13 @@ class _GetTrajectory(_Arguments):
 class _ListGroups(_Arguments):
     collection: str | None = Field(None, description="a collection's name; without it the collections are listed")
     limit: int = Field(20, ge=1, le=100, description="how many")
-    offset: int = Field(0, ge=0, description="how many are left out before")
-    comparisons: bool = Field(False, description="list what comparisons of checkpoints sampled, too")
+    offset: int = Field(0, ge=0, description="how many to skip")
+    comparisons: bool = Field(False, description="also list the collections of comparisons")
 
 
 class _AddTrajectory(_Arguments):
     into: str = Field(
-        description="a group that there is, as letters:1/0, or a collection, of which a new generation begins"
+        description="an existing group, as letters:1/0; or a collection's name, which begins a new generation of it"
     )
     messages: list[dict[str, Any]] = Field(
         min_length=2,
