@@ -302,8 +302,9 @@ class _Checks:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, memory: int, timeout: float) -> None:
-        """Start the checks, after the program. Then this process closes the pipes, so that each side notices if the
-        other one ends.
+        """Start the checks, after the program has started.
+
+        This process then closes its ends of the pipes, so that each side notices when the other one ends.
         """
         limits = {"AS": max(memory, _LEAST_MB * 2**20), "CPU": math.ceil(min(timeout, 10**9)) + 1}
         own = [self._options["requests"], self._options["answers"]]
