@@ -1,13 +1,18 @@
 """`engine check` of a Tinker server: an honest one passes, and one whose steps are others fails in `optimizer`."""
 
+import math
+from array import array
 from dataclasses import replace
 
 import pytest
+import torch
 
 pytest.importorskip("tinker")
 
 from rolloutlab.engines.check import Conformance
+from rolloutlab.engines.step_check import gradient_gaps
 from rolloutlab.errors import ServiceError
+from rolloutlab.policy.token_sequence import TokenSequence
 from tests.integrations.tinker.tinker_server import Server, engine_of, serving
 
 SAMPLING = ["logprobs: after", "first ratio", "distribution", "kl_ref_step", "seed", "stop"]
@@ -138,6 +143,27 @@ def test_a_server_that_drops_a_sequence_is_refused_at_the_start(policy):
     server = DropsTheLast(policy, "tiny", means=False)
     with serving(server), pytest.raises(ServiceError, match="neither means nor sums"), engine_of(server):
         pass
+
+
+class LeavesOneOut:
+    """A model of one weight, the logprob of each token, whose steps leave out the sequence that begins with 1."""
+
+    def __init__(self):
+        self.weight = -2.0
+
+    def logprobs(self, sequences):
+        return [torch.full((each.trainable,), self.weight, dtype=torch.float64) for each in sequences]
+
+    def step(self, sloped, rate, eps=None, max_norm=0.0):
+        gradient = sum(float(slope_S.sum()) for tokens, slope_S in sloped if tokens.ids[0] != 1)
+        self.weight -= rate / (eps or 1.0) * gradient
+        return abs(gradient)
+
+
+def test_a_sequence_that_an_engine_leaves_out_is_a_gap_and_no_error():
+    sequences = [TokenSequence(array("i", [i, 5]), bytearray([0, 1]), array("f", [0, 0])) for i in range(2)]
+    gaps = gradient_gaps(LeavesOneOut(), [(each, torch.tensor([0.5], dtype=torch.float64)) for each in sequences])
+    assert gaps["size"] == math.inf
 
 
 @pytest.mark.long

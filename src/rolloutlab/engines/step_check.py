@@ -42,7 +42,8 @@ def gradient_gaps(model: TrialModel, sloped: SlopedStep) -> dict[str, float]:
     changed = [-float(whole_T.sum()), *(-float(each_T[i]) for i, each_T in enumerate(alone))]
     if known:
         norms = [reported for _, reported in changes]
-        sizes = [abs(each / (part * norm**2) - 1) for each, norm in zip(changed, norms, strict=True)]
+        # a norm of 0 is of an engine that leaves a sequence out
+        sizes = [abs(each / (part * n**2) - 1) if n else math.inf for each, n in zip(changed, norms, strict=True)]
         return {**gaps, "size": max(sizes, key=lambda each: math.inf if math.isnan(each) else each)}
     return {**gaps, "sign": 0.0 if min(changed) > 0 else math.inf}
 
