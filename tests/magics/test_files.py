@@ -118,7 +118,9 @@ def test_a_file_is_sampled_over_by_its_name_and_a_variable_comes_first(notebook,
     error = notebook.error("%%chat d --over sub/rows.jsonl\n{{country}}?")
     assert error.startswith("InputError: rows.jsonl, line 2, column 13: not JSON")
     assert "there is no file nothing.csv" in notebook.error("%%chat d --over nothing.csv\n{{country}}?")
-    assert "there is no variable 'nothing'" in notebook.error("%%chat d --over nothing\n{{country}}?")
+    for expression in ("nothing", f"nothing[{'0' * 300}]"):  # the second is too long to be the name of a file
+        message = notebook.error(f"%%chat d --over {expression}\n{{{{country}}}}?")
+        assert "there is no variable 'nothing'" in message
     assert "limit must be an integer" in notebook.error("%%chat d --over countries --limit 0\n{{country}}?")
     assert "cannot take --limit and --prompt-column" in notebook.error(
         "%%chat a --resume --limit 1 --prompt-column x\n"

@@ -6,6 +6,7 @@ import keyword
 import re
 from argparse import Action, ArgumentParser, Namespace
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cached_property, wraps
 from importlib import import_module
 from inspect import signature
@@ -142,8 +143,9 @@ class LabMagics(Magics):
         try:
             return self.value(expression)
         except InputError:
-            if is_data_file(unquoted(expression)) or Path(expression).is_file():
-                return Path(unquoted(expression))
+            with suppress(OSError):  # a long expression cannot be a file name
+                if is_data_file(unquoted(expression)) or Path(expression).is_file():
+                    return Path(unquoted(expression))
             raise
 
     def tools_named(self, names: str) -> list[Any]:
