@@ -225,8 +225,10 @@ class ReaderTests:
         except InputError as error:
             message = error.message
         finally:
+            stored = [each.name for each in session.store.collections()]
             session.close()
         assert message.startswith("wrong.jsonl, line 1")
+        assert stored == []
 
     def test_what_it_writes_it_reads_again(self, tmp_path: Path) -> None:
         writer = plugins.load(plugins.READERS, self.plugin)
