@@ -304,7 +304,8 @@ class Connector:
     def environment(self) -> dict[str, str]:
         """The environment variables for programs: those of this process without `ROLLOUTLAB_...` and without keys.
 
-        Left out are the keys of the settings and of every service that this session has connected to or named.
+        Left out are the keys of the settings and of every service that this session has connected to or named, and any
+        variable whose value contains such a key.
         """
         known = [address for address in (self.settings.service, *self.former) if address]
         named = {address.key_env for address in known if address.key_env}

@@ -190,7 +190,7 @@ class TieredStore(MemoryStore):
             open_store(self._folder).forget(server)
 
     def lock(self, server: str, keep: bool | None = None) -> AbstractAsyncContextManager[object]:
-        # with a kept grant, also one that another kernel has kept: that kernel may be renewing it
+        # a grant that another kernel has kept needs the lock as well: that kernel may be renewing it
         persistent = keep or self._persistent or FileStore(self._folder).has(server)
         return open_store(self._folder).lock(server) if persistent else super().lock(server)
 
