@@ -1,4 +1,4 @@
-"""Exception tree of rolloutlab, and how an exception is shown in a notebook.
+"""Exception hierarchy of rolloutlab, and how notebooks show an exception.
 
     RolloutlabError
     ├── InputError            a cell, an option or an argument is wrong
@@ -24,8 +24,9 @@
     ├── TrainingError         a job cannot be trained
     └── CheckpointError       a checkpoint is missing or damaged
 
-The message states what happened, with the value; the hint is something to type. Any other exception is a bug and keeps
-its traceback. Both may quote a server, a file or a policy, so control characters in them are escaped.
+An exception has a message, which says what happened, with the value, and a hint: something to type. Both may quote a
+server, a file or a policy, so their control characters are escaped. Any other exception is a bug and keeps its
+traceback.
 """
 
 from collections.abc import Mapping

@@ -191,16 +191,17 @@ class Session:
     ) -> Connection:
         """Connect to another service, if it responds; without an argument, return the present connection.
 
-        After an error the session stays connected to the service of before.
+        After an error the session stays connected to the previous service.
 
         Args:
             service: `embedded`, a profile of the settings file, or a URL.
-            inference: the URL of chat completions, if it is another one.
+            inference: the URL of chat completions, if it differs from that of the service.
             key_env: the environment variable that holds the key.
             key_keyring: read the key from the keyring of this machine; if it has none, prompt for it without echo and
                 store it.
-            project: TEAM/PROJECT.
-            search: the URL of a Chroma collection that `search` queries from now on, or `lab`; the service stays.
+            project: TEAM/PROJECT, under which the service counts tokens.
+            search: the URL of a Chroma collection that the call `search` queries from now on, or `lab` for the lab
+                itself. The service does not change.
             insecure_http: send the key unencrypted to an http address in your own network, until this session ends.
 
         Raises:
@@ -240,14 +241,14 @@ class Session:
 
         Args:
             server: its URL; `embedded` is the MCP server of the embedded service, which is started if needed.
-            keep: store the tokens for every kernel of this lab, in the keyring of this machine or in a file that only
-                you can read; False: until this kernel ends; None: as before.
+            keep: True stores the tokens for every kernel of this lab, in the keyring of this machine or in a file that
+                only you can read. False keeps them until this kernel ends. None does what the last sign-in there did.
             paste: prompt for the URL that the browser ends on.
             issuer: the authorization server, if the server does not name it.
             client_id: a client registered there for rolloutlab.
             secret_env: the environment variable that holds its secret.
-            redirect_port: a local port, if that client or the client metadata document is registered with the redirect
-                URI http://127.0.0.1:PORT/callback.
+            redirect_port: a local port. Needed if the client, or the client metadata document, is registered with the
+                redirect URI http://127.0.0.1:PORT/callback.
             dangerously_without_pkce: continue if the authorization server does not declare PKCE, without which an
                 authorization code can be stolen.
 
@@ -276,7 +277,7 @@ class Session:
     def logout(self, server: str | None = None) -> SignInTable:
         """Revoke and delete the tokens of a server, or of all; returns the sign-ins that remain.
 
-        Without a sign-in there, the server's API key is deleted from the keyring.
+        If you are not signed in there but the keyring has an API key of the server, this key is deleted.
 
         Raises:
             NotFoundError: you are not signed in there.
@@ -287,9 +288,9 @@ class Session:
         return self.whoami()
 
     def service(self, action: str = "status") -> str:
-        """Report on the embedded service: its `status`, the end of its `log`, or, once it has ended, on its `stop`.
+        """Show the `status` or the end of the `log` of the embedded service, `stop` it, or `check` the lab's files.
 
-        `check` reads every page of the lab's files and lists damaged files with what to do about them, and files of
+        `check` reads every page of the lab's databases. It lists damaged files with what to do about them, and files of
         jobs that the service's database does not list.
         """
         return "\n".join(check_lab(self.settings)) if action == "check" else self.embedded.report(action)
@@ -297,11 +298,13 @@ class Session:
     def model(self, name: str | None = None, *, base: str | None = None) -> SelectedModel:
         """Select a model, registering it if it is new; without a name, return the selected one.
 
-        name: PROJECT/NAME; or the UUID of a model, which is never registered, also at a service without registration.
-        base: the base model of a new model; in the project `lab` the default is the service's own.
+        name: PROJECT/NAME, or the UUID of an existing model. With a UUID nothing is registered, so it also works with
+        services that cannot register models. base: the base model of a new model. For a model of the project `lab` it
+        is by default the service's own.
 
         Raises:
-            InputError: a new name of another project than `lab` without a base: it may be a model of another service.
+            InputError: the name is new, its project is not `lab`, and there is no base. It may be a model of another
+                service.
         """
         return self._models.select(name or self._models.selected, base)
 
@@ -315,9 +318,9 @@ class Session:
 
         Args:
             name: the collection.
-            prompt: the text of a cell (`user: ...`), messages, or a function of a row that returns a text or messages.
-                If it is empty, the prompts of the collection are sampled again with new seeds; settings that you do not
-                give are taken from the collection.
+            prompt: the text of a cell (`user: ...`), messages, or a function that takes a row and returns a text or
+                messages. If it is empty, the prompts of the collection are sampled again with new seeds, and settings
+                that you do not give are those of the collection.
 
         Raises:
             InputError: an invalid prompt, variable or setting; nothing was sent.
@@ -343,16 +346,16 @@ class Session:
     ) -> Preview:
         """Plan the requests that `chat` would send with the same arguments: number, cost, and the first one rendered.
 
-        If the settings have a price of the model, the preview has the cost: a bound, and an estimate by the tokens of
-        the newest generation of the collection. With an environment, one instance is started to build the first
-        request, then closed.
+        If the settings have a price for the model, the preview has the cost: an upper bound, and an estimate from the
+        tokens of the collection's newest generation. With an environment, one instance is started to build the first
+        request, and then closed.
 
         Args:
             name: the collection.
             prompt: as of `chat`.
             resume: plan what the call `resume` would send.
             continue_chat: plan what the call `continue_chat` would send.
-            top_up: plan what the call `top_up` with this factor samples first.
+            top_up: a factor: plan the first batch of the call `top_up` with it.
 
         Raises:
             InputError, NotFoundError: as the call itself.
@@ -385,16 +388,16 @@ class Session:
     def resume(self, name: str, *, timeout: float | None = None, **given: Unpack[ResumeOptions]) -> Collection:
         """Sample what an interrupted collection lacks, with its settings; no completion is sampled twice.
 
-        An unfinished episode is started again from its seed, is given its stored completions, and goes on from there.
-        Unfinished rollouts of a program are run again from the start.
+        An unfinished episode starts again from its seed: its environment gets the stored completions, and the episode
+        goes on from there. An unfinished rollout of a program runs again from the start.
 
         Args:
             name: the collection.
-            timeout: seconds of a rollout of a program; None is that of the collection.
+            timeout: seconds for a rollout of a program. By default that of the collection.
 
         Raises:
             NotFoundError: no such collection.
-            InputError: not sampled in this lab, or with other tools, or by no or another program.
+            InputError: the collection was not sampled in this lab, or had other tools or another program.
             And as `chat` and `rollouts`.
         """
         summary, program = self.store.collection(name), given.get("program")
@@ -420,10 +423,10 @@ class Session:
     ) -> Collection:
         """Sample further completions for the groups of a scored collection that have nothing to learn.
 
-        A group whose rewards are all equal gets another batch of `n` completions at a time, with the settings and the
-        checkpoint of the collection, until it trains or has `factor` times `n` completions. `n` is the number of
-        completions per prompt that the collection was sampled with. The new completions join those of the group. Their
-        seeds follow from the collection's seed, so the same top-up samples the same completions.
+        A group whose rewards are all equal has nothing to learn. It gets batches of `n` more completions, with the
+        settings and the checkpoint of the collection, until it trains or has `factor` times `n` completions. `n` is the
+        number of completions per prompt of the collection. The new completions become members of the group. Their seeds
+        follow from the collection's seed, so the same top-up samples the same completions.
 
         An interrupt or an error loses nothing; the same call goes on, and so does `resume`.
 
@@ -431,15 +434,15 @@ class Session:
             name: the collection.
             factor: the most completions of a group, as a multiple of `n`.
             reward: reward functions or a judge for the new completions. By default the functions that last scored the
-                collection in this notebook, or its environment or program. If none of these can score them, one batch
-                is sampled, and `say` is called with the cell to type.
-            options: training options of the later job; they decide whether a group trains.
+                collection in this notebook; otherwise the rewards of its environment or program. If there are none of
+                these, one batch is sampled, and `say` is called with the cell that scores it.
+            options: the training options of the job that follows. They decide whether a group trains.
             say: called with lines on what is sampled, its cost and the result.
 
         Raises:
             NotFoundError: no such collection.
-            InputError: it was not sampled in this lab, goes on with another one, is of temperature 0, or nothing of it
-                is scored.
+            InputError: the collection was not sampled in this lab, continues another collection, has temperature 0, or
+                has no rewards.
             And as `resume` and `reward`.
         """
         stored = self.store.find(name)
@@ -496,12 +499,13 @@ class Session:
 
         Args:
             name: the collection.
-            solve: a function, plain or async, of a row and a client, which has `base_url`, `api_key`, `model` and
-                `chat.completions.create` of this one rollout; it returns a reward, a dict of components, or None. Each
-                call has a thread and an event loop of its own. Everything under the key of a rollout is recorded with
-                tokens and logprobs: calls of frameworks, subprocesses and concurrent sub-agents, streamed or not.
-                Or a command, as a list of words: it gets the row as JSON on its standard input and the address and the
-                key in OPENAI_BASE_URL and OPENAI_API_KEY, and its last line of output is the reward as JSON.
+            solve: a function `solve(row, client)`, plain or async, or a command. The client has `base_url`, `api_key`,
+                `model` and `chat.completions.create` for this one rollout. The function returns a reward, a dict of
+                components, or None; each call has a thread and an event loop of its own. Every request with the key of
+                a rollout is recorded with tokens and logprobs, streamed or not: those of frameworks, subprocesses and
+                concurrent sub-agents too. A command is a list of words. It gets the row as JSON on its standard input,
+                and the address and the key in OPENAI_BASE_URL and OPENAI_API_KEY. Its last line of output is the reward
+                as JSON.
 
         Raises:
             InputError: not such a function, or a wrong setting.
@@ -523,20 +527,20 @@ class Session:
         resume: bool = False,
         **given: Unpack[SessionOptions],
     ) -> Collection:
-        """Run a program once that runs many samples, such as an evaluator; each is a trajectory.
+        """Run a program once that evaluates many samples; each sample is a trajectory.
 
-        Its calls name their sample in the header `X-Session-ID`; those that begin alike are a group. Sessions are
-        stored while it runs.
+        The calls of the program name their sample in the header `X-Session-ID`. Samples that begin with the same
+        messages are a group. Samples are stored while the program runs.
 
         Args:
             name: the collection.
-            program: as of `rollouts`, with an empty row.
+            program: as `solve` of `rollouts`; it gets an empty row.
             results: files of JSON Lines with the rewards, as of `lab.files.join_results`.
-            resume: run the program again after an earlier run ended early; the new sessions join those of the
-                collection and have its settings.
+            resume: run the program again after an earlier run was interrupted. The new samples are added to the
+                collection, with its settings.
 
         Raises:
-            As `rollouts` and `lab.files.join_results`; what was sampled is stored before there are results.
+            As `rollouts` and `lab.files.join_results`. Samples are stored before the results are read.
         """
         solve, timeout = program_of(program, self._connector.environment), given.get("timeout", SESSIONS_TIMEOUT)
         if resume:
@@ -560,22 +564,22 @@ class Session:
         by: str | Sequence[str] = (),
         say: Say = print,
     ) -> DataSplit:
-        """Split rows into `train` and `held_out`, lists for `over`; a collection records which part its rows are of.
+        """Split rows into the lists `train` and `held_out`, for `over`; collections record from which list a row is.
 
         Args:
             data: rows, as `over` of `chat`.
-            held_out: the fraction of rows to hold out. A hash of its content and `seed` decides the part of each row,
-                so no row changes its part if the order changes or rows are added. If you split a part again, another
-                hash is used, so the fraction applies within that part even with the same seed.
-            seed: of the hash.
-            by: a column or several; rows with equal values there stay together, and only these values are hashed.
-                Texts are compared without case, white space and Unicode forms.
+            held_out: the fraction of rows to hold out. A hash of a row's content and of `seed` decides where the row
+                goes. So a row keeps its place if the order changes or rows are added. If you split one of the lists
+                again, another hash is used, so that the fraction applies even with the same seed.
+            seed: the seed of the hash.
+            by: one or more columns. Rows with equal values in them stay together, because only these values are hashed.
+                Case, white space and Unicode forms of texts make no difference.
             say: called with lines on the sizes of the parts, and on prompts of one part that are equal or nearly equal
                 to prompts of the other.
 
         Raises:
-            InputError: `held_out` is not between 0 and 1, a row lacks a column of `by`, or a part would be empty; and
-                as `chat`.
+            InputError: `held_out` is not between 0 and 1, a row lacks a column of `by`, or a list would be empty; or as
+                `chat`.
         """
         return split_rows(data, held_out, seed=seed, by=by, say=say)
 
@@ -586,12 +590,12 @@ class Session:
         Args:
             env: a class, a factory, a generator function, a source, or a name: `gymnasium:ID`, `openenv:URL`,
                 `reasoning-gym:DATASET` or `textarena:ID`.
-            options: with a name, options of its package, such as `is_slippery=False`; with a TRL environment factory,
-                `reward_funcs`, which are called with its environments at the end of an episode.
+            options: with a name, options of its package, such as `is_slippery=False`. With a TRL environment factory,
+                `reward_funcs`: they are called with its environments at the end of an episode.
 
         Raises:
-            InputError: `env` is none of these, or an instance, which serves one rollout only; or its package is not
-                installed, or does not have that name.
+            InputError: `env` is none of these, its package is not installed, or the package does not have that name. An
+                instance is an error too, because it can serve only one rollout.
             UnreachableError: no server answers at the URL.
         """
         return source_of(env, **options)
@@ -604,13 +608,13 @@ class Session:
     def grader(self, grader: Mapping[str, Any] | str | PathLike[str], *, model: str | None = None) -> ForeignReward:
         """Make a reward function of an OpenAI grader, for `reward` and `top_up`.
 
-        The tokens of the models that graders ask count as tokens of the collection. The score of each grader in a multi
-        grader is a component that does not count towards the reward; if there is a pass_threshold, so is `passed`.
+        If a grader asks a model, its tokens count as tokens of the collection. In a multi grader, the score of each
+        grader is a component with no weight in the reward; with a pass_threshold, `passed` is another.
 
         Args:
             grader: its JSON, as a mapping, a text or the path of a file.
-            model: asked instead of the models named in the JSON. By default the session's service must have models of
-                those names.
+            model: a model to ask instead of those that the JSON names. By default the session's service must have
+                models with these names.
 
         Raises:
             InputError: it is not a grader, or of a kind that is not supported.
@@ -620,9 +624,9 @@ class Session:
     def collection(self, name: str) -> Collection:
         """Find the collection `name`, `name:N` or `name:latest`; `name/N` is one group, as a collection of one.
 
-        In every call a bare name means the generation that this session made last, else the one that was the newest
-        when the session first used the name. `name:latest` means the newest generation of any notebook; from then on
-        the bare name means that generation too.
+        A name without a generation means the generation that this session made last. If it made none, it means the one
+        that was the newest when the session first used the name. This holds for every call. `name:latest` means the
+        newest generation, even of another notebook; from then on the name alone means that generation too.
 
         Raises:
             NotFoundError: no such collection or group.
@@ -634,9 +638,9 @@ class Session:
     def collections(self, pattern: str | None = None, *, all: bool = False) -> "pd.DataFrame":
         """List the collections that match `pattern` (`cap*`), each generation with its counts, newest first.
 
-        It is shown folded, a row for each name; as a DataFrame it has a row for each generation. With prices in the
-        settings file, it has the cost of sampling and judging. Collections that comparisons sampled are left out, and
-        their number is shown. all: list the collections of comparisons too; so does a pattern that begins with
+        A cell shows one row per name, which opens to its generations; the DataFrame has a row per generation. If the
+        settings file has prices, the list has the cost of sampling and judging. It leaves out the collections that
+        comparisons sampled, and shows their number. To list them too, set `all`, or give a pattern that begins with
         `compare.`
         """
         store, spending = self.store, self.store.spending
@@ -688,12 +692,13 @@ class Session:
 
         Args:
             name: the collection.
-            function: one function; a list of functions, each a component under its name; or a dict of names and
-                functions. The names of its parameters say what it is called with: `trajectory`, `answer`, `reasoning`,
-                `messages`, `row`, `prompt`, `completion`, `info`, or a column of the row. A function with the parameter
-                `group` or `answers` is called once per group and returns a value for each member.
-            weights: by component; the reward is the sum of the components, times their weights. 1 by default.
-            budget: dollars for the models that graders ask.
+            function: one function, a list of functions, or a dict of names and functions. Each function of a list or a
+                dict is a component. The names of its parameters say what a function is called with: `trajectory`,
+                `answer`, `reasoning`, `messages`, `row`, `prompt`, `completion`, `info`, or a column of the row. A
+                function with the parameter `group` or `answers` is called once per group and returns a value for each
+                member.
+            weights: a weight for each component, 1 by default. The reward is the weighted sum of the components.
+            budget: the most dollars that the models of graders may cost.
             say: called with lines on how many trajectories failed and have no reward, and how many rewards by hand were
                 kept.
 
@@ -701,7 +706,8 @@ class Session:
             NotFoundError: no such collection.
             InputError: a wrong weight, option or parameter, or not a function.
             BudgetError: the budget is used up; what was scored is stored.
-            RewardError: all failed, and no reward was changed; or more than half did, and the rest was not tried.
+            RewardError: all trajectories failed, and no reward was changed; or more than half failed, and the rest was
+                not tried.
         """
         chosen = {key: value for key, value in given.items() if value is not False or key == "cache"}
         price, loop = self._terms.price, self._reward_loop
@@ -730,22 +736,22 @@ class Session:
         say: Say = print,
         **given: Unpack[JudgeOptions],
     ) -> Collection:
-        """Have a model score each group of a collection from 0 to 1, its completions side by side; all groups or none.
+        """Have a model score the completions of each group, side by side, from 0 to 1; all groups or none.
 
-        The reward is the mean of the judgements of a group; the component `disagreement` is the distance between them.
-        The explanation of each score is in `Collection.reward_history`. The judge's tokens count as the collection's,
-        even those of unusable responses.
+        The reward of a completion is the mean of its scores in several judgements; the component `disagreement` is the
+        distance between these scores. The explanation of each score is in `Collection.reward_history`. The judge's
+        tokens count as the collection's, even those of unusable responses.
 
-        Each judgement is stored as it comes, with what it cost; rewards are given once all are there. The same judge
-        is not asked again about the same completions, so if a call was ended early, the same call goes on from there,
-        and `say` is called with how much was judged before.
+        Each judgement is stored as it comes, with its cost. Rewards are given when all judgements are there. The same
+        judge is not asked twice about the same completions. So after an interrupt the same call goes on where it
+        stopped, and `say` is called with how much was judged before.
 
         Args:
             name: the collection.
             rubric: the criteria; `{{x}}` is replaced by column x of the row, else by the variable x. By default a
                 general rubric.
             model: the judge.
-            budget: dollars; it needs `max_tokens`.
+            budget: the most dollars that this call may cost; it needs `max_tokens`.
             variables: values for `{{x}}` where a row has no column x.
             say: called with a summary of the disagreement, and the cost.
 
@@ -800,9 +806,9 @@ class Session:
         """Train the selected model on scored collections: check, submit, and follow until the job has ended.
 
         Args:
-            names: collections, or patterns such as `cap*` for the newest generation of each match; of supervised
-                fine-tuning, fine-tuning files too.
-            options: those of `rolloutlab.objective.option_docs`; of supervised fine-tuning, `learning_rate` and
+            names: collections, or patterns such as `cap*` for the newest generation of each match. With `sft`,
+                fine-tuning files too.
+            options: training options, which `rolloutlab.objective.option_docs` lists. With `sft`, `learning_rate` and
                 `batch_size`.
             wait: follow the job until it has ended; an interrupt leaves it running.
             say: called with each line of the report.
@@ -907,11 +913,12 @@ class Session:
     def train_form(
         self, names: str | Sequence[str], options: Options | None = None, *, algorithm: str | None = None
     ) -> TrainingForm:
-        """Make a form of the training options for these collections, from `options` on, with the pre-flight report.
+        """Make a form for the training options of a job on these collections, with the pre-flight report.
 
-        An algorithm fills in the options that it stands for.
+        The form begins with the values of `options`; an algorithm fills in the options that it stands for.
 
-        Patterns are matched now; the form keeps its collections when they are renamed or newer ones match.
+        Patterns are matched once, when the form is made. Later the form keeps these collections, even if they are
+        renamed or newer ones match.
 
         Raises:
             InputError: an option is unknown. NotFoundError: no such collection.
@@ -934,18 +941,19 @@ class Session:
     def job(self, job_id: str | None = None) -> Job:
         """Find a job of this lab, submitted from any kernel; by default the newest.
 
-        job_id: its id, the first 4 characters of it or more, or the checkpoint that it made, as `lab/sorter@3`; `@3` is
-        one of the selected model.
+        job_id: its id or at least the first 4 characters of it; or the checkpoint that the job made, such as
+        `lab/sorter@3`, or `@3` for the selected model.
 
         Raises:
-            NotFoundError: no match, several matches, or a job of a service without a profile here.
+            NotFoundError: no job matches, several match, or the job's service is not in the settings.
         """
         return self._jobs.job(job_id, self._models.selected)
 
     def jobs(self, shown: int = 20) -> "pd.DataFrame":
         """List every job of this lab, newest first, with its status, the step it made and rewards before and after it.
 
-        Updates unfinished jobs from their service if it is running; starts none. shown: how many rows its view has.
+        The status of unfinished jobs is updated if their service runs; no service is started. shown: how many rows a
+        cell shows.
         """
         with Progress("jobs") as line:
             return self._jobs.table(shown, lambda: line.begin("asking the service how they go"))
@@ -966,18 +974,20 @@ class Session:
         """Sample, score and train for `jobs` rounds; round N is the generation `name:N`. The same call goes on later.
 
         An interrupt or an error loses nothing that was sampled or trained; `jobs=0` only shows the rounds so far.
-        `seed` is the seed of the first round; later rounds derive theirs from it. `budget` is for sampling, judging and
-        training together. By default 8 completions are sampled per prompt. `over` can be a function from the number of
-        a round to its rows; by default the rows are those that the source of environments brings, new ones each round.
+        `seed` is the seed of the first round; the seeds of later rounds follow from it. `budget` limits sampling,
+        judging and training together. By default 8 completions are sampled per prompt. `over` can be a function that
+        takes the number of a round and returns its rows. With a source of environments, the default is new rows of this
+        source in each round.
 
         Args:
             name: the collection.
             prompt: as of `chat`.
-            reward: functions, or a `Judge`; a judge's scores compare completions of one group only, so there is no
-                `best` and no held-out score. With `env` or `solve`, their rewards are enough.
+            reward: functions, or a `Judge`. The scores of a judge compare only completions of one group, so there is no
+                `best` and no held-out score. With `env` or `solve` it may be left out: these give rewards themselves.
             solve: a program, as of `rollouts`, that samples instead of a prompt.
             jobs: how many rounds to make now.
-            options: as of `train`, including `algorithm`, or a function from the number of a round to such options.
+            options: as of `train`, including `algorithm`; or a function that takes the number of a round and returns
+                such options.
             say: called with a line per round if no chart can be shown.
 
         Raises:
@@ -1017,21 +1027,22 @@ class Session:
     ) -> "Comparison | Comparisons":
         """Sample the prompts of a collection again, with the same seeds, from several checkpoints, and score all.
 
-        The samples stay in the lab, in collections such as `compare.NAME.lab.sorter.step3`, which lists and searches
-        leave out. Samples of an earlier comparison with the same prompts, seeds and settings are reused. If the
-        collection was sampled by a program of this notebook, the program is run again with each checkpoint; without
-        reward functions, the rewards are those that the program returns.
+        The samples stay in the lab, in collections such as `compare.NAME.lab.sorter.step3`. Lists and searches leave
+        these collections out. Samples of an earlier comparison with the same prompts, seeds and settings are reused. If
+        a program of this notebook sampled the collection, the program runs again with each checkpoint; its rewards
+        count unless you give reward functions.
 
         Args:
-            name: by default, with `over`, the collection that the models were trained on last.
+            name: the collection whose prompts are used. It can be left out if you give `over`: then it is the
+                collection that the models were trained on last.
             reward: reward functions; by default those that last scored the collection in this notebook, or the rewards
                 of its environment.
-            checkpoints: two or more, as `lab/sorter@3`, `lab/sorter` for its newest, or steps of `model`; the first is
-                the base, and each other is compared with it. By default `before` and `after`.
+            checkpoints: two or more, such as `lab/sorter@3`, `lab/sorter` for its newest, or steps of `model`. The
+                others are compared with the first, the base. By default `before` and `after`.
             before: the base if no `checkpoints` are given.
             after: the checkpoint that is compared with `before`; None is the newest.
-            over: other rows for the collection's prompt, such as held-out ones. A prompt gets no verdict if a job of
-                this lab trained one of the two checkpoints on it, but not the other.
+            over: other rows for the collection's prompt, such as held-out ones. A prompt does not count for the verdict
+                if a job of this lab trained only one of the two checkpoints on it.
 
         Raises:
             NotFoundError: no such collection or checkpoint.
@@ -1104,10 +1115,10 @@ class Session:
         )
 
     def branch(self, hit: Any, turn: int | None = None) -> Branch:
-        """Take a conversation up to a turn, as messages for `chat`: all before completion `turn`, counted from 0.
+        """Take the messages of a conversation before completion `turn` (counted from 0), for `chat`.
 
-        hit: a hit of a search, or a trajectory's name, such as `letters:1/0/3`. turn: the number of completions to
-        keep; by default all but the last, which is sampled again.
+        hit: a hit of a search, or a trajectory's name, such as `letters:1/0/3`. turn: how many completions to keep. By
+        default all but the last, so that the last is sampled again.
 
         Raises:
             NotFoundError: no such trajectory. InputError: it has no such turn.

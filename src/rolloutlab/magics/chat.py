@@ -45,7 +45,7 @@ class ChatMagics(LabMagics):
     )
     @argument(
         "--max-turns", type=int,
-        help="the most answers in a row that call tools; with --env, the most answers of an episode (default: 10)",
+        help="limit of consecutive answers that call tools; with --env, of answers in an episode (default: 10)",
     )  # fmt: skip
     @argument("--concurrency", type=int, help="requests under way at once (default: 64)")
     @argument(
@@ -55,7 +55,7 @@ class ChatMagics(LabMagics):
     @argument("--resume", action="store_true", help="sample only what is missing in NAME, with its own settings")
     @argument(
         "--top-up", type=float, nargs="?", const=2.0, metavar="FACTOR",
-        help="sample more for the groups of NAME that have nothing to learn, up to FACTOR times as many (default: 2)",
+        help="sample more for the groups of NAME whose rewards are all equal, up to FACTOR times as many (default: 2)",
     )  # fmt: skip
     @argument(
         "--dry-run", dest="preview", action="store_true", help="show the first request and the cost; send nothing"
@@ -64,10 +64,10 @@ class ChatMagics(LabMagics):
     def chat(self, options: Namespace, cell: str) -> "Collection | Preview":
         """Sample completions into a collection.
 
-        The cell is the conversation: a line that begins with `system:`, `user:` or `assistant:` begins a message, and
-        {{x}} is a column of the row or a notebook variable. An empty `assistant:` is a place where the policy answers
-        before the conversation goes on. An empty cell samples the prompts of NAME again; settings that you do not give
-        are those that NAME had. For example:
+        The cell is the conversation. A line that begins with `system:`, `user:` or `assistant:` begins a message.
+        {{x}} is a column of the row, or a notebook variable. At an empty `assistant:` the policy answers, then the
+        conversation goes on. An empty cell samples the prompts of NAME again, with the settings of NAME unless you
+        give others. For example:
 
             %%chat capitals -n 8 --over questions
             system: Answer with one word.

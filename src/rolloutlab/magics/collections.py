@@ -28,7 +28,7 @@ class CollectionMagics(LabMagics):
     @argument("--delete", metavar="NAME", help="hide all generations of a collection, or one (NAME:2)")
     @argument("--restore", metavar="NAME", help="bring back what was deleted last under this name")
     @argument("--rename", nargs=2, metavar=("OLD", "NEW"), help="give a collection another name")
-    @argument("--all", action="store_true", help="with those that comparisons sampled")
+    @argument("--all", action="store_true", help="also list the collections that comparisons sampled")
     @line_magic
     def collections(self, options: Namespace) -> "pd.DataFrame":
         """List the collections of the lab, newest first; delete, restore or rename one."""

@@ -17,17 +17,21 @@ class CompareMagics(LabMagics):
     """Compare checkpoints."""
 
     @magic(binds="the comparison")
-    @argument("name", help="the collection whose prompts and seeds are sampled again; default: trained on last")
-    @argument("checkpoints", nargs="*", help="two or more, as lab/sorter@3 or a step; the first is the base")
-    @argument("--before", metavar="CHECKPOINT", default="0", help="the one checkpoint (default: 0)")
-    @argument("--after", metavar="CHECKPOINT", default="latest", help="the other checkpoint (default: latest)")
+    @argument("name", help="the collection whose prompts and seeds are sampled again; default: the one trained on last")
+    @argument(
+        "checkpoints", nargs="*", help="two or more, such as lab/sorter@3 or a step; others are compared with the first"
+    )
+    @argument("--before", metavar="CHECKPOINT", default="0", help="the checkpoint to compare with (default: 0)")
+    @argument(
+        "--after", metavar="CHECKPOINT", default="latest", help="the checkpoint that is compared (default: latest)"
+    )
     @argument("-n", type=int, help="completions per prompt; default: as many as the collection has")
     @argument("--over", metavar="ROWS", help="other rows, such as held_out, for the collection's prompt")
     @argument(
         "--anytime", action="store_true", default=None, help="an interval that stays valid however often you compare"
     )
-    @argument("--bounds", nargs=2, type=float, metavar=("LEAST", "LARGEST"), help="rewards, if not within 0 and 1")
-    @argument("-m", "--model", help="the model of steps without a name; default: the selected one")
+    @argument("--bounds", nargs=2, type=float, metavar=("LEAST", "LARGEST"), help="range of the rewards, if not 0 to 1")
+    @argument("-m", "--model", help="the model, for checkpoints given as a step; default: the selected one")
     @argument("--tools", metavar="FUNCTIONS", help="the functions that the collection was sampled with")
     @argument("--env", metavar="ENVIRONMENT", help="the environment that the collection was sampled with")
     @argument("--concurrency", type=int, help="requests under way at once (default: 64)")
@@ -35,9 +39,9 @@ class CompareMagics(LabMagics):
     def compare(self, options: Namespace, cell: str | None = None) -> "Comparison | Comparisons":
         """Compare checkpoints on the same prompts and seeds, by default the first and the newest of the selected model.
 
-        All are scored by the reward function that last scored the collection in this notebook, or by the body of the
-        cell. A verdict needs 16 prompts that were not trained on in between. What an earlier comparison sampled is
-        reused. For example:
+        The body of the cell scores all of them; without a body, the reward function that last scored the collection in
+        this notebook. A verdict needs 16 prompts that were not trained on between the checkpoints. Samples of an
+        earlier comparison are reused. For example:
 
             %compare capitals --over held_out
             %compare capitals lab/practice@0 lab/second@4 lab/second@8 --over held_out

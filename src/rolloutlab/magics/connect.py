@@ -25,11 +25,17 @@ class ConnectMagics(LabMagics):
         values="services",
         help="embedded, a profile of the settings file, an https:// address, wandb:ENTITY/PROJECT, or tinker:MODEL",
     )
-    @argument("--inference", metavar="URL", help="where chat completions have an address of their own")
+    @argument(
+        "--inference", metavar="URL", help="the address of chat completions, if the service has another one for them"
+    )
     @argument("--key-env", metavar="NAME", values="key variables", help="the environment variable that holds the key")
-    @argument("--key-keyring", action="store_true", help="or this machine's keyring holds it; it asks for it once")
-    @argument("--project", metavar="TEAM/PROJECT", values="projects", help="what the service counts tokens under")
-    @argument("--search", metavar="URL", help="where %%search looks: a collection of a Chroma, or lab")
+    @argument(
+        "--key-keyring", action="store_true", help="read the key from this machine's keyring; prompts for it once"
+    )
+    @argument(
+        "--project", metavar="TEAM/PROJECT", values="projects", help="the project under which the service counts tokens"
+    )
+    @argument("--search", metavar="URL", help="what %%search queries: the URL of a Chroma collection, or lab")
     @argument(
         "--insecure-http",
         action="store_true",
@@ -37,7 +43,7 @@ class ConnectMagics(LabMagics):
     )
     @line_magic
     def connect(self, options: Namespace) -> "Connection":
-        """Talk to another service, once it has answered; without an argument, show which it is now.
+        """Connect to another service, if it responds; without an argument, show the present connection.
 
         For example:
 
@@ -57,16 +63,16 @@ class ModelMagics(LabMagics):
 
     @magic(binds="the model")
     @argument("name", nargs="?", values="models", help="project/name; without it, the selected one is shown")
-    @argument("--base", help="the base model a new one stands on")
+    @argument("--base", help="the base model of a new model")
     @line_magic
     def model(self, options: Namespace) -> "SelectedModel":
-        """Select a model, registering it at first: `%model lab/sorter`, or `%model team/sorter --base practice`."""
+        """Select a model, and register it if it is new: `%model lab/sorter`, `%model team/sorter --base practice`."""
         return self.session.model(options.name, base=options.base)
 
     @magic(binds="the table")
     @argument("--delete", metavar="NAME@STEP", values="model", help="delete a checkpoint, also a damaged one")
-    @argument("--recover", action="store_true", help="list again the checkpoints that the service's database lost")
-    @argument("--purge", action="store_true", help="remove those from the disk for good")
+    @argument("--recover", action="store_true", help="add lost checkpoints to the service's database again")
+    @argument("--purge", action="store_true", help="delete the lost checkpoints from the disk")
     @line_magic
     def models(self, options: Namespace) -> "pd.DataFrame":
         """List every model that can be sampled, with its base, newest checkpoint and number of checkpoints."""

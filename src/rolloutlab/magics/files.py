@@ -25,12 +25,12 @@ class ExchangeMagics(LabMagics):
         values="writable",
         help="jsonl, parquet, openai, csv, or one of a plug-in such as art; default: by the name of the file",
     )
-    @argument("--best", action="store_true", help="of each group only what has the highest reward")
-    @argument("--min-reward", type=float, metavar="X", help="only what has at least this reward")
+    @argument("--best", action="store_true", help="only the trajectory with the highest reward of each group")
+    @argument("--min-reward", type=float, metavar="X", help="only trajectories with at least this reward")
     @argument("--overwrite", action="store_true", help="replace the file if it is there")
     @line_magic
     def export(self, options: Namespace) -> "Export":
-        """Write collections to a file: all of it, or what other tools can read.
+        """Write collections to a file: complete, or in the format of another tool.
 
         For example:
 
@@ -55,10 +55,10 @@ class ExchangeMagics(LabMagics):
         values="readable",
         help="jsonl, parquet, openai, or one of a plug-in such as art; default: what the first line looks like",
     )
-    @argument("--logprobs", action="store_true", help="then %%logprobs, so that it trains")
+    @argument("--logprobs", action="store_true", help="run %%logprobs afterwards, so that the collection can train")
     @line_magic("import")  # type: ignore[arg-type]
     def import_(self, options: Namespace) -> "Collection | list[Collection]":
-        """Read a file into new collections: all of it or, when something in it is wrong, nothing.
+        """Read a file into new collections. If a line is wrong, nothing is imported.
 
         For example:
 
@@ -70,7 +70,7 @@ class ExchangeMagics(LabMagics):
 
     @magic(binds="the collection")
     @argument("name", help="a collection whose conversations come from elsewhere")
-    @argument("-m", "--model", help="whose logprobs; default: the newest checkpoint of the selected model")
+    @argument("-m", "--model", help="the model that computes them; default: the newest checkpoint of the selected one")
     @line_magic
     def logprobs(self, options: Namespace) -> "Collection":
         """Give assistant messages the token ids and logprobs that training needs, in a new generation."""

@@ -21,12 +21,20 @@ class SignInMagics(LabMagics):
         nargs="?",
         type=unquoted,
         values="servers",
-        help="its address, or embedded: the context server of the embedded service; default: what is connected",
+        help="its address, or embedded: the MCP server of the embedded service; default: the connected service",
     )
-    @argument("--keep", action="store_true", help="beyond this kernel, in the keyring or a file that only you can read")
+    @argument(
+        "--keep",
+        action="store_true",
+        help="store the tokens for later kernels, in the keyring or in a file that only you can read",
+    )
     @argument("--paste", action="store_true", help="ask for the address that the browser ends on")
-    @argument("--issuer", metavar="URL", type=unquoted, help="the authorization server, where the server names none")
-    @argument("--client-id", metavar="ID", type=unquoted, help="as registered there for rolloutlab")
+    @argument(
+        "--issuer", metavar="URL", type=unquoted, help="the authorization server, if the server does not name one"
+    )
+    @argument(
+        "--client-id", metavar="ID", type=unquoted, help="the id of a client that is registered there for rolloutlab"
+    )
     @argument(
         "--secret-env", metavar="NAME", values="key variables", help="the variable that holds the client's secret"
     )
@@ -34,16 +42,16 @@ class SignInMagics(LabMagics):
         "--redirect-port",
         metavar="PORT",
         type=int,
-        help="answers come to http://127.0.0.1:PORT/callback, as registered there for the client",
+        help="redirect to http://127.0.0.1:PORT/callback, as registered for the client",
     )
     @argument(
         "--dangerously-without-pkce",
         action="store_true",
-        help="go on where the server does not announce PKCE: a code could be stolen",
+        help="go on if the server does not announce PKCE; an authorization code could be stolen",
     )
     @line_magic
     def login(self, options: Namespace) -> "SignInTable":
-        """Sign in to a context server or a service, with OAuth 2.1 through the notebook's own browser.
+        """Sign in to an MCP server or a service with OAuth 2.1, in the browser of the notebook.
 
         For example:
 
@@ -64,5 +72,5 @@ class SignInMagics(LabMagics):
     @argument("server", nargs="?", type=unquoted, values="servers", help="its address, or embedded; default: all")
     @line_magic
     def logout(self, options: Namespace) -> "SignInTable":
-        """Give tokens back and forget them; shows where you are still signed in."""
+        """Revoke and delete tokens; shows where you are still signed in."""
         return self.session.logout(options.server)

@@ -39,12 +39,14 @@ class RewardMagics(LabMagics):
     @argument("--judge", metavar="MODEL", help="a model that scores each group; the cell is its rubric")
     @argument("--samples", type=int, help="how often a group is judged (default: 2, in opposite orders)")
     @argument("--max-tokens", type=int, help="the most tokens of one answer of the judge, for a budget")
-    @argument("--budget", type=float, metavar="DOLLARS", help="of the judge, or of models that a grader asks")
+    @argument(
+        "--budget", type=float, metavar="DOLLARS", help="limit of what the judge, or the models of a grader, may cost"
+    )
     @argument("--overwrite", action="store_true", default=None, help="score again what was scored by hand")
     @argument("--concurrency", type=int, help="calls at a time (default: 32)")
-    @argument("--timeout", type=float, metavar="SECONDS", help="for a call, which has failed then")
+    @argument("--timeout", type=float, metavar="SECONDS", help="a call that takes longer has failed")
     @argument("--retries", type=int, help="how often a call that failed is made again (default: 0)")
-    @argument("--processes", type=int, help="call in so many processes, for functions of a module that compute long")
+    @argument("--processes", type=int, help="call functions in so many processes; they must be in a module")
     @argument(
         "--resume", action="store_true", default=None, help="score only what the last scoring left out or failed on"
     )
@@ -55,16 +57,23 @@ class RewardMagics(LabMagics):
         "--cache",
         action="store_true",
         default=None,
-        help="keep results, and use them where the same function gave some",
+        help="store results, and reuse those of the same function",
     )
-    @argument("--no-cache", dest="cache", action="store_false", default=None, help="ask a judge again, and functions")
+    @argument(
+        "--no-cache",
+        dest="cache",
+        action="store_false",
+        default=None,
+        help="reuse no stored result of a judge or a function",
+    )
     @cell_magic
     def reward(self, options: Namespace, cell: str) -> "Collection | pd.DataFrame":
         """Score every trajectory of a collection.
 
         The cell is the body of a Python function that returns a number, or a dict of components whose sum is the
         reward. It may use `trajectory, answer, reasoning, messages, row, prompt, completion, info` and the columns of
-        the row; with `group` or `answers` it returns a list, a value for each member of a group. For example:
+        the row. If it uses `group` or `answers`, it returns a list with a value for each member of a group. For
+        example:
 
             %%reward capitals
             return float(answer.strip() == capital)
@@ -73,9 +82,9 @@ class RewardMagics(LabMagics):
 
             %%reward capitals --with exact,brief --weight exact=1 --weight brief=0.2
 
-        What fails has no reward and is counted; `%%reward capitals --resume` scores only that.
-        --grader FILE, or --grader with its JSON as the cell, scores by a grader of OpenAI.
-        With --judge a model compares the completions of each group by the rubric in the cell, {{x}} being a column:
+        A trajectory whose function fails gets no reward; `%%reward capitals --resume` scores only those.
+        --grader scores with an OpenAI grader, whose JSON is in FILE or in the cell.
+        With --judge a model compares the completions of each group. The cell is its rubric; {{x}} is a column:
 
             %%reward capitals --judge lab/judge
             The right answer is {{capital}}. Nothing but the name is best.
@@ -100,12 +109,12 @@ class RewardMagics(LabMagics):
         "--undo",
         dest="undo_rewards",
         action="store_true",
-        help="take back the newest change that is not taken back yet",
+        help="undo the newest change that is not undone yet",
     )
     @argument("--from", dest="file", type=unquoted, metavar="FILE", help="take the rewards of an edited labels.csv")
     @line_magic
     def rewards(self, options: Namespace) -> "RewardsView | pd.DataFrame":
-        """Show the rewards of collections as a table to sort, filter and edit, or how they came to be.
+        """Show the rewards of collections as a table to sort, filter and edit, or their history.
 
         For example, after `%export capitals labels.csv` and an edit in a spreadsheet:
 

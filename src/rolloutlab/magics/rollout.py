@@ -30,19 +30,19 @@ class RolloutMagics(LabMagics):
     @argument("--limit", type=int, metavar="N", help="no more than the first N rows")
     @argument("--with", dest="function", metavar="FUNCTION", help="a function of row and client, instead of a cell")
     @argument("-m", "--model", help="a model to sample; default: the newest checkpoint of the selected one")
-    @argument("--temperature", type=float, help="of every call, instead of the program's own")
-    @argument("--top-p", type=float, help="of every call, instead of the program's own")
-    @argument("--max-tokens", type=int, help="of every call, instead of the program's own")
-    @argument("--seed", type=int, help="makes the sampling repeatable, where the program is")
+    @argument("--temperature", type=float, help="for every call; overrides the program's own")
+    @argument("--top-p", type=float, help="for every call; overrides the program's own")
+    @argument("--max-tokens", type=int, help="for every call; overrides the program's own")
+    @argument("--seed", type=int, help="makes the sampling repeatable, if the program is deterministic")
     @argument("--concurrency", type=int, help="rollouts at a time (default: 64)")
     @argument("--timeout", type=float, metavar="SECONDS", help="of one rollout (default: 600)")
     @argument(
         "--budget", type=float, metavar="DOLLARS", help="send no request that could cost more than is left of this"
     )
-    @argument("--resume", action="store_true", help="play only the rollouts that NAME lacks")
+    @argument("--resume", action="store_true", help="run only the rollouts that NAME lacks")
     @argument(
         "--top-up", type=float, nargs="?", const=2.0, metavar="FACTOR",
-        help="play more for the groups of NAME that have nothing to learn, up to FACTOR times as many (default: 2)",
+        help="run more for the groups of NAME whose rewards are all equal, up to FACTOR times as many (default: 2)",
     )  # fmt: skip
     @cell_magic
     def rollout(self, options: Namespace, cell: str) -> "Collection":

@@ -22,14 +22,22 @@ class SearchMagics(LabMagics):
     """Search everything that was ever sampled."""
 
     @magic(binds="the result")
-    @argument("query", nargs="*", help="a text; by meaning with an embedding model, else by its words")
-    @argument("--where", metavar="CONDITION", type=unquoted, help="which: \"reward < 0.5 and model == 'lab/practice'\"")
-    @argument("--rank", metavar="RANK", type=unquoted, help="in what order: \"knn('paris') - 0.1 * field('reward')\"")
-    @argument("--group-by", metavar="FIELDS", type=unquoted, values="fields", help="keep the best of each: collection")
-    @argument("--best", type=int, metavar="N", help="how many of each group (default: 1)")
-    @argument("-k", type=int, help="how many in all, 0 for all (default: 10)")
-    @argument("--offset", type=int, metavar="N", help="leave out the first so many")
-    @argument("--select", metavar="FIELDS", type=unquoted, values="fields", help="which fields are shown: reward,step")
+    @argument("query", nargs="*", help="a text, compared by meaning if there is an embedding model, else by words")
+    @argument(
+        "--where", metavar="CONDITION", type=unquoted, help="a condition: \"reward < 0.5 and model == 'lab/practice'\""
+    )
+    @argument("--rank", metavar="RANK", type=unquoted, help="the order: \"knn('paris') - 0.1 * field('reward')\"")
+    @argument(
+        "--group-by",
+        metavar="FIELDS",
+        type=unquoted,
+        values="fields",
+        help="keep only the best hits of each group, such as collection",
+    )
+    @argument("--best", type=int, metavar="N", help="hits per group (default: 1)")
+    @argument("-k", type=int, help="the number of hits, 0 for all (default: 10)")
+    @argument("--offset", type=int, metavar="N", help="skip the first N hits")
+    @argument("--select", metavar="FIELDS", type=unquoted, values="fields", help="fields to show, such as reward,step")
     @argument(
         "--into", metavar="COLLECTION", type=unquoted, values="collections", help="copy the hits to a new collection"
     )
@@ -38,7 +46,7 @@ class SearchMagics(LabMagics):
         metavar="MODEL",
         type=unquoted,
         values="functions",
-        help="a function, an address, a folder or a name; `none` for words",
+        help="an embedding model: a function, an address, a folder or a name; `none`: compare words",
     )
     @argument(
         "--model", metavar="NAME", type=unquoted, values="", help="the model's name at the address of --embed-with"
@@ -55,9 +63,9 @@ class SearchMagics(LabMagics):
         action="store_true",
         help="let the key go unencrypted to an http:// address inside your own network, until the kernel ends",
     )
-    @argument("--all", action="store_true", help="what comparisons sampled as well")
+    @argument("--all", action="store_true", help="also search the collections that comparisons sampled")
     @argument("--status", action="store_true", help="how much is indexed")
-    @argument("--reindex", action="store_true", help="make the index anew")
+    @argument("--reindex", action="store_true", help="rebuild the index")
     @line_cell_magic
     def search(self, options: Namespace, cell: str | None = None) -> "SearchResult | IndexStatus":
         """Find trajectories by meaning, text, reward and rank, among all that were ever sampled.
@@ -123,12 +131,10 @@ class SearchMagics(LabMagics):
     @magic(binds="the messages")
     @argument("name", type=unquoted, values="", help="a trajectory, as letters:1/0/3, or a hit, as worst[0]")
     @argument("--turn", type=int, metavar="N", help="how many answers are kept; default: all but the last")
-    @argument(
-        "--as", dest="collection", metavar="COLLECTION", help="what the new collection is called (default: branch)"
-    )
+    @argument("--as", dest="collection", metavar="COLLECTION", help="the name of the new collection (default: branch)")
     @line_magic
     def branch(self, options: Namespace) -> "Branch":
-        """Go on from a turn of a conversation: the next cell holds everything before it, ready to be sampled.
+        """Branch from a turn of a conversation: the next cell gets all messages before the turn, ready to sample.
 
         For example:
 

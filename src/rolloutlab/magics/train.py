@@ -34,7 +34,7 @@ class TrainMagics(LabMagics):
 
     @magic("%train", binds="the job")
     @argument("names", nargs="+", metavar="name", help="scored collections to train on, or patterns such as 'cap*'")
-    @argument("--sft", action="store_true", help="supervised fine-tuning: learn the answers, also of fine-tuning files")
+    @argument("--sft", action="store_true", help="supervised fine-tuning on the answers; also takes fine-tuning files")
     @argument(
         "--where",
         metavar="CONDITION",
@@ -47,7 +47,7 @@ class TrainMagics(LabMagics):
         action="store_true",
         help="only check: show what would train, and why the rest would not",
     )
-    @argument("--form", action="store_true", help="fill the options into a form that shows what would train with them")
+    @argument("--form", action="store_true", help="show a form with the options, and what would train with them")
     @argument("--budget", type=float, metavar="DOLLARS", help="submit no job that costs more than this")
     @argument("--wait", action=BooleanOptionalAction, default=True, help="follow the job until it has ended (default)")
     @cell_magic
@@ -62,14 +62,14 @@ class TrainMagics(LabMagics):
             learning_rate: 2e-3
             epsilon: 0.2
 
-        `algorithm: dapo` stands for several of them; what is typed beside it wins:
+        `algorithm: dapo` sets several options; an option that you also type overrides it:
 
             %%train capitals
             algorithm: dapo
             groups_per_step: 16
 
-        With --sft its options are learning_rate, one number or one for each step, and batch_size, conversations of a
-        step; without, a step has as many as fit:
+        With --sft the options are learning_rate (one number, or a list with one for each step) and batch_size
+        (conversations per step; by default as many as fit):
 
             %%train capitals --sft --where "reward > 0.9"
 

@@ -1,6 +1,6 @@
 """Documentation and validation of a job's options: effect, range, default, example.
 
-Help, errors, tab completion and the table of docs/training.md are generated from `OPTIONS`.
+Help, errors, tab completion and the table of docs/reference.md are generated from `OPTIONS`.
 """
 
 import json
@@ -113,14 +113,14 @@ class Option:
 
 _ALL = (
     Option("advantage_balance", default="0", example="0.5", low=-1, high=1,
-           does="above 0 shrinks what teaches to avoid, below 0 what teaches to repeat; 1 and -1 remove it"),
+           does="above 0 shrinks negative advantages, below 0 positive ones; 1 and -1 remove them"),
     Option("epsilon", default="1.0; 0.2 with ppo", example="0.2", low=0,
            does="importance ratios are clipped from below at 1 - epsilon"),
     Option("epsilon_high", default="4.0; epsilon with ppo", example="0.28", low=0,
            does="importance ratios are clipped from above at 1 + epsilon_high"),
     Option("importance_sampling_level", default="token", example="sequence", values=get_args(ImportanceSamplingLevel),
-           does="whether the importance ratio is of a token, of its whole history (a mean over its tokens, far nearer"
-                " to 1: epsilon 3e-4 and epsilon_high 4e-4 with ppo, as GSPO has them), or a mean of both"),
+           does="whether the importance ratio is of a token, of its whole history, or a mean of both; with sequence and"
+                " ppo, set epsilon 3e-4 and epsilon_high 4e-4 as in GSPO, because that ratio stays near 1"),
     Option("vendor_k2_tau", default="off", example="0.01",
            does="strength of the penalty on the change of a token's logprob; 0 is off"),
     Option("learning_rate", default="the policy's own: 2e-3 under 20M parameters, 5e-6 above", example="2e-3", low=0,
@@ -132,8 +132,8 @@ _ALL = (
     Option("ppo", default="false", example="true", values=_BOOLEAN,
            does="the clipped surrogate of PPO instead of clipped importance-weighted REINFORCE"),
     Option("precalculate_logprobs", default="false", example="true", values=_BOOLEAN,
-           does="old logprobs are recomputed under the job's starting weights: for imported ones, or another engine's"
-                " numerics"),
+           does="old logprobs are computed again under the job's starting weights; for logprobs that were imported or"
+                " come from another engine"),
     Option("scale_rewards", default="true", example="false", values=_BOOLEAN,
            does="an advantage is divided by the standard deviation of its group"),
     Option("kl_penalty_coef", default="off", example="0.05", low=0, specified=False,
@@ -141,27 +141,27 @@ _ALL = (
     Option("kl_ref_step", default="0", example="3", low=0, high=LARGEST_STEP, whole=True, specified=False,
            does="the checkpoint of this model that kl_penalty_coef takes as reference; 0 is the model without adapter"),
     Option("truncated_importance_sampling", default="off", example="2.0", low=0, specified=False,
-           does="upper bound of a weight for the difference between the sampler's logprobs and the trainer's; only with"
+           does="upper bound of the weight that corrects for different logprobs of sampler and trainer; only with"
                 " precalculate_logprobs; 0 is off"),
     Option("credit", default="trajectory", example="turn", values=get_args(Credit), specified=False,
-           does="whether all tokens of a trajectory have the advantage of its reward, or those of each turn that of the"
-                " rewards from it on, the metrics turn_reward/0, turn_reward/1 and so on"),
+           does="with trajectory, all tokens have the advantage of the trajectory's reward; with turn, each turn has"
+                " the advantage of its reward and the later ones (metrics turn_reward/0, turn_reward/1, ...)"),
     Option("groups_per_step", default="the policy's own: 4 under 20M parameters, 8 above", example="16", low=0,
            high=MOST_GROUPS, whole=True, specified=False,
-           does="groups of which each optimiser step has the mean gradient; they are split evenly; 0 is one step"),
+           does="how many groups an optimiser step has; a job is split into even steps; 0 makes it one step"),
     Option("epochs", default="1", example="2", low=1, high=MOST_EPOCHS, whole=True, specified=False,
-           does="how often the steps are taken; ratios stay those to the recorded logprobs"),
+           does="how often a job goes through its groups; importance ratios stay relative to the recorded logprobs"),
     Option("loss_aggregation", default="sequence_mean", example="token_mean", values=get_args(LossAggregation),
            specified=False,
-           does="whether each trajectory counts alike, each token, or each token by 1 / loss_scale_factor"),
+           does="whether each trajectory has equal weight, each token, or each token with 1 / loss_scale_factor"),
     Option("loss_scale_factor", default="none", example="512", low=0, above=True, specified=False,
-           does="the divisor of loss_aggregation: constant, such as the longest answer in tokens"),
+           does="the divisor for loss_aggregation: constant, for example the length of the longest answer in tokens"),
     Option("mask_truncated", default="false", example="true", values=_BOOLEAN, specified=False,
            does="answers that were cut off at max_tokens do not train; their rewards stay in the group's mean"),
     Option("max_grad_norm", default="1.0", example="0.1", low=0, specified=False,
            does="a step's gradient is scaled down to this norm; 0 is off"),
     Option("weight_decay", default="0.1", example="0", low=0, specified=False,
-           does="by how much each step shrinks the adapter, times the learning rate (AdamW)"),
+           does="the weight decay of AdamW: each step shrinks the adapter by this times the learning rate"),
 )  # fmt: skip
 
 OPTIONS: Mapping[str, Option] = MappingProxyType({option.name: option for option in _ALL})

@@ -11,12 +11,14 @@ from rolloutlab.sampling.programs.program import Program, Solve
 class SamplingOptions(TypedDict, total=False):
     """What every new generation can be sampled with.
 
-    model: sampled instead of the newest checkpoint of the selected model.
-    temperature: 0 to 2; 0 takes the most likely token. 1 by default; of a program, in the place of its own.
-    top_p: sample from the most likely tokens that reach this probability. 1 by default; of a program, as temperature.
-    max_tokens: the most tokens of one completion; without, as many as fit. Of a program, as temperature.
-    seed: row i is sampled with seed + i. By default it is drawn, and recorded.
-    budget: dollars that this call may cost, by the prices of the settings; a request that could exceed it is not sent.
+    model: the model or checkpoint to sample. By default the newest checkpoint of the selected model.
+    temperature: 0 to 2; 0 takes the most likely token. 1 by default. For a program it overrides the program's own
+        value.
+    top_p: sample from the most likely tokens that reach this probability. 1 by default. For a program, as temperature.
+    max_tokens: the most tokens of one completion; by default as many as fit. For a program, as temperature.
+    seed: row i is sampled with seed + i. By default a random seed, which the collection records.
+    budget: the most dollars that this call may cost, by the prices in the settings. A request that could exceed it is
+        not sent.
     """
 
     model: str | None
@@ -31,9 +33,10 @@ class TurnOptions(SamplingOptions, total=False):
     """What the next turns of conversations can be sampled with, beside that.
 
     stop: up to four strings; a completion ends before the first of them.
-    tools: functions, described by signature and docstring and run in this process, and names of MCP servers of
-        `lab.tools.add` or of their tools (`docs.find`). Results and errors are recorded as tool messages.
-    max_turns: consecutive completions that may call tools, or completions of an episode. 10 by default.
+    tools: functions that the policy may call; they run in this process, and are described by their signatures and
+        docstrings. Also names of MCP servers that you gave to `lab.tools.add`, or of single tools (`docs.find`).
+        Results and errors become tool messages.
+    max_turns: the most consecutive completions that call tools, or the most completions of an episode. 10 by default.
     concurrency: requests at a time. 64 by default.
     variables: values for `{{x}}` where a row has no column x.
     """
@@ -53,8 +56,8 @@ class ChatOptions(TurnOptions, total=False):
     limit: no more than the first rows.
     prompt_column: the column with the prompt: a text, messages or their JSON.
     system: a system message before the prompt.
-    env: a class, factory or generator function of environments, or what `environment` returns: an instance plays each
-        rollout, and its observations follow the prompt, which may be empty.
+    env: a class, factory or generator function of environments, or what the call `environment` returns. Each rollout
+        gets its own instance. Its observations follow the prompt, which may then be empty.
     env_timeout: seconds for each call of an environment. 60 by default.
     """
 
@@ -70,7 +73,7 @@ class ChatOptions(TurnOptions, total=False):
 class RolloutOptions(SamplingOptions, total=False):
     """What the rollouts of a program can be sampled with, beside `SamplingOptions`.
 
-    over: rows, as of `chat`; without, one empty row.
+    over: rows, as of `chat`. By default one empty row.
     n: rollouts per row. 1 by default.
     limit: no more than the first rows.
     concurrency: rollouts at a time. 64 by default.
@@ -96,11 +99,11 @@ class SessionOptions(SamplingOptions, total=False):
 class ResumeOptions(TypedDict, total=False):
     """What a collection that goes on has beside its own settings.
 
-    tools: those that it was sampled with.
-    env: that which it was sampled with.
-    program: that of its rollouts; without, the one that they were captured from in this notebook.
+    tools: the tools that the collection was sampled with.
+    env: the environment that the collection was sampled with.
+    program: the program that the collection was captured from. By default the one of this notebook.
     concurrency: requests at a time, or rollouts of a program. 64 by default.
-    budget: dollars that this call may cost, whatever earlier ones did.
+    budget: the most dollars that this call may cost, not counting earlier calls.
     """
 
     tools: Sequence[Tool]

@@ -74,11 +74,12 @@ Dialog = Generator[ChatRequest, ChatCompletion, list["Verdict"]]
 class JudgeOptions(TypedDict, total=False):
     """How `Session.judge` asks.
 
-    samples: judgements per group, every second one in the reverse order, which cancels position bias. 2 by default.
-    seed: of the order. 0 by default.
+    samples: judgements per group. Every second one has the completions in reverse order, which cancels position bias. 2
+        by default.
+    seed: the seed of the order. 0 by default.
     max_tokens: the most tokens of a response.
-    overwrite: also replace rewards by hand.
-    cache: use what the same judge has said of the same completions, which is the default; False judges all again.
+    overwrite: also replace rewards that were given by hand.
+    cache: reuse judgements that the same judge has given on the same completions. True by default.
     """
 
     samples: int

@@ -34,14 +34,15 @@ class RewardOptions(TypedDict, total=False):
 
     concurrency: calls at a time. 32 by default.
     timeout: seconds for a call. No limit by default.
-    retries: of a call that failed. None by default.
-    backoff: seconds before the first retry, twice as many before each further one. 0.5 by default.
-    processes: call in so many processes, for functions that hold the GIL.
-    overwrite: also replace rewards by hand, and call functions whose results are stored.
-    resume: score only what the last scoring, not counting undone ones, left out or failed on. Functions, weights and
-        options that you do not give are those of that scoring. The new rewards can be undone separately.
-    cache: store results, and do not call a function of the same name and source text again for the same trajectory. By
-        default nothing is cached.
+    retries: how often a failed call is repeated. 0 by default.
+    backoff: seconds before the first retry; they double for each further one. 0.5 by default.
+    processes: call functions in so many processes, for functions that hold the GIL.
+    overwrite: also replace rewards that were given by hand, and ignore stored results.
+    resume: score only trajectories that the last scoring left out or failed on; undone scorings do not count.
+        Functions, weights and options that you do not give are those of that scoring. The new rewards can be undone
+        separately.
+    cache: store the results. A function with the same name and source text is then not called again for the same
+        trajectory. By default nothing is cached.
     dry_run: try three trajectories, store nothing and return a DataFrame.
     """
 

@@ -19,10 +19,10 @@ class SearchOptions(TypedDict, total=False):
 
     where: a filter: `"reward < 0.5 and model == 'lab/practice'"`, `F.reward < 0.5`, or a dictionary.
     rank: an order, lower is better: `"knn('paris') - 0.1 * field('reward')"`, `Knn("paris")`, or a dictionary.
-    group_by: fields; the best hits of each group are kept.
-    best: how many of each group. 1 by default.
+    group_by: one or more fields: keep only the best hits of each group with equal values there.
+    best: how many hits to keep of each group. 1 by default.
     k: the number of hits, 0 for all. 10 by default.
-    offset: leave out the first so many.
+    offset: how many of the first hits to skip.
     select: fields to show.
     """
 

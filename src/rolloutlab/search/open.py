@@ -157,16 +157,21 @@ class LabIndex:
         *,
         insecure_http: bool = False,
     ) -> "IndexStatus":
-        """Compare texts by the vectors of an embedding model from now on; None: by their words.
+        """Compare texts by the vectors of an embedding model from now on; with None, by their words.
 
-        model: a function from a list of texts to a vector for each; an OpenAI-compatible URL, with the model's `name`
-        there; or a folder or name that sentence-transformers loads. key_env: the environment variable that holds the
-        URL's key, by default OPENAI_API_KEY for api.openai.com. insecure_http: send the key unencrypted to an http
-        address in your own network, until this session ends. Vectors are computed in the background, and when a search
-        needs them.
+        Vectors are computed in the background, and when a search needs them.
+
+        Args:
+            model: a function from a list of texts to a list of vectors; an OpenAI-compatible URL; a folder or name that
+                sentence-transformers loads; or None.
+            name: the name of the model at the URL.
+            key_env: the environment variable that holds the key of the URL. By default OPENAI_API_KEY for
+                api.openai.com.
+            insecure_http: send the key unencrypted to an http address in your own network, until this session ends.
 
         Raises:
-            InputError: not an embedding model, no vectors, or a key that would be sent unencrypted. And its own.
+            InputError: not an embedding model, no vectors, or a key that would be sent unencrypted.
+            And the errors of the model itself.
         """
         self._places.embed_with(model, name, key_env, insecure_http=insecure_http)
         return self.status()
@@ -191,7 +196,7 @@ class LabIndex:
         return self._places.index.fields()
 
     def values(self, field: str) -> list[str]:
-        """List some texts that a field has."""
+        """List some text values of a field."""
         return self._places.index.values(field)
 
 

@@ -85,8 +85,8 @@ class LabModels:
     def list(self) -> "pd.DataFrame":
         """List the models that the service can sample, with base, newest checkpoint and number of checkpoints.
 
-        Values that the service does not report are missing. The view marks the selected model, and has the rewards of
-        what each sampled and what it was last trained on.
+        Values that the service does not report are missing. A cell marks the selected model. It also shows the reward
+        of the newest checkpoint of each model, and what the model was last trained on.
         """
         from rolloutlab.trajectories.frame import ListingFrame
 
@@ -129,7 +129,7 @@ class LabModels:
     def recover(self) -> RecoveredCheckpointTable:
         """Add lost checkpoints to the database again, under their models and steps.
 
-        Starts the embedded service if needed, even if its database lists no model any more.
+        This starts the embedded service if it does not run, even if its database lists no model.
         """
         http, address = self._connector.http, self._connector.address(start_empty=True)
         recovery = http.run(training.recover_checkpoints(http, address))

@@ -115,16 +115,16 @@ def find_collection(jobs: LabJobs, checkpoints: Sequence[Checkpoint], over: Any)
 class CompareOptions(TypedDict, total=False):
     """What a comparison can be sampled and judged with.
 
-    n: completions per prompt, by default as before.
-    prompt: for other rows, if the collection's was a function.
-    model: that of checkpoints which are given as steps; by default the selected one.
-    tools: those that the collection was sampled with.
-    env: that which the collection was sampled with.
+    n: completions per prompt. By default as many as the collection has.
+    prompt: the prompt for other rows, if that of the collection is a function.
+    model: the model of checkpoints that are given as steps. By default the selected one.
+    tools: the tools that the collection was sampled with.
+    env: the environment that the collection was sampled with.
     concurrency: requests at a time, or rollouts of a program. 64 by default.
     variables: values for `{{x}}` where a row has no column x.
-    anytime: make an interval that stays valid when it is read repeatedly while rows are added, and is wider.
-    bounds: the smallest and largest possible reward; by default those of its components, or 0 and 1, or -1 and 1, if
-        all rewards are within. Without bounds there is no verdict.
+    anytime: make a wider interval, which stays valid if you compare again and again while rows are added.
+    bounds: the smallest and largest possible reward. By default those of its components; otherwise 0 and 1, or -1 and
+        1, if all rewards are within. Without bounds there is no verdict.
     """
 
     n: int | None

@@ -68,13 +68,13 @@ def check_reward(reward: Functions | Judge | None, held_out: Any, *, given: bool
 class LoopOptions(ChatOptions, total=False):
     """What a loop can have, beside the options of its chats or rollouts.
 
-    timeout: seconds of one rollout of a program. 600 by default.
-    held_out: rows that are sampled before every `every` rounds and after the last, and never trained on; at the end the
-        best checkpoint is measured on them again, with other seeds.
+    timeout: seconds for one rollout of a program. 600 by default.
+    held_out: rows to measure on, which are never trained on. They are sampled before the first round, then every
+        `every` rounds, and after the last. At the end the best checkpoint is measured on them again, with other seeds.
     every: rounds from one measurement to the next. 5 by default.
     patience: the loop ends after so many consecutive rounds in which nothing trained. 3 by default.
-    top_up: before a round trains, sample again for its groups that have nothing to learn, up to so many times as many,
-        as the call `top_up` does.
+    top_up: a factor. Before a round trains, its groups whose rewards are all equal get more completions, as by the call
+        `top_up` with this factor.
     """
 
     timeout: float

@@ -465,13 +465,13 @@ def checked_config(options: Mapping[str, Any]) -> ExperimentalTrainingConfig:
 class JobOptions(TypedDict, total=False):
     """Arguments of a job beside its training options.
 
-    algorithm: a name of `rolloutlab.objective.algorithms` for several options; it can be among them, and they win over
-        those that it stands for.
-    sft: supervised fine-tuning: learn the assistant's tokens of all trajectories, or of those that meet `where`.
-    where: which trajectories, as of `search`.
-    loss: torch code in the place of the options' loss, `fn(new, old, advantage, weight, history) -> loss`, for the
-        embedded service alone; see docs/training_reference.md.
-    budget: dollars; a job that costs more is not submitted.
+    algorithm: a name of `rolloutlab.objective.algorithms`, which stands for several options. `options` may contain it
+        too, and overrides what it stands for.
+    sft: supervised fine-tuning on the assistant's tokens of all trajectories, or of those that meet `where`.
+    where: with `sft`, which trajectories; a condition as of `search`.
+    loss: a function `fn(new, old, advantage, weight, history) -> loss` in torch, instead of the loss of the options.
+        Only with the embedded service; see docs/training.md, "A loss of your own".
+    budget: the most dollars that the job may cost; otherwise it is not submitted.
     """
 
     algorithm: str | None

@@ -78,7 +78,7 @@ class Collection:
         return bool(self.stored.plan.get("program"))
 
     def part(self, name: str) -> set[int]:
-        """Positions of its groups whose rows are of a part of a split: `train` or `held_out`."""
+        """Return the positions of the groups whose rows are in `train` or in `held_out` of a split."""
         return positions_in(self.stored.plan, name)
 
     @property
@@ -91,7 +91,7 @@ class Collection:
         return [trajectory for group in self.groups for trajectory in group.trajectories]
 
     def group(self, position: int) -> Group:
-        """The group at a position, as stored now. Raises NotFoundError if there is none."""
+        """Return the group at a position, as stored now. Raises NotFoundError if there is none."""
         for group in self._lab.groups(self.stored, position):
             return group
         raise NotFoundError(f"there is no group {self.stored.label}/{position}", hint=f"%group {self.stored.label}/0")
@@ -111,7 +111,7 @@ class Collection:
         return math.fsum(r / len(rewards) for r in rewards) if rewards else None
 
     def scoring_notes(self) -> list[str]:
-        """Lines about failures of the last scoring, and about rewards that it did not reach because it ended early."""
+        """Report failures of the last scoring, and how many rewards it did not reach because it ended early."""
         stored = self.stored
         failed, older = self._lab.scorings.failed(stored, self._position), self._lab.scorings.unreached(stored)
         lines = [render.failures(self.name, failed)] if failed else []
@@ -121,27 +121,32 @@ class Collection:
         return [*lines, *([older_line] if older else [])]
 
     def warnings(self) -> list[Hint]:
-        """What to know of its answers before training on them, such as that many were cut off."""
+        """List what you should know before training, for example that many answers were cut off."""
         with self._view.job() as job:
             hints = summarize_job(job, self._lab).hints
         # the report of a job, which knows the service, says what has no logprobs
         return [hint for hint in hints if hint.kind == "warn" and not hint.cell.startswith("%logprobs")]
 
     def weights_of(self, component: str) -> dict[int, float]:
-        """The weight of a component in each reward that functions gave, by the id of the trajectory."""
+        """Return the weight of a component in each reward that functions gave, by the id of the trajectory."""
         return self._lab.scorings.weights_of(component, self.stored)
 
     def preflight(self, options: Options | None = None) -> Preflight:
-        """What of it would train, computed by the trainer's own code."""
+        """Report which trajectories would train, computed by the trainer's own code."""
         return _checked(self.groups, options)
 
     def to_frame(self) -> "pd.DataFrame":
-        """One row per trajectory, indexed by name (`capitals/0/3`).
+        """Return a DataFrame with one row per trajectory, indexed by name (`capitals/0/3`).
 
-        Columns: reward (NaN where none), advantage (as it would train with default options), one per reward component,
-        source (function, hand, judge, tool, environment), prompt, finish_reason, model, step, tokens, answer, reasoning
-        and episode_end (where any has some), and the columns of the row as `row.x`, with dates, times and decimals in
-        columns that had nothing else.
+        Its columns:
+
+        - `reward`: NaN without one.
+        - `advantage`: with the default training options.
+        - one column per reward component.
+        - `source` of the reward: function, hand, judge, tool or environment.
+        - `prompt`, `finish_reason`, `model`, `step`, `tokens`, `answer`.
+        - `reasoning` and `episode_end`, if any trajectory has one.
+        - `row.x` for each column x of the rows. A column that had only dates, times or decimals has these types again.
         """
         groups = self.groups
         if self._position is None:
@@ -162,10 +167,11 @@ class Collection:
         )
 
     def update_rewards(self, frame: "pd.DataFrame") -> RewardEdits:
-        """Take the rewards of an edited `to_frame()`; all changes or none, each logged with who, when, old and new.
+        """Store the rewards of an edited `to_frame()`: all changes or none. The log has who, when, old and new.
 
-        frame: of pandas or polars, also read from a file; names are its index, or a column such as `trajectory`. None
-        or NaN where there was a reward clears it; the result counts them, and undoing the change brings them back.
+        frame: a DataFrame of pandas or polars, perhaps read from a file. Its index, or a column such as `trajectory`,
+        has the names of the trajectories. None or NaN clears a reward. The result counts the cleared rewards, and an
+        undo of the change brings them back.
 
         Raises:
             NotFoundError: a row is not a trajectory of this collection.
@@ -179,10 +185,10 @@ class Collection:
         return give_edited(self._lab.rewards, known, table)
 
     def update_rewards_from(self, path: str | PathLike[str]) -> RewardEdits:
-        """Take the rewards of a file, such as a CSV of `lab.files.export` that was edited in a spreadsheet.
+        """Store the rewards of a file, such as a CSV of `lab.files.export` that was edited in a spreadsheet.
 
-        It has the columns `trajectory` and `reward`, in whatever order, and any others. An empty reward clears it; rows
-        of other trajectories are reported. All changes or none.
+        The file needs the columns `trajectory` and `reward`, in any order; others are ignored. An empty cell clears a
+        reward. Rows of other trajectories are reported. All changes are stored, or none.
 
         Raises:
             NotFoundError: there is no such file. InputError: it cannot be read, or lacks a column.
@@ -199,9 +205,9 @@ class Collection:
     def rank(self, ranking: Sequence[int | str | Sequence[int | str]]) -> RewardEdits:
         """Rank completions of one group (`lab.collection("capitals/0")`), best first, and store the ranks as rewards.
 
-        ranking: positions in the group or names of trajectories; ties in a list of their own: `[2, 0, [1, 3]]`. The
-        best gets 1, the worst 0, evenly spaced; ties share the mean of their ranks. Completions that are not ranked
-        keep their rewards. The rewards are by hand, and one change, which `undo_rewards` reverts.
+        ranking: positions in the group, or names of trajectories. A list inside it is a tie: `[2, 0, [1, 3]]`. Rewards
+        are evenly spaced from 1 for the best to 0 for the worst; ties share the mean of their ranks. Completions that
+        are not ranked keep their rewards. The new rewards count as given by hand; `undo_rewards` reverts all at once.
 
         Raises:
             InputError: this is not a single group, or the ranking has an unknown completion, or one twice.
@@ -214,7 +220,7 @@ class Collection:
     def undo_rewards(self, *, say: Callable[[str], None] = print) -> "Collection":
         """Revert the newest change of the collection's rewards that is not reverted yet; `say` gets a description.
 
-        Trajectories without a reward before the change have none again. The undo is logged like any other change.
+        A trajectory that had no reward before the change has none again. The undo is logged like any other change.
 
         Raises:
             NotFoundError: no change is left to undo.
@@ -230,7 +236,7 @@ class Collection:
     def reward_history(self) -> "pd.DataFrame":
         """List every change of its rewards, newest first: trajectory, when, who, source, old, new, note, by, code.
 
-        The index is the number of the change: rewards given at once share it.
+        The index is the number of the change; rewards that were given at once have the same number.
         """
         stored = self.stored
         with Progress(f"rewards of {stored.label}") as shown:
@@ -244,7 +250,7 @@ class Collection:
         return len(self.outlines())
 
     def outlines(self) -> list[TrajectorySummary]:
-        """Summaries of its trajectories, as stored now; fast, because no conversation is read."""
+        """Return the stored summary of each trajectory. This is fast, because no conversation is read."""
         return self._lab.outlines.of(self.stored, self._position)
 
     @cached_property

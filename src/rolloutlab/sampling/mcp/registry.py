@@ -42,7 +42,7 @@ class McpRegistry:
         """Add an MCP server under a name; with `--tools NAME` a policy can call its tools.
 
         url: its URL, or `embedded` for that of the embedded service, which is started if needed. name: by default the
-        first word of the host, else the last of the path.
+        first word of the host name, or the last word of the path if that is taken.
 
         Raises:
             SignInError: you must sign in first. UnreachableError: no MCP server responds there.
@@ -69,11 +69,11 @@ class McpRegistry:
         return AddedTools(self.servers.values()) if name is None else self._server(name)
 
     def urls(self) -> Sequence[str]:
-        """List URLs of servers: of those with a sign-in, and of those that were added. It opens no keyring."""
+        """List the URLs of servers that you are signed in to or have added. This does not open the keyring."""
         return [*self._connector.oauth.servers(), *(tools.url for tools in self.servers.values())]
 
     def call(self, name: str, /, **arguments: Any) -> ToolAnswer:
-        """Call the tool `SERVER.TOOL` with some arguments; the text it returns.
+        """Call the tool `SERVER.TOOL` with arguments, and return its text.
 
         Raises:
             NotFoundError: no such tool. RefusedError: the server or the tool rejected the arguments.
@@ -85,9 +85,9 @@ class McpRegistry:
         return ToolAnswer(result)
 
     def resolve(self, tools: Iterable[Tool]) -> Tools:
-        """List functions and tools one by one; a name may stand for all tools of a server.
+        """Replace the name of a server by all its tools, and return a list of functions and tools.
 
-        Tools of several servers, or of a server and a function, that have one name are called SERVER_TOOL.
+        If several have the same name, those of servers are renamed to SERVER_TOOL.
         """
         resolved: list[Callable[..., Any] | ContextTool] = []
         for tool in tools:
@@ -122,7 +122,7 @@ class McpRegistry:
         return next((name for name, known in self.servers.items() if any(tool is each for each in known)), None)
 
     def close(self) -> None:
-        """End the connections; a later call opens them anew."""
+        """Close the connections; a later call opens them again."""
         for connection in self._connections.values():
             self._connector.http.run(connection.close())
 

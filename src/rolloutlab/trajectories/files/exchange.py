@@ -101,9 +101,9 @@ class LabFiles:
         Args:
             names: a collection, or several.
             path: the file; `.gz` at the end compresses it.
-            format: `jsonl` or `parquet`, whole trajectories with rewards, without reward history, sampling plan and
-                cost; `openai`, fine-tuning messages; `art`, groups of openpipe-art; `csv`, to label. By default that of
-                the file's suffix.
+            format: `jsonl` or `parquet` for complete trajectories with rewards, but without reward history, sampling
+                plan and cost; `openai` for fine-tuning messages; `art` for groups of openpipe-art; `csv` for a
+                spreadsheet in which you edit rewards. By default the suffix of the file decides.
             best: only the trajectory with the highest reward of each group.
             min_reward: only trajectories with at least this reward.
             overwrite: replace the file if there is one.
@@ -120,10 +120,10 @@ class LabFiles:
     def import_(
         self, path: str | PathLike[str], name: str | None = None, format: str | None = None, *, logprobs: bool = False
     ) -> "Collection | list[Collection]":
-        """Read a file into a new generation of a collection, or of each when the file holds several: all or nothing.
+        """Read a file of one or more collections into a new generation of each; an error imports nothing.
 
-        name: of the collection, by default the one in the file. format: as in `export`, by default detected from the
-        first line. logprobs: call `logprobs` on each collection.
+        name: the name of the collection; by default that in the file. format: as of `export`; by default detected from
+        the first line. logprobs: call `lab.files.logprobs` on each collection.
 
         Raises:
             NotFoundError: no such file. InputError: an invalid value in it; the message gives the place.
@@ -137,8 +137,8 @@ class LabFiles:
     def logprobs(self, name: str, model: str | None = None, *, say: Callable[[str], None] = print) -> "Collection":
         """Add token ids and logprobs to the assistant messages of imported conversations, as a new generation.
 
-        Training needs them; rewards are kept. model: the model that computes them, by default the newest checkpoint of
-        the selected one.
+        Training needs token ids and logprobs. Rewards are kept. model: the model that computes them; by default the
+        newest checkpoint of the selected one.
 
         Raises:
             NotFoundError: no such collection or model. NothingTrainsError: the policy can tokenize none of it.
@@ -157,11 +157,11 @@ class LabFiles:
     def join_results(self, name: str, results: str) -> "Collection":
         """Give captured sessions the rewards of the program that ran them.
 
-        results: files of JSON Lines, such as `outputs/**/traces.jsonl`: a line has the `id`, `trace_id` or `session_id`
-        of a session, its `reward`, and numbers by name as `rewards`, its components.
+        results: files of JSON Lines, such as `outputs/**/traces.jsonl`. A line has the `id`, `trace_id` or `session_id`
+        of a session, its `reward`, and perhaps `rewards`: the components by name.
 
         Raises:
-            NotFoundError: no such collection. InputError: no such file, or no line of it is of one of the sessions.
+            NotFoundError: no such collection. InputError: there is no such file, or no line has the id of a session.
         """
         collection = self._collection(name)
         if not join_results(self._lab(), collection.stored, read_results(results)):
