@@ -41,8 +41,10 @@ class CollectionMagics(LabMagics):
         return self.session.collections(options.pattern, all=options.all)
 
     @magic(binds="the group")
-    @argument("name", values="groups", help="a group, such as capitals/0; capitals: its groups, the most spread first")
-    @argument("--rank", type=ranking, metavar="2,0=3,1", help="give rewards by rank: best first, = where some are tied")
+    @argument(
+        "name", values="groups", help="a group, such as capitals/0; of a collection all groups, widest rewards first"
+    )
+    @argument("--rank", type=ranking, metavar="2,0=3,1", help="give rewards by rank, best first; = marks a tie")
     @line_magic
     def group(self, options: Namespace) -> "Collection":
         """Show one group: its prompt, and all its completions with reward and advantage."""

@@ -53,7 +53,7 @@ class ChatOptions(TurnOptions, total=False):
 
     n: completions per prompt. 1 by default.
     over: a DataFrame, a list, an iterator, a dataset or a file: one group per row.
-    limit: no more than the first rows.
+    limit: how many rows to read; by default all.
     prompt_column: the column with the prompt: a text, messages or their JSON.
     system: a system message before the prompt.
     env: a class, factory or generator function of environments, or what the call `environment` returns. Each rollout
@@ -75,7 +75,7 @@ class RolloutOptions(SamplingOptions, total=False):
 
     over: rows, as of `chat`. By default one empty row.
     n: rollouts per row. 1 by default.
-    limit: no more than the first rows.
+    limit: how many rows to read; by default all.
     concurrency: rollouts at a time. 64 by default.
     timeout: seconds of one rollout. 600 by default.
     """
