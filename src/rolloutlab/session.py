@@ -975,9 +975,8 @@ class Session:
 
         An interrupt or an error loses nothing that was sampled or trained; `jobs=0` only shows the rounds so far.
         `seed` is the seed of the first round; the seeds of later rounds follow from it. `budget` limits sampling,
-        judging and training together. By default 8 completions are sampled per prompt. `over` can be a function that
-        takes the number of a round and returns its rows. With a source of environments, the default is new rows of this
-        source in each round.
+        judging and training together. `over` can be a function that takes the number of a round and returns its rows.
+        With a source of environments, the default is new rows of this source in each round.
 
         Args:
             name: the collection.

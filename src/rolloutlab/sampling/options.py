@@ -51,7 +51,7 @@ class TurnOptions(SamplingOptions, total=False):
 class ChatOptions(TurnOptions, total=False):
     """What new conversations can be sampled with, beside that.
 
-    n: completions per prompt. 1 by default.
+    n: completions per prompt. 1 by default, 8 in `loop`.
     over: a DataFrame, a list, an iterator, a dataset or a file: one group per row.
     limit: how many rows to read; by default all.
     prompt_column: the column with the prompt: a text, messages or their JSON.
@@ -77,7 +77,7 @@ class RolloutOptions(SamplingOptions, total=False):
     n: rollouts per row. 1 by default.
     limit: how many rows to read; by default all.
     concurrency: rollouts at a time. 64 by default.
-    timeout: seconds of one rollout. 600 by default.
+    timeout: seconds for one rollout. 600 by default.
     """
 
     over: Any
@@ -90,7 +90,7 @@ class RolloutOptions(SamplingOptions, total=False):
 class SessionOptions(SamplingOptions, total=False):
     """What the sessions of a program can be sampled with, beside `SamplingOptions`.
 
-    timeout: seconds of the whole run. 86,400 by default, a day.
+    timeout: seconds for the whole run. 86,400 by default, a day.
     """
 
     timeout: float
@@ -101,7 +101,7 @@ class ResumeOptions(TypedDict, total=False):
 
     tools: the tools that the collection was sampled with.
     env: the environment that the collection was sampled with.
-    program: the program that the collection was captured from. By default the one of this notebook.
+    program: the program that the collection was captured from. By default the one that this notebook ran for it.
     concurrency: requests at a time, or rollouts of a program. 64 by default.
     budget: the most dollars that this call may cost, not counting earlier calls.
     """
