@@ -24,9 +24,8 @@
     ├── TrainingError         a job cannot be trained
     └── CheckpointError       a checkpoint is missing or damaged
 
-An exception has a message, which says what happened, with the value, and a hint: something to type. Both may quote a
-server, a file or a policy, so their control characters are escaped. Any other exception is a bug and keeps its
-traceback.
+The message states what happened, with the value; the hint is something to type. Message and hint may quote a server, a
+file or a policy, so control characters in them are escaped. Any other exception is a bug and keeps its traceback.
 """
 
 from collections.abc import Mapping
@@ -70,7 +69,7 @@ class NotFoundError(RolloutlabError):
 
 
 class NotOfferedError(NotFoundError):
-    """A service has no endpoint for it. status: of its answer: 404, 405 or 501."""
+    """A service has no endpoint for it. status: the HTTP status of its answer, 404, 405 or 501."""
 
     def __init__(self, message: str, *, hint: str | None = None, status: int = 404) -> None:
         super().__init__(message, hint=hint)
@@ -92,7 +91,7 @@ class SamplingError(RolloutlabError):
 class BudgetError(RolloutlabError):
     """The next request or job could cost more than a budget has left; nothing of it was sent.
 
-    holds: whether a larger budget would hold; not at a service that counts more tokens than a request can have.
+    holds: whether a larger budget would help. It would not if the service counts more tokens than a request can have.
     """
 
     def __init__(self, message: str, *, hint: str | None = None, holds: bool = True) -> None:
@@ -105,9 +104,10 @@ class NothingTrainsError(RolloutlabError):
 
 
 class ServiceError(RolloutlabError):
-    """The service answered with an error. status: of its response; 0 without one, or where a success is malformed.
+    """The service answered with an error.
 
-    reported: its error in OpenAI's form, where it has this.
+    status: the HTTP status of its response. 0 if there was no response, or if a successful response was malformed.
+    reported: the error object of the response, if it has one in OpenAI's form.
     """
 
     reported: Mapping[str, Any] | None = None
@@ -166,9 +166,9 @@ class CheckpointError(RolloutlabError):
 
 
 def interrupted(error: KeyboardInterrupt, message: str, hint: str) -> None:
-    """Show an interrupt like an error of ours, in notebooks and scripts: what it left, and what to type.
+    """Show an interrupt in notebooks and scripts as a message and a hint, like an error of ours.
 
-    It stays a KeyboardInterrupt, which front ends expect; only its traceback is replaced.
+    The exception stays a KeyboardInterrupt, which front ends expect. Only the way it is shown is replaced.
     """
     lines = [message, f"  -> {hint}"]
     error.__dict__["_render_traceback_"] = lambda: [f"{type(error).__name__}: {message}", *lines[1:]]
@@ -176,7 +176,7 @@ def interrupted(error: KeyboardInterrupt, message: str, hint: str) -> None:
 
 
 def described(error: BaseException, limit: int | None = 1000) -> str:
-    """Type and text of any exception, to be stored. limit: of characters of its text."""
+    """Type and text of any exception, to be stored. limit: the most characters of its text; None keeps all."""
     try:
         text = replace_surrogates(str(error), limit)
     except Exception:  # noqa: BLE001 - of its own method

@@ -35,10 +35,10 @@ _WITHOUT_FLOCK = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 
 
 def path_of(name: str | os.PathLike[str], hint: str) -> Path:
-    """The path that a person wrote, with `~` replaced; it may be one of no file.
+    """The path that a person wrote, with `~` replaced. The file need not exist.
 
     Raises:
-        InputError: it can be one of none: of a user that there is not, with a NUL, or half of a surrogate pair.
+        InputError: no file can have this path: `~name` is not a user, or a character cannot be in a file name.
     """
     try:
         path = Path(name).expanduser()
@@ -88,9 +88,10 @@ def has_space(folder: Path) -> bool:
 
 
 def keep_for_ever(inherited: object) -> None:
-    """Keep what a fork has copied until this process has ended, without any finalizer: that would act on the parent's.
+    """Keep an object that a fork has copied until this process ends, so that its finalizer never runs here.
 
-    Both have the same epoll instance and the same open files, from which a finalizer removes connections and locks.
+    Parent and child share the epoll instance and the open files. A finalizer in the child would remove the parent's
+    connections and locks from them.
     """
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(inherited))
 
@@ -122,7 +123,7 @@ class Lock(FileLock):
             raise refused(f"{self.lock_file} cannot be locked", error, hint) from error
 
     def release(self, force: bool = False) -> None:
-        """Release it, unless that would be for a parent: flock(2) is of the open file, which a child has as well."""
+        """Release it, except in a child of its holder: parent and child share the open file that flock(2) locks."""
         if not self.is_of_parent:
             super().release(force)
 
@@ -144,7 +145,7 @@ class Lock(FileLock):
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold a lock briefly; LabError when another process holds it for ten seconds, and as `Lock`."""
+    """Hold a lock briefly. LabError: another process holds it for ten seconds, or it cannot be locked."""
     lock = Lock(path, thread_local=False)
     if not lock.try_acquire(_BRIEF):
         raise _still_held(path, _BRIEF)
@@ -200,8 +201,8 @@ def _still_held(path: Path, seconds: float) -> LabError:
 def refused(what: str, error: OSError, hint: str) -> LabError:
     """The LabError for an error of the file system.
 
-    It has a hint of its own when descriptors or the disk have run out, and for a file where a folder should be, or the
-    reverse.
+    hint: used unless the cause has a better one: no descriptors left, a full disk, a file in the place of a folder, or
+    a folder in the place of a file.
     """
     if short_of_descriptors(error):
         return LabError(f"{what}: {NONE_LEFT}", hint=TO_HAVE_MORE)
@@ -227,7 +228,8 @@ def flush(path: Path) -> None:
 def write_private(path: Path, content: bytes) -> None:
     """Write a file of mode 0600 by way of a draft beside it, so that it is never read empty or in part.
 
-    One process at a time writes it: the draft of a process that was killed is replaced. Raises OSError.
+    The caller makes sure that one process at a time writes it, since a draft that is already there is replaced: a
+    killed process may have left it. Raises OSError.
     """
     draft = path.with_suffix(".draft")
     try:
@@ -264,7 +266,7 @@ def is_read_only(path: Path) -> bool:
 
 
 def may_fill(folder: Path) -> bool:
-    """Whether files can be made in a folder, or the folder itself where it is missing."""
+    """Whether files can be made in a folder. If it is missing: whether it can be made."""
     existing = next(path for path in (folder, *folder.parents) if path.is_dir())
     return os.access(existing, os.W_OK | os.X_OK)
 

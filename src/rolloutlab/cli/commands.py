@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rolloutlab.service.listen import ListenAddress
 
 _PROBE_TIMEOUT = 0.5
-"""Seconds within which a client that only tests the folder's lock has released it."""
+"""Seconds that `serve` waits for the folder's lock: a client that only tests it holds it for a shorter time."""
 _PREDECESSOR_TIMEOUT = 60.0
 """Seconds that a service started by a notebook waits for the one before it to end."""
 
@@ -51,10 +51,10 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--host", default="127.0.0.1", help="a name or address of this machine (default: %(default)s)")
     serve.add_argument("--port", type=int, default=0, help="0, the default, takes a free one")
     _add_model_options(serve, settings)
-    serve.add_argument("--token-lifetime", type=float, default=600.0, help="seconds of an access token (%(default)s)")
+    serve.add_argument("--token-lifetime", type=float, default=600.0, help="of access tokens, in seconds (%(default)s)")
     serve.add_argument("--tls-cert", type=Path, metavar="FILE", help="certificate of the host (PEM), to serve https")
     serve.add_argument(
-        "--tls-key", type=Path, metavar="FILE", help="its key (PEM); other hosts than this machine need both"
+        "--tls-key", type=Path, metavar="FILE", help="its key (PEM); required if --host is not this machine"
     )
     serve.add_argument("--linger", type=float, help="stop after this many seconds without a client (default: never)")
     serve.add_argument(
@@ -64,11 +64,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     serve.set_defaults(command=_serve)
     add_capture(commands)
-    engine = commands.add_parser("engine", help="what samples and trains below the service")
+    engine = commands.add_parser("engine", help="the engine, which samples and trains for the service")
     what = "measure whether an engine computes what it should: logprobs, ratios, gradients, resuming, seeds, throughput"
     check = engine.add_subparsers(required=True, metavar="check").add_parser(
         "check",
-        help="measure whether it computes what it should",
+        help="measure whether an engine computes what it should",
         description=f"{what}. It trains and samples on checkpoints of its own, and leaves nothing behind.",
         epilog="Exit status: 0 nothing failed, 1 a line failed, 2 nothing was measured. See docs/engines.md.",
     )
@@ -86,17 +86,22 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_model_options(serve: argparse.ArgumentParser, settings: Settings) -> None:
-    """The policy, and the options of `ModelSettings`; a model keeps to the adapters and dtype that it began with."""
+    """Add the policy and the options of `ModelSettings`.
+
+    A model keeps the adapters and the dtype that it was made with, so those options apply to new models.
+    """
     defaults = settings.model
     policies = f"{', '.join([*PACKAGED, SMOLLM2])}, a folder, a .gguf file or a hub name (%(default)s)"
     serve.add_argument("--policy", default=settings.policy, help=policies)
     serve.add_argument("--engine", default=defaults.engine, help=f"what computes: {', '.join(engines())} (%(default)s)")
-    serve.add_argument("--engine-url", default=defaults.engine_url, metavar="URL", help="where it is, if not here")
+    serve.add_argument("--engine-url", default=defaults.engine_url, metavar="URL", help="its address, if elsewhere")
     serve.add_argument(
-        "--sampler-url", default=defaults.sampler_url, metavar="URL", help="a vLLM server that samples in its place"
+        "--sampler-url", default=defaults.sampler_url, metavar="URL", help="a vLLM server that samples for the engine"
     )
-    serve.add_argument("--lora-rank", default=defaults.lora_rank, help="of new adapters (small policies 16, others 8)")
-    serve.add_argument("--lora-alpha", default=defaults.lora_alpha, help="their scale is alpha / rank (twice the rank)")
+    serve.add_argument(
+        "--lora-rank", default=defaults.lora_rank, help="rank of new adapters (16 for small policies, 8 for others)"
+    )
+    serve.add_argument("--lora-alpha", default=defaults.lora_alpha, help="scales them by alpha / rank (twice the rank)")
     serve.add_argument("--lora-targets", default=defaults.lora_targets, help="such as q_proj,v_proj (all-linear)")
     serve.add_argument("--dtype", default=defaults.dtype, help="of the weights: float32, bfloat16 (on cuda bfloat16)")
     serve.add_argument("--device", default=defaults.device, help="cuda, mps or cpu (cuda where there is one)")
@@ -127,7 +132,7 @@ def _serve(options: argparse.Namespace) -> None:
     address = ListenAddress(options.host.lower().strip("[]"), options.tls_cert, options.tls_key)
     folder = Folder(path_of(options.home, "--home DIR").absolute() / "service")
     try:
-        # before the imports of the service, which take seconds in which another kernel may start one too
+        # first of all: importing the service takes seconds, and another kernel may start one meanwhile
         folder.claim(timeout=_PROBE_TIMEOUT if options.linger is None else _PREDECESSOR_TIMEOUT)
         _serve_claimed(folder, address, options)
     except OSError as error:

@@ -1,8 +1,9 @@
-"""Whether an engine's steps have the size and direction that they are asked for, seen by logprobs alone.
+"""Check by logprobs alone that an engine's optimiser steps have the right size and direction.
 
 With eps far above a gradient g, and without momentum and weight decay, a step of AdamW moves the weights by
--(rate / eps) g (Loshchilov and Hutter, https://arxiv.org/abs/1711.05101). To first order the logprobs then change so
-that the sum of slope x change is -(rate / eps) |g|^2. A second step without a gradient shows the momentum.
+-(rate / eps) g (Loshchilov and Hutter, https://arxiv.org/abs/1711.05101). The slope of a token is the derivative of the
+loss by its logprob. To first order, the sum over all tokens of slope x change of the logprob is then -(rate / eps)
+|g|^2. A second step without a gradient shows the momentum.
 """
 
 import math
@@ -13,18 +14,26 @@ from torch import Tensor
 from rolloutlab.engines.engine import SlopedStep, TrialModel
 
 LIMIT = 0.03
-"""Largest gap that passes, relative: changes are so small that logprobs are rounded, and not infinitely small."""
-_CHANGE, _GROWTH, _ATTEMPTS = 3e-3, 10.0, 16
-"""Nats by which a step should change a logprob at least, and how much a step that is too short grows at most."""
+"""Largest relative gap that passes. Small changes suffer from rounding, large ones from curvature."""
+_CHANGE = 3e-3
+"""Nats by which a step must change the logprob that it changes most."""
+_GROWTH, _ATTEMPTS = 10.0, 16
+"""A step that is too short grows at most by this factor, and at most so many times."""
 _EPS = 1e6
 _RATE, _BETA1, _BETA2 = 1e-5, 0.9, 0.99
 
 
 def gradient_gaps(model: TrialModel, sloped: SlopedStep) -> dict[str, float]:
-    """Gaps of steps that are proportional to the gradient, relative, by what they show.
+    """Measure steps that should be proportional to the gradient. Returns relative gaps, by what was checked.
 
-    rate: twice the rate gives twice the change. rows: sequences together give the sum of their own changes. size: the
-    sum above, where the engine reports a gradient norm; else sign: whether the loss goes down.
+    | key | what should hold |
+    |---|---|
+    | `rate` | a step of twice the rate changes the loss twice as much |
+    | `rows` | one step on all sequences changes the loss as much as a step on each, added up |
+    | `size` | the change is -(rate / eps) times the squared gradient norm that the engine reports |
+    | `sign` | the loss goes down; instead of `size`, for an engine that reports no norm |
+
+    If the gradient is 0, or if no step changes a logprob, the only gap is infinite and its key says why.
     """
     norm = model.step(sloped, 0.0, eps=_EPS)
     if norm == 0:
@@ -49,7 +58,10 @@ def gradient_gaps(model: TrialModel, sloped: SlopedStep) -> dict[str, float]:
 
 
 def clip_gap(model: TrialModel, sloped: SlopedStep) -> float:
-    """Relative gap of a step whose gradient is clipped at half its norm to half the step; NaN: no norm is reported."""
+    """The relative gap between twice a step clipped at half the gradient norm, and the step without clipping.
+
+    NaN if the engine reports no norm; infinity if it reports 0.
+    """
     norm = model.step(sloped, 0.0, eps=_EPS)
     if not math.isfinite(norm) or norm == 0:
         return math.nan if norm else math.inf
@@ -61,7 +73,7 @@ def clip_gap(model: TrialModel, sloped: SlopedStep) -> float:
 
 
 def _part(model: TrialModel, sloped: SlopedStep, norm: float, eps: float) -> float:
-    """The rate, in parts of `eps`, of a step that changes a logprob by enough; NaN: none does."""
+    """Find rate / eps of a step that changes some logprob by `_CHANGE`; NaN if no step does."""
     slope_T = torch.cat([slope_S for _, slope_S in sloped])
     part = _CHANGE / 4 * float(slope_T.norm()) / norm**2 if math.isfinite(norm) else 1e-8
     for _ in range(_ATTEMPTS):
@@ -73,7 +85,11 @@ def _part(model: TrialModel, sloped: SlopedStep, norm: float, eps: float) -> flo
 
 
 def momentum_gap(model: TrialModel, sloped: SlopedStep) -> float:
-    """Relative gap of two steps of a job from a new adapter, the second without a gradient; inf if the loss grows."""
+    """The relative gap between the momentum that two steps show and that of AdamW; infinity if the loss grows.
+
+    Both are steps with the settings of a job, from a new adapter. The second has no gradient, so momentum alone moves
+    the weights.
+    """
     slope_T = torch.cat([slope_S for _, slope_S in sloped])
     still = [(tokens, torch.zeros_like(slope_S)) for tokens, slope_S in sloped]
     first, second = (float(slope_T @ _change(model, sloped, some, _RATE, None)[0]) for some in (sloped, still))

@@ -20,7 +20,7 @@ from rolloutlab.errors import RolloutlabError, described
 
 T = TypeVar("T")
 Conversation = tuple[list[dict[str, Any]], list[dict[str, Any]]]
-"""The messages before the first completion, and from it on."""
+"""Prompt and completion: the messages before the first completion, and those from it on."""
 CALL_TIMEOUT = 60.0
 """Seconds for one call of an environment."""
 _HERE = str(Path(__file__).parents[1])
@@ -32,7 +32,7 @@ _SIGNATURES = {
     "get_reward": "def get_reward(self)",
 }
 _GRACE = 2.0
-"""Seconds that a running call gets after an interrupt, before `close` is called at the same time."""
+"""Seconds that a running call gets to end after an interrupt. Then `close` is called beside it."""
 
 
 class EpisodeError(RolloutlabError):
@@ -116,7 +116,7 @@ class Episode:
         return self.read("get_reward", partial(reward_of, hint="return a number such as 0.5"), reward)
 
     async def call(self, name: str, work: Callable[[], Any], *, waits: bool = False) -> Any:
-        """Call `work` in the instance's thread. name: for the error. waits: without the time limit."""
+        """Call `work` in the instance's thread. name: of the call, for errors. waits: whether it has no time limit."""
         assert self._thread, "it has begun"
         what = f"{self._source.name}.{name}"
         try:
@@ -146,7 +146,7 @@ class Episode:
     async def close(self) -> None:
         """Call `close` of the instance, once, if it has one, and let its thread end. It raises nothing.
 
-        It goes on even if its caller is cancelled; another call waits for the same end.
+        Closing goes on even if the caller is cancelled. A second call waits until the first one has closed it.
         """
         self._closing = self._closing or asyncio.create_task(self._let_end())
         await asyncio.shield(self._closing)
@@ -155,7 +155,7 @@ class Episode:
         thread = self._thread
         if thread is None:
             return
-        # after a time-out the call was cancelled: a coroutine has ended then, so its thread is free almost at once
+        # a time-out has cancelled the call: if it was a coroutine, its thread is free almost at once
         is_free = await thread.is_free(0.1 if self._hangs else _GRACE)
         if not is_free and self._environment is None:  # `__init__` may have started something that only `close` ends
             thread.call_last(self._close)
@@ -169,7 +169,7 @@ class Episode:
             thread.end()
 
     def _make(self) -> Any:
-        """An instance, or an awaitable of one; kept at once, so that an interrupt closes it too."""
+        """An instance, or an awaitable of one. Kept at once, so that an interrupt closes an unfinished one too."""
         self._environment = self._source.environment(self._row)
         return self._environment
 

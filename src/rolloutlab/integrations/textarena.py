@@ -30,14 +30,14 @@ def names() -> list[str]:
     for spec in _registry().values():
         if isinstance(spec.entry_point, str) and spec.entry_point not in alone:
             module = folder.joinpath(*spec.entry_point.partition(":")[0].split(".")[1:]).with_suffix(".py")
-            # read, not imported: some of the 90 modules are slow, or no Python of this version
+            # read, not imported: some of the 90 modules are slow, or not valid in this version of Python
             alone[spec.entry_point] = module.exists() and "SinglePlayerState" in module.read_text()
     raw = (name for name, spec in _registry().items() if name.endswith(_RAW) and alone.get(spec.entry_point))
     return [name.removesuffix(_RAW) for name in raw]
 
 
 class TextArena:
-    """One game. Its rows are empty: a group has the game of its seed."""
+    """The source of one game. Its rows are empty, since the seed of a group decides how its game begins."""
 
     def __init__(self, game: str, options: Mapping[str, Any]) -> None:
         self.name = name_with(f"textarena:{game}", options)
@@ -56,8 +56,8 @@ class TextArena:
 class Game:
     """One game of one player.
 
-    The variant `-raw` of a game tells what is new in each turn, where the default one repeats all of it. Of the default
-    variant's wrappers, those of actions are kept: most put the brackets around an answer that has none.
+    The variant `-raw` of a game tells only what is new in each turn; the default variant repeats everything. The
+    default variant's action wrappers are used here too: most add the brackets that an answer lacks.
     """
 
     def __init__(self, name: str, options: Mapping[str, Any]) -> None:
@@ -99,10 +99,10 @@ class Game:
 
 
 class _GameRandom:
-    """The module `random` as TextArena's modules see it: of the game that is being played, else the process's.
+    """Stands for the module `random` in TextArena's modules: each game has a generator of its own.
 
-    Games seed and draw from the generator of the process: of games at the same time each would change the others, and
-    the user's own draws. Swapping its state around each call would do for games, but not for the user's threads.
+    Games seed the generator of the process and draw from it. So games that run at the same time would change each
+    other's draws, and the user's. Swapping the generator's state around each call would not protect the user's threads.
     """
 
     def __getattr__(self, name: str) -> Any:

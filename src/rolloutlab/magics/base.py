@@ -32,7 +32,10 @@ _OURS = ("%%chat", "%%reward", "%%rollout", "%%train")
 
 
 class argument(magic_arguments.argument):  # noqa: N801 - it takes the place of IPython's decorator
-    """An option of a magic. values: its kind in `rolloutlab.magics.completion`, by default the name of the option."""
+    """An option of a magic.
+
+    values: the kind of its values, by which `rolloutlab.magics.completion` completes them; by default its name.
+    """
 
     def __init__(self, *names: str, values: str | None = None, **keywords: Any) -> None:
         super().__init__(*names, **keywords)
@@ -44,9 +47,11 @@ class argument(magic_arguments.argument):  # noqa: N801 - it takes the place of 
 
 
 def magic(name: str | None = None, *, binds: str = "") -> Callable[[F], F]:
-    """A magic as a method of its parsed options; IPython leaves its line as it is, as `{{x}}` and `$x` have a meaning.
+    """Make a magic of a method that takes parsed options.
 
-    binds: what its option -o binds to a variable: the result; a magic without it has no such option.
+    IPython does not expand `{x}` and `$x` in its line, because `{{x}}` and names such as `$knn` have a meaning here.
+
+    binds: what the option -o binds to a variable, in words for its help. Empty: the magic has no option -o.
     """
 
     def decorate(function: F) -> F:
@@ -64,7 +69,7 @@ def magic(name: str | None = None, *, binds: str = "") -> Callable[[F], F]:
                 magics.variables[options.output] = result
             return result
 
-        shown = signature(function)  # %NAME? shows what IPython calls it with
+        shown = signature(function)  # for %NAME?, which shows the parameters that IPython fills: line and cell
         magics, options, *cell = shown.parameters.values()
         parameters = [magics, options.replace(name="line", annotation=str), *cell]
         run.__signature__ = shown.replace(parameters=parameters)  # type: ignore[attr-defined]
@@ -79,7 +84,7 @@ def kind_of(action: Action) -> str:
 
 
 class Opened:
-    """The session of a notebook, made when a cell first needs it: what it imports takes longer than pandas."""
+    """The session of a notebook, made when a cell first needs it, because its imports take longer than pandas."""
 
     def __init__(self, session: "Session | None" = None) -> None:
         if session:
@@ -87,7 +92,7 @@ class Opened:
 
     @cached_property
     def session(self) -> "Session":
-        session: Session = import_module("rolloutlab").Session()  # whose import an interrupt does not break off
+        session: Session = import_module("rolloutlab").Session()  # imports in a thread that no interrupt reaches
         return session
 
     @property
@@ -137,7 +142,7 @@ class LabMagics(Magics):
             raise InputError(f"{expression} has no value: {error}", hint="a DataFrame or a list") from error
 
     def rows(self, expression: str) -> Any:
-        """The value of an expression or, where it has none and is the name of a data file, that file."""
+        """The value of an expression. If it has no value but is the name of a data file: the path of that file."""
         from rolloutlab.sampling.data_files import is_data_file
 
         try:
@@ -149,20 +154,17 @@ class LabMagics(Magics):
             raise
 
     def tools_named(self, names: str) -> list[Any]:
-        """Functions, and names without a variable: of context servers or tools of them; commas or spaces separate."""
+        """The tools in a list with commas or spaces.
+
+        A name with a variable is its value, such as a function. Any other name stays, as that of an MCP server or of
+        one of its tools.
+        """
         listed = names.replace(",", " ").split()
         return [self.value(name) if name.partition(".")[0] in self.variables else name for name in listed]
 
     def environment(self, text: str) -> Any:
-        """The value of an expression such as `GuessNumber`, or the name of an adapter's, such as `textarena:Bandit`."""
-        if re.match(r"['\"]?[a-z-]+:", text):
-            return unquoted(text)
-        try:
-            return self.value(text)
-        except InputError as error:
-            if text in names(ENVIRONMENTS):
-                raise InputError(f"{text} has several environments", hint=f"--env {text}:NAME") from error
-            raise
+        """The value of an expression such as `GuessNumber`. A name such as `textarena:Bandit` stays a text."""
+        return unquoted(text) if re.match(r"['\"]?[a-z-]+:", text) else self.value(text)
 
     @staticmethod
     def given(options: Namespace, *names: str) -> dict[str, Any]:
@@ -204,7 +206,7 @@ def unquoted(text: str) -> str:
 
 
 def literal(text: str) -> str:
-    """An argument as Python reads it where it is quoted, so that "\\n" is a new line; as it stands elsewhere."""
+    """An argument. If it is quoted, it is read as Python does, so that "\\n" is a new line; else it stays as it is."""
     try:
         return str(ast.literal_eval(text)) if text[:1] in {"'", '"'} else text
     except (SyntaxError, ValueError):

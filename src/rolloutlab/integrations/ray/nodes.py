@@ -60,10 +60,14 @@ def connect(url: str | None) -> None:
 
 
 class Nodes:
-    """The nodes of the cluster that this process is connected to, by id. policy: its name and settings on each.
+    """The nodes of the cluster that this process is connected to.
 
-    loaded: of those that have loaded it. refused: nodes that cannot, and why. failed: why no trainer or sampler
-    started, by node and which. addresses: of those that lived last.
+    Attributes:
+        policy: Name and settings of the policy, the same on each node.
+        loaded: What the nodes have loaded that have the policy, by node.
+        refused: Why nodes are not used any more, by node.
+        failed: Why a trainer or sampler did not start, by node and `trainer` or `sampler`.
+        addresses: IP addresses of the nodes that `living` returned last, by node.
     """
 
     def __init__(self, policy_name: str, settings: ModelSettings) -> None:
@@ -81,11 +85,11 @@ class Nodes:
         return {each["NodeID"]: int(each["Resources"].get("CPU", 1)) or 1 for each in nodes}
 
     def actor(self, kind: type, node: str, threads: int, max_concurrency: int) -> Any:
-        """A new actor on a node; it is not made again where it is lost."""
+        """A new actor on a node. Ray does not restart it if it is lost."""
         with_gpu = any(each["NodeID"] == node and each["Resources"].get("GPU") for each in ray.nodes())
         options = {
             "num_cpus": 0,
-            "num_gpus": 0.5 if with_gpu else 0,  # of one device: the trainer's and the sampler's
+            "num_gpus": 0.5 if with_gpu else 0,  # trainer and sampler share a device
             "max_restarts": 0,
             "max_concurrency": max_concurrency,
             "scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=False),
@@ -94,19 +98,19 @@ class Nodes:
         return ray.remote(kind).options(**options).remote()
 
     def check(self, node: str, what: str, loaded: Loaded) -> None:
-        """The trainer or sampler of a node has loaded it. Raises PolicyError: as `check_same`."""
+        """Check and record what a trainer or sampler has loaded. PolicyError: it differs from the other nodes."""
         for first in list(self.loaded.values()):
             check_same(loaded.base, first.base)
         self.loaded[node] = loaded
         self.failed.pop((node, what), None)
 
     def refuse(self, node: str, error: PolicyError) -> None:
-        """Use a node no more."""
-        self.refused[node] = getattr(error, "cause", error)  # Ray's own error of an actor has its traceback
+        """Stop using a node."""
+        self.refused[node] = getattr(error, "cause", error)  # Ray wraps it in one with a traceback in its text
         logging.getLogger(__name__).warning("%s is not used: %s", self.addresses.get(node, node), error_line(error))
 
     def fail(self, node: str, what: str, error: Exception) -> None:
-        """None started on a node, which is tried again."""
+        """Record that a trainer or sampler did not start on a node. The caller tries the node again."""
         self.failed[node, what] = error_line(error)
         logging.getLogger(__name__).warning("no %s on %s: %s", what, self.addresses.get(node, node), error_line(error))
 
@@ -118,12 +122,12 @@ class Nodes:
         return "; ".join(f"{addresses[node]} ({why})" for node, why in reasons if node in addresses)
 
     def none(self, problem: str) -> RolloutlabError:
-        """The error where no node does something."""
+        """The error if no node can do something, which `problem` says."""
         unused = self.unused()
         ours = ServiceError(f"{problem}: {unused}" if unused else problem, hint=HINT)
         return next(iter(self.refused.values()), ours)
 
 
 def error_line(error: BaseException) -> str:
-    """The last line of an error: before it Ray puts the traceback of another process."""
+    """The last line of an error. The lines before it are a traceback of another process, which Ray adds."""
     return (str(error).strip().splitlines() or [type(error).__name__])[-1]
