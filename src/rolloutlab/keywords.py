@@ -13,12 +13,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def takes(*options: type) -> Callable[[F], F]:
-    """Decorate a call that takes `**given: Unpack[OPTIONS]`: its signature and its `Args:` then have each option.
+    """Decorate a call that takes `**given: Unpack[OPTIONS]`: each option then is in its signature and its `Args:`.
 
-    That is what help, completion and the reference show. The call gets the options that are not None, which stands for
-    the default, and an unknown one is an InputError with the nearest name.
+    Help, completion and the reference show these. None stands for the default, so the call does not get options that
+    are None. An unknown option is an InputError with the nearest name.
 
-    options: the dictionary that is unpacked, after those that it extends; each docstring lists the options of its own.
+    options: the typed dictionaries that OPTIONS extends, then OPTIONS itself. Each docstring lists its own options.
     """
 
     def decorate(function: F) -> F:
@@ -43,7 +43,7 @@ def takes(*options: type) -> Callable[[F], F]:
 
 
 def _with_options(docstring: str, options: tuple[type, ...]) -> str:
-    """A docstring whose `Args:` go on with those that the docstrings of dictionaries list after their first line."""
+    """Append the options to the `Args:` of a docstring. They are what follows the first line of their docstrings."""
     listed = [indent(cleandoc(each.__doc__ or "").partition("\n\n")[2], " " * 4) for each in options]
     arguments, raises, errors = cleandoc(docstring).partition("\n\nRaises:")
     return "\n".join([arguments, *listed]) + raises + errors

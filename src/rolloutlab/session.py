@@ -127,7 +127,7 @@ class Session:
     models: LabModels
     """The models of the service: `list`, and `delete`, `lost`, `recover`, `purge` for their checkpoints."""
     files: LabFiles
-    """Files of collections: `export`, `import_`, and `logprobs` and `join_results` for what came from elsewhere."""
+    """Files of collections: `export`, `import_`; `logprobs` for imported completions, `join_results` for sessions."""
     index: LabIndex
     """The search index: `status`, `embed_with`, `rebuild`."""
     tools: McpRegistry
@@ -208,7 +208,7 @@ class Session:
             InputError: an unknown profile, an invalid argument, or a key that would be sent unencrypted.
             UnreachableError: no response.
             SignInError: a key or a sign-in is needed.
-            ServiceError: not such a service.
+            ServiceError: what answers is not a service of this kind.
         """
         if search is not None:
             if service or inference or project or key_keyring:
@@ -508,7 +508,7 @@ class Session:
                 as JSON.
 
         Raises:
-            InputError: not such a function, or a wrong setting.
+            InputError: `solve` is neither such a function nor a command, or a setting is wrong.
             SamplingError: rollouts without any answer.
             And as `chat`.
         """
@@ -688,7 +688,7 @@ class Session:
     ) -> Any:
         """Score every trajectory of a collection with functions; returns the collection.
 
-        Outcomes are stored as they come, as one change.
+        Outcomes are stored as they come. All of them are one change, which can be undone.
 
         Args:
             name: the collection.

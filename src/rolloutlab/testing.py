@@ -76,7 +76,7 @@ class EnvironmentTests:
         assert all(isinstance(name, str) for name in listed), "names() returns texts, without the prefix"
 
     def test_classes_of_a_notebook_are_left_alone(self) -> None:
-        """`recognise` takes what is of its package alone; else a cell plays another environment than it names."""
+        """`recognise` takes objects of its own package alone. Else a cell plays another environment than it names."""
         for name in plugins.names(plugins.ENVIRONMENTS):
             recognise = getattr(plugins.load(plugins.ENVIRONMENTS, name), "recognise", None)
             assert recognise is None or recognise(_OwnGame, {}) is None, f"the plug-in {name} takes any class"

@@ -26,12 +26,10 @@ _RATE, _BETA1, _BETA2 = 1e-5, 0.9, 0.99
 def gradient_gaps(model: TrialModel, sloped: SlopedStep) -> dict[str, float]:
     """Measure steps that should be proportional to the gradient. Returns relative gaps, by what was checked.
 
-    | key | what should hold |
-    |---|---|
-    | `rate` | a step of twice the rate changes the loss twice as much |
-    | `rows` | one step on all sequences changes the loss as much as a step on each, added up |
-    | `size` | the change is -(rate / eps) times the squared gradient norm that the engine reports |
-    | `sign` | the loss goes down; instead of `size`, for an engine that reports no norm |
+    rate: a step of twice the rate changes the loss twice as much.
+    rows: one step on all sequences changes the loss as much as a step on each of them, added up.
+    size: the change is -(rate / eps) times the squared gradient norm that the engine reports.
+    sign: the loss goes down. This replaces `size` for an engine that reports no norm.
 
     If the gradient is 0, or if no step changes a logprob, the only gap is infinite and its key says why.
     """

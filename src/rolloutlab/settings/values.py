@@ -1,6 +1,6 @@
-"""Values of settings: each check takes what a person wrote and returns it tidied, or raises with what would do.
+"""Checks of settings: each takes the value that a user wrote and returns it tidied, or raises with a valid example.
 
-The types at the end are what pydantic reads settings by.
+pydantic validates settings by the types at the end.
 """
 
 import math
@@ -36,7 +36,7 @@ def _path(value: Any) -> str:
 
 
 def _amount(value: Any, unit: str, example: str, most: float = math.inf) -> float:
-    value = float(value) if isinstance(value, str) and re.fullmatch(r"\d+(\.\d+)?", value) else value  # of a variable
+    value = float(value) if isinstance(value, str) and re.fullmatch(r"\d+(\.\d+)?", value) else value  # a text
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or not math.isfinite(value) or not 0 <= value <= most:
         limits = "≥ 0" if most == math.inf else f"from 0 to {most:,}"
@@ -106,7 +106,7 @@ def engine_url(value: Any) -> str:
 
 
 def _engine_name(value: Any) -> str:
-    plugin = engine_plugin(str(value))  # which says what it lacks
+    plugin = engine_plugin(str(value))  # raises if it lacks a package
     if value != LOCAL and not hasattr(plugin, "open_engine"):
         raise InputError(f"must be {one_of(engines())}, not {value!r}", hint=LOCAL)
     return str(value)
@@ -139,7 +139,7 @@ def checked_by(check: Callable[[Any], Any], example: str = "...") -> PlainValida
             return check(value)
         except InputError as error:
             context = {"error": error.message, "hint": error.hint}
-        except (ValueError, OverflowError, RuntimeError) as error:  # no URL, no date; too large; no such user in ~user
+        except (ValueError, OverflowError, RuntimeError) as error:  # not a URL or date; too large; no user of ~NAME
             context = {"error": f"{str(value)[:100]!r} cannot be used: {error}", "hint": example}
         raise PydanticCustomError("setting", "{error}", context)
 

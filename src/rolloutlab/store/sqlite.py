@@ -69,7 +69,7 @@ class Database:
     def change(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Call `work` in a write transaction, or within the open one, and return its result.
 
-        An interrupt rolls back, unless the transaction is committed already, as does any error in `work`.
+        An error in `work` rolls the transaction back. So does an interrupt, unless it comes after the commit.
 
         Raises:
             LabError: the file cannot be written.
@@ -87,8 +87,8 @@ class Database:
     def at_one_moment(self, work: Callable[[], T]) -> T:
         """Call `work` in a read transaction, a consistent snapshot, and return its result.
 
-        For one thread at a time, outside of `write`. Until it ends this object cannot write, because the write would be
-        rolled back with it; another object of the same file can.
+        One thread at a time may call it, outside of `write`. Until it ends this object refuses to write, because the
+        write would be rolled back with the snapshot. Another `Database` of the same file can write.
 
         Raises:
             LabError: the file cannot be read. RuntimeError: the caller is inside `write`.
@@ -143,7 +143,7 @@ class Database:
             raise LabError(f"{self.path} cannot be {action}: {error}", hint=hint) from error
 
     def _is_full(self, error: BaseException) -> bool:
-        """Whether it fails for want of space, which some errors of SQLite do not tell."""
+        """Whether an error means a full disk. SQLite reports some of these as other errors."""
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK)
         return (
             is_full(error) or code == sqlite3.SQLITE_FULL or (code & 0xFF in _VAGUE and not has_space(self.path.parent))
@@ -154,7 +154,7 @@ class Database:
 
     @property
     def read_only(self) -> bool:
-        """Whether the file cannot be written; one that can be by now is opened again, to write."""
+        """Whether the file cannot be written. If it has become writable meanwhile, it is opened again for writing."""
         if self._read_only and not is_read_only(self.path):
             self._do(lambda _: self._open_again())
         return self._read_only
@@ -208,7 +208,7 @@ class Database:
         self._moment = self._writer = None
         self._uninterrupted = Uninterrupted(f"rolloutlab-{self.path.stem}")
         mode = self._uninterrupted.do(lambda _: self._open())
-        # not before: a fork whose first try fails must not go on with its parent's connection
+        # last: if a fork fails to open the file, its next call must try again, not use the parent's connection
         self._process = os.getpid()
         return mode
 
@@ -345,9 +345,9 @@ def _version(path: Path) -> tuple[object, ...]:
 def connect_read_only(path: Path, timeout: float) -> sqlite3.Connection:
     """A read-only connection, to a file in another user's folder or on a read-only mount.
 
-    In WAL mode SQLite needs `-wal` and `-shm` also for reading (https://www.sqlite.org/wal.html#readonly). If `-wal` is
-    empty, the file is opened as immutable, which needs neither, because new files would disturb the owner. That is
-    correct as long as no other process writes; `_version` detects when one does.
+    In WAL mode SQLite needs the files `-wal` and `-shm` even for reading (https://www.sqlite.org/wal.html#readonly). To
+    make them would disturb the owner. So a read-only file whose `-wal` is empty or missing is opened as immutable: this
+    needs neither. It is correct as long as no other process writes; `_version` detects when one does.
 
     Raises:
         LabError: the latest writes are in a journal that cannot be read. sqlite3.Error: it is not a database.

@@ -46,7 +46,7 @@ _TEXT_ALONE = " AND ".join(
         """NOT instr(extra, '"additional_histories"')""",
     ]
 )
-"""That a trajectory is one message with nothing but text, as its answer is the text alone."""
+"""Condition in SQL: a trajectory is a single message with nothing but text, so that its answer is all of it."""
 _MAY_REASON = """(instr(t.items, 'think>') OR instr(t.items, '"reasoning'))"""
 
 
@@ -66,7 +66,7 @@ def outline_of(items: Items, extra: Mapping[str, Any]) -> tuple[str, str | None,
 
 
 class TrajectorySummaries:
-    """Summaries of finished trajectories, in order; created here for those of older versions."""
+    """Summaries of finished trajectories, in order. Those that an older version has stored get theirs here."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -98,13 +98,13 @@ class TrajectorySummaries:
         return {row["trajectory_id"]: row["answer"] for row in self._by_id(sql, ids)}
 
     def reasonings(self, ids: Iterable[int]) -> dict[int, str]:
-        """The reasoning of the last completion, of those trajectories that have some; their conversations are read."""
+        """The reasoning of the last completion, if there is any. This reads whole conversations, which takes longer."""
         rows = self._by_id(f"SELECT t.id, t.items FROM trajectories t WHERE {_MAY_REASON} AND t.id IN", ids)
         whole = {row["id"]: _alone(_ITEMS.validate_json(row["items"])) for row in rows}
         return {row_id: trajectory.reasoning for row_id, trajectory in whole.items() if trajectory.reasoning}
 
     def ends(self, ids: Iterable[int]) -> dict[int, str]:
-        """How episodes with an environment or a program ended, of those trajectories that are of one."""
+        """How episodes ended, of the trajectories that an environment or a program has played."""
         rows = self._by_id(f"SELECT id, extra FROM trajectories WHERE {_MAY_HAVE_ENDED} AND id IN", ids)
         ends = {row["id"]: _alone((), json.loads(row["extra"])).episode_end for row in rows}
         return {row_id: end for row_id, end in ends.items() if end}
@@ -119,7 +119,7 @@ class TrajectorySummaries:
         return {row["id"] for row in self._database.read(sql, collection.id, part.casefold())}
 
     def same_answers(self, collection: StoredCollection, positions: Iterable[int]) -> list[list[int]]:
-        """Ids of trajectories of a group whose answers are the same and ended in the same way, two or more each."""
+        """The ids of trajectories of one group with the same answer and finish reason: a list for each such answer."""
         rows = self._database.read(_SAME, collection.id, json.dumps(list(positions)))
         return [json.loads(row["ids"]) for row in rows]
 

@@ -1,7 +1,7 @@
-"""A loss of one's own: the source of a function of a cell, in a private file of the lab folder, named by its hash.
+"""Publish a user's loss: the source of a function, in a private file of the lab folder that is named by its hash.
 
 The embedded service of this machine trains with it. A job carries the hash alone, so that no service runs code that
-came with a request. This side never imports torch; the function is called by the service.
+came with a request. This module never imports torch; the service calls the function.
 """
 
 import ast
@@ -42,8 +42,9 @@ def publish_loss(loss: Loss, settings: Settings) -> str:
     """Write the source of a loss into the lab folder; its SHA-256 in hexadecimal digits.
 
     Raises:
-        InputError: it is not a plain function of five arguments, or uses what cannot be written down; or the embedded
-        service is not in use. LabError: the file cannot be written.
+        InputError: it is not a plain function of five arguments; it uses a value other than a module, a number or a
+            text; or the embedded service is not in use.
+        LabError: the file cannot be written.
     """
     if settings.service is not None:
         message = "a loss of your own trains on the embedded service of this machine alone"
@@ -85,7 +86,7 @@ def _defaults(function: ast.FunctionDef) -> set[str]:
 
 
 def _imports(node: ast.AST) -> Iterator[str]:
-    """Modules that a function imports, but for those that it tries to."""
+    """Modules that a function imports, except within `try`, which may handle their absence."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.Import):
             yield from (each.name for each in child.names)
@@ -100,14 +101,14 @@ def _definitions(loss: Any, used: set[str]) -> Iterator[str]:
     values = {**loss.__globals__, **dict.fromkeys(loss.__code__.co_freevars, _NO_VALUE), **_closure(loss)}
     for name in sorted(used):
         value = values.get(name, getattr(builtins, name, _NO_VALUE))
-        if value is _NO_VALUE and name != "torch":  # which the service has
+        if value is _NO_VALUE and name != "torch":  # the service has it
             raise InputError(f"the loss uses {name}, which has no value", hint=f"{name} = ... before the call")
         if name in values and value is not loss:
             yield _definition(name, value)
 
 
 def _closure(loss: Any) -> dict[str, Any]:
-    """Variables of the functions around it that have a value."""
+    """The values of variables of enclosing functions; one without a value yet is absent."""
     values = {}
     for name, cell in zip(loss.__code__.co_freevars, loss.__closure__ or (), strict=True):
         with suppress(ValueError):  # assigned after the call
@@ -116,7 +117,7 @@ def _closure(loss: Any) -> dict[str, Any]:
 
 
 def _definition(name: str, value: Any) -> str:
-    """The source of a name's value, in which numbers and texts of NumPy and enumerations are those of Python."""
+    """An import or assignment of a name's value. Numbers and texts of NumPy or enumerations become Python's own."""
     if (numpy := sys.modules.get("numpy")) and isinstance(value, numpy.generic):
         value = value.item()
     if isinstance(value, ModuleType):
@@ -133,9 +134,10 @@ def _definition(name: str, value: Any) -> str:
 
 
 def _check_modules(modules: Iterable[str]) -> None:
-    """InputError for a module that a service, which a kernel starts with `python -P`, cannot import as the kernel does.
+    """InputError for a module that the kernel can import, but not the service.
 
-    It is one beside the notebook, or in a folder that a cell has added to `sys.path`.
+    The kernel starts the service with `python -P`, so it finds no modules beside the notebook, nor any in a folder that
+    a cell has added to `sys.path`.
     """
     names = {module.partition(".")[0] for module in modules} - sys.stdlib_module_names - {"torch"}
     if not names:

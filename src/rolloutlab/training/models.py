@@ -31,10 +31,15 @@ _NAME = re.compile(r"(?P<project>[\w.-]+)/(?P<name>[\w.-]+)")
 
 @dataclass(frozen=True)
 class SelectedModel:
-    """A trainable policy: its name, the service's id for it, its base model, and the steps of its checkpoints.
+    """A model of a service.
 
-    The name is the id where it was selected by id, and the base is then unknown; there are no steps where the service
-    lists no checkpoints. trains: whether the service trains it. notes: where the lab folder is not of one time.
+    Attributes:
+        name: PROJECT/NAME, or its id if it was selected by its id.
+        id: The service's id for it.
+        base: Its base model; empty if that is unknown.
+        steps: The steps of its checkpoints; empty if the service lists none.
+        trains: Whether the service trains it.
+        notes: Lines about files of the lab folder that are of different times, as after a backup was put back.
     """
 
     name: str
@@ -82,7 +87,7 @@ class Checkpoint:
 
     @property
     def key(self) -> str | None:
-        """What no other checkpoint has, of whatever service; None where a backup may have put back an older one."""
+        """A key that no other checkpoint of any service has; None if a backup may have put back an older checkpoint."""
         return None if self.model.notes else f"{self.model.id}@{self.step}"
 
 
@@ -92,14 +97,14 @@ NEWEST = "latest"
 
 @dataclass(frozen=True)
 class Start:
-    """The checkpoint that a job starts from. same_base: models of which checkpoint 0 is the same as of its model."""
+    """The checkpoint that a job starts from. same_base: ids of models with the same checkpoint 0 as the job's model."""
 
     step: int
     same_base: frozenset[str] = frozenset()
 
 
 def _start(selected: Sequence[ModelCard], cards: Iterable[ModelCard]) -> Start | None:
-    """That of a job of the selected model, by the models that a service lists."""
+    """Where a job of the selected model starts. selected: what the service lists of it. cards: all that it lists."""
     for card in selected:
         if card.newest_step is not None:
             base = card.base_model
@@ -116,7 +121,7 @@ def as_id(name: str) -> UUID | None:
 
 
 def _checkpoint_parts(text: str | int | None, name: str) -> tuple[str, int | None]:
-    """Model and step; None is the newest. name: the model of a step alone."""
+    """The model and step of a checkpoint as a user writes it; step None is the newest. name: used without a model."""
     model, at, step = str(NEWEST if text is None else text).rpartition("@")
     if not at and not step.isdecimal() and step != NEWEST:
         model, step = step, NEWEST
@@ -150,7 +155,7 @@ class Models:
         self._registered: set[tuple[str, str]] = set()
         """Base URLs of services, and the names of models registered there."""
         self._bases: dict[tuple[str, str], str | None] = {}
-        """Of the models registered there, the bases that were given."""
+        """The base that was given for each model, by service and name."""
         self._noted: set[str] = set()
         """Notes that were shown."""
         self._sample_only: set[str] = set()
@@ -163,7 +168,7 @@ class Models:
 
     @property
     def text_only(self) -> bool:
-        """Whether the policy reads text alone: those of the embedded service do, of others it is not known."""
+        """Whether it is known that the policy reads text alone: only policies of the embedded service are known to."""
         return self._connector.settings.service is None
 
     def connected(self, names: Iterable[str], *, to_another: bool, trains: bool | None = None) -> None:
@@ -216,7 +221,7 @@ class Models:
         return [Checkpoint(m, m.newest if step is None else m.checked(step)) for m, step in models]
 
     def register(self, name: str, base: str | None = None) -> Model:
-        """The model as the service has it, registered if it is new; one that is named by its id is not requested."""
+        """The model as the service has it, registered if it is new. For the id of a model no request is sent."""
         if model_id := as_id(name):
             return Model(id=model_id, entity="", project="", name=name, base_model=base or "")
         project, short = split_name(name)
@@ -236,7 +241,7 @@ class Models:
         return self.selected
 
     def pinned(self, plan: SamplingConfig) -> SamplingConfig:
-        """The plan with the newest checkpoint, where a service samples it but does not report which one it sampled."""
+        """The plan, with the newest checkpoint as its step if the service does not report which one it sampled."""
         service = self._connector.settings.service
         model_id = self._connector.model_ids.get((self._connector.name, plan.model))
         if service is None or dialect_of(service).names_checkpoint or plan.step is not None or model_id is None:
@@ -253,7 +258,7 @@ class Models:
         return model
 
     def ensure_registered(self, name: str, address: Address) -> None:
-        """Register a model unless this session has done so before, or the service has only to sample it."""
+        """Register a model, unless this session has done so before or the service can only sample it."""
         if (address.base_url, name) not in self._registered and not self._sampled(name):
             try:
                 self.register(name)
@@ -262,7 +267,7 @@ class Models:
                     raise
 
     def start(self) -> Start | None:
-        """Where a job of the selected model would start; None if no service runs or answers, or has no such step."""
+        """Where a job of the selected model would start; None if no service runs or answers, or lists no step of it."""
         if address := self._connector.running():
             http = self._connector.http
             with suppress(RolloutlabError):
@@ -271,7 +276,7 @@ class Models:
         return None
 
     def engine(self) -> EngineStatus | None:
-        """What computes below the present service; None if no service runs, or it is not known."""
+        """The engine of the present service; None if no service runs, or if it is not known."""
         address = self._connector.running()
         return self._connector.engine(address) if address else None
 
@@ -283,7 +288,7 @@ class Models:
         return SMALL_POLICY_RATE if settings.service is None and settings.policy in PACKAGED else None
 
     def engine_name(self) -> str | None:
-        """The name of that engine; of the embedded service the one in the settings, also where it does not run."""
+        """The name of the present service's engine. For the embedded service, which need not run, it is a setting."""
         settings = self._connector.settings
         if settings.service is None:
             return settings.model.engine
@@ -311,7 +316,7 @@ class Models:
         )
 
     def _is_sampled_only(self, name: str) -> bool:
-        """Whether the present service trains no models, or lists one of a name that no model to train has."""
+        """Whether the present service only samples this model: it trains none, or its name is not PROJECT/NAME."""
         service = self._connector.settings.service
         if service is None or as_id(name):
             return False
@@ -322,7 +327,7 @@ class Models:
         return isinstance(name, str) and not _NAME.fullmatch(name) and name in {card.id for card in self.cards()}
 
     def _sampled(self, name: str, *, ask: bool = False) -> SelectedModel | None:
-        """A model to be sampled as it is, where the present service has only to sample it. ask: it whether it trains.
+        """A model that the present service can only sample; else None. ask: ask the service if it trains, if unknown.
 
         Raises:
             NotFoundError: the service lists others.
@@ -364,7 +369,7 @@ class Models:
         return SelectedModel(name, str(model.id), model.base_model, steps, notes=notes)
 
     def lost_notes(self, name: str) -> list[str]:
-        """Where the embedded service goes on from an older checkpoint of a model than there was; told once."""
+        """Notes that the embedded service goes on from an older checkpoint of a model than it had. Each comes once."""
         notes = [str(each) for each in self._disagreements(name) if each.lost]
         untold = [note for note in notes if note not in self._noted]
         self._noted.update(untold)

@@ -40,8 +40,8 @@ ENDS = (*get_args(End), NONE)
 class RewardsData:
     """Some collections, or one group of one. `refresh` brings `rows` and `stored` up to date with the lab.
 
-    The advantages of one group are those of a job on its whole collection. Several views share one, and hold its `lock`
-    while they read or refresh it.
+    The advantages of one group are those of a job on its whole collection. Several views share one such object, and
+    hold its `lock` while they read or refresh it.
 
     limit: only the first so many rows are read. version: a new object each time that all rows were read again, because
     older indices of rows are then invalid.
@@ -87,7 +87,11 @@ class RewardsData:
         return hidden[:_MOST_ROW_COLUMNS]
 
     def refresh(self) -> bool:
-        """Read what changed; return whether trajectories or names are others. NotFoundError: one was deleted."""
+        """Read what changed. Returns whether all rows were read again, as there are other trajectories or names.
+
+        Raises:
+            NotFoundError: a collection was deleted.
+        """
         changes = self._lab.changes()
         if changes == self._changes:
             return False
@@ -196,7 +200,7 @@ class RewardsData:
         return [shown[g] for g in self.rows.group_of]
 
     def derive(self, shown: Sequence[int] | None, make: Callable[[], Derived]) -> Derived:
-        """What is made of all rows and of those shown; the last is kept until the lab changes."""
+        """The result of `make`, which depends on all rows and those shown. It is kept until one of these changes."""
         if self._derived is None or self._derived[:2] != (self._changes, shown):
             self._derived = self._changes, shown, make()
         made: Derived = self._derived[2]
@@ -297,7 +301,10 @@ class RewardsData:
         return values
 
     def fitting(self, rewards: Sequence[Mapping[str, Any]], filter: Filter) -> set[int]:  # noqa: A002
-        """The places of rows, as in `rewards_of`, that fit the conditions on what an edit of rewards can change."""
+        """The indices of rows that fit a filter, of which only columns that an edit of rewards can change are compared.
+
+        rewards: the rows, as `rewards_of` returns them.
+        """
         columns, given, changing = self._columns(), {}, {}
         for name, condition in filter.items():
             of_part = name not in _EDITED and name in self.rows.components
@@ -309,7 +316,7 @@ class RewardsData:
         return set(arranged(changing, len(rewards), (), given))
 
     def frame(self, shown: Sequence[int]) -> "pd.DataFrame":
-        """Rows as a DataFrame, with whole prompts and answers, and at the end what the prompts were made of."""
+        """Rows as a DataFrame, with whole prompts and answers. The last columns are those of the prompts' rows."""
         rows, shares, prompts = [self.rows.outlines[i] for i in shown], self.rows.all_shares(), self._every_prompt()
         answers = self._lab.outlines.answers(row.id for row in rows)
         reasonings = self._lab.outlines.reasonings(row.id for row in rows)

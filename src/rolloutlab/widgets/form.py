@@ -28,11 +28,18 @@ _COLUMNS = (
 
 @dataclass(frozen=True)
 class Outlook:
-    """What would come of the options as they are.
+    """What would happen with the options as they are.
 
-    names: of what is trained on. plan: the job that they would be; None where there can be none, and `error` says why,
-    ` -> ` before what to type. problems: by option, what is wrong with its value. notes: by option, what a person may
-    not expect. blocked: why nothing can be submitted. last: the last job of the model, changes: by option, what it had.
+    Attributes:
+        cell: The cell that would do the same.
+        names: The collections to train on.
+        plan: The job; None if the options make none.
+        error: Why there is no job, and after ` -> ` what to type.
+        problems: What is wrong with a value, by option.
+        notes: What a user may not expect of a value, by option.
+        blocked: Why nothing can be submitted.
+        last: The last job of the model.
+        changes: The value in the last job and the value now, by option, if they differ.
     """
 
     cell: str
@@ -64,7 +71,7 @@ class Outlook:
         }
 
     def head(self) -> Html:
-        """What would train on what, from which checkpoint."""
+        """The title: the collections, and the checkpoint to train from."""
         title = f"Train on {', '.join(self.names)}"
         return head(title, *about(self.plan)) if self.plan else head(title)
 
@@ -94,7 +101,7 @@ class Outlook:
         return f"Train: {about_it}" if about_it else "Train"
 
     def _rate(self) -> list[Hint]:
-        """That the learning rate is far above that of the last job."""
+        """A hint if the learning rate is far above that of the last job."""
         before, after = (read(text) for text in self.changes.get("learning_rate", ("", "")))
         given = [each for each in (before, after) if isinstance(each, int | float) and each > 0]
         if not self.last or len(given) < 2 or after < MANY_TIMES * before:
@@ -142,7 +149,7 @@ def text(outlook: Outlook) -> str:
 
 
 def html(outlook: Outlook, texts: Mapping[str, str]) -> Html:
-    """The form as a view that needs no script: what would happen, the cell, and its options with those of before."""
+    """The form as a view that needs no script: what would happen, the options now and in the last job, and the cell."""
     shown = {*FIRST, *texts, *outlook.changes}
     names = [option["name"] for option in controls()]
     rows = {name: _row(OPTIONS[name], texts.get(name, ""), outlook) for name in names}

@@ -8,7 +8,7 @@ from rolloutlab.widgets.html import Html, escape
 from rolloutlab.widgets.plot import LARGEST, round_ticks
 
 COLOURS = ("#4a74dc", "#c8580d", "#0b8573", "#a0558a")
-"""Of lines, by series; each has 3:1 on white and on black, as an image does not take over the colours of its page."""
+"""Colours of the series. Each has a contrast of 3:1 on white and on black, since an image does not know its page."""
 _WIDTH, _HEIGHT = 600, 110
 _MOST_POINTS = 400
 Point = tuple[float, float]
@@ -32,10 +32,16 @@ def chart(
     odd: bool = False,
     until: float | None = None,
 ) -> Html:
-    """Lines over common axes; what is beyond 1e100 is left out.
+    """Lines over common axes. Values beyond 1e100 are left out.
 
-    value: the newest one, beside the title. says: a caption. x: what the axis below is. odd: whether the caption is of
-    what is not as expected. until: where the axis ends, also where no line goes as far.
+    Args:
+        title: The title.
+        lines: The series; those without a point are left out.
+        value: The newest value, shown beside the title.
+        says: A caption.
+        x: The name of the horizontal axis.
+        odd: Whether the caption is about something unexpected.
+        until: The horizontal axis goes at least to here, even if no line does.
     """
     shown = [ChartLine(line.name, [(x, y) for x, y in line.points if abs(y) < LARGEST]) for line in lines]
     shown = [line for line in shown if line.points]
