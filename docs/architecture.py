@@ -1,7 +1,7 @@
 """Writes docs/architecture.md: every module of the package with the first line of its docstring.
 
-Run it after a module was added, moved or described anew: `python docs/architecture.py`. A test compares the page with
-what this prints.
+Run `python docs/architecture.py` after you have added or moved a module, or changed its first line. A test
+compares the page with what this script makes.
 """
 
 import ast
@@ -12,22 +12,27 @@ PACKAGE = ROOT / "src" / "rolloutlab"
 PAGE = ROOT / "docs" / "architecture.md"
 
 WIDTH = 31
-"""Columns of a name with its indentation: one more than the longest."""
+"""Width of the column of names, with their indentation: one more than the longest."""
 
 HEAD = """\
 # Architecture
 
-Each room is a layer, and imports point down: `pyproject.toml` has the layers and `make lint` enforces them.
+rolloutlab has a notebook side and a service side, which talk over HTTP. Each package under `src/rolloutlab` is a
+layer and imports only packages below it. In these lists `a > b` means that `a` is above `b`, and `a | b` that the two
+are at the same level:
 
 - Notebook side: `magics` > `session.py` > `training` > `scoring` > `trajectories` > `widgets` | `sampling` >
   `capture` | `environments` > `connection.py` > `auth`.
-- Shared: `search` > `store` > `objective` > `api` > `settings` > `plugins.py` > `runtime.py` > `fsutil.py` >
-  `errors.py` > `sanitize.py`.
-- `integrations` know third parties by name. Nothing imports them: `plugins.py` finds them by entry points.
-- Service side: `cli` > `service` > `engines` > `policy`, on top of the shared rooms. The two sides
-  never import each other, except that `cli/capture.py` calls the session.
+- Service side: `cli` > `service` > `engines` > `policy`.
+- Shared, below both sides: `search` > `store` > `objective` > `api` > `settings` > `plugins.py` > `runtime.py` >
+  `fsutil.py` > `keywords.py` > `errors.py` > `hints.py` > `sanitize.py`.
+- `integrations` has one module or package for each third party. No other package imports it: `plugins.py` loads its
+  modules by entry points.
 
-This page is generated from the first line of each module by `python docs/architecture.py`.
+The two sides never import each other, except that `cli/capture.py` calls the session. `pyproject.toml` lists the
+layers and the few exceptions to them, and `make lint` checks them.
+
+`python docs/architecture.py` generates this page from the first line of each module's docstring.
 
 """
 

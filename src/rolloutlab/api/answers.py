@@ -1,4 +1,4 @@
-"""Chat completions of services, where they differ in form from the specification but their meaning is clear.
+"""Chat completions that differ in form from the specification, but whose meaning is clear.
 
 They are paid for, so what OpenAI's own clients read is read here as well.
 """

@@ -1,4 +1,4 @@
-"""Budget: money that several calls may spend together, held for a request before it is sent."""
+"""Budget: an amount of money that several calls share; each request reserves its part before it is sent."""
 
 from rolloutlab.api.prices import Amount, amount_of
 from rolloutlab.errors import InputError

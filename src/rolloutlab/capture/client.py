@@ -1,4 +1,4 @@
-"""The client of a rollout: what a program reaches the policy with."""
+"""The client of a rollout, with which a program calls the policy."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine

@@ -1,4 +1,4 @@
-"""The protocol between the service and what computes for it."""
+"""The protocol of an engine: what the service calls to sample, score and train."""
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future

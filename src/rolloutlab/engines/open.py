@@ -1,4 +1,4 @@
-"""The engine that settings name. Each is imported only if it is chosen, because some need further packages."""
+"""Opens the engine that the settings name; engines are imported late, because some need further packages."""
 
 import warnings
 

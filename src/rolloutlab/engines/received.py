@@ -1,4 +1,4 @@
-"""Completions that another server samples, as if they had been sampled here."""
+"""Completions of another server, in the form of those that are sampled in this process."""
 
 import hashlib
 from collections.abc import Iterable, Sequence

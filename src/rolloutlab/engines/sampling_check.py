@@ -1,4 +1,4 @@
-"""Whether an engine samples as it is asked, seen by the tokens and scored logprobs alone.
+"""Check whether an engine samples from the right distribution, by its tokens and scored logprobs alone.
 
 The rank of a token is the probability of all likelier ones, plus a random part of its own. If tokens are drawn from the
 distribution that they are scored by, ranks are uniform from 0 to 1 (Rosenblatt 1952, doi 10.1214/aoms/1177729394).

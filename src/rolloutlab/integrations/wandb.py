@@ -1,4 +1,4 @@
-"""W&B Training: the hosted service that openpipe-art 0.5.18 is the public client of, and as that client uses it."""
+"""W&B Training, a hosted service: its API as its public client, openpipe-art 0.5.18, uses it."""
 
 import re
 from collections.abc import Mapping

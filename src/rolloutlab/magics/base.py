@@ -164,7 +164,14 @@ class LabMagics(Magics):
 
     def environment(self, text: str) -> Any:
         """The value of an expression such as `GuessNumber`. A name such as `textarena:Bandit` stays a text."""
-        return unquoted(text) if re.match(r"['\"]?[a-z-]+:", text) else self.value(text)
+        if re.match(r"['\"]?[a-z-]+:", text):
+            return unquoted(text)
+        try:
+            return self.value(text)
+        except InputError as error:
+            if text in names(ENVIRONMENTS):
+                raise InputError(f"{text} has several environments", hint=f"--env {text}:NAME") from error
+            raise
 
     @staticmethod
     def given(options: Namespace, *names: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Published algorithms by name: the options that each differs in from the defaults, which is all that is ever sent."""
+"""Published algorithms by name: each stands for the options that differ from the defaults."""
 
 import json
 from collections.abc import Callable, Mapping

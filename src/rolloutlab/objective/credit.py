@@ -1,4 +1,4 @@
-"""Rewards to go: what each turn of a trajectory has brought and was followed by (`credit: turn`, docs/training.md)."""
+"""Rewards to go: the rewards of each turn and those after it (`credit: turn`, docs/training_reference.md)."""
 
 import math
 import re

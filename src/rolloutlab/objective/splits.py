@@ -1,4 +1,4 @@
-"""Splits of conversations into training sequences, as the service that sampled them has marked its choices.
+"""Division of conversations into training sequences, by the marks that the service gave to its choices.
 
 A choice with `continues: false` was sampled from a prompt that does not begin with what was read and sampled before it,
 such as where a chat template drops earlier reasoning: a job trains it as the beginning of another sequence.

@@ -1,4 +1,4 @@
-"""Steps of a training job: how many groups each optimiser step has, and that in words."""
+"""Steps of a training job: how many groups each optimiser step has, and the sentence that reports it."""
 
 from collections.abc import Sequence
 

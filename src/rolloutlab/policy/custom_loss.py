@@ -1,4 +1,4 @@
-"""A loss of one's own: torch code of a notebook cell, run in the place of `step_loss` by the embedded service.
+"""A custom loss: torch code of a notebook cell, which the embedded service calls instead of `step_loss`.
 
 `fn(new, old, advantage, weight, history) -> loss` gets the trained tokens of one step as tensors T: logprobs under the
 weights being trained (with gradients) and when sampled, advantage and weight of each token, and the index of its

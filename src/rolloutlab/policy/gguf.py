@@ -1,4 +1,4 @@
-"""GGUF files as policies: `transformers` reads one once, and a folder of the user's cache holds what it has read."""
+"""GGUF files as policies: `transformers` converts a file once, into a folder of the user's cache."""
 
 import hashlib
 import json

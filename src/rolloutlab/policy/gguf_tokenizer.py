@@ -1,4 +1,4 @@
-"""Tokenizers of GGUF files: what `transformers` makes of one is compared with the file, and mended."""
+"""Tokenizers of GGUF files: the tokenizer that `transformers` makes is compared with the file and corrected."""
 
 import json
 from collections.abc import Iterator, Mapping

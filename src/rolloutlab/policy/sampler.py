@@ -1,4 +1,4 @@
-"""Continuous batching of completions in a thread, with batches per checkpoint in use that take turns by time."""
+"""Continuous batching of completions in a thread, with a batch for each checkpoint; the batches take turns."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""The share of one process in gradient steps that several take together: its part of the work, and sums over all."""
+"""Data parallelism: the part of one process in a gradient step, and the sums over all processes."""
 
 import ctypes
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""What `transformers` loads for the name of a policy: a folder, which a GGUF file becomes once, or a hub name."""
+"""What `transformers` loads for a policy's name: a folder, the converted folder of a GGUF file, or a hub name."""
 
 from importlib.util import find_spec
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Places of sampled turns in rendered conversations, where their tokens are read instead of the rendered text.
+"""Finds sampled turns in a rendered conversation, to read their tokens instead of the rendered text.
 
 A turn is placed where the template renders its text, but for white space. A turn with calls, which templates often
 render in another form than the policy writes them (other spaces, the recipient before the channel, without the text

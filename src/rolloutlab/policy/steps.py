@@ -1,4 +1,4 @@
-"""Optimiser steps of training sequences, and what is known of their trained tokens before they are taken."""
+"""Optimiser steps as data: their training sequences, and the logprobs and weights of the trained tokens."""
 
 import math
 from array import array

@@ -1,4 +1,4 @@
-"""Code of the user, run in a thread of its own: it can be ended there, and torch is afterwards as it was before.
+"""Runs code of the user in a thread, so that it can be ended; restores torch's global state afterwards.
 
 Python cannot end a thread. It can raise an exception in one at its next bytecode, which ends a loop in Python; a thread
 that waits in C, or catches everything, is left behind until the process ends.

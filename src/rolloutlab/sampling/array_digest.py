@@ -1,4 +1,4 @@
-"""Contents of arrays, frames and tensors as a short text, of whatever size they are."""
+"""A short text that identifies the content of an array, frame or tensor of any size."""
 
 import sys
 from hashlib import blake2b

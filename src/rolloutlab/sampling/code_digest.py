@@ -1,4 +1,4 @@
-"""Digests of what gives rewards, part by part: equal for equal code, constants and settings of what it uses."""
+"""Digests of reward functions and of all that they use: equal for equal code, constants and settings."""
 
 import copyreg
 import dis

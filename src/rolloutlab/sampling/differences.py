@@ -1,4 +1,4 @@
-"""What of the sampling and scoring of two collections differs, so that their mean rewards cannot be compared."""
+"""Differences in sampling and scoring because of which the mean rewards of two collections do not compare."""
 
 from collections.abc import Iterator
 

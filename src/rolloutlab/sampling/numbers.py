@@ -1,4 +1,4 @@
-"""Numbers of frames as they were meant: whole ones beside a missing value, and floats of 16 and 32 bits.
+"""Restores numbers that a DataFrame changed: integers beside a missing value, and floats of 16 and 32 bits.
 
 NumPy has no missing integer, so pandas keeps 2019 beside a missing value as 2019.0; a float of 32 bits made one of 64
 is 0.10000000149011612 where 0.1 was stored.

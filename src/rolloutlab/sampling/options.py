@@ -1,4 +1,4 @@
-"""Options of the calls that sample: chats, rollouts of a program, programs with sessions, and what goes on."""
+"""Options of the calls that sample: chats, rollouts of a program, programs with sessions, and resumed ones."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict

@@ -1,4 +1,4 @@
-"""Which code is the user's own, and digests of the files of modules that functions import when they run."""
+"""Digests of the user's own code: of the files of modules that its functions import at run time."""
 
 import ast
 import functools

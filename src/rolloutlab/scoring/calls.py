@@ -1,4 +1,4 @@
-"""Arguments of reward functions by parameter name, as pytest passes fixtures; a cell as a function of what it uses."""
+"""Calls of reward functions: arguments by parameter name, as pytest passes fixtures; cells as functions."""
 
 import ast
 import inspect

@@ -1,4 +1,4 @@
-"""What a scoring has done, and estimates of what it takes, in time and tokens: of a dry run, and while it runs."""
+"""Progress of a scoring, and estimates of its time and tokens, for a dry run and while it runs."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Parameters of reward functions of other libraries, and values with components beside them."""
+"""Signatures of reward functions of other libraries, and return values that have components."""
 
 import inspect
 from collections.abc import Mapping, Sequence

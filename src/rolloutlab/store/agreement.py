@@ -1,4 +1,4 @@
-"""Whether a lab's database, its service's and the checkpoints beside that are of one time, as after a backup.
+"""Check whether the lab's database, the service's database and the checkpoints belong together, after a backup.
 
 Each can be put back alone, or be copied while it is written. Nothing here writes, and no service is needed.
 """

@@ -1,4 +1,4 @@
-"""Bare names of collections in one notebook: each keeps to the generation that the notebook made or first asked for"""
+"""Names without a generation: in one notebook each keeps meaning the generation that it made or first used."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Texts of completions as a trainer decodes them from tokens: the reasoning with its marks, before the answer."""
+"""Texts and messages of completions as a trainer decodes them from tokens, with reasoning before the answer."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Trajectories that are stored while they go on: each time as a whole, in the place of what was stored of them."""
+"""Trajectories that are stored before they are complete: each write replaces the whole trajectory."""
 
 import json
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Prompts of groups: what tells them apart."""
+"""Prompts of groups: the common beginning of a group's trajectories, and the key that identifies a prompt."""
 
 import json
 from collections.abc import Mapping, Sequence

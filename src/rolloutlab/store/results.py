@@ -1,4 +1,4 @@
-"""Results of collections in numbers: rewards, groups that train, answers cut off, and the checkpoint they are of."""
+"""Results of collections: mean rewards, groups that train, truncated answers, and the sampled checkpoint."""
 
 import math
 from collections.abc import Iterable, Sequence

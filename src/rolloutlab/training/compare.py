@@ -1,4 +1,4 @@
-"""Comparison of checkpoints: each samples the prompts of a collection, or has samples of them, and all are scored."""
+"""Comparison of checkpoints: each samples the prompts of a collection, or reuses samples, and is scored."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Prediction of a stale job's importance ratios, from the logprobs of some completions at its starting checkpoint.
+"""Prediction of the importance ratios of a job on old completions, by logprobs at its starting checkpoint.
 
 The first gradient step of the job measures the same on its own row of trajectories, as `ratio_mean` and `ratio_max`.
 """

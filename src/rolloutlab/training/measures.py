@@ -1,4 +1,4 @@
-"""Measures of a loop: by what reward, prompts, rows and sampling settings a mean was taken, and which means compare."""
+"""Measured mean rewards of a loop: how each was measured, and which can be compared."""
 
 import json
 from collections.abc import Mapping, Sequence, Set

@@ -1,4 +1,4 @@
-"""DataFrame with escaped text, and columns typed as rows were; imports pandas, so it is itself imported late."""
+"""DataFrames with escaped text and typed columns. This module imports pandas, so it is imported late itself."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""Stored trajectories as members of the objective: those of a group that have a reward, and the names of the others."""
+"""Stored trajectories as input of the objective: the scored ones of a group, and the names of the others."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Additional histories of a trajectory as a tree: which history each leaves, and after which answer."""
+"""The histories of a trajectory as a tree: where each additional history branches off."""
 
 import json
 from collections.abc import Hashable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""A training job as text, HTML and curves, with what is odd about them: a fold over its events."""
+"""A training job as text, HTML and curves, with hints on what looks wrong; computed from its events."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence

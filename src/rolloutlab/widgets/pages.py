@@ -1,4 +1,4 @@
-"""Requests of pages for views on the control channel of a kernel, which are answered while a cell runs, too.
+"""Requests of views on the control channel of a kernel, which it answers even while a cell runs.
 
 A page sends a `comm_info_request`, which every kernel answers and Jupyter servers do not take for a user's activity.
 Our lab extension, in `jupyter-share`, puts its request into it as `rolloutlab`.

@@ -1,4 +1,4 @@
-"""Secrets in headers: token sources, and the rule for plain http: this machine, or where a person has allowed it."""
+"""Secrets in headers: where tokens come from, and to which hosts they may go over plain http."""
 
 import hmac
 import socket

@@ -1,4 +1,4 @@
-"""What computes below a service: an extension of rolloutlab's own service."""
+"""The engine of a service, as `GET /v1/preview/engine` reports it: an extension of rolloutlab's own service."""
 
 from collections.abc import Iterable
 

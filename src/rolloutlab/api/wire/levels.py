@@ -1,4 +1,4 @@
-"""Values of training options; without pydantic, as help and completion need them before a first cell."""
+"""Allowed values of training options, without pydantic: help and completion need them before the first cell."""
 
 from typing import Literal
 

@@ -1,4 +1,4 @@
-"""Decisions of the engine on Ray that need no cluster: who samples what, what a job reports once, what nodes load."""
+"""Decisions of the Ray engine that need no cluster: how to divide requests, which nodes fit, what to report."""
 
 from collections.abc import Iterable, Mapping, Sequence
 

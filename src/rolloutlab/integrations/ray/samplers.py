@@ -1,4 +1,4 @@
-"""Samplers on the nodes of a Ray cluster: requests go where the least is to do, and again where a node is lost."""
+"""Samplers on the nodes of a Ray cluster: requests go to the least busy node, and again if a node is lost."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""The engine of a server with the Tinker API: a hosted one, or one of one's own such as SkyRL's.
+"""The engine for a server of the Tinker API: a hosted one, or your own, such as SkyRL's.
 
 Losses are exactly ours: they depend on the model through its logprobs alone, so that the gradient by these is computed
 here, and sent as the advantages of the server's importance sampling, whose ratio is 1.

@@ -1,4 +1,4 @@
-"""The gradient steps of a task on a Tinker server: the loss and its gradient by the logprobs here, the rest there."""
+"""Gradient steps of a task on a Tinker server: the loss is computed here, the weights are changed there."""
 
 import json
 import math

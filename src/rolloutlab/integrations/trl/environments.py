@@ -1,4 +1,4 @@
-"""Adapter of TRL's environments: what its `environment_factory` takes, as a source."""
+"""Adapter of TRL's environments: makes a source from what TRL takes as `environment_factory`."""
 
 import inspect
 import math

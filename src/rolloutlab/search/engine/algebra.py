@@ -1,4 +1,4 @@
-"""Arithmetic on scores: an expression scores its support, and the other records by its default, if it has one."""
+"""Arithmetic on scores: a result has a score for the records that its terms find, and perhaps a default."""
 
 import functools
 from collections.abc import Callable

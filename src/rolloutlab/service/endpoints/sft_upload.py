@@ -1,4 +1,4 @@
-"""Fine-tuning data in files: JSON Lines as uploaded, and the same after a first line that is their job."""
+"""Files of fine-tuning data: JSON Lines as uploaded, or as the body of a job, whose first line has its options."""
 
 import shutil
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Tables of views as HTML: numbers on the right, bars and courses in cells, a row that opens below itself."""
+"""Tables of views as HTML: right-aligned numbers, bars and sparklines in cells, rows that open."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""HTML of ours as nodes for a browser, which makes elements of them: no page of a live view ever parses markup."""
+"""HTML as a tree of nodes, from which the browser makes elements: a live view never parses markup."""
 
 from html.parser import HTMLParser
 from typing import Any
