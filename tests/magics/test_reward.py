@@ -70,7 +70,7 @@ def test_a_dictionary_of_components_is_summed_and_that_is_said_with_what_to_type
     frame = scored.run(f"%%reward capitals --weight length=0\n{cell}").to_frame()
     assert frame["reward"].tolist() == [1, 1, 1, 1]
     assert line not in capsys.readouterr().out
-    scored.run(f"%%reward capitals\nreturn {{'reward': 1, 'length': len(answer)}}")
+    scored.run("%%reward capitals\nreturn {'reward': 1, 'length': len(answer)}")
     assert "the reward is" not in capsys.readouterr().out
 
 
