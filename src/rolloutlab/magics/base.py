@@ -19,7 +19,6 @@ from IPython.core.magic import Magics, magics_class, no_var_expand
 from IPython.core.magic_arguments import parse_argstring
 
 from rolloutlab.errors import InputError
-from rolloutlab.plugins import ENVIRONMENTS, names
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -169,6 +168,8 @@ class LabMagics(Magics):
         try:
             return self.value(text)
         except InputError as error:
+            from rolloutlab.plugins import ENVIRONMENTS, names  # and importlib.metadata
+
             if text in names(ENVIRONMENTS):
                 raise InputError(f"{text} has several environments", hint=f"--env {text}:NAME") from error
             raise
