@@ -17,6 +17,7 @@ from rolloutlab.objective.advantages import (
     balanced,
     group_advantages,
     job_weights,
+    plain_weights,
     token_weights,
 )
 from rolloutlab.objective.options import Options
@@ -67,7 +68,7 @@ def reasons(shares: list[list[TokenWeight]]) -> list[list[Reason | None]]:
     return [[share.reason for share in group] for group in shares]
 
 
-# A second implementation of section 1 of the maths page. Decimal has neither overflow nor, with 60 digits, rounding
+# A second implementation of `token_weights`. Decimal has neither overflow nor, with 60 digits, rounding
 # that matters. One entry per trainable token: (group, member, A, w).
 
 Token = tuple[int, int, Decimal, Decimal]
@@ -143,6 +144,18 @@ def test_shares_agree_with_a_naive_implementation(groups, options):
 def test_shares_agree_with_a_naive_implementation_whatever_the_size_of_the_rewards(groups, options):
     assume(all(map(is_clear, groups)))
     assert_agrees_with_the_naive_one(groups, options)
+
+
+@given(st.lists(st.lists(st.tuples(st.integers(-9, 9), st.integers(1, 50)), min_size=1, max_size=6), max_size=5))
+def test_the_plain_formula_gives_the_same_weights(job):
+    plain = plain_weights([[r for r, _ in group] for group in job], [[n for _, n in group] for group in job])
+    shares = [
+        share
+        for group in token_weights([[member(r, n) for r, n in group] for group in job], Options())
+        for share in group
+    ]
+    found = [number for share in shares for number in (share.advantage, share.weight)]
+    assert found == pytest.approx([number for pair in plain for number in pair], rel=1e-5)
 
 
 @pytest.mark.parametrize("balance", [-1.0, -0.25, 0.0, 0.5, 1.0])

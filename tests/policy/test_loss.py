@@ -63,7 +63,7 @@ def option_id(options: Options) -> str:
     )
 
 
-# Section 2 of the maths page, one token at a time.
+# The loss of one step (docs/training_reference.md), one token at a time.
 
 
 def naive_ratios(new: list[float], old: list[float], history: list[int], level: str) -> list[float]:

@@ -1,4 +1,4 @@
-"""A training job, against the formulas of the maths page worked out one sequence at a time."""
+"""A training job, against the formulas of docs/training_reference.md worked out one sequence at a time."""
 
 import copy
 import json
@@ -226,7 +226,7 @@ class PlainStep:
 
 
 def plain_steps(policy: Policy, groups: list[list[Sampled]], balance: float = 0.0, **options: Any) -> list[PlainStep]:
-    """Section 1 of the maths page, and the steps and aggregation of the page on training."""
+    """From rewards to token weights, then steps and aggregation, as docs/training_reference.md has them."""
     aggregation = options.get("loss_aggregation", "sequence_mean")
     kept: list[list[tuple[float, list[Plain]]]] = []
     members, tokens = [], []
@@ -275,7 +275,7 @@ def plain_steps(policy: Policy, groups: list[list[Sampled]], balance: float = 0.
 
 
 def plain_loss(model: Any, step: PlainStep, ppo: bool, level: str) -> tuple[Tensor, dict[str, float]]:
-    """Section 2 of the maths page, for one step."""
+    """The loss of one step, as docs/training_reference.md has it."""
     loss, tokens, ratios, entropies, divergences = torch.zeros(()), 0, [], [], []
     for s in step.sequences:
         all_TV = model(input_ids=torch.tensor([s.ids])).logits[0].log_softmax(-1)

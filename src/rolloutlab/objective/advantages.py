@@ -11,6 +11,7 @@ with `credit: turn`, then their turns: those of index 0, those of index 1, and s
 import math
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
+from statistics import fmean
 from typing import NamedTuple
 
 from rolloutlab.objective.options import Options
@@ -18,6 +19,25 @@ from rolloutlab.objective.options import Options
 _TINY = 1e-6
 _EQUAL = 1e-9
 _HUGE = 1e100
+
+
+def plain_weights(rewards: Sequence[Sequence[float]], tokens: Sequence[Sequence[int]]) -> list[tuple[float, float]]:
+    """The heart of this module in its simplest form: the advantage and the token weight of each trajectory of a job.
+
+    Start reading here. `token_weights` gives the same numbers (a test compares the two). Beyond them it handles rewards
+    that differ only by rounding, credit per turn, the other options, and why a trajectory does not train.
+
+    Args:
+        rewards: of each trajectory, by group.
+        tokens: how many trainable tokens each trajectory has, at least 1.
+    """
+    spread = [math.sqrt(fmean((r - fmean(group)) ** 2 for r in group)) for group in rewards]
+    advantages = [(r - fmean(group)) / (s + _TINY) for group, s in zip(rewards, spread, strict=True) for r in group]
+    lengths = [n for group in tokens for n in group]
+    trained = [i for i, advantage in enumerate(advantages) if advantage]
+    size = fmean(abs(advantages[i]) for i in trained) if trained else 1.0  # so a factor of all rewards has no effect
+    length = fmean(lengths[i] for i in trained) if trained else 0.0  # so each trajectory counts the same
+    return [(a / size, length / n if a else 0.0) for a, n in zip(advantages, lengths, strict=True)]
 
 
 class Reason(StrEnum):
