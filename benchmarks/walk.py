@@ -16,6 +16,7 @@ from types import FrameType
 from typing import Any
 
 GOALS = {"%%chat": 40, "%%reward": 30, "%%train": 45, "%login": 35}
+BROWSER = Path(__file__).parents[1] / "notebooks" / "browser.py"
 PACKAGE = str(Path(__file__).parents[1] / "src" / "rolloutlab") + os.sep
 
 
@@ -55,13 +56,14 @@ def cells(folder: Path) -> dict[str, list[str]]:
         "%%chat": [chat.replace("NAME", name) for name in ("first", "second")],
         "%%reward": [reward.replace("NAME", name) for name in ("first", "second")],
         "%%train": [f"%%train {name}\nlearning_rate: 1e-6" for name in ("first", "second")],
+        "%login": ["%login embedded"] * 2,
     }
 
 
 def main() -> None:
     """Print a line for each magic."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--files", metavar="CELL", help="list the files of %%chat, %%reward or %%train")
+    parser.add_argument("--files", metavar="CELL", help="list the files of %%chat, %%reward, %%train or %login")
     options = parser.parse_args()
 
     from IPython.core.interactiveshell import InteractiveShell
@@ -70,7 +72,9 @@ def main() -> None:
     from rolloutlab.session import Session
     from rolloutlab.settings import Settings
 
+    os.environ["ROLLOUTLAB_BROWSER"] = f"{sys.executable} {BROWSER}"  # a program signs in, as in the tests
     with tempfile.TemporaryDirectory() as folder:
+        os.environ["ROLLOUTLAB_HOME"] = str(Path(folder) / "lab")
         session = Session(Settings(home=Path(folder) / "lab", linger=1.0))
         shell = InteractiveShell()
         register(shell, session)
