@@ -1,5 +1,7 @@
 """How many of the package's files a cell runs through: functions entered in the kernel by a second, warm call.
 
+Files that do what the cell says are counted apart from those that draw its result.
+
     python benchmarks/walk.py [--files CELL]
 
 A reader who follows a cell opens these files. `--files` lists them with the functions that were entered.
@@ -81,16 +83,22 @@ def main() -> None:
         walks = {}
         for magic, (first, second) in cells(Path(folder)).items():
             shell.run_cell(first).raise_error()
-            with Walk() as walks[magic]:
-                shell.run_cell(second).raise_error()
+            line, _, body = second.partition("\n")
+            name, _, typed = line.lstrip("%").partition(" ")
+            with Walk() as does:
+                call = (name, typed, body) if magic.startswith("%%") else (name, typed)
+                result = (shell.run_cell_magic if magic.startswith("%%") else shell.run_line_magic)(*call)
+            with Walk() as draws:
+                shell.display_formatter.format(result)
+            walks[magic] = does, draws
         session.service("stop")
         session.close()
-    for magic, walk in walks.items():
-        functions = sum(map(len, walk.entered.values()))
-        print(f"{magic}: {len(walk.entered)} files (goal {GOALS[magic]}), {functions} functions")
-        if options.files == magic:
+    for magic, (does, draws) in walks.items():
+        files = len(does.entered.keys() | draws.entered.keys())
+        print(f"{magic}: {files} files (goal {GOALS[magic]}): {len(does.entered)} do it, {len(draws.entered)} draw it")
+        for what, walk in [("does", does), ("draws", draws)] if options.files == magic else []:
             for file, functions in sorted(walk.entered.items()):
-                print(f"    {file}: {', '.join(sorted(functions))}")
+                print(f"    {what} {file}: {', '.join(sorted(functions))}")
 
 
 if __name__ == "__main__":
