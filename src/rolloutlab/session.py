@@ -712,9 +712,10 @@ class Session:
         chosen = {key: value for key, value in given.items() if value is not False or key == "cache"}
         price, loop = self._terms.price, self._reward_loop
         collection, request = self.collection(name), ScoringRequest(function, weights, chosen, loop, price)
-        self._scoring = meter = self._meter(JUDGING, budget)
+        meter = self._meter(JUDGING, budget)
         if budget is not None:
             meter.check_engine()
+        self._scoring = meter
         try:
             with Progress(f"scoring {name}") as shown:
                 return score_collection(self.store, collection, request, self._scorers, shown, say)

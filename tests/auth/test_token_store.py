@@ -187,6 +187,15 @@ def test_the_keyring_holds_what_a_file_would(folder, ring):
     assert not list(folder.glob("*.json"))
 
 
+def test_a_grant_of_before_there_was_a_keyring_is_used_until_the_next_write_moves_it(folder, ring):
+    FileStore(folder).write(GRANT)
+    place = KeyringStore(folder)
+    assert place.read(GRANT.server) == GRANT
+    place.write(GRANT)
+    assert FileStore(folder).read(GRANT.server) is None
+    assert place.read(GRANT.server) == GRANT
+
+
 def test_a_grant_shows_nothing_secret():
     assert "s3cret" not in repr(GRANT)
     assert GRANT.fresh(now=960)

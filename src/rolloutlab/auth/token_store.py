@@ -128,7 +128,8 @@ class KeyringStore(FileStore):
     def read(self, server: str) -> Grant | None:
         with self._opened(server) as keyring:
             text = keyring.get_password(_SERVICE, server)
-        return grant_of(text, server) if text else None
+        # a grant that was kept before this machine had a keyring is in the file, until `write` moves it
+        return grant_of(text, server) if text else super().read(server)
 
     def write(self, grant: Grant, keep: bool | None = None) -> None:  # noqa: ARG002 - as the others
         self._put(grant.server, {"server": grant.server})
