@@ -1,4 +1,4 @@
-"""Names and prose in the field's words: CONTRIBUTING.md, "Language"."""
+"""Names and prose in the field's words: CONTRIBUTING.md, "Style"."""
 
 import ast
 import json

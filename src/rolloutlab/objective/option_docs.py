@@ -245,7 +245,7 @@ def help_lines() -> list[str]:
 
 
 def markdown_table() -> str:
-    """The table of docs/training.md."""
+    """The table of docs/reference.md."""
     head = ["| option | does | range | default | example |", "|---|---|---|---|---|"]
     rows = [f"| `{o.name}` | {o.does} | {o.range} | {o.default} | `{o.name}: {o.example}` |" for o in OPTIONS.values()]
     return "\n".join([*head, *rows])
