@@ -142,7 +142,7 @@ def algorithm_lines() -> list[str]:
 
 
 def algorithm_table() -> str:
-    """The table of docs/reference.md."""
+    """The table of docs/training.md and docs/reference.md."""
     head = ["| `algorithm:` | paper | stands for | the same in TRL |", "|---|---|---|---|"]
     rows = [
         f"| `{each.name}` | [{each.paper}](https://arxiv.org/abs/{each.paper})"
