@@ -218,6 +218,20 @@ def test_a_piece_that_comes_while_another_thread_ends_the_thread_is_done_all_the
     assert thread.do(lambda _: 7) == 7
 
 
+def test_an_exception_that_is_false_as_a_truth_value_is_raised_by_the_caller():
+    class EmptyError(Exception):
+        def __len__(self) -> int:
+            return 0
+
+    def fail(_: object) -> None:
+        raise EmptyError
+
+    thread = uninterrupted.Uninterrupted("of-this-test")
+    with pytest.raises(EmptyError):
+        thread.do(fail)
+    thread.end()
+
+
 def test_work_after_the_end_is_done_by_the_caller_itself():
     """A closed lab says so instead of waiting for a thread that has ended."""
     thread = uninterrupted.Uninterrupted("of-this-test")

@@ -124,7 +124,7 @@ class _Piece(Generic[T]):
 
     def outcome(self) -> T:
         error, self._error = self._error, None  # which holds the frame that holds this
-        if error:
+        if error is not None:  # it may be false as a truth value
             raise error
         return self._results[0]
 
