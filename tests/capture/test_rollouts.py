@@ -195,6 +195,21 @@ def test_an_exception_without_a_text_ends_its_own_rollout(session, fails):
     assert two.reward == 1.0
 
 
+class EmptyError(Exception):
+    def __len__(self):
+        return 0
+
+
+def test_an_exception_that_is_false_as_a_truth_value_ends_its_rollout_in_an_error(session):
+    async def solve(row, client):
+        await asks({"task": "x"}, client)
+        raise EmptyError
+
+    [trajectory] = trajectories(session.rollouts("agent", solve))
+    assert trajectory.extra["metadata"]["episode_end"] == "error"
+    assert "EmptyError" in trajectory.extra["logs"][0]
+
+
 def test_what_a_program_writes_can_be_stored_and_exported(session, tmp_path):
     async def solve(row, client):
         await asks(row, client)

@@ -239,7 +239,7 @@ def program_end(thread: ThreadCall, timeout: float) -> ProgramEnd:
     if not thread.outcome.done():
         return ProgramEnd("timeout", (f"ended after {timeout:g} s, the time-out of a rollout",))
     value, error = thread.outcome.result()
-    if error:
+    if error is not None:  # it may be false as a truth value
         return ProgramEnd("error", (f"ended by {_described(error)}",))
     try:
         return ProgramEnd("done", (), *_rewarded(value))
