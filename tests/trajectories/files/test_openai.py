@@ -100,6 +100,14 @@ def test_what_is_written_holds_no_more_than_the_format_knows_and_marks_what_was_
     assert line["messages"][2:] == [say("Sure.", weight=0), say("Paris")]
 
 
+@pytest.mark.parametrize("mask", [{"weight": 0}, {"train": False}, {"training": False}])
+def test_an_answer_that_was_context_is_written_as_context(desk, file, tmp_path, mask):
+    desk.read(file({"messages": [ASK, say("4"), ASK, say("5", **mask), ASK, say("6")]}), "sums")
+    desk.write(tmp_path / "b.jsonl", "sums", kind="openai")
+    [line] = map(json.loads, (tmp_path / "b.jsonl").read_text().splitlines())
+    assert [each.get("weight") for each in line["messages"] if each["role"] == "assistant"] == [None, 0, None]
+
+
 @pytest.mark.parametrize("field", ["reasoning_content", "reasoning", "thinking"])
 def test_reasoning_is_written_and_read(open_desk, recorded, tmp_path, field):
     one, two = open_desk(), open_desk()

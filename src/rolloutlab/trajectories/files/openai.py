@@ -70,9 +70,9 @@ def _example(group: Group, trajectory: StoredTrajectory) -> dict[str, Any]:
 
 
 def _message(item: MessageOrChoice, *, given: bool) -> Mapping[str, Any]:
-    """The message in this format; an assistant message of the prompt has weight 0, so that it is not trained on."""
+    """The message in this format. An assistant message that is context, such as one of the prompt, has weight 0."""
     message = (item.message if isinstance(item, Choice) else item).to_wire()
     if message["role"] != "assistant":
         return message
     fields = {key: value for key, value in message.items() if key in _ASSISTANT_FIELDS}
-    return {**fields, "weight": 0} if given else fields
+    return {**fields, "weight": 0} if given or is_context(item) else fields
