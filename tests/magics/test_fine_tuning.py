@@ -270,6 +270,16 @@ def test_a_conversation_that_begins_with_the_model_is_learned_from_its_first_que
     assert not any("beginning with the model" in line for line in alone)
 
 
+def test_lines_that_are_sent_again_are_counted_once(file):
+    rejected = {"prompt": "hello", "completion": "fox", "label": False}
+    begun = {"messages": [{"role": "assistant", "content": "I am here"}, *LINE["messages"]]}
+    file.write_text("\n".join(map(json.dumps, [begun, rejected])))
+    wanted = FineTuning("lab/a", (), (file,), None, wire.SFTTrainingConfig(), {})
+    first = list(wanted), wanted.warnings()
+    assert (list(wanted), wanted.warnings()) == first
+    assert len(first[1]) == 2
+
+
 def _turns(*pairs):
     return [{"from": role, "value": text} for role, text in pairs]
 

@@ -215,6 +215,8 @@ class FineTuning:
         Raises:
             InputError: a line of a file is no conversation, or is longer than a service reads.
         """
+        self.opened.clear()  # an upload that is tried again reads every line again
+        self.noted.clear()
         for collection in self.collections:
             label = collection.label
             for trajectory in collection.each_trajectory():
