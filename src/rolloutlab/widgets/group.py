@@ -148,12 +148,14 @@ def turns(
 def _turn(
     item: MessageOrChoice, message: Mapping[str, Any], texts: ConversationTexts, calls: dict[str, dict[str, Any]]
 ) -> dict[str, Any]:
-    reasoning, content = "", shown_text(message)
-    if message["role"] == "assistant":
+    reasoning, content, refusal = "", shown_text(message), None
+    requested: list[Mapping[str, Any]] = []
+    if message["role"] == "assistant":  # of others, calls and refusals may be anything
         reasoning, content = reasoning_of(message, content)
-    refusal = message.get("refusal")
+        refusal = message.get("refusal")
+        requested = [*(message.get("tool_calls") or ()), *filter(None, [message.get("function_call")])]
     made = []
-    for each in [*(message.get("tool_calls") or ()), *filter(None, [message.get("function_call")])]:
+    for each in requested:
         call = _call(each, texts)
         calls[str(each.get("id"))] = call
         made.append(call)

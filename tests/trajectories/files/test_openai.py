@@ -7,6 +7,7 @@ import pytest
 from rolloutlab.api.wire.chat import AssistantMessage, Choice
 from rolloutlab.errors import InputError
 from rolloutlab.trajectories.collection import Collection
+from rolloutlab.trajectories.group_view import GroupView
 
 ASK = {"role": "user", "content": "2 + 2?"}
 TOOL = {"type": "function", "function": {"name": "add"}}
@@ -139,3 +140,11 @@ def test_a_user_whose_message_has_properties_of_a_client_is_shown(desk, file):
     collection = Collection(desk.lab, desk.lab.find("sums"))
     assert "2 + 2?" in repr(collection)
     assert "2 + 2?" in collection._repr_html_()
+
+
+@pytest.mark.parametrize("calls", [["add"], "add", 3, [{"function": "add"}]])
+def test_a_group_is_shown_whatever_a_client_calls_the_calls_of_a_user(desk, file, calls):
+    odd = {**ASK, "tool_calls": calls, "function_call": "add", "refusal": 3}
+    desk.read(file({"messages": [odd, say("4"), odd, say("5")]}), "sums")
+    [turn, _] = GroupView(desk.lab, desk.lab.find("sums").id).state()["shown"]["group"]["members"][0]["turns"][1:]
+    assert (turn["content"]["text"], turn["calls"], turn["refusal"]) == ("2 + 2?", [], None)
