@@ -450,9 +450,9 @@ def test_python_looks_for_garbage_as_before_when_the_later_of_two_runs_is_over(l
 
         async def run(name, complete):
             work = new(name=name, over=ROWS[:1])
-            with closing(TrajectoryWriter(lab, work)) as writer:
+            with closing(open_writer(lab, work)) as writer:
                 player = RolloutRunner(
-                    work.plan, work.groups, complete, work.tools, writer.prepare, writer.take, writer.fail
+                    work.plan, work.groups, complete, work.tools, partial(prepare, work), writer.take, writer.fail
                 )
                 await player.play(work.rollouts, 1)
 
