@@ -5,7 +5,7 @@ READY := .venv/.ready
 PYTEST := $(BIN)/python -m pytest -q -p no:cacheprovider
 # The plugin for notebooks imports for two seconds, in each worker.
 WITHOUT_NBVAL := -p no:nbval
-LANES ?= 5
+LANES ?= 3
 # Tests that start no process, in parts that take about as long: the rooms of each; `others` has the rest. A part imports
 # torch and collects its own tests; each worker of xdist would collect all 14,000, and send reports for 2 ms a test.
 UNITS := magics policy
@@ -35,9 +35,11 @@ SHARED := $(wildcard jupyter-*/*/* jupyter-*/*/*/* jupyter-*/*/*/*/*) src/rollou
 demo: $(READY)
 	$(BIN)/python notebooks/run.py notebooks/01_first_loop.ipynb
 
-# Lanes side by side: tests marked `process` and notebooks wait on kernels and services while the others compute. Each lane prints when it ends; all end before one that failed makes the whole fail.
+# Lanes side by side, the longest first: more than three at a time make two cores switch instead of compute. Tests marked
+# `process` wait on kernels and services while the others compute. Each lane prints when it ends; all end before one that
+# failed makes the whole fail.
 test: $(READY)
-	$(MAKE) --no-print-directory --keep-going --jobs=$(LANES) --output-sync=target lint test-processes test-notebooks $(UNITS:%=test-units-%) test-units-others
+	$(MAKE) --no-print-directory --keep-going --jobs=$(LANES) --output-sync=target lint test-units-others test-processes $(UNITS:%=test-units-%) test-notebooks
 
 test-units: $(READY)
 	$(MAKE) --no-print-directory --keep-going --jobs=3 --output-sync=target $(UNITS:%=test-units-%) test-units-others
@@ -50,7 +52,7 @@ test-units-others: $(READY)
 	$(PYTEST) $(WITHOUT_NBVAL) --numprocesses=2 --dist=loadfile -m "not process and not long" $(foreach part,$(UNITS),$(addprefix --ignore=tests/,$(ROOMS_$(part)))) tests
 
 test-processes: $(READY)
-	$(PYTEST) $(WITHOUT_NBVAL) --numprocesses=2 --dist=loadfile -m process --ignore=tests/browser --ignore=tests/kernel/test_canaries.py tests
+	$(PYTEST) $(WITHOUT_NBVAL) --numprocesses=2 --dist=loadfile -m "process and not long" --ignore=tests/browser --ignore=tests/kernel/test_canaries.py tests
 
 test-notebooks: $(READY)
 	$(PYTEST) --numprocesses=2 --dist=loadfile $(NBVAL) $(LONG_NOTEBOOKS:%=--ignore=%) --ignore=$(REAL_NOTEBOOK) notebooks

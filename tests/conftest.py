@@ -46,10 +46,10 @@ collect_ignore = ["acceptance"]  # its clients are not installed here: make acce
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Modules and rooms without a test that `-m` wants, as the Makefile has it, are not imported.
 
-    With `-m process` they would bring torch and 8,000 tests, without it playwright and notebooks.
+    Tests of processes would otherwise bring torch and 8,000 tests, and the others playwright and notebooks.
     """
     unwanted = {
-        "process": lambda text: "mark.process" not in text,
+        "process and not long": lambda text: "mark.process" not in text,
         "long": lambda text: "mark.long" not in text,
         "not process and not long": lambda text: "\npytestmark = pytest.mark.process\n" in text,
     }.get(config.option.markexpr)

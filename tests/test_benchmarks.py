@@ -194,7 +194,7 @@ def names(goals: Iterable[Any]) -> set[str]:
     return {goal.name for goal in goals}
 
 
-@pytest.mark.process
+@pytest.mark.long
 def test_the_benchmark_of_starting_runs_at_its_smallest_size(smallest, practice_lab, tmp_path, printed):
     notebook = tmp_path / "loop.ipynb"
     empty = {"cell_type": "code", "metadata": {}, "outputs": [], "execution_count": None}
@@ -206,7 +206,7 @@ def test_the_benchmark_of_starting_runs_at_its_smallest_size(smallest, practice_
     assert printed(start.main()) == expected
 
 
-@pytest.mark.process
+@pytest.mark.long
 def test_the_benchmark_of_sampling_runs_at_its_smallest_size(smallest, practice_lab, small_model, printed):
     once = partial(smallest("measure").best, repeats=1, seconds=0)
     sizes = {
@@ -225,7 +225,7 @@ def test_the_benchmark_of_sampling_runs_at_its_smallest_size(smallest, practice_
     assert printed(sampling.main()) == kinds | {"chat_beside_training_over_idle"}
 
 
-@pytest.mark.process
+@pytest.mark.long
 def test_the_benchmark_of_sharing_runs_at_its_smallest_size(smallest, practice_lab):
     sharing = smallest("sharing", CHATS=2, TOKENS=2, ROUNDS=1, LARGE=2)
     measured = practice_lab._connector.http.run(sharing.measure(sharing.Client(practice_lab)))
@@ -238,7 +238,7 @@ def test_the_benchmark_of_rollouts_runs_at_its_smallest_size(smallest, printed):
     assert printed(rollouts.main()) == {"rollouts_over_openai_sdk", "rollouts_over_aiohttp"}
 
 
-@pytest.mark.process
+@pytest.mark.long
 def test_the_benchmark_of_capture_runs_at_its_smallest_size(smallest, practice_lab):
     capture = smallest("capture", CONCURRENT=2, ROLLOUTS=2, WARM_UP=2, ROUNDS=1)
     assert names(capture.measure(practice_lab)) == {"capture_calls_ratio"}
@@ -278,14 +278,14 @@ def test_the_benchmark_of_training_runs_at_its_smallest_size(smallest, small_mod
     assert without_lengths == {"training_over_trl_practice", "training_over_trl_mid-size"}
 
 
-@pytest.mark.process
+@pytest.mark.long
 def test_the_benchmark_of_the_memory_of_a_job_runs_at_its_smallest_size(smallest, practice_lab):
     job_memory = smallest("job_memory", MEGABYTES=0.1, TIMES=(1,))
     expected = {"peak_growth_over_body_x1_accepting", "peak_growth_over_body_x1_until_its_end"}
     assert names(job_memory.measure(practice_lab)) == expected
 
 
-@pytest.mark.process
+@pytest.mark.long
 def test_the_benchmark_of_half_a_billion_runs_at_its_smallest_size(smallest, tmp_path):
     sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4}
     half_billion = smallest("half_billion", SIZES=sizes, VOCABULARY=300)
@@ -295,7 +295,7 @@ def test_the_benchmark_of_half_a_billion_runs_at_its_smallest_size(smallest, tmp
         assert names(half_billion.measure(lab)) == {"half_billion_job_gigabytes"}
 
 
-@pytest.mark.process
+@pytest.mark.long
 def test_the_benchmark_of_guessing_runs_at_its_smallest_size(smallest, tmp_path):
     guess = smallest("guess", TARGETS=4, HELD_OUT=2, ROWS=2, COMPLETIONS=4, COMPARED=1, TURNS=3)
     for lab in running(Session(Settings(tmp_path, policy="practice-games", linger=0.5))):
@@ -303,13 +303,13 @@ def test_the_benchmark_of_guessing_runs_at_its_smallest_size(smallest, tmp_path)
         assert names(guess.measure(lab, seeds=1, jobs=1)) == expected
 
 
-@pytest.mark.process
+@pytest.mark.long
 def test_the_benchmark_of_sft_before_rl_runs_at_its_smallest_size(smallest, practice_lab, tmp_path):
     sft_then_rl = smallest("sft_then_rl", PROMPTS=4, COMPLETIONS=8, HELD_OUT=2, DEMONSTRATIONS=2)
     assert names(sft_then_rl.measure(practice_lab, tmp_path, seeds=1, rounds=1)) == {"gain_of_sft_before_rl"}
 
 
-@pytest.mark.process
+@pytest.mark.long
 def test_the_benchmark_of_a_real_model_runs_at_its_smallest_size(smallest, small_model, tmp_path):
     sizes = {"EVERY": 1, "WORDS": 2, "HELD_OUT": 2, "COMPLETIONS": 4, "MAX_TOKENS": 4}
     real_model = smallest("real_model", **sizes)
@@ -416,7 +416,7 @@ def test_wheels_are_unpacked_where_the_machine_has_nothing_newer_and_what_lacks_
     assert sorted(each.stem for each in (folder / "packages").glob("*.py")) == ["carried_here", "carried_in_parts"]
 
 
-@pytest.mark.process
+@pytest.mark.long
 def test_the_benchmark_of_topping_up_runs_at_its_smallest_size(smallest, practice_lab):
     loops = {"without": (2, 1.0), "top-up 2": (2, 2.0)}
     top_up = smallest("top_up", PROMPTS=4, LOOPS=loops, HELD_OUT=2, HELD_OUT_N=2)

@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from rolloutlab.store.lab import Lab
 from tests.sampling_services import SamplingService
 
 pytestmark = pytest.mark.process
+LONG = partial(pytest.param, marks=pytest.mark.long)
 ROWS, N, CONCURRENT = [{"i": i} for i in range(16)], 4, 8
 TURNS = 2
 PLAYER = """
@@ -150,7 +152,7 @@ def as_a_command(url: str, folder: Path, *, resume: bool) -> list[str]:
     return [*command, "--", sys.executable, "-I", "-S", "-c", AGENT]
 
 
-@pytest.mark.parametrize(("command", "answers"), [(in_a_notebook, 20), (as_a_command, 75)])
+@pytest.mark.parametrize(("command", "answers"), [(in_a_notebook, 20), LONG(as_a_command, 75)])
 def test_a_kill_among_64_rollouts_loses_none_that_had_ended_and_plays_none_twice(service, tmp_path, command, answers):
     settings = Settings(home=tmp_path / "lab")
     environment = {**os.environ, "ROLLOUTLAB_HOME": str(settings.home), "ROLLOUTLAB_URL": service.url}
@@ -246,7 +248,7 @@ def text_of(terminal) -> str:
     return said.decode()
 
 
-@pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL, "closing"])
+@pytest.mark.parametrize("by", [LONG(signal.SIGTERM), LONG(signal.SIGINT), signal.SIGKILL, "closing"])
 def test_sessions_of_a_capture_that_is_ended_are_kept_with_what_they_cost(captured, by):
     start, settings, answered = captured
     player, terminal = start("--model", "tester/policy")

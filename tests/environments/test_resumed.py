@@ -5,11 +5,14 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from rolloutlab.store.lab import Lab
+
+LONG = partial(pytest.param, marks=pytest.mark.long)
 
 COUNT = '''
 made = []
@@ -132,7 +135,7 @@ def unfinished(lab):
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("answers", [20, 97, 150])
+@pytest.mark.parametrize("answers", [LONG(20), 97, LONG(150)])
 def test_a_kill_in_the_middle_of_64_episodes_loses_none_and_plays_none_twice(notebook, policy, tmp_path, answers):
     home = notebook.lab.settings.home
     command = [sys.executable, "-c", PLAYER, str(home), str(answers)]
