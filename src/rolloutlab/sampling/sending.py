@@ -116,7 +116,7 @@ def _as_beginning(completion: ChatCompletion) -> ChatCompletion:
 
 
 class Outage(Generic[R]):
-    """Sends requests; when the service becomes unreachable, one of them is retried and the others wait.
+    """Sends requests. While the service is unreachable, one request is retried and the others wait.
 
     complete: sends one request. retries: for a service that has answered before; None for no retry.
     """
@@ -124,8 +124,8 @@ class Outage(Generic[R]):
     def __init__(self, complete: Callable[[R], Awaitable[ChatCompletion]], retries: Retries | None) -> None:
         self._complete = complete
         self._retries = retries
-        self._reached = asyncio.Event()
-        self._reached.set()
+        self._away: asyncio.Future[ServiceError | None] | None = None
+        """While the service is unreachable: done at the end of the outage, with its error if no retry helped."""
         self._idle = asyncio.Event()
         self._under_way = 0
         self._has_answered = False
@@ -133,38 +133,44 @@ class Outage(Generic[R]):
     @property
     def lasts(self) -> bool:
         """Whether the service is unreachable now."""
-        return not self._reached.is_set()
+        return self._away is not None
 
     async def complete(self, request: R) -> ChatCompletion:
-        """The response to a request; an error of an outage is raised once all concurrent requests have ended."""
+        """Send a request and return the response.
+
+        If no retry helps in an outage, its error is raised for every waiting request, once those under way have ended.
+        """
         while True:
-            await self._reached.wait()
+            if self._away and (lost := await asyncio.shield(self._away)):
+                raise lost
             try:
                 return await self._sent(request)
             except ServiceError as error:
                 if not (ends_all(error) and self._has_answered):
                     raise
-                if self._reached.is_set():  # the first that fails is retried for all
-                    self._reached.clear()
+                if self._away is None:  # the first that fails is retried for all
                     return await self._sent_again(request, error)
 
     async def _sent_again(self, request: R, error: ServiceError) -> ChatCompletion:
-        while (pause := self._pause(error)) is not None:
-            await asyncio.sleep(pause)
-            try:
-                completion = await self._sent(request)
-            except ServiceError as latest:
-                if not ends_all(latest):
-                    self._reached.set()
-                    raise
-                error = latest
-            else:
-                self._reached.set()
-                return completion
-        while self._under_way:
-            self._idle.clear()
-            await self._idle.wait()
-        raise error
+        away = self._away = asyncio.get_running_loop().create_future()
+        lost: ServiceError | None = None
+        try:
+            while (pause := self._pause(error)) is not None:
+                await asyncio.sleep(pause)
+                try:
+                    return await self._sent(request)
+                except ServiceError as latest:
+                    if not ends_all(latest):
+                        raise
+                    error = latest
+            while self._under_way:
+                self._idle.clear()
+                await self._idle.wait()
+            lost = error
+            raise error
+        finally:  # if this request was cancelled, those that wait are sent, and one of them is retried
+            self._away = None
+            away.set_result(lost)
 
     def _pause(self, error: ServiceError) -> float | None:
         """Seconds until the next try; none for a refused token, which will not be accepted later."""
