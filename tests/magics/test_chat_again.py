@@ -37,6 +37,19 @@ def test_other_rows_take_the_prompt(begun):
     assert prompts(begun.run("%%chat capitals --over others --limit 2\n")) == ["Capital of Chad?", "Capital of Mali?"]
 
 
+def test_a_limit_without_rows_takes_the_first_prompts(begun):
+    assert prompts(begun.run("%%chat capitals --limit 1\n")) == ["Capital of France?"]
+    assert "limit must be an integer" in begun.error("%%chat capitals --limit 0\n")
+
+
+def test_a_limit_without_rows_keeps_which_part_of_a_split_the_first_prompts_are_of(begun):
+    parts = begun.lab.split([{"country": letter} for letter in "abcdefgh"], 0.5)
+    begun.shell.user_ns["rows"] = parts.train + parts.held_out
+    begun.run("%%chat letters --over rows --max-tokens 4\nuser: {{country}}?")
+    assert len(begun.lab.collection("letters").part("train")) > 1
+    assert begun.run("%%chat letters --limit 1\n").part("train") == {0}
+
+
 def test_a_dry_run_sends_nothing(begun):
     shown = repr(begun.run("%%chat capitals --max-tokens 9 --dry-run\n"))
     assert '"max_tokens": 9' in shown or '"max_completion_tokens": 9' in shown

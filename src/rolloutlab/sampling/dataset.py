@@ -67,8 +67,7 @@ def rows_of(over: Any, limit: int | None = None, on_read: Callable[[int], object
         NotFoundError: there is no such file. InputError: no rows, `over` is of another type, a column is repeated, or
             no value of a row can be JSON; the message has the row, or file and line, and the column.
     """
-    if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 1):
-        raise InputError(f"limit must be an integer ≥ 1, not {limit!r}", hint="--limit 1000")
+    check_limit(limit)
     if over is None:
         return [Row()]
     if isinstance(over, Rows) and (limit is None or len(over) <= limit):
@@ -89,6 +88,12 @@ def rows_of(over: Any, limit: int | None = None, on_read: Callable[[int], object
     for number, row in enumerate(rows):
         row.number, row.columns = number, columns
     return rows
+
+
+def check_limit(limit: Any) -> None:
+    """InputError unless it is None or an integer ≥ 1."""
+    if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 1):
+        raise InputError(f"limit must be an integer ≥ 1, not {limit!r}", hint="--limit 1000")
 
 
 def _read(over: Any, limit: int | None, on_read: Callable[[int], object]) -> tuple[list[str], list[Any]]:

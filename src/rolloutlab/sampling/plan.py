@@ -17,7 +17,7 @@ from rolloutlab.objective.preflight import count
 from rolloutlab.sampling.code_digest import describe_parts
 from rolloutlab.sampling.config import SamplingConfig, make_config, new_seed
 from rolloutlab.sampling.conversation import tools_beside
-from rolloutlab.sampling.dataset import ReadRows, kinds_of, left_out, rows_of
+from rolloutlab.sampling.dataset import ReadRows, check_limit, kinds_of, left_out, rows_of
 from rolloutlab.sampling.episodes import Episodes
 from rolloutlab.sampling.options import ChatOptions, TurnOptions
 from rolloutlab.sampling.programs.program import (
@@ -35,7 +35,7 @@ from rolloutlab.sampling.rollout import (
     request_of,
     with_next_prompt,
 )
-from rolloutlab.sampling.split import ranges_of
+from rolloutlab.sampling.split import first_ranges, ranges_of
 from rolloutlab.sampling.template import Prompt, PromptTemplate, template_again, template_before, template_of
 from rolloutlab.sampling.tools import Tools, tools_in
 from rolloutlab.store.lab import Lab
@@ -131,7 +131,10 @@ def plan_chat(
         rows = over if over is None else read(over, limit)
         model, n = settings.pop("model"), settings.pop("n", None)
         settings = {"seed": new_seed()} | settings
-        return plan_again(lab, stored.label, stored.name, model, rows, variables, n, tools, settings=settings)
+        check_limit(limit)
+        return plan_again(
+            lab, stored.label, stored.name, model, rows, variables, n, tools, settings=settings, limit=limit
+        )
     return plan_new(name, prompt, over, system, variables, settings, tools, limit, column, source, read)
 
 
@@ -296,6 +299,7 @@ def plan_again(
     source: Source | None = None,
     settings: Mapping[str, Any] = MappingProxyType({}),
     program: Program | None = None,
+    limit: int | None = None,
 ) -> SamplingRun:
     """Plan a collection called `name` with the prompts and seeds of another one, from another model.
 
@@ -312,6 +316,7 @@ def plan_again(
         source: makes the environments, if the other collection was sampled with some.
         settings: fields of `SamplingConfig` that replace those of the other collection.
         program: plays the rollouts, if the other collection is of a program. It takes no tools and no prompt.
+        limit: the most prompts of the other collection; None is all. It does not limit `over`.
 
     Raises:
         NotFoundError: no such collection. InputError: it was not sampled from prompts here; and as `plan_new`.
@@ -341,7 +346,8 @@ def plan_again(
     changed: dict[str, Any] = {"model": model, "step": None, "tools": tools.schemas, "topped_up": {}}
     changed |= {"code": code or None, **({} if n is None else {"n": n}), **settings}
     if over is None:
-        groups = [NewGroup(g.prompt, g.row, g.script) for g in old]
+        groups = [NewGroup(g.prompt, g.row, g.script) for g in old[:limit]]
+        changed |= {"parts": first_ranges(plan.parts, len(groups))}
     else:
         rows, template = rows_of(over), _template_of_other_rows(label, plan, prompt)
         groups = [template.group(row, variables) for row in rows]

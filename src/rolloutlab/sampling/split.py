@@ -163,6 +163,15 @@ def ranges_of(rows: Sequence[Row]) -> dict[str, list[tuple[int, int]]]:
     return ranges
 
 
+def first_ranges(ranges: Mapping[str, Sequence[tuple[int, int]]], rows: int) -> dict[str, list[tuple[int, int]]]:
+    """The ranges of the parts of the first so many rows, from the ranges of all rows."""
+    return {
+        part: kept
+        for part, own in ranges.items()
+        if (kept := [(first, min(last, rows - 1)) for first, last in own if first < rows])
+    }
+
+
 def positions_in(plan: Mapping[str, Any], part: str) -> set[int]:
     """The groups of a stored collection whose rows belong to a part, by the collection's plan."""
     return {i for first, last in plan.get("parts", {}).get(part, ()) for i in range(first, last + 1)}
