@@ -10,8 +10,9 @@ import httpx
 import pytest
 
 from rolloutlab.cli.commands import main
-from rolloutlab.errors import InputError, LabError, SamplingError
+from rolloutlab.errors import ConflictError, InputError, LabError, SamplingError
 from rolloutlab.sampling import sending
+from rolloutlab.store.models import Score
 
 
 def ask_once(client, session, text):
@@ -303,6 +304,29 @@ def test_a_session_that_went_on_after_it_was_scored_is_kept_in_both_states(sessi
     made = session.capture("eval", run)
     assert [(t.reward, len(t.additional)) for t in made.trajectories] == [(0.25, 0), (None, 1)]
     assert "1 session went on after being scored, the first a1" in capsys.readouterr().out
+
+
+def test_a_session_that_goes_on_while_it_is_scored_has_no_reward_and_the_others_have_theirs(session):
+    before = {}
+
+    def run(row, client):
+        evaluator(["a1", "b1"])(row, client)
+        for name in ("a1", "b1"):
+            wait_until_stored(session, name, 2)
+        before.update(sessions(session.collection("eval")))
+
+        def score(answer):
+            ask_once(client, "a1", "and another thing")
+            while sessions(session.collection("eval"))["a1"].id == before["a1"].id:
+                threading.Event().wait(0.02)
+            return 0.25
+
+        session.reward("eval", score, say=lambda _: None)
+
+    made = sessions(session.capture("eval", run))
+    assert (made["a1"].reward, made["b1"].reward) == (None, 0.25)
+    with pytest.raises(ConflictError, match=f"{before['a1'].name} has gone on since it was read"):
+        session.store.rewards.give([Score(before["a1"], 1.0)], "hand")
 
 
 def test_further_sessions_join_a_collection_with_other_answers(session, tmp_path):

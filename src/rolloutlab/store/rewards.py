@@ -11,7 +11,7 @@ from sqlite3 import Connection
 from typing import Any
 from weakref import WeakMethod
 
-from rolloutlab.errors import RewardError
+from rolloutlab.errors import ConflictError, RewardError
 from rolloutlab.store.models import Edit, Score, StoredCollection, TrajectoryKey, Undoable
 from rolloutlab.store.sqlite import Database, Row
 
@@ -91,10 +91,17 @@ class Rewards:
 
         Returns:
             The edits that were logged.
+
+        Raises:
+            ConflictError: a trajectory has gone on since it was read, as a session of a running program may.
         """
         edits = []
 
         def change(connection: Connection) -> RewardLog:
+            given = [*(score.trajectory for score in scores), *cleared]
+            there = ids_there(connection, [each.id for each in given])
+            for gone in [each for each in given if each.id not in there][:1]:
+                raise ConflictError(f"{gone.name} has gone on since it was read", hint="run the cell again")
             log = RewardLog(connection, source, who=who)
             for score in scores:
                 had = log.give(score, keep_hand=keep_hand)
@@ -326,6 +333,12 @@ class RewardLog:
         sql = "UPDATE trajectories SET reward = ?, components = ?, source = ? WHERE id = ?"
         self._connection.execute(sql, (reward, components, source, row_id))
         self.edited.add(row_id)
+
+
+def ids_there(connection: Connection, ids: Iterable[int]) -> set[int]:
+    """Those of these ids under which a trajectory is stored: one that goes on is stored under a new id."""
+    sql = "SELECT id FROM trajectories WHERE id IN (SELECT value FROM json_each(?))"
+    return {row[0] for row in connection.execute(sql, (json.dumps(list(ids)),))}
 
 
 def new_change(connection: Connection) -> int:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from rolloutlab.errors import ConflictError
 from rolloutlab.store.models import Ref, Score, StoredCollection, now
-from rolloutlab.store.rewards import STATE_CHANGE, RewardLog, Rewards, new_change, user
+from rolloutlab.store.rewards import STATE_CHANGE, RewardLog, Rewards, ids_there, new_change, user
 from rolloutlab.store.sqlite import Database, Row
 
 FAILED = f"o.error IS NOT NULL AND t.reward IS NULL AND o.change = ({STATE_CHANGE})"
@@ -122,7 +122,8 @@ class Scorings:
     ) -> None:
         """Store outcomes of a scoring in one transaction; a trajectory that failed has no reward then.
 
-        A score that is as before is an edit too: undo takes back the scoring, and no earlier change in its place.
+        A score that is as before is an edit too: undo takes back the scoring, and no earlier change in its place. What
+        is of a trajectory that has gone on since it was read is left out: its new state has no reward yet.
 
         keep_hand: skip rewards by hand. A reward that was given after the scoring had begun is kept in any case, or
         after the change `since`.
@@ -135,10 +136,17 @@ class Scorings:
             if connection.execute("SELECT 1 FROM edits WHERE undoes = ?", (change,)).fetchone():
                 raise ConflictError(f"change {change} was undone while it was made", hint="run the cell again")
             log = RewardLog(connection, source, change=change, since=since)
-            for score in scores:
+            there = ids_there(connection, (each.trajectory.id for each in (*scores, *failures)))
+            scored = [score for score in scores if score.trajectory.id in there]
+            for score in scored:
                 log.give(score, keep_hand=keep_hand, also_same=True)
-            failed = [f for f in failures if log.clear(f.trajectory.id, f"failed: {f.summary}", keep_hand=keep_hand)]
-            rows: list[tuple[Any, ...]] = [(s.trajectory.id, change, None, None, None, None, None) for s in scores]
+            failed = [
+                failure
+                for failure in failures
+                if failure.trajectory.id in there
+                and log.clear(failure.trajectory.id, f"failed: {failure.summary}", keep_hand=keep_hand)
+            ]
+            rows: list[tuple[Any, ...]] = [(s.trajectory.id, change, None, None, None, None, None) for s in scored]
             rows += [(f.trajectory.id, change, f.function, f.error, f.message, f.line, log.at) for f in failed]
             connection.executemany("INSERT OR REPLACE INTO reward_outcomes VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
             if results:
@@ -262,9 +270,14 @@ def _remember(connection: sqlite3.Connection, results: Sequence[RewardResult]) -
             " ON CONFLICT (fingerprint) DO UPDATE SET used_at = excluded.used_at RETURNING id",
             (fingerprint, now()),
         ).fetchone()
+    there = ids_there(connection, (each.trajectory for each in results))
     connection.executemany(
         "INSERT OR REPLACE INTO reward_results (trajectory_id, function_id, result) VALUES (?, ?, ?)",
-        [(each.trajectory, numbers[each.fingerprint], json.dumps(each.result)) for each in results],
+        [
+            (each.trajectory, numbers[each.fingerprint], json.dumps(each.result))
+            for each in results
+            if each.trajectory in there
+        ],
     )
     connection.execute(
         "WITH free AS (SELECT id, used_at FROM reward_functions WHERE fingerprint NOT GLOB ?)"
