@@ -4,6 +4,7 @@ import asyncio
 import json
 import sys
 import threading
+from concurrent.futures import wait
 from functools import partial
 
 import httpx
@@ -236,6 +237,34 @@ def test_an_interrupt_keeps_the_sessions_that_had_answers(session, monkeypatch):
         session.capture("eval", run)
     assert caught.value.__notes__[0] == "1 session had begun and are kept"
     assert list(sessions(session.collection("eval"))) == ["a1"]
+
+
+def test_a_collection_that_comes_to_be_after_a_second_interrupt_is_let_go(session, monkeypatch):
+    writing, go_on = threading.Event(), threading.Event()
+    at_once, runs = session.store.at_once, []
+
+    def slow(work):
+        writing.set()
+        assert go_on.wait(240)
+        return at_once(work)
+
+    def tick(*_):
+        if writing.is_set():
+            raise KeyboardInterrupt
+
+    def interrupted_again(_loop, outcome, _to_its_end):
+        runs.append(outcome)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(session.store, "at_once", slow)
+        patched.setattr("rolloutlab.widgets.progress.Progress.update", tick)
+        patched.setattr("rolloutlab.runtime.LoopThread._let_end", interrupted_again)
+        with pytest.raises(KeyboardInterrupt):
+            session.capture("eval", evaluator(["a1"]))
+        go_on.set()
+        wait(runs, 240)
+    assert len(sessions(session.capture("eval", evaluator(["b1"]), resume=True))) == 2
 
 
 def test_calls_that_name_no_session_are_one(session):

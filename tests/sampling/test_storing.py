@@ -3,16 +3,17 @@
 import asyncio
 import threading
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
+from dataclasses import replace
 from functools import partial
 
 import pytest
 
 from rolloutlab.api.wire.chat import ChatCompletion, ChatRequest
-from rolloutlab.errors import LabError
+from rolloutlab.errors import LabError, NotFoundError
 from rolloutlab.sampling import rollout
 from rolloutlab.sampling.chat_player import PreparedAnswer, prepare
-from rolloutlab.sampling.plan import plan_new
+from rolloutlab.sampling.plan import plan_new, plan_resume
 from rolloutlab.sampling.rollout import RolloutRunner
 from rolloutlab.sampling.run import open_writer
 from rolloutlab.sampling.tools import Tools
@@ -131,6 +132,19 @@ def test_a_collection_that_comes_to_be_after_the_end_of_its_sampling_is_let_go(l
     held = lab.lock_for_sampling(lab.collection("capitals"))
     assert held.is_locked
     held.release()
+
+
+def test_a_collection_that_was_deleted_meanwhile_is_not_kept_locked_by_the_error(lab):
+    work = plan_new("capitals", "?", None, None, {}, {"model": "m", "n": 2}, Tools(()))
+    with closing(open_writer(lab, work)) as arrivals:
+        arrivals.take([prepare(work, [replace(work.rollouts[0], positions=(0,))], None)])
+    rest = plan_resume(lab, "capitals", Tools(()))
+    lab.lifecycle.delete("capitals")
+    with pytest.raises(NotFoundError) as kept:  # as a notebook keeps the last error
+        open_writer(lab, rest)
+    lab.lifecycle.restore("capitals")
+    open_writer(lab, plan_resume(lab, "capitals", Tools(()))).close()
+    assert kept.value.message == "there is no collection 'capitals:1'"
 
 
 def test_many_completions_take_few_statements(lab):

@@ -83,8 +83,9 @@ class LabTools:
     def groups(self, label: str, limit: int, offset: int) -> Plain:
         """The groups of a collection, each with its prompt and the rewards of its trajectories."""
         collection = self._lab.collection(label)
-        pages = [self._lab.groups(collection, i) for i in range(offset, min(offset + limit, collection.groups))]
-        return {"groups": [_group_summary(collection, group) for (group,) in pages], "total": collection.groups}
+        positions = self._lab.outlines.positions(collection)  # they may have gaps
+        groups = [group for i in positions[offset : offset + limit] for group in self._lab.groups(collection, i)]
+        return {"groups": [_group_summary(collection, group) for group in groups], "total": len(positions)}
 
     def add(
         self, into: str, messages: Sequence[Mapping[str, Any]], model: str, reward: float | None, note: str, caller: str
