@@ -88,6 +88,40 @@ def test_a_stream_has_its_reasoning_once_and_before_its_message(chunks, content)
     assert {event["output_index"] for event in events if event.get("content_index") == 0} == {1}
 
 
+def events_of(*chunks: dict[str, Any], reasoning: str | None = None) -> list[dict[str, Any]]:
+    """The events of a response of these chunks, whose answer is `so`."""
+    events: list[dict[str, Any]] = []
+    stream = ResponseEvents({}, events.append)
+    for chunk in chunks:
+        stream.chunk(chunk)
+    message = {"role": "assistant", "content": "so", "reasoning_content": reasoning}
+    choice = {"index": 0, "finish_reason": "stop", "message": message}
+    whole = {"id": "", "object": "chat.completion", "created": 0, "model": "", "choices": [choice]}
+    stream.end(ChatCompletion.model_validate(whole))
+    return events
+
+
+@pytest.mark.parametrize("head", [{}, {"id": "", "model": ""}, {"id": None, "model": None, "created": None}])
+def test_a_stream_of_a_service_whose_chunks_name_nothing_is_one_response(head):
+    events = events_of(*({**head, "choices": [{"delta": {"content": text}}]} for text in "so"))
+    assert [event["type"] for event in events].count("response.created") == 1
+    assert [event["delta"] for event in events if event["type"] == "response.output_text.delta"] == ["s", "o"]
+
+
+@pytest.mark.parametrize("field", ["reasoning_content", "reasoning", "thinking"])
+def test_reasoning_in_the_field_of_any_service_comes_before_the_message(field):
+    deltas = [{field: "hm"}, {"content": "so"}]
+    events = events_of(*({"choices": [{"delta": delta}]} for delta in deltas), reasoning="hm")
+    added = [(event["output_index"], event["item"]["type"]) for event in events if event["type"].endswith("item.added")]
+    assert added == [(0, "reasoning"), (1, "message")]
+
+
+def test_reasoning_that_is_known_after_the_text_leaves_the_message_its_place():
+    events = events_of({"choices": [{"delta": {"content": "<think>hm</think>so"}}]}, reasoning="hm")
+    assert {event["output_index"] for event in events if "output_index" in event} == {0}
+    assert [item["type"] for item in events[-1]["response"]["output"]] == ["message"]
+
+
 @pytest.mark.parametrize("said", [{"content": ""}, {"tool_calls": [CALL]}, {"content": "x"}])
 def test_a_stream_of_an_empty_answer_or_calls_alone_has_its_items(said):
     @during

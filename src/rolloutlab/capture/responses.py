@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rolloutlab.api.wire.chat import ChatCompletion, FunctionToolCall
+from rolloutlab.api.wire.reasoning import FIELDS
 from rolloutlab.errors import InputError
 
 Item = dict[str, Any]
@@ -17,6 +18,7 @@ class ResponseEvents:
         self._emit = emit
         self._number = 0
         self._name = ""
+        self._has_begun = False
         self._reasoning = ""
         self._has_reasoned = False
         self._place: int | None = None
@@ -24,11 +26,11 @@ class ResponseEvents:
 
     def chunk(self, chunk: Mapping[str, Any]) -> None:
         """Take a chunk of the completion."""
-        if not self._name:
-            self._begin(chunk["id"], chunk["model"], chunk.get("created", 0))
+        if not self._has_begun:  # some services send chunks without an id or a model
+            self._begin(chunk.get("id") or "", chunk.get("model") or "", chunk.get("created") or 0)
         for choice in chunk.get("choices") or []:
             delta = choice.get("delta") or {}
-            self._reasoning += delta.get("reasoning_content") or ""
+            self._reasoning += next((delta[name] for name in FIELDS if delta.get(name)), "")
             if text := delta.get("content"):
                 place = self._begin_message()
                 logprobs = (choice.get("logprobs") or {}).get("content") or []
@@ -36,22 +38,23 @@ class ResponseEvents:
 
     def end(self, completion: ChatCompletion) -> None:
         """Send the rest, once the completion is whole."""
-        if not self._name:
+        if not self._has_begun:
             self._begin(completion.id, completion.model, completion.created)
-        whole = response(self._body, completion)
-        whole |= {"id": f"resp_{self._name}"}
-        for place, item in enumerate(output(completion.model_copy(update={"id": self._name}))):
-            whole["output"][place] = item
+        items = output(completion.model_copy(update={"id": self._name}))
+        if self._place == 0:  # no chunk had reasoning in a field of its own, and its place before the message is taken
+            items = [item for item in items if item["type"] != "reasoning"]
+        for place, item in enumerate(items):
             if item["type"] == "message":
                 self._end_message(place, item)
             elif item["type"] == "function_call":
                 self._call(place, item)
-            elif self._place is None:  # else it was sent before the message
+            else:
                 self._reason(item)
+        whole = {**response(self._body, completion), "id": f"resp_{self._name}", "output": items}
         self._send(f"response.{whole['status']}", response=whole)
 
     def _begin(self, name: str, model: str, created: int) -> None:
-        self._name = name
+        self._name, self._has_begun = name, True
         started = begun(self._body, name, model, created)
         self._send("response.created", response=started)
         self._send("response.in_progress", response=started)
