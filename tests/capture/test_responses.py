@@ -140,6 +140,10 @@ def test_a_stream_of_an_empty_answer_or_calls_alone_has_its_items(said):
     [
         ({"input": "x", "previous_response_id": "resp_1"}, "without auto_previous_response_id"),
         ({"input": "x", "tools": [{"type": "web_search"}]}, "'web_search' is not offered"),
+        (
+            {"input": "x", "tools": [TOOL], "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": []}},
+            "tool_choice of type 'allowed_tools' is not offered",
+        ),
         ({"input": [{"type": "item_reference", "id": "a"}]}, "input.0 of type 'item_reference'"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input.0.content.0 of type"),
         ({"input": "x", "include": 5}, "include must be a list"),

@@ -300,5 +300,8 @@ def _tool(tool: Any) -> Item:
 
 def _tool_choice(choice: Any) -> Item:
     if isinstance(choice, Mapping):
+        if (kind := choice.get("type")) != "function":
+            message = f"tool_choice of type {kind!r} is not offered: the policy calls functions"
+            raise InputError(message, hint="auto, none, required, or {'type': 'function', 'name': ...}")
         return {"tool_choice": {"type": "function", "function": {"name": choice.get("name")}}}
     return {"tool_choice": choice} if choice else {}
