@@ -406,6 +406,19 @@ def test_a_service_that_is_gone_ends_it_with_its_own_error(session, monkeypatch)
     assert session.collections().empty
 
 
+def test_tokens_are_counted_where_the_service_reports_no_usage(session, monkeypatch):
+    from rolloutlab.sampling import sending
+
+    complete = sending.complete
+
+    async def without_usage(*given):
+        return (await complete(*given)).model_copy(update={"usage": None})
+
+    monkeypatch.setattr(sending, "complete", without_usage)
+    made = session.rollouts("agent", asks, over=ROWS)
+    assert made.stored.completion_tokens == sum(t.tokens for t in trajectories(made)) > 0
+
+
 def test_settings_replace_those_of_the_program_and_are_stored(session):
     made = session.rollouts("agent", asks, over=ROWS, max_tokens=2, temperature=0.5, seed=7)
     for trajectory in trajectories(made):

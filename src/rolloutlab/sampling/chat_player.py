@@ -88,7 +88,8 @@ def prepare(run: SamplingRun, rollouts: Sequence[Rollout], completion: ChatCompl
     ended = [rollout.episode for rollout in rollouts if not rollout.pending]
     unscored = sum(episode is not None and episode.final_reward is None for episode in ended)
     arrivals = [dump_arrival(_arrival(run, rollout)) for rollout in rollouts]
-    return PreparedAnswer(rollouts[0].place, arrivals, _step(completion), _usage(completion), unscored)
+    usage = (0, 0) if completion is None else usage_of(completion)
+    return PreparedAnswer(rollouts[0].place, arrivals, _step(completion), usage, unscored)
 
 
 def put_answers(
@@ -126,10 +127,8 @@ def _step(completion: ChatCompletion | None) -> int | None:
     return step if isinstance(step, int) else None
 
 
-def _usage(completion: ChatCompletion | None) -> tuple[int, int]:
-    """Prompt and sampled tokens as the service counts them, else sampled ones by their logprobs."""
-    if completion is None:
-        return 0, 0
+def usage_of(completion: ChatCompletion) -> tuple[int, int]:
+    """Prompt and sampled tokens as the service counts them. If it does not, the sampled ones that have logprobs."""
     if completion.usage:
         return completion.usage.prompt_tokens, completion.usage.completion_tokens
     return 0, sum(len(choice.sampled_tokens()) for choice in completion.choices)

@@ -33,6 +33,7 @@ from rolloutlab.errors import (
 )
 from rolloutlab.runtime import ThreadCall
 from rolloutlab.sampling.batches import Batches
+from rolloutlab.sampling.chat_player import usage_of
 from rolloutlab.sampling.config import SamplingConfig
 from rolloutlab.sampling.metering import Meter
 from rolloutlab.sampling.plan import SamplingRun
@@ -262,8 +263,8 @@ def settings_of(plan: SamplingConfig, place: int, position: int) -> CallSettings
 
 def ended_rollout(place: int, position: int, captured: CapturedRollout, end: ProgramEnd) -> EndedRollout:
     """What a rollout has left."""
-    usages = [completion.usage for completion in captured.completions if completion.usage]
-    usage = sum(each.prompt_tokens for each in usages), sum(each.completion_tokens for each in usages)
+    usages = [usage_of(completion) for completion in captured.completions]
+    usage = sum(prompt for prompt, _ in usages), sum(sampled for _, sampled in usages)
     choices = [choice for completion in captured.completions for choice in completion.choices]
     versions = [(choice.model_extra or {}).get("policy_version") for choice in choices]
     step = next((version for version in versions if isinstance(version, int)), None)
