@@ -900,6 +900,22 @@ def test_a_dry_run_shows_which_member_of_a_group_fails_and_counts_what_is_left(l
     assert "scoring takes 7 calls" in lines[1]
 
 
+def test_a_dry_run_of_one_group_counts_the_trajectories_of_this_group_alone(lab, collect):
+    collect(5, 4)
+    lines: list[str] = []
+    lab.reward("capitals/1", {"f": lambda answers: [1.0] * 4, "g": even}, dry_run=True, say=say_to(lines))
+    assert re.search(r"scoring takes 1 call \S+ \S+ s \+ 4 calls ", lines[0])
+
+
+def test_one_group_is_resumed_and_what_is_left_of_it_is_counted(lab, collect):
+    collect(5, 4)
+    lab.collection("capitals/0").rank([0, 1, 2, 3])
+    lab.reward("capitals", Called(1), say=lambda _: None)
+    lines: list[str] = []
+    lab.reward("capitals/1", even, resume=True, dry_run=True, say=say_to(lines))
+    assert "scoring takes 4 calls" in lines[0]
+
+
 def test_a_dry_run_of_rewards_that_are_all_by_hand_estimates_nothing(lab, collect):
     collect(1, 1)
     lab.store.rewards.give([Score(lab.collection("capitals").trajectories[0], 1.0)], "hand")

@@ -21,7 +21,7 @@ from rolloutlab.scoring.run import ScoringRun, stopped
 from rolloutlab.scoring.workers import ScoringOptions
 from rolloutlab.settings import Price
 from rolloutlab.store.lab import Lab
-from rolloutlab.store.models import Group, Score, StoredCollection, StoredTrajectory
+from rolloutlab.store.models import Group, Score, StoredCollection, StoredTrajectory, TrajectorySummary
 from rolloutlab.store.scorings import Failure, NewScoring, RewardResult
 from rolloutlab.trajectories.collection import Collection
 from rolloutlab.trajectories.first_reward import NAMES
@@ -157,7 +157,7 @@ def score_collection(
         wanted=partial(_is_wanted, settled, options.overwrite), cache_keys=keys,
         remembered=lab.scorings.remembered if is_remembered else None,
     )  # fmt: skip
-    total = _total(lab, collection, resumed, options.overwrite)
+    total = _total(collection, resumed, options.overwrite)
     wait_for(run, total, name, progress)
     report(run, total, name, say)
     if unread:
@@ -210,9 +210,9 @@ def _dry_run(
             rows[trajectory.name] = {**given, "seconds": sum(run.tally.seconds.values()), "error": error}
         for name, times in run.tally.called.items():
             total.add(name, run.tally.seconds[name], times)
-    left = _total(lab, collection, resumed, options.overwrite)
+    left = _total(collection, resumed, options.overwrite)
     settled = resumed.settled if resumed else frozenset()
-    groups = len({each.group for each in lab.outlines.of(collection.stored) if each.id not in settled})
+    groups = len({each.group for each in collection.outlines() if each.id not in settled})
     for line in _estimates(request, calls, total, before, left, groups) if rows else ():
         say(line)
     if not options.overwrite and any(map(lab.scorings.is_remembered, _cache_keys(request, calls).values())):
@@ -315,7 +315,7 @@ def _of_settled_groups(lab: Lab, stored: StoredCollection, settled: Set[int]) ->
     return {each.id for each in outlines if each.id in settled and each.group not in unsettled}
 
 
-def _is_wanted(settled: Set[int], overwrite: bool, trajectory: StoredTrajectory) -> bool:
+def _is_wanted(settled: Set[int], overwrite: bool, trajectory: StoredTrajectory | TrajectorySummary) -> bool:
     return trajectory.id not in settled and (overwrite or trajectory.source != "hand")
 
 
@@ -323,10 +323,10 @@ def _is_one_of(ids: set[int], trajectory: StoredTrajectory) -> bool:
     return trajectory.id in ids
 
 
-def _total(lab: Lab, collection: Collection, resumed: _Resumed | None, overwrite: bool) -> int:
-    summary = lab.collection(collection.label)
-    kept = len(resumed.settled) if resumed else 0 if overwrite else lab.rewards.by_hand(summary)
-    return max(0, summary.trajectories - kept)
+def _total(collection: Collection, resumed: _Resumed | None, overwrite: bool) -> int:
+    """The number of trajectories to score."""
+    settled = resumed.settled if resumed else frozenset()
+    return sum(_is_wanted(settled, overwrite, each) for each in collection.outlines())
 
 
 def _first(
