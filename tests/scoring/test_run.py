@@ -916,6 +916,17 @@ def test_one_group_is_resumed_and_what_is_left_of_it_is_counted(lab, collect):
     assert "scoring takes 4 calls" in lines[0]
 
 
+def test_a_dry_run_shows_the_error_of_each_trajectory_where_all_of_a_group_fail(lab, collect):
+    collect(1, 3)
+
+    def fails(trajectory):
+        raise ValueError(trajectory.name)
+
+    functions = {"together": lambda answers: [1.0] * 3, "fails": fails}
+    frame = lab.reward("capitals", functions, dry_run=True, say=lambda _: None)
+    assert frame["error"].tolist() == ["capitals/0/0", "capitals/0/1", "capitals/0/2"]
+
+
 def test_a_dry_run_of_rewards_that_are_all_by_hand_estimates_nothing(lab, collect):
     collect(1, 1)
     lab.store.rewards.give([Score(lab.collection("capitals").trajectories[0], 1.0)], "hand")

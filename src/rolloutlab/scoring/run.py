@@ -351,6 +351,11 @@ class ScoringRun:
         """The error of the failed trajectory that is first in the order of the groups."""
         return self._first and self._first[1]
 
+    @property
+    def unstored_failures(self) -> list[Failure]:
+        """The failures of a run that scored no trajectory: it stores nothing."""
+        return [*self._failures]
+
     def summed(self) -> list[str]:
         """Components of functions that return several, if the reward is their sum and no weight was given."""
         return [*self._summed] if len(self._summed) > 1 and not self._weights else []

@@ -203,10 +203,12 @@ def _dry_run(
         wanted_now = partial(_is_one_of, {t.id for t in tried})
         run = ScoringRun([group], calls, weights, options, keep, request.loop, wanted=wanted_now)
         run.wait()
+        keep((), run.unstored_failures)
         for trajectory in tried:
             score, failed = scores.get(trajectory.name), failures.get(trajectory.name)
             given: dict[str, Any] = {"reward": score.reward, **score.components} if score else {"reward": None}
-            error = "" if score else failed.message if failed else getattr(run.first_error, "message", "")
+            alone = getattr(run.first_error, "message", "") if len(tried) == 1 else ""
+            error = "" if score else alone or (failed.message if failed else "")
             rows[trajectory.name] = {**given, "seconds": sum(run.tally.seconds.values()), "error": error}
         for name, times in run.tally.called.items():
             total.add(name, run.tally.seconds[name], times)
