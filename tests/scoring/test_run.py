@@ -970,6 +970,9 @@ def test_a_dry_run_shows_what_fails(lab, collect):
         ({"timeout": 0}, "timeout must be a number of seconds > 0, not 0"),
         ({"timeout": True}, "timeout must be a number of seconds > 0, not True"),
         ({"timeout": math.nan}, "timeout must be a number of seconds > 0, not nan"),
+        ({"backoff": -1}, "backoff must be a number of seconds ≥ 0, not -1"),
+        ({"backoff": math.inf}, "backoff must be a number of seconds ≥ 0, not inf"),
+        ({"backoff": "1"}, "backoff must be a number of seconds ≥ 0, not '1'"),
         ({"resume": True}, "no function scored capitals: there is nothing to resume"),
     ],
 )

@@ -26,6 +26,8 @@ from rolloutlab.store.models import Group, StoredTrajectory
 
 CONCURRENT = 32
 """Calls at a time."""
+_FOR_EVER = 1e9
+"""Seconds that no thread waits: `threading.TIMEOUT_MAX` is not much more."""
 _PACKAGE = str(Path(__file__).parents[1])
 
 
@@ -87,9 +89,14 @@ class ScoringOptions:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise InputError(f"{name} must be an integer ≥ {least}, not {value!r}", hint=f"{name}={max(least, 2)}")
-        number = isinstance(self.timeout, int | float) and not isinstance(self.timeout, bool)
-        if self.timeout is not None and not (number and 0 < self.timeout < 1e9):
+        if self.timeout is not None and not (_is_number(self.timeout) and 0 < self.timeout < _FOR_EVER):
             raise InputError(f"timeout must be a number of seconds > 0, not {self.timeout!r}", hint="timeout=20")
+        if not (_is_number(self.backoff) and 0 <= self.backoff < _FOR_EVER):
+            raise InputError(f"backoff must be a number of seconds ≥ 0, not {self.backoff!r}", hint="backoff=0.5")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 class CallError(NamedTuple):
