@@ -791,6 +791,16 @@ def test_an_interrupt_ends_the_processes(lab, collect, tmp_path):
             os.kill(pid, 0)
 
 
+def test_a_process_that_cannot_be_started_fails_its_calls_and_the_run_ends(lab, collect, monkeypatch):
+    def refuse(process):
+        raise OSError("no process can be started")
+
+    collect(1, 2)
+    monkeypatch.setattr(multiprocessing.context.SpawnProcess, "start", refuse)
+    with pytest.raises(RewardError, match="OSError: no process can be started"):
+        lab.reward("capitals", loops_so_far, processes=1)
+
+
 def is_interrupted(answer: str) -> float:
     raise KeyboardInterrupt
 

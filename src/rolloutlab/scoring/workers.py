@@ -266,8 +266,11 @@ class Workers:
         while job := self._jobs.get():
             if job.delay and self._closed.wait(job.delay):
                 continue
-            if child is None or not child.is_alive():
-                child = self._new_child()
+            try:
+                child = child if child and child.is_alive() else self._new_child()
+            except OSError as error:  # out of memory, processes or file descriptors
+                self.results.put(Result(job, None, described(error)))
+                continue
             job.stop = child.kill
             result = child.result(job, self._places[id(job.call)])
             job.stop = lambda: None  # the process is free for the next call
