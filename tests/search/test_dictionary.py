@@ -233,6 +233,11 @@ def test_a_search_of_the_deepest_nesting_comes_back():
     assert parse(dump(Search(rank=rank))) == Search(rank=rank)
 
 
+def test_a_repeat_with_more_digits_than_python_reads_is_an_error():
+    with pytest.raises(InputError, match="not a regular expression"):
+        parse({"where": {"#document": {"$regex": f"a{{{'9' * 5000}}}"}}})
+
+
 def test_half_a_character_is_an_error():
     for tree in ({"where": {"a": "\ud800"}}, {"where": {"\ud800": 1}}, {"rank": {"$knn": {"query": "\ud800"}}}):
         with pytest.raises(InputError, match="half of a surrogate pair"):

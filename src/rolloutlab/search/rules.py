@@ -150,7 +150,7 @@ def _expression(where: Where) -> Violation | None:
         try:
             with warnings.catch_warnings(action="ignore"):  # FutureWarning: possible nested set
                 re.compile(where.pattern)
-        except (re.error, RecursionError, OverflowError) as error:
+        except (re.error, RecursionError, OverflowError, ValueError) as error:  # too many digits
             return f"it is not a regular expression: {error}", replace(where, pattern=re.escape(where.pattern))
     return None
 

@@ -78,13 +78,14 @@ def _compiled(pattern: str) -> Any:
     import regex  # 150 ms, which most searches need not spend
 
     plain = _BRACE.sub(lambda brace: brace[1] or r"\{", pattern)
-    if (size := _size(plain)) > _MAX_SIZE:  # compiling holds the GIL and cannot be timed
-        problem = f"repeats its parts {size:,} times" if size < 10**15 else "repeats its parts without end"
-        raise InputError(f"the regular expression {pattern[:100]!r} {problem}", hint=r"at most 100,000, as \w{1,100}")
     try:
+        if (size := _size(plain)) > _MAX_SIZE:  # compiling holds the GIL and cannot be timed
+            problem = f"repeats its parts {size:,} times" if size < 10**15 else "repeats its parts without end"
+            message = f"the regular expression {pattern[:100]!r} {problem}"
+            raise InputError(message, hint=r"at most 100,000, as \w{1,100}")
         with warnings.catch_warnings(action="ignore"):  # about what a later version may read in another way
             return regex.compile(plain, cache_pattern=False)
-    except (regex.error, OverflowError, RecursionError) as error:
+    except (regex.error, OverflowError, RecursionError, ValueError) as error:  # ValueError: a repeat of too many digits
         message = f"{pattern!r} is not a regular expression: {error}"
         raise InputError(message, hint=r'F.document.regex(r"\d+")') from error
 
