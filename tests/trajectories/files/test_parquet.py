@@ -64,3 +64,15 @@ def test_a_log_of_openpipe_art_is_read_as_groups(desk, tmp_path):
     assert first.trajectories[0].messages[1]["tool_calls"] == [call]
     assert first.trajectories[0].extra == {"logs": ["x"]}
     assert second.trajectories[0].answer == "!"
+
+
+def test_messages_of_a_log_may_be_json_text(desk, tmp_path):
+    messages = [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4"}]
+    rows = [{"group_index": 0, "reward": 1.0, "messages": json.dumps(messages)}]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
+    assert desk.read(tmp_path / "a.parquet", "sums") == ["sums:1"]
+    assert desk.groups("sums")[0].trajectories[0].answer == "4"
+    for wrong in ("no JSON", "3", "[3]"):
+        pq.write_table(pa.Table.from_pylist([{**rows[0], "messages": wrong}]), tmp_path / "b.parquet")
+        with pytest.raises(InputError, match=r"b\.parquet, row 1: .*messages"):
+            desk.read(tmp_path / "b.parquet", "others")

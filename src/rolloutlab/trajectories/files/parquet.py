@@ -123,12 +123,12 @@ def _logged(rows: Iterable[Document]) -> Iterator[Document]:
 def _logged_trajectory(place: str, row: Mapping[str, Any]) -> dict[str, Any]:
     names = ("reward", "metrics", "metadata", "tools", "logs")
     values = {name: _parsed(place, name, row[name]) for name in names if row.get(name) is not None}
-    messages = [
-        {
-            name: _parsed(place, name, value) if name == "tool_calls" else value
-            for name, value in message.items()
-            if value is not None and name != "trainable"
-        }
-        for message in row["messages"]
-    ]
+    messages = _parsed(place, "messages", row["messages"])
+    if isinstance(messages, list):
+        messages = [_logged_message(place, each) if isinstance(each, Mapping) else each for each in messages]
     return {**values, "messages": messages}
+
+
+def _logged_message(place: str, message: Mapping[str, Any]) -> dict[str, Any]:
+    present = {name: value for name, value in message.items() if value is not None and name != "trainable"}
+    return {name: _parsed(place, name, value) if name == "tool_calls" else value for name, value in present.items()}
