@@ -81,6 +81,8 @@ class TrainMagics(LabMagics):
         paid = self.given(options, "budget")
         if options.form and tuning:
             raise InputError("--form has the options of reinforcement learning", hint="--sft without --form")
+        if options.form and paid:
+            raise InputError("--form submits its job without a --budget", hint="--budget without --form")
         if options.form:
             return self.session.train_form(names, given)
         if options.check:
