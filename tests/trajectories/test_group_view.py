@@ -125,6 +125,19 @@ def test_what_arrives_in_a_group_is_shown_when_it_is_asked_for_again(lab: Lab, g
     assert len(asked(shown, "group", at=0)["group"]["members"]) == 2
 
 
+def test_a_page_hears_of_the_reward_of_what_arrived_after_it(
+    lab: Lab, groups: Groups, choice: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (group,) = groups(["Paris"])
+    shown, pushed = view(lab), list[str]()
+    monkeypatch.setattr(shown, "push", pushed.append)
+    shown.state()
+    lab.put(group, [Arrival(1, [choice("Lyon")])], model="m", step=None, sampling={})
+    asked(shown, "group", at=0)
+    RewardsView(lab, [lab.find("capitals")]).set("capitals/0/1", 1)
+    assert pushed == ["changed"]
+
+
 def test_a_collection_without_groups_and_one_that_was_deleted_say_so(lab: Lab, groups: Groups) -> None:
     groups()
     shown = view(lab)

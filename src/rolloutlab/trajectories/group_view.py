@@ -102,6 +102,7 @@ class GroupView(NotebookView):
         self._lock = threading.Lock()
         self._read: Group | None = None
         self._order: list[int] = []
+        self._version: object = None
         self._ids = range(0)
         lab.rewards.listen(self._edited)
 
@@ -251,8 +252,6 @@ class GroupView(NotebookView):
             with self.job() as job:
                 order = [job.rows.groups[g].position for g in order_groups(job.rows)]
             self._order = [position for position in order if position in set(positions)]
-            index = job.rows.index
-            self._ids = range(min(index, default=0), max(index, default=-1) + 1)
         return self._order
 
     def _group(self, position: int) -> Group:
@@ -295,6 +294,9 @@ class GroupView(NotebookView):
         shared = shared_rewards(self._lab, [self._stored], None)
         with shared.lock:
             shared.refresh()
+            if shared.version is not self._version:
+                self._version, ids = shared.version, shared.rows.index
+                self._ids = range(min(ids, default=0), max(ids, default=-1) + 1)
             yield shared
 
     def _after(self, group: Group, edits: Sequence[Edit]) -> dict[str, Any]:
