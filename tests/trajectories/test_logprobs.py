@@ -134,6 +134,43 @@ def test_a_service_that_cannot_do_it_is_told_from_a_model_that_is_not_there(impo
     session.close()
 
 
+@pytest.fixture
+def at_other(tmp_path):
+    """Opens the lab at another service, which answers `/v1/preview/logprobs` with this model and this data."""
+    opened: list[Session] = []
+
+    def make(model, data):
+        scored = {"object": "list", "model": model, "data": data}
+        http = HttpClient(httpx.MockTransport(lambda request: httpx.Response(200, json=scored)))
+        address = Address("http://127.0.0.1:9", "http://127.0.0.1:9/v1")
+        opened.append(Session(Settings(home=tmp_path, service=address), http=http))
+        return opened[-1]
+
+    yield make
+    for session in opened:
+        session.close()
+
+
+SCORED = {"turns": [{"index": 1, "logprobs": {"content": [{"token": "x", "logprob": -1.0, "top_logprobs": []}]}}]}
+
+
+def test_a_service_that_scores_fewer_conversations_than_it_was_sent_is_an_error(imported, at_other):
+    imported("jumps", "sleeps")
+    session = at_other("lab/practice@3", [SCORED])
+    with pytest.raises(ServiceError, match="sent the logprobs of 1 of 2 conversations"):
+        session.files.logprobs("foxes", "m")
+    assert session.collection("foxes").label == "foxes:1"
+
+
+@pytest.mark.parametrize(
+    ("model", "stored"), [("lab/practice@3", ("lab/practice", 3)), ("lab/practice@main", ("lab/practice@main", None))]
+)
+def test_what_a_service_calls_its_model_need_not_end_with_a_step(imported, at_other, model, stored):
+    imported("jumps")
+    (result,) = at_other(model, [SCORED]).files.logprobs("foxes", "m").trajectories
+    assert (result.model, result.step) == stored
+
+
 def test_a_collection_without_conversations_is_no_error_of_the_service(session, tmp_path):
     (tmp_path / "a.jsonl").write_text("")
     with pytest.raises(InputError, match="is empty"):

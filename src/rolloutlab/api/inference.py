@@ -349,4 +349,8 @@ async def score_histories(
         raise ServiceError(lacks, hint=hint) from error
     except NotFoundError as error:
         raise NotFoundError(error.message, hint=_registers(address, model)) from error
-    return parsed(ScoredHistories, scored)
+    answer = parsed(ScoredHistories, scored)
+    if len(answer.data) != len(histories):
+        what = f"the logprobs of {len(answer.data):,} of {len(histories):,} conversations"
+        raise ServiceError(f"{address.base_url} sent {what}", hint="%connect embedded")
+    return answer

@@ -123,7 +123,8 @@ def _joined(recorded: Recorded, trajectory: StoredTrajectory, model: str, scored
     rest = {key: value for key, value in trajectory.extra.items() if not key.endswith("_policy_version")}
     extra = {**rest, **({"additional_histories": further} if further else {})}
     name, _, step = model.partition("@")
-    return replace(recorded, items=items, model=name, step=int(step) if step else None, extra=extra)
+    own = (name, int(step)) if step.isdecimal() else (model, None)  # another service may call it `NAME@main`
+    return replace(recorded, items=items, model=own[0], step=own[1], extra=extra)
 
 
 def _completion_message(item: Any) -> CompletionMessage:
