@@ -82,6 +82,16 @@ def test_the_cells_of_the_first_loop_sample_score_train_and_compare(sorter, wand
     assert "1" in str(sorter.run("%jobs")["step"].iloc[0])
 
 
+def test_a_job_keeps_its_checkpoint_if_the_jobs_are_listed_before_it_is_looked_at(sorter):
+    sorter.run(f"%%chat sorting -n 4 --over practice --seed 2\n{CELL}")
+    sorter.run(f"%%reward sorting{REWARD}")
+    sorter.run("%%train sorting --no-wait")
+    assert sorter.run("%jobs")["status"].tolist() == ["succeeded"]
+    assert sorter.run("%job").step == 1
+    listed = sorter.run("%jobs")
+    assert (listed["step"].tolist(), listed["steps"].tolist()) == ([1], [2])
+
+
 def test_checkpoints_are_compared_by_their_steps(sorter, wandb):
     sorter.run(f"%%chat sorting -n 4 --over practice --seed 2\n{CELL}")
     sorter.run(f"%%reward sorting{REWARD}")

@@ -90,10 +90,12 @@ def refreshed(
     running = [job for job in known if address and job.service == service and job.status not in ENDED]
     asked = http.run(with_status(http, address, running), tick) if address and running else []
     current = {job.id: job for job in asked}
-    for job in current.values():
+    # without its checkpoint a job that succeeded is left as it is recorded: `Job` asks the service for that
+    told = [job for job in asked if job.status != "succeeded" or job.step is not None]
+    for job in told:
         if job.status and job.status not in {UNKNOWN, UNREACHABLE}:
             store.set_status(job.id, job.status, job.step)
-    ended = [job for job in current.values() if job.status in ENDED]
+    ended = [job for job in told if job.status in ENDED]
     if address and ended:
         for job_id, events in http.run(read_events(http, address, ended), tick).items():
             store.keep_events(job_id, events)
@@ -111,7 +113,8 @@ async def with_status(http: HttpClient, address: Address, jobs: Sequence[Submitt
         try:
             async with free:
                 if not dialect_of(address).has("GET", f"training-jobs/{job.id}"):
-                    return replace(job, status=status(await training.events(http, address, job.id)))
+                    events = await training.events(http, address, job.id)
+                    return replace(job, status=status(events), step=step_made(events))
                 response = await training.job(http, address, job.id, timeout=_TIMEOUT, retry=False)
         except NotFoundError:
             return replace(job, status=UNKNOWN)
@@ -243,7 +246,8 @@ class LabJobs:
         current = self._connector.http.run(read_events(self._connector.http, address, running), tick) if address else {}
         for job in jobs:
             if job.status in ENDED and job.id not in self._courses:
-                self._courses[job.id] = read_course(partial(self._lab().jobs.events, job.id))
+                course = read_course(partial(self._lab().jobs.events, job.id))
+                self._courses |= {job.id: course} if course != JobCourse() else {}  # its events may still come
         courses = self._courses | {job_id: read_course(partial(list, events)) for job_id, events in current.items()}
         return job_table(job_results(self._lab(), jobs, courses, self._name_now), shown)
 
