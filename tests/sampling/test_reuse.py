@@ -71,6 +71,13 @@ def test_nothing_is_taken_from_another_checkpoint_or_other_settings(lab, changed
     assert find_samples(lab, NAME, PLAN.model_copy(update=changed), [FRANCE, PERU], unscored=False) is None
 
 
+@pytest.mark.parametrize("plan", [{}, {"model": "lab/practice@3", "temperature": 3.0}])
+def test_a_generation_that_was_imported_or_is_of_another_version_is_passed_over(lab, plan):
+    earlier = sampled(lab)
+    lab.open_collection(NAME, plan)
+    assert find_samples(lab, NAME, PLAN, [FRANCE, PERU], unscored=False).id == earlier.id
+
+
 @pytest.mark.parametrize("groups", [[PERU, FRANCE], [CHAD], [NewGroup(FRANCE.prompt, {})]])
 def test_a_prompt_in_another_place_has_other_seeds_and_another_row_is_another_prompt(lab, groups):
     sampled(lab)

@@ -8,7 +8,7 @@ from typing import Any, TypedDict
 
 from rolloutlab.environments.protocol import Source
 from rolloutlab.errors import InputError
-from rolloutlab.sampling.config import SamplingConfig
+from rolloutlab.sampling.config import SamplingConfig, read_config
 from rolloutlab.sampling.plan import SamplingRun, plan_again, plan_resume
 from rolloutlab.sampling.programs.program import Program
 from rolloutlab.sampling.template import Prompt
@@ -39,8 +39,8 @@ def find_samples(
     wanted = [_key(plan, texts_of(NewGroup(group.prompt, group.row, group.script))) for group in groups]
     samples: dict[int, int] = {}
     for each in lab.generations(name):
-        earlier = SamplingConfig.model_validate(each.plan)
-        if not _equal(plan, earlier, _OF_RUN | _OF_ROWS) or (unscored and lab.scorings.last(each)):
+        earlier = read_config(each.plan)
+        if earlier is None or not _equal(plan, earlier, _OF_RUN | _OF_ROWS) or (unscored and lab.scorings.last(each)):
             continue
         there = [(group_id, _key(plan, texts)) for group_id, texts in lab.group_texts(each)]
         if [key for _, key in there] == wanted and _equal(plan, earlier, _OF_RUN):
