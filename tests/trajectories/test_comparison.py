@@ -483,6 +483,14 @@ def test_lengths_and_cut_offs_and_components_are_compared_as_well(lab):
     assert "0% → 100%" in result._repr_html_()
 
 
+def test_a_component_called_like_a_figure_does_not_take_its_place(lab):
+    before, after = answered(lab, "a", [("abcd", 1.0)]), answered(lab, "b", [("ab", 1.0)])
+    for side, value in ((before, 0.25), (after, 0.75)):
+        lab.rewards.give([Score(t, value, {"tokens": value}) for t in side.groups[0].trajectories], "function")
+    figures = compared([Side("m@0", before), Side("m@1", after)]).describe()["figures"]
+    assert figures == {"tokens": [4.0, 2.0], "cut_off": [0.0, 0.0], "reward.tokens": [0.25, 0.75]}
+
+
 def test_a_component_that_one_side_alone_has_is_said(sides, lab):
     scores = [Score(t, t.reward or 0.0, {"style": 0.5}) for t in sides[0].collection.trajectories]
     lab.rewards.give(scores, "function")

@@ -504,7 +504,8 @@ def _figures(sides: Sequence[Side], pairs: Sequence[Pair]) -> tuple[dict[str, tu
     """
     both = [{(each.group, each.position): each for each in side.collection.outlines()} for side in sides]
     parts = dict.fromkeys(name for seats in both for each in seats.values() for name in each.components)
-    measures = {**_OF_SUMMARY, **{name: _component(name) for name in parts}}
+    named = {f"reward.{name}" if name in _OF_SUMMARY else name: _component(name) for name in parts}
+    measures = {**_OF_SUMMARY, **named}
     means, only = {}, {}
     for name, measure in measures.items():
         values = [[_mean_at(measure, summaries, pair) for pair in pairs] for summaries in both]
