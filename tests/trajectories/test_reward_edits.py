@@ -208,7 +208,10 @@ def test_what_a_spreadsheet_makes_of_a_number_is_one(collection, tmp_path, typed
     assert rewards(collection)[0] == reward
 
 
-@pytest.mark.parametrize(("saved", "same"), [("0.333333333", True), ("0.33333333", False), ("0.333333334", False)])
+@pytest.mark.parametrize(
+    ("saved", "same"),
+    [("0.333333333", True), (" 0.333333333 ", True), ("0.33333333", False), ("0.333333334", False)],
+)
 def test_a_number_that_a_spreadsheet_has_only_shortened_is_not_changed(collection, give, tmp_path, saved, same):
     give(1 / 3)
     (tmp_path / "a.csv").write_text(f"trajectory,reward\ncapitals/0/0,{saved}\n")

@@ -150,7 +150,7 @@ def _as_stored(reward: float | None, value: Any, stored: float | None) -> float 
     """The stored reward where a spreadsheet has only shortened it: 0.333333333 for 0.3333333333333333."""
     if reward is None or stored is None or not isinstance(value, str):
         return reward
-    digits = sum(character.isdigit() for character in value.lower().partition("e")[0].lstrip("+-0."))
+    digits = sum(character.isdigit() for character in value.lower().partition("e")[0].lstrip("+-0. "))
     return stored if digits >= _DIGITS and float(f"{stored:.{digits}g}") == reward else reward
 
 
