@@ -139,6 +139,11 @@ def test_a_judge_that_cannot_judge_a_loop_is_refused_before_anything_is_sampled(
     assert session.collections().empty
 
 
+def test_a_round_whose_settings_are_of_another_version_is_shown(session):
+    session.store.open_collection("capitals", {"model": "lab/practice", "temperature": 3.0})
+    assert len(loop(session, jobs=0).rounds) == 1
+
+
 def test_the_options_are_those_of_the_jobs(session):
     loop(session, jobs=1, options={"learning_rate": 1e-3})
     assert session.jobs()["options"].tolist() == ["learning_rate 0.001"]

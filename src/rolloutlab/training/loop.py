@@ -14,7 +14,7 @@ from rolloutlab.objective.option_docs import rate_warnings
 from rolloutlab.objective.options import Options, settle
 from rolloutlab.objective.preflight import count, preflight
 from rolloutlab.sampling.code_digest import changed_parts, is_part
-from rolloutlab.sampling.config import SamplingConfig
+from rolloutlab.sampling.config import SamplingConfig, read_config
 from rolloutlab.sampling.dataset import rows_of
 from rolloutlab.sampling.prompt import Row
 from rolloutlab.sampling.split import HELD_OUT, TRAIN
@@ -501,7 +501,7 @@ def _means(
     sent = None if sent is None or sent.keys() & _OF_FINE_TUNING else sent
     options = options if sent is None else settle(ExperimentalTrainingConfig.model_validate(dict(sent)))
     groups, stored = collection.groups, collection.stored
-    plan = SamplingConfig.model_validate(stored.plan) if stored.plan else None
+    plan = read_config(stored.plan)
     made = replace(_round(number, groups, options, plan), options=sent)
     return made, measure(lab.scorings.last(stored), plan, groups)
 
