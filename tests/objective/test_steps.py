@@ -43,7 +43,16 @@ def test_they_are_told_in_a_line(job, epochs, words):
 
 
 @pytest.mark.parametrize(
-    ("number", "words"), [(9_999, "9,999"), (96_000, "96k"), (999_499, "999k"), (999_500, "1M"), (1_234_567, "1.23M")]
+    ("number", "words"),
+    [
+        (9_999, "9,999"),
+        (96_000, "96k"),
+        (999_499, "999k"),
+        (999_500, "1M"),
+        (1_234_567, "1.23M"),
+        (999_499_999, "999M"),
+        (1_234_567_890, "1.23B"),
+    ],
 )
 def test_large_numbers_are_short(number, words):
     assert short(number) == words

@@ -58,10 +58,12 @@ def step_words(groups: int, steps: int, completions: int, tokens: int, epochs: i
 
 
 def short(n: int) -> str:
-    """`9,600`, `96k`, `1.2M`."""
+    """`9,600`, `96k`, `1.2M`, `1.2B`."""
     if n < 10_000:
         return f"{n:,}"
-    return f"{n / 1000:,.0f}k" if n < 999_500 else f"{n / 1e6:,.3g}M"
+    if n < 999_500:
+        return f"{n / 1000:,.0f}k"
+    return f"{n / 1e6:.3g}M" if n < 999_500_000 else f"{n / 1e9:.3g}B"
 
 
 def _share(n: int, steps: int, noun: str) -> str:
