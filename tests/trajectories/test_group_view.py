@@ -201,14 +201,15 @@ def test_only_what_says_the_same_is_one_card(lab: Lab, groups: Groups) -> None:
     assert [member["same"] for member in members] == [0, 1, 0, 3, 4]
 
 
-def test_undo_leaves_what_a_function_gave(lab: Lab, groups: Groups) -> None:
+@pytest.mark.parametrize("source", ["a function", "a judge", "an environment"])
+def test_undo_leaves_what_was_not_given_by_hand(lab: Lab, groups: Groups, source: str) -> None:
     (group,) = groups(["Paris"])
     shown = view(lab)
     nothing = "nothing by hand to undo here: nothing is left"
     assert refused(shown, "undo", position=0) == (nothing, "%rewards capitals --history")
-    lab.rewards.give([Score(group.trajectories[0], 1.0)], "function")
+    lab.rewards.give([Score(group.trajectories[0], 1.0)], source.partition(" ")[2])
     message, hint = refused(shown, "undo", position=0)
-    assert message.endswith("the newest change was given by a function")
+    assert message.endswith(f"the newest change was given by {source}")
     assert hint == "%rewards capitals --undo"
     assert rewards(lab) == [1.0]
 

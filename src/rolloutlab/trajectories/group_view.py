@@ -321,7 +321,7 @@ def _why_no_undo(source: str | None, groups: Set[int], position: int) -> str | N
     if source is None:
         return "nothing is left"
     if source != "hand":
-        return f"the newest change was given by a {source}"
+        return f"the newest change was given by {'an' if source.startswith('e') else 'a'} {source}"
     others = groups - {position}
     return f"the newest change was in group {min(others)}" if others else None
 
