@@ -121,6 +121,13 @@ def test_a_job_is_known_of_what_it_was_submitted_with(lab, put, index):
     assert metadata(mine, "cities:1/0/0")["job"] == "01ab"
 
 
+def test_the_status_is_told_while_another_process_removes_a_file_of_the_index(put, index, tmp_path):
+    put("capitals", "Paris")
+    names(mine := index())
+    (tmp_path / "search.db-gone").symlink_to(tmp_path / "nowhere")  # listed, and not there when its size is read
+    assert mine.status().indexed == 1
+
+
 def test_without_a_model_texts_are_compared_by_words_and_with_one_by_meaning(put, index):
     put("cities", *CITIES)
     mine = index()

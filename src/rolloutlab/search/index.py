@@ -220,13 +220,16 @@ class Index:
 
     def status(self) -> IndexStatus:
         """The state of the index, without updating it."""
-        known = self.records.model
+        known, size = self.records.model, 0
+        for path in self._path.parent.glob(f"{self._path.name}*"):
+            with suppress(FileNotFoundError):  # a process that closes the database removes its -wal and -shm
+                size += path.stat().st_size
         return IndexStatus(
             trajectories=self._lab.feed.count(),
             indexed=self.records.count,
             embedded=self.records.embedded(),
             model=f"{known.name} ({known.dimension})" if known else None,
-            megabytes=sum(path.stat().st_size for path in self._path.parent.glob(f"{self._path.name}*")) / 1e6,
+            megabytes=size / 1e6,
             problem=self._background.problem or self._mixed() or self._missing_records(),
             left_out=self.records.left_out(),
         )
