@@ -1,5 +1,6 @@
 """The hosted service of openpipe-art, by its strict stand-in: the cells of the first loop, what it has not."""
 
+import asyncio
 from dataclasses import replace
 
 import httpx
@@ -90,6 +91,18 @@ def test_a_job_keeps_its_checkpoint_if_the_jobs_are_listed_before_it_is_looked_a
     assert sorter.run("%job").step == 1
     listed = sorter.run("%jobs")
     assert (listed["step"].tolist(), listed["steps"].tolist()) == ([1], [2])
+
+
+def test_the_jobs_are_listed_although_the_service_does_not_answer(sorter, monkeypatch):
+    async def hang(*_):
+        await asyncio.Event().wait()
+
+    sorter.run(f"%%chat sorting -n 4 --over practice --seed 2\n{CELL}")
+    sorter.run(f"%%reward sorting{REWARD}")
+    sorter.run("%%train sorting --no-wait")
+    monkeypatch.setattr("rolloutlab.training.jobs._TIMEOUT", 0.01)
+    monkeypatch.setattr("rolloutlab.api.training.events", hang)
+    assert sorter.run("%jobs")["status"].tolist() == ["unreachable"]
 
 
 def test_checkpoints_are_compared_by_their_steps(sorter, wandb):

@@ -113,12 +113,12 @@ async def with_status(http: HttpClient, address: Address, jobs: Sequence[Submitt
         try:
             async with free:
                 if not dialect_of(address).has("GET", f"training-jobs/{job.id}"):
-                    events = await training.events(http, address, job.id)
+                    events = await asyncio.wait_for(training.events(http, address, job.id), _TIMEOUT)
                     return replace(job, status=status(events), step=step_made(events))
                 response = await training.job(http, address, job.id, timeout=_TIMEOUT, retry=False)
         except NotFoundError:
             return replace(job, status=UNKNOWN)
-        except UnreachableError:
+        except (UnreachableError, asyncio.TimeoutError):
             return replace(job, status=UNREACHABLE)
         except ServiceError:
             return replace(job, status=UNKNOWN)
