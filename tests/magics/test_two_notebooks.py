@@ -203,6 +203,11 @@ def test_a_generation_that_the_other_notebook_deleted_is_not_replaced_by_its_own
     assert gone.value.hint == "%collections --restore letters:1"
 
 
+def test_a_search_finds_the_others_generation_where_the_other_notebook_deleted_this_ones(both, other):
+    other.delete("letters:1", say=lambda _: None)
+    assert len(both.search(where="collection == 'letters'")) == 3
+
+
 def test_a_generation_that_this_notebook_deleted_leaves_the_name_to_the_next_and_says_so(both, capsys):
     both.delete("letters:1")
     assert capsys.readouterr().out.splitlines()[1] == "letters is letters:2 from now on"

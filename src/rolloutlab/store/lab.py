@@ -278,10 +278,18 @@ class Lab:
         for label, hits in counts.items():
             name, generation = parts_of(label) or ("", None)
             own = self._names.own(name) if self._names and generation is not None else None
-            if own is not None and (mine := self.by_id(own).generation) < (generation or 0):
+            mine = self._generation(own) if own is not None else None
+            if mine is not None and mine < (generation or 0):
                 what = f"{hits} of the hits {'is' if hits == 1 else 'are'} of {label}, which was made elsewhere"
                 lines.append(f"{what}; {name} is {name}:{mine} in this notebook -> generation == {mine} in --where")
         return lines
+
+    def _generation(self, number: int) -> int | None:
+        """The generation of the collection with an id; None if it was deleted."""
+        try:
+            return self.by_id(number).generation
+        except NotFoundError:
+            return None
 
     def _stored(self, row: Row, without: Sequence[str] = ()) -> StoredCollection:
         return StoredCollection(**{key: value for key, value in self._fields(row).items() if key not in without})
