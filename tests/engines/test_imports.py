@@ -1,4 +1,4 @@
-"""What an engine needs is imported where it is chosen, and nothing of it in a notebook."""
+"""What an engine or the SDK of MCP needs is imported where it is used, and nothing of it in a notebook."""
 
 import json
 import subprocess
@@ -39,7 +39,7 @@ def tell_imports(to: Connection) -> None:
     to.send({name.partition(".")[0] for name in sys.modules})
 
 
-def test_a_service_imports_no_engine_but_its_own():
+def test_a_service_imports_no_engine_but_its_own_and_the_sdk_of_mcp_not_before_its_first_request():
     context = forkserver()
     told, to = context.Pipe(duplex=False)
     service = context.Process(target=tell_imports, args=(to,))
@@ -47,4 +47,4 @@ def test_a_service_imports_no_engine_but_its_own():
     imported = told.recv()
     service.join()
     assert "torch" in imported  # or the check below would prove nothing
-    assert not imported & {*ENGINES}
+    assert not imported & {*ENGINES, "mcp", "mcp_types"}

@@ -8,8 +8,8 @@ import anyio
 import httpx
 import pytest
 
-from rolloutlab.service.mcp.app import McpServer
 from rolloutlab.service.mcp.lab import LabTools
+from rolloutlab.service.mcp.sdk_server import McpServer
 from rolloutlab.service.mcp.tools import TOKEN_INFO, TOOLS
 from rolloutlab.service.oauth.grants import TokenInfo
 from rolloutlab.settings import Embedding, Settings
