@@ -136,6 +136,17 @@ def test_collections_and_groups_are_listed_with_rewards(call):
     assert [each["reward"] for each in listed["groups"][0]["trajectories"]] == [1.0, 0.0]
 
 
+def test_groups_whose_positions_have_gaps_are_listed(call, lab):
+    told = [{"role": "user", "content": "a word?"}], [{"role": "assistant", "content": "yes"}]
+    prompt, items = [UserMessage(**told[0][0])], [AssistantMessage(**told[1][0])]
+    with lab.draft() as draft:
+        draft.add(Recorded("a test", "sparse", position, prompt, items) for position in (2, 5, 9))
+        draft.publish()
+    listed = call("list_groups", collection="sparse", limit=2, offset=1)
+    assert [group["group"] for group in listed["groups"]] == ["sparse:1/5", "sparse:1/9"]
+    assert listed["total"] == 3
+
+
 def test_what_comparisons_sampled_is_listed_and_searched_only_where_it_is_asked_for(call, lab):
     compared = lab_with(lab, ["a capital"], name="compare.capitals.lab.practice.step0")
     names = [each["collection"] for each in call("list_groups", comparisons=True)["collections"]]
