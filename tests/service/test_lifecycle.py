@@ -56,6 +56,14 @@ def test_a_service_without_descriptors_goes_on_watching_and_ends_once_no_client_
     assert list((folder.path / "clients").iterdir()) == []
 
 
+@pytest.mark.parametrize("linger", [0.0, 0.004])
+def test_a_service_stays_for_its_client_and_ends_soon_after_it(tmp_path, linger):
+    folder, looks, stopped = Folder(tmp_path / "service"), [True, True, False, False], []
+    folder.attached = lambda: looks.pop(0) if looks else False
+    asyncio.run(watch(folder, lambda: False, linger, lambda: stopped.append(len(looks))))
+    assert stopped[0] < 2
+
+
 def test_a_service_without_an_engine_leaves_its_port(tmp_path, monkeypatch):
     listeners, listen = [], serve._listen
 

@@ -21,6 +21,8 @@ _ALPHABET = "abcdefghjkmnpqrstuvwxyz23456789"
 """Without letters and digits that look alike."""
 _PASSCODE_LENGTH = 12
 """The minimum, too: the number of guesses is not limited."""
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.05, 5.0
+"""Seconds between two looks for attached clients."""
 
 
 class Folder:
@@ -156,11 +158,12 @@ class Folder:
 
 async def watch(folder: Folder, busy: Callable[[], bool], linger: float, stop: Callable[[], None]) -> None:
     """Call `stop` once no client has been attached and no job queued or running for `linger` seconds."""
-    clock = asyncio.get_running_loop().time
+    clock, pause = asyncio.get_running_loop().time, min(max(linger / 4, _SHORTEST_PAUSE), _LONGEST_PAUSE)
     last_used = clock()
-    while clock() - last_used < linger:
-        await asyncio.sleep(min(linger / 4, 5.0))
-        if folder.attached() or busy():
+    is_used = True
+    while is_used or clock() - last_used < linger:
+        await asyncio.sleep(pause)
+        if is_used := folder.attached() or busy():
             last_used = clock()
     folder.withdraw()
     stop()

@@ -113,7 +113,7 @@ def serve(
         print(f"rolloutlab serves {policy_name} at {url}; the token is in {folder.path / 'token'}", flush=True)
         print(*engine.base.notes(), sep="\n", end="\n" * bool(engine.base.notes()), flush=True)
         stop = partial(setattr, server, "should_exit", True)
-        watching = asyncio.create_task(watch(folder, jobs.busy, linger, stop)) if linger else None
+        watching = asyncio.create_task(watch(folder, jobs.busy, linger, stop)) if linger is not None else None
         await server.serve(sockets=[listener])
         if watching:
             watching.cancel()
