@@ -29,6 +29,11 @@ def test_a_host_that_others_reach_needs_a_certificate_and_its_key(refused, host)
     assert hint == f"rolloutlab serve --host {host.strip('[]')} --tls-cert cert.pem --tls-key key.pem"
 
 
+def test_a_host_may_be_written_in_capitals_as_some_machines_call_themselves(certify):
+    files = certify("lab.example")
+    assert ListenAddress("Lab.Example", *files).url(8000) == ListenAddress("lab.example", *files).url(8000)
+
+
 @pytest.mark.parametrize("given", ["--tls-cert", "--tls-key"])
 def test_a_certificate_without_its_key_is_refused_also_on_this_machine(refused, given):
     message, hint = refused(given, "mine.pem")

@@ -50,7 +50,7 @@ class ListenAddress:
             raise InputError(f"{self.host!r} is not a host name or address that a client can connect to", hint=hint)
         if (self.certificate is None) != (self.key is None):
             raise InputError("--tls-cert and --tls-key go together", hint=self._command(self.host))
-        if self.certificate is None and self.host not in PLAIN_HOSTS:
+        if self.certificate is None and self.host.lower() not in PLAIN_HOSTS:
             message = f"{self.host} is reachable from other machines, and http is not encrypted"
             raise InputError(message, hint=self._command(self.host))
         self._check_files()
@@ -85,7 +85,7 @@ class ListenAddress:
     def _is_host(self) -> bool:
         """Whether it is a host, and not a wildcard address, which no URL can have."""
         try:
-            return urlsplit(self.url(1)).hostname == self.host and self.host not in _WILDCARDS
+            return urlsplit(self.url(1)).hostname == self.host.lower() and self.host not in _WILDCARDS
         except InputError:
             return False
 
