@@ -1,5 +1,6 @@
 """WebSocket connection on which each JSON message has one answer."""
 
+import asyncio
 from contextlib import suppress
 from typing import Any
 
@@ -23,13 +24,15 @@ class JsonSocket:
     @classmethod
     async def connect(cls, url: str, timeout: float = 10.0) -> "JsonSocket":
         """A new connection to an http or https URL; UnreachableError where there is none within so many seconds."""
-        http = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(connect=timeout))
+        http = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None))
         try:
-            socket = await http.ws_connect(url, proxy=proxy_of(url), heartbeat=20.0, max_msg_size=_MAX_BYTES)
+            async with asyncio.timeout(timeout):  # the time-outs of aiohttp do not count the handshake
+                socket = await http.ws_connect(url, proxy=proxy_of(url), heartbeat=20.0, max_msg_size=_MAX_BYTES)
         except BaseException as error:
             await http.close()
             if isinstance(error, aiohttp.ClientError | OSError):
-                raise UnreachableError(f"no WebSocket at {origin(url)}: {error}", hint=url) from error
+                why = str(error) or f"no answer within {timeout:g} s"
+                raise UnreachableError(f"no WebSocket at {origin(url)}: {why}", hint=url) from error
             raise
         return cls(url, http, socket)
 
