@@ -6,7 +6,7 @@ import pytest
 
 from rolloutlab.api.refused_fields import RefusedFields
 from rolloutlab.api.wire.chat import ChatCompletion, ChatRequest
-from rolloutlab.errors import RefusedError
+from rolloutlab.errors import RefusedError, ServiceError
 from rolloutlab.settings import Address
 
 ADDRESS = Address("http://chat.example", "http://chat.example/v1")
@@ -87,3 +87,23 @@ def test_a_cancelled_request_takes_its_trial_along_and_another_one_tries_anew():
 
     sent = asyncio.run(play())
     assert [request.max_tokens for request in sent if not request.seed] == [1, 1, 9, 9]
+
+
+def test_a_service_that_is_busy_in_a_trial_has_refused_nothing_and_is_tried_again():
+    async def play() -> list[int | None]:
+        fields, service = RefusedFields(), Wordless()
+        service.gate.set()
+        busy = [ServiceError("busy", status=503)]
+
+        async def send(request: ChatRequest) -> ChatCompletion:
+            if request.messages != REQUEST.messages and busy:
+                raise busy.pop()
+            return await service(request)
+
+        with pytest.raises(ServiceError, match="busy"):
+            await fields.complete(ADDRESS, REQUEST, send)
+        assert fields.notes() == []
+        assert await fields.complete(ADDRESS, REQUEST, send) is COMPLETION
+        return [request.seed for request in service.sent]
+
+    assert asyncio.run(play())[-1] is None

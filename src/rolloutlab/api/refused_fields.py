@@ -11,7 +11,7 @@ from typing import Any
 
 from rolloutlab.api.prices import Tokens, prompt_bound
 from rolloutlab.api.wire.chat import AssistantMessage, ChatCompletion, ChatRequest, UserMessage
-from rolloutlab.errors import ServiceError, SignInError
+from rolloutlab.errors import ServiceError, SignInError, UnreachableError
 from rolloutlab.settings import Address
 
 Send = Callable[[ChatRequest], Awaitable[ChatCompletion]]
@@ -115,7 +115,9 @@ async def _trial(request: ChatRequest, send: Send) -> set[str]:
     for kept in ("", *sorted(fields)):  # first without any, then with each of them that is taken
         try:
             await send(_without(short, needed - {kept}))
-        except ServiceError:
+        except ServiceError as error:
+            if _is_for_now(error):
+                raise
             if not kept:
                 return set()
         else:
@@ -163,6 +165,11 @@ def _named(error: ServiceError, request: ChatRequest) -> set[str]:
     if any(re.search(rf"\b{re.escape(name)}\b", text) for name in extras):
         named.add(MESSAGES)
     return named & {LOGPROBS} if isinstance(error, SignInError) else named
+
+
+def _is_for_now(error: ServiceError) -> bool:
+    """Whether an error says nothing about the fields of a request: the service is busy or away."""
+    return isinstance(error, UnreachableError) or error.status in {408, 429} or error.status > 500
 
 
 def _may_be_of_a_field(error: ServiceError) -> bool:
