@@ -342,6 +342,21 @@ def test_a_key_in_an_answer_of_another_form_is_nowhere_in_the_error_and_its_chai
     assert not [text for text in everything_in(caught.value) if KEY in text]
 
 
+@pytest.mark.parametrize("data", [[], [{"id": "1", "type": "gradient_step", "data": {}}]])
+def test_a_list_whose_next_page_has_nothing_new_ends(data):
+    pages = iter([{"object": "list", "data": [{"id": "1", "type": "heartbeat", "data": {}}], "has_more": True}])
+    same = {"object": "list", "data": data, "has_more": True}
+    asked: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(str(request.url.params))
+        assert len(asked) < 9
+        return httpx.Response(200, json=next(pages, same))
+
+    with closing(HttpClient(httpx.MockTransport(answer), tries=1)) as http:
+        assert [each.type for each in http.run(training.events(http, ADDRESS, "j"))] == ["heartbeat"]
+
+
 @pytest.mark.parametrize("header", ["X-Chroma-Token", "X-API-Key", "Authorization"])
 def test_a_key_in_any_header_is_masked_in_errors(header):
     http = HttpClient(httpx.MockTransport(lambda _: httpx.Response(400, json={"error": {"message": KEY, "type": KEY}})))

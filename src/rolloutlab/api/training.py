@@ -177,6 +177,8 @@ async def _pages(
         params |= {"after": last} if last else {}
         answer = await _call(http, address, "GET", path, params=params, lacks=lacks)
         page = parsed(kind, dialect.page(answer))
+        if not page.data or (listed and page.data[-1].id == last):  # it reads no `after`, and would be asked for ever
+            break
         listed += page.data
         more = page.has_more
     return listed
