@@ -14,7 +14,7 @@ import pytest
 
 from rolloutlab.api import training
 from rolloutlab.api.http.client import HttpClient
-from rolloutlab.api.inference import StreamedCompletion, complete, score_histories, stream
+from rolloutlab.api.inference import StreamedCompletion, complete, models, score_histories, stream
 from rolloutlab.api.wire.chat import ChatCompletion, ChatRequest
 from rolloutlab.api.wire.training import RegisterModel
 from rolloutlab.errors import BrokenOffError, RefusedError, RolloutlabError, ServiceError
@@ -355,6 +355,15 @@ def test_a_list_whose_next_page_has_nothing_new_ends(data):
 
     with closing(HttpClient(httpx.MockTransport(answer), tries=1)) as http:
         assert [each.type for each in http.run(training.events(http, ADDRESS, "j"))] == ["heartbeat"]
+
+
+def test_a_list_of_models_that_is_refused_for_now_is_not_taken_for_none():
+    with (
+        closing(HttpClient(httpx.MockTransport(lambda _: httpx.Response(429)), tries=1)) as http,
+        pytest.raises(RefusedError, match="429") as caught,
+    ):
+        http.run(models(http, ADDRESS))
+    assert caught.value.status == 429
 
 
 @pytest.mark.parametrize("header", ["X-Chroma-Token", "X-API-Key", "Authorization"])

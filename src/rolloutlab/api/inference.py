@@ -141,6 +141,10 @@ _UNLISTED = "%model PROJECT/NAME --base BASE"
 _OTHER = "%model selects another model, %connect another service"
 
 
+_FOR_NOW = {408, 409, 429}
+"""Statuses of refusals that say nothing about an endpoint."""
+
+
 async def models(
     http: HttpClient, address: Address, *, timeout: float = 60.0, retry: bool | None = None
 ) -> list[ModelCard]:
@@ -155,6 +159,8 @@ async def models(
         status = error.status if isinstance(error, NotOfferedError) else 404
         raise NotOfferedError(message, hint=_ANY, status=status) from error
     except RefusedError as error:  # gateways answer so at paths that they do not know
+        if error.status in _FOR_NOW:
+            raise
         raise NotOfferedError(f"{message}: {error.message}", hint=_ANY) from error
     if (cards := model_cards(body)) is None:
         raise NotOfferedError(f"{message}: what it answers has no names of models", hint=_ANY)
