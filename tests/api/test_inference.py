@@ -366,6 +366,14 @@ def test_a_list_of_models_that_is_refused_for_now_is_not_taken_for_none():
     assert caught.value.status == 429
 
 
+def test_reasoning_under_both_of_its_names_is_shown_once():
+    streamed = StreamedCompletion()
+    streamed.add(json.dumps(chunk({"reasoning": "so", "reasoning_content": "so"})))
+    streamed.add(json.dumps(chunk({"content": "yes"}, finish="stop")))
+    assert streamed.text == "soyes"
+    assert streamed.whole()["choices"][0]["message"]["reasoning_content"] == "so"
+
+
 @pytest.mark.parametrize("header", ["X-Chroma-Token", "X-API-Key", "Authorization"])
 def test_a_key_in_any_header_is_masked_in_errors(header):
     http = HttpClient(httpx.MockTransport(lambda _: httpx.Response(400, json={"error": {"message": KEY, "type": KEY}})))
