@@ -100,7 +100,7 @@ class StreamedCompletion:
         for name in ("reasoning_content", "reasoning", "content", "refusal"):
             if text := text_of(delta.get(name)):
                 parts[name] = parts.get(name, "") + text
-                if name != "reasoning" or not delta.get("reasoning_content"):  # vLLM 0.12 sends it under both names
+                if name != "reasoning" or not delta.get("reasoning_content"):  # some send it under both names
                     self.text += text
         for call in delta.get("tool_calls") or []:
             _fold_call(parts["tool_calls"].setdefault(_place(parts["tool_calls"], call), {}), call)
