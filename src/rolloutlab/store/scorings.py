@@ -136,7 +136,8 @@ class Scorings:
             if connection.execute("SELECT 1 FROM edits WHERE undoes = ?", (change,)).fetchone():
                 raise ConflictError(f"change {change} was undone while it was made", hint="run the cell again")
             log = RewardLog(connection, source, change=change, since=since)
-            there = ids_there(connection, (each.trajectory.id for each in (*scores, *failures)))
+            refs = [*(score.trajectory for score in scores), *(failure.trajectory for failure in failures)]
+            there = ids_there(connection, [ref.id for ref in refs])
             scored = [score for score in scores if score.trajectory.id in there]
             for score in scored:
                 log.give(score, keep_hand=keep_hand, also_same=True)

@@ -118,7 +118,7 @@ async def with_status(http: HttpClient, address: Address, jobs: Sequence[Submitt
                 response = await training.job(http, address, job.id, timeout=_TIMEOUT, retry=False)
         except NotFoundError:
             return replace(job, status=UNKNOWN)
-        except (UnreachableError, asyncio.TimeoutError):
+        except (TimeoutError, UnreachableError):
             return replace(job, status=UNREACHABLE)
         except ServiceError:
             return replace(job, status=UNKNOWN)
