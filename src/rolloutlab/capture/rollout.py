@@ -304,8 +304,7 @@ class CapturedRollout:
         self.failure, self.cut_off = None, False
 
     def failed(self, call: UnansweredCall, error: Exception | None = None) -> None:
-        """Record that a call has no answer, or that its client has not read it. error: of the service."""
-        self._calls.pop(call.number, None)
+        """Record that a call has no answer. error: of the service."""
         self._unanswered.setdefault((_digest(call.sent), call.tries), []).append(call.retry)
         self.failure, self.cut_off = error or self.failure, True
 
