@@ -56,8 +56,9 @@ def test_a_command_runs_for_each_row_and_its_last_line_is_the_reward(capture):
     assert all(trajectory.tokens > 0 for trajectory in trajectories)
 
 
-def test_a_last_line_that_is_no_json_leaves_the_reward_open(capture):
-    status, printed, trajectories = capture("print('done')")
+@pytest.mark.parametrize("line", ["done", "[" * 100_000], ids=["words", "brackets"])
+def test_a_last_line_that_is_no_json_leaves_the_reward_open(capture, line):
+    status, printed, trajectories = capture(f"print({line!r})")
     assert (status, printed.out) == (0, "agent:1 has 2 trajectories, not scored yet\n")
     assert [trajectory.extra["metadata"]["episode_end"] for trajectory in trajectories] == ["done", "done"]
 

@@ -122,6 +122,6 @@ def _reward(printed: str) -> Any:
     """The value of the last line, where it is JSON that can be a reward; else None."""
     try:
         value = json.loads(printed.splitlines()[-1])
-    except (ValueError, IndexError):
+    except (ValueError, IndexError, RecursionError):
         return None
     return value if isinstance(value, int | float | dict) else None
