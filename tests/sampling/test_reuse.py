@@ -139,6 +139,15 @@ def test_of_a_program_whose_prompts_are_its_own_rows_are_compared(lab):
     assert [group.prompt for group in lab.groups(more)] == [lab.groups(earlier)[0].prompt, ()]
 
 
+@pytest.mark.parametrize(("unscored", "rewards"), [(True, [1.0, None]), (False, [None, None])])
+def test_rewards_of_a_program_are_copied_unless_functions_score_the_comparison(lab, unscored, rewards):
+    plan = PLAN.model_copy(update={"program": "solve"})
+    earlier = sampled(lab, [NewGroup((), FRANCE.row)], plan)
+    lab.rewards.give([Score(lab.groups(earlier)[0].trajectories[0], 1.0)], "function")
+    more = find_samples(lab, NAME, plan, [NewGroup((), FRANCE.row), NewGroup((), PERU.row)], unscored=unscored)
+    assert [t.reward for t in lab.groups(more)[0].trajectories] == rewards
+
+
 def test_a_tool_of_other_code_is_another_setting(lab):
     def add(a: int, b: int) -> int:
         return a + b

@@ -83,8 +83,8 @@ _COPY_SAMPLES = """
     INSERT INTO trajectories
         (group_id, position, items, pending, extra, model, step, sampling, created_at, reward, components, source)
     SELECT ?1, position, items, pending, extra, model, step, sampling, created_at,
-        iif(source = 'environment', reward, NULL), iif(source = 'environment', components, '{}'),
-        iif(source = 'environment', source, NULL)
+        iif(source IN ('environment', ?3), reward, NULL), iif(source IN ('environment', ?3), components, '{}'),
+        iif(source IN ('environment', ?3), source, NULL)
     FROM trajectories WHERE group_id = ?2
 """
 _AT_ONCE = 64
@@ -320,20 +320,32 @@ class Lab:
         return [(row["id"], (row["prompt"], row["row"], row["script"])) for row in rows]
 
     def copy_groups(
-        self, name: str, plan: Mapping[str, Any], groups: Sequence[NewGroup], samples: Mapping[int, int]
+        self,
+        name: str,
+        plan: Mapping[str, Any],
+        groups: Sequence[NewGroup],
+        samples: Mapping[int, int],
+        *,
+        by_program: bool = False,
     ) -> CollectionSummary:
         """Make a generation of these groups, and copy what was sampled for equal groups before.
 
-        samples: the id of the stored group to copy from, by the position of the new group. Rewards are copied only if
-        an environment or a program gave them.
+        Args:
+            name: The collection.
+            plan: As of `open_collection`.
+            groups: The groups of the new generation.
+            samples: By the position of a new group, the id of the stored group to copy from.
+            by_program: Whether to copy rewards with the source `function`, which a program gave. Rewards that an
+                environment gave are copied in any case, others never.
         """
+        source = "function" if by_program else "environment"
 
         def copy(connection: Connection) -> CollectionSummary:
             opened = self.open_collection(name, plan)
             made = self.add_groups(opened, groups)
             pairs = [(made[place].id, group_id) for place, group_id in samples.items()]
             connection.executemany(_COPY_PROMPT, pairs)
-            connection.executemany(_COPY_SAMPLES, pairs)
+            connection.executemany(_COPY_SAMPLES, [(*pair, source) for pair in pairs])
             return self.collection(f"{name}:{opened.generation}")
 
         return self._database.change(copy)

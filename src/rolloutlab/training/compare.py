@@ -51,7 +51,8 @@ def find_samples(
     if not samples:
         return None
     new = [NewGroup(group.prompt, group.row, group.script) for group in groups]
-    return lab.copy_groups(name, plan.model_dump(mode="json", exclude_defaults=True), new, samples)
+    stored, by_program = plan.model_dump(mode="json", exclude_defaults=True), unscored and plan.program is not None
+    return lab.copy_groups(name, stored, new, samples, by_program=by_program)
 
 
 def _equal(one: SamplingConfig, other: SamplingConfig, but: dict[str, Any]) -> bool:
