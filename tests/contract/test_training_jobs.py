@@ -203,6 +203,13 @@ def test_the_same_idempotency_key_is_the_same_job(service, job):
     assert service.train(wanted, "another") != service.train(wanted, key)
 
 
+def test_a_key_whose_job_was_deleted_with_its_model_begins_a_job_that_nobody_has_cancelled(service, job):
+    key, first = str(uuid4()), job()
+    service.ended(service.train(first, key))
+    service.call("DELETE", f"/v1/preview/models/{first.model_id}")
+    assert kinds(service.ended(service.train(job("second"), key)))[-1] == "training_ended"
+
+
 def test_the_same_key_with_another_body_is_refused(service, body):
     model, other, key = service.register(), service.register("other"), "a key"
     first = service.http.run(submit(service, body(model.id), key))

@@ -125,6 +125,7 @@ class Jobs:
             with self._changed, self._database.write() as connection:
                 if rows := connection.execute(_BY_KEY, (key or None, job_id)).fetchall():
                     return _check_digest(rows[0], digest)
+                self._cancelling.discard(job_id)  # of a job with this key that was deleted with its model
                 moved = draft.replace(self.bodies.path(job_id))
                 flush(moved.parent)
                 queued = connection.execute(
