@@ -11,7 +11,7 @@ import sys
 import threading
 import uuid
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -121,6 +121,21 @@ def test_a_service_that_was_killed_is_started_again_and_one_that_is_told_to_stop
     client.stop()
     assert client.running() is None
     assert not (settings.service_folder / "service.json").exists()
+
+
+def test_a_service_that_ends_by_itself_while_it_is_told_to_stop_has_stopped(settings, monkeypatch):
+    folder = Folder(settings.service_folder)
+    folder.claim()
+    folder.draw_token()
+    folder.publish("http://127.0.0.1:1", "tiny")
+
+    def ended(*_given):
+        folder._lock.release()
+        raise ProcessLookupError
+
+    monkeypatch.setattr(os, "kill", ended)
+    with closing(HttpClient()) as http:
+        assert Embedded(settings, http).stop()
 
 
 def test_a_policy_that_cannot_be_loaded_is_reported_from_the_log(attach):

@@ -222,14 +222,14 @@ class Embedded:
         if self._is_read_only():  # the process may have ended and its pid been reused
             message = f"{self._folder.parent} is read-only: whether its service still runs is unknown"
             raise LabError(message, hint="%service stop in a notebook of its owner")
-        os.kill(published.pid, signal.SIGTERM)
+        with suppress(ProcessLookupError):  # it has just ended by itself
+            os.kill(published.pid, signal.SIGTERM)
         with suppress(AttributeError, OSError):  # a suspended process handles SIGTERM only when it is continued
             os.kill(published.pid, signal.SIGCONT)
         if not self._ended_within(_STOP_TIMEOUT) and read_published(self._folder) == published:
+            # it may be in code that lets no other code run, such as a regular expression
             with suppress(ProcessLookupError):
-                os.kill(
-                    published.pid, _KILL
-                )  # it may be in code that lets no other code run, such as a regular expression
+                os.kill(published.pid, _KILL)
         if not self._ended_within(_KILL_TIMEOUT):
             raise UnreachableError("the embedded service does not end", hint=f"!kill -9 {published.pid}")
         return True
