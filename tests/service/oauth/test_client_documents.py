@@ -270,6 +270,15 @@ def test_a_document_should_be_kept_as_long_as_its_headers_say(visitor, host):
     assert len(host.asked) == 2
 
 
+def test_a_document_with_two_headers_of_its_cache_is_kept_as_both_allow(visitor, host):
+    client_id = host.serves()
+    _, _, body = host.pages["/client.json"]
+    host.puts("/client.json", body, Cache_Control="no-store", cache_control="max-age=60")
+    for _ in range(2):
+        visitor.asks(client_id)
+    assert len(host.asked) == 2
+
+
 def test_a_refusal_is_not_kept(visitor, host):
     host.puts("/client.json", b"{}", Cache_Control="max-age=60")
     assert visitor.asks(f"{host.url}/client.json").status_code == 400

@@ -51,7 +51,10 @@ class ClientDocuments:
         response = await self._fetch(url)
         client = parse_document(url, response.body)
         self._cache.pop(url, None)
-        headers = {name.lower(): value for name, value in response.headers}
+        headers: dict[str, str] = {}
+        for name, value in response.headers:
+            sent = headers.get(name.lower())
+            headers[name.lower()] = f"{sent}, {value}" if sent else value  # RFC 9110, 5.3
         if (lifetime := freshness_lifetime(headers, self._clock())) > 0:
             while len(self._cache) >= _MAX_CACHED:
                 self._cache.pop(next(iter(self._cache)))
