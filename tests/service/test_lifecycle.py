@@ -78,6 +78,23 @@ def test_a_service_without_an_engine_leaves_its_port(tmp_path, monkeypatch):
     assert [each.fileno() for each in listeners] == [-1]
 
 
+def test_a_service_that_cannot_read_its_key_closes_what_it_has_opened(tmp_path, monkeypatch):
+    folder, closed, listeners, listen = Folder(tmp_path / "service"), [], [], serve._listen
+
+    class Part:
+        def __init__(self, name):
+            self.close = lambda: closed.append(name)
+
+    monkeypatch.setattr(serve, "_listen", lambda *given: listeners.append(listen(*given)) or listeners[0])
+    monkeypatch.setattr(serve, "open_engine", lambda *given, **options: Part("engine"))
+    monkeypatch.setattr(serve, "_open", lambda *given, **options: (Part("database"), None, Part("jobs")))
+    (folder.path / "key").mkdir()
+    with pytest.raises(LabError, match="key cannot be read"):
+        serve.serve(folder, ListenAddress("127.0.0.1"), 0, "tiny", None, 60.0, model=ModelSettings())
+    assert closed == ["jobs", "engine", "database"]
+    assert [each.fileno() for each in listeners] == [-1]
+
+
 @pytest.mark.parametrize("content", [b"\xff\xfe key", b"\x80" * 32, "é".encode("utf-16")])
 def test_a_key_may_be_any_bytes(tmp_path, content):
     folder = Folder(tmp_path / "service")

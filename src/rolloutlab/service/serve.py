@@ -92,11 +92,13 @@ def serve(
         failing.callback(listener.close)
         engine = open_engine(policy_name, model, note=_noted(folder))
         database, registry, jobs = _open(folder, engine, start_empty=start_empty)
+        for close in (database.close, engine.close, jobs.close):
+            failing.callback(close)
+        identity = {"policy": named_policy(policy_name, model), "instance": folder.instance}
+        lab = LabTools(replace(read_settings(), home=folder.path.parent))
+        authority = AuthorizationServer(url, database, folder.key(), folder.passcode, lifetime=token_lifetime)
+        app = make_app(registry, engine, jobs, Ledger(database), folder.draw_token(), identity, authority, lab)
         failing.pop_all()
-    identity = {"policy": named_policy(policy_name, model), "instance": folder.instance}
-    lab = LabTools(replace(read_settings(), home=folder.path.parent))
-    authority = AuthorizationServer(url, database, folder.key(), folder.passcode, lifetime=token_lifetime)
-    app = make_app(registry, engine, jobs, Ledger(database), folder.draw_token(), identity, authority, lab)
 
     def end_streams() -> None:
         end_process_within(_STOP_SECONDS)
