@@ -186,6 +186,15 @@ def test_a_cell_may_wait():
     assert reward_call("", made, []).asynchronous
 
 
+def test_a_cell_may_wait_in_a_comprehension_and_what_a_function_within_it_awaits_is_its_own():
+    made = RewardCell("return [each async for each in row['source']]", {}).compiled(NAMES, [])
+    assert reward_call("", made, []).asynchronous
+    inner = "import asyncio\nasync def later():\n    await asyncio.sleep(0)\n    return 1.0\nreturn asyncio.run(later())"
+    made = RewardCell(inner, {}).compiled(NAMES, [])
+    assert not reward_call("", made, []).asynchronous
+    assert made() == 1.0
+
+
 def test_a_name_of_a_trajectory_that_is_a_column_too_is_noted():
     note = 'answer is that of the trajectory, not the column, which is row["answer"]'
     assert reward_call("", lambda answer: 1.0, ["answer", "question"]).note == note

@@ -94,7 +94,7 @@ class RewardCell:
             problem = f"{error.msg} (line {error.lineno})"
             hint = "%%reward? shows an example"
             raise InputError(f"the reward function is not Python: {problem}", hint=hint) from None
-        if not any(isinstance(node, ast.Return) and node.value for node in self._nodes()):
+        if not any(isinstance(node, ast.Return) and node.value for node in self._own_nodes()):
             raise InputError("the reward function returns nothing", hint="return float(...) in the last line")
 
     def __call__(self, trajectory: Any, answer: Any, messages: Any, row: Any) -> Any:
@@ -133,8 +133,20 @@ class RewardCell:
     def _nodes(self) -> list[ast.AST]:
         return [node for line in self._lines for node in ast.walk(line)]
 
+    def _own_nodes(self) -> list[ast.AST]:
+        """The nodes without those of functions and classes within the body."""
+        nodes: list[ast.AST] = [*self._lines]
+        for node in nodes:  # which grows
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
+                nodes += ast.iter_child_nodes(node)
+        return nodes
+
     def _function(self, parameters: Sequence[str]) -> Callable[..., Any]:
-        is_async = any(isinstance(node, ast.Await | ast.AsyncFor | ast.AsyncWith) for node in self._nodes())
+        is_async = any(
+            isinstance(node, ast.Await | ast.AsyncFor | ast.AsyncWith)
+            or (isinstance(node, ast.comprehension) and node.is_async)
+            for node in self._own_nodes()
+        )
         module = ast.parse(f"{'async ' if is_async else ''}def reward({', '.join(parameters)}): pass")
         function = module.body[0]
         assert isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
