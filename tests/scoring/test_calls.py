@@ -189,7 +189,7 @@ def test_a_cell_may_wait():
 def test_a_cell_may_wait_in_a_comprehension_and_what_a_function_within_it_awaits_is_its_own():
     made = RewardCell("return [each async for each in row['source']]", {}).compiled(NAMES, [])
     assert reward_call("", made, []).asynchronous
-    inner = "import asyncio\nasync def later():\n    await asyncio.sleep(0)\n    return 1.0\nreturn asyncio.run(later())"
+    inner = "import asyncio\nasync def f():\n    await asyncio.sleep(0)\n    return 1.0\nreturn asyncio.run(f())"
     made = RewardCell(inner, {}).compiled(NAMES, [])
     assert not reward_call("", made, []).asynchronous
     assert made() == 1.0

@@ -123,7 +123,7 @@ class Embedded:
     timeout: seconds for a health check, after which the service counts as hanging.
     """
 
-    def __init__(self, settings: Settings, http: HttpClient, *, timeout: float = 15.0) -> None:
+    def __init__(self, settings: Settings, http: HttpClient, *, timeout: float = _TIMEOUT) -> None:
         self.settings = settings
         self._folder = settings.service_folder
         self._http = http

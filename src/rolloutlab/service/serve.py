@@ -178,6 +178,5 @@ def _listen(address: ListenAddress, folder: Folder, port: int) -> socket.socket:
         if port:
             raise
         listener = address.listen(0)
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else responses wait 40 ms for a delayed ACK
     folder.save_port(listener.getsockname()[1])
     return listener
