@@ -5,8 +5,8 @@ given, and in its words.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Generic, Protocol, TypeVar
 
@@ -16,7 +16,7 @@ from rolloutlab.sampling.config import SamplingConfig
 from rolloutlab.sampling.plan import SamplingRun
 from rolloutlab.sampling.programs.program import run_again, to_resume
 from rolloutlab.store.lab import Lab
-from rolloutlab.store.locks import let_go
+from rolloutlab.store.locks import CollectionLock
 from rolloutlab.store.models import CollectionSummary, Group, NewGroup, StoredCollection
 
 
@@ -52,7 +52,7 @@ class Put(Protocol[R_contra]):
 
 
 class Generation:
-    """A generation, created with what is stored first, and locked against other processes until `close`.
+    """A generation, created with what is stored first, and locked against other processes by `lock`.
 
     groups: empty until something is stored. begun: the generation, if it is stored already. what: it holds.
 
@@ -76,9 +76,18 @@ class Generation:
         self.groups = [group for group in groups if isinstance(group, Group)]
         self._grows = begun is not None and plan.topped_up != SamplingConfig.model_validate(begun.plan).topped_up
         self.collection: StoredCollection | None = begun
-        self._held = lab.lock_for_sampling(begun) if begun else None
-        if begun and lab.collection(self.label).trajectories != begun.trajectories:
-            self.close()
+        self.lock = CollectionLock()
+        if begun:
+            self.lock.keep(lab.lock_for_sampling(begun))
+            try:
+                self._check_unchanged(begun, what)
+            except BaseException:
+                self.lock.let_go()
+                raise
+
+    def _check_unchanged(self, begun: CollectionSummary, what: str) -> None:
+        """ConflictError if another process has stored something since the generation was looked up."""
+        if self._lab.collection(self.label).trajectories != begun.trajectories:
             raise ConflictError(f"another kernel has just stored {what} of {self.label}", hint="run the cell again")
 
     @property
@@ -86,12 +95,6 @@ class Generation:
         """The collection's name at the beginning, with its generation."""
         begun = self.collection
         return f"{begun.name}:{begun.generation}" if begun else self._name
-
-    def close(self) -> None:
-        """Unlock it."""
-        held, self._held = self._held, None
-        if held:
-            let_go(held)
 
     def store(self, put: Callable[[Sequence[Group]], None], step: int | None) -> None:
         """Call `put` with the groups, in one transaction, which creates the generation where it is not stored yet.
@@ -106,7 +109,7 @@ class Generation:
         def begin() -> tuple[StoredCollection, list[Group]]:
             plan = self._plan.model_copy(update={"step": step}).model_dump(mode="json", exclude_defaults=True)
             collection = self._lab.open_collection(self._name, plan)
-            self._held = self._lab.lock_for_sampling(collection)  # before any other process can see it
+            self.lock.keep(self._lab.lock_for_sampling(collection))  # before any other process can see it
             wanted = [NewGroup(group.prompt, group.row, group.script) for group in self._wanted]
             groups = self._lab.add_groups(collection, wanted)
             put(groups)
@@ -115,7 +118,7 @@ class Generation:
         try:
             collection, self.groups = self._lab.at_once(begin)
         except BaseException:
-            self.close()
+            self.lock.let_go()
             raise
         self._lab.keep_name(collection.name, collection.id)
         self.collection = self._lab.by_id(collection.id)  # under the name that it has from now on
@@ -154,27 +157,19 @@ class TrajectoryWriter(Generic[R]):
         self.tokens = 0
         self._first_error: RolloutlabError | None = None
         self._since = time.monotonic()
-        self._under_way = False
 
     @property
     def collection(self) -> StoredCollection | None:
         """The generation, once it is stored."""
         return self._generation.collection
 
-    @contextmanager
-    def under_way(self) -> Iterator[None]:
+    def under_way(self) -> AbstractContextManager[None]:
         """Make a context in which completions are stored; it unlocks the collection at its end."""
-        self._under_way = True
-        try:
-            yield
-        finally:
-            self._under_way = False
-            self.close()
+        return self._generation.lock.under_way()
 
     def close(self) -> None:
         """Unlock the collection; inside `under_way` that is left to its end."""
-        if not self._under_way:
-            self._generation.close()
+        self._generation.lock.close()
 
     def take(self, records: Sequence[R]) -> None:
         """Store records, then count them; a generation is created with its first ones."""
@@ -208,7 +203,7 @@ class TrajectoryWriter(Generic[R]):
 
     def interrupted(self) -> tuple[str, str]:
         """Message and hint after an interrupt."""
-        if self._under_way:  # after a second interrupt, which did not wait for the disk
+        if self._generation.lock.is_under_way:  # after a second interrupt, which did not wait for the disk
             return f"{self._so_far()} and are kept; others are still being stored", f"{self._rest()} samples the rest"
         if not self.begun:
             again = run_again(self._run.program) if self._run.program else "run the cell again"

@@ -1,6 +1,7 @@
 """File locks for sampling: one process per collection, released by the OS when it ends."""
 
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from rolloutlab.errors import ConflictError, LabError
@@ -49,3 +50,40 @@ def let_go(lock: Lock) -> None:
             remove(path)
     finally:
         lock.release()
+
+
+class CollectionLock:
+    """The lock of the collection that a run writes, once there is one.
+
+    A second interrupt ends the wait for a run while a thread may still be writing. `close` then leaves the lock to the
+    end of `under_way`. `let_go` never waits.
+    """
+
+    def __init__(self) -> None:
+        self._lock: Lock | None = None
+        self.is_under_way = False
+
+    def keep(self, lock: Lock) -> None:
+        """Keep this lock until `close`."""
+        self._lock = lock
+
+    @contextmanager
+    def under_way(self) -> Iterator[None]:
+        """Make a context in which the collection is written; it lets the lock go at its end."""
+        self.is_under_way = True
+        try:
+            yield
+        finally:
+            self.is_under_way = False
+            self.let_go()
+
+    def close(self) -> None:
+        """Let the lock go, unless the run is under way."""
+        if not self.is_under_way:
+            self.let_go()
+
+    def let_go(self) -> None:
+        """Let the lock go now."""
+        lock, self._lock = self._lock, None
+        if lock:
+            let_go(lock)

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -13,7 +13,6 @@ from rolloutlab.capture.rollout import CapturedRollout
 from rolloutlab.capture.server import served
 from rolloutlab.connection import Connector
 from rolloutlab.errors import LabError, SamplingError, described
-from rolloutlab.fsutil import Lock
 from rolloutlab.objective.preflight import count
 from rolloutlab.runtime import ThreadCall
 from rolloutlab.sampling.batches import Batches
@@ -33,7 +32,7 @@ from rolloutlab.sampling.run import ProgressBar, check_run, early_end
 from rolloutlab.settings import Address
 from rolloutlab.store.growing import GrowingTrajectories
 from rolloutlab.store.lab import Lab
-from rolloutlab.store.locks import let_go
+from rolloutlab.store.locks import CollectionLock
 from rolloutlab.store.models import Recorded, StoredCollection, dumped
 
 _PAUSE = 0.2
@@ -71,8 +70,15 @@ class SessionWriter:
         self._program = program_in(run)
         self._batches = Batches[tuple[str, _State, EndedRollout]](self._take)
         self.collection: StoredCollection | None = run.begun
-        self._held: Lock | None = lab.lock_for_sampling(run.begun) if run.begun else None
-        self._growing: GrowingTrajectories | None = lab.growing(run.begun) if run.begun else None
+        self._lock = CollectionLock()
+        self._growing: GrowingTrajectories | None = None
+        if run.begun:
+            self._lock.keep(lab.lock_for_sampling(run.begun))
+            try:
+                self._growing = lab.growing(run.begun)
+            except BaseException:
+                self._lock.let_go()
+                raise
         self._queued: dict[str, _State] = {}
         self._stored: dict[str, _State] = {}
         self._usage: dict[str, tuple[int, int]] = {}
@@ -85,11 +91,13 @@ class SessionWriter:
     def done(self) -> int:
         return len(self._stored)
 
+    def under_way(self) -> AbstractContextManager[None]:
+        """Make a context in which sessions are stored; it unlocks the collection at its end."""
+        return self._lock.under_way()
+
     def close(self) -> None:
-        """Unlock the collection."""
-        held, self._held = self._held, None
-        if held:
-            let_go(held)
+        """Unlock the collection; inside `under_way` that is left to its end."""
+        self._lock.close()
 
     async def keep_up(self, gateway: Gateway, captured: CapturedRollout) -> None:
         """Store the sessions of a program as they are answered, until this is cancelled.
@@ -175,7 +183,7 @@ class SessionWriter:
 
         def begin() -> tuple[StoredCollection, GrowingTrajectories]:
             collection = self._lab.open_collection(self._run.name, _plan(self._run, step))
-            self._held = self._lab.lock_for_sampling(collection)  # before any other process can see it
+            self._lock.keep(self._lab.lock_for_sampling(collection))  # before any other process can see it
             growing = self._lab.growing(collection)
             growing.put(recorded, (prompt, completion))
             return collection, growing
@@ -186,8 +194,10 @@ class SessionWriter:
             try:
                 self.collection, self._growing = self._lab.at_once(begin)
             except BaseException:
-                self.close()
+                self._lock.let_go()
                 raise
+            # unlocks only if `under_way` has ended, which may happen while this thread waits for the disk
+            self._lock.close()
         self._usage.update({name: each.usage for name, each in newest.items()})
         self._stored.update({name: state for name, state, _ in sessions})
         self._meter.record(self.collection)
@@ -255,11 +265,12 @@ def run_sessions(
 
         async def play() -> ProgramEnd:
             end = _INTERRUPTED
-            try:
-                async with served(gateway) as url:
-                    end = await _play(run, gateway, captured, url, connector.http.submit, writer)
-            finally:  # after the gateway, so that calls which its end cuts off are known as such
-                await writer.store_at_end(gateway, captured, end)
+            with writer.under_way():
+                try:
+                    async with served(gateway) as url:
+                        end = await _play(run, gateway, captured, url, connector.http.submit, writer)
+                finally:  # after the gateway, so that calls which its end cuts off are known as such
+                    await writer.store_at_end(gateway, captured, end)
             return end
 
         def show() -> None:
@@ -272,7 +283,7 @@ def run_sessions(
             if end.logs:
                 progress.keep(f"{'; '.join(end.logs)}; {count(writer.done, 'session')} with answers are kept")
             progress.keep(writer.notes())
-    assert writer.collection, "writer.check() raises if nothing was stored"
+    assert writer.collection, "_check_sampled raises if nothing was stored"
     return lab.by_id(writer.collection.id)
 
 
