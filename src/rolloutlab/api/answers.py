@@ -1,6 +1,6 @@
 """Chat completions that differ in form from the specification, but whose meaning is clear.
 
-They are paid for, so what OpenAI's own clients read is read here as well.
+Each completion is paid for, so a form that OpenAI's own clients accept is accepted here, too.
 """
 
 import json
@@ -23,7 +23,7 @@ _REASONING = {"reasoning", "thinking", "redacted_thinking"}
 
 
 def parsed(kind: type[W], answer: Any) -> W:
-    """What a service answered; ServiceError where it has another form."""
+    """Validate the answer of a service. Raises ServiceError: it has another form."""
     try:
         return kind.model_validate(answer)
     except ValidationError as error:
@@ -34,7 +34,7 @@ def parsed(kind: type[W], answer: Any) -> W:
 
 
 def tidied(body: Any) -> Any:
-    """The body of a chat completion in the form of the specification; what has no clear meaning stays as it is."""
+    """Bring the body of a chat completion into the form of the specification; leave alone what has no clear meaning."""
     if not isinstance(body, Mapping):
         return body
     created, choices = body.get("created"), body.get("choices")
@@ -50,9 +50,9 @@ def tidied(body: Any) -> Any:
 
 
 def failure_of(choice: Any) -> str | None:
-    """Why there is no answer in a choice: its service reports an error, or broke it off before there was anything.
+    """Say why a choice has no answer; None if it has one.
 
-    None where there is one.
+    The service reported an error, or it broke the answer off before any text.
     """
     if not isinstance(choice, Mapping):
         return None
@@ -75,7 +75,7 @@ def text_of(content: Any) -> Any:
 
 
 def arguments_of(function: Mapping[str, Any]) -> Any:
-    """The arguments of a call as JSON; some services send the object itself, or nothing where there are none."""
+    """The arguments of a call as a JSON text. Some services send an object instead, or nothing for no arguments."""
     arguments = function.get("arguments")
     if arguments is None:
         return "{}"
@@ -83,7 +83,7 @@ def arguments_of(function: Mapping[str, Any]) -> Any:
 
 
 def reasoning_and_text(content: Any) -> tuple[str, Any]:
-    """The reasoning among the parts of a content, and the text of the others; what cannot be read stays as it is.
+    """Split a content into its reasoning and its text; a content in an unknown form is returned unchanged.
 
     Reasoning is text, or parts of text: `thinking` of Anthropic and Mistral, `reasoning` and `summary` of others.
     """
@@ -124,7 +124,7 @@ def _choice(place: int, choice: Any) -> Any:
 
 
 def _calls(calls: list[Any]) -> list[Any]:
-    """The calls of a message, each with its type and an id of its own, by which its result is known."""
+    """Give each call of a message a type and a unique id, by which a tool message names its call."""
     used: set[str] = set()
     tidy = []
     for call in calls:
@@ -141,7 +141,7 @@ def _calls(calls: list[Any]) -> list[Any]:
 
 
 def _whole_counts(usage: Any) -> Any:
-    """The usage of a completion; None where a service sends no whole numbers of tokens: the completion is fine."""
+    """The usage of a completion. None if its counts are no integers: a wrong usage must not lose the completion."""
     counts = [usage.get(name) for name in ("prompt_tokens", "completion_tokens")] if isinstance(usage, Mapping) else []
     if not counts or any(type(each) is not int or each < 0 for each in counts):
         return None

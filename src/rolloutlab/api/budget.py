@@ -6,10 +6,10 @@ from rolloutlab.settings.values import MOST_DOLLARS
 
 
 class Budget:
-    """At most so many dollars. A request holds what it could cost at most, and pays what it did cost at its end.
+    """A limit in dollars. A request reserves its highest possible cost before it is sent, and pays its real cost after.
 
-    spent: so far. held: of requests under way. Their sum never exceeds the limit, as long as no request costs more than
-    it held. Amounts are in 1e-12 dollars. Not for several threads at once.
+    spent: what ended requests cost. held: what running requests have reserved. The sum of both stays within the limit
+    if no request costs more than it reserved. Amounts are in 1e-12 dollars. It is not thread-safe.
     """
 
     def __init__(self, dollars: float) -> None:
@@ -26,13 +26,13 @@ class Budget:
         return self.limit - self.spent - self.held
 
     def hold(self, amount: Amount) -> bool:
-        """Hold an amount, unless that would exceed the limit."""
+        """Reserve an amount. False, and nothing is reserved, if that would exceed the limit."""
         if amount > self.left:
             return False
         self.held += amount
         return True
 
     def pay(self, held: Amount, spent: Amount) -> None:
-        """End a hold with what was spent of it."""
+        """Release a reserved amount, and add what the request cost."""
         self.held -= held
         self.spent += spent

@@ -37,7 +37,7 @@ class Published:
     token: str = field(repr=False)
 
     async def answers(self, http: HttpClient, timeout: float = _TIMEOUT) -> bool:
-        """Whether the process at the address proves that it knows the token; RolloutlabError without JSON."""
+        """Whether the process at the address proves that it knows the token. Raises RolloutlabError: no JSON comes."""
         nonce, url = secrets.token_hex(16), f"{self.base_url}/v1/health"
         health = await http.request("GET", url, params={"nonce": nonce}, timeout=timeout, retry=False)
         return proves(health, self.token, nonce, self.base_url) and health.get("instance") == self.instance
@@ -156,12 +156,12 @@ class Embedded:
         return address
 
     def other_policy(self) -> str | None:
-        """That the running service has another policy or engine than the settings, in words; else None."""
+        """A sentence that says so if the running service has another policy or engine than the settings; else None."""
         policy, expected = self._published().policy, named_policy(self.settings.policy, self.settings.model)
         return f"the service of this lab runs the policy {policy!r}, not {expected!r}" if policy != expected else None
 
     def _find_or_start(self, tick: Callable[[str], None], start_empty: bool) -> Address:
-        """The address of the service; that of a read-only lab can neither be attached to nor started."""
+        """The address of the service, started if necessary. In a read-only lab, only a running service can be used."""
         if may_fill(self._folder / "clients"):
             self._attach()
             return self.running() or self._start(tick, start_empty)
@@ -189,8 +189,8 @@ class Embedded:
                 if isinstance(error, UnreachableError) and not isinstance(error, BrokenOffError):
                     return None
                 proved = None
-            # a copy of a lab has the files of the original's service, which answers, but holds the original's lock;
-            # they stay there for a moment after the copy's own service has locked the folder
+            # the files may be copied with the lab: the service of the original answers, but does not hold this lock.
+            # They stay for a moment after a service of the copy itself has locked the folder
             if not may_be_held(self._folder / "lock"):
                 self._foreign = published
                 return None
@@ -211,7 +211,7 @@ class Embedded:
     def stop(self) -> bool:
         """End the running service; False when none runs. One that does not end by itself within seconds is killed.
 
-        Nothing is lost by that: a running job goes on with the next service from the rows that it has kept.
+        Nothing is lost: the next service resumes a running job from the gradient steps that it has kept.
 
         Raises:
             UnreachableError: it does not end. LabError: the lab is read-only, so that its service is not this user's.
@@ -258,7 +258,7 @@ class Embedded:
         return f"{state}\nits context server is {running.base_url}/context -> %login embedded"
 
     def _ended_within(self, seconds: float) -> bool:
-        """Whether no service holds the folder within so many seconds; False where that cannot be tested."""
+        """Whether the service lets go of the folder within so many seconds; False if that cannot be tested."""
         if self._is_read_only():
             return False
         lock = Lock(self._folder / "lock")

@@ -30,9 +30,10 @@ _TIMEOUT = 10.0
 
 @dataclass(frozen=True)
 class Offer:
-    """What a service offers. models: names that it lists, None without a list. trains: None where it is not known.
+    """What a service offers.
 
-    own: see `_is_own`.
+    models: the names that it lists; None without a list. trains: whether it trains; None if that is not known. own:
+    whether it is rolloutlab's own.
     """
 
     models: tuple[str, ...] | None
@@ -41,7 +42,7 @@ class Offer:
 
 
 async def ask(http: HttpClient, address: Address) -> Offer:
-    """GET {inference_base_url}/models, else a try of chat completions; and a try of training jobs at {base_url}.
+    """Ask a service what it offers: GET {inference_base_url}/models, else a chat; then training jobs at {base_url}.
 
     Raises:
         UnreachableError: no connection. SignInError: it requires a key, or another one. ServiceError: it is no service
@@ -68,9 +69,9 @@ _OLDER = "this service is older than the option"
 
 
 async def engine_of(http: HttpClient, address: Address, *, own: bool = False) -> EngineStatus | None:
-    """What computes below a service of rolloutlab; None below another, or an older one that has no such endpoint.
+    """The engine of a service: rolloutlab's own reports it, the dialect of a vendor has it; None if neither is so.
 
-    own: it is known to be rolloutlab's; else its list of models shows it, and a service of others is asked no more.
+    own: whether it is known to be rolloutlab's. Otherwise its list of models is read first, to see whose it is.
 
     Raises:
         RolloutlabError: it does not answer.
@@ -133,7 +134,7 @@ async def _asked(http: HttpClient, address: Address, method: str, url: str, body
 
 
 async def _any_path(http: HttpClient, address: Address, method: str, url: str, asked: _Asked, body: Any = None) -> bool:
-    """Whether a service answers so to any path: gateways do with a page, a redirect, 400, 403, 404 or 500."""
+    """Whether a service answers the same at any path. Gateways do: a page, a redirect, 400, 403, 404 or 500."""
     other = f"{url.rpartition('/')[0]}/no-such-endpoint"
     return asked.is_as(await _asked(http, address, method, other, body), urlsplit(url).path, urlsplit(other).path)
 
@@ -159,9 +160,10 @@ async def _chats(http: HttpClient, address: Address) -> bool:
 
 
 async def _trains(http: HttpClient, address: Address) -> bool | None:
-    """Whether jobs can be created; tried by GET, then by an empty job, which cannot be accepted.
+    """Whether a service accepts training jobs; None if that is not known.
 
-    After 404 the empty job is tried, and after 405 where any path is answered so: else jobs are created but not listed.
+    GET is tried first. An empty job, which a service should refuse, is then sent in two cases: after a 404, and after
+    a 405 that the service gives at any path. A 405 of this path alone means that jobs can be created, but not listed.
     """
     if (known := dialect_of(address).trains) is not None:
         return known

@@ -43,7 +43,11 @@ class StreamedCompletion:
         return bool(self._choices)
 
     def add(self, data: str) -> bool:
-        """Add the `data:` of one event; whether it has added text. ServiceError: it is an error, or not a chunk."""
+        """Add the `data:` of one event, and return whether it had any text.
+
+        Raises:
+            ServiceError: the event is an error, or not a chunk.
+        """
         before = len(self.text)
         if not self._take(data):
             raise ServiceError("the response has an invalid chunk", hint=_OTHER)
@@ -68,7 +72,7 @@ class StreamedCompletion:
         return True
 
     def _in_whole_characters(self, chunk: dict[str, Any]) -> dict[str, Any]:
-        """The chunk with half of an emoji at the end of a text kept back for the next one, which has the other half."""
+        """The chunk without half a surrogate pair at the end of a text: it is put before the text of the next chunk."""
         for choice in chunk.get("choices") or []:
             delta = choice.get("delta") or {}
             for name, value in delta.items():
@@ -82,7 +86,7 @@ class StreamedCompletion:
         return chunk
 
     def whole(self) -> dict[str, Any]:
-        """The completion as a response without streaming; ServiceError when its end is missing."""
+        """The completion as a response without streaming. Raises ServiceError: a finish reason is missing."""
         if self._whole:
             return dict(join_surrogates(self._whole))
         if not self._choices or any("finish_reason" not in choice for choice in self._choices.values()):
@@ -111,7 +115,7 @@ class StreamedCompletion:
 
 
 def _place(calls: Mapping[int, Any], call: Mapping[str, Any]) -> int:
-    """The place of a call among those of a message; without an `index`, as Gemini's, a name begins another one."""
+    """The place of a tool call in its message. Gemini sends no `index`: there each call with a name is a new one."""
     if isinstance(index := call.get("index"), int):
         return index
     return len(calls) if (call.get("function") or {}).get("name") or not calls else len(calls) - 1
@@ -135,7 +139,7 @@ def _choice(index: int, parts: dict[str, Any]) -> dict[str, Any]:
 
 
 TIMEOUT = 600.0
-"""Seconds without any byte of a response; a service that samples sends none for long."""
+"""Seconds to wait for the next byte of a response; a service may sample for minutes before it sends the first."""
 SELECT = "%model UUID, the id of a model that it has"
 _ANY = "%model NAME_OR_UUID, of a model that it has"
 _UNLISTED = "%model PROJECT/NAME --base BASE"
@@ -180,11 +184,11 @@ async def reads_token_ids(http: HttpClient, address: Address) -> bool:
 async def complete(
     http: HttpClient, address: Address, request: ChatRequest, tries: Tries | None = None
 ) -> ChatCompletion:
-    """POST {inference_base_url}/chat/completions. Retried when the connection breaks, as it has no side effect.
+    """POST {inference_base_url}/chat/completions. A request is retried if the connection breaks: it has no side effect.
 
     Choices that the service reports as failed are left out, so there may be fewer than were requested.
 
-    tries: hears of each try.
+    tries: called before each try, and after each failed one.
 
     Raises:
         ServiceError: the response is not a chat completion, or no choice is whole; and as `HttpClient.request`.
@@ -232,7 +236,7 @@ class _SentWith200(Exception):  # noqa: N818 - it carries an error
 async def _tried(
     http: HttpClient, attempt: Callable[[], Awaitable[ChatCompletion]], tries: Tries | None
 ) -> ChatCompletion:
-    """An attempt; again after an error with 200 whose own status is one of those that are retried."""
+    """Attempt a completion. Retry if the answer has status 200 but is an error with a code such as 429."""
     retries = http.retries()
     while True:
         try:
@@ -267,7 +271,7 @@ def _checked(address: Address, body: Any, *, every: bool = False) -> ChatComplet
 
 
 def _failure(address: Address, body: Mapping[str, Any], words: str) -> RolloutlabError:
-    """The error in a body that came with 200, as gateways send it; some have the status of the service behind them."""
+    """The error in a body with status 200. Gateways send such; some name the status of the service behind them."""
     if code := _status_in(body):
         return status_error(address.inference_base_url, code, words, json.dumps(body).encode())
     return ServiceError(f"{address.inference_base_url} answered with an error: {words}", hint=_OTHER)
@@ -296,9 +300,9 @@ def _options(address: Address, request: ChatRequest) -> dict[str, Any]:
 async def _explained(
     address: Address, request: ChatRequest, work: Coroutine[Any, Any, ChatCompletion]
 ) -> ChatCompletion:
-    """The completion; 404 with what to type, and another form as ServiceError.
+    """Await a completion, and explain its error: for a 404 the hint is what to type; an invalid form is a ServiceError.
 
-    No error has the body of the response in its chain: services repeat what they were sent, the key too.
+    The chain of the error must not contain the body of the response: some services repeat the key that they were sent.
     """
     failure: RolloutlabError
     try:
@@ -330,7 +334,7 @@ async def _token(address: Address) -> str | None:
 
 
 def _registers(address: Address, model: str) -> str:
-    """What to type for a model that a service lacks; other projects' names may be those of hubs, as `org/model`."""
+    """What to type for a model that the service does not have. A name such as `org/model` may be one of a model hub."""
     kind = dialect_of(address)
     if model.startswith("lab/") and kind.has("POST", "models"):
         return f"%model {model} registers it"

@@ -24,7 +24,7 @@ ENDED = frozenset({"succeeded", "failed", "cancelled"})
 
 
 def number(value: Any) -> float | None:
-    """A finite number as it is; None for what a service may write in its place: null, NaN, infinity, a text."""
+    """A finite number, unchanged. None for anything else that a service may send: null, NaN, infinity, a text."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
@@ -34,7 +34,7 @@ def number(value: Any) -> float | None:
 
 
 def whole(value: Any) -> int | None:
-    """A count or a step; None for what is no integer."""
+    """An integer, such as a count or a step; None for any other value."""
     return value if isinstance(value, int) and number(value) is not None else None
 
 
@@ -61,9 +61,9 @@ def step_made(events: Sequence[Event]) -> int | None:
 
 
 def job_progress(events: Sequence[Event]) -> tuple[int, int | None, str]:
-    """Rows done, rows in all, and a note.
+    """The number of rows done, the number of all rows, and a note.
 
-    Rows in all are None where a service does not tell how many, or has told of fewer than are done.
+    The number of all rows is None if the service does not report it, or reports fewer than are done.
     """
     events = since_restart(events)
     steps = gradient_steps(events)
@@ -76,7 +76,7 @@ def job_progress(events: Sequence[Event]) -> tuple[int, int | None, str]:
 
 
 def within_step(events: Sequence[Event]) -> tuple[int, int] | None:
-    """Trained tokens that are done of the gradient step under way, and all of them; None where it is not reported."""
+    """Trained tokens of the running gradient step: those that are done, and all; None if that is unknown."""
     for event in reversed(events):
         if event.type == "step_progress":
             done, of = whole(event.data.get("tokens")), whole(event.data.get("of"))
@@ -87,7 +87,7 @@ def within_step(events: Sequence[Event]) -> tuple[int, int] | None:
 
 
 def fraction_done(events: Sequence[Event]) -> float:
-    """Rows done, and the fraction of the one under way."""
+    """The number of rows done, plus the fraction of the row under way that is done."""
     done, of = within_step(events) or (0, 1)
     return job_progress(events)[0] + done / of
 

@@ -11,8 +11,8 @@ from rolloutlab.api.wire.training import ModelCard
 def model_cards(body: Any) -> list[ModelCard] | None:
     """The models in the answer to `GET /models`, `{"data": [...]}` or a bare list; None where it is no such list.
 
-    A card without a name is left out, and of one with invalid values the others are kept. A list with cards of which
-    none has a name is no list of models; neither is `{"models": ...}`, which names them otherwise.
+    A card without an `id` is skipped. Of a card with invalid values, the valid ones are kept. A list in which no card
+    has an `id` is not a list of models. Neither is `{"models": ...}`, whose entries have other fields.
     """
     listed = body.get("data") if isinstance(body, Mapping) else body or None
     if not isinstance(listed, list):

@@ -19,7 +19,7 @@ TEMPLATE_TOKENS = 1024
 _STEP = re.compile(r"(@[^/@]*|:step\d+)$")
 _SIGNIFICANT = 3
 _GRADERS = '"sampling_params": {"max_completion_tokens": 512} of a grader'
-"""Where a request without a bound comes from: others are checked before they are made."""
+"""The hint for a request without `max_tokens`: only requests of graders come here unchecked."""
 
 
 class Tokens(NamedTuple):
@@ -35,9 +35,9 @@ class Tokens(NamedTuple):
 
 
 def price_of(model: str, *tables: Mapping[str, Price]) -> Price | None:
-    """The price of a model: its own, else that of its name without the step; of the first table that has one.
+    """Look up the price of a model in each table: by its full name, then by its name without the step.
 
-    tables: prices by name, those of the present service before those of all services.
+    tables: prices by model name. The first table with a match wins, so pass the prices of the present service first.
     """
     for prices in tables:
         if price := prices.get(model) or prices.get(_STEP.sub("", model)):
@@ -46,7 +46,7 @@ def price_of(model: str, *tables: Mapping[str, Price]) -> Price | None:
 
 
 def cost(price: Price, tokens: Tokens) -> Amount:
-    """What tokens cost, rounded up; InputError where they are trained and the price has no `train`."""
+    """What tokens cost, rounded up. Raises InputError: some tokens are trained, and the price has no `train`."""
     if tokens.trained and price.train is None:
         raise InputError("the price of this model has no train", hint="train = ... in dollars per million tokens")
     each = (price.prompt, tokens.prompt), (price.completion, tokens.completion), (price.train or 0.0, tokens.trained)
@@ -69,7 +69,7 @@ def shown(amount: Amount, *, up: bool = False) -> str:
 def prompt_bound(messages: Sequence[Message], others: int = 0) -> int:
     """The most tokens that a prompt has: a token is at least one byte of its text. others: bytes of the tools.
 
-    The JSON of a message is longer than its text and the marks of a template around it.
+    The JSON of a message has more bytes than its text and the special tokens of a chat template together.
 
     Raises:
         InputError: a part is no text: of images and the like, tokens are not bounded by bytes.
@@ -95,9 +95,10 @@ def bound(request: ChatRequest) -> Tokens:
 
 
 def billed(completion: ChatCompletion, most: Tokens) -> Tokens:
-    """The tokens of a completion as its service counts them; `most` where it reports none, or none for some text.
+    """The tokens of a completion as its service counts them.
 
-    Reasoning that a service counts in the total alone counts as completion.
+    `most` is billed where the service reports no usage, or zero completion tokens for a non-empty answer. Some services
+    count reasoning in `total_tokens` only; here it counts as completion.
     """
     usage = completion.usage
     if usage is None:

@@ -26,7 +26,7 @@ _NAMED = {
     "max_tokens": r"\bmax_completion_tokens\b",  # OpenAI names what its reasoning models take instead
 }
 _REFUSALS = {400, 403, 422, 500}
-"""After these a request of another form might be taken."""
+"""Statuses after which the service might accept the request without some field."""
 _TRIED = {LOGPROBS, "n", "seed"}
 _OF_MESSAGES = {"role", "content", "tool_calls", "token_ids"}  # the last is `EarlierTokens`' to leave out
 _WORD = UserMessage(role="user", content="hi")
@@ -39,9 +39,9 @@ class RefusedFields:
 
     def __init__(self) -> None:
         self._refused: dict[tuple[str, str], set[str]] = {}
-        """Names of fields by inference URL and model; a model is there once it has answered."""
+        """Names of refused fields by inference URL and model. A model gets an entry with its first completion."""
         self._trials: dict[tuple[asyncio.AbstractEventLoop, str, str], asyncio.Lock] = {}
-        """Locks, held while a model is tried, by the loop as well: one that hangs holds its locks for ever."""
+        """A lock per model, held during its trial. Each event loop has its own: one that hangs never frees a lock."""
         self._tried: dict[tuple[str, str], set[str]] = {}
         """What trials have found."""
         self._lacking: set[tuple[str, str]] = set()
@@ -50,10 +50,10 @@ class RefusedFields:
     async def complete(
         self, address: Address, request: ChatRequest, send: Send, free: Collection[str] = ()
     ) -> ChatCompletion:
-        """The completion of a request; where `n` is refused it has fewer choices than were requested.
+        """Complete a request. If the service refuses `n`, there are fewer choices than were requested.
 
-        A refused temperature or top_p is an error unless it is 1, the default of services, or in `free`, the fields
-        that this caller chose and no person.
+        A refused `temperature` or `top_p` is an error, with two exceptions: its value is 1, which services use by
+        default; or its name is in `free`, the fields that the code of the caller has set, and not a person.
 
         Raises:
             As `send`, with the error of the request without the refused fields.
@@ -78,14 +78,14 @@ class RefusedFields:
         return completion
 
     def most_of_trials(self, address: Address, model: str, n: int) -> Tokens:
-        """The most tokens of the trials that requests for `n` completions may lead to, if they have `max_tokens`."""
+        """The most tokens that trials may cost before a request for `n` completions; it must have `max_tokens`."""
         if (address.inference_base_url, model) in self._refused:
             return Tokens()
         trials = 1 + len(_TRIED)
         return Tokens(trials * prompt_bound([_WORD]), trials + n)
 
     def notes(self) -> list[str]:
-        """A line for each model whose service has refused something, or gave no logprobs; each line is given once."""
+        """A line for each model whose service refused fields or gave no logprobs. Each line is returned once."""
         lines = []
         for key, refused in self._refused.items():
             lacking = LOGPROBS in refused or key in self._lacking
@@ -98,7 +98,7 @@ class RefusedFields:
         return new
 
     async def _try(self, key: tuple[str, str], request: ChatRequest, send: Send) -> set[str]:
-        """The fields without which the service takes a request, where its error names none; tried once per model."""
+        """Find the fields that the service refuses, if its error names none, by trial requests; once per model."""
         if not _optional(request, ()) & _TRIED:  # nothing could be learned, as of most requests of judges
             return set()
         async with self._trials.setdefault((asyncio.get_running_loop(), *key), asyncio.Lock()):
@@ -112,7 +112,7 @@ async def _trial(request: ChatRequest, send: Send) -> set[str]:
     lengths = {name: 1 for name in ("max_tokens", "max_completion_tokens") if getattr(request, name)}
     short = request.model_copy(update={"messages": [_WORD], **lengths})
     needed = set(fields)
-    for kept in ("", *sorted(fields)):  # first without any, then with each of them that is taken
+    for kept in ("", *sorted(fields)):  # first without all, then with each one and those taken so far
         try:
             await send(_without(short, needed - {kept}))
         except ServiceError as error:
@@ -156,7 +156,7 @@ def _extras(message: Any) -> set[str]:
 
 
 def _named(error: ServiceError, request: ChatRequest) -> set[str]:
-    """The fields that the message of an error names; for a refused key only the logprobs, which OpenAI refuses so."""
+    """The fields that an error message names. Of a 403 only logprobs count: OpenAI refuses logprobs with it."""
     if error.status not in _REFUSALS:
         return set()
     text = re.sub(r"https?://\S+", "", error.message)

@@ -195,7 +195,7 @@ async def _call(
     headers: Mapping[str, str] | None = None,
     **options: Any,
 ) -> Any:
-    """One request to the training API; `lacks` is the message of NotOfferedError when it has no such endpoint."""
+    """Send one request to the training API. lacks: the message of NotOfferedError, if there is no such endpoint."""
     url, headers = f"{address.base_url}/v1/preview/{path}", {**address.headers, **(headers or {})}
     dialect = dialect_of(address)
     if not dialect.has(method, path):
@@ -262,10 +262,12 @@ async def deliver(
 
 
 async def create_once(http: HttpClient, address: Address, key: str, create: Callable[[], Awaitable[str]]) -> str:
-    """Create a job exactly once, even if a response is lost; return its id. key: a UUID, which `create` sends.
+    """Create a job exactly once, even if a response is lost, and return its id.
 
-    After a lost response the job is looked up by its key. If it is missing it is sent again, but only to a service on
-    this machine that is rolloutlab's own, as its health check shows: for it the key is idempotent.
+    After a lost response the job is looked up by its key. If it is not there, it is sent again, but only to
+    rolloutlab's own service on this machine: that service creates one job per key. Its health check shows whose it is.
+
+    key: a UUID, which `create` sends.
 
     Raises:
         BrokenOffError: it is unknown whether the job was accepted; and as `create_job`.

@@ -31,7 +31,7 @@ class ModelAsker:
         """By model, the requests and tokens so far."""
 
     def __call__(self, trajectory: StoredTrajectory, request: ChatRequest) -> ChatCompletion:
-        """The completion, once the lab has what it cost; raises as `api.inference.complete`."""
+        """The completion, after its cost is stored in the lab. Raises the errors of `api.inference.complete`."""
         with self._lock:
             address = self._connector.address()
         send = partial(complete, self._connector.http, address, request)

@@ -12,9 +12,11 @@ from rolloutlab.settings import Price
 
 @dataclass
 class Tally:
-    """What a run has done. failed: by type of error. called, seconds: calls that were made and their time, by function.
+    """What a run has done.
 
-    reused: results that were stored.
+    scored: trajectories that got a reward. called, seconds: the calls that were made and their time, by function.
+    reused: remembered results that were used in place of a call. failed: trajectories without a reward, by type of
+    error.
     """
 
     scored: int = 0
@@ -75,9 +77,10 @@ class MeasuredCalls:
 
 
 def time_line(functions: Sequence[MeasuredCalls], at_once: int, in_threads: bool = False) -> str:
-    """The time of all calls: number times mean, over those at a time, and no less than a round of the slowest.
+    """Estimate the time of all calls: their number times their mean seconds, divided by how many run at a time.
 
-    in_threads: functions that compute, instead of waiting, take turns; the time is then that of all one by one.
+    It is at least the time of the slowest function alone. in_threads: whether the calls run in threads; functions that
+    compute, instead of waiting, then take turns, so the line also has the time of all calls one by one.
     """
     measured = [each for each in functions if each.made]
     made, seconds = sum(each.made for each in measured), sum(each.seconds for each in measured)
@@ -95,7 +98,7 @@ def time_line(functions: Sequence[MeasuredCalls], at_once: int, in_threads: bool
 def token_lines(
     usage: Mapping[str, ModelUsage], tried: int, needed: int, price_of: Callable[[str], Price | None]
 ) -> list[str]:
-    """A line for each model that was asked: its tokens for the trajectories that were tried, and so for all."""
+    """A line for each model that was asked: its tokens for the tried trajectories, and an estimate for all."""
     lines = []
     for model, spent in usage.items():
         if spent.prompt_tokens is None or spent.completion_tokens is None:
@@ -112,7 +115,7 @@ def token_lines(
 
 
 def used(before: Mapping[str, ModelUsage], after: Mapping[str, ModelUsage]) -> dict[str, ModelUsage]:
-    """The usage between two times."""
+    """The usage since `before`; both are totals by model."""
     spent = {}
     for model, now in after.items():
         then = before.get(model, ModelUsage())

@@ -51,7 +51,7 @@ class NotApplicableError(RewardError):
 
 
 def check_functions(functions: Functions) -> None:
-    """InputError or RewardError unless these can score; none is called."""
+    """Raise InputError or RewardError if these are not valid reward functions. No function is called."""
     by_name(functions)
 
 
@@ -84,9 +84,10 @@ class Scorers:
     def scorer_for(
         self, collection: StoredCollection, functions: Functions | None, name: str, *, gives_reward: bool = False
     ) -> Scorer | tuple[None, None]:
-        """These functions, else what last scored the collection, called `name` in messages; InputError without any.
+        """The given functions, else those that last scored the collection. Raises InputError: there are neither.
 
-        gives_reward: its environment or its program may give the reward, so that no function is needed.
+        name: the name of the collection in messages. gives_reward: whether the environment or program of the collection
+        may give rewards; then no function is needed.
         """
         scorer = (functions, None) if functions else self.of(collection)
         if scorer is None and gives_reward:
@@ -97,7 +98,7 @@ class Scorers:
         return scorer
 
     def to_resume(self, change: int, functions: Functions | None, name: str) -> Functions:
-        """These functions, else those of a change; InputError when they are not known here."""
+        """The given functions, else those of a change. Raises InputError: this session does not know the functions."""
         scoring = functions or self._by_change.get(change)
         if scoring is None:
             hint = f"%%reward {name} --resume, with the reward function as its body or --with"
@@ -110,7 +111,7 @@ class Scorers:
 
 
 def by_name(functions: Functions) -> dict[str, RewardFunction]:
-    """The functions under their names; one that was given by itself has none."""
+    """The functions by name; a single function has the name `UNNAMED`."""
     if isinstance(functions, Mapping):
         named = {str(name): function for name, function in functions.items()}
     elif isinstance(functions, Sequence) and not isinstance(functions, str):
@@ -229,18 +230,18 @@ def environment_part(trajectory: StoredTrajectory) -> dict[str, Outcome]:
 
 
 def counted_names(outcomes: Mapping[str, Outcome]) -> list[str]:
-    """The components of the reward that weights may be for; a function that is not applicable has its own name."""
+    """The names that a weight may have; a function that was not applicable counts under its own name."""
     parts = [[name] if outcome == NOT_APPLICABLE else _parts(name, outcome)[0] for name, outcome in outcomes.items()]
     return [part for each in parts for part in each if part]
 
 
 def outcome_of(name: str, value: Any, trajectory: str, *, none_is_valid: bool = False) -> Outcome:
-    """What a function returned for a trajectory as a number, or as components and their numbers.
+    """Check what a function returned for a trajectory, and convert it to a number, or to numbers by component.
 
-    none_is_valid: None is `NOT_APPLICABLE`.
+    none_is_valid: whether the function may return None, which means `NOT_APPLICABLE`.
 
     Raises:
-        RewardError: it is neither, or a component has no valid name.
+        RewardError: the value is neither, or the name of a component is not valid.
     """
     if none_is_valid and (value is None or value == NOT_APPLICABLE):
         return NOT_APPLICABLE
@@ -257,7 +258,8 @@ def outcome_of(name: str, value: Any, trajectory: str, *, none_is_valid: bool = 
 def _parts(name: str, outcome: Outcome) -> _Parts:
     """The result of one function: a number under its own name, or components, all of which count.
 
-    A component `reward` counts as the function's number; the others are then only stored.
+    If there is a component `reward`, it is the number of the function. The other components are then stored, but do not
+    count.
     """
     if not isinstance(outcome, Mapping):
         return {name: outcome}, {}

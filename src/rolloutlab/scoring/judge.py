@@ -1,8 +1,8 @@
 """LLM judge: a model reads all completions of a group at once and gives each a score.
 
-Scores of one request are comparable, which is all that group-relative advantages need: the idea of RULER, the judge of
-openpipe-art. A judge has a position bias (Zheng et al. 2023, "Judging LLM-as-a-Judge", section 3.3), so each group is
-judged twice, in opposite orders, and the disagreement is stored beside the reward.
+Scores of one request are comparable with each other, and group-relative advantages need no more. The idea is from
+RULER, the judge of openpipe-art. A judge has a position bias (Zheng et al. 2023, "Judging LLM-as-a-Judge", section
+3.3), so each group is judged twice, in opposite orders, and the disagreement is stored beside the reward.
 """
 
 import asyncio
@@ -233,7 +233,7 @@ def _show(progress: ProgressBar, verdicts: StoredVerdicts, total: int) -> None:
 def _say_what_is_kept(
     error: BaseException, name: str, heard: int, before: int, total: int, meter: Meter, progress: ProgressBar
 ) -> None:
-    """Add to what ended a judging how much of it is kept, and how it goes on.
+    """Say how many answers are kept, and how to go on, when an interrupt or an error has ended a judging.
 
     Args:
         error: an interrupt or an error; one of the budget is raised again with a longer message.
@@ -253,7 +253,7 @@ def _say_what_is_kept(
 
 
 def _fingerprint(judge: Judge, service: str) -> str:
-    """Of all that a judge's verdicts depend on, beside the completions and the columns and variables in its rubric."""
+    """A hash of what verdicts depend on, except the completions and the columns and variables that the rubric names."""
     return f"{PAID}{_sha256(json.dumps([service, asdict(judge)]))}"
 
 
@@ -271,7 +271,7 @@ def _of_same_requests(stored: Mapping[Place, Hearing], begin: Callable[[], list[
 def _of_older_checkpoints(
     before: Mapping[Place, Hearing], model: str, connector: Connector, address: Address
 ) -> set[str]:
-    """The checkpoints among those that judged before that are not the newest one, which this name stands for."""
+    """The checkpoints of this model that judged before and are not the newest one, for which its name stands."""
     steps = {each.by for each in before.values() if each.by.startswith(f"{model}@")}
     if not steps:
         return set()
@@ -283,7 +283,7 @@ def _of_older_checkpoints(
 
 
 def _before_lines(heard: Mapping[Place, Hearing], old: set[str], groups: int, samples: int) -> list[str]:
-    """What was judged before, in lines. old: checkpoints whose judgements are not used."""
+    """Lines about stored judgements. old: the checkpoints whose judgements are not used."""
     lines = [f"{each} has judged here before and is not the newest checkpoint: judging afresh" for each in sorted(old)]
     whole = Counter(place.group for place in heard)
     complete = sum(times == samples for times in whole.values())
@@ -341,10 +341,12 @@ async def judge_all(
 
 
 def disagreement_line(groups: Sequence[Sequence[Sequence[Verdict]]]) -> str:
-    """How far the samples of each group disagree, in a line; empty if each group was judged once.
+    """A line that says how far the samples of each group disagree; empty if each group was judged once.
 
-    groups: per group, per sample, a verdict on each completion. The line ends with what to type where chance has more
-    than half of the variance of the rewards within groups (`_chance`).
+    If chance causes more than half of the variance of the rewards within groups (`_chance`), the line ends with what to
+    type.
+
+    groups: per group, per sample, a verdict on each completion.
     """
     repeated = [samples for samples in groups if len(samples) > 1]
     if not repeated:
@@ -363,8 +365,8 @@ def disagreement_line(groups: Sequence[Sequence[Sequence[Verdict]]]) -> str:
 def _advice(groups: Sequence[Sequence[Sequence[Verdict]]], bias: float) -> str:
     """What to type if chance has more than half of the variance of the rewards; else empty.
 
-    A reward is the mean of S scores: quality plus chance, whose variance in the mean is that of one score, divided by
-    S. So N samples have half of it by chance where N is the variance of one score by the variance of quality.
+    A reward is the mean of S scores, so its variance is that of quality, plus that of chance in one score divided by S.
+    Both parts are equal at S = (variance of chance in one score) / (variance of quality). So many samples are advised.
     """
     of_one, of_reward, of_quality = _chance(groups, bias)
     if of_reward <= 1e-12 or of_quality > of_reward / 2 - 1e-12:
@@ -375,9 +377,9 @@ def _advice(groups: Sequence[Sequence[Sequence[Verdict]]], bias: float) -> str:
 
 
 def _chance(groups: Sequence[Sequence[Sequence[Verdict]]], bias: float) -> tuple[float, float, float]:
-    """Variances within groups, averaged over them: of chance in one score, of the rewards, and of quality.
+    """Three variances within groups, averaged over the groups: of chance in one score, of the rewards, and of quality.
 
-    bias: what the first place is worth, and is taken away before the scores of a completion are compared.
+    bias: what the first place is worth. It is subtracted before the scores of a completion are compared.
     """
     compared = [samples for samples in groups if len(samples[0]) > 1]
     fair = [[_fair(verdicts, bias) for verdicts in samples] for samples in compared]
@@ -391,8 +393,8 @@ def _chance(groups: Sequence[Sequence[Sequence[Verdict]]], bias: float) -> tuple
 def parse(answer: str, labels: Sequence[str]) -> tuple[dict[str, Verdict], str]:
     """The valid verdicts of an answer by label, and what is wrong with its form, if anything is.
 
-    Around the JSON there may be thoughts, prose and a code fence. Only one object may hold scores: of two, one may be
-    quoted from a completion.
+    There may be reasoning, prose and a code fence around the JSON. Only one object may have scores: if there are two,
+    one may be a quotation from a completion.
     """
     scored = [value for value in json_objects(answer.rpartition("</think>")[2]) if value.keys() & set(labels)]
     if len(scored) != 1:
@@ -430,7 +432,7 @@ def _means(samples: Sequence[Sequence[Verdict]]) -> list[float]:
 
 
 def _variance(values: Sequence[float]) -> float:
-    """The variance of what these are a sample of."""
+    """The unbiased estimate of the variance, from a sample."""
     mean = _mean(values)
     return math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
 
@@ -440,7 +442,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _position_bias(samples: Sequence[Sequence[Verdict]]) -> list[float]:
-    """From each two samples in opposite orders: how much more the same completion gets in the first place than last.
+    """For each pair of samples in opposite orders: how much higher a completion scores in first place than in last.
 
     Averaged over the two completions at the ends, so that their quality cancels.
     """
@@ -534,7 +536,7 @@ def _text(message: Mapping[str, Any]) -> str:
 
 
 def _digest_of(request: ChatRequest) -> str:
-    """Of a first request: what is asked, of which completions in which order."""
+    """The hash of a first request: of the instruction, the completions and their order."""
     return _sha256(request.model_dump_json())
 
 

@@ -310,7 +310,7 @@ class ScoringRun:
         self._failures.append(Failure(ref, name, error.error, error.message[:_MAX_MESSAGE], error.line))
 
     def _has_too_many_failures(self) -> bool:
-        """Whether more than half of the started trajectories will have failed, even if all running ones succeed."""
+        """Whether more than half of the trajectories have failed, even if all that are under way succeed."""
         failures = self.tally.failures - self.tally.failed[NotApplicableError.__name__]
         if self.tally.done < MIN_OUTCOMES or failures <= self.tally.done / 2:
             return False

@@ -49,7 +49,7 @@ _DICTS = dict, OrderedDict, Counter, defaultdict
 
 
 def encode(value: Any, other: Callable[[Any], Any]) -> Any:
-    """A value as JSON; `other` encodes what is not plain. Subclasses are not plain: they may compare as they like."""
+    """Encode a value as JSON; `other` encodes what is not plain. Subclasses are not: they may override `==`."""
     kind = type(value)
     if value is None or kind in (bool, str, float):
         return value
@@ -74,7 +74,7 @@ def encode(value: Any, other: Callable[[Any], Any]) -> Any:
 
 
 def decode(node: Any, other: Callable[[str, Any], Any]) -> Any:
-    """The value of what `encode` gave; any exception for what it did not give, as a program may write it."""
+    """Decode what `encode` made. Any other input, which a program may send, raises some exception."""
     if type(node) is not list:
         return node
     kind, held = node
@@ -132,7 +132,7 @@ def supervise(options: Mapping[str, Any]) -> None:
 
 
 def _restrict(limits: Mapping[str, int]) -> None:
-    """Give this process the limits and no privileges, for it is the program's from here on."""
+    """Set the limits and drop all privileges of this process: from here on it runs the program."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.setsid()
     set_limits(limits)
@@ -468,7 +468,7 @@ class Link:
 
 
 class Names(dict):  # type: ignore[type-arg]  # `Any` is not imported
-    """What names are that the checks do not define: Python's own, else the program's."""
+    """The names that the checks use but do not define: Python's built-in names, then those of the program."""
 
     def __init__(self, link: Link, tree: ast.Module) -> None:
         super().__init__(vars(builtins))

@@ -42,7 +42,11 @@ Say = Callable[[str], None]
 
 
 class _Resumed(NamedTuple):
-    """The scoring to resume. since: rewards given after this change are kept; None: after the resume itself."""
+    """The scoring to resume.
+
+    change: its number. since: rewards that were given after this change are kept; None: those that were given after the
+    resume began. settled: the ids of the trajectories that the resume leaves as they are.
+    """
 
     change: int
     since: int | None

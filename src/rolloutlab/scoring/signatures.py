@@ -18,7 +18,7 @@ def is_asynchronous(function: Any) -> bool:
 
 
 def own_parameters(function: Any, columns: Sequence[str]) -> set[str]:
-    """The names of a function's parameters that are no columns, and not given by a partial; empty if it has none."""
+    """The parameters of a function that are neither columns nor bound by a `functools.partial`."""
     if not callable(function):
         return set()
     try:

@@ -23,7 +23,10 @@ class Verdict:
 
 
 class Hearing(NamedTuple):
-    """A verdict on each trajectory of a group. of: a digest of the request. by: the model, as its service calls it."""
+    """One judgement of a group: a verdict on each trajectory.
+
+    of: the digest of the request. by: the model, under the name that its service reports.
+    """
 
     of: str
     by: str
@@ -31,17 +34,17 @@ class Hearing(NamedTuple):
 
 
 class Place(NamedTuple):
-    """One of the judgements of a group: its number among the groups that are judged, and that of the sample."""
+    """Which judgement: the number of its group among those that are judged, and the number of its sample."""
 
     group: int
     sample: int
 
 
 class StoredVerdicts:
-    """What a judge has said of groups. heard: what is on disk, by place. fingerprint: of everything that the judge is.
+    """The verdicts of a judge on some groups, stored as remembered results: per trajectory, verdicts by sample.
 
-    They are remembered results, as those of reward functions are: of each trajectory the verdicts by sample. No reward
-    is changed by them. meter: of the requests; what it has counted is recorded with each batch.
+    They change no reward. heard: the judgements on disk, by place. fingerprint: a hash of the judge and its options.
+    meter: counts the requests; its counts are recorded with each batch.
     """
 
     def __init__(

@@ -63,12 +63,7 @@ class RewardOptions(TypedDict, total=False):
 class ScoringOptions:
     """How reward functions are called.
 
-    concurrency: calls at a time. timeout: seconds for a call; None: no limit. retries: of a call that failed, after
-    `backoff` seconds, twice as many each time. processes: call in so many processes, for work that holds the GIL.
-    overwrite: also replace rewards by hand, and call functions whose results are stored. resume: score only what the
-    last scoring left out or failed on, by default with its functions. cache: store results, and use those that a
-    function of the same name and source text gave for the same trajectory. dry_run: try three trajectories and return
-    a DataFrame; nothing is stored.
+    The fields are the options of `RewardOptions`. processes: 0 calls the functions in this process.
 
     Raises:
         InputError: a value is out of range.
@@ -110,10 +105,11 @@ class CallError(NamedTuple):
 
 @dataclass(eq=False)
 class PendingCall:
-    """One call to make, for a trajectory or a group. scores: what its result is for. delay: seconds before a retry.
+    """One call to make, for a trajectory or a group.
 
-    begun: when it was made, by `time.monotonic`; None before. stop: ends the call, where that is possible. task: of a
-    coroutine that has begun.
+    scores: the trajectories that get its result. delay: seconds before a retry. begun: when the call began, by
+    `time.monotonic`; None before. abandoned: whether it was late, so that its result is ignored. stop: ends the call,
+    if that is possible. task: the task of a coroutine, once it has begun.
     """
 
     call: RewardCall
@@ -129,11 +125,11 @@ class PendingCall:
 
     @property
     def name(self) -> str:
-        """Of what it scores."""
+        """The name of the trajectory or group that it scores."""
         return self.members[0].name if self.call.per == "trajectory" else self.group.name
 
     def arguments(self) -> Arguments:
-        """Those of the function, with rows of its own: what it changes in them is seen by no other call or retry."""
+        """The arguments of the function, with copies of the rows: no other call sees what it changes in them."""
         members = [replace(each, row=deepcopy(each.row)) for each in self.members]
         return self.call.arguments(members, replace(self.group, row=deepcopy(self.group.row)))
 
@@ -191,7 +187,7 @@ class Workers:
             self._threads -= 1  # of the one that is stuck
 
     def serve(self, timeout: float) -> None:
-        """Make calls in this thread, where `in_caller`, until none was there for so many seconds."""
+        """Make calls in this thread (if `in_caller`), until none has come for `timeout` seconds."""
         with suppress(Empty):
             while job := self._jobs.get(timeout=timeout):
                 self._make(job)

@@ -45,7 +45,7 @@ DEFAULT_HEADERS = {"Accept": "*/*", "Accept-Encoding": "gzip, deflate", "User-Ag
 
 
 class Tries(Protocol):
-    """Hears of each try of a request, for example to count what paid requests cost."""
+    """Called around each try of a request, for example to count what paid requests cost."""
 
     async def begin(self) -> None:
         """Called before a try; an exception ends the request."""
@@ -65,7 +65,7 @@ class _Body:
 
 
 class _StreamedBody:
-    """A body that is made anew for each try. failure: the exception that ended it early in the last try."""
+    """A body that is generated again for each try. failure: the exception of its generator in the last try, if any."""
 
     def __init__(self, factory: BodyFactory) -> None:
         self._factory = factory
@@ -157,7 +157,7 @@ class HttpClient:
             headers: Further headers.
             timeout: The largest number of seconds without a byte of the response.
             retry: Whether to try again if that can help; None does so for GET and DELETE only.
-            tries: Hears of each try.
+            tries: Called before each try, and after each failed one.
 
         Raises:
             UnreachableError: there is no connection.
@@ -188,10 +188,10 @@ class HttpClient:
         Args:
             url: The URL.
             token: A bearer token, or a source of tokens; None sends none.
-            content: A JSON text, or a function that streams one.
+            content: A JSON text.
             headers: Further headers.
             timeout: The largest number of seconds without a byte of the response.
-            tries: Hears of each try.
+            tries: Called before each try, and after each failed one.
 
         Raises:
             BrokenOffError: the response broke off.
@@ -307,7 +307,7 @@ class HttpClient:
             raise UnreachableError(f"no connection can be made: {NONE_LEFT}", hint=TO_HAVE_MORE) from error
 
     def _end(self) -> Coroutine[Any, Any, None]:
-        """The end of what belongs to the present loop; the next has futures and connections of its own."""
+        """Make the coroutine that ends the tasks and connections of the present loop; the next loop has new ones."""
         background, self._background = self._background, set()
         return _shut_down(background, self.__dict__.pop("_connections", None))
 

@@ -23,7 +23,7 @@ from rolloutlab.fsutil import NONE_LEFT, short_of_descriptors
 
 _OF_PATH = re.compile(r"\b(url|uri|path|route|endpoint|page|cannot (get|post|put|delete))\b|/v1/", re.IGNORECASE)
 _OF_WHAT_IS_THERE = re.compile(r"\b(model|deployment|job|checkpoint|step|adapter)s?\b", re.IGNORECASE)
-"""What the message of a 404 is about: a path of which nothing is known, or something at one that is known."""
+"""What the message of a 404 is about: an unknown path, or a missing thing (a model, a job) at a known path."""
 CUT_OFF = "the connection was closed before the end of the response"
 
 
@@ -78,7 +78,7 @@ def names_a_thing(words: str) -> bool:
 
 
 def root_cause(error: BaseException) -> str | None:
-    """The cause at the bottom of a failed request, if it is one of those that mean more than the failure."""
+    """The first cause of a failed request in words, if it is one that explains the failure; else None."""
     root, seen = error, {error}
     while (below := root.__cause__ or root.__context__) and below not in seen:  # an error raised twice may be its own
         root = below

@@ -27,8 +27,8 @@ class NetworkScope(IntEnum):
 def on_this_machine(url: str) -> bool:
     """Whether a URL's host is loopback, so that no request to it leaves this machine.
 
-    Loopback addresses (RFC 1122, 3.2.1.3; RFC 4291, 2.5.3), `localhost` and names below it (RFC 6761, 6.3). Not
-    0.0.0.0, which is no destination, nor an IPv6 address that a relay translates to IPv4, nor an invalid URL.
+    True: loopback addresses (RFC 1122, 3.2.1.3; RFC 4291, 2.5.3), `localhost` and `NAME.localhost` (RFC 6761, 6.3).
+    False: 0.0.0.0, which is no destination; IPv6 addresses that a relay translates to IPv4; invalid URLs.
     """
     try:
         host = (urlsplit(url).hostname or "").removesuffix(".")
@@ -47,7 +47,7 @@ def in_own_network(address: str) -> bool:
 
 
 def scope_of(address: str) -> NetworkScope | None:
-    """The network of an IP address; None for link-local, multicast and reserved ones, which no server may name."""
+    """The scope of an IP address; None for link-local, multicast and reserved addresses, which no server may name."""
     parsed = _plain(_parsed(address))
     if parsed.is_loopback:
         return NetworkScope.LOOPBACK
@@ -57,12 +57,12 @@ def scope_of(address: str) -> NetworkScope | None:
 
 
 def scope_of_all(addresses: Iterable[str]) -> NetworkScope | None:
-    """The network of a server with several addresses: the most public one."""
+    """The scope of a server with several addresses: that of its most public address."""
     return min((scope for scope in map(scope_of, addresses) if scope is not None), default=None)
 
 
 def may_contact(server: NetworkScope, address: str) -> bool:
-    """Whether a server may name an IP address for a request of ours: one in its own network, or a more public one."""
+    """Whether a server may have us send a request to an IP address: its scope is the server's own, or more public."""
     scope = scope_of(address)
     return scope is not None and scope <= server
 

@@ -16,8 +16,9 @@ _MAX_RETRY_AFTER = 60.0
 class Retries:
     """Seconds to wait before the next try of one request; None for no further try.
 
-    tries: how often it may fail; a busy service is not a failure, and retried for some minutes. backoff: seconds of the
-    first pause. Pauses double, with jitter of a half, so that clients refused together do not return together.
+    tries: how many tries may fail. Answers of a busy service (429, 503) do not count: they are retried for up to five
+    minutes. backoff: seconds of the first pause. Pauses double, with a jitter of ±50 %, so that clients that were
+    refused together do not return together.
     """
 
     def __init__(self, tries: int, backoff: float) -> None:
@@ -39,7 +40,7 @@ class Retries:
         return self.after_failure() if status in _RETRIABLE or status >= 500 else None
 
     def while_away(self) -> float | None:
-        """Seconds to wait when a service that has answered is unreachable; as long as for a busy one."""
+        """Seconds to wait when a service that answered before is unreachable; retried as long as a busy one."""
         return self._while_busy(0.0)
 
     def _while_busy(self, minimum: float) -> float | None:

@@ -31,7 +31,7 @@ class Bearers(Protocol):
 
 
 class Unencrypted:
-    """The http hosts in private networks that keys may go to; not stored beyond this object."""
+    """The http hosts in private networks to which keys may be sent. Nothing is stored on disk."""
 
     def __init__(self) -> None:
         self._allowed: set[tuple[str, int]] = set()
@@ -92,9 +92,9 @@ def _in_own_network(host: str) -> bool:
 
 
 def proof(token: str, nonce: str, base_url: str) -> str:
-    """HMAC-SHA256 (RFC 2104) by which a service proves that it knows the lab's token before a client sends it.
+    """The HMAC-SHA256 (RFC 2104) of a nonce and of the URL that the client asks, as 64 hexadecimal digits.
 
-    64 hexadecimal digits, for a nonce and the URL of the client's request.
+    By it a service proves that it knows the lab's token, before the client sends the token.
     """
     # with the URL a program at another port cannot relay the challenge to the service
     return hmac.new(token.encode(), f"rolloutlab health\n{nonce}\n{base_url}".encode(), "sha256").hexdigest()

@@ -28,8 +28,8 @@ uvicorn after 5 s."""
 def proxy_of(url: str) -> str | None:
     """The proxy in `HTTP_PROXY` or `HTTPS_PROXY` (else `ALL_PROXY`), unless `NO_PROXY` has the host.
 
-    As the standard library reads them: in lower case too, `*` for every host, `.example` for all below it. Never for
-    this machine, which would be another one to a proxy elsewhere.
+    The variables are read as by the standard library: lower case counts, too; in `NO_PROXY`, `*` is every host and
+    `.example` every host below it. Requests to this machine use no proxy: to a proxy elsewhere, `localhost` is itself.
 
     Raises:
         UnreachableError: the proxy is of an unsupported kind, such as SOCKS.
@@ -67,8 +67,8 @@ def _split(address: str) -> SplitResult:
 class ProxyRouter(httpx.AsyncBaseTransport):
     """Connections to each host, direct or through the proxy that the environment names for it.
 
-    max_connections: limit of each pool. unencrypted: the http addresses that keys go to; directly, since a proxy could
-    read them.
+    max_connections: the limit of each pool. unencrypted: the http addresses to which keys may go. Requests to them use
+    no proxy, because a proxy could read the keys.
     """
 
     def __init__(self, max_connections: int, unencrypted: Unencrypted) -> None:
@@ -103,7 +103,7 @@ class ProxyRouter(httpx.AsyncBaseTransport):
 
 
 def certificates(read: Callable[[], T]) -> T:
-    """What `read` makes of the trusted certificates.
+    """Call `read`, which reads the trusted certificates; explain its error.
 
     Raises:
         UnreachableError: the file or folder that the environment names for them cannot be used.

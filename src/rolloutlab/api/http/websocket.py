@@ -23,7 +23,7 @@ class JsonSocket:
 
     @classmethod
     async def connect(cls, url: str, timeout: float = 10.0) -> "JsonSocket":
-        """A new connection to an http or https URL; UnreachableError where there is none within so many seconds."""
+        """Connect to an http or https URL. Raises UnreachableError: it takes longer than `timeout` seconds."""
         http = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None))
         try:
             async with asyncio.timeout(timeout):  # the time-outs of aiohttp do not count the handshake
@@ -37,7 +37,7 @@ class JsonSocket:
         return cls(url, http, socket)
 
     async def ask(self, message: Any) -> Any:
-        """Send a message; the answer to it. BrokenOffError: the connection ended before it."""
+        """Send a message and return the answer. Raises BrokenOffError: the connection ended before the answer."""
         with suppress(aiohttp.ClientError):  # a server that refuses a session says why before it closes
             await self._socket.send_json(message)
         answer = await self._socket.receive()

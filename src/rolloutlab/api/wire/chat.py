@@ -165,8 +165,8 @@ class TopLogprob(ListedWire):
 class TokenLogprob(ListedWire):
     """One sampled token; `logprob` is of the unscaled full-vocabulary distribution, in nats.
 
-    `token_id` and `forced` are this project's additions: the vocabulary index that was sampled, which spares
-    re-tokenising; and whether the token was not sampled but put there, because `tool_choice` wants a call.
+    Two fields are this project's additions. `token_id`: the sampled vocabulary index, so that nothing is tokenized
+    again. `forced`: true if the token was not sampled but inserted, because `tool_choice` requires a call.
     """
 
     token: str
@@ -178,7 +178,7 @@ class TokenLogprob(ListedWire):
 
 
 def _tokens_without_nulls(sent: Any) -> Any:
-    """Tokens, and those that were likely in their places, without nulls in optional fields."""
+    """Remove the nulls in optional fields of tokens and of their `top_logprobs`."""
     if type(sent) is not list:
         return sent
     try:
@@ -243,7 +243,7 @@ class CompletionMessage(Wire):
 
 
 REPORTED = "reported_finish_reason"
-"""The property of a Choice with the reason that its service gave, where that is none of the specification."""
+"""The property of a Choice that keeps the finish reason of its service, if the specification does not have it."""
 
 
 class Choice(Wire):
@@ -262,11 +262,11 @@ class Choice(Wire):
 
     @property
     def ending_note(self) -> str | None:
-        """What has to be said of how it ended, beside its `finish_reason`; None for most."""
+        """A sentence for the user about how it ended, if `finish_reason` does not say all; None for most choices."""
         return ending_of((self.model_extra or {}).get(REPORTED, self.finish_reason)).note
 
     def trained_tokens(self) -> list[TokenLogprob]:
-        """Those that train: the sampled tokens without the forced ones, at which the policy decided nothing."""
+        """The tokens that train: the sampled ones, without forced ones, which the policy did not choose."""
         return [token for token in self.sampled_tokens() if not token.forced]
 
 
@@ -274,9 +274,9 @@ _REASONS = list(get_args(FinishReason))
 
 
 def cut_off(item: Any) -> str | None:
-    """The reason why an answer ended where it did, if that is before its end; None also where it has no reason.
+    """The finish reason of an answer that was cut off; None if it came to its end, or has no finish reason.
 
-    item: a Choice, or a message or other object that has the word of a server as its `finish_reason`.
+    item: a Choice, or a message or other object with the `finish_reason` of a server.
     """
     further = item.model_extra or {}
     word = further.get(REPORTED, item.finish_reason) if isinstance(item, Choice) else further.get("finish_reason")
@@ -382,7 +382,8 @@ class Usage(Wire):
 class AnsweredChoice(Choice):
     """A Choice of a response, whose `finish_reason` may be any word, or absent.
 
-    One that jobs do not accept is kept as `reported_finish_reason`, beside the nearest that they do.
+    A reason that training jobs do not accept is kept as `reported_finish_reason`; `finish_reason` is the nearest that
+    they accept.
     """
 
     @model_validator(mode="before")

@@ -41,14 +41,15 @@ _PATTERNS = (
     ("length", r"length|limit|max_|token|context"),
     ("tool_calls", r"tool|function"),
 )
-"""In this order: Gemini's `function_call_filter: MALFORMED_FUNCTION_CALL` is no call, `time_limit` none of tokens."""
+"""The first match counts: Gemini's `MALFORMED_FUNCTION_CALL` is no tool call, and `time_limit` is no length."""
 
 
 @dataclass(frozen=True)
 class Ending:
-    """How an answer ended. reason: the finish reason of the specification that is nearest; None: the request failed.
+    """How an answer ended.
 
-    note: what has to be said beside that; None where the reason says all. broken_off: by the service, not by a limit.
+    reason: the nearest finish reason of the specification; None if the request failed. note: a sentence for the user;
+    None if the reason says all. broken_off: whether the service broke the answer off, and not a limit.
     """
 
     reason: FinishReason | None
@@ -57,13 +58,13 @@ class Ending:
 
 
 def ending_of(reported: Any) -> Ending:
-    """The ending that a server reports, whose word may be any; None or "" where it says nothing."""
+    """The ending for a finish reason of any server; None or "" if the server gives none."""
     return _ending(_text(reported))
 
 
 @lru_cache(maxsize=256)
 def _ending(reported: str) -> Ending:
-    """Kept, as it is asked for several times of each answer, and servers have few words."""
+    """Cached: it is needed several times per answer, and servers use few words."""
     word = _word(reported)
     if not word:
         return Ending("stop", "the service does not say why this answer ended; it counts as whole")

@@ -24,13 +24,14 @@ class EngineStatus(Wire):
     groups_per_step: int | None = None
 
     def without(self, options: Iterable[str], why: str) -> "EngineStatus":
-        """The same, which does not honour these options either."""
+        """A copy that does not honour these options either."""
         return self.model_copy(update={"unsupported": {**dict.fromkeys(options, why), **self.unsupported}})
 
     def lines(self) -> list[str]:
-        """`engine ray: device cpu, nodes 2`, lines about what it does not honour, by reason, one for all settings.
+        """Lines about the engine and its policy.
 
-        Then the notes about the policy.
+        The first is as `engine ray: device cpu, nodes 2`. Then come the options that it does not honour, a line per
+        reason; the settings that it does not honour, in one line; and the notes about the policy.
         """
         what = ", ".join(f"{name} {value}" for name, value in self.status.items())
         lines = [f"engine {self.name}{f': {what}' if what else ''}"]

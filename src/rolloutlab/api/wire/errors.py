@@ -53,7 +53,7 @@ def locate(errors: Iterable[Mapping[str, Any]], body: Any, prefix: tuple[str | i
 
 
 def _path(error: Mapping[str, Any], body: Any) -> list[str | int]:
-    """The longest reading of pydantic's `loc` that ends at the invalid value."""
+    """The longest path that `loc` may stand for and that ends at the invalid value (`_readings`)."""
     missing = error["loc"][-1:] if error["type"] == "missing" else ()
     readings = _readings(error["loc"][: len(error["loc"]) - len(missing)], body)
     path, here = max(readings, key=lambda reading: (_same(reading[1], error["input"]), len(reading[0])))

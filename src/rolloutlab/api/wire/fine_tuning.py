@@ -25,7 +25,7 @@ MAX_LINE_BYTES = 64_000_000
 
 
 def is_context(item: MessageOrChoice) -> bool:
-    """Whether an answer is not to be learned: `"weight": 0`, as OpenAI has it, or another of `MASKS` is false.
+    """Whether an answer is context only and does not train: one of `MASKS` is 0 or false, as OpenAI's `"weight": 0`.
 
     `train` and `training` are what axolotl's data sets have (`message_field_training`), `loss` those of ms-swift.
     """
@@ -60,13 +60,13 @@ class Conversation(Wire):
         return [*(self.tools or ()), *older] or None
 
     def answers(self) -> list[int]:
-        """Indices of what is learned: the Choices or, without any, the assistant's messages; none that is context."""
+        """The indices of the answers that train: Choices, or assistant messages if there is no Choice; no context."""
         sampled = any(isinstance(item, Choice) for item in self.messages)
         kind = Choice if sampled else AssistantMessage
         return [i for i, item in enumerate(self.messages) if isinstance(item, kind) and not is_context(item)]
 
     def cut_off(self, i: int) -> str | None:
-        """Why the answer `i` ended before its end, as `chat.cut_off`; a `finish_reason` of the line is of the last."""
+        """Why answer `i` was cut off, as `chat.cut_off`. A `finish_reason` of the line itself is of the last answer."""
         return cut_off(self.messages[i]) or (cut_off(self) if i == len(self.messages) - 1 else None)
 
 

@@ -10,7 +10,7 @@ _MOST_OF_A_CHARACTER = 256
 
 
 def values_bytes(text: bytes) -> int:
-    """About how many bytes the values of a JSON text take; texts with brackets in them seem larger than they are."""
+    """Estimate the bytes that the values of a JSON text take; too high if strings in it contain brackets."""
     return len(text) + sum(text.count(character) * size for character, size in _OF_CHARACTERS)
 
 

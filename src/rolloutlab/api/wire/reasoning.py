@@ -6,7 +6,11 @@ from typing import Any
 
 OPENING, CLOSING = "<think>", "</think>"
 FIELDS = "reasoning_content", "reasoning", "thinking"
-"""Where services put it: DeepSeek and vLLM until 0.11; vLLM since, and OpenRouter; Ollama and data sets for gpt-oss."""
+"""The fields in which services send it.
+
+reasoning_content: DeepSeek, and vLLM until 0.11. reasoning: later vLLM, and OpenRouter. thinking: Ollama, and data sets
+for gpt-oss.
+"""
 _ON_ITS_LINE = re.compile(rf"(^|\n)[ \t]*{CLOSING}|{CLOSING}[ \t]*(\n|$)")
 """A mark that begins or ends a line, as policies write it; one within a sentence is a word of the answer."""
 
@@ -27,7 +31,7 @@ def is_unread_mark(token: str) -> bool:
 
 
 def without_thought(prompt: str) -> str | None:
-    """The prompt without the empty thought, or the end of one, with which it ends; None where it ends with none."""
+    """The prompt without an empty thought, or the end of a thought, at its end; None if it ends with neither."""
     ends = (match for match in _CLOSED.finditer(prompt) if match.end() == len(prompt))
     return next((prompt[: match.start()] for match in ends), None)
 
@@ -39,9 +43,9 @@ def without_empty_thought(answer: str) -> str:
 
 
 def split_reasoning(text: str, begun: bool = False) -> tuple[str, str]:
-    """The reasoning in a text, and the answer after it; all of the text is reasoning where that does not end.
+    """Split a text into its reasoning and the answer. If the reasoning has no end, all of the text is reasoning.
 
-    begun: the reasoning began before the text, in the prompt.
+    begun: whether the reasoning began in the prompt, before the text.
     """
     if not begun and not text.lstrip().startswith(OPENING):
         return "", text

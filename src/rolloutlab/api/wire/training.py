@@ -26,8 +26,8 @@ _OTHER_TAU = "kimi_k2_tau"
 class ExperimentalTrainingConfig(Wire):
     """The options of a training job; what each does is in `rolloutlab.objective.option_docs`.
 
-    The specification has those up to `scale_rewards`; the others are of the embedded service, and sent only when set.
-    `custom_loss` is the SHA-256 of the source of a loss in the lab folder.
+    The specification has the fields up to `scale_rewards`. The others are additions of the embedded service, and are
+    sent only if they are set. `custom_loss` is the SHA-256 of the source of a loss in the lab folder.
 
     The k2 tau field is called `vendor_k2_tau` in the specification and `kimi_k2_tau` by real services; both are read,
     and may both be there with one value.
@@ -187,7 +187,9 @@ class DeletedModel(Wire):
 
 
 class ModelCard(Wire):
-    """One entry of `GET {inference_base_url}/models`; `created` is in seconds since the epoch. Many give the id alone.
+    """One entry of `GET {inference_base_url}/models`. Many services send only the id.
+
+    `created` is in seconds since the epoch.
 
     The embedded service adds the base of a trainable model, its newest step and how many checkpoints it has, and what
     it reads beyond OpenAI's messages: `token_ids`, those sampled for earlier turns.
@@ -226,8 +228,8 @@ class UsageList(Wire):
 class Event(Wire):
     """One event of a job; `data` is free-form, and the values of a `gradient_step` are all numbers.
 
-    Types: training_started, preflight, gradient_step, checkpoint_saved, restarted, and those of `ENDINGS`.
-    Readers ignore types they do not know.
+    Types: waiting, training_started, preflight, resumed, step_progress, gradient_step, checkpoint_saved, restarted, and
+    those of `ENDINGS`. Readers ignore types that they do not know.
     """
 
     id: str

@@ -27,9 +27,9 @@ def as_message(item: MessageOrChoice) -> Message:
 
 
 def kept(messages: Sequence[Message]) -> Iterator[Hashable]:
-    """What frameworks keep of each message: of a result not the id, but which call it is of.
+    """What frameworks keep of each message. They may change the ids of calls, so a result has the place of its call.
 
-    A result whose id no call has, or several have, is of the call in its place.
+    If no call, or more than one, has the id of a result, the result belongs to the call at the same place.
     """
     ids: list[str] = []
     results = 0
