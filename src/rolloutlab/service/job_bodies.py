@@ -25,7 +25,7 @@ _AGAIN = "submit the job again"
 
 @contextmanager
 def reading(body: Path) -> Iterator[None]:
-    """What trains while it reads the body of a job.
+    """Context for code that reads the body of a job; its errors become TrainingError.
 
     Raises:
         TrainingError: the body cannot be read, or is damaged.
@@ -42,7 +42,7 @@ def reading(body: Path) -> Iterator[None]:
 
 
 class Bodies:
-    """Files `ID.json`; those of jobs that the database does not list are moved to `.lost`.
+    """The bodies of jobs, as files `ID.json`. Files of jobs that the database does not list are moved to `.lost`.
 
     folder: `jobs` in the service's folder.
     """

@@ -383,7 +383,7 @@ class Jobs:
             _add_event(connection, job_id, "restarted", {"reason": "the service stopped while it trained"})
 
     def _find_waiting(self) -> None:
-        """Leave queued jobs that need another engine or base for a start with it; `create` refuses new ones."""
+        """Keep jobs that need another engine or base queued until a start with it; `create` refuses new ones."""
         jobs = self._database.read("SELECT id, model_id FROM jobs WHERE status = 'queued'")
         conflicts = {row["id"]: conflict for row in jobs if (conflict := self._registry.conflict(row["model_id"]))}
         with self._database.write() as connection:

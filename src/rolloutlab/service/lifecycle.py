@@ -40,7 +40,7 @@ class Folder:
     def claim(self, timeout: float = 0.0) -> None:
         """Lock the folder, waiting up to `timeout` seconds, and remove `service.json` of a killed service.
 
-        With a timeout, the start of another service is waited for as long as it notes what it is doing.
+        With a timeout, it waits for another service that is starting, as long as that one keeps writing notes.
 
         Raises:
             InputError: another service runs. LabError: the folder cannot be locked.
@@ -51,7 +51,7 @@ class Folder:
         self.withdraw()
 
     def note_start(self, doing: str) -> None:
-        """Say what a start is doing that takes long, to the kernels that wait for it."""
+        """Write what a long start is doing into a file, for the kernels that wait for it."""
         draft = self.path / "starting.draft"
         with suppress(OSError):
             draft.write_text(doing)
@@ -82,7 +82,7 @@ class Folder:
         return self._read(path)
 
     def passcode(self) -> str:
-        """What the owner types on the consent page; made on first use, 59 bits.
+        """The passcode that the owner types on the consent page. It has 59 random bits, and is made on first use.
 
         Raises:
             InputError: the file holds a short one, or no text. LabError: it cannot be read, written, or locked.

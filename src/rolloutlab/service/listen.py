@@ -22,7 +22,7 @@ _WILDCARDS = {"0.0.0.0", "::", "0"}
 PLAIN_HOSTS = ("127.0.0.1", "localhost", "::1")
 """Loopback hosts, which are served without a certificate."""
 ACCEPTED_AT_ONCE = 4
-"""Connections that asyncio accepts per turn of the event loop; it is some turns before they are counted."""
+"""Connections that asyncio accepts per turn of the event loop. uvicorn counts them only some turns later."""
 _RESERVE = 64
 """File descriptors for other files, such as bodies of jobs, and for connections that are being rejected."""
 _MAX_REJECTED_WAITING = 8

@@ -43,7 +43,7 @@ class LossFiles:
 
     @contextmanager
     def running(self, job_id: str) -> Iterator[None]:
-        """Mark, in a file, that code of a job's loss runs: a process that ends meanwhile leaves the mark.
+        """Write a mark file while the loss of a job runs. If the process ends meanwhile, the mark stays.
 
         Raises:
             LabError: the file cannot be written.
@@ -58,7 +58,7 @@ class LossFiles:
             self.remove_mark()
 
     def marked_job(self) -> str | None:
-        """The id of the job in whose loss the last process ended; None where the machine ended with it."""
+        """The id of the job whose loss ran when the last process ended; None after a restart of the machine."""
         try:
             job_id, _, boot_id = self._mark.read_text().partition(" ")
         except (OSError, UnicodeDecodeError):

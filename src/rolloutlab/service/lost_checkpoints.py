@@ -48,10 +48,11 @@ class LostCheckpoints:
     def reconcile(self, *, start_empty: bool) -> None:
         """At start: finish interrupted deletions, set aside unlisted checkpoints.
 
-        start_empty: do so even if the database lists no model and trained checkpoints lie beside it.
+        start_empty: go on even if the database lists no model but trained checkpoints lie beside it.
 
         Raises:
-            LabError: that is so, and `start_empty` is false; or a folder cannot be moved.
+            LabError: a folder cannot be moved; or, without `start_empty`, the database lists no model but there are
+                trained checkpoints.
         """
         listed = self._listed_steps()
         if not listed and not start_empty:
@@ -99,7 +100,7 @@ class LostCheckpoints:
         return RecoveredCheckpoints(recovered=recovered, remaining=remaining)
 
     def purge(self) -> list[LostCheckpoint]:
-        """Delete lost checkpoints, but nothing behind a symbolic link; those that are gone."""
+        """Delete lost checkpoints, and return the deleted ones. Nothing behind a symbolic link is deleted."""
         removed = []
         for path in self._paths():
             lost = _describe(path)
@@ -215,7 +216,7 @@ class LostCheckpoints:
 
 
 def deleting(path: Path) -> Path:
-    """Rename what is being deleted, so that the next start finishes or undoes the deletion; the new path."""
+    """Rename a folder before its deletion, so that the next start can finish or undo it; return the new path."""
     renamed = path.with_name(f".{path.name}-deleted")
     remove(renamed)
     if path.exists():

@@ -166,7 +166,7 @@ class Registry:
         return int(self._row(model_id)["last_step"]) + 1
 
     def resolve(self, name: str) -> tuple[Model | None, int]:
-        """The model (None: the base policy) and the step that the `model` of a request names.
+        """Find the model and step that the `model` of a request names; the model is None for the base policy.
 
         Accepted: the base model's id; `project/name[@N]`; `UUID[@N]`; `wandb-artifact:///entity/project/name[:stepN|:latest]`,
         also with two slashes. A name without a step is the newest checkpoint.
@@ -211,9 +211,10 @@ class Registry:
             raise CheckpointError(error.message, hint=hint) from error
 
     def _serves(self, base: str | None) -> bool:
-        """Whether models on this base can be sampled: its fingerprint, and options that are not the default.
+        """Whether a model can be sampled here.
 
-        Models of older versions have no options: what they were made with is the default; dtype was not an option.
+        base: the fingerprint of its base policy, then the options that were not the default. Older versions stored no
+        dtype: their models fit any dtype. Still older ones stored nothing: their models have the default adapters.
         """
         bound = self.base.bound_options
         adapters = [option for option in bound if not option.startswith("--dtype")]
@@ -241,7 +242,7 @@ class Registry:
         )
 
     def _free_name(self, row: Row) -> str:
-        """A name for a model of this policy that no model of another one has."""
+        """A name that no model of another policy has, for a new model of the policy that is served."""
         sql = "SELECT name, base FROM models WHERE entity = ? AND project = ?"
         models = self._database.read(sql, row["entity"], row["project"])
         taken = {each["name"] for each in models if not self._serves(each["base"])}
@@ -258,7 +259,7 @@ class Registry:
         return [_card(self.base.name), *(_card(_name(row), **{k: row[k] for k in _CARD_COLUMNS}) for row in served)]
 
     def remove_drafts(self, job_ids: Collection[str]) -> None:
-        """At start: remove drafts but those of these jobs, which go on."""
+        """At start: remove all drafts except those of these jobs, which will be resumed."""
         for path in (self._folder / "models").glob("*/.job-*"):
             if path.name.removeprefix(".job-").partition(".")[0] not in job_ids:
                 remove(path)

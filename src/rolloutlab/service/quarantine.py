@@ -21,7 +21,7 @@ class Note(Wire):
 
 
 def set_aside(path: Path, folder: Path, reason: str) -> Path:
-    """Move a file or folder into `folder`, under the first free name; its new path.
+    """Move a file or folder into `folder`, under the first free name, and return its new path.
 
     Raises:
         LabError: it cannot be moved, and stays where it is.

@@ -32,7 +32,7 @@ from rolloutlab.store.sqlite import Database
 
 _BACKLOG = 2048
 _STOP_SECONDS = 12.0
-"""After which the process ends at the latest, whatever its threads do: less than `%service stop` waits."""
+"""Seconds after which the process ends at the latest, whatever its threads do. `%service stop` waits longer."""
 _IDLE_SECONDS = 15
 """Longer than clients keep an unused connection (httpx: 5 s), so that no request meets one that is being closed."""
 

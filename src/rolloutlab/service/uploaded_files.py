@@ -29,7 +29,7 @@ class UploadedFiles:
         self._sizes: dict[Path, FileSize] = {}
 
     def keep(self, draft: Path, size: FileSize | None = None) -> tuple[str, str, int]:
-        """Keep a draft, which is on the same file system: its id, its URL, and when it expires, in seconds.
+        """Keep a draft, which must be on the same file system; return its id, its URL, and when it expires (Unix time).
 
         Raises:
             OSError: it cannot be moved.
@@ -44,7 +44,7 @@ class UploadedFiles:
         return file_id, f"{_SCHEME}{file_id}", int(moved.stat().st_mtime) + KEPT_SECONDS
 
     def path(self, url: str) -> Path | None:
-        """The file of a URL; None where the URL was not issued here, or its file has expired."""
+        """The file of a URL; None if the URL was not issued here, or the file has expired."""
         match = _URL.fullmatch(url)
         path = self._folder / f"{match[1]}.jsonl" if match else None
         return path if path and path.is_file() and not _expired(path) else None

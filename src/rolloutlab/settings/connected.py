@@ -105,7 +105,7 @@ def _profile(configured: Settings, service: str) -> Profile:
 
 
 def _settled(settings: Settings, address: Address | None, given: Mapping[str, Any], service: str) -> Settings:
-    """The settings with that service and with its origin; `service` is empty where it stays the same."""
+    """The settings with this address and its origin. service: what was typed; empty if the service stays the same."""
     origins = dict(settings.origins)
     if service:
         origins["service"] = f"%connect {service}"

@@ -33,7 +33,7 @@ SMOLLM2 = "smollm2"
 
 @dataclass(frozen=True)
 class Address:
-    """A service: `base_url` excludes /v1, `inference_base_url` ends in it. `token`: the bearer token, or its sources.
+    """A service. `base_url` is without /v1, `inference_base_url` ends in /v1. token: the bearer token, or its sources.
 
     project: TEAM/PROJECT, under which the service counts tokens. key_env: the variable that the token came from.
     key_keyring: whether the token is in the keyring of this machine. prices, budget, kind: as of `Profile`.
@@ -51,7 +51,7 @@ class Address:
 
     @property
     def headers(self) -> dict[str, str]:
-        """Headers besides the token: the first as in the specification, without a brand; the second as OpenAI's."""
+        """Headers with the project: `Vendor-Project` is the specification's name, `OpenAI-Project` that of OpenAI."""
         vendor = vendor_of(self.kind)
         if not self.project or (vendor and vendor.names_hold_project):
             return {}
@@ -89,8 +89,9 @@ class Price:
 class Profile:
     """A service by name, validated only where the settings file is read. `api_key_env`: the variable with its key.
 
-    prices: there, before those of all services. budget: dollars that a lab spends there in all.
-    kind: `rolloutlab` is the specification, `openai` samples only, others are hosted services of vendors.
+    prices: prices of this service; they precede those of all services. budget: the most dollars that a lab spends
+    there. kind: `rolloutlab` follows the specification, `openai` only samples, any other is the hosted service of a
+    vendor.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -112,7 +113,7 @@ def with_vendor(profile: Any) -> Any:
 
 
 class ModelSettings(BaseModel):
-    """What computes for the embedded service, and how it loads a policy; None: by the policy's size, the machine."""
+    """The engine of the embedded service, and how it loads a policy. None: by the policy's size and the machine."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     engine: EngineName = Field(LOCAL, examples=[LOCAL])
@@ -140,8 +141,8 @@ class Settings:
     that it stays up without a client. project: what tokens are counted under, unless the service has its own.
     embedding: the model that compares texts. search: the Chroma collection that `%search` queries, None for the lab.
     client_metadata_url: the URL of our client ID metadata document. prices: by model, in dollars per million tokens.
-    profiles: services by name. model: what computes, and how the policy is loaded. file: of settings, if any. origins:
-    what set each.
+    profiles: services by name. model: the engine, and how it loads the policy. file: the settings file. origins: for
+    each setting, the variable, file or command that set it.
     """
 
     home: Path

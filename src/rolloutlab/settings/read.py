@@ -155,7 +155,7 @@ def _service(values: _Variables, env: Mapping[str, str], origin: Callable[[str],
 
 
 def _read_variables(environment: Mapping[str, str]) -> _Variables:
-    """The settings of the environment, in which an empty variable is an absent one."""
+    """Read the settings of the environment. An empty variable counts as not set."""
     given = {name: environment.get(variable) for name, variable in _VARIABLES.items()}
     if environment.get("ROLLOUTLAB_URL", "").strip():
         given |= {name: environment.get(f"ROLLOUTLAB_{name.upper()}", "").strip() for name in ("url", "inference_url")}
@@ -203,7 +203,7 @@ def _read_file(path: Path, *, required: bool) -> _Values:
 
 
 def _checked(values: _Values, wrong: Callable[[tuple[str, ...], str, str], InputError]) -> _Values:
-    """The settings, whose profiles fit together; else the error that `wrong` makes."""
+    """Check that the settings fit together, and return them. Raises the error that `wrong` makes."""
     if EMBEDDED in values.profiles:
         raise wrong(("profiles", EMBEDDED), "embedded is the service that comes with rolloutlab", "another name")
     if values.profile not in {*values.profiles, EMBEDDED}:

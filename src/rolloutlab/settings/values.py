@@ -132,7 +132,7 @@ def _document_url(value: Any) -> str:
 
 
 def checked_by(check: Callable[[Any], Any], example: str = "...") -> PlainValidator:
-    """A validator whose error carries message and hint of an InputError, to which pydantic adds the path."""
+    """Make a validator for pydantic. Its error has the message and hint of an InputError; pydantic adds the path."""
 
     def validate(value: Any) -> Any:
         try:

@@ -9,7 +9,7 @@ from rolloutlab.plugins import ENGINES, load, load_all, names
 LOCAL = "local"
 """The engine of the service's own process."""
 KINDS = ("rolloutlab", "openai")
-"""Kinds of services that are no vendor's: the specification, and what samples only."""
+"""Kinds of services without a vendor: one that follows the specification, and one that only samples."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def engine_keys() -> set[str]:
 
 
 def connectable() -> list[str]:
-    """The plug-ins that `%connect NAME:MODEL` reaches below the embedded service."""
+    """The plug-ins that `%connect NAME:MODEL` accepts: engines that the embedded service then uses."""
     return [name for name, plugin in load_all(ENGINES) if hasattr(plugin, "connect")]
 
 

@@ -108,7 +108,7 @@ def parse(model: type[M], text: bytes, path: tuple[str | int, ...] = ("body",)) 
         value = from_json(text, allow_inf_nan=False)
     except ValueError as error:
         raise InvalidBodyError([ValidationError(loc=list(path), msg=str(error), type="json_invalid")]) from error
-    try:  # again, from Python values: only then do the errors have their input, which `locate` needs to find the path
+    try:  # validate again, from Python values: only then do errors have the `input` by which `locate` finds the path
         return model.model_validate(value)
     except pydantic.ValidationError as error:
         raise InvalidBodyError(locate(error.errors(include_url=False)[:MAX_ERRORS], value, path)) from error

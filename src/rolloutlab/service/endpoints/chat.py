@@ -41,7 +41,7 @@ Completions = Future[list[Completion]]
 
 
 def router(registry: Registry, completer: "Completer", **common: Any) -> APIRouter:
-    """The OpenAI-compatible endpoints, below /v1. common: to all its routes, as here and for other routers."""
+    """The OpenAI-compatible endpoints, below /v1. common: options of all routes, as for the other routers."""
     routes = APIRouter(prefix="/v1", tags=["chat"], **common)
 
     extra: dict[str, Any] = {"responses": {200: {"content": _EVENTS}}, "openapi_extra": describe(ChatRequest, _EXAMPLE)}
@@ -182,7 +182,7 @@ class Completer:
             future.cancel()
 
     def _ended(self, options: CompletionOptions, rows: list[Completion]) -> ChatCompletion:
-        """The completion, which is counted and remembered; it is not lost because the disk is full."""
+        """Make the completion, count its tokens and remember its turns. A full disk does not lose the completion."""
         with suppress(errors.LabError):
             self._ledger.add(options.project, options.model, usage(rows))
         completion = self._writer.completion(options, rows)

@@ -22,9 +22,9 @@ Sent = tuple[int, int]
 class CompletionOptions:
     """A validated chat request: what to sample, from which checkpoint, and how to write the response.
 
-    model_id: None is the base policy. ignored: names of fields of the request that have no effect. continues: whether
-    the prompt begins with the tokens read and sampled for the turn before; None where the request has none of those.
-    messages: as they were read, with the tokens of sampled turns.
+    model_id: None is the base policy. ignored: the fields of the request that have no effect. continues: whether the
+    prompt begins with the prompt and the sampled tokens of the turn before; None if no earlier turn has tokens.
+    messages: the messages of the request, with the tokens of sampled turns.
     """
 
     model: str
@@ -49,7 +49,7 @@ class CompletionOptions:
 
     @property
     def origin(self) -> dict[str, Any]:
-        """Of each choice its checkpoint, and whether it continues the turn before or begins a new training sequence."""
+        """Fields of each choice: its checkpoint, and whether it continues the training sequence of the turn before."""
         return {"policy_version": self.step, **({} if self.continues is None else {"continues": self.continues})}
 
 

@@ -16,8 +16,8 @@ _MAX_TOKENS = 4_000_000
 class EarlierTurns:
     """Restores the tokens of earlier turns, so that a later turn is sampled after what will be trained.
 
-    A tokenization of the text of a turn is often another one than was sampled: the turn after it would then train
-    with importance ratios far from 1. Most clients also leave the reasoning out, which is restored with the tokens.
+    If the text of a turn is tokenized again, the tokens often differ from the sampled ones. The next turn would then
+    train with importance ratios far from 1. Most clients also leave out the reasoning; it is restored with the tokens.
     """
 
     def __init__(self, reads: Callable[[AssistantMessage], bool]) -> None:
@@ -51,7 +51,7 @@ class EarlierTurns:
             if not answers:
                 return message
             self._turns.move_to_end(digest)
-            answer = answers.pop(0)  # of several with one text, each is continued in turn
+            answer = answers.pop(0)  # several samples may have the same text: they are used in turn
             answers.append(answer)
         given, sampled = (reasoning_of(each.to_wire(), "")[0] for each in (message, answer))
         if given.strip() not in {"", sampled.strip()}:

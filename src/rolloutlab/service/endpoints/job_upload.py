@@ -39,7 +39,7 @@ def check(path: Path) -> CreateTrainingJob:
 def read(path: Path) -> tuple[ExperimentalTrainingConfig | None, Iterator[Iterator[Trajectory | Garbled]]]:
     """The options and the groups of a validated job.
 
-    A trajectory with undecodable text is Garbled, and left out of the training alone.
+    A trajectory with undecodable text is returned as Garbled; only this trajectory is left out of the training.
 
     Groups and their trajectories are read lazily: use each before the next, as with `itertools.groupby`.
     """

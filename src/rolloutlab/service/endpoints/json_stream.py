@@ -77,7 +77,7 @@ class JsonStream:
             self.path.pop()
 
     def value(self) -> bytes:
-        """The text of the current value, whose inside is not validated."""
+        """The text of the current value. What is inside an array or object is not validated here."""
         first = self.peek()
         flat = _WHOLE_STRING if first == b'"' else _SCALAR
         length = self._nested_length() if first in {b"{", b"["} else self._flat_length(flat)

@@ -29,8 +29,9 @@ _RENDERED = {"role", "content", "refusal", "tool_calls", "function_call", *FIELD
 def router(registry: Registry, engine: Engine, **common: Any) -> APIRouter:
     """Logprobs and token ids of every assistant turn of given histories, under a checkpoint.
 
-    A Choice with logprobs is scored at its sampled tokens, any other assistant turn at the tokens of its rendering by
-    the policy's chat template. Imported conversations become trainable by it; for stored ones it shows the drift.
+    A Choice with logprobs is scored at its sampled tokens. Any other assistant turn is rendered by the policy's chat
+    template, and scored at those tokens. So imported conversations become trainable, and for stored ones the logprobs
+    show how far the policy has drifted.
     """
     routes = APIRouter(prefix="/v1/preview", tags=["logprobs"], **common)
     base, limiter = engine.base, CapacityLimiter(1)  # requests queue here, without holding a shared thread

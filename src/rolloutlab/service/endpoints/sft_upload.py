@@ -1,4 +1,4 @@
-"""Files of fine-tuning data: JSON Lines as uploaded, or as the body of a job, whose first line has its options."""
+"""Files of fine-tuning data: JSON Lines as uploaded, or the body of a job, which has its options in the first line."""
 
 import shutil
 from collections.abc import Iterator

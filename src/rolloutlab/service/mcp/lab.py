@@ -192,7 +192,7 @@ def passage(document: str, words: Sequence[str]) -> str:
 
 
 def _check_pattern_length(dictionary: Any) -> None:
-    """InputError when the regular expressions are so long that compiling them takes too long."""
+    """Raise InputError if the regular expressions are so long that compiling them would take too long."""
     length, stack = 0, [dictionary]
     while stack:
         match stack.pop():

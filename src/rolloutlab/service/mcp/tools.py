@@ -35,7 +35,7 @@ class Tool:
 
     @property
     def schema(self) -> Mapping[str, Any]:
-        """The JSON schema of the arguments. For a search without `if` and `not`, which not every model API accepts."""
+        """The JSON schema of the arguments. For a search it has no `if` and `not`, which some model APIs refuse."""
         if self.arguments:
             return self.arguments.model_json_schema()
         unsupported = {"if", "then", "not", "$schema", "title"}

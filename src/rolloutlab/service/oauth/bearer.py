@@ -20,7 +20,7 @@ def from_owner(request: Request) -> bool:
 
 
 class Guard:
-    """Checks the token of a request. key: a static token with every scope of the resource, beside those of OAuth."""
+    """Checks the token of a request. key: a static token that is accepted beside OAuth tokens, with every scope."""
 
     def __init__(self, resource: Resource, grants: Grants, key: str | None = None) -> None:
         self._resource = resource

@@ -34,9 +34,11 @@ _HOST = re.compile(r"[a-z0-9.-]+|[0-9a-f:.]+")
 
 @dataclass(frozen=True)
 class Client:
-    """name: self-chosen, not verified. auth_method: at the token endpoint. renews: whether it may get refresh tokens.
+    """An OAuth client.
 
-    document: its id is the URL of a metadata document; otherwise it is registered here.
+    name: chosen by the client, not verified. auth_method: how it authenticates at the token endpoint. renews: whether
+    it may get refresh tokens. document: whether its id is the URL of a metadata document; otherwise it is registered
+    here.
     """
 
     id: str

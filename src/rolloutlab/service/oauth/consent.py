@@ -70,9 +70,9 @@ def _normalized(passcode: str) -> bytes:
 class Decisions:
     """Decided requests by name, so that each form is used once.
 
-    Allowed requests are remembered until they expire; only the owner can add one. Any client can add denied requests
-    and wrong passcodes, so the oldest of those are dropped: such a request has its tries again, and still needs the
-    passcode.
+    Allowed requests are remembered until they expire, as only the owner can add one. Any client can add denied requests
+    and wrong passcodes, so only the newest of these are remembered. A request that was dropped has all its tries again,
+    but still needs the passcode.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -93,7 +93,7 @@ class Decisions:
         self._set_tries(name, 0)
 
     def wrong_passcode(self, name: str) -> None:
-        """The last try denies the request."""
+        """Count a wrong passcode; after the last try the request counts as denied."""
         self._set_tries(name, self._tries.get(name, _MAX_TRIES) - 1)
 
     def _set_tries(self, name: str, tries: int) -> None:

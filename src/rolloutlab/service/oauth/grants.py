@@ -1,7 +1,7 @@
 """Authorization codes, access tokens and refresh tokens, stored as SHA-256 hashes.
 
-A grant is one consent, and all codes and tokens that come of it are deleted with it. Reuse of a code or a refresh token
-deletes the grant, because one of the two users has stolen it (OAuth 2.1, 4.1.3 and 4.3.1).
+A grant is one consent, and all codes and tokens that come of it are deleted with it. If a code or a refresh token is
+used twice, one of the two users has stolen it, so the grant is deleted (OAuth 2.1, 4.1.3 and 4.3.1).
 """
 
 import hashlib
@@ -48,7 +48,7 @@ class TokenInfo:
 
 
 class Grants:
-    """lifetime: seconds of an access token; clock: seconds since 1970."""
+    """Issues and checks codes and tokens. lifetime: of an access token, in seconds. clock: seconds since 1970."""
 
     def __init__(self, database: Database, lifetime: float = 600.0, clock: Callable[[], float] = time.time) -> None:
         self._database = database

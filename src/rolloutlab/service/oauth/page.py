@@ -40,5 +40,5 @@ class Pages:
         return HTMLResponse(html, status, headers)
 
     def error(self, error: OAuthError) -> HTMLResponse:
-        """The error page, for requests without a redirect URI that can be trusted with the error."""
+        """The error page, for requests whose redirect URI is not known to be the client's: no error is sent there."""
         return self.show("refused.html", error.status, error=error.error, description=error.description)

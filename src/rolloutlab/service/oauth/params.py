@@ -25,7 +25,7 @@ def parse_params(text: str) -> dict[str, str]:
 
 
 def single_param(text: str, name: str) -> str | None:
-    """A parameter if it is there exactly once and not empty; the others are not checked."""
+    """A parameter, or None unless it is there exactly once and is not empty. Other parameters are not checked."""
     values = [value for each, value in _parse(text) if each == name]
     return values[0] if len(values) == 1 and values[0] else None
 
