@@ -19,7 +19,11 @@ class Branch(list[dict[str, Any]]):
     """The messages of a conversation up to a turn, as `chat` takes them."""
 
     def cell(self, name: str = "branch") -> str:
-        """A cell that continues from them: a `%%chat` if it can express them. InputError: not a collection name."""
+        """A cell that samples from these messages: a `%%chat` if it can express them, else a call of `lab.chat`.
+
+        Raises:
+            InputError: `name` is not a valid collection name.
+        """
         Lab.check_name(name)
         text = "\n".join(f"{message['role']}: {message.get('content', '')}" for message in self)
         plain = all(set(message) == {"role", "content"} and isinstance(message["content"], str) for message in self)
@@ -30,7 +34,9 @@ class Branch(list[dict[str, Any]]):
 
 
 def branched(lab: Lab, name: Any, turn: int | None = None) -> Branch:
-    """The messages of a trajectory before its answer number `turn`, from 0; by default before its last one.
+    """The messages of a trajectory before one of its answers.
+
+    turn: the index of that answer, from 0; by default the last.
 
     Raises:
         NotFoundError: no such trajectory. InputError: it has fewer answers.
@@ -52,12 +58,12 @@ def trajectory(lab: Lab, name: Any) -> StoredTrajectory:
 
 
 def gathered(lab: Lab, names: Sequence[str], collection: str) -> str:
-    """Copy trajectories, with their rewards, into a new generation of a collection; its label.
+    """Copy trajectories, with their rewards, into a new generation of a collection; return its label.
 
-    Those of one group are one group there too, since a group is answers to one prompt.
+    Trajectories of one group stay in one group, because they answer the same prompt.
 
     Raises:
-        NotFoundError: one is not there any more, or there is none to copy. InputError: the name is not valid.
+        NotFoundError: a trajectory no longer exists, or there is none to copy. InputError: the name is not valid.
     """
     lab.check_name(collection)
     if not names:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _CHANGE_SECONDS = 5e-5
-"""Seconds that reading the changes of a trajectory takes, about: if all take long, a line is shown first."""
+"""About how many seconds it takes to read the changes of one trajectory. It tells whether to show a progress line."""
 
 
 class Collection:
@@ -268,7 +268,7 @@ class Collection:
         return self._view._repr_mimebundle_(**options)
 
     def _shown(self) -> tuple[str, list[Group], Preflight, render.Counts]:
-        """The parts that a cell shows: its first groups, and of all others only rewards and token counts."""
+        """What a cell shows: the first groups in full, and only the counts and rewards of the others."""
         stored = self.stored
         with self._view.job() as job:
             rows = job.rows
@@ -286,7 +286,7 @@ class Collection:
         return self.name, self._read(stored, first), Preflight(shares), counts
 
     def _read(self, stored: StoredCollection, positions: Sequence[int]) -> list[Group]:
-        """Some of its groups; one alone has several representations, and is read once for all of them."""
+        """Some of its groups. A single group is cached, because a cell shows it as text, as HTML and as a widget."""
         if len(positions) == 1:
             return [self._view.read(positions[0])]
         return [group for position in positions for group in self._lab.groups(stored, position)]
@@ -311,9 +311,10 @@ _WILD = frozenset("*?[")
 
 
 def select(lab: Lab, names: str | Sequence[str]) -> list[Collection]:
-    """The collections of names (`capitals`, `capitals:1`) and patterns (`cap*`), each once.
+    """The collections with these names (`capitals`, `capitals:1`) or patterns (`cap*`), each once.
 
-    A pattern matches bare names, each with the generation that it means; matches are in the order of names.
+    A pattern is compared with names without a generation, and each match gives the generation that the name alone
+    stands for. The matches of a pattern are sorted by name.
 
     Raises:
         InputError: a name is given twice. NotFoundError: no such collection, or no match; with the closest names.

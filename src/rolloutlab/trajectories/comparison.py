@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MIN_PROMPTS = 16
-"""For a verdict."""
+"""A verdict needs at least this many prompts."""
 
 _LARGE = 1e100
 
@@ -35,11 +35,17 @@ Bounds = tuple[float, float]
 
 @dataclass(frozen=True)
 class Pair:
-    """One prompt: the rewards of its trajectories before and after, in the order of their seeds.
+    """One prompt, with the rewards of its trajectories before and after.
 
-    trained: whether a job trained on it between the two checkpoints. rows: how many rows gave this same prompt.
-    of_train: whether it is of the part `train` of a split. left_out: completions without a reward on one of the sides.
-    seats: group and position of each trajectory, the same in both collections. row: what its prompt was made of.
+    name: the position of its group.
+    prompt: its text.
+    before, after: the rewards, in the order of the seeds.
+    trained: whether a job trained on the prompt between the two checkpoints.
+    rows: how many rows gave this same prompt.
+    of_train: whether its row is in the part `train` of a split.
+    left_out: the number of completions that lack a reward on one of the sides.
+    seats: group and position of each trajectory; they are the same in both collections.
+    row: the row that filled in the prompt.
     """
 
     name: str
@@ -55,13 +61,13 @@ class Pair:
 
     @property
     def difference(self) -> float:
-        """Mean reward after less mean reward before; 0 where they differ by rounding alone."""
+        """Mean reward after minus mean reward before; 0 if they differ only by rounding."""
         before, after = mean_of(self.before), mean_of(self.after)
         return 0.0 if math.isclose(before, after, rel_tol=1e-12) else after - before
 
 
 class Side(NamedTuple):
-    """What one checkpoint has sampled, scored. reused: how many of its completions an earlier comparison sampled."""
+    """The scored samples of one checkpoint. reused: how many of them an earlier comparison sampled."""
 
     checkpoint: str
     collection: Collection
@@ -70,7 +76,7 @@ class Side(NamedTuple):
 
 @dataclass(frozen=True)
 class ComparedAnswer:
-    """One completion of a comparison. text: all after its prompt."""
+    """One completion of a comparison. text: everything after its prompt."""
 
     text: str
     reward: float
@@ -80,7 +86,10 @@ class ComparedAnswer:
 
 @dataclass(frozen=True)
 class AnswerPair:
-    """The completions of one prompt with the same seed. positions: of all that are alike but for tokens."""
+    """Two completions of one prompt with the same seed, before and after.
+
+    positions: the positions of all pairs that have these texts, rewards and finish reasons.
+    """
 
     positions: tuple[int, ...]
     before: ComparedAnswer
@@ -90,16 +99,24 @@ class AnswerPair:
 class Comparison:
     """Two checkpoints on the same prompts and seeds.
 
-    `interval` is over prompts, since trajectories of a prompt are alike; paired, since a prompt that is hard is hard
-    for both (Miller 2024, arXiv 2411.00640). A verdict needs 16 prompts, none of which was trained on in between: the
-    interval holds for prompts like these, and prompts that were trained on are not like those that were not.
+    `interval` is over prompts, because trajectories of one prompt are alike. It is paired, because a hard prompt is
+    hard for both checkpoints (Miller 2024, arXiv 2411.00640). A verdict needs 16 prompts, and none of them may have
+    been trained on in between: the interval holds for prompts like these, and trained prompts are not like others.
 
-    bounds: the least and the largest reward there can be. By default those of the components, else 0 and 1, or -1 and
-    1, where all rewards are within them, which is then an assumption; else they are unknown. Without bounds there is no
-    verdict: a rare large reward that no sample has can move a mean to anywhere. of_components: the bounds that sums of
-    the components of the rewards have (`component_bounds`). anytime: the interval stays valid where a comparison is
-    made again and again on more and more prompts. notes: lines on what is not known of the prompts. sides: what was
-    sampled, without which there are only rewards.
+    A verdict also needs bounds of the rewards. Without them, a rare large reward that no sample has could move the mean
+    anywhere.
+
+    Args:
+        name: The name of the collection.
+        before: The name of the first checkpoint.
+        after: The name of the second checkpoint.
+        pairs: The prompts, with their rewards on both sides.
+        anytime: Keep the interval valid if you compare again and again, on more and more prompts.
+        bounds: The smallest and the largest possible reward. By default `of_components`; otherwise 0 and 1, or -1 and
+            1, if all rewards are within, which is an assumption. Otherwise they are unknown.
+        of_components: The bounds of the sum of the components of the rewards, as of `component_bounds`.
+        notes: Lines about what is not known of the prompts.
+        sides: What was sampled. Without it only the rewards are shown.
 
     Raises:
         InputError: there is no pair, or a reward is outside the given bounds.
@@ -156,12 +173,17 @@ class Comparison:
         return sum(pair.trained for pair in self.pairs)
 
     def interval(self, level: float = 0.95) -> Bounds:
-        """The confidence interval of the difference over prompts; over trajectories where there is one prompt.
+        """The confidence interval of the difference over prompts. With one prompt it is over its trajectories.
 
-        By the exact sign test where each difference is none or as large as the bounds allow, as with one success or
-        failure per prompt; else Student's t where differences are near enough to normal, else by betting where rewards
-        have bounds; with `anytime` an interval of a confidence sequence; see `rolloutlab.trajectories.intervals`. Equal
-        differences of rewards without bounds bound nothing: it is then everything.
+        The method depends on the differences; `rolloutlab.trajectories.intervals` has them all:
+
+        - with `anytime`: a confidence sequence;
+        - each difference is 0 or as large as the bounds allow, as with one success or failure per prompt: the exact
+          sign test;
+        - the differences are near enough to normal, or the rewards have no bounds: Student's t;
+        - otherwise: betting.
+
+        If the rewards have no bounds and all differences are equal, the interval is infinite.
 
         Raises:
             InputError: the level is not between 0 and 1.
@@ -198,12 +220,12 @@ class Comparison:
         return frame.sort_values("difference", kind="stable")
 
     def completions(self, group: str) -> list[AnswerPair]:
-        """The completions of a prompt, paired by seed, those with the same texts, rewards and ends as one.
+        """The completions of a prompt, paired by seed. Pairs with equal texts, rewards and finish reasons are merged.
 
         group: its name in `to_frame()`.
 
         Raises:
-            NotFoundError: there is no such prompt, or its samples were deleted since.
+            NotFoundError: there is no such prompt, or its samples have been deleted.
         """
         pair = next((pair for pair in self.pairs if pair.name == str(group)), None)
         if pair is None or not self._sides:
@@ -219,9 +241,10 @@ class Comparison:
     def describe(self) -> dict[str, Any]:
         """The comparison as JSON values, without completions.
 
-        `prompts` are in the order of their change, the largest loss first. `figures` are means over prompts on both
-        sides: tokens of a completion, the share that was cut off, and components of the reward. `only` are components
-        that one side alone has: `before` or `after`.
+        - `prompts`: by their change, the largest loss first.
+        - `figures`: means over prompts on both sides: tokens of a completion, the share of completions that were cut
+          off, and components of the reward.
+        - `only`: components that only one side has, with the side: `before` or `after`.
         """
         low, high = self.interval()
         known = None if math.isinf(low) else [low, high]
@@ -284,7 +307,7 @@ class Comparison:
         return [f"{count(self._completions, 'completion')}, {reused:,} of them reused"] if reused else []
 
     def _remarks(self) -> list[str]:
-        """Lines on what the figures stand on."""
+        """Lines about what limits the figures, such as completions that were left out."""
         left_out = sum(pair.left_out for pair in self.pairs)
         of_train = sum(pair.of_train and not pair.trained for pair in self.pairs)
         noted = f"{of_train:,} of these prompts are of the part train of a split -> --over split.held_out"
@@ -337,8 +360,8 @@ class Comparison:
 class Comparisons:
     """Several checkpoints, each compared with the same base on the same prompts and seeds.
 
-    `comparisons["lab/sorter@3"]` is the one of a checkpoint, `comparisons[0]` the first; only completions that have a
-    reward from every checkpoint count in any.
+    `comparisons["lab/sorter@3"]` is the comparison of that checkpoint, `comparisons[0]` is the first one. A completion
+    counts only if it has a reward from every checkpoint.
     """
 
     def __init__(self, each: Sequence[Comparison]) -> None:
@@ -399,7 +422,7 @@ def compare_sides(
     Args:
         name: As in `Comparison`.
         sides: The sides; the first is the base.
-        apart: For each other side, the prompts that either it or the base was trained on, but not both; and notes.
+        apart: For each other side: the prompts that only one of it and the base was trained on, and notes.
         weights: The weights of the components of rewards.
         anytime: As in `Comparison`.
         bounds: As in `Comparison`.
@@ -437,8 +460,8 @@ def pairs_of(
     """The prompts of two collections that were sampled with the same prompts and seeds, in the order of their rows.
 
     Groups with the same prompt and script are one pair, because their trajectories are as alike as those of one group.
-    Only trajectories that have a reward on both sides count. If a prompt has none, its trajectories are counted in
-    `left_out` of the first pair.
+    Only trajectories with a reward on both sides count. The trajectories of a prompt that has none of these are counted
+    in `left_out` of the first pair.
 
     Args:
         before: The first collection.
@@ -498,9 +521,10 @@ _OF_SUMMARY: dict[str, Callable[[TrajectorySummary], float]] = {
 
 
 def _figures(sides: Sequence[Side], pairs: Sequence[Pair]) -> tuple[dict[str, tuple[float, float]], dict[str, str]]:
-    """Means over prompts, on both sides, of what is known of the completions besides their reward.
+    """Means of token counts, cut-offs and reward components over prompts, on both sides.
 
-    Then what is known on one side alone, and on which: `before` or `after`.
+    Also, for each measure that only one side has, that side: `before` or `after`. A component with the name of another
+    measure is called `reward.NAME`.
     """
     both = [{(each.group, each.position): each for each in side.collection.outlines()} for side in sides]
     parts = dict.fromkeys(name for seats in both for each in seats.values() for name in each.components)
@@ -532,7 +556,7 @@ def _mean_at(
 
 
 def _answers(side: Side, pair: Pair, which: int) -> list[ComparedAnswer]:
-    """The completions of a prompt on one side, with the rewards that were compared: there may be others by now."""
+    """The completions of a prompt on one side, with the rewards that were compared, which may have changed since."""
     places = dict.fromkeys(place for place, _ in pair.seats)
     stored = {(place, t.position): t for place in places for t in side.collection.group(place).trajectories}
     rewards = (pair.before, pair.after)[which]
@@ -547,10 +571,10 @@ def _answer(trajectory: StoredTrajectory, reward: float) -> ComparedAnswer:
 def component_bounds(
     trajectories: Iterable[StoredTrajectory], weights: Mapping[str, float] | None = None
 ) -> Bounds | None:
-    """The bounds of rewards that are weighted sums of components, each within `USUAL_BOUNDS`.
+    """The bounds of rewards that are weighted sums of components with usual bounds.
 
-    weights: of components, 1 by default. None where a reward is not the sum of its components, or where a component has
-    no usual bounds.
+    None if a reward is not the weighted sum of its components, or if a component is outside all `USUAL_BOUNDS`.
+    weights: the weight of each component, 1 by default.
     """
     values: dict[str, list[float]] = {}
     for trajectory in trajectories:
@@ -594,7 +618,7 @@ def _bounds(pairs: Sequence[Pair], given: Bounds | None, of_components: Bounds |
 
 
 def _signed(bound: float) -> str:
-    """With three decimals, or as many as show on which side of 0 it is."""
+    """A number with its sign and three decimals, or more if it is so small that three would hide its sign."""
     if 0 < abs(bound) < 0.0005:
         return f"{bound:+.1g}"
     return f"{bound:+{'.3f' if abs(bound) < 0.001 else shape(bound)}}"

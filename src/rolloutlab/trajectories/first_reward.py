@@ -9,7 +9,7 @@ NAMES = ("trajectory", "answer", "reasoning", "messages", "row", "prompt", "comp
 
 
 def first_body(columns: Sequence[str]) -> str:
-    """The body of a cell that scores rows with these columns in some way, for a person to go on from."""
+    """The body of a `%%reward` cell for rows with these columns: a first guess, which a person then edits."""
     usable = [name for name in columns if name.isidentifier() and not iskeyword(name) and name not in NAMES]
     return f"return float(str({usable[-1]}) in answer)" if usable else "return float(len(answer) > 0)"
 

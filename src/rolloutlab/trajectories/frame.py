@@ -19,16 +19,19 @@ if TYPE_CHECKING:
 
 
 def with_rows(frame: pd.DataFrame, rows: Sequence[Mapping[str, Any]], types: Mapping[str, str]) -> pd.DataFrame:
-    """The frame with the columns of rows after its own, as `row.x`. types: of values that JSON has as text."""
+    """The frame, followed by the columns of the rows as `row.x`.
+
+    types: by column, the original type of values that JSON stores as text.
+    """
     names = dict.fromkeys(name for row in rows for name in row)
     columns = {f"row.{name}": _column([row.get(name) for row in rows], types.get(name)) for name in names}
     return Frame(pd.concat([frame, Frame(columns, index=frame.index)], axis=1)) if columns else frame
 
 
 def _column(values: list[Any], kind: str | None) -> Any:
-    """Values of JSON as pandas has them: whole numbers and booleans stay that where some are missing."""
+    """JSON values as a pandas array. Integers and booleans keep their type even if some values are missing."""
     if kind is not None:
-        with suppress(ValueError, ArithmeticError, TypeError, KeyError):  # of another program, or a newer version
+        with suppress(ValueError, ArithmeticError, TypeError, KeyError):  # written by another program or version
             return _typed(values, kind)
     types = {type(value) for value in values if value is not None}
     if None in values and types in ({int}, {bool}):
@@ -41,7 +44,7 @@ def _typed(values: list[Any], kind: str) -> Any:
     if kind == "datetime":
         stamps = [None if value is None else pd.Timestamp(value) for value in values]
         offsets = {stamp.utcoffset() for stamp in stamps if stamp is not None}
-        if None in offsets and len(offsets) > 1:  # some without a time zone: they are not UTC
+        if None in offsets and len(offsets) > 1:  # some times have no time zone: do not read those as UTC
             return pd.Series(stamps, dtype=object).array
         texts = pd.Series(values, dtype=object)
         return pd.Series(pd.to_datetime(texts, format="ISO8601", utc=len(offsets) > 1)).array
@@ -52,7 +55,7 @@ def _typed(values: list[Any], kind: str) -> Any:
 class Frame(pd.DataFrame):
     """Every `to_frame()` and every table of rolloutlab, and the frames that pandas slices or copies from it.
 
-    A Series, and `describe()`, are those of pandas, which escape HTML but show invisible characters as they are.
+    A Series and the result of `describe()` are plain pandas objects: they escape HTML, but not invisible characters.
     """
 
     @property
@@ -61,7 +64,7 @@ class Frame(pd.DataFrame):
 
     @property
     def style(self) -> "Styler":
-        """A Styler of pandas that escapes HTML in cells, index and columns; a `format` of your own replaces that."""
+        """A pandas Styler that escapes HTML in cells, index and columns. Calling `format` replaces the escaping."""
         shown = self.map(_visible).rename(index=_visible, columns=_visible)
         styler: Styler = super(Frame, shown).style.format(escape="html")
         return styler.format_index(escape="html").format_index(escape="html", axis=1)
@@ -70,13 +73,13 @@ class Frame(pd.DataFrame):
         return escape_control_chars(super().__repr__())
 
     def _repr_html_(self) -> str | None:
-        """None where pandas is told to show text."""
+        """None if pandas is set to show frames as text."""
         html: str | None = super()._repr_html_()  # type: ignore[misc]  # which the stubs of pandas leave out
         return html and for_notebook(html)
 
 
 class ListingFrame(Frame):
-    """A table of a lab that is shown as its listing; what pandas slices or copies from it is shown by pandas."""
+    """A frame that is shown as a listing. Frames that pandas slices or copies from it are shown as ordinary tables."""
 
     _metadata = ["_listing", "_listed"]
     _listing: "Listing"
@@ -84,7 +87,7 @@ class ListingFrame(Frame):
 
     @classmethod
     def of(cls, frame: pd.DataFrame, listing: "Listing") -> "ListingFrame":
-        """The frame, shown so until a column or a row is added to it or taken away."""
+        """The frame, which is shown as the listing until a column or a row is added or removed."""
         made = cls(frame)
         made._listing, made._listed = listing, frame.shape
         return made

@@ -24,13 +24,13 @@ from rolloutlab.widgets.rewards import undoable
 FORMULA = "best 1, worst 0, evenly spaced; ties share the mean of their places; what is not ranked keeps what it has"
 
 Ranking = Sequence[Sequence[int]]
-"""Places from the best to the worst; each holds the positions, in the group, of what is equally good."""
+"""Ranks from best to worst. Each is a list of positions in the group; several positions in one list are a tie."""
 
 
 def rewards_of(ranking: Ranking) -> dict[int, float]:
-    """The reward of each position that is ranked, as `FORMULA` says: of n, the one at place p has 1 - p / (n - 1).
+    """The reward of each ranked position: of n positions, the one with rank p, from 0, gets 1 - p / (n - 1).
 
-    With one position, or all at one place, none is better or worse: each then has the mean, 0.5.
+    If there is only one position, or all are tied, each gets 0.5.
     """
     total = sum(map(len, ranking))
     rewards: dict[int, float] = {}
@@ -44,12 +44,12 @@ def rewards_of(ranking: Ranking) -> dict[int, float]:
 
 
 def read_ranking(ranking: object, names: Sequence[str]) -> list[list[int]]:
-    """The ranking that a caller gave, best first: positions or names of trajectories, lists of them for ties.
+    """The positions of a ranking, best first. Its items are positions or names of trajectories; a list is a tie.
 
-    names: those of the group's trajectories, such as `capitals/0/3`.
+    names: the names of the group's trajectories, such as `capitals/0/3`.
 
     Raises:
-        InputError: it is not a list, or an item of it is not a trajectory of the group, or is there twice.
+        InputError: the ranking is not a list, or an item is not a trajectory of the group, or is ranked twice.
     """
     if isinstance(ranking, str) or not isinstance(ranking, Sequence) or not ranking:
         raise InputError("a ranking is a list of positions or names, best first", hint="[2, 0, [1, 3]]")
@@ -85,9 +85,15 @@ AskLogprobs = Callable[[str, Sequence[History]], ScoredHistories]
 
 
 class GroupView(NotebookView):
-    """The groups of a generation, or the one at `position`. It reads one group at a time.
+    """The widget of a collection's groups, or of the group at `position`. It reads one group at a time.
 
-    Advantages are those of a job of the whole collection with default options.
+    It shows the advantages that a job on the whole collection would have with default options.
+
+    Args:
+        lab: The lab.
+        number: The id of the collection.
+        position: The position of the only group to show.
+        ask_logprobs: Requests logprobs; without it the view has none to compare.
     """
 
     module = "group"
@@ -107,7 +113,7 @@ class GroupView(NotebookView):
         lab.rewards.listen(self._edited)
 
     def state(self) -> Mapping[str, Any]:
-        """What stands above the groups, and the first one: that with most to learn from."""
+        """What the browser shows first: the figures, and the group with the most to learn from."""
         self._order = []
         shown = self.group(0)
         return {"formula": FORMULA, "gap": self._ask_logprobs is not None, "above": self.overview(), "shown": shown}
@@ -127,7 +133,7 @@ class GroupView(NotebookView):
         }
 
     def read(self, position: int) -> Group:
-        """A group with its present rewards; conversations are cached while nothing arrives in it. Read-only."""
+        """A group with its present rewards. Its conversations are cached until a trajectory is added."""
         group = self._group(position)
         now = {outline.id: outline for outline in self._outlines(group)}
         members = [
@@ -138,7 +144,7 @@ class GroupView(NotebookView):
         return replace(group, trajectories=tuple(members))
 
     def overview(self) -> Tree | None:
-        """The first line of the view and the figures of the whole collection; None for one group of it."""
+        """The title and the figures of the whole collection; None if the view has only one group."""
         if self._position is not None:
             return None
         stored = self._stored
@@ -147,10 +153,10 @@ class GroupView(NotebookView):
         return tree(overview.heading(stored.label, whole) + overview.html(whole))
 
     def group(self, at: int, order: str = "learning") -> dict[str, Any]:
-        """The group at an index of the view, and how many groups the view has.
+        """The group at index `at` of the view, and how many groups the view has.
 
-        order: `learning`, with those first that have most to learn from as they were when the view was loaded, or
-        `sampled`.
+        order: `learning` begins with the groups that had the most to learn from when the page was loaded; `sampled`
+        keeps the order of the rows.
         """
         positions = self._positions() if order == "sampled" else self._ordered()
         if not positions:
@@ -161,7 +167,7 @@ class GroupView(NotebookView):
         return {"at": index, "of": len(positions), "name": escape_control_chars(self._stored.label), "group": described}
 
     def find(self, position: int, order: str = "learning") -> dict[str, Any]:
-        """As `group`, for the group of that name: the number after the slash."""
+        """As `group`, for the group at a position: the number after the slash in its name."""
         positions = self._positions() if order == "sampled" else self._ordered()
         if _index(position) not in positions:
             hint = f"0 to {max(positions, default=0)}"
@@ -169,7 +175,10 @@ class GroupView(NotebookView):
         return self.group(positions.index(position), order)
 
     def text(self, position: int, seat: int | None, number: int, start: int) -> dict[str, Any]:
-        """More of a text: of the trajectory at `seat`, or of the prompt."""
+        """More of a long text, from the character `start`.
+
+        seat: the position of a trajectory; None for the prompt. number: which of its texts.
+        """
         group = self._group(position)
         texts = render.ConversationTexts()
         if seat is None:
@@ -181,11 +190,11 @@ class GroupView(NotebookView):
         return render.piece(texts.whole[number], _index(start))
 
     def tokens(self, position: int, seat: int, start: int) -> dict[str, Any]:
-        """Sampled tokens of a trajectory, some at a time."""
+        """A page of the sampled tokens of a trajectory, from the token `start`."""
         return render.tokens_of(_at(self._group(position), seat), _index(start))
 
     def gap(self, position: int, seat: int) -> dict[str, Any]:
-        """Of each sampled token its logprob at the newest checkpoint minus that at sampling, one list per turn."""
+        """For each sampled token: its logprob at the newest checkpoint minus that at sampling. A list per turn."""
         trajectory = _at(self._group(position), seat)
         if self._ask_logprobs is None:
             raise NotFoundError("this view has no service for logprobs", hint="lab.collection(...)")
@@ -193,29 +202,29 @@ class GroupView(NotebookView):
         return {"model": escape_control_chars(scored.model), "turns": render.gaps_of(trajectory, scored)}
 
     def reward_state(self, position: int) -> dict[str, Any]:
-        """The rewards of a group now, and what it would train with."""
+        """The present rewards of a group, and the advantages that it would train with."""
         return self._reward_states(self._group(position))
 
     def rank(self, position: int, ranking: object) -> dict[str, Any]:
-        """Give the rewards of a ranking, best first; one change, by hand."""
+        """Turn a ranking, best first, into rewards given by hand, as one change."""
         group = self._group(position)
         return self._after(group, rank(self._lab, group, ranking))
 
     def give(self, position: int, seats: Sequence[int], reward: Any) -> dict[str, Any]:
-        """Give trajectories of a group a reward by hand: a finite number, or a text that is one."""
+        """Give some trajectories of a group the same reward by hand: a finite number, or such a number as text."""
         group = self._group(position)
         given = [_at(group, seat) for seat in seats]
         scores = [Score(trajectory, reward_of(reward, trajectory.name)) for trajectory in given]
         return self._after(group, self._lab.rewards.give(scores, source="hand"))
 
     def undo(self, position: int, seen: int | None = None) -> dict[str, Any]:
-        """Take back the newest change of the collection, where it was given by hand and in this group.
+        """Undo the newest change of the collection, if it was made by hand and only in this group.
 
-        seen: the change that the button of a browser names, 0 for none.
+        seen: the change that the browser's button shows; 0 if it shows none.
 
         Raises:
-            NotFoundError: the newest change is of another source or group, or nothing is left to undo.
-            ConflictError: another change than the one that was seen is the newest by now.
+            NotFoundError: the newest change has another source or is in another group, or nothing is left to undo.
+            ConflictError: the newest change is no longer the one that the button shows.
         """
         stored, group = self._stored, self._group(position)
 
@@ -233,7 +242,7 @@ class GroupView(NotebookView):
         return self._after(group, self._lab.at_once(take_back))
 
     def _undoable(self, stored: StoredCollection, position: int) -> dict[str, Any]:
-        """The change that `undo` would take back in a group, 0 for none, and what that is in words."""
+        """The number of the change that `undo` would revert in a group, 0 if none, and a description of it."""
         if _why_no_undo(*self._lab.rewards.newest(stored), position):
             return {"change": 0, "what": ""}
         return {"change": self._lab.rewards.undoable(stored), "what": undoable(self._lab.rewards.next_undo(stored))}
@@ -246,7 +255,10 @@ class GroupView(NotebookView):
         return self._lab.outlines.positions(self._stored) if self._position is None else [self._position]
 
     def _ordered(self) -> list[int]:
-        """The positions, those first with most to learn from; an edit does not change the order, a new group does."""
+        """The positions, beginning with the groups that have the most to learn from.
+
+        The order stays while a page is open, even if rewards are edited. It is computed again when groups are added.
+        """
         positions = self._positions()
         if len(self._order) != len(positions):
             with self.job() as job:
@@ -255,7 +267,7 @@ class GroupView(NotebookView):
         return self._order
 
     def _group(self, position: int) -> Group:
-        """A group with its conversations; the last one is cached while nothing arrives in it."""
+        """A group with its conversations. The last one is cached until a trajectory is added to it."""
         stored = self._stored
         with self._lock:
             name, read = f"{stored.label}/{_index(position)}", self._read
@@ -290,7 +302,7 @@ class GroupView(NotebookView):
 
     @contextmanager
     def job(self) -> Iterator[RewardsData]:
-        """The rewards of the whole collection as one job, as they are now."""
+        """A context with the present rewards of the whole collection as one job. It holds their lock."""
         shared = shared_rewards(self._lab, [self._stored], None)
         with shared.lock:
             shared.refresh()
@@ -303,13 +315,20 @@ class GroupView(NotebookView):
         return {**self._reward_states(group), "message": _summary(edits)}
 
     def _edited(self, ids: Set[int]) -> None:
-        """Rewards were changed in this process, on any thread: of any group, as figures and advantages are of all."""
+        """Tell browsers that rewards changed. It may be called on any thread.
+
+        A reward of another group counts too, because the figures and advantages depend on all groups.
+        """
         if any(each in self._ids for each in ids):
             self.push("changed")
 
 
 def rank(lab: Lab, group: Group, ranking: object) -> list[Edit]:
-    """Give the rewards of a ranking of a group, best first: one change, by hand. InputError: it is invalid."""
+    """Turn a ranking of a group, best first, into rewards given by hand, as one change.
+
+    Raises:
+        InputError: the ranking is invalid.
+    """
     members = {render.seat_of(trajectory): trajectory for trajectory in group.trajectories}
     places = read_ranking(ranking, [trajectory.name for trajectory in group.trajectories])
     scores = [Score(members[seat], reward) for seat, reward in rewards_of(places).items()]
@@ -317,7 +336,7 @@ def rank(lab: Lab, group: Group, ranking: object) -> list[Edit]:
 
 
 def _why_no_undo(source: str | None, groups: Set[int], position: int) -> str | None:
-    """Why the newest change cannot be undone in the view of this group."""
+    """Why the newest change cannot be undone in the view of this group; None if it can."""
     if source is None:
         return "nothing is left"
     if source != "hand":

@@ -1,7 +1,7 @@
 """Confidence intervals and confidence sequences for a mean, of values with known bounds or without.
 
-Values are arrays whose last axis is the N values of one sample, in the order in which they came; there may be many
-samples at once (shape S, N). Bounds have the other axes (shape S, or none).
+The last axis of the values is one sample of N values, in the order in which they came. An array may hold many samples
+(shape S, N); the interval's ends then have the shape S.
 """
 
 import math
@@ -16,27 +16,32 @@ Values: TypeAlias = NDArray[np.float64]
 Bounds: TypeAlias = tuple[Values, Values]
 
 MIN_CHANGED = 8
-"""Values other than the most common one from which on Student's interval is used."""
+"""Student's interval needs at least so many values that differ from the most common one."""
 
 _MAX_FREEDOM = 10_000
-"""Degrees of freedom beyond which the quantile is that of so many: from there on it changes by less than 0.0003."""
+"""More degrees of freedom than this are treated as this many: the quantile changes by less than 0.0003."""
 _EFFECT_VARIANCE = 0.5
-"""Of the normal prior on mean / standard deviation. Any is valid; this one is narrow from 16 values on."""
+"""Variance of the normal prior on mean / standard deviation. Any value is valid; this one is narrow from N = 16 on."""
 _COCHRAN = 25.0
-"""N of at least so many squared skewnesses is enough for a normal approximation (Cochran 1977, section 2.15)."""
+"""A normal approximation needs N of at least this times the squared skewness (Cochran 1977, section 2.15)."""
 _SEEN = 0.25
-"""Of the largest difference that bounds allow: some value has to come so far before Student's interval is trusted."""
-_LARGEST_BET = 0.75  # of the largest bet that cannot lose everything; the paper takes 1/2 or 3/4
+"""Student's interval is trusted only if some value is at least this fraction of the largest that the bounds allow."""
+_LARGEST_BET = 0.75  # fraction of the largest bet that cannot lose everything; the paper takes 1/2 or 3/4
 _CONSTANT_BETS = (0.5, 0.95)
-"""Of the largest bet, for one look: the large one wins most where none is a loss, the small one survives losses."""
+"""Fractions of the largest bet, for one look. The large one wins most if no value is a loss; the small one survives
+losses."""
 _HALVINGS = 30
 
 
 def interval(values: Values | Sequence[float], level: float = 0.95, width: float | None = None) -> Bounds:
-    """An interval for the mean, for one look; the order of the values does not count.
+    """An interval for the mean, valid for one look. The order of the values does not matter.
 
-    width: the values are known to be within -width and +width. By the sign test where all are -width, 0 or +width;
-    else Student's where they are `near_normal`, else by betting. Without it Student's.
+    width: the values are known to be between -width and +width. It selects the method:
+
+    - no width: Student's interval;
+    - all values are -width, 0 or +width: the sign test;
+    - the values are `near_normal`: Student's interval;
+    - otherwise: betting.
     """
     values_SN = np.sort(np.asarray(values, dtype=float), -1)  # a sum depends on the order, if only in its last digit
     student = student_interval(values_SN, level)
@@ -61,13 +66,17 @@ def only_extremes(values: Values | Sequence[float], width: float) -> NDArray[np.
 def sign_interval(values: Values | Sequence[float], level: float = 0.95, width: float = 1.0) -> Bounds:
     """An interval for the mean of values that are -width, 0 or +width; it excludes 0 where the exact sign test does.
 
-    The mean is width · c · (2·b - 1), with c the share of values that are not 0, and b the share of positive ones among
-    these. Both are between their bounds of Clopper and Pearson 1934 ("The use of confidence or fiducial limits
-    illustrated in the case of the binomial", Biometrika 26). So 0 is outside where 1/2 is outside the bounds of b:
-    the exact sign test of pairs of successes (McNemar 1947, Psychometrika 12), wrong in at most 1 - level of samples
-    without a difference. With another mean the bounds of c count as well; `tests/trajectories/test_intervals.py` counts
-    how often both together miss it: in no case more often. Values between -width and +width that a sample does not have
-    make no verdict wrong more often, since none is a larger loss than -width, or a larger gain than +width.
+    The mean is width · c · (2·b - 1). Here c is the share of values that are not 0, and b is the share of positive
+    values among those. Both are bounded after Clopper and Pearson 1934 ("The use of confidence or fiducial limits
+    illustrated in the case of the binomial", Biometrika 26).
+
+    The interval excludes 0 if the bounds of b exclude 1/2. That is the exact sign test of pairs of successes (McNemar
+    1947, Psychometrika 12): if there is no difference, it is wrong in at most 1 - level of samples. If there is one,
+    the bounds of c matter too; `tests/trajectories/test_intervals.py` shows by counting that the interval then misses
+    the mean no more often.
+
+    Other values between -width and +width that did not occur in the sample do not make a verdict wrong more often,
+    because none is a larger loss than -width or a larger gain than +width.
     """
     values_SN = np.asarray(values, dtype=float)
     positive_S, changed_S = (values_SN > width / 2).sum(-1), (np.abs(values_SN) > width / 2).sum(-1)
@@ -80,13 +89,13 @@ def sign_interval(values: Values | Sequence[float], level: float = 0.95, width: 
 
 
 def _clopper_pearson(successes_S: NDArray[np.int64], trials_S: NDArray[np.int64], level: float) -> Bounds:
-    """Between which bounds the chance of a success lies, after so many of so many trials."""
+    """The bounds of the chance of a success, given the numbers of successes and of trials."""
     low_S = _lowest_chance(successes_S, trials_S, (1 - level) / 2)
     return low_S, 1 - _lowest_chance(trials_S - successes_S, trials_S, (1 - level) / 2)
 
 
 def _lowest_chance(successes_S: NDArray[np.int64], trials_S: NDArray[np.int64], doubt: float) -> Values:
-    """The largest chance with which as many successes, or more, have at most the probability `doubt`; by bisection."""
+    """The largest chance of a success at which so many successes or more still have at most the probability `doubt`."""
     places_N = np.arange(trials_S.max() + 1)
     factorials_N = np.concatenate([[0.0], np.log(places_N[1:]).cumsum()])
     misses_SN = trials_S[..., None] - places_N
@@ -104,7 +113,7 @@ def _lowest_chance(successes_S: NDArray[np.int64], trials_S: NDArray[np.int64], 
 
 
 def _bisected(refuted: Callable[[Values], NDArray[np.bool_]], shape: tuple[int, ...]) -> Values:
-    """The largest number between 0 and 1 that is refuted; all that are smaller are as well."""
+    """The largest number between 0 and 1 that `refuted` is true of; it must be true of all smaller numbers too."""
     low_S, high_S = np.zeros(shape), np.ones(shape)
     for _ in range(_HALVINGS):
         middle_S = (low_S + high_S) / 2
@@ -114,13 +123,15 @@ def _bisected(refuted: Callable[[Values], NDArray[np.bool_]], shape: tuple[int, 
 
 
 def near_normal(values: Values | Sequence[float], width: float | None = None) -> NDArray[np.bool_]:
-    """Whether Student's interval keeps its coverage for values like these, as far as they can show it.
+    """Whether Student's interval keeps its coverage for values like these, as far as a sample can show it.
 
-    At least 8 differ from the most common one, and N is at least 25 squared sample skewnesses (Cochran 1977, Sampling
-    Techniques, section 2.15). `tests/trajectories/test_intervals.py` simulates over which cases that is enough.
-    A rare value that none of them has cannot be seen. So where the values are known to be within -width and +width, one
-    has to be at least a quarter of the width: rewards of 0 and 1 whose bounds are 0 and 20 may hide a rare 20, and
-    Student's interval would then be wrong in up to 31% of samples (the quarter: 7%).
+    At least 8 values must differ from the most common one, and N must be at least 25 times the squared sample skewness
+    (Cochran 1977, Sampling Techniques, section 2.15). `tests/trajectories/test_intervals.py` simulates in which cases
+    that is enough.
+
+    A sample cannot show a rare value that it does not contain. Rewards of 0 and 1 whose bounds are 0 and 20 may hide a
+    rare 20; Student's interval would then be wrong in up to 31% of samples. So if the width is known, some value must
+    be at least a quarter of it, which lowers that to 7%.
     """
     values_SN = np.asarray(values, dtype=float)
     count = values_SN.shape[-1]
@@ -143,14 +154,16 @@ def student_interval(values: Values | Sequence[float], level: float = 0.95) -> B
 
 
 def anytime_interval(values: Values | Sequence[float], level: float = 0.95, width: float | None = None) -> Bounds:
-    """A confidence sequence: an interval after every value; all of them hold the mean with probability `level`.
+    """The last interval of a confidence sequence, whose intervals all hold the mean with probability `level`.
 
-    By betting where the values are known to be within -width and +width. Without known bounds it is where the mixture
-    t-statistic is below 1 / (1 - level) (Robbins 1970; Lai 1976; for an unknown variance, Wang and Ramdas 2024, arXiv
-    2310.03722, "Anytime-valid t-tests and confidence sequences for Gaussian means with unknown variance"): with g the
-    prior variance of mean / standard deviation and k = 1 + N·g, the statistic is
-    k^(-1/2) · ((1 + t²/(N-1)) / (1 + t²/(k·(N-1))))^(N/2). Exact for normal values, approximate for means of others,
-    and wrong for rare or skewed ones. The first few values bound nothing.
+    If the values are known to be between -width and +width, it is found by betting. Otherwise it consists of the means
+    for which the mixture t-statistic is below 1 / (1 - level) (Robbins 1970; Lai 1976; for an unknown variance, Wang
+    and Ramdas 2024, arXiv 2310.03722, "Anytime-valid t-tests and confidence sequences for Gaussian means with unknown
+    variance"). With g the prior variance of mean / standard deviation and k = 1 + N·g, the statistic is
+    k^(-1/2) · ((1 + t²/(N-1)) / (1 + t²/(k·(N-1))))^(N/2).
+
+    Without bounds it is exact for normal values, approximate for means of other values, and wrong for rare or skewed
+    values. After the first few values the interval is still infinite.
     """
     if width is not None:
         return betting_interval(values, level, width, anytime=True)
@@ -165,11 +178,16 @@ def betting_interval(
 ) -> Bounds:
     """An interval for the mean of values within -width and +width, whatever their distribution.
 
-    The hedged capital of Waudby-Smith and Ramdas 2024 ("Estimating means of bounded random variables by betting", J. R.
-    Stat. Soc. B 86, arXiv 2010.09686, theorem 3 and remark 3): it holds the means against which no gambler who bets on
-    the values has made 2 / (1 - level) of 1. With `anytime` at any time, with predictable plug-in bets from the values
-    before alone (equation 26), so their order counts. Else at the end, on average over bets that are constant: a
-    product, in which order does not count, and which has mean 1 at most. One value bounds nothing.
+    It is the hedged capital of Waudby-Smith and Ramdas 2024 ("Estimating means of bounded random variables by betting",
+    J. R. Stat. Soc. B 86, arXiv 2010.09686, theorem 3 and remark 3). A gambler with a capital of 1 bets that the mean
+    is not m. The interval has every m against which no gambler reaches 2 / (1 - level).
+
+    - With `anytime`, the capital may reach that at any time. Bets are the paper's predictable plug-in bets (equation
+      26), which depend only on earlier values, so the order of the values matters.
+    - Otherwise only the final capital counts, averaged over constant bets. It is a product, so the order does not
+      matter, and its mean is at most 1.
+
+    One value alone gives an infinite interval.
     """
     rescaled_SN = (np.asarray(values, dtype=float) / width + 1) / 2
     if rescaled_SN.shape[-1] < 2:
@@ -181,7 +199,10 @@ def betting_interval(
 
 
 def _lowest_mean(values_SN: Values, level: float, anytime: bool) -> Values:
-    """The lower bound, of values within 0 and 1; by bisection, since what was won falls as the mean rises."""
+    """The lower end of the interval, for values between 0 and 1.
+
+    It is found by bisection, because the capital that was won falls as the mean rises.
+    """
     doubt = math.log(2 / (1 - level))
     bets_SN = _plug_in_bets(values_SN, doubt) if anytime else None
     return _bisected(lambda mean_S: _won(values_SN, mean_S[..., None], bets_SN) >= doubt, values_SN.shape[:-1])
@@ -197,9 +218,10 @@ def _plug_in_bets(values_SN: Values, doubt: float) -> Values:
 
 
 def _won(values_SN: Values, mean_S1: Values, bets_SN: Values | None) -> Values:
-    """The logarithm of the capital that was won against a mean: the most ever with these bets, else with constant ones.
+    """The logarithm of the capital won against a mean, by bets on values above it.
 
-    The bets are on values above it, at most 1 / mean, which is all that a value of 0 can lose.
+    With `bets_SN` it is the largest capital at any time; without, the final capital averaged over constant bets. A bet
+    is less than 1 / mean, at which a value of 0 would lose everything.
     """
     if bets_SN is not None:
         placed_SN = np.minimum(bets_SN, _LARGEST_BET / mean_S1)
@@ -211,7 +233,7 @@ def _won(values_SN: Values, mean_S1: Values, bets_SN: Values | None) -> Values:
 
 
 def _most_common(sorted_SN: Values) -> NDArray[np.int64]:
-    """How often the most common value of each sample comes."""
+    """How often the most common value of each sample occurs."""
     places_N = np.arange(sorted_SN.shape[-1])
     is_first_SN = np.ones(sorted_SN.shape, dtype=bool)
     is_first_SN[..., 1:] = sorted_SN[..., 1:] != sorted_SN[..., :-1]
@@ -244,7 +266,7 @@ def _within(angle: float, freedom: int) -> float:
 
 
 def _around(values: Values | Sequence[float], t_squared: float) -> Bounds:
-    """The mean, less and more sqrt(t²) standard errors."""
+    """The mean minus and plus sqrt(t²) standard errors."""
     values_SN = np.asarray(values, dtype=float)
     mean_S = values_SN.mean(-1)
     if math.isinf(t_squared):

@@ -21,6 +21,6 @@ def json_objects(text: str) -> list[dict[str, Any]]:
 
 
 def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """An object; a key that is in it twice has no value."""
+    """The object of these pairs. A key that occurs twice gets the value None: which one is meant is not known."""
     times = Counter(key for key, _ in pairs)
     return {key: value if times[key] == 1 else None for key, value in pairs}

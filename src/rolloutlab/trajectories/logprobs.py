@@ -1,4 +1,4 @@
-"""Token ids and logprobs for imported conversations: without them they cannot be trained on."""
+"""Token ids and logprobs for imported conversations, which cannot be trained on without them."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,8 +24,10 @@ _OMITTED = {"audio", "name", "weight", "content"}
 
 @dataclass
 class Outcome:
-    """The result for a collection. label: its new generation, empty when there is none. refused: conversations that the
-    policy cannot read, and why.
+    """The result for a collection.
+
+    label: the new generation; empty if none was made. scored: the number of conversations that got logprobs. refused:
+    by name, the conversations that the policy cannot read, with the reason.
     """
 
     label: str = ""
@@ -33,7 +35,7 @@ class Outcome:
     refused: dict[str, str] = field(default_factory=dict)
 
     def words(self) -> list[str]:
-        """A message about what is not as expected, if anything is."""
+        """A line for the user if nothing was done, or not everything."""
         if not self.label:
             return ["every conversation has logprobs already"]
         if not self.refused:
@@ -45,11 +47,13 @@ class Outcome:
 def add_logprobs(lab: Lab, collection: StoredCollection, score: Score, done: Callable[[int], None]) -> Outcome:
     """Write a new generation of the collection in which every conversation has logprobs; rewards are kept.
 
-    Conversations that have some already are kept as they are; where all have, nothing is written. `done` is called with
-    the number of processed conversations after each batch.
+    Conversations that have logprobs already are copied unchanged. If all have them, nothing is written. `done` is
+    called with the number of processed conversations after each batch.
 
     Raises:
-        NothingTrainsError: the policy can read none of them; and all that `score` raises. Nothing is written then.
+        NothingTrainsError: the policy can read none of them. Errors of `score` are raised as well.
+
+    After an error nothing is written.
     """
     outcome = Outcome()
     with lab.draft() as draft:
@@ -81,7 +85,7 @@ def with_logprobs(items: Sequence[MessageOrChoice], scored: ScoredHistory, given
 def _scored(
     name: str, batch: Sequence[tuple[Group, StoredTrajectory]], score: Score, outcome: Outcome
 ) -> Iterable[Recorded]:
-    """The batch for a new generation, scored together or, when the service refuses that, each alone."""
+    """The records of a batch. They are scored in one request; if the service refuses it, each is scored alone."""
     scores = _score([trajectory for _, trajectory in batch if not trajectory.tokens], score, outcome)
     outcome.scored += len(scores)
     for group, trajectory in batch:
@@ -128,7 +132,7 @@ def _joined(recorded: Recorded, trajectory: StoredTrajectory, model: str, scored
 
 
 def _completion_message(item: Any) -> CompletionMessage:
-    """An assistant's message as a completion has it: its content one text."""
+    """An assistant's message in the form of a completion, in which the content is a single text."""
     assert isinstance(item, AssistantMessage)
     message = item.to_wire()
     content = message.get("content")

@@ -1,4 +1,4 @@
-"""Stored trajectories as input of the objective: the scored ones of a group, and the names of the others."""
+"""Stored trajectories as input of the objective: the scored ones, and the names of those without a reward."""
 
 from collections.abc import Sequence
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from rolloutlab.trajectories.intervals import Values
 
 USUAL_BOUNDS = ((0.0, 1.0), (-1.0, 1.0))
-"""The bounds that rewards, or components of them, are assumed to have if all of them are within."""
+"""If all rewards, or all values of a component, are within one of these bounds, they are assumed to be its bounds."""
 
 _STANDINGS: Mapping[Reason | None, Standing] = {
     None: "trains",
@@ -56,7 +56,7 @@ _NAMED = 3
 _FEWEST_GROUPS = 8
 """The least number of groups with both complete and cut-off answers in which rewards are compared."""
 _ERRORS = 2.4
-"""The number of standard errors from which on a difference of rewards is more than chance."""
+"""A difference of rewards of at least so many standard errors is not taken for chance."""
 
 
 def summarize(
@@ -87,12 +87,12 @@ def summarize(
 
 
 def summarize_job(job: RewardsData, lab: Lab, shown: Sequence[int] | None = None) -> Overview:
-    """As `summarize`, of rows that views share: a page asks for the figures, and for the HTML that is saved of them."""
+    """As `summarize`, for rows that views share. The result is cached, because a page asks for it more than once."""
     return job.derive(shown, lambda: summarize(job.rows, lab, job.stored, shown))
 
 
 def order_groups(rows: RewardsRows) -> list[int]:
-    """Indices of groups, those first that have most to learn from: the most spread, then the others by kind."""
+    """The indices of the groups. First those that train, the most spread rewards first; then the others, by kind."""
     return _order(rows, _standings(rows))
 
 
@@ -107,7 +107,7 @@ def _standings(rows: RewardsRows) -> list[Standing]:
 def _figures(
     rows: RewardsRows, shown: Sequence[int], standings: Sequence[Standing], whole: Figures | None = None
 ) -> Figures:
-    """Compute the figures of some rows. whole: those of all rows; histograms of some rows use its bins."""
+    """Compute the figures of some rows. whole: the figures of all rows, whose histogram bins are used again."""
     import numpy as np
 
     outlines = [rows.outlines[i] for i in shown]
@@ -242,7 +242,7 @@ def _about(rows: RewardsRows, stored: StoredCollection | None, whole: Figures) -
 
 
 def _usage(lab: Lab, stored: StoredCollection) -> str:
-    """`96k tokens with prompts · $0.210`: what its models have taken, and its cost by the prices of then, if any."""
+    """`96k tokens with prompts · $0.210`: the tokens of its models, and what they cost at the prices of that time."""
     tokens, amount = stored.prompt_tokens + stored.completion_tokens, lab.spending.of(stored)
     taken = f"{short(tokens)} tokens with prompts" if tokens else ""
     return " · ".join(filter(None, [taken, prices.shown(amount) if amount else ""]))
@@ -360,7 +360,7 @@ def _cut_off_hint(whole: Figures, limit: str, longer: str) -> tuple[int, Hint] |
 
 
 def _cut_off_loss_hint(rows: RewardsRows, whole: Figures, limit: str, longer: str) -> tuple[int, Hint] | None:
-    """That answers were cut off and score less for it, or that nearly all were and could score more."""
+    """A hint that cut-off answers have lower rewards, or that nearly all answers were cut off and may score more."""
     if whole.mean is None or whole.cut_off < _NOTABLE * whole.answers:
         return None
     fact = f"{whole.cut_off:,} of {count(whole.answers, 'answer')} {_was(whole.answers)} cut off {limit}."
@@ -379,7 +379,7 @@ def _cut_off_loss_hint(rows: RewardsRows, whole: Figures, limit: str, longer: st
 def _other_reward_hint(
     rows: RewardsRows, order: Sequence[int], lab: Lab, stored: StoredCollection, plan: SamplingConfig | None
 ) -> tuple[int, Hint] | None:
-    """That equal answers of a group have different rewards: a slip by hand, a judge's noise, or a function's fault."""
+    """A hint that equal answers of a group have different rewards: an error of a person, a judge or a function."""
     if plan and (plan.env or plan.program or plan.tools):
         return None  # what was done before the answer may be what is rewarded
     if rows.same is None:

@@ -14,13 +14,13 @@ from rolloutlab.store.rewards import Rewards, finite
 from rolloutlab.trajectories.table_query import number_of
 
 _NAMES = ("trajectory", "name")
-"""Columns that may hold the name of a trajectory, the first that is there."""
+"""Columns that may hold the name of a trajectory; the first of them that exists is used."""
 _DIGITS = 9
-"""Digits from which a number in a file may be a longer one that a spreadsheet has shortened."""
+"""A number in a file with at least so many digits may be one that a spreadsheet has shortened."""
 
 
 class RewardEdits(list[Edit]):
-    """The edits of one change of rewards, shown as a line. unknown: names in the table of no trajectory there."""
+    """The edits of one change of rewards, shown as a line. unknown: names in the table that match no trajectory."""
 
     def __init__(self, edits: Iterable[Edit], unknown: Sequence[str] = ()) -> None:
         super().__init__(edits)
@@ -43,13 +43,13 @@ class RewardEdits(list[Edit]):
 def give_edited(
     rewards: Rewards, known: Mapping[str, StoredTrajectory], table: Mapping[str, Any], unknown: Sequence[str] = ()
 ) -> RewardEdits:
-    """Take the rewards of a table, one change: numbers are given by hand, and what is missing there is cleared.
+    """Store the rewards of a table by hand, as one change. A missing reward clears the stored one.
 
     known: the trajectories of the collection by name. table: rewards by name; None or NaN is a missing one.
 
     Raises:
-        RewardError: a reward is not a finite number, or no reward at all is left in the table and it would clear
-            several: a join that lost the column would do the same. Nothing is changed then.
+        RewardError: a reward is not a finite number; or the table has no reward at all and would clear several, which
+            looks like a join that lost the column. Nothing is changed then.
     """
     scores, cleared = [], []
     for name, value in table.items():
@@ -65,13 +65,13 @@ def give_edited(
 
 
 def rewards_of_frame(frame: Any, known: Collection[str]) -> dict[str, Any]:
-    """The rewards of a frame by the names of trajectories: those of its index, or of a column.
+    """The rewards of a frame by the names of trajectories.
 
-    A frame of polars has no index, and one that was saved as CSV and read again has it as a column: `trajectory`,
-    `name`, or whichever has nothing but names that are known.
+    The names are in the index or in a column. A polars frame has no index, and a frame that was saved as CSV and read
+    again has the index as a column. That column is `trajectory` or `name`, or any column that has only known names.
 
     Raises:
-        InputError: there is no column of rewards or names, or a name is there twice.
+        InputError: there is no column of rewards or of names, or a name occurs twice.
     """
     columns = list(frame.columns)
     if "reward" not in columns:
@@ -94,18 +94,18 @@ def rewards_of_frame(frame: Any, known: Collection[str]) -> dict[str, Any]:
 
 
 def _tidy(name: Any) -> str:
-    """A name as it is stored; one quote before it keeps a spreadsheet from reading it as a formula."""
+    """A name as it is stored, without the quote that keeps a spreadsheet from reading it as a formula."""
     return str(name).strip().removeprefix("'")
 
 
 def give_from_file(rewards: Rewards, known: Mapping[str, StoredTrajectory], path: Path) -> RewardEdits:
-    """As `give_edited`, from the columns `trajectory` and `reward` of a file, in whatever order and among any others.
+    """As `give_edited`, from the columns `trajectory` and `reward` of a file. Other columns are ignored.
 
-    A row of another trajectory is counted as unknown; a trajectory without a row keeps its reward.
+    Rows of other trajectories are reported as unknown. A trajectory without a row keeps its reward.
 
     Raises:
         NotFoundError: there is no such file. InputError: it cannot be read, or lacks a column. RewardError: a reward is
-            not a number, such as `0,5`, or a trajectory has two; the message has file and line.
+            not a number, such as `0,5`, or a trajectory has two rewards; the message has file and line.
     """
     table: dict[str, Any] = {}
     unknown: list[str] = []
@@ -147,7 +147,7 @@ def _reward(place: str, value: Any) -> float | None:
 
 
 def _as_stored(reward: float | None, value: Any, stored: float | None) -> float | None:
-    """The stored reward where a spreadsheet has only shortened it: 0.333333333 for 0.3333333333333333."""
+    """The stored reward if the file has it shortened, such as 0.333333333 for 0.3333333333333333; else the file's."""
     if reward is None or stored is None or not isinstance(value, str):
         return reward
     digits = sum(character.isdigit() for character in value.lower().partition("e")[0].lstrip("+-0. "))
@@ -161,7 +161,7 @@ def _is_missing(value: Any) -> bool:
 
 
 def reward_of(value: Any, name: str) -> float:
-    """A reward that was given or typed; RewardError where it is not a finite number."""
+    """The reward that a number or a typed text stands for; RewardError if it is not a finite number."""
     typed = number_of(value) if isinstance(value, str) else None
     try:
         return finite(value if typed is None or math.isinf(typed) else typed, name)

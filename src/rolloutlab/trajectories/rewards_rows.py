@@ -14,11 +14,11 @@ from rolloutlab.objective.options import Options
 from rolloutlab.store.models import Ref, StoredCollection, TrajectorySummary
 
 HUGE = 1e100
-"""Rewards beyond it have squares that are no floats."""
+"""Squares of larger rewards overflow a float."""
 
 
 class CollectionRows(NamedTuple):
-    """A collection of a view: its trajectories in order, and the places of its groups, the empty ones too."""
+    """A collection of a view: its trajectories in order, and the positions of all its groups, also of empty ones."""
 
     collection: StoredCollection
     positions: Sequence[int]
@@ -35,13 +35,13 @@ class GroupRows(NamedTuple):
 
 
 class RewardsRows:
-    """Rows in the order of collections, groups and places. Advantages are the trainer's own, with default options.
+    """Rows in the order of collections, groups and positions. The trainer's code computes the advantages.
 
-    job: the rows of the whole collection, where these are of one group of it (`is_part`): its advantages are those of
-    that job.
-    lengths: the sampled tokens of each row.
-    same: rows of one group with the same answer, two or more each, once they were looked for; rewards change, answers
-    do not.
+    job: the rows of the whole collection, if these rows are only one group of it (`is_part`). The advantages are those
+        of a job on the whole collection.
+    lengths: the number of sampled tokens of each row.
+    same: sets of rows of one group that have the same answer; None until they are searched. They stay valid, because
+        edits change rewards and not answers.
     """
 
     same: list[list[int]] | None = None
@@ -64,9 +64,9 @@ class RewardsRows:
 
     @cached_property
     def _by_name(self) -> dict[str, int]:
-        """The index of each group by its names."""
+        """The index of each group by its name, without and with the generation."""
         by_name = {group.name: g for g, group in enumerate(self.groups)}
-        for g, group in enumerate(self.groups):  # with the generation too, which no newer one takes
+        for g, group in enumerate(self.groups):  # also with the generation, which stays unique
             by_name[f"{group.collection.name}:{group.collection.generation}/{group.position}"] = g
         return by_name
 
@@ -146,8 +146,8 @@ class RewardsRows:
         return self._shares.spread(g)
 
     def deviation_of(self, g: int) -> float:
-        """The standard deviation of the rewards of a group; 0 where all are equal, or beyond what has a square."""
-        if g not in self._deviation_g:  # of 100,000 rows all are a third of the figures above them; an edit changes one
+        """The standard deviation of the rewards of a group; 0 if all are equal, or too large to be squared."""
+        if g not in self._deviation_g:  # cached: for 100,000 rows this takes a third of the time of all figures
             rewards = [r for i in self.groups[g].rows if (r := self.outlines[i].reward) is not None]
             wide = self.spread_of(g) and max(map(abs, rewards)) <= HUGE
             squares = [(reward - self._mean_g[g]) ** 2 for reward in rewards] if wide else [0.0]
@@ -160,11 +160,11 @@ class RewardsRows:
         return self._shares.largest
 
     def sizes_and_means(self) -> list[tuple[int, float]]:
-        """How many rewards each group has that has some, and their mean."""
+        """For each group with rewards: how many it has, and their mean."""
         return [(n, mean) for n, mean in zip(self._scored_g, self._mean_g, strict=True) if n]
 
     def summary(self) -> dict[str, Any]:
-        """The whole view in figures, as JSON. largest: the largest |advantage|; tokens: those that would train."""
+        """The figures of the whole view, as JSON. largest: the largest |advantage|. tokens: how many would train."""
         scored, shares = sum(self._scored_g), self._shares
         reasons = {Reason.UNSCORED: len(self) - scored} if scored < len(self) else {}
         return {
@@ -182,7 +182,7 @@ class RewardsRows:
 
     @cached_property
     def _weight_g(self) -> list[float]:
-        """The share of each group in the mean reward, until more or fewer trajectories have one."""
+        """The share of each group in the mean reward. It is cached until the number of rewards changes."""
         scored = sum(self._scored_g)
         return [n / scored for n in self._scored_g]
 

@@ -40,16 +40,20 @@ PAGE = 100
 """Rows of a page by default."""
 _MAX_PAGE = 1000
 MAX_VALUE = 2000
-"""Characters of a value of a row, where it is opened."""
+"""How many characters of a row's value are shown when a trajectory is opened."""
 
 
 class RewardsView(NotebookView):
-    """The rewards of collections as one table, with what they would train with as one job with default options.
+    """The rewards of collections as one table, with the advantages of one job on all of them with default options.
 
-    It is as the lab is: what is changed elsewhere, in this kernel or another, is there at the next call. Sort and
-    filter are those of the last page that was shown; an edit moves no row until the next call of `page`.
+    Every call shows the lab as it is now, including changes by other views and other kernels. The view keeps the sort
+    and the filter of the last call of `page`. An edit moves no row until the next call of `page`.
 
-    at_once: of more trajectories than these a browser sees the first page before all are read.
+    Args:
+        lab: The lab.
+        collections: The collections.
+        group: The position of the only group to show.
+        at_once: If there are more trajectories, a browser gets the first page before all are read.
     """
 
     module: ClassVar[str] = "rewards"
@@ -71,16 +75,27 @@ class RewardsView(NotebookView):
         lab.rewards.listen(self._edited)
 
     def page(self, offset: int = 0, size: int = PAGE, sort: Sort = (), filter: Filter | None = None) -> dict[str, Any]:  # noqa: A002
-        """A page of rows in order, as JSON: `rows`, how many there are (`total`), how many fit (`filtered`), `summary`,
-        and the names of the `components` of their rewards.
+        """A page of rows, as JSON.
 
-        sort: a column, or several; `-` before it is descending. Ties stay as they were, what has no value is last.
-        filter: a condition for each of some columns: `{"reward": "> 0.5", "completion": "paris", "source": ["hand"]}`.
-        Numbers take `> 0.5`, `<= 1`, `= 0`, `0..1`, `empty` and `not empty`; texts what they contain, in whatever case
-        and the completion as a whole; source, finish_reason, episode_end, reason and group one value or several.
+        It has `rows`, the number of all rows (`total`) and of those that match the filter (`filtered`), `summary`, and
+        the names of the reward `components`.
+
+        Args:
+            offset: The number of rows to skip.
+            size: The most rows of the page.
+            sort: A column, or several; `-` before a name sorts it in descending order. Rows with equal values keep
+                their order. Rows without a value come last.
+            filter: Conditions by column, such as `{"reward": "> 0.5", "completion": "paris", "source": ["hand"]}`. All
+                must hold. See the table.
+
+        | column | condition |
+        |---|---|
+        | numbers | `> 0.5`, `<= 1`, `= 0`, `0..1`, `empty`, `not empty` |
+        | texts | a part of the text, in upper or lower case; of a completion, anywhere in it |
+        | source, finish_reason, episode_end, reason, group | one value, or a list of values |
 
         Raises:
-            InputError: there is no such column, or a condition is not one that it takes.
+            InputError: there is no such column, or the column does not take the condition.
         """
         offset, size = _whole("offset", offset, 0), _whole("size", size, 1)
         with self._current():
@@ -89,12 +104,12 @@ class RewardsView(NotebookView):
             return self._page(offset, min(size, _MAX_PAGE))
 
     def set(self, names: str | Sequence[str], reward: Any) -> list[Edit]:
-        """Give one reward by hand to one trajectory or to several: one change, logged with who, when, old and new.
+        """Give one reward by hand to one or several trajectories. The log has who, when, old and new.
 
-        reward: a finite number, or a text that is one, written with a point; True is 1 and False is 0.
+        reward: a finite number, or such a number as text with a decimal point. True is 1 and False is 0.
 
         Raises:
-            RewardError: it is not a finite number. NotFoundError: a name is not of a trajectory in this view.
+            RewardError: the reward is not a finite number. NotFoundError: a trajectory is not in this view.
         """
         with self._current():
             rows = self._named(names)
@@ -102,10 +117,10 @@ class RewardsView(NotebookView):
             return self._give(rows, reward_of(reward, name))
 
     def clear(self, names: str | Sequence[str]) -> list[Edit]:
-        """Take the rewards of one trajectory or of several away: one change by hand, logged and undone like any other.
+        """Clear the rewards of one or several trajectories. It is logged, and can be undone, like any other change.
 
         Raises:
-            NotFoundError: a name is not of a trajectory in this view, or none of them has a reward.
+            NotFoundError: a trajectory is not in this view, or none of them has a reward.
         """
         with self._current():
             refs = [self._rows.ref(i) for i in self._named(names)]
@@ -116,10 +131,10 @@ class RewardsView(NotebookView):
         return edits
 
     def set_all(self, reward: Any) -> list[Edit]:
-        """As `set`, for every row that was shown last, all pages of them: without a filter, for all there are.
+        """As `set`, for every row that fits the filter of the last call of `page`, on all of its pages.
 
         Raises:
-            RewardError: it is not a finite number. NotFoundError: no row is shown.
+            RewardError: the reward is not a finite number. NotFoundError: no row fits the filter.
         """
         with self._current():
             if not self._shown:
@@ -127,7 +142,7 @@ class RewardsView(NotebookView):
             return self._give(self._shown, reward_of(reward, count(len(self._shown), "trajectory")))
 
     def undo(self) -> list[Edit]:
-        """Take back the newest change in these collections, of any user and source; NotFoundError when none is left."""
+        """Undo the newest change in these collections, by any user and any source; NotFoundError if none is left."""
         with self._current():
             edits = self._lab.rewards.undo(*self._read.stored)
             self._refresh()
@@ -136,22 +151,24 @@ class RewardsView(NotebookView):
         return edits
 
     def history(self, name: str | int) -> list[Edit]:
-        """Every change of a trajectory's reward, newest first; NotFoundError when it is not in this view."""
+        """Every change of a trajectory's reward, newest first; NotFoundError if the trajectory is not in this view."""
         with self._current():
             return self._lab.rewards.history(self._rows.ref(self._rows.find(name)))[::-1]
 
     def to_frame(self) -> "pd.DataFrame":
-        """The rows shown last, all pages of them, in that order and as they are now; without sort and filter, all.
+        """Return the rows of all pages, with the sort and filter of the last call of `page` and the present rewards.
 
-        The columns of `Collection.to_frame`, and `reason`: why it would not train, missing where it would. Where a
-        reward function failed on some, `reward_error` has the type of the error and its message.
+        Its columns are those of `Collection.to_frame`, and:
+
+        - `reason`: why the trajectory would not train; missing if it would.
+        - `reward_error`, if a reward function failed on any trajectory: type and message of the error.
         """
         with self._current():
             return self._read.frame(self._shown)
 
     @property
     def _read(self) -> RewardsData:
-        """All rows, read on first use, and again where other views have been used since."""
+        """All rows. They are read on first use, and again if other views have taken their place in the cache."""
         return shared_rewards(self._lab, *self._of)
 
     @property
@@ -166,8 +183,8 @@ class RewardsView(NotebookView):
     def state(self) -> Mapping[str, Any]:
         """What a browser shows first: the first page, neither sorted nor filtered.
 
-        Of large collections it is shown before they are read, without what depends on all rows: `summary["trainable"]`
-        is then None, and the browser requests the page again.
+        Large collections are not read completely for it. Figures that depend on all rows are then left out:
+        `summary["trainable"]` is None, and the browser requests the page again.
         """
         with self._lock:
             page = self._first_page() or self.page()
@@ -187,7 +204,7 @@ class RewardsView(NotebookView):
             }
 
     def _names(self) -> str | list[str]:
-        """What `lab.rewards` takes for this view."""
+        """The names with which `lab.rewards` makes this view."""
         collections, group = self._of
         labels = [self._lab.by_id(each.id).label for each in collections]
         return labels if len(labels) > 1 else title([self._lab.by_id(collections[0].id)], group)
@@ -218,7 +235,7 @@ class RewardsView(NotebookView):
             return for_notebook(render.html(*parts, self._figures() if self._is_read else None))
 
     def _first(self, size: int) -> dict[str, Any]:
-        """The first rows as they are shown; before a large view is read, where a browser will show the rest soon."""
+        """The first rows. If a browser will show the rest soon, a large view is not read completely for them."""
         if self.can_be_seen() and (page := self._first_page(size)):
             return page
         with self._current():
@@ -241,12 +258,12 @@ class RewardsView(NotebookView):
     def _set_for_browser(
         self, names: Sequence[str], reward: Any, shown: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        """As `set`, for a browser that shows a page: that page as it is now, and what was done, in words."""
+        """As `set`, for a browser. Returns the rows of the page that it shows, as they are now, and a message."""
         with self._by_browser(shown):
             return self._again(shown or {}, render.given(self.set(names, reward)))
 
     def _set_all_for_browser(self, reward: Any, rows: int, shown: Mapping[str, Any]) -> dict[str, Any]:
-        """As `set_all`, for a browser that has confirmed so many rows with a person; NotFoundError for other rows."""
+        """As `set_all`, for a browser. rows: how many rows a person has confirmed; NotFoundError if it differs."""
         with self._by_browser(shown), self._current():
             if (rows, shown.get("filter", {})) != (len(self._shown), self._filter):
                 raise NotFoundError("other rows are shown by now", hint="look at the page again, then set")
@@ -257,7 +274,7 @@ class RewardsView(NotebookView):
             return self._again(shown or {}, render.given(self.clear(names)))
 
     def _undo_for_browser(self, shown: Mapping[str, Any] | None = None, named: str | None = None) -> dict[str, Any]:
-        """As `undo`, for a browser whose button names what it would take back; ConflictError for another change."""
+        """As `undo`, for a browser. named: the change on its button; ConflictError if that is not the newest."""
         with self._by_browser(shown):
             what = self._undoable()
             if named is not None and named != what:
@@ -301,9 +318,9 @@ class RewardsView(NotebookView):
         return edits
 
     def _again(self, shown: Mapping[str, Any], message: str) -> dict[str, Any]:
-        """The present rewards of the rows that a browser shows, and whether they fit its filter; it has their texts.
+        """The present rewards of the rows that a browser shows, and whether each row fits the filter.
 
-        And what an undo would take back now.
+        It leaves out the texts of the rows, which the browser has already. It also tells what an undo would revert now.
         """
         index = self._rows.index
         rows = [index[row_id] for row_id in shown.get("ids", ()) if row_id in index]
@@ -336,7 +353,7 @@ class RewardsView(NotebookView):
             return Html(overview.heading(self.title, whole) + overview.html(whole))
 
     def _outlook(self, reward: Any) -> dict[str, Any]:
-        """What `set_all` would change: how many rows in how many groups, their mean before and after, edits by hand."""
+        """What `set_all` would change: how many rows, groups and rewards by hand, and the mean before and after."""
         with self._current():
             if not self._shown:
                 raise NotFoundError(f"no trajectory of {self.title} fits the filter", hint="view.page(filter={})")
@@ -356,10 +373,12 @@ class RewardsView(NotebookView):
             }
 
     def _conditions(self, filter: Filter) -> Filter:  # noqa: A002
-        """The conditions by column: in place of an advantage the table shows a reason, which filters that column.
+        """The conditions that a person meant.
 
-        A group of this view with a slash after it is that group: as a part of a name, `letters/1/` would also be in
-        those of `more-letters/1`.
+        - A reason as the condition on `advantage` filters by `reason`, because the column shows a reason if there is
+          no advantage.
+        - The name of a group with a slash after it, such as `letters/1/`, selects that group. As a part of a name it
+          would also match `more-letters/1/0`.
         """
         if not isinstance(filter, Mapping):
             raise InputError(f"{filter!r} is not a filter", hint='filter={"reward": "> 0.5"}')
@@ -373,14 +392,14 @@ class RewardsView(NotebookView):
 
     @contextmanager
     def _current(self) -> Iterator[None]:
-        """With the lock, in sync with the lab."""
+        """A context that holds the lock, with rows that are in sync with the lab."""
         with self._lock, self._read.lock:
             self._refresh()
             yield
 
     @contextmanager
     def _by_browser(self, shown: Mapping[str, Any] | None) -> Iterator[None]:
-        """With the lock, for a browser that gets the response: other pages get its origin with the event."""
+        """A context for a call of a browser. Its event tells the other pages which page made the change."""
         with self._lock, self._read.lock:
             self._origin = threading.get_ident(), (shown or {}).get("origin")
             try:
@@ -389,7 +408,7 @@ class RewardsView(NotebookView):
                 self._origin = None
 
     def _refresh(self) -> None:
-        """Read what was changed in the lab; where other trajectories are there now, sort and filter them again."""
+        """Read what has changed in the lab. If trajectories were added or removed, sort and filter again."""
         read = self._read
         read.refresh()
         if read.version is self._version:
@@ -405,8 +424,8 @@ class RewardsView(NotebookView):
         return self._read.arranged(sort, self._conditions(filter))
 
     def _edited(self, edited: Set[int]) -> None:
-        """Rewards were changed in this process; on any thread, so the view itself is left alone."""
-        # ids of several collections may overlap: a page that looks again needlessly sees no change
+        """Tell browsers that rewards changed. It runs on any thread, so it does not touch the view's state."""
+        # the range may include ids of other collections: then a page only looks again for nothing
         if not self._is_read or any(each in self._ids for each in edited):
             # listeners run on the thread of the edit: an edit of another thread meanwhile is not of this browser
             thread, origin = self._origin or (None, None)
@@ -420,7 +439,7 @@ def _whole(name: str, value: Any, least: int) -> int:
 
 
 def _with_kinds(condition: Any) -> Any:
-    """Reasons to filter by: `equal_rewards` stands for its two kinds too, which had that name in earlier versions."""
+    """Reasons to filter by. `equal_rewards` includes `all_failed` and `all_passed`, as it did in earlier versions."""
     reasons = [condition] if isinstance(condition, str) else condition
     if isinstance(reasons, list | tuple) and Reason.EQUAL_REWARDS in reasons:
         return [*reasons, Reason.ALL_FAILED, Reason.ALL_PASSED]

@@ -22,10 +22,16 @@ if TYPE_CHECKING:
 
 
 class SearchResult:
-    """The hits of a search in its order, with the plan by which they were found.
+    """The hits of a search, best first, with the plan of its execution.
 
-    `result[0]` is the first hit; `plan`, `warnings` and `notes` say how it was found, and what may be missing.
-    read: documents by the ids of records. breakdown: of the score of a record.
+    `result[0]` is the first hit. `plan`, `warnings` and `notes` say how it was searched, and what may be missing.
+
+    Args:
+        search: The search.
+        outcome: The hits, with plan and warnings.
+        notes: Further notes for the user.
+        read: Returns the documents of some records by id.
+        breakdown: Returns the parts of the score of a record.
     """
 
     def __init__(
@@ -114,13 +120,13 @@ class SearchResult:
 
     @property
     def _limit(self) -> int:
-        """The limit of the search, where so many hits were found; 0 where it left none out."""
+        """The limit of the search if it may have left out hits; else 0."""
         limit = self.search.limit.limit
         return limit if limit == len(self.hits) and not self.search.group_by else 0
 
     @cached_property
     def _documents(self) -> Mapping[str, str]:
-        """Of the hits that are shown."""
+        """The documents of the hits that are shown, by id."""
         return self._read(self.names[: render.MAX_HTML_ROWS])
 
     def __repr__(self) -> str:

@@ -10,13 +10,13 @@ from typing import Any, Literal
 from rolloutlab.errors import InputError
 
 Sort = str | Sequence[str | Sequence[str]]
-"""A column, `-` before it for descending, or several, the first one first; also `(column, "desc")`."""
+"""A column, or several of which the first matters most. Descending: `-column` or `(column, "desc")`."""
 
 Filter = Mapping[str, Any]
 """A condition for each of some columns; all must hold."""
 
 NONE = "none"
-"""The choice for rows without a value in a column of choices."""
+"""The choice that selects rows without a value."""
 
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _COMPARISON = re.compile(rf"(<=|>=|!=|==?|<|>)?\s*({_NUMBER})", re.ASCII)
@@ -26,11 +26,14 @@ _COMPARE = {"": eq, "=": eq, "==": eq, "!=": ne, "<": lt, "<=": le, ">": gt, ">=
 
 @dataclass(frozen=True)
 class TableColumn:
-    """One column. values: returns one value for each row, None where there is none.
+    """One column of a table.
 
-    kind: `number` takes conditions such as `> 0.5`, `0..1` and `empty`; `text` a part of it; `choice` a value or
-    several, one of `choices` where these are all. order: the sort key, where that is not the values. holding: returns
-    the rows whose text has a part, where the values are only beginnings.
+    kind: which conditions it takes. `number`: `> 0.5`, `0..1`, `empty`. `text`: a part of the text. `choice`: a value,
+        or several.
+    values: returns a value for each row, None if it has none.
+    choices: all values that a `choice` can have; by default those that occur.
+    order: returns the sort keys, if they are not the values.
+    holding: returns the rows whose whole text contains a part, if `values` has only the beginnings of the texts.
     """
 
     kind: Literal["number", "text", "choice"]
@@ -46,10 +49,10 @@ def arranged(
     sort: Sort = (),
     filter: Filter | None = None,  # noqa: A002
 ) -> Sequence[int]:
-    """The indices of the rows to show, in order; ties stay as they were, and what has no value comes last.
+    """The indices of the rows to show, in order. Ties keep their order, and rows without a value come last.
 
     Raises:
-        InputError: there is no such column, or a condition is not one that it takes.
+        InputError: there is no such column, or the column does not take the condition.
     """
     conditions = [(column_of(columns, name), name, condition) for name, condition in (filter or {}).items()]
     keys = [_key(columns, one) for one in ([sort] if isinstance(sort, str) else sort)]
@@ -72,7 +75,7 @@ def column_of(columns: Mapping[str, TableColumn], name: Any) -> TableColumn:
 
 
 def number_of(text: str) -> float | None:
-    """The number that a text is, written with a point and in digits; None when it is not a number."""
+    """The number that a text writes in digits with a decimal point; None if it is not a number."""
     match = re.fullmatch(_NUMBER, text.strip(), re.ASCII)
     return float(match[0]) if match else None
 

@@ -1,7 +1,7 @@
 """Tables of trajectories, collections and reward history, as DataFrames.
 
-pandas and the module of the frames are imported by the functions: they take half of a session's start-up time and
-memory, and a first cell makes no frame. Other modules make their frames by `data_frame`.
+The functions import pandas and `frame` only when they are called. Both together take half of a session's start-up
+time and memory, and a first cell makes no frame. Other modules make their frames with `data_frame`.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,9 +27,9 @@ BEFORE = ("reward", "advantage")
 AFTER = ("source", "prompt", "finish_reason", "model", "step", "tokens", "answer")
 """Columns of a frame after those of the components."""
 REASONING = "reasoning"
-"""The column after the answer, where any trajectory has some."""
+"""The column after the answer, if any trajectory has reasoning."""
 EPISODE_END = "episode_end"
-"""The column after it, where any was played with an environment."""
+"""The column after the reasoning, if any trajectory was an episode of an environment."""
 
 
 def data_frame(
@@ -39,9 +39,14 @@ def data_frame(
     columns: list[str] | None = None,
     types: Mapping[str, Any] | None = None,
 ) -> "pd.DataFrame":
-    """A frame with escaped text. data: columns by name, or rows. names, index: the index and what it is named.
+    """A frame with escaped text.
 
-    types: of columns that pandas would infer otherwise where values are missing.
+    Args:
+        data: Columns by name, or rows.
+        names: The values of the index.
+        index: The name of the index.
+        columns: The names of the columns, if `data` are rows.
+        types: Types by column, for columns of which pandas would infer another type if values are missing.
     """
     import pandas as pd
 
@@ -59,9 +64,15 @@ def trajectory_frame(
     types: Mapping[str, str],
     more: Sequence[str] = (),
 ) -> "pd.DataFrame":
-    """One row per trajectory, indexed by name. rows: their columns but for the components. more: columns at the end.
+    """A frame with one row per trajectory.
 
-    prompt_rows: what the prompts were made of, as columns `row.x` after all others; types: of their values.
+    Args:
+        names: The names of the trajectories, for the index.
+        rows: The columns of each trajectory, without the components.
+        components: The reward components of each trajectory.
+        prompt_rows: The row of each prompt; it becomes the columns `row.x`, after all others.
+        types: By column of the prompt rows, the original type of values that JSON stores as text.
+        more: Further columns, before those of the prompt rows.
     """
     from rolloutlab.trajectories.frame import with_rows
 
@@ -84,10 +95,13 @@ def dollars(
     judged: Mapping[str, Tokens],
     recorded: Amount = 0,
 ) -> float | None:
-    """What a collection has cost: its sampling and each judge by their own models; None where one price is not known.
+    """The cost of a collection in dollars; None if the price of a model is not known.
 
-    judged: by model, the tokens of judges. Those of an older version are not apart, and count as sampled. recorded:
-    what sampling has cost by the lab's records, which is more than its tokens where the service reported none.
+    Sampling and each judge are priced by their own models.
+
+    judged: the tokens of judges, by model. An older version did not store these apart; they then count as sampled.
+    recorded: the cost of sampling in the lab's records. It is more than the cost of the tokens if the service reported
+        none for some requests.
     """
     prompt = collection.prompt_tokens - sum(tokens.prompt for tokens in judged.values())
     completion = collection.completion_tokens - sum(tokens.completion for tokens in judged.values())
@@ -104,7 +118,11 @@ def dollars(
 
 
 def matching_collections(collections: Sequence[CollectionSummary], pattern: str | None) -> list[CollectionSummary]:
-    """Those whose name or label fits the pattern (`cap*`), in the order given; InputError: it is not a text."""
+    """The collections whose name or label matches the pattern (`cap*`), in the order given.
+
+    Raises:
+        InputError: the pattern is not a text.
+    """
     if pattern is None:
         return list(collections)
     if not isinstance(pattern, str):
@@ -122,12 +140,20 @@ def catalogue(
     hidden: int = 0,
     pattern: str | None = None,
 ) -> "pd.DataFrame":
-    """One row per generation, in the order given; shown folded by name.
+    """A frame with one row per generation, in the order given. It is shown with one line per name.
 
-    Columns: mean_reward, scored, trajectories, prompt_tokens and completion_tokens (what sampling and judging took),
-    groups, missing (trajectories of its plan that are not sampled yet), trains (groups whose rewards differ), cut_off
-    (answers), sampled_from, cost in dollars where any price is known, created (UTC). hidden: collections of
-    comparisons that are not among them. pattern: the one that they match.
+    Its columns: mean_reward, scored, trajectories, prompt_tokens and completion_tokens (of sampling and judging),
+    groups, missing (planned trajectories that are not sampled yet), trains (groups whose rewards differ), cut_off
+    (answers), sampled_from, cost in dollars if any price is known, and created (UTC).
+
+    Args:
+        listed: The generations.
+        price_of: Returns the price of a model.
+        judged: By collection id, the tokens of judges by model.
+        recorded: By collection id, the recorded cost of sampling.
+        results: By collection id, the results.
+        hidden: The number of collections of comparisons that are left out.
+        pattern: The pattern that the names match.
     """
     from rolloutlab.trajectories.frame import ListingFrame
     from rolloutlab.widgets.collection_list import collection_listing, sampled_from
@@ -148,10 +174,12 @@ def catalogue(
 
 
 def reward_history(rewards: Rewards, scorings: Sequence[StoredScoring], collection: StoredCollection) -> "pd.DataFrame":
-    """One row per changed reward, newest first, indexed by the number of the change.
+    """A frame with one row per changed reward, newest first, indexed by the number of the change.
 
-    Columns: trajectory, when (UTC, whole seconds), who, source, old, new, note, by (the names of the functions, or of
-    the judge's model), code (their source text, or the rubric). scorings: of the collection, newest first.
+    Its columns: trajectory, when (UTC, whole seconds), who, source, old, new, note, by (the functions, or the judge's
+    model) and code (the source text of the functions, or the rubric).
+
+    scorings: the scorings of the collection, newest first.
     """
     import pandas as pd
 

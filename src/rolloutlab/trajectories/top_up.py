@@ -18,7 +18,7 @@ from rolloutlab.store.models import Group, StoredCollection, StoredTrajectory
 from rolloutlab.trajectories.members import members_of
 
 FACTOR = 2.0
-"""How many times as many completions a group may have as at first, where nothing else is said."""
+"""By default a group may grow to this many times its first number of completions."""
 _MENDED = {
     Reason.ALL_FAILED,
     Reason.ALL_PASSED,
@@ -27,7 +27,7 @@ _MENDED = {
     Reason.NO_TURN_ADVANTAGE,
     Reason.TRUNCATED,
 }
-"""Reasons why a group has nothing to learn that further completions may mend, and others do not."""
+"""The reasons for which a group has nothing to learn that further completions can change."""
 _NAMED = 3
 _MOST = 10_000
 """The largest factor, far above what anyone would pay for."""
@@ -35,11 +35,15 @@ _MOST = 10_000
 
 @dataclass(frozen=True)
 class _Standing:
-    """How the groups of a collection stand.
+    """The state of the groups of a collection.
 
-    dead: the reason, by the place of a group that has nothing to learn and that further completions may mend. waiting:
-    places of groups with completions that nothing has scored yet, unscored: how many these are. scored: trajectories
-    with a reward. other: groups that train nothing for other reasons.
+    groups: all groups.
+    plan: the settings that they were sampled with.
+    dead: by position, the reasons of groups that have nothing to learn now, but may have after further completions.
+    waiting: the positions of groups with completions that are not scored yet.
+    unscored: the number of these completions.
+    scored: the number of trajectories with a reward.
+    other: the number of groups that do not train for other reasons.
     """
 
     groups: Sequence[Group]
@@ -69,7 +73,7 @@ class _Standing:
 
 
 def check_factor(factor: Any, n: int | None = None) -> None:
-    """InputError unless it is a number of times `n` that gives more than `n` completions."""
+    """InputError unless the factor is a number that makes a group of `n` completions larger."""
     is_number = isinstance(factor, int | float) and not isinstance(factor, bool) and factor <= _MOST
     if not is_number or factor <= 1:
         what = f"a factor of the first sampling is a number above 1, up to {_MOST:,}, not {factor!r}"
@@ -86,7 +90,7 @@ def most(factor: float, n: int) -> int:
 
 
 def check_top_up(stored: StoredCollection, factor: Any) -> None:
-    """InputError unless further completions can be sampled for groups of a collection, and may differ."""
+    """InputError unless further completions can be sampled for a collection, and may differ from those it has."""
     label, plan = stored.label, stored.plan
     if not plan:
         raise InputError(f"{label} was not sampled here: it cannot be topped up", hint=f"%%chat {stored.name}")
@@ -107,10 +111,10 @@ def check_top_up(stored: StoredCollection, factor: Any) -> None:
 
 
 def top_up_cell(stored: StoredCollection) -> str:
-    """The cell that would sample for groups with nothing to learn; empty where there is none, or it has run.
+    """The cell that tops up a collection; empty if that is not possible, or was done already.
 
-    Also where it would have to name an environment, functions or a program: by which expression these are known in a
-    notebook is not stored.
+    It is also empty if the cell would have to name an environment, functions or a program, because the lab does not
+    store how a notebook calls these.
     """
     try:
         check_top_up(stored, FACTOR)
@@ -131,10 +135,10 @@ def top_up_groups(
     score: Callable[[], str],
     say: Callable[[str], None],
 ) -> None:
-    """Sample further completions for groups without anything to learn, and score them, until all of these train.
+    """Sample and score further completions for groups with nothing to learn, until all of these groups train.
 
-    In each round such a group gets as many completions as it had at first, until it has `factor` times as many. They
-    are added to the group, so nothing that was sampled is lost. If an earlier top-up was interrupted, the rest of it is
+    In each round such a group gets as many new completions as it had at first, until it has `factor` times as many.
+    New completions are added to the group, so nothing is lost. If an earlier top-up was interrupted, its rest is
     sampled first.
 
     Args:
@@ -169,12 +173,12 @@ def top_up_groups(
 
 
 def plan_first_sizes(lab: Lab, stored: StoredCollection, factor: float) -> dict[int, int]:
-    """How many completions the groups of a collection are to have that a top-up would sample for first.
+    """The new sizes, by position, of the groups that the first round of a top-up would sample for.
 
-    Empty where an earlier sampling has left some out: these come first.
+    Empty if an earlier sampling was interrupted, because a top-up begins with the rest of that.
 
     Raises:
-        InputError: some completions have no reward yet, which the top-up itself would score before.
+        InputError: some completions have no reward yet. The top-up would score them first; its sizes depend on it.
     """
     if lab.collection(f"{stored.name}:{stored.generation}").missing:
         return {}
@@ -202,9 +206,9 @@ def _standing(lab: Lab, stored: StoredCollection, options: Options) -> _Standing
 
 
 def _waits(lab: Lab, stored: StoredCollection, plan: SamplingConfig) -> Callable[[StoredTrajectory], bool]:
-    """Whether a trajectory has yet to be scored.
+    """Make a function that tells whether a trajectory has yet to be scored.
 
-    Where functions score what an environment or a program has given a reward too, one of the latter alone is not it.
+    If functions score a collection, a reward that only the environment or the program gave does not count as scored.
     """
     last = lab.scorings.last(stored)
     by_functions = last is not None and last.source == "function"
@@ -221,9 +225,9 @@ def _waits(lab: Lab, stored: StoredCollection, plan: SamplingConfig) -> Callable
 
 
 def _reason_of(share: Sequence[TokenWeight]) -> Reason | None:
-    """Why a group does not train: the most frequent of its reasons, of those that no completion mends if there is one.
+    """Why a group does not train; None if it trains.
 
-    None where it trains.
+    It is the most frequent reason of its members. Reasons that no further completion can change come first.
     """
     if any(each.reason is None for each in share):
         return None
@@ -245,7 +249,7 @@ def _places(standing: _Standing, sizes: Mapping[int, int]) -> str:
 
 
 def _report(begun: _Standing, now: _Standing, dead: Mapping[int, Reason], label: str, to_score: str) -> list[str]:
-    """What a top-up has cost and brought, and what is left."""
+    """Lines about what a top-up cost, which groups train now, and what is left to do."""
     lines = []
     if more := now.completions - begun.completions:
         cost = f"{count(more, 'completion')} ({count(now.tokens - begun.tokens, 'token')})"

@@ -6,7 +6,7 @@ from pathlib import Path
 from rolloutlab.errors import InputError
 
 FORMATS = ("jsonl", "parquet", "openai")
-"""Formats of this room; further ones are plug-ins."""
+"""The formats of this package. Plug-ins add others."""
 
 
 def readable() -> list[str]:
@@ -17,7 +17,7 @@ def readable() -> list[str]:
 
 
 def writable() -> list[str]:
-    """The formats that `%export` writes. A CSV is to read and label: only its rewards come back."""
+    """The formats that `%export` writes. A CSV is for labelling in a spreadsheet: only its rewards are read back."""
     from rolloutlab.plugins import READERS, load_all
 
     return [*FORMATS, *(name for name, plugin in load_all(READERS) if hasattr(plugin, "write")), "csv"]

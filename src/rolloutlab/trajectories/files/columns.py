@@ -1,7 +1,7 @@
 """Columns of rolloutlab's JSONL and Parquet files: a stored trajectory to named columns and back, without loss.
 
-They are those of the specification's Trajectory, its place in the lab and its sampling settings. Other properties are
-in `extra`.
+The columns are the properties of the specification's Trajectory, its place in the lab, and its sampling settings.
+Other properties are in `extra`.
 """
 
 import json
@@ -38,7 +38,7 @@ _MAX_INTEGER = 2**53
 
 
 class Line(wire.Trajectory):
-    """The columns; all but the conversation may be absent, as in a trajectory from elsewhere."""
+    """The columns of one trajectory. Only the conversation is required, because other tools do not write the rest."""
 
     reward: Number | None = None  # type: ignore[assignment]
     collection: str | None = None
@@ -126,7 +126,7 @@ def needed(place: str) -> str:
 
 
 def prompt_length(items: list[MessageOrChoice], is_sampled: Callable[[MessageOrChoice], bool] | None = None) -> int:
-    """How many messages come before the policy's first: before the first Choice, or the first assistant message."""
+    """The number of messages before the first Choice; without a Choice, before the first assistant message."""
     choices: Callable[[MessageOrChoice], bool] = lambda item: isinstance(item, Choice)  # noqa: E731
     tests = [is_sampled] if is_sampled else [choices, lambda item: getattr(item, "role", "") == "assistant"]
     for test in tests:
@@ -155,10 +155,10 @@ def write_jsonl(path: Path, groups: Iterable[tuple[StoredCollection, Group]], *,
 
 
 def read_rows(documents: Iterable[Document], name: str | None) -> Iterator[Recorded]:
-    """The trajectories of lines, for the collections they name or, when all are of one, for `name`.
+    """The trajectories of lines, for the collections that the lines name, or for `name`.
 
     Raises:
-        InputError: a line is wrong, or of another collection while a name is given.
+        InputError: a line is wrong; or `name` is given, and the lines name more than one collection.
     """
     seen: set[object] = set()
     for place, value in documents:

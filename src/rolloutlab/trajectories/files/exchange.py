@@ -46,7 +46,11 @@ class Export:
 
 @dataclass(frozen=True)
 class ExportFilter:
-    """Which trajectories of a group are written. best: only the first of those with the highest reward."""
+    """Which trajectories of a group are written.
+
+    best: only the one with the highest reward; the first of several. min_reward: only those with at least this reward.
+    scored: only those with a reward.
+    """
 
     best: bool = False
     min_reward: float | None = None

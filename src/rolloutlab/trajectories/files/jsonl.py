@@ -18,11 +18,13 @@ Document = tuple[str, Any]
 """The place of a value, such as `chats.jsonl, line 7`, and the value."""
 
 _MAX_BYTES = 128 << 20
-"""Bytes of a line, or of a document that is read whole, unpacked: gzip makes a file a thousand times smaller."""
+"""The most bytes of a line or of a whole JSON document, unpacked: a small gzip file may hold a thousand times more."""
 
 
 def documents(path: Path) -> Iterator[Document]:
-    """The JSON values of a file: its lines or, where it is called `.json`, the items of its array or its only value.
+    """The JSON values of a file, each with its place.
+
+    They are the lines of the file. Of a `.json` file they are the items of its array, or its only value.
 
     Raises:
         NotFoundError: there is no such file. InputError: it is empty, not UTF-8, not JSON, or too large to be read; the
@@ -53,10 +55,10 @@ def write_lines(path: Path, lines: Iterable[str], *, gzipped: bool) -> None:
 
 @contextmanager
 def replacing(path: Path, *, overwrite: bool) -> Iterator[Path]:
-    """A path to write to instead of `path`, which is moved there when all has gone well, and else removed.
+    """A context with a temporary path. On success the file is moved to `path`; after an error it is removed.
 
     Raises:
-        InputError: the file is there already and is not to be overwritten, or cannot be written.
+        InputError: `path` exists and `overwrite` is false, or it cannot be written.
     """
     if path.exists() and not overwrite:
         raise InputError(f"{path} is there already", hint="--overwrite replaces it")
@@ -67,7 +69,7 @@ def replacing(path: Path, *, overwrite: bool) -> Iterator[Path]:
     except OSError as error:
         raise InputError(f"{path} cannot be written: {error.strerror or error}", hint="another file") from error
     finally:
-        with suppress(OSError):  # an error of the disk has been raised already, or nothing was lost by it
+        with suppress(OSError):  # an error of the disk that matters has been raised already
             draft.unlink(missing_ok=True)
 
 

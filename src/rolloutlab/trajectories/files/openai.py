@@ -1,7 +1,8 @@
 """OpenAI's fine-tuning JSONL: `{"messages": [...], "tools": [...]}` per line.
 
-An assistant message with `weight` 0 (or `train` false) is not the policy's; the prompt ends before the policy's first
-message, and lines with the same prompt are one group. Reasoning is in `reasoning_content`, which OpenAI does not have.
+An assistant message with `weight` 0 (or `train` false) is context and not from the policy. The prompt ends before the
+first message of the policy. Lines with the same prompt are one group. Reasoning is in `reasoning_content`, which is not
+part of OpenAI's format.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -23,7 +24,7 @@ _ASSISTANT_FIELDS = ("role", "content", "refusal", "name", "tool_calls", "functi
 
 
 class Example(Wire):
-    """A line; what else it holds is what a reward function sees as its row."""
+    """A line. Its other properties become the row that a reward function gets."""
 
     messages: list[Message] = Field(min_length=1)
     tools: list[FunctionTool] | None = None
@@ -31,7 +32,7 @@ class Example(Wire):
 
 
 def write(path: Path, groups: Iterable[tuple[StoredCollection, Group]], *, gzipped: bool) -> None:
-    """Write the conversations of groups, with reasoning; logprobs, rewards and rows have no place in this format."""
+    """Write the conversations of groups, with reasoning. The format cannot hold logprobs, rewards and rows."""
     lines = (dumped(_example(group, each)) for _, group in groups for each in group.trajectories)
     write_lines(path, lines, gzipped=gzipped)
 

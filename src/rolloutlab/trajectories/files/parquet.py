@@ -25,7 +25,7 @@ _JSON = ("row", "sampling", "components", "messages_and_choices", *FURTHER, "ext
 _OWN = {"collection", "generation", "group", "messages_and_choices", "sampling"}
 """Columns that only files of `write` have."""
 _CONVERSATIONS = {"messages", "messages_and_choices", "conversations", "prompt", "completion"}
-"""Columns without which a row is none."""
+"""Columns of conversations: a value in them that cannot be read is an error, not left out."""
 _ROWS = 512  # rows of a row group
 
 
@@ -47,7 +47,7 @@ def write(path: Path, groups: Iterable[tuple[StoredCollection, Group]]) -> None:
 def documents(path: Path, dropped: list[Row] | None = None) -> Iterator[Document]:
     """The rows of a file as the JSONL has them, or the groups of a log of `openpipe-art`.
 
-    dropped: gets an empty row for each row of which a value cannot be JSON, which knows the columns and why.
+    dropped: gets an empty `Row` for each row with values that JSON cannot hold; its `unusable` has columns and reasons.
 
     Raises:
         InputError: pyarrow is not installed, the file is not Parquet, or a column has another type.
@@ -78,7 +78,7 @@ def _columns(place: str, row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _foreign(place: str, row: Mapping[str, Any], dropped: list[Row]) -> dict[str, Any]:
-    """A row of a file of another tool, whose columns of our names may be any text, and which may have dates."""
+    """A row of another tool's file. A column with one of our names may hold any text, and values may be dates."""
     plain = plain_row(place, row)
     for column in _CONVERSATIONS & plain.unusable.keys():
         raise plain.unusable[column]

@@ -26,7 +26,7 @@ class SpreadsheetColumns(NamedTuple):
 
 
 def columns_of(lab: Lab, collections: Sequence[StoredCollection]) -> SpreadsheetColumns:
-    """All components and all columns of rows that trajectories of some collections have, and reasoning if any may."""
+    """The components and row columns of all trajectories of some collections, and whether any may have reasoning."""
     components = (part for each in collections for outline in lab.outlines.of(each) for part in outline.components)
     rows = (column for each in collections for row in lab.outlines.rows(each).values() for column in row)
     reasoning = any(map(lab.outlines.may_reason, collections))
@@ -34,11 +34,11 @@ def columns_of(lab: Lab, collections: Sequence[StoredCollection]) -> Spreadsheet
 
 
 def write(path: Path, groups: Iterable[tuple[StoredCollection, Group]], columns: SpreadsheetColumns) -> None:
-    """Write the trajectories of groups: trajectory, prompt, answer, reasoning where any may have some, reward,
-    components, source, and `row.x` of rows.
+    """Write the trajectories of groups, one per line.
 
-    A trajectory is named with its generation (`capitals:1/0/3`), which no newer one takes, and which no spreadsheet
-    reads as a date.
+    The columns are trajectory, prompt, answer, reasoning (if any may have some), reward, the components, source, and
+    `row.x` for each column x of the rows. The name of a trajectory has its generation (`capitals:1/0/3`). So it stays
+    unique, and no spreadsheet reads it as a date.
     """
     parts, rows, reasoning = columns
     texts = ["prompt", "answer", *(["reasoning"] if reasoning else [])]
