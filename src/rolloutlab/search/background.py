@@ -7,21 +7,21 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 QUIET = 2.0
-"""Seconds that the process must be idle before work starts or continues: cells go first."""
+"""Seconds that the process must be idle before work starts or continues, so that cells go first."""
 _BREATH = 0.05
 """Seconds between two measurements of the processor time of other threads."""
 _SHARE = 0.2
 """The process is busy if other threads use more than this share of a processor."""
 _LONGEST_END = 2.0
-"""Seconds that closing waits for the current step: an embedding model may hang."""
+"""Closing waits at most this many seconds for the current step, because an embedding model may hang."""
 Work = Callable[[Callable[[], None]], None]
-"""Calls its argument after every step; the argument returns when the process is idle."""
+"""A function that does the work. It calls its argument after every step, which returns once the process is idle."""
 
 
 class Background:
     """One task at a time, in a thread that yields to the rest of the process.
 
-    others: seconds of processor time that other threads have taken so far.
+    others: returns the seconds of processor time that other threads have used so far.
     """
 
     def __init__(self, name: str, work: Work, others: Callable[[], float] | None = None) -> None:
@@ -33,7 +33,7 @@ class Background:
         """The error of the last run; None if it finished."""
 
     def _begin_idle(self) -> None:
-        """No work, no thread and no lock; so it is after a fork, too, which none of them survives."""
+        """Reset to no work and no thread. Also needed after a fork, which threads and held locks do not survive."""
         self._process = os.getpid()
         self._guard = threading.Lock()
         self._stop = threading.Event()
@@ -57,7 +57,7 @@ class Background:
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
-        """A context in which the work is stopped, after its current step."""
+        """A context in which no work begins; work under way stops after its current step."""
         self._hold()
         try:
             yield
@@ -95,7 +95,7 @@ class Background:
                 self.problem = f"{type(error).__name__}: {error}"
 
     def _take_request(self) -> bool:
-        """Whether there is a request since the last run began; if not, the thread ends."""
+        """Take the request that came since the last run began; False if there is none, and then the thread ends."""
         with self._guard:
             requested = self._requested and not self._stop.is_set()
             if requested:

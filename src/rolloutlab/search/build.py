@@ -11,7 +11,7 @@ from rolloutlab.search.rank import NEAREST, Knn
 
 _ALL = 1_000_000
 _GROUPED, _CANDIDATES = 10_000, 100
-"""A grouped search ranks at least so many records, and at least so many per row of the result."""
+"""A grouped search ranks at least the first number of records, and at least the second per row of the result."""
 
 
 class SearchOptions(TypedDict, total=False):

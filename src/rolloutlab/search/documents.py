@@ -21,7 +21,7 @@ FIELDS = {
     "model": "the model that was sampled",
     "step": "the checkpoint it was sampled from",
     "reward": "the reward it has now",
-    "source": "who gave the reward: function, hand, judge, or tool for a client of the context server",
+    "source": "who gave the reward: function, hand, judge, environment, or tool for a client of the MCP server",
     "reward_error": "type and message of the error that a reward function failed with; absent with a reward",
     "advantage_sign": "1 where its reward is above the group's mean, -1 below, 0 at it; absent without a reward",
     "job": "the newest training job that its collection was submitted with",
@@ -35,15 +35,15 @@ FIELDS = {
     "episode_end": "how its episode ended: done, max_turns, length, content_filter, context, timeout or error",
     "time": "when it was sampled, seconds since 1970",
 }
-"""Fields of trajectories; one without a value is absent. Further fields are the parts of a reward, `reward.PART`, the
-columns of a row, `row.COLUMN`, and metrics, `metric.NAME`, such as `metric.turn_reward/0`.
+"""Fields of trajectories. A field without a value is absent. There are also `reward.PART` for each component of a
+reward, `row.COLUMN` for each column of a row, and `metric.NAME` for each metric, such as `metric.turn_reward/0`.
 
 All are metadata except `reasoning_text`, which is a part of the document and selected by its name."""
 PART, COLUMN, METRIC = "reward.", "row.", "metric."
 OF_REWARD = ("reward", "source", "reward_error", "advantage_sign")
-"""Fields that change when a reward does, as do all that begin with `PART`."""
+"""Fields that change with the reward. Those that begin with `PART` change, too."""
 OF_DOCUMENT = (REASONING,)
-"""Fields that are made again with the documents, when a newer version writes documents in another format."""
+"""Fields that are computed from the document, and so again if a newer version writes documents in another format."""
 _LONG = 2**63
 """Integers from here on do not fit the 64 bits of the index."""
 
@@ -95,7 +95,7 @@ def rewards_of(members_G: Sequence[RewardChange]) -> dict[str, dict[str, Any]]:
 
 
 def in_text(where: Where) -> Where:
-    """Let conditions such as `'carry' in reasoning` or `reasoning.regex('carr(y|ied)')` search `reasoning_text`."""
+    """The condition, in which `'carry' in reasoning` or `reasoning.regex('carr(y|ied)')` search `reasoning_text`."""
     if isinstance(where, All | AnyOf):
         return type(where)(tuple(map(in_text, where.parts)))
     if isinstance(where, Matches) or (isinstance(where, Contains) and isinstance(where.value, str)):

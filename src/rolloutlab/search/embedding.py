@@ -20,7 +20,7 @@ Vectors = Sequence[Sequence[float]]
 Embed = Callable[[Sequence[str]], Any]
 """Texts to one vector each: a list of lists, or an array of shape (texts, dimension)."""
 _OPENAI, _OPENAI_KEY_ENV = "api.openai.com", "OPENAI_API_KEY"
-"""The default key is sent to this host only."""
+"""The default key is sent only to this host."""
 _TIMEOUT = 120.0
 """Seconds to wait for the model while another thread uses it, and for its service."""
 _PROBE = "rolloutlab"
@@ -56,8 +56,9 @@ class Embedder:
         """One vector per text.
 
         Raises:
-            InputError: not one finite vector of one dimension per text; or as the model raises itself.
+            InputError: the model did not return a finite vector per text, all of the same dimension.
             ServiceError: another thread has used the model for minutes.
+            Errors of the model itself are raised, too.
         """
         if not self._lock.acquire(timeout=_TIMEOUT):
             raise ServiceError(f"{self.name} has not answered for {_TIMEOUT:.0f} s", hint="%search --embed-with none")
@@ -167,7 +168,7 @@ class VectorUpdater:
         self.lock = Lock(lock)
 
     def mixed(self) -> str | None:
-        """The problem if the stored vectors are of another embedding model; None if not."""
+        """A message if the stored vectors are of another embedding model; None if they are not."""
         known = self._records.model
         if self.embedder is None or known is None or known == self.embedder.model or not self._records.embedded():
             return None
@@ -182,7 +183,7 @@ class VectorUpdater:
     def update(self, progress: Callable[[str, int, int], None], *, timeout: float = -1) -> None:
         """Embed every document without a vector. An interrupted update continues where it stopped.
 
-        timeout: seconds to wait for another process that does it; filelock's Timeout after them.
+        timeout: seconds to wait for another process that updates the vectors; then filelock's Timeout is raised.
         """
         embedder = self.embedder  # another thread may replace it
         if embedder is None or self._records.embedded() == self._records.count or self.mixed():

@@ -46,9 +46,11 @@ _UNREADABLE = (LookupError, TypeError, ValueError, ArithmeticError, RecursionErr
 
 @dataclass(frozen=True)
 class IndexStatus:
-    """State of the index. model: the embedding model of its vectors. problem: why it cannot be updated.
+    """State of the index.
 
-    left_out: the reason for each trajectory that could not be read, by name.
+    trajectories: how many the lab has. indexed: how many of them are in the index. embedded: how many have a vector.
+    model: the embedding model of the vectors. megabytes: the size of the files. problem: why the index cannot be
+    updated. left_out: by name, why a trajectory could not be read.
     """
 
     trajectories: int
@@ -110,7 +112,7 @@ class Index:
         """Use another embedding model from now on; vectors are computed in the background.
 
         Raises:
-            InputError: it gives no vectors; and as it raises itself.
+            InputError: the model gives no vectors. Errors of the model itself are raised, too.
         """
         if embedder is not None:
             _ = embedder.model  # embeds a probe text
@@ -135,7 +137,8 @@ class Index:
     def search(self, search: Search, progress: Progress = lambda *_: None, *, everything: bool = False) -> Answer:
         """Execute a search on the index.
 
-        Collections of comparisons are left out, with a note, unless a condition names one or `everything` is True.
+        Samples of comparisons are left out, and a note says so. They are included if `everything` is True, or if a
+        condition names such a collection.
 
         Raises:
             InputError: the index cannot execute the query, or the embedding model is not that of the stored vectors.
@@ -170,7 +173,7 @@ class Index:
     def update(self, progress: Progress = lambda *_: None, *, timeout: float = -1) -> None:
         """Update the records from the lab, without vectors. An interrupted update continues where it stopped.
 
-        timeout: seconds to wait for another process that does it; filelock's Timeout after them.
+        timeout: seconds to wait for another process that updates the index; then filelock's Timeout is raised.
         """
         with self._lock.acquire(timeout=timeout):
             mark = self._mark()
@@ -191,9 +194,9 @@ class Index:
             self._background.begin()
 
     def rebuild(self, progress: Progress = lambda *_: None) -> IndexStatus:
-        """Delete the index and rebuild it from the lab, once the embedding model has responded.
+        """Delete the index and rebuild it from the lab, if the embedding model responds.
 
-        If another process is computing vectors, or hangs in its model, they follow in the background.
+        If another process is computing vectors, or hangs in its model, the vectors follow in the background.
         """
         if self._embedder is not None:
             _ = self._embedder.model
@@ -264,7 +267,9 @@ class Index:
                     self._kept_up = now
 
     def _aside(self, lock: Lock, give_way: Callable[[], None]) -> Progress:
-        """A progress callback that releases the lock while it waits; if others changed the index meanwhile, restart."""
+        """A progress callback that releases the lock while the process is busy. If the index or the lab changes in that
+        time, it raises `_IndexMovedError`.
+        """
 
         def pause(*_: object) -> None:
             before = self.records.revision, self._lab.changes()
@@ -307,7 +312,7 @@ class Index:
             self._amend({name: {"job": jobs[label]} for name in self.records.ids(f"{label}/")}, "job")
 
     def _renew(self, progress: Progress) -> None:
-        """Make the documents of an earlier version anew, a batch at a time; an interrupted run goes on where it was."""
+        """Write documents of an earlier version again, in batches. An interrupted run continues where it stopped."""
         if not (outdated := self.records.outdated()):
             return
         names = {id_: name for id_, (name, _) in self._lab.feed.names(self._lab.feed.since(Cursor()).arrived).items()}
@@ -332,8 +337,10 @@ class Index:
     ) -> None:
         """Index a batch, or its members one by one if that fails; unreadable ones are left out with the reason.
 
-        names: returns the names of the trajectories that an id stands for. An error of `take` is raised if it is not in
-        `_UNREADABLE`, or if every member of a batch fails: then this code is wrong, not the data.
+        An error of `take` is raised if it is not one of `_UNREADABLE`. It is also raised if every member of a batch
+        fails, because that is a bug and not bad data.
+
+        names: returns the names of the trajectories that an id stands for.
         """
         with suppress(*_UNREADABLE):
             take(ids)
@@ -417,7 +424,7 @@ def _unread(number: int) -> str:
 
 
 class _IndexMovedError(Exception):
-    """Another process or thread changed the lab or its index in between."""
+    """Another process or thread changed the lab or its index while this one waited."""
 
 
 def _differ(stored_at: str, indexed: float | None) -> bool:

@@ -20,12 +20,12 @@ SINGLE = 3.4028234663852886e38
 """The largest float32: ranks are computed in float32."""
 
 _MANY = {"reward": "PART", "row": "COLUMN"}
-"""What a kind of fields of which a lab has many is called, where that is not their name."""
+"""The placeholder in `row.COLUMN` and `reward.PART`, for kinds of fields of which a lab has many."""
 
 
 @dataclass(frozen=True)
 class JsonCursor:
-    """path: such as `where.$and[1].reward`. known: names of the fields, if known."""
+    """A value in a JSON document. path: its place, such as `where.$and[1].reward`. known: the field names, if known."""
 
     value: Any
     path: str = ""
@@ -151,7 +151,7 @@ def name_problem(name: str, besides: Collection[str], known: Collection[str] | N
 
 
 def _by_kind(fields: Iterable[str]) -> list[str]:
-    """The names of fields, of those such as `row.x` one for all."""
+    """The names of fields, with one placeholder such as `row.COLUMN` for all fields of a kind."""
     named = (field.partition(".") for field in sorted(fields))
     return list(dict.fromkeys(f"{kind}.{_MANY.get(kind, 'NAME')}" if dot else kind for kind, dot, _ in named))
 

@@ -1,6 +1,7 @@
 """The search places of a session: the lab's index, which is `lab.index`, or a collection elsewhere.
 
-Both are imported when they are opened: they stand on numpy, which is a fifth of a session's start-up time.
+Both modules are imported only when they are needed: they import numpy, which takes a fifth of a session's start-up
+time.
 """
 
 import os
@@ -34,8 +35,8 @@ DEFAULT = "chroma"
 class SearchPlaces:
     """The index of the lab, opened lazily, and the collection elsewhere that replaces it.
 
-    lab, settings, http: return the current ones, which change with the service. key_variables: gets the names of the
-    environment variables with the keys that are used here.
+    lab, settings, http: return the current ones, which change with the service. key_variables: a set to which the
+    names of environment variables are added whose keys are used here.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class SearchPlaces:
     def embed_with(
         self, model: "str | Embed | None", name: str | None, key_env: str | None, *, insecure_http: bool
     ) -> None:
-        """Use this embedding model from now on for both. Raises as `LabIndex.embed_with`."""
+        """Use this embedding model for the index and the collection elsewhere. Raises as `LabIndex.embed_with`."""
         if insecure_http and isinstance(model, str):
             self._http().unencrypted.allow(model)
         made = self._embedder(model, name, key_env) if model is not None else None
@@ -94,9 +95,10 @@ class SearchPlaces:
         everything: bool = False,
         **pieces: Unpack[SearchOptions],
     ) -> "tuple[SearchPlace, Answer, list[str]]":
-        """The backend, updated before the search, its result, and notes on both.
+        """Search; return the place that was searched, its answer, and notes on both.
 
-        query, pieces: as for `build_search`. everything: as of `Index.search`. Raises as `Session.search`.
+        progress: gets the steps of an update before the search. query, pieces: as for `build_search`. everything: as of
+        `Index.search`. Raises as `Session.search`.
         """
         place = self.elsewhere or self.index
         notes = place.refresh(progress)
@@ -138,8 +140,7 @@ def _plugin_of(url: str) -> tuple[str, str]:
 class LabIndex:
     """The search index over everything stored in the lab, as `lab.index`; `lab.search(...)` searches it.
 
-    places: opens the index when it is needed. lab: returns the lab if it is open. progress: makes the line that shows
-    what a call does.
+    places: has the index. lab: returns the lab if it is open. progress: makes the line that shows what a call does.
     """
 
     def __init__(

@@ -13,7 +13,10 @@ SHOWN = ("#id", "#document", "#embedding", METADATA, SCORE)
 
 @dataclass(frozen=True)
 class MinK:
-    """The k records of a group with the smallest keys, the first key before the second. keys: fields, or `#score`."""
+    """Keep the k records of a group with the smallest values of the keys; the first key matters most.
+
+    keys: fields, or `#score`.
+    """
 
     keys: tuple[str, ...]
     k: int

@@ -13,7 +13,11 @@ _TYPE_NAMES = {"bool": "true or false", "number": "a number", "str": "a text", "
 
 @dataclass(frozen=True)
 class Answer:
-    """The outcome of a search and notes on it. executed: with vectors or words for texts; search: as it was given."""
+    """The outcome of a search, with notes.
+
+    executed: the search as it was executed, with vectors or a search for words in place of texts. search: the search as
+    it was given.
+    """
 
     outcome: SearchOutcome
     executed: Search

@@ -28,7 +28,7 @@ Violation = tuple[str, Where]
 
 
 MATCHED = (*TEXTS, REASONING)
-"""Fields for regular expressions; the lab's index reads `reasoning` there as its text."""
+"""Fields that regular expressions may search. For `reasoning` the lab's index then searches its text."""
 
 
 def check_where(where: Where, depth: int = 0) -> Where:
@@ -46,7 +46,7 @@ def check_where(where: Where, depth: int = 0) -> Where:
 
 
 def normalized(where: Where) -> Compare | Among | Contains | Matches:
-    """A condition on a field with plain values; integers beyond 64 bits become floats, as none is stored."""
+    """A condition with plain Python values. Integers beyond 64 bits become floats: no such integer is stored."""
     match where:
         case Compare(_, _, value) | Contains(_, value):
             return replace(where, value=normalized_value(value))

@@ -15,7 +15,7 @@ COMPARISONS = {"$eq": "==", "$ne": "!=", "$gt": ">", "$gte": ">=", "$lt": "<", "
 OPPOSITE = {"$eq": "$ne", "$ne": "$eq", "$gt": "$lte", "$lte": "$gt", "$lt": "$gte", "$gte": "$lt"}
 ID, DOCUMENT = "#id", "#document"
 REASONING, REASONING_TEXT = "reasoning", "reasoning_text"
-"""Fields of the lab's index: the characters of reasoning, a number, and its text, which is a part of the document."""
+"""Fields of the lab's index: the length of the reasoning in characters, and its text, a part of the document."""
 TEXTS = DOCUMENT, REASONING_TEXT
 """Fields whose texts are read from the file when a condition needs them."""
 

@@ -65,7 +65,7 @@ def scored(rank: Rank) -> list[str]:
 
 
 def nearest(knn: Knn) -> str:
-    """What a knn gives to a record."""
+    """The score that a knn gives, in words."""
     match knn.query:
         case str():
             query = f"the text {value_words(knn.query)}"
@@ -117,13 +117,13 @@ def value_words(value: object) -> str:
 
 @dataclass
 class _Terms:
-    """The knns of a formula, by the letters that stand for them in it, and the fields."""
+    """The knns of a formula with the letters that stand for them, and its fields."""
 
     knns: dict[Knn, str] = field(default_factory=dict)
     fields: list[FieldTerm] = field(default_factory=list)
 
     def formula(self, rank: Rank, inside: bool = False) -> str:
-        """Arithmetic as a person writes it. inside: in brackets where it has parts."""
+        """A rank as a person writes arithmetic. inside: put brackets around it if it has several parts."""
         match rank:
             case Val(value):
                 return str(value) if value >= 0 or not inside else f"({value})"
@@ -164,7 +164,7 @@ class _Terms:
 
 
 def _or_missing(name: str, negated: bool) -> str:
-    """Negations hold for records without the field too."""
+    """A note that a negated condition also matches records without the field."""
     return " (or is missing)" if negated and name not in (ID, DOCUMENT) else ""
 
 

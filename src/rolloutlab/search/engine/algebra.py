@@ -1,4 +1,4 @@
-"""Arithmetic on scores: a result has a score for the records that its terms find, and perhaps a default."""
+"""Arithmetic on scores. A result has scores for the records that its terms find, and maybe one for all others."""
 
 import functools
 from collections.abc import Callable
@@ -19,14 +19,14 @@ _APPLIED: dict[str, Callable[..., Any]] = {"$abs": np.abs, "$exp": np.exp, "$log
 
 @dataclass(frozen=True)
 class Scored:
-    """Scores of some records, in storage order. default: the score of all others; None if they have none."""
+    """Scores of some records, in storage order. default: the score of all other records; None if they have none."""
 
     places_K: Places
     scores_K: Scores
     default: np.float32 | None = None
 
     def at(self, places_K: Places) -> Scores:
-        """The scores of given records, the default where they have no other."""
+        """The scores of given records; the default for records without a score of their own."""
         scores_K = np.full(len(places_K), 0 if self.default is None else self.default, np.float32)
         _, mine, theirs = np.intersect1d(self.places_K, places_K, assume_unique=True, return_indices=True)
         scores_K[theirs] = self.scores_K[mine]
@@ -80,7 +80,13 @@ class Scoring:
 def combined(function: Callable[..., Any], left: Scored, right: Scored) -> Scored:
     """Apply an operation to two scored sets.
 
-    Support: the union if both have defaults, the other's support if one has, the intersection if none has.
+    Which records get a score depends on the defaults:
+
+    | defaults | scored |
+    |---|---|
+    | both | records that are in either set |
+    | one | records of the set without a default |
+    | none | records that are in both sets |
     """
     if left.default is not None and right.default is not None:
         places = np.union1d(left.places_K, right.places_K)

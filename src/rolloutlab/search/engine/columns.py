@@ -17,7 +17,7 @@ HELD = frozenset([*_KIND, type(None)])
 
 
 class Column:
-    """One field of all records. kinds_N: an index into `KINDS`; bits_N: the number, or the code of the text."""
+    """One field of all records. kinds_N: indices into `KINDS`. bits_N: the numbers, or the codes of texts."""
 
     def __init__(self) -> None:
         self.kinds_N = np.zeros(0, np.int8)

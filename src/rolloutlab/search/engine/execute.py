@@ -24,7 +24,10 @@ _Key = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Grouped:
-    """Indices of the records to keep, in order; the number of groups, and the size of the smallest."""
+    """The result of grouping. kept: the indices of the records to keep, in order. groups: the number of groups.
+
+    smallest: the size of the smallest group.
+    """
 
     kept: list[int]
     groups: int

@@ -16,7 +16,7 @@ from rolloutlab.search.where import ID, Compare
 
 @dataclass(frozen=True)
 class Part:
-    """An expression and its value for one record, or None. by_default: the value is the default of a knn."""
+    """An expression and its value for one record; None without a score. by_default: the value is a default."""
 
     text: str
     value: float | None
@@ -72,7 +72,10 @@ def _of(scored: Scored, place: int) -> tuple[float | None, bool]:
 
 
 def _text(rank: Rank) -> str:
-    """The operator alone, since operands have their own lines; of a vector only its length."""
+    """The text of an expression: of an operator without its operands, which have their own lines.
+
+    Of a vector it is only the length.
+    """
     if isinstance(rank, ranks.Combined | ranks.Applied):
         return (ranks.COMBINED | ranks.APPLIED)[rank.operator]
     if isinstance(rank, ranks.Difference | ranks.Ratio):

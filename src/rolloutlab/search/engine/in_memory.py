@@ -16,7 +16,7 @@ from rolloutlab.store.sqlite import Database, Row
 CHUNK = 1 << 10
 """Records that are read from the file at a time."""
 _FEW = 10
-"""Below one record in so many, rows are looked up by id instead of scanning the table."""
+"""If fewer than one in this many records are needed, rows are looked up by id instead of scanning the table."""
 _WASTE = 10_000
 """Reload everything beyond this number of deleted places, if they outnumber the others."""
 
@@ -93,7 +93,7 @@ class Table:
             yield place, PARAGRAPH.join(parts)
 
     def passing(self, columns: str, within: Places) -> Iterator[tuple[Any, ...]]:
-        """Some columns of some records; the first is `row`, and is replaced by the place."""
+        """Some columns of some records. The first column must be `row`; it is replaced by the record's place."""
         wanted_N = mask_of(within, len(self.rows_N))
         pages: Iterable[list[Row]]
         if len(within) * _FEW < len(self.rows_N):

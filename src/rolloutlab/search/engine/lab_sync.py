@@ -43,7 +43,7 @@ class MirroredRecords(Records):
         self._write(write)
 
     def begin(self) -> None:
-        """Store that an update has begun and `keep_mark` has not followed yet."""
+        """Store that an update has begun. `keep_mark` ends it."""
         self._write(lambda connection, _: connection.execute("INSERT OR REPLACE INTO state VALUES ('begun', 1)"))
 
     @property
@@ -115,7 +115,7 @@ class MirroredRecords(Records):
         return [row[0] for row in self._read("SELECT id FROM records WHERE outdated ORDER BY row DESC")]
 
     def renew(self, records: Iterable[Record], fields: Collection[str]) -> None:
-        """Replace documents and these metadata fields where they differ; a new document has no embedding yet."""
+        """Replace documents and these metadata fields if they changed. A changed document loses its embedding."""
 
         def write(connection: Connection, revision: int) -> None:
             for record in records:
@@ -136,7 +136,7 @@ class MirroredRecords(Records):
         self._write(write)
 
     def keep_rest(self) -> None:
-        """Keep the outdated records that are left as they are."""
+        """Mark the remaining outdated records as up to date, although they could not be renewed."""
         self._write(lambda connection, _: connection.execute("UPDATE records SET outdated = 0 WHERE outdated"))
 
     def documents(self, ids: Iterable[str]) -> dict[str, str]:

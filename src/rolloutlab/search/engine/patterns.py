@@ -15,12 +15,12 @@ from rolloutlab.errors import InputError
 Documents = Iterable[tuple[int, str]]
 """Texts by the places of their records."""
 _WITH_GIL = 0.01
-"""Seconds for which a match keeps the GIL: most documents take microseconds, and to get the GIL back costs up to 5 ms
-for each of them while another thread computes."""
+"""A match keeps the GIL for this many seconds. Most documents take microseconds, and getting the GIL back would cost up
+to 5 ms per document while another thread computes."""
 _BRACE = re.compile(r"(\\N\{[^}]*\}|\\.)|\{(?!(?:\d+|\d*,\d*)\})", re.DOTALL)
-"""A brace that begins no repetition, as in `\\frac{d}`: a character for `re`, limits of a fuzzy match for `regex`."""
+"""A brace that begins no repetition, as in `\\frac{d}`. `re` reads it as a character, `regex` as a fuzzy match."""
 _MAX_SIZE = 100_000
-"""Parts of a pattern once its counted repeats are written out, as `regex` does when it compiles: 400 bytes each."""
+"""The most parts of a pattern after its counted repeats are written out. `regex` does that, at 400 bytes per part."""
 _PART = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|(?P<repeat>\{(?P<least>\d*),?(?P<most>\d*)\})|.", re.DOTALL)
 
 _SIMPLER = '{"where": {"#document": {"$contains": "Paris"}}}'
@@ -29,8 +29,8 @@ _SIMPLER = '{"where": {"#document": {"$contains": "Paris"}}}'
 class TimedSearch:
     """Matches the regular expressions of one search. timeout: seconds for all of them together; None: no limit.
 
-    `regex` counts the seconds of one match in processor time of the process, so that a match lasts longer on a busy
-    machine, and less long beside threads that compute.
+    `regex` measures a match in processor time of the whole process. So a match may take longer on a busy machine, and
+    is ended sooner if other threads compute.
     """
 
     def __init__(self, timeout: float | None = None) -> None:
@@ -83,7 +83,7 @@ def _compiled(pattern: str) -> Any:
             problem = f"repeats its parts {size:,} times" if size < 10**15 else "repeats its parts without end"
             message = f"the regular expression {pattern[:100]!r} {problem}"
             raise InputError(message, hint=r"at most 100,000, as \w{1,100}")
-        with warnings.catch_warnings(action="ignore"):  # about what a later version may read in another way
+        with warnings.catch_warnings(action="ignore"):  # about syntax that a later version may change
             return regex.compile(plain, cache_pattern=False)
     except (regex.error, OverflowError, RecursionError, ValueError) as error:  # ValueError: a repeat of too many digits
         message = f"{pattern!r} is not a regular expression: {error}"

@@ -25,7 +25,7 @@ from rolloutlab.store.sqlite import Database
 __all__ = ["PARAGRAPH", "EmbeddingModel", "Record", "Records", "Span", "discard"]
 T = TypeVar("T")
 _ENDS = 10_000
-"""Deletions that are kept for incremental readers; beyond that they reload everything."""
+"""How many deletions are kept for readers that refresh incrementally. After more, they reload everything."""
 _DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 """SQLite errors of a damaged file, besides a missing table. Others come from the disk or are bugs."""
 _WHOLE = 2**63
@@ -60,10 +60,13 @@ class EmbeddingModel:
 
 
 class Records:
-    """Records in a file: a `Backend`. One search at a time per object; writers and other processes are not blocked.
+    """Records in a file, as a `Backend`.
 
-    space: how dense vectors are compared. If another process deletes the file, a new one is created.
-    regex_timeout: seconds for the regular expressions of one search; None: no limit.
+    An object executes one search at a time, which does not block writers and other processes. If another process
+    deletes the file, a new one is created.
+
+    path: the file. space: how dense vectors are compared. regex_timeout: seconds for all regular expressions of one
+    search; None is no limit.
 
     Raises:
         LabError: the file is damaged or cannot be used.
@@ -383,9 +386,13 @@ CREATE INDEX records_reasoning ON records (row) WHERE reasoning IS NOT NULL;
 UPDATE records SET outdated = 1 WHERE instr(metadata, '"reasoning"');
 """,
 )
-"""`revision` counts transactions; a row has that of its last change, and a row of `gone` that of its end. Readers older
-than `horizon`, up to which ends are forgotten, read everything anew. `row` grows and is never used twice. `left_out`
-has what could not be made a record, or not wholly. `outdated` marks records of an earlier version, whose documents have
-reasoning in the answer or do not know where it is; a later format of documents repeats the third script's UPDATE.
-`reasoning` has the parts of the document that are reasoning, as `[[begin, end], ...]` in characters: its text is not
-stored twice."""
+"""What the tables mean:
+
+- `revision` counts transactions. A record has the revision of its last change, a row of `gone` that of its deletion.
+- `horizon`: deletions up to this revision are forgotten, so readers with an older revision reload everything.
+- `row` only grows and is never used twice.
+- `left_out`: trajectories that could not be made a record, or not completely.
+- `outdated`: records of an earlier version, whose documents have reasoning in the answer, or do not tell where it is.
+  If the format of documents changes again, a new script repeats the UPDATE of the third one.
+- `reasoning`: the parts of the document that are reasoning, as `[[begin, end], ...]` in characters. So that text is
+  not stored twice."""

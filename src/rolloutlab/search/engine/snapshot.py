@@ -50,7 +50,9 @@ class Texts(Protocol):
 
 
 class Filter:
-    """Evaluates conditions. alive_N: records that are not deleted. Negations hold for records without the field."""
+    """Evaluates conditions. alive_N: which records are not deleted. A negated condition also matches records without
+    the field.
+    """
 
     def __init__(self, columns: Columns, alive_N: Mask, texts: Texts, find: TimedSearch) -> None:
         self._columns, self._alive_N, self._texts, self._find = columns, alive_N, texts, find

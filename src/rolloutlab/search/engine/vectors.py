@@ -24,9 +24,9 @@ _NONE = -1.0
 _GATHERED = 1 << 8
 """Vectors gathered per step, few enough for the processor's cache."""
 _MOST = 0.4
-"""Above this share of a block, all of it is compared, without copying."""
+"""If more than this share of a block is needed, the whole block is compared, which needs no copy."""
 _ALONE = 1 << 15
-"""Up to so many records one thread is faster than several."""
+"""With at most this many records, one thread is faster than several."""
 _HELPERS = min(4, os.cpu_count() or 1) - 1
 """Threads besides the caller's."""
 _PLAIN = (1e-15, 1e15)
@@ -116,7 +116,7 @@ class Vectors:
 
     @property
     def _helpers(self) -> ThreadPoolExecutor:
-        """A thread pool, since one thread does not saturate memory bandwidth; a forked process needs its own."""
+        """A thread pool, because one thread does not use the whole memory bandwidth. A forked process gets its own."""
         if self._pool is None or self._pool[0] != os.getpid():
             self._pool = os.getpid(), ThreadPoolExecutor(_HELPERS, thread_name_prefix="rolloutlab-vectors")
         return self._pool[1]
