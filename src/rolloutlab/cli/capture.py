@@ -20,11 +20,11 @@ _AGAIN = ("concurrency", "timeout", "budget")
 _TOLD_TO_END = ("SIGTERM", "SIGHUP")
 """Signals of a service manager and of a terminal that is closed."""
 _IN_NOTEBOOKS = ("%", "lab.")
-"""Beginnings of hints that can be typed in a notebook only."""
+"""Hints that begin so can only be typed in a notebook."""
 
 
 class _ToldToEndError(KeyboardInterrupt):
-    """A signal that ends the command as an interrupt does. number: of the signal."""
+    """A signal told the command to end, which it does as after an interrupt. number: the number of the signal."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class _ToldToEndError(KeyboardInterrupt):
 
 
 class _Command(list[str]):
-    """The words of a command. typed: what is typed to go on with a collection and the words of a command."""
+    """The words of a command. typed: returns the command line that continues a collection with a program."""
 
     def __init__(self, words: Sequence[str], typed: Callable[[str, str], str]) -> None:
         super().__init__(words)
@@ -129,9 +129,9 @@ def _run(options: argparse.Namespace, beginning: dict[str, Any]) -> None:
 
 @contextmanager
 def _told_to_end() -> Iterator[None]:
-    """A context in which SIGTERM and SIGHUP interrupt: what was sampled is stored, and the program is ended.
+    """A context in which SIGTERM and SIGHUP act like an interrupt: samples are stored, and the program is ended.
 
-    Only the first does. A service manager sends both, and a second interrupt would not wait for the disk.
+    Only the first signal acts. A service manager sends both, and a second interrupt would not wait for the disk.
     """
     numbers = [getattr(signal, name) for name in _TOLD_TO_END if hasattr(signal, name)]
     # nohup ignores SIGHUP, and so does what it starts
@@ -152,7 +152,7 @@ def _told_to_end() -> Iterator[None]:
 
 
 def _to_resume(options: argparse.Namespace, label: str, program: str) -> str:
-    """The command that goes on with a collection. program: the words of the command that it runs."""
+    """The command line that continues a collection. program: the command that it runs."""
     words = ["rolloutlab", "capture", label, *(["--sessions"] if options.sessions else []), "--resume"]
     for name in ("service", "results", "concurrency", "timeout"):
         if (value := getattr(options, name)) is not None:
@@ -161,7 +161,7 @@ def _to_resume(options: argparse.Namespace, label: str, program: str) -> str:
 
 
 def _in_terminal(line: str) -> str:
-    """A line of advice as it is true in a terminal."""
+    """A line of advice for notebooks, reworded for a terminal."""
     line = line.replace("run the cell again", "the same command again").replace("the cell again", "the command again")
     return f"in a notebook: {line}" if line.startswith(_IN_NOTEBOOKS) else line
 

@@ -21,7 +21,11 @@ _TOLERANCE = 1e-4
 def add_check_options(check: argparse.ArgumentParser) -> None:
     """The options of `engine check` besides policy and engine."""
     check.add_argument(
-        "--only", action="append", default=[], metavar="TEXT", help="lines whose name has it; more than once: or this"
+        "--only",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="only lines whose name contains TEXT; repeat it for further lines",
     )
     check.add_argument("--json", action="store_true", help="print the report as JSON")
     check.add_argument(
@@ -68,7 +72,7 @@ def _measured(policy: str, model: ModelSettings, tolerance: float, only: list[st
 
 
 def _progress(line: str) -> None:
-    """A line to standard error, which in a terminal takes the place of the one before it."""
+    """Write a line to standard error. In a terminal it replaces the line before it."""
     if sys.stderr.isatty():
         print(f"\r\x1b[K{line[: shutil.get_terminal_size().columns - 1]}", end="", file=sys.stderr, flush=True)
     elif line:

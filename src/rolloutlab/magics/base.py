@@ -50,7 +50,7 @@ def magic(name: str | None = None, *, binds: str = "") -> Callable[[F], F]:
 
     IPython does not expand `{x}` and `$x` in its line, because `{{x}}` and names such as `$knn` have a meaning here.
 
-    binds: what the option -o binds to a variable, in words for its help. Empty: the magic has no option -o.
+    binds: what the option -o binds to a variable, for its help. If it is empty, the magic has no option -o.
     """
 
     def decorate(function: F) -> F:
@@ -114,7 +114,7 @@ class LabMagics(Magics):
         return self.opened.session
 
     def options(self, magic: Any, line: str) -> Namespace:
-        """The options of a line, or InputError; IPython's own error would not stop a notebook that runs unattended."""
+        """The options of a line, or InputError: IPython's own error would not stop a notebook that runs unattended."""
         magic.parser.allow_abbrev = False  # --k would be --key-env
         try:
             parsed: Namespace = parse_argstring(magic, line)
@@ -176,13 +176,13 @@ class LabMagics(Magics):
 
     @staticmethod
     def given(options: Namespace, *names: str) -> dict[str, Any]:
-        """Those of the named options that were given; the others are left to the defaults of the call."""
+        """The named options that a user gave. The others are left out, so that the defaults of the call apply."""
         return {name: value for name in names if (value := getattr(options, name)) is not None}
 
     def check_fixed(self, options: Namespace, mode: str, *names: str, cell: str = "") -> None:
-        """InputError where an option or a text is given that the collection has fixed when it was begun.
+        """InputError if an option or a text is given that the collection already has.
 
-        mode: the option that goes on with the collection, such as `--resume`, with its magic: `%%chat --resume`.
+        mode: the magic and the option that continues the collection, such as `%%chat --resume`.
         """
         fixed = ["-n" if name == "n" else f"--{name.replace('_', '-')}" for name in self.given(options, *names)]
         fixed += ["a text"] if cell.strip() else []
@@ -193,7 +193,7 @@ class LabMagics(Magics):
 
 
 _ALIKE = 0.75
-"""How alike a mistyped option and the one meant are: `--sort` is neither `--history` nor `--best`."""
+"""How similar a mistyped option must be to the suggested one: `--sort` suggests neither `--history` nor `--best`."""
 
 
 def _closest(message: str, parser: ArgumentParser) -> str | None:
@@ -214,7 +214,7 @@ def unquoted(text: str) -> str:
 
 
 def literal(text: str) -> str:
-    """An argument. If it is quoted, it is read as Python does, so that "\\n" is a new line; else it stays as it is."""
+    """An argument. Quoted text is read as a Python string, so that "\\n" is a new line. Other text stays as it is."""
     try:
         return str(ast.literal_eval(text)) if text[:1] in {"'", '"'} else text
     except (SyntaxError, ValueError):
@@ -227,4 +227,4 @@ def with_body(lines: list[str]) -> list[str]:
     return [lines[0].rstrip("\n") + "\n", "\n"] if ours and not "".join(lines[1:]).strip() else lines
 
 
-with_body.has_side_effects = True  # type: ignore[attr-defined]  # so a terminal goes on reading the cell's body
+with_body.has_side_effects = True  # type: ignore[attr-defined]  # so that a terminal still asks for the cell's body

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
 _COMPARE = "compare"
-"""What is typed to be offered the collections of comparisons."""
+"""Collections of comparisons are offered only if a user begins to type this."""
 _MAX_COMPLETIONS = 500  # a lab may hold more groups than a shell can show
 
 _LINE = re.compile(r"(?:^|=)\s*(?P<name>%%?\w+)\s(?P<rest>.*)", re.DOTALL)
 _OPTION_VALUE = re.compile(
     r"(?P<flag>--[\w-]+)(?:\s+|=)(?:(?P<quote>['\"])(?P<quoted>(?:(?!(?P=quote)).)*)|(?P<bare>[^\s'\"]*))$"
 )
-"""The value of an option that is being typed, which may be of several words where it is quoted."""
+"""The value that is being typed for an option. It may have several words if it is quoted."""
 _FIELD_VALUE = re.compile(r"(?P<field>[\w.]+)`?\s*(?:==|!=|(?:not )?in\s*[(\[].*)\s*['\"](?P<begun>[^'\"]*)$")
 _DOTTED = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 _FIELD_KINDS = ("where", "rank", "fields")  # kinds of values that name fields of trajectories
@@ -85,7 +85,7 @@ def _services(magics: LabMagics) -> Iterable[str]:
 
 
 def _servers(magics: LabMagics) -> Iterable[str]:
-    """Servers with a sign-in, and context servers whose tools were added."""
+    """The embedded service, and the MCP servers whose tools were added."""
     from rolloutlab.settings import EMBEDDED
 
     return list(dict.fromkeys([EMBEDDED, *magics.session.tools.urls()]))
@@ -125,7 +125,7 @@ VALUES: Mapping[str, Callable[[LabMagics], Iterable[str]]] = {
 
 
 def _present(kind: str, magics: LabMagics, begun: str) -> Iterable[str]:
-    """The values of a kind; of environments those of the notebook, and of the adapter whose prefix is begun."""
+    """The values of a kind. Environments are those of the notebook, and those of an adapter whose prefix is typed."""
     if kind == "env":
         from rolloutlab.environments.adapters import adapted_names  # and plug-ins, for which `%load_ext` does not wait
 
@@ -195,7 +195,7 @@ def next_word(rest: str, parser: ArgumentParser, values: Callable[[str], Iterabl
 
 
 def tool_words(rest: str, magics: LabMagics) -> tuple[str, list[str]] | None:
-    """The same for the words of `%tools`, which depend on the first one; None where an option is begun."""
+    """As `next_word`, for the words of `%tools`, which depend on the first word. None if an option is being typed."""
     *words, begun = re.split(r"\s+", rest.lstrip())
     if begun.startswith("-"):
         return None
@@ -208,9 +208,9 @@ def tool_words(rest: str, magics: LabMagics) -> tuple[str, list[str]] | None:
 
 
 def field_or_value(typed: str, magics: LabMagics, *, ticked: bool) -> tuple[str, list[str]]:
-    """The same inside a condition, a rank or a list of fields: a field, or after `==` a value of it in some record.
+    """As `next_word`, inside a condition, a rank or a list of fields: fields, or after `==` some values of the field.
 
-    ticked: fields that are not Python names get backticks, as in conditions and ranks.
+    ticked: put fields that are not Python names into backticks, as conditions and ranks need them.
     """
     if not magics.session.settings.search_database.exists():  # completion must not create the index
         return "", []
@@ -223,7 +223,7 @@ def field_or_value(typed: str, magics: LabMagics, *, ticked: bool) -> tuple[str,
 
 
 def training_option(line: str) -> tuple[str, list[str]]:
-    """The same for a line of a `%%train` cell: the name of an option, or its value where there are a few."""
+    """As `next_word`, for a line of a `%%train` cell: the names of options, or the values if an option has a few."""
     typed = _TRAINING_LINE.fullmatch(line)
     if not typed:
         return "", []
@@ -273,7 +273,7 @@ def _as_matcher(matcher: Matcher) -> Any:
 
 
 def _as_hook(matcher: Matcher) -> Callable[[Any, Any], list[str]]:
-    """For IPython before 8.6, which passes one line and replaces a symbol: less than a word."""
+    """A hook for IPython before 8.6, which passes one line and replaces a symbol: only a part of a word."""
 
     def matches(_shell: Any, event: Any) -> list[str]:
         begun, texts = matcher.complete(event.text_until_cursor, 0, len(event.text_until_cursor))

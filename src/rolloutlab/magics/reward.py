@@ -155,7 +155,7 @@ class RewardMagics(LabMagics):
         )
 
     def _functions(self, options: Namespace, cell: str) -> "Functions | None":
-        """What scores; None for what scored last, with --resume and an empty cell."""
+        """The functions that score; None with --resume and an empty cell, which means those that scored last."""
         if options.grader is not None:
             if bool(options.grader) == bool(cell.strip()):
                 message = "a grader is in the file or in the cell, one of both"

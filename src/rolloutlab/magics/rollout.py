@@ -66,7 +66,7 @@ class RolloutMagics(LabMagics):
                 raise InputError("the program is in --with or in the cell, one of both", hint="an empty cell")
             program = self.value(options.function)
         elif (options.resume or options.top_up is not None) and not cell.strip():
-            program = None  # that of the collection
+            program = None  # the program of the collection
         else:
             program = compile_program(cell, self.variables)
         given = self.given(options, "concurrency", "timeout", "budget")
@@ -103,5 +103,5 @@ def compile_program(body: str, variables: dict[str, Any]) -> "Program":
     linecache.cache[_FILENAME] = (len(body), None, body.splitlines(keepends=True), _FILENAME)
     scope: dict[str, Any] = {}
     exec(code, variables, scope)
-    digest = sha256(body.strip().encode()).hexdigest()[:8]  # a collection is of one program: `--resume` compares names
+    digest = sha256(body.strip().encode()).hexdigest()[:8]  # `--resume` compares names of programs
     return Program(f"the cell {digest}", scope["rollout"])

@@ -116,7 +116,7 @@ class SearchMagics(LabMagics):
             raise InputError("--status and --reindex search nothing", hint="%search --status")
 
     def after_cell(self, _result: Any) -> None:
-        """Index what the cell stored while the next one is written; a search will raise what is wrong."""
+        """Index in the background what the cell stored. Errors are left to the next search, which raises them."""
         with suppress(RolloutlabError):
             if self.opened.is_open:
                 self.session.index.keep_up()

@@ -19,7 +19,7 @@ _CALL = '%tools call docs.find {"query": "paris"}'
 
 @magics_class
 class ToolMagics(LabMagics):
-    """Context servers, whose tools a policy may call."""
+    """MCP servers (context servers), whose tools a policy may call."""
 
     @magic(binds="the result")
     @argument("words", nargs="*", values="tool words", help="add URL as NAME; NAME; call NAME.TOOL {...}")

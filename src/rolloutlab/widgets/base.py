@@ -18,23 +18,23 @@ BUNDLES = Path(__file__).with_name("static")
 
 
 class NotebookView:
-    """A view that the browser module of that name shows, and whose `calls` it may make.
+    """A view that a JavaScript module shows in the browser. The module may make the view's `calls`.
 
-    A subclass has `__repr__` and `_repr_html_` too, for pages where no script runs.
+    A subclass also has `__repr__` and `_repr_html_`, for pages where no script runs.
     """
 
     module: ClassVar[str]
     printed: Any = None
-    """What has its text and its HTML, where that is another object."""
+    """The object that prints the text and the HTML, if it is not the view itself."""
 
     def state(self) -> Mapping[str, Any]:
         """What the browser shows first, as JSON; read again whenever a page is loaded."""
         raise NotImplementedError
 
     def calls(self) -> Mapping[str, Callable[..., Any]]:
-        """The methods that the browser may call, by name; arguments, results and errors go as JSON.
+        """The methods that the browser may call, by name. Arguments, results and errors are sent as JSON.
 
-        A call may come on another thread than the one that runs cells, also while a cell runs.
+        A call may come on another thread than that of the cells, even while a cell runs.
         """
         raise NotImplementedError
 
@@ -49,7 +49,7 @@ class NotebookView:
             widget.send({"event": event, **data})
 
     def renew(self) -> None:
-        """Send the state anew, so that pages show it, and those that are loaded later; from any thread."""
+        """Send the state again, for open pages and for pages that are loaded later. It may be called on any thread."""
         if widget := self.__dict__.get("widget"):
             widget.send_state("state")
 
@@ -60,9 +60,9 @@ class NotebookView:
         return {"id": request.get("id"), **body}
 
     def _opened(self, known: Sequence[str] = ()) -> dict[str, Any]:
-        """All that a page needs which has no widget manager, or one that waits for a cell.
+        """Everything for a page that has no widget manager, or whose widget manager waits for a cell.
 
-        known: the digests of bundles that the page has already; those it does not get again, as some have 300 kB.
+        known: the digests of bundles that the page has already. They are not sent again, because some have 300 kB.
         """
         script, style = _bundle(self.module)
         digest = sha256(f"{script}{style}".encode()).hexdigest()
@@ -75,14 +75,14 @@ class NotebookView:
         return {"text/html": printed._repr_html_(), "text/plain": repr(printed)}
 
     def first_state(self) -> Mapping[str, Any]:
-        """The state, or `{refused: {message, hint}}`: one view that has none must not keep others from loading."""
+        """The state; or `{refused: {message, hint}}` after an error, so that other views still load."""
         return _or_error(self.state, "refused")
 
     def _repr_mimebundle_(self, **_options: Any) -> Bundle:
         """The widget where there is a browser to show it; IPython adds the text and the HTML.
 
-        In Colab anywidget's metadata names the widget manager that it has switched on, without which none is shown. A
-        page with our lab extension shows it without a widget manager: see `pages`.
+        Colab needs anywidget's metadata, which names the widget manager that it has switched on. A page with our lab
+        extension needs no widget manager: see `pages`.
         """
         if not self.can_be_seen():
             return {}, {}
@@ -122,9 +122,9 @@ def _bundle(module: str) -> list[str]:
 
 @cache
 def _widget_class(module: str) -> Any:
-    """The widget class of a module; made when first needed, since its library takes a while to import.
+    """The widget class of a module. It is made when first needed, because anywidget takes a while to import.
 
-    One for each: a page has a style sheet per class.
+    Each module has a class of its own, because a page has one style sheet per class.
     """
     import traitlets
     from anywidget import AnyWidget

@@ -54,10 +54,11 @@ FLAGS = {
 
 @dataclass(frozen=True)
 class Counts:
-    """What a collection has. rewards: of the completions that have one. next: the first group that is not shown.
+    """Counts of a collection.
 
-    failed: how many have no reward because a function failed, by type of error. overview: of the whole collection; None
-    for one group of it.
+    groups, completions: how many it has. rewards: the rewards of the completions that have one. next: the name of the
+    first group that is not shown. failed: by type of error, on how many completions a function failed. overview: the
+    overview of the whole collection; None for a single group.
     """
 
     groups: int
@@ -106,7 +107,7 @@ def html(name: str, groups: Sequence[Group], check: Preflight, counts: Counts) -
 
 
 def _merged(group: Group, shares: Mapping[str, TokenWeight]) -> list[tuple[StoredTrajectory, list[StoredTrajectory]]]:
-    """The completions of a group, those together of which the same is shown, the best rewarded first."""
+    """The completions of a group, highest reward first. Completions that look the same are merged."""
     alike: dict[object, list[StoredTrajectory]] = {}
     for trajectory in group.trajectories:
         shown = visible_text(trajectory), trajectory.reward, _effect(shares.get(trajectory.name))
@@ -194,7 +195,7 @@ def _line(item: MessageOrChoice) -> str:
 def with_rewards(
     trajectory: StoredTrajectory, items: Sequence[MessageOrChoice]
 ) -> Iterator[tuple[MessageOrChoice, str]]:
-    """Items of a conversation with its first completion among them, and of each completion the reward of its turn."""
+    """Items of a conversation, each with the reward of its turn as text. They must include the first completion."""
     rewards = iter(trajectory.turn_rewards)
     for item in items:
         reward = next(rewards, None) if isinstance(item, Choice) else None
@@ -202,7 +203,7 @@ def with_rewards(
 
 
 def _tree(trajectory: StoredTrajectory) -> list[str]:
-    """A line for each additional history, below that which it leaves."""
+    """A line for each additional history, below the history that it branches off from."""
     made = history_tree(trajectory)
     shown = made[:_MAX_BRANCHES]
     waiting = [(each, 0) for each in [*_below(shown, 0), *leaving(shown, None, 0)][::-1]]
@@ -227,7 +228,7 @@ def _more_branches(trajectory: StoredTrajectory, made: Sequence[HistoryBranch]) 
 
 
 def _effect(share: TokenWeight | None) -> str:
-    """The advantage that every token would train with, or why none would; nothing where there is no reward."""
+    """The advantage that every token would train with, or why none would train. Empty without a reward."""
     if share is None:
         return ""
     return WHY_NOT[share.reason] if share.reason else signed(share.advantage)
@@ -238,7 +239,7 @@ def _short(text: str) -> str:
 
 
 def _notes(trajectory: StoredTrajectory) -> list[str]:
-    """In how many sequences it trains, where that is not one, what its answer has in it, and notes of its sampling."""
+    """Notes about a trajectory: that it trains as several sequences, and those of `logs_of`."""
     return [*filter(None, [split_note(trajectory.histories())]), *logs_of(trajectory)]
 
 
@@ -251,9 +252,9 @@ def logs_of(trajectory: StoredTrajectory) -> list[str]:
 
 
 def spoken(item: MessageOrChoice) -> tuple[str, str, list[str]]:
-    """Role, text without reasoning, and calls of a message, the calls as Python would write them.
+    """Role, text without reasoning, and tool calls of a message. Calls are written as in Python.
 
-    The text has a mark before a refusal, and names what is no text.
+    In the text, a refusal has a mark before it, and parts other than text are named.
     """
     message = (item.message if isinstance(item, Choice) else item).to_wire()
     if message["role"] != "assistant":  # of others, calls and refusals may be anything
@@ -266,7 +267,7 @@ def spoken(item: MessageOrChoice) -> tuple[str, str, list[str]]:
 
 
 def conversation_text(items: Sequence[MessageOrChoice]) -> str:
-    """Messages as text, a paragraph each; one without reasoning and calls is its text alone."""
+    """Messages as text, a paragraph each. A single message without reasoning and calls is only its text."""
     if len(items) == 1 and not reasoning(items[0]) and not spoken(items[0])[2]:
         return spoken(items[0])[1]
     return "\n\n".join("\n".join(_paragraph(item)) for item in items)
@@ -340,7 +341,7 @@ def _row(
 
 
 def _turns(items: Iterable[tuple[MessageOrChoice, str]], number: int, shown: Sequence[HistoryBranch]) -> str:
-    """The messages of a history, each with what follows it in italics, and its branches folded where they leave it."""
+    """The messages of a history, with rewards in italics, and with folded branches where they leave it."""
     answers, html = 0, _folded(leaving(shown, number, 0), shown)
     for item, earned in items:
         # a fold is a block of its own: no line break after it

@@ -25,7 +25,7 @@ from rolloutlab.widgets.kit.table import Heading, TableRow, table
 from rolloutlab.widgets.text import checkpoint_name
 
 OFTEN_CUT_OFF = 0.2
-"""The share of answers from which on their being cut off is marked."""
+"""If at least this share of the answers was cut off, it is marked."""
 _COLUMNS = (
     Heading("collection"),
     Heading("generations", middle=True),
@@ -144,7 +144,7 @@ def _mean(result: CollectionResult) -> Cell:
 
 
 def _over(result: CollectionResult) -> str:
-    """Over how many of the answers a mean is, where some have no reward."""
+    """`(3 of 8)`: how many answers a mean is over, if some have no reward."""
     return f"({result.scored:,} of {result.answers:,})" if result.scored < result.answers else ""
 
 

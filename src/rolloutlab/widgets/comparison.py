@@ -30,7 +30,7 @@ _MAX_CHARS = 1_500
 """Characters of a completion: all that is shown of eight prompts stays below 200 kB."""
 _MAX_WIDTH = 80
 _SHARED = 12
-"""Characters that prompts have in common at their beginning before these are left out."""
+"""If prompts share a longer beginning than this many characters, it is left out."""
 _TIMES = "\N{MULTIPLICATION SIGN}"
 _A, _B = "A ○", "B ●"
 _EACH = "Each interval is for itself: the best of several is better by chance more often than it says."
@@ -181,7 +181,7 @@ def _figures(shown: Description) -> list[Html]:
 
 
 def _elsewhere(shown: Description) -> list[tuple[str, Html]]:
-    """Components of the reward with their change, cut-offs and lengths on both sides."""
+    """The rows below "Elsewhere": changes of reward components, then cut-offs and lengths on both sides."""
     rows = []
     for name, (old, new) in shown["figures"].items():
         if name == "cut_off":
@@ -270,7 +270,7 @@ def _card(mark: str, seeds: str, each: Mapping[str, Any], written: Html) -> str:
 
 
 def _short(listed: Sequence[Mapping[str, Any]], prompts: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Prompts on one line without what all begin with: they are cut where they are alike, not where they differ."""
+    """Each prompt on one line, without the beginning that all prompts share, so that what differs stays visible."""
     every = [" ".join(each["prompt"].split()) for each in prompts]
     same = takewhile(lambda letters: len(set(letters)) == 1, zip(*every, strict=False))
     shared = "".join(letters[0] for letters in same) if len(every) > 1 else ""

@@ -31,7 +31,7 @@ from rolloutlab.widgets.text import more, number, signed, text_table, with_minus
 _MAX_GROUPS, _MAX_TURNS = 8, 8
 _REST = ".to_frame() has them"
 _HONOURED = ": honoured by "
-"""What a report says of options that work, but are not of every service: nothing to be warned of."""
+"""A part of report lines that are no warning: they say that this service supports options that others may not."""
 _BINS = 24
 _SHOWN_ROWS = 16
 """Trajectories that are listed without a click."""
@@ -52,10 +52,10 @@ _COLUMNS = (
 
 @dataclass(frozen=True)
 class Rated:
-    """One trajectory: every one of its `tokens` would train with this advantage and weight, unless there is a reason.
+    """One trajectory. Each of its `tokens` would train with this advantage and weight, unless it has a `reason`.
 
-    reason: why nothing of it would train; advantage and weight are then 0. sequences, split: as of `Seat`. turns: where
-    turns have advantages of their own, these.
+    reason: why nothing of it would train; then advantage and weight are 0. sequences, split: as of `Seat`. turns: the
+    turns, if they have advantages of their own.
     """
 
     name: str
@@ -76,7 +76,7 @@ def rated(stored: Sequence[Sequence[Seat]], check: Preflight) -> list[list[Rated
 
 
 def by_turn(one: Rated) -> list[Rated]:
-    """Its turns, each as one of its own; itself where turns have no advantages of their own."""
+    """Its turns, each as a `Rated`. If turns have no advantages of their own, only the trajectory itself."""
     turns = [turn for turn in one.turns if turn.turn is not None or turn.tokens]
     return [_turn(one, turn) for turn in turns] or [one]
 
@@ -105,12 +105,20 @@ class LastJob:
 
 @dataclass(frozen=True)
 class Plan:
-    """A job that was not submitted. names: of what it trains on. size: how many prompts and answers that is.
+    """A job that was not submitted.
 
-    checkpoint: what it starts from. steps: the groups of each step, several plans where it is not known which is meant.
-    epochs: how often they are taken. rate: the learning rate and whose it is. cost: in dollars, where the model has a
-    price. last: the last job of the model. answers: what a person should know of the answers, such as how many were cut
-    off. cell: what submits it.
+    names: the collections.
+    size: how many prompts and answers they have.
+    checkpoint: the checkpoint that it starts from.
+    check: the preflight check.
+    report: its report.
+    steps: the number of groups of each step; several plans if it is not known which applies.
+    epochs: how often the steps are repeated.
+    rate: the learning rate, and whether it is the default.
+    cost: the cost in dollars, if the model has a price.
+    last: the last job of the model.
+    answers: hints about the answers, such as how many were cut off.
+    cell: the cell that submits it.
     """
 
     names: Sequence[str]
@@ -137,7 +145,10 @@ class Plan:
         return [*(hint.line() for hint in self.answers), *self.report.lines(), *([cost] if self.cost else [])]
 
     def step_words(self) -> str:
-        """`16 steps`, twice with two epochs, or `3 or 2 steps`; empty where the service divides, or nothing trains."""
+        """`16 steps`, `2 x 16 steps` for two epochs, or `3 or 2 steps`.
+
+        Empty if the service divides the job, or nothing trains.
+        """
         numbers = [len(plan) for plan in self.steps]
         times = f"{self.epochs} \N{MULTIPLICATION SIGN} " if self.epochs > 1 else ""
         plural = "" if numbers == [1] and not times else "s"
@@ -169,7 +180,7 @@ def html(plan: Plan, groups: Sequence[Sequence[Rated]]) -> Html:
 
 
 def _listed(rows: Sequence[TableRow]) -> Html:
-    """A row for each trajectory; of many only after a click."""
+    """A row for each trajectory. If there are many, a click opens them."""
     made = table(_COLUMNS, rows, "trajectories") if rows else Html("")
     if len(rows) <= _SHOWN_ROWS:
         return made
@@ -178,7 +189,7 @@ def _listed(rows: Sequence[TableRow]) -> Html:
 
 
 def about(plan: Plan) -> tuple[str, Html]:
-    """What a job is about: its size and the checkpoint that it starts from, and what that was last trained on."""
+    """The size and the checkpoint of a job, and what that model was last trained on."""
     model, _, step = plan.checkpoint.rpartition("@")
     made = f" \N{RIGHTWARDS ARROW} @{int(step) + 1}" if model and step.isdecimal() else ""
     return f"{plan.size} · {plan.checkpoint}{made}", chip(str(plan.last or "no job of this model yet"), "out")

@@ -21,15 +21,15 @@ from rolloutlab.widgets.collection import flag_of, logs_of, visible_text
 from rolloutlab.widgets.history_tree import history_tree
 
 TEXT_CHARS = 20_000
-"""Of a text, shown at first."""
+"""How many characters of a text are shown at first."""
 _MIN_CHARS = 300
-_GROUP_CHARS = 2_000_000  # of a group, sent at first, about
+_GROUP_CHARS = 2_000_000  # about how many characters of a group are sent at first
 PIECE_CHARS = 200_000
-"""Of a text, sent when more is requested."""
+"""How many characters of a text are sent when more is requested."""
 
 
 class ConversationTexts:
-    """The texts of one conversation, numbered in order; of all together about `room` characters are shown."""
+    """The texts of one conversation, numbered in order. About `room` characters of all of them together are shown."""
 
     def __init__(self, room: int = TEXT_CHARS) -> None:
         self.whole: list[str] = []
@@ -44,14 +44,14 @@ class ConversationTexts:
 
 
 def piece(text: str, start: int, limit: int = PIECE_CHARS) -> dict[str, Any]:
-    """Characters of a text from `start`, and where they end: never between the two characters of a line end."""
+    """A part of a text from `start`, and where it ends: never inside a line end of two characters."""
     end = min(len(text), start + limit)
     end += text[end - 1 : end + 1] == "\r\n"
     return {"text": escape_control_chars(text[start:end]), "end": end, "size": len(text)}
 
 
 def described(group: Group) -> dict[str, Any]:
-    """What never changes of a group: its prompt, the tools that were offered, and its conversations."""
+    """The parts of a group that never change: its prompt, the offered tools, and its conversations."""
     room = min(TEXT_CHARS, _GROUP_CHARS // max(1, len(group.trajectories)))
     return {
         "name": escape_control_chars(group.name),
@@ -66,7 +66,7 @@ def described(group: Group) -> dict[str, Any]:
 
 
 def _members(group: Group, room: int) -> list[dict[str, Any]]:
-    """The conversations of a group. same: the seat of the first that says the same."""
+    """The conversations of a group. `same` is the seat of the first conversation with the same text."""
     first: dict[str, int] = {}
     members = [conversation(trajectory, ConversationTexts(room)) for trajectory in group.trajectories]
     for trajectory, member in zip(group.trajectories, members, strict=True):
@@ -81,10 +81,13 @@ def prompt_of(group: Group, texts: ConversationTexts) -> dict[str, Any]:
 
 
 def conversation(trajectory: StoredTrajectory, texts: ConversationTexts) -> dict[str, Any]:
-    """What never changes of a trajectory: its turns after the prompt, model, tokens and finish reason.
+    """The parts of a trajectory that never change: its turns after the prompt, model, tokens and finish reason.
 
-    `branches` are its additional histories, numbered from 1: which history each leaves (0: the main one; null: none),
-    after how many of its answers that are shown, and the turns that the other has not.
+    `branches` are its additional histories, numbered from 1. Each has:
+
+    - `parent`: the history that it branches off from; 0 is the main one, null is none;
+    - `place`: after how many answers of that history;
+    - `turns`: the turns that the parent does not have.
     """
     finish = trajectory.episode_end or trajectory.finish_reason
     return {
@@ -105,9 +108,9 @@ def conversation(trajectory: StoredTrajectory, texts: ConversationTexts) -> dict
 
 
 def reward_state(summary: TrajectorySummary, share: TokenWeight | None, was: float | None = None) -> dict[str, Any]:
-    """What may change about a trajectory: its reward, and what it would train with or why it would not.
+    """The parts of a trajectory that may change: its reward, and its advantage or the reason why it would not train.
 
-    was: the reward that was given before one by hand.
+    was: the reward before a change by hand.
     """
     reason = share.reason if share else None
     return {
@@ -251,7 +254,7 @@ def _raw(numbers: Sequence[int]) -> bytes:
 
 
 def _rank(token: TokenLogprob) -> int | None:
-    """Its place among the likeliest tokens, one below them where it is not among them."""
+    """The rank of a token among the likeliest ones; one more than their number if it is not among them."""
     return 1 + sum(each.logprob > token.logprob for each in token.top_logprobs) if token.top_logprobs else None
 
 
@@ -262,9 +265,9 @@ def _instead(token: TokenLogprob) -> list[list[Any]] | None:
 
 
 def gaps_of(trajectory: StoredTrajectory, scored: ScoredHistories) -> list[list[float | None]]:
-    """Of each turn with tokens and each of those, its logprob in `scored` minus the one it was sampled with.
+    """By turn, and by sampled token: its logprob in `scored` minus its logprob at sampling; None if it was not scored.
 
-    scored: of its histories, in order. None where it was not scored.
+    scored: the scores of the trajectory's histories, in order.
     """
     histories = zip(trajectory.histories(), scored.data, strict=True)
     return [

@@ -15,9 +15,12 @@ from rolloutlab.store.texts import plain_text
 class HistoryBranch:
     """An additional history, by its number from 1; the main history is 0.
 
-    parent: the history that it leaves, None where it shares no answer with another. after: how many answers they share.
-    instead: whether it has another answer next. place: how many of the parent's own answers come before it. items:
-    those that are not the parent's. tokens: that were sampled in it.
+    parent: the history that it branches off from; None if it shares no answer with another one.
+    after: how many answers it shares with the parent.
+    instead: whether the next answer of the parent is another one.
+    place: after how many of the parent's own answers it branches off.
+    items: the items that the parent does not have.
+    tokens: the number of tokens sampled in it.
     """
 
     number: int
@@ -41,7 +44,7 @@ class HistoryBranch:
 
 @dataclass
 class _Node:
-    """A message after those before it. history: the first that has it. answer: whether it counts as an answer."""
+    """A message in the tree. history: the first history that has it. answer: whether it counts as an answer."""
 
     history: int
     answer: bool = False
@@ -51,8 +54,8 @@ class _Node:
 def history_tree(trajectory: StoredTrajectory) -> list[HistoryBranch]:
     """The additional histories of a trajectory, in their order; a branch comes after the history that it leaves.
 
-    Messages are the same where their texts and calls are, as programs send earlier answers back; an answer with sampled
-    tokens is its history's own. Answers are counted after the prompt.
+    Messages with the same texts and calls are taken to be the same, because programs send earlier answers back. An
+    answer with sampled tokens belongs to its own history only. Answers in the prompt are not counted.
     """
     root, made = _Node(0), list[HistoryBranch]()
     if not trajectory.additional:

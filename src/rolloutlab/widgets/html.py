@@ -19,14 +19,14 @@ class Html(str):
 
 @dataclass(frozen=True)
 class Words:
-    """A cell of words in a table, on the left, across so many columns; `content` is escaped unless it is `Html`."""
+    """A table cell with text, aligned to the left. It spans `columns`. `content` is escaped unless it is `Html`."""
 
     content: str
     columns: int = 1
 
 
 Cell = str | int | Words
-"""A cell of a table: where a page aligns numbers to the right, so are `str` and `int`."""
+"""A cell of a table. A page aligns `str` and `int` as it does numbers, often to the right."""
 
 
 def escape(text: object) -> Html:
@@ -44,7 +44,7 @@ def title(text: str) -> Html:
 
 
 def arrows(line: str) -> str:
-    """A line of a report as a page shows it, where the arrow before what to type is one character."""
+    """A line of a report with ` -> ` as one arrow character, as pages show it."""
     return re.sub(r"(^| )-> ", r"\1→ ", line)
 
 

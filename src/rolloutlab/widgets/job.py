@@ -55,9 +55,9 @@ _DIGITS = 6
 class Curve:
     """Numbers of the gradient steps that are drawn together.
 
-    healthy: what it is and what to expect. first: whether it is drawn before the others. odd: from the first and the
-    last of the first number, and the course of the job, to what is not as expected, with ` -> ` and what to type before
-    the second part; None where all is well.
+    title: the title. names: the names of the numbers. healthy: what the curve is, and what to expect. odd: a function
+    of the first and the last value of the first number, and of the course of the job. It returns what is not as
+    expected, and after ` -> ` what to type; None if all is well. first: draw it before the others.
     """
 
     title: str
@@ -69,15 +69,15 @@ class Curve:
 
 @dataclass(frozen=True)
 class Course:
-    """What else is known of a job; None where its events do not tell. answer: mean trained tokens of a trajectory."""
+    """Other facts about a job. answer: the mean number of trained tokens of a trajectory; None if it is not known."""
 
     answer: float | None = None
 
 
 _NO_COURSE = Course()
 _STALE = "they are of an older checkpoint, or their logprobs of another engine -> sample again"
-"""What a first step far from the policy that sampled means. The mean ratio is no sign of it: its expectation is 1 for
-any two policies at level `token`, and below 1 at others."""
+"""What it means if the first step is already far from the policy that sampled. The mean ratio cannot show that: its
+expectation is 1 for any two policies at level `token`, and below 1 at other levels."""
 
 
 _ALIKE = 0.2
@@ -214,12 +214,12 @@ def oddities(numbers: Numbers, curves: Sequence[Curve] = CURVES, course: Course 
 
 
 def _odd_hints(odd: Mapping[str, str]) -> list[Hint]:
-    """What is not as expected about curves, by their titles."""
+    """Hints about curves that are not as expected."""
     return [as_hint(f"{title}: {sentence}") for title, sentence in odd.items()]
 
 
 def _unfolded(given: Sequence[Hint]) -> list[Html]:
-    """Hints of which none is folded."""
+    """Hints that are all shown without a click."""
     return [hints([hint]) for hint in given]
 
 
@@ -250,10 +250,10 @@ _KINDS: dict[str, Literal["bad", "warn", "ok", "now"]] = {
 }  # fmt: skip
 _URGENCY: dict[Kind, int] = {"bad": 0, "warn": 1, "info": 2, "ok": 3}
 _FEW_STEPS = 3
-"""Of fewer steps there are figures and no charts."""
+"""With fewer steps, figures are shown and no charts."""
 _ROUNDING = 1e-6
 _OPENED = 3
-"""Charts of a job that has none of those which come first."""
+"""How many charts are opened if none of those that come first has numbers."""
 _SHOWN = (
     "reward", "loss", "grad_norm", "entropy",
     "kl", "kl_base", "old_new_correlation", "ratio_mean", "ratio_max", "clipped",
@@ -262,9 +262,9 @@ _SHOWN = (
 _ALWAYS_FINITE = {"loss": "loss", "grad_norm": "gradient norm", "kl": "KL to the sampler", "entropy": "entropy"}
 """Numbers of a step that are finite unless the job has diverged, with their names in a sentence."""
 _NO_OPTIONS = {"sft", "where", "files", "custom_loss"}
-"""What is recorded with the options of a job and is given in another way."""
+"""Entries among the recorded options of a job that are not typed as options."""
 _DISTANCES = {"kl", "kl_base"}
-"""Estimates from the few sequences of a step: single tokens rule `kl` of a step, and the mean over some of them."""
+"""Estimates from the few sequences of a step. Single tokens can dominate them, so the job's figure is the median."""
 PLOTTED = ("reward", "loss", "entropy", "grad_norm")
 
 
@@ -361,7 +361,7 @@ def _begun_on(events: Sequence[Event], collections: Sequence[str]) -> str:
 
 
 def _before(collections: Sequence[str], trained_on: Overview | None) -> str:
-    """What the checkpoint that its answers are of was trained on, where that is another collection than its own."""
+    """The collections that the sampled checkpoint was trained on; empty if they are the job's own."""
     before = trained_on.trained_on if trained_on else ""
     own = {name.partition(":")[0] for name in collections}
     return "" if {name.partition(":")[0] for name in before.split(", ")} <= own else before
@@ -439,7 +439,7 @@ def _notes(events: Sequence[Event], collection: str, options: Options) -> list[H
 
 
 def _lost(steps: Sequence[Mapping[str, Any]]) -> list[Hint]:
-    """Which numbers of its steps are none (NaN, infinite, or null in their place), and since when: it diverged."""
+    """Hints about numbers of steps that are NaN, infinite or null, and from which step on: the job has diverged."""
     by_place: dict[str, list[str]] = {}
     for name, title in _ALWAYS_FINITE.items():
         at = [i for i, step in enumerate(steps, 1) if name in step and number(step[name]) is None]
@@ -465,7 +465,7 @@ def _left_out(data: Mapping[str, Any], collection: str, options: Options) -> Ite
 
 
 def _as(kind: type[_T], value: Any) -> _T:
-    """What an event has, where it is of this kind; else an empty one: a service may write null, or anything."""
+    """The value of an event if it has this type; else an empty value, because a service may send null, or anything."""
     return value if isinstance(value, kind) else kind()
 
 
@@ -504,7 +504,7 @@ def _band(model: str, events: Sequence[Event], options: Options, trained_on: Ove
 
 
 def _whose(model: str, events: Sequence[Event], trained_on: Overview | None) -> str:
-    """Of what the rewards of a job are: of the checkpoint that it started from, of others, or it is not known."""
+    """Which checkpoint the rewards of a job belong to: the one that it started from, others, or not known."""
     if not trained_on or not trained_on.checkpoints:
         return "of what it trained on"
     (name, step), *others = trained_on.checkpoints
@@ -515,7 +515,7 @@ def _whose(model: str, events: Sequence[Event], trained_on: Overview | None) -> 
 
 
 def _reward_figure(rewards: Sequence[float], trained_on: Overview | None, whose: str) -> Html:
-    """The mean reward of the whole job; of a service that tells it of each step, the mean of these."""
+    """The mean reward of the job. If a service reports a reward for each step, it is the mean of those."""
     mean = mean_of(rewards)
     same = trained_on and trained_on.whole.mean is not None and math.isclose(trained_on.whole.mean, mean, abs_tol=1e-3)
     unit = overview.around(trained_on).strip() if trained_on and same else ""
@@ -545,7 +545,7 @@ def _plan_figures(events: Sequence[Event], options: Options) -> list[Html]:
 
 
 def _chart(curve: Curve, numbers: Numbers, odd: str = "") -> Html:
-    """A curve over all steps, with how to read it or what is odd about it; a further line that is all 0 is left out."""
+    """The chart of a curve, with how to read it, or what is odd. A second line that is always 0 is left out."""
     drawn = [
         ChartLine(name, [(float(i), y) for i, y in enumerate(numbers[name], 1) if y is not None])
         for k, name in enumerate(curve.names)
@@ -570,7 +570,7 @@ def _next(events: Sequence[Event], collections: Sequence[str], made: Any, compar
 
 
 def _again(collections: Sequence[str], options: Options, message: str) -> str:
-    """What submits such a job once more. message: why it failed; an option that it names is left at its default."""
+    """The cell that submits such a job again. message: why it failed; options that it names are left out."""
     names = [*collections, *options.get("files", ())] or ["NAME"]
     given = {name: value for name, value in options.items() if name not in _NO_OPTIONS and name not in message}
     where, sft = str(options.get("where") or ""), bool(options.get("sft"))
@@ -582,7 +582,7 @@ def _again(collections: Sequence[str], options: Options, message: str) -> str:
 
 
 def _figures(steps: list[dict[str, Any]]) -> dict[str, float]:
-    """Of each number, one over the steps that have it: the mean; of a maximum the largest; of a distance the median."""
+    """One figure for each number over its steps: of a maximum the largest, of a distance the median, else the mean."""
     figures: dict[str, float] = {}
     for name in _SHOWN:
         if values := _known(steps, name):
@@ -611,7 +611,7 @@ def _course_table(numbers: Numbers, curves: Sequence[Curve]) -> Html:
 
 
 def _rounded(value: float) -> str:
-    """A figure; what is left of 0 by rounding is 0."""
+    """A figure as text. A value that differs from 0 only by rounding is 0."""
     return "0" if abs(value) < _ROUNDING else f"{value:.3g}"
 
 

@@ -44,11 +44,11 @@ _LONG = 24  # characters of a value: those of a custom loss are 64
 
 @dataclass(frozen=True)
 class JobCourse:
-    """How a job went, by its events; None where they do not tell.
+    """How a job went, as far as its events tell; None is unknown.
 
-    steps: gradient steps that are done. done: the share of them. trains, groups: groups that train, of all. seconds: of
-    training. reward: the mean of what it trained on, as it was then. error: why it failed, or why all else is not
-    known.
+    steps: how many gradient steps are done. done: their share of all steps. trains: how many groups train. groups: how
+    many groups it has. seconds: the time of training. reward: the mean reward that it trained on. error: why it failed,
+    or why the rest is unknown.
     """
 
     steps: int | None = None
@@ -64,11 +64,11 @@ class JobCourse:
 class JobResult:
     """A job with what came of it.
 
-    names: what the collections that it trained on are called now. reward: their mean reward when it trained, or
-    now, where its events do not tell. after: that of the next generations of these, which the checkpoint that it made
-    has sampled with the same settings; None where the rewards have changed since.
-    cut_off: the share of answers that the token limit cut off. changed: options, and None for defaults, that the job
-    before it of this model did not have.
+    names: the present names of the collections that it trained on. reward: their mean reward when it trained, or the
+    present one if its events do not tell. after: the mean reward of their next generations, if the checkpoint that it
+    made sampled these with the same settings; None if the rewards have changed since the job. cut_off: the share of
+    answers that the token limit cut off. changed: the options that differ from the previous job of the model; None is
+    the default.
     """
 
     job: SubmittedJob
@@ -122,7 +122,7 @@ def _made(result: JobResult) -> Cell:
 
 
 def _state(result: JobResult) -> Cell:
-    """What a person should know of it: its state, and of one that is done rather that answers were cut off."""
+    """The state of a job; if it is done and many answers were cut off, that instead."""
     status = result.job.status or "unknown"
     if status == "failed":
         return _chip(status, "bad")

@@ -17,21 +17,28 @@ from rolloutlab.widgets.kit.table import Heading, TableRow, table
 from rolloutlab.widgets.plot import Plot, Series, sparklines
 
 _FEW = 3
-"""Rounds from which their course is drawn; fewer are figures."""
+"""From this many rounds on, their course is drawn; for fewer there are only figures."""
 _MOST_ROWS = 12
 """Rounds that are listed without a click."""
 
 
 @dataclass(frozen=True)
 class Round:
-    """The results of one round; None is what is not known of it.
+    """The results of one round; None is unknown.
 
-    step: the checkpoint that was sampled. reward, spread: mean and standard deviation. trained: share of its groups.
-    held_out: mean reward of the held-out rows under that checkpoint. tokens: sampled to train on. unscored: completions
-    without a reward, on which the function failed; they are left out of their groups. held_out_unscored: such ones of
-    the held-out rows, which are left out of that mean. earlier_reward, earlier_held_out: means that were measured in
-    another way than the newest ones, and do not compare with them. topped_up: completions that were sampled again for
-    groups with nothing to learn; reward and spread are without these. options: of its job, as they were sent.
+    number: the number of the round.
+    step: the checkpoint that was sampled.
+    reward, spread: mean and standard deviation of the rewards, without topped-up completions.
+    trained: the share of its groups that trained.
+    held_out: the mean reward of the held-out rows under that checkpoint.
+    seconds: how long it took.
+    tokens: how many tokens were sampled to train on.
+    unscored: completions on which the reward function failed. They are left out of their groups.
+    held_out_unscored: such completions of held-out rows. They are left out of the mean.
+    earlier_reward, earlier_held_out: means that cannot be compared with the newest ones, because they were measured in
+        another way.
+    topped_up: completions that were added to groups with nothing to learn.
+    options: the options of its job, as they were sent.
     """
 
     number: int
@@ -52,7 +59,7 @@ class Round:
 
 @dataclass(frozen=True)
 class Best:
-    """The best checkpoint of a loop by its name, if there is one; mean: of its held-out rows with other seeds."""
+    """The best checkpoint of a loop, if there is one. mean: its mean reward on the held-out rows with other seeds."""
 
     name: str | None = None
     mean: float | None = None

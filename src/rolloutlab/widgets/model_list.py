@@ -58,7 +58,7 @@ def model_listing(cards: Sequence[ModelCard], selected: str, lab: LabRecord, now
 
 
 def _reward(result: CollectionResult | None, newest: int | None) -> Cell:
-    """The mean reward of the newest collection that one checkpoint of a model sampled, with its step if it is older."""
+    """The mean reward of a model's newest samples, with their step if it is not that of the newest checkpoint."""
     if result is None or result.mean is None:
         return ""
     mean = drawn_mean(result.mean)

@@ -13,7 +13,7 @@ from rolloutlab.widgets.kit.parts import band, bars, chip, figure, head, hints, 
 from rolloutlab.widgets.text import number, with_minus
 
 Standing = Literal["trains", "pass", "fail", "equal", "other", "unscored"]
-"""What a group is to a job: it trains, all of its answers pass, all fail, have equal rewards, or it cannot train."""
+"""Whether a group trains, or why not: all pass, all fail, other equal rewards, it cannot train, no reward yet."""
 
 WORDS: dict[Standing, str] = {
     "trains": "trains",
@@ -25,14 +25,16 @@ WORDS: dict[Standing, str] = {
 }
 _CLASSES: dict[Standing, str] = {"trains": "", "pass": "pass", "fail": "fail", "equal": "fail", "other": "none"}
 MOST_BARS = 240
-"""Bars of a strip; of more groups, each bar stands for some."""
+"""The most bars of a strip. If there are more groups, a bar stands for several."""
 MOST_PARTS = 4
 
 
 @dataclass(frozen=True)
 class GroupBar:
-    """A bar of the strip. name, position: of its group, the first of `groups`. mean: of its rewards, from 0 to 1 in
-    their range. fits: whether it has anything that fits the filter.
+    """A bar of the strip, for one or several groups.
+
+    name, position: those of its first group. mean: the mean reward, scaled to 0 to 1. groups: how many groups it stands
+    for. fits: whether any row of these groups fits the filter.
     """
 
     name: str
@@ -54,10 +56,11 @@ class Histogram:
 
 @dataclass(frozen=True)
 class Figures:
-    """Figures of some answers. mean: of their rewards. parts: the mean of each component.
+    """Figures of some answers.
 
-    cut_off: how many were cut off, of these scored_cut_off have a reward. failures: how many have the least reward, and
-    how many of these were cut off.
+    mean: their mean reward. parts: the mean of each component. cut_off: how many were cut off. scored_cut_off: how many
+    of those have a reward. failures: how many have the lowest reward, if it is not above 0. failures_cut_off: how many
+    of those were cut off.
     """
 
     answers: int
@@ -77,13 +80,18 @@ class Figures:
 
 @dataclass(frozen=True)
 class Overview:
-    """A whole collection, and where a filter is on, what fits it.
+    """A whole collection and, with a filter, the part that fits it.
 
-    interval: of its mean, at 95%, over groups. pass_at: by k, the chance that one of k answers passes. former: the
-    generation that it replaces, its mean reward, how many of its answers have one, and what it was sampled with that
-    this one was not: empty where the means compare. usage: the tokens that it has taken, and what it has cost. next:
-    the cell that scores it, where nothing is scored. checkpoints: those that sampled it, the newest first, where a job
-    has to name them.
+    whole: the figures of all answers.
+    bars: the strip of groups.
+    interval: the 95% interval of the mean reward, over groups.
+    pass_at: by k, the chance that one of k answers passes.
+    former: the previous generation: its name, its mean reward, how many of its answers are scored, and the settings in
+        which it differs. The last is empty if the two means can be compared.
+    usage: the tokens that the collection used, and their cost.
+    fitting: the figures of the answers that fit the filter.
+    next: the cell that scores the collection, if nothing is scored.
+    checkpoints: the checkpoints that sampled it, newest first, if a job has to name them.
     """
 
     whole: Figures
@@ -102,7 +110,7 @@ class Overview:
 
 
 def text(shown: Overview) -> list[str]:
-    """The figures below a heading with the mean reward, as lines: first what a person should know."""
+    """Hints and figures as lines of text, for below a heading that has the mean reward."""
     whole = shown.whole
     lines = [hint.line() for hint in shown.hints]
     if beside := [*_former(shown), *_passes(shown)]:
@@ -156,7 +164,7 @@ def strip(groups: Sequence[GroupBar]) -> Html:
 def _bar(each: GroupBar) -> str:
     kind = _CLASSES.get(each.standing, "none")
     classes = " ".join(filter(None, ["rl-groups-bar", f"rl-{kind}" if kind else "", "" if each.fits else "rl-off"]))
-    # a height, as a page that is not trusted keeps no properties of ours
+    # `height` and no CSS property of ours, which a page that is not trusted removes
     fill = f'<b style="height:{100 * (each.mean or 0):.3g}%"></b>' if each.standing == "trains" else ""
     name = each.name if each.groups == 1 else f"{each.name} and {each.groups - 1} more"
     title = escape(f"{name}: {WORDS[each.standing]}")

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
 VIEW = "application/x-rolloutlab.view+json"
-"""The MIME type of an output that our lab extension shows; VS Code takes HTML before it, as its name begins with x-."""
+"""The MIME type of outputs that our lab extension shows. VS Code prefers HTML to it, because it begins with x-."""
 _REQUEST = "comm_info_request"
 
 

@@ -12,7 +12,7 @@ _MAX_COLUMNS = 60
 LARGEST = 1e100
 """Beyond it a number has no place on an axis."""
 _GREY = "#808080"
-"""Reads on white and on black, where a chart is shown as an image that takes over no colour from its page."""
+"""A grey that is readable on white and on black. A chart that is shown as an image cannot use the page's colours."""
 
 Point = tuple[float, float]
 

@@ -12,15 +12,15 @@ from rolloutlab.widgets.html import escape, for_notebook
 _DELAY = 0.3
 """Seconds after which silent work shows a line."""
 _VIEW_DELAY = 1.0
-"""Seconds after which a view takes the place of the line: of what is over before, the result alone is shown."""
+"""Seconds after which a view replaces the line. Of shorter work, only the result is shown."""
 _MAX_WIDTH = 100
 
 
 class Progress:
-    """A context in which `update` may be called often; it appears after 0.3 seconds, and is gone at the end.
+    """A context that shows progress: a bar in a notebook, a line in a terminal. `update` may be called often.
 
-    A bar in a notebook, a line in a terminal. view: shown by a kernel in the place of the bar from the first second on;
-    it keeps itself up to date.
+    It appears after 0.3 seconds and is removed at the end. view: a view that updates itself; in a notebook it replaces
+    the bar after a second.
     """
 
     def __init__(self, title: str, *, visible: bool = True, view: Any = None) -> None:
@@ -37,7 +37,7 @@ class Progress:
     def update(self, done: int, total: int | None, note: str = "", text: str = "", part: float = 0) -> None:
         """Show that `done` of `total` (None: unknown) is done, and the text that has come so far.
 
-        part: of the next one, for the bar alone.
+        part: the fraction of the next one that is done, for the bar only.
         """
         if not self._visible or self._seconds() < _DELAY:
             return
@@ -48,9 +48,9 @@ class Progress:
             self._show(line, done + part, total)
 
     def begin(self, what: str, seconds: float = 0.0) -> None:
-        """Show what begins now, unless it ends within the first 0.3 seconds. seconds: how long it takes, about.
+        """Show what begins now, unless it would end within the first 0.3 seconds.
 
-        To be called before work that reports nothing until it ends.
+        Call it before work that reports nothing until it ends. seconds: about how long the work takes.
         """
         if self._seconds() + seconds >= _DELAY:
             self.waiting(what)

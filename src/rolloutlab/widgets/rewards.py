@@ -31,9 +31,10 @@ _WHY_NOT = {str(reason): words for reason, words in {**WHY_NOT, Reason.UNSCORED:
 def text(
     name: str, summary: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], fitting: int, notes: Sequence[Hint] = ()
 ) -> str:
-    """The first rows as plain text, no line but those of notes wider than 80 columns. fitting: how many rows there are.
+    """The first rows as plain text. Only lines of notes may be wider than 80 columns.
 
-    notes: what a person should know of them first.
+    name: the title. summary: the figures. rows: the first rows. fitting: how many rows there are. notes: hints to show
+    above the rows.
     """
     ended = _has_ends(rows)
     cells = [
@@ -196,7 +197,7 @@ def _shortened(name: str, longest: int) -> str:
 
 
 def _fitted(line: str, columns: int) -> str:
-    """As much of a line as fits so many columns of a terminal, where some characters take two."""
+    """A line, cut to this many columns of a terminal. Some characters take two columns."""
     cells = [2 if east_asian_width(character) in "WF" else 1 for character in line]
     if sum(cells) <= columns:
         return line

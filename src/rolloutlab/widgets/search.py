@@ -30,7 +30,7 @@ _WORD = 20
 _BARS = 12
 _KINDS = 3  # of what hits are, by name
 _SUMMED = 3
-"""Hits from which on a summary of them says more than they do."""
+"""A summary is shown from this many hits on."""
 _BLANK = re.compile(r"\s")
 _ANSWER = re.compile(r"^assistant: ", re.MULTILINE)
 _USER = re.compile(r"^user: (.*?)(?=\n\n[a-z]+(?: reasons)?: |\Z)", re.MULTILINE | re.DOTALL)
@@ -40,7 +40,7 @@ _ROW = "row."
 
 @dataclass(frozen=True)
 class Shown:
-    """One hit. values: metadata fields that are columns. document: the conversation as text. metadata: all of it."""
+    """One hit. values: the fields that are columns. document: the conversation as text. metadata: all fields."""
 
     name: str
     score: float | None
@@ -51,9 +51,9 @@ class Shown:
 
 @dataclass(frozen=True)
 class SearchTexts:
-    """What is written around a table of hits. name, about: its title. warnings: why hits may be missing.
+    """The texts around a table of hits. name, about: its title. warnings: why hits may be missing.
 
-    limit: of the search, where so many hits were found and there may be more.
+    limit: the limit of the search, if there may be more hits; else 0.
     """
 
     name: str
@@ -64,7 +64,7 @@ class SearchTexts:
 
 
 def search_listing(texts: SearchTexts, hits: Sequence[Shown], terms: Sequence[str], total: int) -> Listing:
-    """The table. hits: those that are shown, of so many. terms: the words of the query."""
+    """The table of hits. hits: those to show. terms: the words of the query. total: how many hits there are."""
     same: dict[tuple[str, ...], list[int]] = {}
     for i, hit in enumerate(hits):
         shown = _key_passage(hit.document, terms, _PASSAGE_CHARS)
@@ -122,7 +122,9 @@ def cell(value: Any) -> str:
 
 
 def _key_passage(document: str, terms: Sequence[str], length: int) -> str:
-    """What a row shows of a conversation: of its last answer, or of what is before it where the words are there."""
+    """The passage of a conversation that a row shows. It is from the last answer, unless only the text before it has
+    words of the query.
+    """
     begin = max((match.end() for match in _ANSWER.finditer(document)), default=0)
     before, answer = document[:begin], document[begin:]
     if terms and not _any_of(terms).search(answer) and _any_of(terms).search(before):
@@ -161,7 +163,7 @@ def _in_text(hit: Shown, terms: Sequence[str]) -> str:
 
 
 def _match(score: float | None, scores: Sequence[float]) -> Cell:
-    """The score, of which the lowest is best, as a bar from the worst to the best that is shown."""
+    """The score as a bar between the worst and the best score that is shown. The lowest score is best."""
     if score is None:
         return ""
     best, worst = min(scores), max(scores)
@@ -210,7 +212,7 @@ def _summary(hits: Sequence[Shown]) -> Html:
 
 
 def _mean_reward(rewards: Sequence[float], hits: int) -> Html:
-    """Their mean, and over how many of the hits where some have no reward."""
+    """The mean reward, and how many hits it is over, if some have no reward."""
     mean = math.fsum(reward / len(rewards) for reward in rewards)  # a sum may be too large for a float
     of = f"of {len(rewards):,}, {hits - len(rewards):,} without a reward" if len(rewards) < hits else ""
     return figure("Mean reward", decimals(mean, ".2f"), of)

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from rolloutlab.objective.preflight import count
 
 _MOST = 1e6
-"""The size beyond which numbers are not written with decimals: they would have hundreds of digits."""
+"""Larger numbers are not written with decimals, because they could have hundreds of digits."""
 _ROUNDING = 1e-12
-"""The size up to which a mean or a difference of ordinary numbers may be rounding alone."""
+"""A mean or a difference that is not larger may be only a rounding error."""
 
 
 def text_table(head: Sequence[str], rows: Sequence[Sequence[str]], columns: str) -> list[str]:
@@ -26,13 +26,13 @@ def text_table(head: Sequence[str], rows: Sequence[Sequence[str]], columns: str)
 
 
 def more(left: int, fix: str, noun: str = "") -> list[str]:
-    """The last line of a list of which `left` items are not shown, and what to type for them; empty where none is."""
+    """The last line of a list that leaves out `left` items, with what to type for them. Empty if none is left out."""
     items = count(left, f"more {noun}") if noun else f"{left:,} more"
     return [f"... and {items}: {fix}"] if left > 0 else []
 
 
 def checkpoint_name(model: str, step: int | None) -> str:
-    """`lab/practice@3`; a model that a checkpoint was named with has its step already."""
+    """`lab/practice@3`. The name of a model may already contain the step of a checkpoint."""
     return f"{model}@{step}" if step is not None and "@" not in model else model
 
 
@@ -42,7 +42,7 @@ def number(value: float | None) -> str:
 
 
 def distinct(one: float, other: float) -> tuple[str, str]:
-    """Two numbers that differ, with three digits or as many as show it."""
+    """Two numbers as text, with three digits, or with more if they would look the same."""
     for digits in (3, 6, 9, 17):
         texts = f"{one:.{digits}g}", f"{other:.{digits}g}"
         if texts[0] != texts[1]:
@@ -56,7 +56,7 @@ def decimals(value: float, form: str = ".3f") -> str:
 
 
 def shape(value: float, form: str = ".3f") -> str:
-    """The format of a number with so many decimals: three significant digits of one that is very small or large."""
+    """The format of a number: `form`, or three significant digits if the number is very small or large."""
     least = 10.0 ** -int(form[1:-1])  # what is smaller would be 0.00, or lose all but one of its digits
     return ".3g" if _ROUNDING < abs(value) < least or abs(value) > _MOST else form
 
