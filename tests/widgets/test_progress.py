@@ -113,3 +113,14 @@ def test_a_line_of_a_terminal_is_no_longer_than_that(monkeypatch, capsys):
     with Progress("sampling") as shown:
         shown.waiting("converting a policy: 12 of 272 tensors, 8 s (a-long-name.gguf)")
     assert capsys.readouterr().out == "\r\x1b[Ksampling: converting a policy: 12 of 27\r\x1b[K"
+
+
+def test_the_text_of_a_model_cannot_act_on_a_terminal(monkeypatch, capsys):
+    monkeypatch.setattr(progress, "in_notebook", lambda: False)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setattr(progress, "_DELAY", 0.0)
+    with Progress("sampling") as shown:
+        shown.update(0, 1, text="a\x1b[2J\nb")
+    out = capsys.readouterr().out
+    assert "\x1b[2J" not in out
+    assert "\n" not in out

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Self
 
+from rolloutlab.sanitize import escape_to_one_line
 from rolloutlab.widgets.html import escape, for_notebook
 
 _DELAY = 0.3
@@ -42,7 +43,7 @@ class Progress:
         if not self._visible or self._seconds() < _DELAY:
             return
         of = f"{done:,}" if total is None else f"{done:,} of {total:,}"
-        line = f"{self._title}: {of}  {text[-_MAX_WIDTH:] or note}"
+        line = f"{self._title}: {of}  {escape_to_one_line(text[-_MAX_WIDTH:]) or note}"  # text is a model's
         if line != self._line:
             self._line = line
             self._show(line, done + part, total)
