@@ -23,11 +23,11 @@ Problem = tuple[int, dict[str, Any]]
 _STATUS: dict[type[RolloutlabError], int] = {
     InputError: 400, NotFoundError: 404, ConflictError: 401, FullError: 507, UnreachableError: 503,
 }  # fmt: skip
-"""Any other error is the service's: 502, also a refused key, which is not the client's."""
+"""Any other error is the service's, with status 502. So is a refused key, because it is not the client's key."""
 
 
 def shown(completion: ChatCompletion, options: ClientOptions) -> ChatCompletion:
-    """The completion for its client, without logprobs where it did not ask for them."""
+    """The completion for its client, without logprobs if the client did not ask for them."""
     if options.logprobs:
         return completion
     choices = [choice.model_copy(update={"logprobs": None}) for choice in completion.choices]
@@ -35,7 +35,7 @@ def shown(completion: ChatCompletion, options: ClientOptions) -> ChatCompletion:
 
 
 def shown_chunk(chunk: Mapping[str, Any], options: ClientOptions) -> dict[str, Any] | None:
-    """The chunk for its client; None where it has nothing that the client asked for."""
+    """The chunk for its client; None if it contains nothing that the client asked for."""
     choices = chunk.get("choices") or []
     if not options.logprobs:
         choices = [{name: value for name, value in choice.items() if name != "logprobs"} for choice in choices]
@@ -61,7 +61,7 @@ def chunks_of(completion: ChatCompletion) -> Iterator[dict[str, Any]]:
 
 
 def problem(error: RolloutlabError) -> Problem:
-    """An error in OpenAI's form; that of a service as it reported it."""
+    """An error in OpenAI's form. If a service reported the error in that form, it is passed on unchanged."""
     if isinstance(error, BudgetError):
         return _problem(429, error.with_hint, "insufficient_quota", "insufficient_quota")
     if isinstance(error, RefusedError) and error.reported:

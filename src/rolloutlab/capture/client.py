@@ -20,9 +20,10 @@ Submit = Callable[[Coroutine[Any, Any, ChatCompletion]], "Future[ChatCompletion]
 
 
 class RolloutClient:
-    """Address, key and model of one rollout for any program, and `chat.completions.create` for this one.
+    """A program's client for one rollout.
 
-    Other attributes are those of an `openai.AsyncOpenAI` with this address and key.
+    Use `chat.completions.create` here, or give `base_url`, `api_key` and `model` to any other client. All other
+    attributes are those of an `openai.AsyncOpenAI` with this address and key.
     """
 
     def __init__(self, gateway: Gateway, rollout: CapturedRollout, url: str, submit: Submit) -> None:
@@ -67,10 +68,10 @@ class ChatCompletions:
     async def create(self, **body: Any) -> ChatCompletion | AsyncIterator[ChatCompletionChunk]:
         """A chat completion, or with `stream=True` its chunks.
 
-        body: the fields of OpenAI's request; messages may be those of completions. `model` need not be given.
+        body: the fields of OpenAI's request. `model` may be left out. A message may be the `message` of a completion.
 
         Raises:
-            InputError, ServiceError: as the service answers.
+            InputError: the request is invalid. ServiceError: the service's error.
         """
         try:
             plain = read_object(to_json(body, exclude_none=True))

@@ -13,13 +13,13 @@ from rolloutlab.errors import BrokenOffError, ConflictError, RolloutlabError
 Chunk = dict[str, Any]
 OnChunk = Callable[[Chunk], None]
 Send = Callable[[ChatRequest, OnChunk | None], Awaitable[ChatCompletion]]
-"""Sends a request to the service: streamed, where it gets what is to be called with each chunk."""
+"""Sends a request to the service. If the second argument is given, the answer is streamed, and it gets each chunk."""
 
 ENDED = "the rollout of this key has ended"
 
 
 class Gateway:
-    """The rollouts under way, and what answers their programs. All calls are made on one event loop."""
+    """Answers the programs of the rollouts under way. All its methods are called on one event loop."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -41,7 +41,7 @@ class Gateway:
                 task.cancel()
 
     def session(self, rollout: CapturedRollout, name: str) -> CapturedRollout:
-        """The session of a program that runs many; the rollout itself where its calls are one trajectory."""
+        """A session of a program that runs many; the rollout itself if all its calls are one trajectory."""
         if not rollout.by_session:
             return rollout
         if name not in rollout.sessions:
@@ -60,12 +60,16 @@ class Gateway:
     async def chat(
         self, rollout: CapturedRollout, body: Mapping[str, Any], tries: int = 0, on_chunk: OnChunk = lambda _: None
     ) -> ChatCompletion:
-        """The answer to a body of chat completions. tries: how often its client has sent it before.
+        """Answer a request to chat completions.
 
-        on_chunk: gets the chunks of a stream, where the body wants one.
+        Args:
+            rollout: the rollout or session that the call belongs to.
+            body: the body of the request.
+            tries: how often the client has sent the same request before.
+            on_chunk: called with each chunk, if the body asks for a stream.
 
         Raises:
-            InputError: the body is invalid. ConflictError: the rollout has ended. Others as of `send`.
+            InputError: the body is invalid. ConflictError: the rollout has ended. Other errors are those of `send`.
         """
         if rollout not in self._under_way:
             raise ConflictError(ENDED)
@@ -113,7 +117,7 @@ class Gateway:
 
 
 class _Relay:
-    """Passes the chunks of a response on. Of one that begins again, after some were passed on, nothing can be."""
+    """Passes on the chunks of a response. BrokenOffError if the response begins again after some were passed on."""
 
     def __init__(self, on_chunk: OnChunk) -> None:
         self._on_chunk = on_chunk

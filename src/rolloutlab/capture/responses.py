@@ -11,7 +11,10 @@ Item = dict[str, Any]
 
 
 class ResponseEvents:
-    """Makes the events of one response: text as it comes, everything else at its end. emit: gets each event."""
+    """Makes the events of one streamed response: of text as it comes, of everything else at the end.
+
+    emit: called with each event.
+    """
 
     def __init__(self, body: Mapping[str, Any], emit: Callable[[Item], None]) -> None:
         self._body = body
@@ -37,7 +40,7 @@ class ResponseEvents:
                 self._send("response.output_text.delta", place, delta=text, content_index=0, logprobs=logprobs)
 
     def end(self, completion: ChatCompletion) -> None:
-        """Send the rest, once the completion is whole."""
+        """Send the remaining events. completion: the whole completion."""
         if not self._has_begun:
             self._begin(completion.id, completion.model, completion.created)
         items = output(completion.model_copy(update={"id": self._name}))
@@ -108,7 +111,7 @@ _STATEFUL = {
     "prompt": "send instructions and input",
     "background": "background: false",
 }
-"""What needs a server that keeps responses, and what to type instead."""
+"""Fields that need a server that keeps responses, and what to send instead."""
 _SAME = ("temperature", "top_p", "top_logprobs", "seed", "n", "stop", "parallel_tool_calls", "stream", "model")
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 _TEXTS = {"input_text", "output_text", "text", "summary_text", "reasoning_text"}
@@ -141,7 +144,7 @@ def messages_of(given: Any) -> list[Item]:
     """Convert an input to chat messages. The reasoning, text and calls of one response become one message again.
 
     Raises:
-        InputError: it has other items than messages, calls of functions, their results, and reasoning.
+        InputError: an item is neither a message, a call of a function, its result, nor reasoning.
     """
     if isinstance(given, str):
         return [{"role": "user", "content": given}]
@@ -252,7 +255,7 @@ def _instructions(text: Any) -> Iterator[Item]:
 
 
 def _turn(messages: list[Item], *may_have: str) -> Item:
-    """The last message, if it is of the assistant and has none but these fields; else a new one."""
+    """The last message, if it is the assistant's and has no other fields than these; else a new one."""
     if not (messages and messages[-1]["role"] == "assistant" and messages[-1].keys() <= {"role", *may_have}):
         messages.append({"role": "assistant"})
     return messages[-1]

@@ -33,9 +33,10 @@ class _Answer:
 
 @dataclass
 class EarlierAnswers:
-    """The answers of a program by the messages before them, in a form that frameworks keep.
+    """The answers that a program has got, by the messages before each, compared only by what frameworks keep.
 
-    Most leave reasoning and token ids out, make parts of texts and other JSON of arguments, and some rename calls.
+    When frameworks send an answer back, most leave out reasoning and token ids, turn texts into parts, and write the
+    JSON of arguments anew. Some rename calls.
     """
 
     _answers: list[_Answer] = field(default_factory=list)
@@ -51,7 +52,7 @@ class EarlierAnswers:
             place._after(kept_of(answer))._answers.append(_Answer([*messages, answer]))
 
     def restored(self, messages: Sequence[Message]) -> list[Message]:
-        """The messages with what was sent and sampled in the place of the longest beginning that is known."""
+        """The messages, with their longest known beginning replaced by what was really sent and sampled."""
         place, length, answers = self, 0, list[_Answer]()
         for i, each in enumerate(kept(messages), 1):
             following = place._next.get(each)
@@ -72,7 +73,7 @@ class EarlierAnswers:
 
 
 def _new_names(sent: Sequence[Message], known: Sequence[Message]) -> dict[str, list[str]]:
-    """The ids of calls that were sampled, by the one that the program has given them, or to several of an answer."""
+    """The ids of sampled calls, by the id that the program uses; it may use one id for several calls of an answer."""
     names: dict[str, list[str]] = {}
     for one, other in zip(sent, known, strict=True):
         if isinstance(one, AssistantMessage) and isinstance(other, AssistantMessage):
@@ -83,7 +84,7 @@ def _new_names(sent: Sequence[Message], known: Sequence[Message]) -> dict[str, l
 
 
 def _renamed(message: Message, names: dict[str, list[str]]) -> Message:
-    """A result with the id of the sampled call; those of calls with the same id are in the order of the calls."""
+    """A result with the id of its sampled call. Results of calls that share an id are in the order of the calls."""
     if not isinstance(message, ToolMessage) or message.tool_call_id not in names:
         return message
     of_calls = names[message.tool_call_id]
@@ -94,8 +95,8 @@ def _renamed(message: Message, names: dict[str, list[str]]) -> Message:
 class Call:
     """One chat completion of a program.
 
-    messages: as they were sent to the service, with the token ids of earlier turns. tools: that the policy could call.
-    retry: how often the client had sent the request before.
+    messages: as they were sent to the service, with the token ids of earlier turns. tools: the tools that the policy
+    could call. retry: how often the client had sent the request before.
     """
 
     messages: Sequence[Message]
@@ -117,10 +118,10 @@ class _Turn:
 def histories(calls: Sequence[Call]) -> list[History]:
     """The conversations of one rollout, from its calls in the order in which they began; the first is the main one.
 
-    A call continues the answer that its messages begin with, after the same messages and with the same tools; any other
-    call begins a history. An answer that several calls continue, or with `n` other answers, is where histories branch.
-    Each choice is in one history with its logprobs; in the others its message is context. An answer that a client's
-    retry of the same request replaced is in none.
+    A call continues an earlier answer if it has the same tools, and if its messages begin with the messages of that
+    answer and the answer itself. Any other call begins a history. Histories branch if several calls continue an answer,
+    or if a call has several choices. Each choice is in one history with its logprobs; in other histories its message is
+    context. If a client's retry of the same request replaced an answer, that answer is in no history.
     """
     roots: dict[bytes, list[_Turn]] = {}
     ends: dict[bytes, list[_Turn]] = {}
@@ -139,7 +140,11 @@ def histories(calls: Sequence[Call]) -> list[History]:
 
 @dataclass(frozen=True)
 class _Digested:
-    """A call with digests of its tools and messages up to each message, and of all of them with each answer."""
+    """A call with digests.
+
+    prefixes: for each message, the digest of the tools and of the messages up to it. ends: for each choice, the digest
+    of all that and the choice.
+    """
 
     call: Call
     prefixes: Sequence[bytes]
@@ -165,7 +170,7 @@ def _digested(calls: Sequence[Call]) -> list[_Digested]:
 
 
 def _without_lost(calls: Sequence[_Digested]) -> list[_Digested]:
-    """The calls without those whose answer a retry of the same request replaced, as no later call continues it."""
+    """The calls, without those whose answer a retry of the same request replaced and no later call continues."""
     read = {prefix for each in calls for prefix in each.prefixes}
     lost: set[int] = set()
     for i, call in enumerate(calls):
@@ -183,7 +188,7 @@ def _without_lost(calls: Sequence[_Digested]) -> list[_Digested]:
 
 
 def _paths(turns: Sequence[_Turn]) -> Iterator[list[_Turn]]:
-    """From each choice to each last turn; choices that are continued come first."""
+    """Every path from a first turn to a last one. Choices that are continued come first."""
     waiting = [[turn] for turn in _in_order(turns)[::-1]]
     while waiting:
         path = waiting.pop()
@@ -208,17 +213,18 @@ def _history(path: Sequence[_Turn]) -> History:
 
 
 MODEL = "policy"
-"""The name of the policy for programs; frameworks read `lab/practice` as the model of a provider called lab."""
+"""The name of the policy that programs get. Frameworks would read `lab/practice` as a model of a provider `lab`."""
 
 _SEEDS = 2**32
-"""Calls whose seeds are those of one session."""
+"""The size of the range of call numbers that one session takes its seeds from."""
 
 
 @dataclass(frozen=True)
 class CallSettings:
-    """What a program does not decide about its calls.
+    """The settings of calls that the program does not decide.
 
-    model: the policy's name. fixed: fields of requests. seed_of: the seed of a call by its number, from 0.
+    model: the policy's name. fixed: fields that replace those of each request. seed_of: returns the seed of a call by
+    its number, from 0.
     """
 
     model: str
@@ -228,9 +234,10 @@ class CallSettings:
 
 @dataclass(frozen=True)
 class UnansweredCall:
-    """A call without an answer yet. sent: what its client has sent, `tries` times before this.
+    """A call without an answer yet.
 
-    retry: as of `Call`; 0 where no answer can have been lost.
+    sent: the request of its client. tries: how often the client has sent it before. retry: as of `Call`, but 0 if no
+    earlier try had an answer.
     """
 
     request: ChatRequest
@@ -241,10 +248,12 @@ class UnansweredCall:
 
 
 class CapturedRollout:
-    """The calls of one rollout. id: in its address; key: its API key.
+    """The calls of one rollout.
 
-    cut_off: whether its last call got no answer; failure: what the service answered instead, if anything.
-    by_session: its program runs many samples, and names the session of each call; they are `sessions`.
+    id: the part of its address that names it. key: its API key.
+    cut_off: whether its last call got no answer. failure: the error that the service gave instead, if any.
+    by_session: whether its program runs many samples, and names the session of each call.
+    sessions: these sessions by name.
     """
 
     def __init__(self, settings: CallSettings, *, by_session: bool = False) -> None:
@@ -255,27 +264,27 @@ class CapturedRollout:
         self.cut_off = False
         self.completions: list[ChatCompletion] = []
         self.sampling: dict[str, float] = {}
-        """Temperature and top_p of its calls, where they are not 1; of the first that has another."""
+        """Temperature and top_p, each from the first call in which it is not 1."""
         self._settings = settings
         self._earlier = EarlierAnswers()
         self._calls: dict[int, Call] = {}
         self._begun = 0
         self._unanswered: dict[tuple[bytes, int], list[int]] = {}
-        """By request and try, the `retry` of tries that got no answer."""
+        """The `retry` of each try that got no answer, by its request and the number of the try."""
 
     def another(self) -> "CapturedRollout":
-        """A rollout of the same settings and with other seeds, for one more session."""
+        """Make the rollout of one more session, with the same settings and other seeds."""
         seed_of, first = self._settings.seed_of, _SEEDS * (1 + len(self.sessions))
         return CapturedRollout(replace(self._settings, seed_of=lambda number: seed_of(first + number)))
 
     def as_now(self) -> "CapturedRollout":
-        """What it has sampled so far, which later calls do not change; for reading in another thread."""
+        """A copy with what it has sampled so far. Later calls do not change it, so another thread can read it."""
         now = copy.copy(self)
         now._calls, now.completions, now.sampling = dict(self._calls), list(self.completions), dict(self.sampling)
         return now
 
     def begin(self, body: ChatRequest, tries: int = 0) -> UnansweredCall:
-        """The call of a request as the service gets it. tries: how often its client has sent the request before."""
+        """Begin a call, and prepare its request for the service. tries: how often the client has sent it before."""
         number = self._begun
         self._begun += 1
         before = self._unanswered.get((_digest(body), tries - 1)) if tries else None
@@ -286,7 +295,7 @@ class CapturedRollout:
         fixed = dict(self._settings.fixed)
         if body.max_completion_tokens and "max_tokens" in fixed:
             fixed["max_completion_tokens"] = fixed.pop("max_tokens")
-        # a program's own seed means the same in each rollout, and answers of a group have to differ
+        # a program uses the same seed in each rollout, and the answers of a group have to differ
         seed = self._settings.seed_of(number if body.seed is None else -1 - body.seed)
         own = {"model": self._settings.model, "seed": seed, "logprobs": True, **fixed}
         return body.model_copy(update={**own, "messages": self._earlier.restored(body.messages)})

@@ -23,20 +23,20 @@ _HOST = "127.0.0.1"
 _MAX_BYTES = 64_000_000
 _BACKLOG = 1024
 _SESSION = "X-Session-ID"
-"""Names the sample that a call of an evaluator is of."""
+"""The header in which an evaluator names the sample that a call belongs to."""
 _BEARER = re.compile(r"bearer\s+", re.IGNORECASE)
 _NOT_RETRIED = {"x-should-retry": "false"}
-"""Read by OpenAI's clients: what the service does with errors was done already."""
+"""Keeps OpenAI's clients from retrying: rolloutlab has retried the request already, if that could help."""
 _OFFERED = "the gateway offers chat completions, responses and models"
 _HTTP_LOG = logging.getLogger(f"{__name__}.http")
-_HTTP_LOG.setLevel(logging.CRITICAL)  # else aiohttp shows a traceback of what a program sends wrong; the answer says it
+_HTTP_LOG.setLevel(logging.CRITICAL)  # else aiohttp shows a traceback for each malformed request; the answer says it
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Answer = Callable[[OnChunk], Awaitable[Any]]
 
 
 @asynccontextmanager
 async def served(gateway: Gateway) -> AsyncIterator[str]:
-    """Serve a gateway on a free port; gives its URL."""
+    """Serve a gateway on a free port, and yield its URL."""
     app = make_app(gateway)
     runner = web.AppRunner(app, handler_cancellation=True, access_log=None, logger=_HTTP_LOG, shutdown_timeout=1.0)
     await runner.setup()
@@ -99,7 +99,7 @@ class Endpoints:
         return web.json_response(_card(request.match_info["model"]))
 
     def _rollout(self, request: web.Request) -> CapturedRollout:
-        """The rollout of the address, else that of the key; ConflictError for neither."""
+        """The rollout or session of a request, by its address or else by its key; ConflictError if there is none."""
         name = request.match_info.get("id") or _BEARER.sub("", request.headers.get("Authorization", "")).strip()
         if rollout := self._gateway.rollout(name):
             return self._gateway.session(rollout, replace_surrogates(request.headers.get(_SESSION, "")))
@@ -107,7 +107,7 @@ class Endpoints:
 
 
 async def streamed(request: web.Request, answer: Answer) -> web.StreamResponse:
-    """Server-sent events of the chunks that an answer passes on; an error before the first is raised."""
+    """Respond with the chunks of an answer as server-sent events. An error before the first chunk is raised."""
     chunks: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
     task = asyncio.ensure_future(answer(chunks.put_nowait))
     task.add_done_callback(lambda _: chunks.put_nowait(None))
@@ -138,7 +138,7 @@ def event(data: dict[str, Any]) -> bytes:
 
 @web.middleware
 async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Errors in OpenAI's form; 403 for what a web page may have sent."""
+    """Turn errors into responses in OpenAI's form. A request that a web page may have sent gets 403."""
     try:
         _check_origin(request)
         return await handler(request)
@@ -158,9 +158,10 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
 
 
 def _check_origin(request: web.Request) -> None:
-    """HTTPForbidden unless a program of this machine asks: the gateway spends the budget of its session.
+    """Raise HTTPForbidden unless a program of this machine asks, because answers cost money.
 
-    A web page sends its `Origin`; one whose host name was made to lead here (DNS rebinding) sends that as `Host`.
+    A web page sends its `Origin`. A page that reaches this machine under a host name of its own (DNS rebinding) sends
+    that name as `Host`.
     """
     if "Origin" in request.headers:
         raise web.HTTPForbidden(reason="the gateway answers no web pages: the request has an Origin")

@@ -1,4 +1,4 @@
-"""Adapters: plug-ins of `rolloutlab.environments`, and what they share."""
+"""Adapters: plug-ins for the environments of other packages, and functions that these plug-ins share."""
 
 from collections.abc import Collection, Mapping
 from difflib import get_close_matches
@@ -15,7 +15,7 @@ _RETURNS = "def source(name): return Games(name), with name, rows(limit, seed) a
 
 
 def adapted(name: str, options: Mapping[str, Any]) -> Source:
-    """The source of `PREFIX:NAME`. options: of the package, for this environment.
+    """The source of `PREFIX:NAME`. options: the package's own options for this environment.
 
     Raises:
         InputError: there is no such prefix or name, or the package is not installed.
@@ -43,40 +43,40 @@ def adapted(name: str, options: Mapping[str, Any]) -> Source:
 
 
 def is_source(env: Any) -> bool:
-    """Whether it makes environments itself, as a `Source` does."""
+    """Whether an object has the methods of a `Source`."""
     return callable(getattr(env, "environment", None)) and callable(getattr(env, "rows", None))
 
 
 def adapted_names(begun: str) -> list[str]:
-    """Names of adapters to complete a word with: prefixes, and after a colon the names of a package, if installed."""
+    """Words that complete `begun`: prefixes of adapters or, after a colon, the names of an installed package."""
     prefix, colon, _ = begun.partition(":")
     adapters = _adapters()
     if not colon or prefix not in adapters:
         return [f"{each}:" for each in adapters]
     try:
         return [f"{prefix}:{name}" for name in getattr(adapters[prefix], "names", list)()]
-    except Exception:  # noqa: BLE001 - a package that is not installed, or another one's fault: Tab offers nothing
+    except Exception:  # noqa: BLE001 - the package is not installed, or fails in its own way: Tab offers nothing
         return []
 
 
 def recognised(env: Any, options: Mapping[str, Any]) -> Source | None:
-    """The source of a class or factory that an adapter recognises; None if none does."""
+    """The source of a class or factory if an adapter recognises it, else None."""
     source: Any = ask_all(ENVIRONMENTS, "recognise", env, options, kind=object)
     return source if is_source(source) else None
 
 
 def refuse(environment: Any) -> None:
-    """InputError for an environment of another package, or a class of one, that looks like one of ours."""
+    """Raise InputError for an object or class of another package that looks like an environment but is none."""
     ask_all(ENVIRONMENTS, "refuse", environment, kind=type(None))
 
 
 def advice(environment: Any) -> str | None:
-    """What to type for an environment, or a class of one, of a package that an adapter knows; None for any other."""
+    """What to type for an environment, or its class, if an adapter knows its package; else None."""
     return ask_all(ENVIRONMENTS, "advice", environment, kind=str)
 
 
 def packages_of(environment: Any) -> set[str]:
-    """The packages that the class of an environment, or a class, and its bases are of."""
+    """The top-level packages of a class and of its bases. environment: the class, or an instance."""
     return {str(each.__module__).partition(".")[0] for each in class_of(environment).__mro__}
 
 

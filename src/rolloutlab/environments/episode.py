@@ -36,7 +36,7 @@ _GRACE = 2.0
 
 
 class EpisodeError(RolloutlabError):
-    """An environment raised, took too long, or returned an invalid value. end: how the episode ends.
+    """A call of an environment raised, took too long, or returned an invalid value. end: how the episode ends.
 
     If a tool raises it, the episode ends. If a tool raises any other exception, the policy reads the message.
     """
@@ -116,7 +116,7 @@ class Episode:
         return self.read("get_reward", partial(reward_of, hint="return a number such as 0.5"), reward)
 
     async def call(self, name: str, work: Callable[[], Any], *, waits: bool = False) -> Any:
-        """Call `work` in the instance's thread. name: of the call, for errors. waits: whether it has no time limit."""
+        """Call `work` in the instance's thread. name: names the call in errors. waits: whether it has no time limit."""
         assert self._thread, "it has begun"
         what = f"{self._source.name}.{name}"
         try:

@@ -13,18 +13,18 @@ from rolloutlab.environments.protocol import Step
 from rolloutlab.sanitize import replace_surrogates
 
 MAX_CHARS = 1_000_000
-"""Of one observation; no policy reads more, and each would be stored in every request."""
+"""The most characters of an observation. No policy reads more, and every later request would repeat it."""
 _MESSAGES: TypeAdapter[tuple[Message, ...]] = TypeAdapter(tuple[Message, ...])
 _EXPECTED = "return Step(observation, reward, done)"
 _OF_GYMNASIUM = "return Step(observation, reward, terminated or truncated, info)"
 _MAX_INFO, _MAX_NAME, _MAX_TEXT = 64, 100, 1000
-"""Of an `info`: entries, and characters of a name and of a text."""
+"""Limits of an `info`: its entries, and the characters of a name and of a text."""
 _MAX_NUMBER = 2**53
 Scalar = str | int | float | bool
 
 
 class EnvironmentTurn(NamedTuple):
-    """What came of an answer: the messages that the policy reads next, and the rest of a `Step`."""
+    """The environment's response to an answer: a `Step` whose observation is messages that the policy reads next."""
 
     messages: tuple[Message, ...]
     reward: float = 0.0
@@ -51,7 +51,7 @@ def turn_of(value: Any) -> EnvironmentTurn:
 
 
 def step_of(value: Any) -> Step:
-    """The same with its observation as it was: of a tool it becomes the text of a tool message."""
+    """As `turn_of`, but the observation stays as it is: that of a tool becomes the text of a tool message."""
     if not isinstance(value, tuple) or not 3 <= len(value) <= 4:
         size = f" of {len(value)}" if isinstance(value, tuple) else ""
         expected = _OF_GYMNASIUM if size == " of 5" else _EXPECTED
@@ -98,7 +98,7 @@ def reward_of(value: Any, hint: str) -> float:
 
 
 def _is_with_info(value: Any) -> bool:
-    """Whether it is as `reset` of Gymnasium returns it: an observation and an info."""
+    """Whether a value has the form that Gymnasium's `reset` returns: an observation and an info."""
     return isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], Mapping)
 
 
@@ -110,7 +110,7 @@ def _flag(value: Any) -> bool:
 
 
 def _scalars(info: Any) -> dict[str, Scalar]:
-    """The numbers and texts of an `info`, as many as a trajectory may keep; the rest is of the environment alone."""
+    """The numbers and texts of an `info`, as many as a trajectory may keep. The rest is left out."""
     if not isinstance(info, Mapping):
         raise BadStepError(f"info is a {type(info).__name__}, and has to be a dict -> {_EXPECTED}")
     kept: dict[str, Scalar] = {}

@@ -9,20 +9,25 @@ from rolloutlab.environments.observations import EnvironmentTurn, Scalar
 from rolloutlab.objective.credit import ENVIRONMENT, TURN_REWARD
 
 End = Literal["done", "max_turns", "length", "content_filter", "context", "timeout", "error"]
-"""How an episode ended. length: its last answer was cut off, by max_tokens or the service. content_filter: by that of
-the service. context: the policy's context has no room for another answer. timeout, error: of a call of its environment;
-such an episode has no reward."""
+"""How an episode ended.
+
+length: its last answer was cut off by max_tokens or by the service. content_filter: the service's filter cut it off.
+context: the policy's context has no room for another answer. timeout, error: a call of its environment took too long or
+failed; such an episode has no reward."""
 END = "episode_end"
-"""The property of a trajectory's metadata that holds it."""
+"""The property of a trajectory's metadata that holds the `End`."""
 
 
 @dataclass(frozen=True)
 class EpisodeRecord:
-    """The environment's name, the reward of each answer, and of the whole; how it ended, once it has.
+    """What is known of an episode beside its conversation.
 
-    final_reward: None if nothing in the environment gives a reward; 0 would be a score.
-
+    environment: its name.
+    turn_rewards: the reward of each answer.
+    final_reward: the reward of the whole episode. None if nothing in the environment gives a reward, since 0 would be a
+        score.
     info: numbers and texts of its steps, the latest of each name.
+    end: how it ended; None before its end.
     """
 
     environment: str
@@ -32,7 +37,7 @@ class EpisodeRecord:
     end: End | None = None
 
     def after(self, turn: EnvironmentTurn) -> Self:
-        """With one more turn."""
+        """The record with one more turn."""
         return replace(self, turn_rewards=(*self.turn_rewards, turn.reward), info={**self.info, **turn.info})
 
     @property
@@ -45,7 +50,7 @@ class EpisodeRecord:
 
     @property
     def components(self) -> dict[str, float]:
-        """The component of the reward of an episode that has ended without a failure of its environment."""
+        """The episode's reward as a component. Empty if there is none: before its end, or if its environment failed."""
         if self.end in {None, "timeout", "error"} or self.final_reward is None:
             return {}
         return {ENVIRONMENT: self.total}

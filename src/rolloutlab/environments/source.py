@@ -13,9 +13,9 @@ _POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 
 
 class GeneratorEnvironment:
-    """`def env(row): answer = yield "first"; ...; return reward`, with `yield Step(...)` where a turn has a reward.
+    """An environment written as a generator: `def env(row): answer = yield "first"; ...; return reward`.
 
-    A function with a second parameter gets the seed as well.
+    It yields a `Step` if a turn has a reward. A function with a second parameter gets the seed as well.
     """
 
     def __init__(self, function: Callable[..., Any], row: Mapping[str, Any]) -> None:
@@ -43,7 +43,10 @@ class GeneratorEnvironment:
 
 
 class AsyncGeneratorEnvironment:
-    """The same with `async def`, which cannot return a value: `yield Step(None, reward, done=True)` ends it."""
+    """As `GeneratorEnvironment`, with `async def`.
+
+    Such a function cannot return a value: `yield Step(None, reward, done=True)` ends the episode.
+    """
 
     def __init__(self, function: Callable[..., Any], row: Mapping[str, Any]) -> None:
         self._function = function
@@ -99,12 +102,14 @@ def source_of(env: Any, /, **options: Any) -> Source:
     """The source of environments that an argument `env` stands for.
 
     env: a class, a factory, a generator function, a source, or a name: `gymnasium:ID`, `openenv:URL`,
-    `reasoning-gym:DATASET` or `textarena:ID`. options: of the package, for a name, such as `is_slippery=False`; for a
-    factory of TRL's, `reward_funcs`, which are called with its environments at the end of an episode.
+    `reasoning-gym:DATASET` or `textarena:ID`.
+    options: of a name, the package's own options, such as `is_slippery=False`. Of a factory of TRL's, `reward_funcs`,
+    which are called with its environments at the end of an episode.
 
     Raises:
-        InputError: it is none of these; a package that is not installed, or a name that it does not have; an instance,
-        which is of one rollout only. UnreachableError: no server answers at the URL.
+        InputError: `env` is none of these, such as an instance, which would be of one rollout only. Or the package is
+            not installed, or does not have the name.
+        UnreachableError: no server answers at the URL.
     """
     if isinstance(env, str):
         return adapted(env, options)
@@ -125,17 +130,17 @@ def source_of(env: Any, /, **options: Any) -> Source:
 
 
 def given_source(env: Any) -> Source | None:
-    """The same; None for None."""
+    """As `source_of` without options; None for None."""
     return None if env is None else source_of(env)
 
 
 def rows_of_round(source: Source, limit: int | None, seed: int, number: int) -> Any:
-    """Rows that a source brings for a round of a loop, other ones in each round; None if it has none."""
+    """The rows of a source for a round of a loop, different in each round; None if the source has none."""
     return source.rows(limit, seed + _SEEDS_PER_ROUND * number)
 
 
 class FactorySource:
-    """Environments of a class, of a factory, or of a generator function; all are called with the row."""
+    """Makes environments by calling a class, a factory or a generator function with the row."""
 
     def __init__(self, factory: Callable[..., Any]) -> None:
         self._factory = factory
@@ -161,5 +166,5 @@ class FactorySource:
         return made
 
     def rows(self, limit: int | None, seed: int) -> list[dict[str, Any]]:  # noqa: ARG002 - of the protocol
-        """Empty rows, one by default: groups that differ in their seed."""
+        """Empty rows, one by default. Their groups differ only in the seed."""
         return [{} for _ in range(limit or 1)]

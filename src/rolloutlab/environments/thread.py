@@ -17,11 +17,11 @@ _NAME = "rolloutlab-environment"
 class EnvironmentThread:
     """Runs the calls of one environment, in order. A call that waits for ever is left behind with its thread.
 
-    Neither a `ThreadCall` nor a `LoopThread`: plain calls and coroutines of one environment share one thread, since its
-    libraries may be bound to theirs, and each has a time-out.
+    All calls share one thread, because libraries may be bound to the thread that first used them; a `ThreadCall` has
+    its own. Each call has a time-out, unlike those of a `LoopThread`.
 
-    on_loop: run all of them on an event loop that also runs in between, as clients that answer pings need; else a
-    result that can be awaited is awaited on a loop that only runs for it.
+    on_loop: whether to run all calls on an event loop that also runs between them, as clients that answer pings need.
+    Else each awaitable result is awaited on a loop that runs only for it.
     """
 
     def __init__(self, *, on_loop: bool) -> None:
@@ -34,17 +34,19 @@ class EnvironmentThread:
         self._thread.start()
 
     async def is_free(self, patience: float) -> bool:
-        """Whether the last call has come back, also one that nothing waits for any more; after some seconds, if not."""
+        """Whether the last call has returned, even if nothing waits for it any more. Waits so many seconds for it."""
         if self._under_way is not None and not self._under_way.done():
             await asyncio.wait([asyncio.wrap_future(self._under_way)], timeout=patience)
         return self._under_way is None or self._under_way.done()
 
     async def call(self, work: Callable[[], Any], timeout: float | None) -> Any:
-        """The result of a call, awaited if it can be.
+        """Call `work` and return its result. A result that can be awaited is awaited.
+
+        timeout: in seconds; None for no limit.
 
         Raises:
-            RaisedError: it raised something. CallTimeoutError: it took longer than so many seconds; a coroutine is
-            cancelled then.
+            RaisedError: the call raised an exception.
+            CallTimeoutError: it took longer than the time-out. A coroutine is then cancelled.
         """
         done, scheduled = self._put(work)
         self._under_way = done
@@ -87,7 +89,7 @@ class EnvironmentThread:
             raise_in_thread(self._thread.ident, EndedError)
 
     def _put(self, work: Callable[[], Any]) -> tuple[Future[Outcome], Future[Any]]:
-        """The future of an outcome, and what cancels the call."""
+        """The future of the outcome of a call, and the future whose `cancel` cancels the call."""
         done = Future[Outcome]()
         if self._loop is None:
             self._calls.put((work, done))
@@ -128,7 +130,7 @@ class EnvironmentThread:
 
 
 class RaisedError(Exception):
-    """A call of an environment raised `error`: anything, SystemExit and CancelledError among it."""
+    """A call of an environment raised `error`, which may be any exception, even SystemExit or CancelledError."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__(error)

@@ -10,10 +10,10 @@ T = TypeVar("T")
 
 
 class Batches(Generic[T]):
-    """What has come, passed on to `take` in a thread; what comes meanwhile is passed on together after that.
+    """Passes items to `take` in a thread. Items that are added meanwhile form the next batch.
 
-    A batch goes on where its caller is cancelled, and the next one waits for it. One that fails is kept, and passed on
-    again with what came since.
+    If the caller of `flush` is cancelled, the batch goes on, and the next one waits for it. The items of a batch that
+    fails are kept, and are part of the next batch.
     """
 
     def __init__(self, take: Callable[[Sequence[T]], None]) -> None:
@@ -25,11 +25,11 @@ class Batches(Generic[T]):
         return len(self._items)
 
     def add(self, item: T) -> None:
-        """Pass this on with the next batch."""
+        """Add an item to the next batch."""
         self._items.append(item)
 
     async def flush(self) -> None:
-        """Pass on what has come; errors are those of `take`."""
+        """Pass the items to `take`, whose errors are raised here."""
         while self._batch:
             await asyncio.gather(asyncio.shield(self._batch), return_exceptions=True)
         items, self._items = self._items, []
@@ -38,7 +38,7 @@ class Batches(Generic[T]):
             await asyncio.shield(self._batch)
 
     async def flush_at_end(self) -> None:
-        """The same, with a second try: a disk may be locked or full for a moment only. LabError when both fail."""
+        """As `flush`, with a second try after a LabError: a disk may be locked or full for a moment only."""
         try:
             await self.flush()
         except LabError:

@@ -1,4 +1,4 @@
-"""Player of chats: sends the prompts of a plan, and makes the records of their answers."""
+"""Player of chats: sends the prompts of a plan, and makes records of the answers for the writer."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -18,10 +18,10 @@ from rolloutlab.store.models import Arrival, Group
 
 
 class PreparedAnswer(NamedTuple):
-    """The record that is stored for conversations of one group after one completion, as of `writer.SampledRecord`.
+    """A `writer.SampledRecord`: what is stored of conversations of one group after one completion.
 
-    The conversations are kept as serialized texts, because a thousand records wait for the disk while 512 requests are
-    under way. An object per token took 80 MB more memory, and an eighth more time, because of cache misses.
+    The conversations are serialized here, because a thousand records wait for the disk while 512 requests are under
+    way. With an object per token they took 80 MB more memory and, because of cache misses, an eighth more time.
     """
 
     place: int
@@ -42,7 +42,7 @@ class PreparedAnswer(NamedTuple):
 class ChatPlayer:
     """Plays the rollouts of a plan without a program.
 
-    text: of a single streamed completion, so far.
+    text: what has come of the completion so far, if the plan has only one, which is streamed; else "".
     """
 
     def __init__(self, run: SamplingRun, connector: Connector, address: Address, meter: Meter) -> None:
@@ -65,9 +65,9 @@ class ChatPlayer:
         take: Callable[[Sequence[PreparedAnswer]], None],
         fail: Callable[[int, RolloutlabError], None],
     ) -> None:
-        """Play all rollouts to their end. As of `RolloutRunner.play`.
+        """Play all rollouts to their end, as `RolloutRunner.play` does.
 
-        take: stores records, in a thread. fail: called with the number of trajectories that a failed request was for.
+        take: stores records, in a thread. fail: called for each failed request, with its number of trajectories.
         """
         run = self._run
         self._runner = RolloutRunner(
@@ -83,7 +83,7 @@ class ChatPlayer:
 def prepare(run: SamplingRun, rollouts: Sequence[Rollout], completion: ChatCompletion | None) -> PreparedAnswer:
     """Make the record of conversations of one group after a completion.
 
-    completion: None if the service refused it.
+    completion: None if they ended without one, because the service refused it or the environment ended them.
     """
     ended = [rollout.episode for rollout in rollouts if not rollout.pending]
     unscored = sum(episode is not None and episode.final_reward is None for episode in ended)
@@ -95,7 +95,7 @@ def prepare(run: SamplingRun, rollouts: Sequence[Rollout], completion: ChatCompl
 def put_answers(
     lab: Lab, run: SamplingRun, answers: Sequence[PreparedAnswer], groups: Sequence[Group], *, begins: bool
 ) -> None:
-    """Write records, inside a transaction. begins: they are the first ones, and copies come with them."""
+    """Write records, inside a transaction. begins: whether they are the first; then `run.copies` come with them."""
     copies = [prepare(run, [copy], None) for copy in run.copies] if begins else []
     plan, sampling = run.plan, run.plan.sampling()
     lab.put_all(
@@ -119,7 +119,7 @@ def _arrival(run: SamplingRun, rollout: Rollout) -> Arrival:
 
 
 def _step(completion: ChatCompletion | None) -> int | None:
-    """The sampled checkpoint, where the service reports it on its choices."""
+    """The sampled checkpoint, if the service reports one, and the same one, on all choices."""
     if completion is None:
         return None
     steps = {(choice.model_extra or {}).get("policy_version") for choice in completion.choices}

@@ -13,7 +13,7 @@ from rolloutlab.environments.episode import CALL_TIMEOUT
 from rolloutlab.errors import InputError
 
 ROLLOUT_TIMEOUT = 600.0
-"""Seconds of one rollout of a program."""
+"""Seconds for one rollout of a program, by default."""
 _SEEDS = 2**31
 
 
@@ -34,14 +34,14 @@ class SamplingConfig(BaseModel):
     temperature, top_p, max_tokens, stop: as in the requests.
     seed: the group at place i is sampled with seed + i; later turns have seeds drawn from it.
     tools: descriptions of the functions that the policy may call.
-    max_turns: the most answers in a row that call tools; with `env`, the most answers of an episode.
-    template: the messages before each answer, with `{{name}}` not filled in yet.
+    max_turns: the most consecutive answers that call tools. With `env`, the most answers of an episode.
+    template: the messages before each answer, in which `{{name}}` is not filled in yet.
     total: trajectories of the whole collection.
     step: the number of the checkpoint that gave the first answer; `--resume` samples the same one.
     continues: the label of the collection whose conversations go on here.
     prompt_column: the column that holds the prompt, instead of the last message of the template.
     types: by column, the original type of its values if JSON does not have that type: dates, times and decimals.
-    parts: by part of a split (`train`, `held_out`), the ranges of the places of its groups.
+    parts: the places of the groups of each part of a split (`train`, `held_out`), as ranges.
     env: the name of the environment that answers each turn.
     env_timeout: seconds for each call of the environment.
     program: the name of the program whose calls were captured.
@@ -50,9 +50,9 @@ class SamplingConfig(BaseModel):
     state: paths of parts of `code` or of reward code that changed by themselves while a loop ran, such as counters and
         caches. Comparisons leave them out.
     timeout: seconds for each rollout of the program.
-    fixed: settings that replace the program's own.
+    fixed: settings that override the ones in the program's own requests.
     sessions: the name of the program whose sessions the collection holds.
-    topped_up: by place, the number of trajectories of a topped-up group, instead of `n`.
+    topped_up: the number of trajectories of each group that was topped up, by place; other groups have `n`.
     checkpoint: the unique key of the compared checkpoint, by which a later comparison finds its samples.
     """
 
@@ -88,7 +88,7 @@ class SamplingConfig(BaseModel):
     def request(
         self, messages: Sequence[Message], n: int, seed: int, further: Sequence[FunctionTool] = ()
     ) -> ChatRequest:
-        """The request for `n` completions of a conversation, with logprobs. further: tools of this one alone."""
+        """The request for `n` completions of a conversation, with logprobs. further: its own tools."""
         tools = [*self.tools, *further]
         optional = {"max_tokens": self.max_tokens, "stop": self.stop, "tools": tools}
         return ChatRequest(
@@ -146,7 +146,7 @@ class SamplingConfig(BaseModel):
 
 
 def read_config(plan: Mapping[str, Any]) -> SamplingConfig | None:
-    """The settings in the stored plan of a collection; None if it has none, or if another version stored other ones."""
+    """The settings in the stored plan of a collection; None if it has none that this version reads."""
     try:
         return SamplingConfig.model_validate(plan)
     except ValidationError:
@@ -154,7 +154,7 @@ def read_config(plan: Mapping[str, Any]) -> SamplingConfig | None:
 
 
 def make_config(settings: Mapping[str, Any]) -> SamplingConfig:
-    """The config with these settings, each None standing for its default; InputError for an invalid one."""
+    """Make a config of settings. None stands for the default. InputError for an invalid or unknown setting."""
     for name in settings.keys() - SamplingConfig.model_fields.keys():
         close = get_close_matches(name, SamplingConfig.model_fields, n=1)
         raise InputError(f"there is no setting {name!r}", hint=close[0] if close else "%%chat? shows the options")

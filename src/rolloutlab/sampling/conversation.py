@@ -23,15 +23,15 @@ _ROLES = {
 _TOOLS = "tools", "functions"
 """Columns of descriptions of tools; the second is the older form, of functions without a type."""
 _OPEN = ("additionalProperties", "patternProperties", "allOf", "anyOf", "oneOf", "if", "dependentSchemas", "$ref")
-"""What gives an object further properties than those that its schema names."""
+"""Keywords by which a schema allows properties of an object that it does not name."""
 _CONTENTS = ("content", "tool_calls", "function_call", "refusal")
 
 
 def conversation(value: Any, name: str, row: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The messages of a value of a row: a list of them, or JSON of one, or a scalar, whose text is a user message.
+    """The messages in a value of a row: a list of messages, the JSON of such a list, or a scalar as a user message.
 
     Raises:
-        InputError: the value is none of that.
+        InputError: the value is none of these.
     """
     place, structs = place_of([row]), isinstance(row, Row) and row.structs
     messages = listed(value)
@@ -54,7 +54,7 @@ def tools_beside(row: Mapping[str, Any]) -> Any:
 def as_tools(value: Any) -> Any:
     """Descriptions of tools as the wire has them: also of JSON texts, whole or each, and of functions without a type.
 
-    What is none of that is returned as it is, and None for an empty text.
+    Any other value is returned unchanged; for an empty text, None.
     """
     value = parsed_json(value)
     items = listed(value)
@@ -62,7 +62,7 @@ def as_tools(value: Any) -> Any:
 
 
 def parsed_json(value: Any) -> Any:
-    """The value of a JSON text; None of an empty one, and the text itself, which an error then names, if it is none."""
+    """The value of a JSON text. None for an empty text. A text that is not JSON is returned unchanged."""
     if not isinstance(value, str):
         return value
     try:

@@ -27,9 +27,9 @@ Record = tuple[str, Any]
 """The place of a row, such as `chats.jsonl, line 7`, and the row: a mapping, or any other JSON value."""
 
 MAX_BYTES = 128 << 20
-"""Bytes of a line or of an item of an array, unpacked: gzip makes a file a thousand times smaller."""
+"""The most bytes of a line, or of an item of an array, unpacked: gzip may make a file a thousand times smaller."""
 _MAX_EXPANSION = 500
-"""Unpacked bytes for each byte of a compressed file: texts that people write have 30, and a million tiny rows 200."""
+"""The most unpacked bytes for each byte of a compressed file. Ordinary texts have 30, a million tiny rows 200."""
 _UNCHECKED_BYTES = 256 << 20
 
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
@@ -41,10 +41,10 @@ _SEPARATOR_LINE = re.compile(r"sep=(.)\s*")
 """What Excel writes and reads as the first line of a CSV file with another separator."""
 _SEPARATORS = ",;\t|"
 _MAX_PACKED = 512 << 20
-"""Bytes of a Parquet file that is packed once more, unpacked."""
+"""The most unpacked bytes of a Parquet file that is itself compressed, as by gzip."""
 _MAX_COLUMNS = 100_000
 _LINES = 8
-"""Lines by which the separator of a CSV file is chosen."""
+"""How many lines decide on the separator of a CSV file."""
 
 
 def is_data_file(name: str) -> bool:
@@ -112,7 +112,7 @@ def _unpacked(raw: io.BufferedReader) -> io.BufferedReader:
 
 
 class _Unpacking(io.RawIOBase):
-    """What a compressed file unpacks to; reading raises InputError where that is hundreds of times its size."""
+    """Reads a compressed file unpacked. InputError if that is hundreds of times the size of the file."""
 
     def __init__(self, unpacked: Any, packed: io.BufferedReader) -> None:
         super().__init__()
@@ -173,7 +173,7 @@ def _parsed(text: str, place: str, *, cut: bool) -> Any:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object; ValueError where a name is there twice, of which a dict would lose one."""
+    """Make an object. ValueError if it has a name twice, because a dict would lose one of the values."""
     values = dict(pairs)
     if len(values) < len(pairs):
         raise ValueError(f"{_twice([name for name, _ in pairs])!r} is there twice")
@@ -192,7 +192,7 @@ def _problem(error: Exception) -> str:
 
 
 def _json(file: IO[bytes], name: str) -> Iterator[Record]:
-    """The items of an array, read as far as they are needed; else a file of JSON Lines, or one value over several."""
+    """The rows of a .json file: the items of an array, the lines of JSON Lines, or one value or its rows."""
     if file.peek(1).lstrip()[:1] == b"[":  # type: ignore[attr-defined]  # a BufferedReader
         yield from _items(codecs.iterdecode(iter(lambda: file.read(_CHUNK), b""), "utf-8"), name)
         return
@@ -224,9 +224,9 @@ def _is_json(line: bytes) -> bool:
 
 
 def table_of(value: Any, name: str) -> tuple[str, list[Any]] | None:
-    """The rows of an object, such as `{"version": "1.1", "data": [{...}]}`, and their key: its only list of objects.
+    """The only list of objects in an object such as `{"version": "1.1", "data": [{...}]}`, and its key: they are rows.
 
-    None where it has no such list; a list of messages is none, as its object is a row.
+    None if it has no such list. A list of messages does not count, because an object with messages is a row.
 
     Raises:
         InputError: there are several; the message has their keys.
@@ -270,7 +270,7 @@ def _items(pieces: Iterator[str], name: str) -> Iterator[Record]:
 
 
 def _check_end(pieces: Iterator[str], name: str) -> None:
-    """InputError for anything after an array, such as the next of several arrays: it would be left out silently."""
+    """Raise InputError for anything after an array, such as a second array, instead of leaving it out silently."""
     try:
         more = next(filter(None, map(str.strip, pieces)), "")
     except UnicodeDecodeError as error:
@@ -286,9 +286,9 @@ def _after_space(text: str, at: int = 0) -> int:
 
 
 def _longer(text: str, pieces: Iterator[str], place: str, error: Exception) -> str:
-    """A beginning of an item with as much again of the file: to parse a long item anew then costs linear time.
+    """The beginning of an item, with as much again of the file after it. So parsing a long item takes linear time.
 
-    InputError where the file has ended before the item has, or is not UTF-8.
+    InputError if the file ends before the item does, or is not UTF-8.
     """
     try:
         more = [next(pieces)]
@@ -304,7 +304,7 @@ def _longer(text: str, pieces: Iterator[str], place: str, error: Exception) -> s
 
 
 def _csv(file: IO[bytes], name: str, separator: str = "") -> Iterator[Record]:
-    """The rows of a CSV file (RFC 4180) with a header; its separator is what divides the header into most columns."""
+    """The rows of a CSV file (RFC 4180) with a header. separator: "" for the one that gives the header most columns."""
     if csv.field_size_limit() < MAX_BYTES:  # 131,072 characters by default, which a document has; for all readers
         csv.field_size_limit(MAX_BYTES)
     lines = _lines(file, name)
@@ -339,9 +339,9 @@ def _csv(file: IO[bytes], name: str, separator: str = "") -> Iterator[Record]:
 
 
 def _separator(header: str, lines: Iterator[str], place: str) -> tuple[str, Iterator[str]]:
-    """What divides the header into most columns; of several the one that divides the next lines so, too. And the lines.
+    """The separator that divides the header into most columns, and the lines. If several do, the next lines decide.
 
-    InputError where those are several, as of `prompt;price, EUR` and then `What?;2,5`.
+    InputError if they do not decide either, as with `prompt;price, EUR` and then `What?;2,5`.
     """
     widths = {each: len(next(csv.reader([header], delimiter=each), [])) for each in _SEPARATORS}
     most = max(widths.values())

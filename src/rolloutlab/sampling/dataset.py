@@ -26,7 +26,7 @@ def _narrow(value: Any) -> float:
 
 
 _PLAIN: Mapping[str, Callable[[Any], Any]] = {"b": bool, "i": int, "u": int, "f": _narrow, "U": str, "M": str}
-"""What a scalar of NumPy is in Python, by the kind of its type; a date is its ISO text."""
+"""Converts a scalar of NumPy to Python, by the kind of its type. A date becomes its ISO text."""
 
 _PRESENT = {
     "pandas": "rows.dropna(subset=[{}]).convert_dtypes()",  # which makes integers of whole floats again
@@ -37,31 +37,35 @@ _PRESENT = {
 """What to type for the rows of a source with a value in a column, by the library of the source."""
 
 _KINDS: Mapping[type, str] = {datetime: "datetime", date: "date", time: "time", Decimal: "decimal"}
-"""Types that JSON has as text, the most special first; `to_frame` makes them again of the text."""
+"""Types that JSON stores as text, subclasses first. `to_frame` converts the texts back."""
 
 
 MAX_ROWS = 1_000_000
-"""Rows that are read without a limit; each takes a kilobyte of memory, and 42 kB of gzip have a million."""
+"""The most rows that are read without a limit. A row takes a kilobyte of memory; 42 kB of gzip may hold a million."""
 _ROWS_BETWEEN = 1000
 _OF_JSON = frozenset({str, int, float, bool, type(None)})
 
 
 class Rows(list[Row]):
-    """Rows that have been read, for `over` once more."""
+    """Rows that have been read already. As `over` they are used as they are."""
 
 
 ReadRows = Callable[[Any, int | None], list[Row]]
-"""As `rows_of`, perhaps with something that shows how many rows it has read."""
+"""Reads rows as `rows_of` does, and may show how many it has read."""
 
 
 def rows_of(over: Any, limit: int | None = None, on_read: Callable[[int], object] = lambda _: None) -> list[Row]:
-    """Rows of a DataFrame or Series (pandas, polars), a pyarrow table, a dataset, a file, or an iterable.
+    """Read rows from a DataFrame or Series (pandas, polars), a pyarrow table, a dataset, a file, or an iterable.
 
-    Items of an iterable are mappings, or values (as `item`, or as a Series is called); those of a set are sorted. None
-    is one empty row. limit: read no more than so many rows; without it an iterator is read until its end, and more
-    than a million rows are refused. Values become JSON: arrays are lists, dates ISO texts, and missing values None at
-    any depth. A value that cannot be JSON is left out of its row, which knows why. on_read: called again and again with
-    the number of rows read so far.
+    Items of an iterable are mappings or other values. A value gets the column `item`, or the name of the Series. Items
+    of a set are sorted. Values become JSON at any depth: arrays lists, dates ISO texts, missing values None. A value
+    that JSON cannot hold is left out of its row, and `Row.unusable` has the reason.
+
+    Args:
+        over: the source of the rows; None for one empty row.
+        limit: the most rows to read. Without it, an iterator is read to its end, and more than a million rows are
+            refused.
+        on_read: called again and again with the number of rows read so far.
 
     Raises:
         NotFoundError: there is no such file. InputError: no rows, `over` is of another type, a column is repeated, or
@@ -111,7 +115,7 @@ def _read(over: Any, limit: int | None, on_read: Callable[[int], object]) -> tup
 
 
 def kinds_of(rows: Sequence[Row]) -> dict[str, str]:
-    """By column, the type that all its values had and JSON has not: `datetime`, `date`, `time` or `decimal`."""
+    """The columns whose values all had the same type that JSON lacks: `datetime`, `date`, `time` or `decimal`."""
     kinds: dict[str, set[str]] = {}
     for row in rows:
         for column, value in row.items():
@@ -126,7 +130,7 @@ def plain_row(place: str, row: Mapping[str, Any]) -> Row:
 
 
 def left_out(rows: Sequence[Row]) -> list[str]:
-    """A line for each column of which values are left out, as they cannot be JSON."""
+    """A line for each column of which values were left out, because JSON cannot hold them."""
     errors = {column: error for row in reversed(rows) for column, error in row.unusable.items()}
     counts = Counter(column for row in rows for column in row.unusable)
     return [
@@ -136,7 +140,7 @@ def left_out(rows: Sequence[Row]) -> list[str]:
 
 
 def check_repeatable(over: Any) -> None:
-    """InputError for an iterator, which a dry run would use up."""
+    """Raise InputError for an iterator, because a dry run would use it up."""
     if isinstance(over, Iterator):
         hint = "rows = list(rows) first, or rows = list(itertools.islice(rows, 1000))"
         raise InputError(f"a dry run would use up the {type(over).__name__}", hint=hint)
@@ -261,7 +265,7 @@ def _is_struct_array(value: Any) -> bool:
 
 
 def _plain_row(place: str, row: Any, given: Any, *, structs: bool, present: str) -> Row:
-    """A row of JSON values. given: the row as it was read, which a split, or a call before, may have made."""
+    """A row of JSON values. given: the row as it was read; it may be a `Row` of a split or of an earlier call."""
     mapping = row if isinstance(row, Mapping) else {"item": row}
     known = given if isinstance(given, Row) else Row(place=place, present=present)
     _check_names(mapping, known.place)
@@ -358,7 +362,7 @@ def _finite(value: float, place: str) -> float | None:
 
 
 def _check_names(names: Iterable[Any], place: str) -> None:
-    """InputError where two names are one as texts."""
+    """Raise InputError if two names are equal as texts."""
     names = [*map(str, names)]
     if len({*names}) == len(names):
         return

@@ -1,4 +1,4 @@
-"""Differences in sampling and scoring because of which the mean rewards of two collections do not compare."""
+"""Differences in sampling and scoring that make the mean rewards of two collections incomparable."""
 
 from collections.abc import Iterator
 
@@ -11,9 +11,9 @@ _SETTINGS = ("max_tokens", "temperature", "top_p")
 
 
 def find_differences(lab: Lab, one: StoredCollection, other: StoredCollection, *, scored: bool = True) -> list[str]:
-    """What one has and the other does not, `max_tokens=3` or `another prompt`; rows, seed and checkpoint may differ.
+    """What differs in `one`, such as `max_tokens=3` or `another prompt`. Rows, seed and checkpoint may differ.
 
-    scored: both have rewards, so that what gave these is compared too.
+    scored: whether both have rewards. Then the functions that gave them are compared too.
     """
     plan, other_plan = read_config(one.plan), read_config(other.plan)
     if plan is None or other_plan is None:

@@ -1,4 +1,4 @@
-"""Episodes of rollouts: the environment's turn between two answers, resumed episodes, and their end."""
+"""Episodes of rollouts: what the environment does between two answers, how episodes are resumed, and how they end."""
 
 import asyncio
 import re
@@ -22,14 +22,14 @@ from rolloutlab.store.models import Group, NewGroup
 from rolloutlab.store.texts import plain_text
 
 _MAX_FAILED_STARTS = 8
-"""Episodes that cannot begin before any answer has come, after which the rest is not tried."""
+"""So many episodes that cannot begin end the run, if no answer has come yet."""
 _NO_ROOM = re.compile(r"context|too long|maximum.{0,40}(?:length|tokens)", re.IGNORECASE)
 
 
 class Episodes:
-    """Plays the environments of a run, an instance for each rollout.
+    """Plays the environments of a run, one instance for each rollout.
 
-    tools: what the policy may call besides the tools of an environment.
+    tools: further tools that the policy may call, besides those of the environment.
     """
 
     def __init__(self, source: Source, plan: SamplingConfig, groups: Sequence[Group | NewGroup], tools: Tools) -> None:
@@ -41,10 +41,10 @@ class Episodes:
         self._failed_starts: list[tuple[Rollout, EpisodeError]] = []
 
     async def ready(self, rollout: Rollout) -> Rollout:
-        """The rollout with what comes before its next answer; without `pending` where its episode has ended.
+        """The rollout with the messages before its next answer. If its episode has ended, `pending` is 0.
 
         Raises:
-            SignInError: of a tool of a context server.
+            SignInError: a context server requires a sign-in for a tool.
         """
         is_new = self._key(rollout) not in self._open
         try:
@@ -56,19 +56,19 @@ class Episodes:
             return ended
 
     async def refused(self, rollout: Rollout, error: RefusedError) -> Rollout:
-        """The end of an episode whose next answer the service refused."""
+        """The rollout with the end of its episode, after the service refused the next request."""
         if not _NO_ROOM.search(error.message):
             return await self._failed(rollout, EpisodeError(error.message))
         return await self._ended(_logged(rollout, f"ended: {error.message}"), "context")
 
     def to_store(self, rollout: Rollout, *, any_answer: bool) -> list[Rollout]:
-        """What may be stored once an episode has ended.
+        """What may be stored now that the episode of `rollout` has ended.
 
-        Episodes that could not begin, or not go on as stored, are kept back until any answer has come: where none does,
-        their environment does not work, and a resume begins them again.
+        An episode that failed at its start, new or resumed, is kept back until an answer of any episode has come. If
+        none comes, the environment does not work: nothing is stored, so that a resume begins these episodes again.
 
         Raises:
-            EpisodeError: the first of them, after a few.
+            EpisodeError: several episodes failed at their start and no answer has come; the error of the first of them.
         """
         if not any(rollout is each for each, _ in self._failed_starts):
             return [rollout]
@@ -79,14 +79,14 @@ class Episodes:
         return []
 
     def rest(self, *, any_answer: bool) -> list[Rollout]:
-        """What is kept back at the end; EpisodeError where no answer has come."""
+        """The episodes that were kept back, to be stored; EpisodeError if there are some and no answer has come."""
         if self._failed_starts and not any_answer:
             raise self._failed_starts[0][1]
         rest, self._failed_starts = self._failed_starts, []
         return [rollout for rollout, _ in rest]
 
     async def close(self, rollout: Rollout) -> None:
-        """Close the instance of a rollout that is not played on now."""
+        """Close the instance of a rollout that does not go on in this run."""
         if played := self._open.get(self._key(rollout)):
             await played.episode.close()
             self._open.pop(self._key(rollout), None)
@@ -100,7 +100,7 @@ class Episodes:
         return rollout.place, rollout.positions[0]
 
     async def _begun(self, rollout: Rollout) -> Rollout:
-        """A new instance with its first messages; with those of a stored conversation, whose answers it gets again."""
+        """Begin an episode in a new instance. A stored one is resumed: the instance gets its stored answers again."""
         begun = await self._reset(rollout)
         if not rollout.items:
             return begun
@@ -123,7 +123,7 @@ class Episodes:
         return replace(rollout, items=first, episode=record, tools=tools, logs=(*rollout.logs, *episode.logs))
 
     async def _replayed(self, begun: Rollout, items: tuple[MessageOrChoice, ...]) -> Rollout | None:
-        """The rollout up to its last stored answer; None where the environment does not do the same again."""
+        """The rollout up to its last stored answer; None if the environment does something else than before."""
         again = begun
         while True:
             length = len(again.items)
@@ -137,7 +137,7 @@ class Episodes:
             again = await self._answered(again)
 
     async def _answered(self, rollout: Rollout) -> Rollout:
-        """The rollout with what comes of its last answer."""
+        """The rollout with the environment's response to its last answer."""
         played, choice = self._open[self._key(rollout)], rollout.items[-1]
         assert isinstance(choice, Choice)
         assert rollout.episode
@@ -208,7 +208,7 @@ class _Played:
         self.has_tools = bool(self.own.schemas or shared.schemas)
 
     async def called(self, calls: Sequence[ToolCall], shared: Tools, logs: list[str]) -> EnvironmentTurn:
-        """What comes of the calls of an answer, one after the other: they may change the state of the environment."""
+        """Make the calls of an answer, one after the other, as each may change the state of the environment."""
         messages: list[ToolMessage] = []
         reward, done = 0.0, False
         info: dict[str, Scalar] = {}
@@ -226,7 +226,7 @@ class _Played:
         return EnvironmentTurn(tuple(messages), reward, done, info)
 
     async def _called(self, call: ToolCall, logs: list[str]) -> tuple[str, Step]:
-        """The text of a result and, where the tool returned one, its step. Exceptions are for the policy to read."""
+        """The text of a tool's result, and the `Step` that it returned, if any. The policy reads exceptions as text."""
         name = call_name(call)
         try:
             result = await self.episode.call(name, lambda: self.own.call(call))
@@ -244,7 +244,7 @@ class _Played:
 
 
 def _bounded_text(result: Any) -> str:
-    """The text of a tool's result; BadStepError where it is longer than any policy reads."""
+    """The text of a tool's result; BadStepError if it is longer than any policy reads."""
     text = as_text(result)
     if len(text) > MAX_CHARS:
         raise BadStepError(f"a result of {len(text):,} characters is longer than {MAX_CHARS:,} -> cut it short")

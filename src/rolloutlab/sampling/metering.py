@@ -22,17 +22,20 @@ from rolloutlab.store.models import StoredCollection
 from rolloutlab.store.spending import JUDGING, Account, Spending
 
 AHEAD = 16
-"""Requests for which money is set aside in the lab at once, so that not each one waits for the disk."""
+"""Money is set aside in the lab for so many requests together, so that not each of them waits for the disk."""
 
 Send = Callable[..., Coroutine[Any, Any, ChatCompletion]]
-"""Sends a request; its argument, if any, is the `Tries` that hear of each try."""
+"""Sends a request. Its argument, if it gets one, is a `Tries`, which is told of each try."""
 
 
 class Terms(NamedTuple):
-    """What the present service charges. limit: what the lab may spend there in all. file: of the settings.
+    """What the present service charges.
 
-    named: the name that the service has for a model, which a price may be of too. profile: whose budget that is.
-    engine: the name of what computes below the service, if it is known.
+    limit: what the lab may spend at the service in all; None for no limit.
+    file: the settings file, for hints.
+    named: returns the service's own name of a model. The settings may list a price under it.
+    profile: the section of the settings that has the budget, for hints.
+    engine: returns the name of the service's engine, if that is known.
     """
 
     service: str
@@ -63,9 +66,11 @@ def terms_of(settings: Settings, service: str, engine: Callable[[], str | None])
 
 @dataclass
 class _Entry:
-    """What a model costs in this cell. aside: of that and of what may come, in the lab's records already.
+    """What a model costs in this cell.
 
-    bounded: requests that count as the most they could cost. uncounted: those whose tokens are not known.
+    aside: the amount that the lab's records have for it: what was spent, and what is set aside for requests to come.
+    bounded: the number of requests that count as the most they could cost.
+    uncounted: the number of requests whose tokens are not known.
     """
 
     account: Account
@@ -87,7 +92,8 @@ class _Entry:
 class Meter:
     """Meters the requests of one cell to a service.
 
-    budget: dollars that this cell may cost, or a `Budget` that it shares with others. purpose: of the records.
+    budget: dollars that this cell may cost, or a `Budget` that it shares with others. purpose: the purpose that the
+    lab's records get, `SAMPLING` or `JUDGING`.
     """
 
     def __init__(
@@ -107,7 +113,7 @@ class Meter:
         return self._budget is not None or self._terms.limit is not None
 
     def check(self, model: str, *, max_tokens: int | None, hint: str = "--max-tokens 512") -> None:
-        """InputError where there is a budget, and no price of the model or no bound of its completions."""
+        """Raise InputError if there is a budget, but no price of the model or no bound of its completions."""
         if self.limited:
             self.check_engine()
             self._known_price(model)
@@ -116,18 +122,20 @@ class Meter:
                 raise InputError(message, hint=hint)
 
     def check_engine(self) -> None:
-        """InputError where there is a budget, and an engine that charges for more than the service counts."""
+        """Raise InputError if there is a budget, and the engine charges for more than the service counts."""
         engine = self._terms.engine() if self.limited else None
         if engine and (why := getattr(engine_plugin(engine), "UNMETERED", None)):
             raise InputError(why, hint=self._without("the cell again"))
 
     async def complete(self, request: ChatRequest, send: Send) -> ChatCompletion:
-        """Send a request once its worst case fits the budgets, waiting for requests under way where it does not yet.
+        """Send a request once its worst case fits the budgets. Until then, wait for requests under way to free money.
 
-        What was sent and has no answer, or one that reports no usage, counts as its worst case.
+        With a budget, a request without an answer, or whose answer reports no usage, counts as its worst case.
 
         Raises:
-            BudgetError: it does not fit, and nothing is under way. InputError: no price or no bound; as of `send`.
+            BudgetError: the request does not fit, and none is under way.
+            InputError: the model has no price, or the request no bound.
+            Other errors are those of `send`.
         """
         price = self._known_price(request.model) if self.limited else self._terms.price(request.model)
         entry = self._entry(request.model, price)
@@ -148,7 +156,7 @@ class Meter:
             tries.close()
 
     def check_training(self, model: str) -> None:
-        """InputError where there is a budget, and no price to train the model."""
+        """Raise InputError if there is a budget, and no price to train the model."""
         price = self._terms.price(model)
         self.check_engine()
         if self.limited and (price is None or price.train is None):
@@ -156,12 +164,12 @@ class Meter:
 
     @contextmanager
     def job(self, model: str, tokens: int, say: Callable[[str], None]) -> Iterator[None]:
-        """Pay for a training job that is submitted inside; nothing where its service has certainly not got it.
+        """Pay for a training job that is submitted in the block. If the service certainly never got it, pay nothing.
 
-        say: gets what it has cost.
+        say: called with lines on the cost.
 
         Raises:
-            BudgetError: it costs more than is left.
+            BudgetError: the job costs more than is left.
         """
         price = self._terms.price(model)
         if price is None or price.train is None:
@@ -187,20 +195,20 @@ class Meter:
                 say(line)
 
     def compare(self, tokens: Tokens, most: Tokens) -> None:
-        """Stop the cell where a request took more tokens than it could, as its bound does not hold at this service."""
+        """Let no further request be sent if one took more tokens than its bound: the bounds do not hold here."""
         if tokens.prompt > most.prompt or tokens.completion > most.completion:
             counted = f"{tokens.prompt:,} + {tokens.completion:,} tokens of a request"
             bounded = f"{most.prompt:,} + {most.completion:,}"
             self._wrong_bound = f"the service counted {counted} of at most {bounded}: here no budget can hold"
 
     def record(self, collection: StoredCollection | None = None) -> None:
-        """Record what was spent so far, for a process that may be killed; what is set aside for later stays so."""
+        """Record what was spent so far, in case this process is killed. What is set aside stays set aside."""
         with suppress(LabError):  # `close` tries again, and says where it fails
             for entry in list(self._entries.values()):
                 self._record(entry, collection, goes_on=True)
 
     def close(self, collection: StoredCollection | None = None) -> None:
-        """Record what was spent; what was set aside beyond is free again. collection: what it was for."""
+        """Record what was spent, and free the rest of what was set aside. collection: what the money was spent on."""
         try:
             for entry in self._entries.values():
                 self._record(entry, collection)
@@ -216,7 +224,7 @@ class Meter:
                 self._spending().settle(entry.number, amount, entry.tokens, collection)
 
     def lines(self) -> list[str]:
-        """What the cell has cost: a line for each model that has a price, and one of the service's budget."""
+        """Lines on the cost of the cell: one for each model that has a price, and one on the service's budget."""
         lines = []
         for model, entry in self._entries.items():
             tokens = entry.tokens
@@ -231,7 +239,10 @@ class Meter:
         return [*lines, *filter(None, [self._unrecorded])]
 
     def more(self, rest: str | None, smaller: str = "a smaller --max-tokens") -> str:
-        """What to type after a budget was reached. rest: the cell that goes on; None for the same one."""
+        """What to type after a budget was reached.
+
+        rest: the cell that goes on; None if it is the same cell. smaller: what to type instead of a larger budget.
+        """
         if self._wrong_bound:
             return self._without(rest or "the cell again")
         if self._budget is None or self._over_limit:
@@ -242,7 +253,7 @@ class Meter:
         return f"{command} --budget {self._budget.limit / DOLLAR:g}{dashes}{program}"
 
     def _without(self, rest: str) -> str:
-        """What to type where no budget can hold."""
+        """What to type if no budget can hold at this service."""
         if self._terms.limit is None:
             return f"{rest}, without a budget"
         first = f"no budget in {self._terms.profile} of {self._terms.file}, then {rest}"
@@ -262,7 +273,7 @@ class Meter:
         return self._entries.setdefault(model, _Entry(account, price))
 
     async def _hold(self, entry: _Entry, amount: Amount) -> None:
-        """Wait until an amount fits the budgets, and hold it; BudgetError where nothing under way can free more."""
+        """Wait until an amount fits the budgets, and hold it; BudgetError if no request under way can free more."""
         while True:
             async with self._attempt:
                 self._freed.clear()
@@ -278,11 +289,11 @@ class Meter:
             await self._freed.wait()
 
     def _lacks(self, entry: _Entry, amount: Amount) -> bool:
-        """Whether more has to be set aside, and may be."""
+        """Whether more has to be set aside for an amount, and the budget of the cell allows it."""
         return entry.left < amount and (self._budget is None or amount <= self._budget.left)
 
     def _set_aside(self, entry: _Entry, amount: Amount) -> None:
-        """Set aside in the lab what an amount lacks and, where that is left, what further ones will."""
+        """Set aside in the lab what an amount still needs and, if the budgets allow, money for further requests."""
         with entry.lock:
             ahead = AHEAD * amount if self._budget is None else min(AHEAD * amount, self._budget.left)
             least = amount - entry.left
@@ -323,7 +334,7 @@ class Meter:
         return self._spending().at(self._terms.service) - aside
 
     def _exceeded(self, what: str) -> BudgetError:
-        """The error for a cost that does not fit the budgets; the hint is of the one that it does not fit."""
+        """The error for a cost that does not fit. Its hint is about the budget that is too small."""
         here, limit = self._budget, self._terms.limit
         if here is not None and (limit is None or here.left <= limit - self._spending().at(self._terms.service)):
             return BudgetError(f"{what}, and {shown(here.spent)} of a budget of {shown(here.limit)} is spent")
@@ -347,7 +358,7 @@ def _line(model: str, entry: _Entry) -> str:
 
 
 class _MeteredTries(Tries):
-    """The tries of one request: each holds the worst case, and pays it where the service may have done the work."""
+    """The tries of one request. Each try holds the worst case, and pays it if the service may have done the work."""
 
     def __init__(self, meter: Meter, entry: _Entry, most: Tokens) -> None:
         assert entry.price, "a meter with a budget knows the price"

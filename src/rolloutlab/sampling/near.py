@@ -13,13 +13,13 @@ SHINGLE = 3
 LEAST = (7, 10)
 """The share of their shingles, as a fraction, from which two texts are near."""
 TEMPLATE = (1, 5)
-"""The share of texts, of at least `FEW`, from which a shingle is of a template, and does not count."""
+"""A shingle in a larger share of texts than this belongs to a template, and does not count. It needs `FEW` texts."""
 FEW = 30
 _MOST_WORDS = 2_000
 _WORD = re.compile(
     r"[\u3040-\u30ff\u3400-\u9fff]|[^\W\u3040-\u30ff\u3400-\u9fff]+|[+*/%^=<>]|-(?=\s*\d)|(?<=\s)-(?=\s)"
 )
-"""A word, a Chinese or Japanese character, or an operator: of other punctuation a text may have less or more."""
+"""A word, a Chinese or Japanese character, or an operator. Other punctuation does not count."""
 
 Shingles = frozenset[tuple[str, ...]]
 
@@ -30,10 +30,12 @@ def words_of(text: str) -> list[str]:
 
 
 def near_duplicates(ones: Sequence[str], others: Sequence[str]) -> dict[int, int]:
-    """By the position of each of `ones` that has a near text in `others`, the position of the first of these.
+    """The near duplicates of `ones` among `others`: by position in `ones`, the position of the first one in `others`.
 
-    Texts are near that have the same numbers, in any order, and at least `LEAST` of their shingles in common: a
-    question that differs in a number is another one. ones: normalized texts, each once.
+    Two texts are near if they have the same numbers, in any order, and at least `LEAST` of their shingles in common. A
+    question with another number is another question.
+
+    ones: normalized texts, each only once. others: normalized texts.
     """
     own = [words_of(text) for text in ones]
     sets = [_shingles(words) for words in own]
@@ -66,7 +68,7 @@ def _numbers(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def _prefix(shingles: Shingles, often: Counter[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """The rarest shingles, of which two near texts share at least one."""
+    """So many of the rarest shingles of a text that two near texts share at least one of them."""
     must_share = -(-len(shingles) * LEAST[0] // LEAST[1])
     return sorted(shingles, key=lambda shingle: (often[shingle], shingle))[: len(shingles) - must_share + 1]
 

@@ -16,7 +16,7 @@ _CODES = {2: "e", 4: "f"}
 """Formats of `struct`, by the bytes of a float."""
 
 Path = tuple[Any, ...]
-"""Where in a row a value is: its column, names of objects, and None for an item of a list."""
+"""The place of a value in a row: its column, then for each level a key of an object, or None for any item of a list."""
 
 
 def shortest(value: float, size: int) -> float:
@@ -33,7 +33,7 @@ def shortest(value: float, size: int) -> float:
 
 
 def with_shortest(rows: Iterable[Mapping[str, Any]], types: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Rows whose floats of 16 and 32 bits are the `shortest`, at any depth. types: of columns, as pyarrow or polars."""
+    """Rows whose floats of 16 and 32 bits are `shortest`, at any depth. types: by column, of pyarrow or polars."""
     narrow = {column: kind for column, kind in types.items() if _NARROW.search(str(kind))}
     for row in rows:
         yield {**row, **{column: _shortened(row[column], kind) for column, kind in narrow.items()}} if narrow else row
@@ -54,7 +54,7 @@ def _shortened(value: Any, kind: Any) -> Any:
 
 
 def frame_rows(frame: Any, limit: int | None) -> Iterator[Mapping[str, Any]]:
-    """The first rows of a frame of pandas, its columns of numbers as they were meant; which ones all rows decide."""
+    """The first rows of a frame of pandas, with integers where the whole column shows that it has integers."""
     whole, sizes = set(), {}
     for i, (column, dtype) in enumerate(frame.dtypes.items()):
         if getattr(dtype, "kind", "") == "f":
@@ -73,10 +73,12 @@ def frame_rows(frame: Any, limit: int | None) -> Iterator[Mapping[str, Any]]:
 
 
 def with_integers(rows: Sequence[Any], *, of_frame: bool) -> Iterator[Any]:
-    """Rows whose floats are integers again where one of the same place in another row is missing, and all are whole.
+    """Rows in which floats are integers again, if a frame seems to have made floats of them.
 
-    So are those of the rows of `frame.to_dict("records")`, and those in what pandas makes of lists and objects of
-    Parquet. of_frame: whether None is missing, too; elsewhere, only NaN tells that a frame has made floats of numbers.
+    That is so at a place where a value is missing in some row, and the numbers of all rows are whole. Such rows come
+    from `frame.to_dict("records")`, and from lists and objects of Parquet that pandas has read.
+
+    of_frame: whether None counts as missing. Outside of a frame only NaN does.
     """
     seen = _Seen(of_frame)
     try:

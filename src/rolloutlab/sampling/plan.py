@@ -1,4 +1,4 @@
-"""Sampling plan: the rollouts of one call, of prompts or of a program, new, continued, or the rest of an earlier call.
+"""Sampling plan: the rollouts that one call samples, by prompts or by a program.
 
 `plan_chat`, `plan_program`, `plan_again`, `plan_continuation` and `plan_resume` each return a `SamplingRun`, which
 `sampling.run.sample` plays. Nothing is sent or stored before that.
@@ -44,9 +44,9 @@ from rolloutlab.store.models import CollectionSummary, Group, NewGroup, StoredCo
 _PLANNED = ("model", "n", "temperature", "top_p", "max_tokens", "stop", "seed", "max_turns", "env_timeout")
 """Options that a plan stores as they are given."""
 _KEPT = ("temperature", "top_p", "max_tokens", "stop", "max_turns", "types", "parts")
-"""Settings that a conversation goes on with, and what is known of its rows."""
+"""Fields of a plan that its continuation inherits: settings of the requests, and facts about the rows."""
 _FIXED = ("temperature", "top_p", "max_tokens")
-"""Options that replace those which a program sends itself."""
+"""Options that override the ones in a program's own requests."""
 OF_PROGRAMS = ("model", "n", "seed", "timeout", *_FIXED)
 """Options that the plan of a program stores."""
 
@@ -57,14 +57,14 @@ class SamplingRun:
 
     name: the collection.
     plan: its settings.
-    groups: new or stored ones; a rollout names its group by the place here.
+    groups: new or stored groups. `Rollout.place` is an index into them.
     rollouts: those to sample.
     tools: the functions that the policy may call.
-    begun: the generation, if it is stored already.
-    copies: conversations of an older generation that the new one begins with.
+    begun: the stored generation that the rollouts are added to; None for a new one.
+    copies: conversations of an older generation, stored in the new one together with its first answers.
     notes: lines about the prompts.
     source: makes the environments, if there are any.
-    program: plays each rollout, if the plan is of a program. Otherwise the prompts are sent.
+    program: the program that plays each rollout; None if prompts are sent.
     """
 
     name: str
@@ -90,7 +90,9 @@ class SamplingRun:
         return request_of(with_next_prompt(rollout, group), group, self.plan)
 
     async def first_request_in_episode(self) -> ChatRequest | None:
-        """The request that would be sent first with an environment; one instance is started to build it, then closed.
+        """The request that would be sent first with an environment; None if nothing is left to sample.
+
+        One instance of the environment is started to build the request, and closed again.
 
         Raises:
             EpisodeError: the environment cannot begin.
@@ -109,15 +111,15 @@ class SamplingRun:
 def plan_chat(
     lab: Lab, name: str, prompt: Prompt, model: str, given: ChatOptions, tools: Tools, read: ReadRows = rows_of
 ) -> SamplingRun:
-    """Plan what a chat samples: a new prompt or, if it is empty, the prompts of the collection again.
+    """Plan what a chat samples: the prompt or, if that is empty, the prompts of the collection again.
 
     Args:
         lab: the store.
         name: the collection.
         prompt: empty for the prompts of the collection.
-        model: the name of the model that is sampled unless `given` has another one.
+        model: the model to sample if `given` has none.
         given: the options of the call.
-        tools: the tools among the options.
+        tools: `given["tools"]`, resolved.
         read: reads the rows.
 
     Raises:
@@ -164,14 +166,14 @@ def plan_new(
     Args:
         name: the collection.
         prompt: as of `Session.chat`.
-        over: rows, as of `Session.chat`; None for one empty row, or for the rows that `source` brings.
+        over: rows, as `over` of `Session.chat`. None for the rows of `source`, or else for one empty row.
         system: a system message before the prompt.
         variables: values for `{{x}}` if a row has no column x.
         settings: fields of `SamplingConfig`.
         tools: the functions that the policy may call.
         limit: the most rows.
         column: the column that holds the prompt.
-        source: makes environments, whose observations follow the prompt; it may bring rows of its own.
+        source: makes environments, whose observations follow the prompt. It may have rows of its own.
         read: reads the rows.
 
     Raises:
@@ -207,13 +209,15 @@ def plan_program(
     limit: int | None = None,
     read: ReadRows = rows_of,
 ) -> SamplingRun:
-    """Plan a new collection of a program's rollouts: one group per row, without a prompt until the program sends one.
+    """Plan a new collection of a program's rollouts: one group per row.
+
+    A group has no prompt until its program has sent one.
 
     Args:
         name: the collection.
         program: plays each rollout.
         over: rows, as of `Session.rollouts`; None for one empty row.
-        settings: fields of `SamplingConfig`; others are passed over.
+        settings: fields of `SamplingConfig`. Those that do not apply to a program are ignored.
         limit: the most rows.
         read: reads the rows.
 
@@ -231,7 +235,7 @@ def plan_program(
 
 
 def plan_sessions(lab: Lab, label: str, program: Program, timeout: float) -> SamplingRun:
-    """Plan a further run of a program, the same or another one, whose sessions join those of a collection.
+    """Plan a run of a program, the same as before or another one, whose sessions are added to a collection.
 
     Raises:
         NotFoundError: no such collection. InputError: it holds no sessions.
@@ -244,14 +248,14 @@ def plan_sessions(lab: Lab, label: str, program: Program, timeout: float) -> Sam
 
 
 def check_environment(label: str, used: str | None, source: Source | None) -> None:
-    """InputError unless this is the environment that a collection was sampled with, by its name."""
+    """Raise InputError unless `source` has the name of the environment that a collection was sampled with."""
     if used != (source.name if source else None):
         how = f"with the environment {used}" if used else "without an environment"
         raise InputError(f"{label} was sampled {how}", hint=f"--env {used}" if used else "leave --env out")
 
 
 def check_newest_environment(lab: Lab, name: str, source: Source | None) -> None:
-    """As `check_environment`, for the newest generation of a collection, if there is one."""
+    """Do what `check_environment` does for the newest generation of a collection, if there is one."""
     for newest in [each for each in lab.collections() if each.name == name][:1]:
         check_environment(newest.label, newest.plan.get("env"), source)
 
@@ -262,7 +266,7 @@ def _about(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def _notes(template: PromptTemplate, rows: Sequence[Row], tools: Tools) -> list[str]:
-    """Lines about conversations of a column and tools of a row that are not sent as the row has them."""
+    """Lines about what is not sent as the rows have it: tools, and messages of a conversation in a column."""
     notes = []
     described = [bool(tools_in(row, template.column)) for row in rows if tools_beside(row)]
     if template.column and (unread := described.count(False)):
@@ -308,18 +312,19 @@ def plan_again(
         label: the other collection.
         name: the new collection.
         model: the model to sample.
-        over: other rows for the same template; None for the rows of the other collection.
+        over: rows to fill the template of the other collection with; None for the prompts of that collection.
         variables: values for `{{x}}` if a row has no column x.
         n: trajectories per prompt; None keeps the number of the other collection.
         tools: the tools that the other collection was sampled with.
-        prompt: makes the prompts of `over`, if a function made the prompts of the other collection.
+        prompt: a function that makes the prompts of `over`. Needed if a function made those of the other collection.
         source: makes the environments, if the other collection was sampled with some.
         settings: fields of `SamplingConfig` that replace those of the other collection.
-        program: plays the rollouts, if the other collection is of a program. It takes no tools and no prompt.
+        program: the program of the other collection, if it has one. Then no tools and no prompt may be given.
         limit: the most prompts of the other collection; None is all. It does not limit `over`.
 
     Raises:
-        NotFoundError: no such collection. InputError: it was not sampled from prompts here; and as `plan_new`.
+        NotFoundError: no such collection.
+        InputError: it was not sampled from prompts in this lab; or as of `plan_new`.
     """
     summary = lab.collection(label)
     plan = SamplingConfig.model_validate(summary.plan) if summary.plan else None
@@ -366,8 +371,8 @@ def _template_of_other_rows(label: str, plan: SamplingConfig, prompt: Prompt | N
 
 
 def _tools_of(summary: CollectionSummary, groups: Sequence[Group]) -> list[str]:
-    """Names of the tools that a collection was sampled with, or came with from elsewhere."""
-    # an environment or a prompt column brings tools of its own, which are no functions of the notebook
+    """Names of the tools that a collection was sampled with; of an imported one, the tools of its trajectories."""
+    # tools of an environment or of a prompt column are not functions of the notebook, and are not compared
     own = summary.plan.get("env") or summary.plan.get("prompt_column")
     planned = summary.plan.get("tools", [] if own else None)
     if planned is None:
@@ -405,15 +410,16 @@ def plan_continuation(
         lab: the store.
         label: the older generation.
         prompt: the next messages.
-        model: the name of the model that is sampled unless `given` has another one.
+        model: the model to sample if `given` has none.
         given: the options of the call.
-        tools: the tools among the options.
+        tools: `given["tools"]`, resolved.
 
     Raises:
-        NotFoundError: no such collection. InputError: it holds no trajectory, or had other tools; and as `plan_new`.
+        NotFoundError: no such collection.
+        InputError: it holds no trajectory, or had other tools; or as of `plan_new`.
     """
     summary = lab.collection(label)
-    if summary.plan and not summary.plan.get("sessions"):  # their conversations may go on as imported ones do
+    if summary.plan and not summary.plan.get("sessions"):  # conversations of sessions may go on, as imported ones may
         check_no_program(label, SamplingConfig.model_validate(summary.plan))
     turns = turns_of(as_messages(prompt))
     old = lab.groups(summary)
@@ -447,13 +453,13 @@ def plan_resume(
         label: the generation.
         tools: the tools that it was sampled with.
         source: makes the environments, if it was sampled with some.
-        sizes: by the place of a group, its new number of trajectories, for groups that are to be larger.
-        program: plays the rollouts, if the generation is of a program.
-        timeout: seconds for each rollout of the program; None is that of the generation.
+        sizes: the groups that grow: the place of each, and its new number of trajectories.
+        program: the program of the generation, if it has one.
+        timeout: seconds for each rollout of the program. None for the time-out of the generation.
 
     Raises:
         NotFoundError: no such collection.
-        InputError: not sampled here, or with other tools, or in another environment, or by another program.
+        InputError: the generation was not sampled in this lab, or had other tools, or another environment or program.
     """
     summary = lab.collection(label)
     if program:

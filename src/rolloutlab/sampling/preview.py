@@ -1,4 +1,4 @@
-"""Preview of a sampling plan: what would be sent, and its cost, as a bound and by the tokens of earlier completions."""
+"""Preview of a sampling plan: the requests, an upper bound of their cost, and an estimate from earlier completions."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping
@@ -19,8 +19,8 @@ Judged = Mapping[int, Mapping[str, Tokens]]
 class Preview:
     """What a call would sample; nothing is sent.
 
-    work: the plan of the call. cost: a line on its price, if that is known. request: the first request, if there is an
-    environment, which had to be started to build it.
+    work: the plan of the call. cost: a line on its cost; "" if that is not known. request: the first request of a plan
+    with an environment; an instance has been started to build it.
     """
 
     def __init__(self, work: SamplingRun, cost: str = "", request: ChatRequest | None = None) -> None:
@@ -43,9 +43,10 @@ class Preview:
 def cost_line(
     run: SamplingRun, price: Price, trials: Tokens, earlier: Iterable[CollectionSummary], judged: Callable[[], Judged]
 ) -> str:
-    """What a plan costs at most, and about as much as the completions of the newest of `earlier` that is like it.
+    """A line on the cost of a plan: the most, and an estimate from the newest of `earlier` that is like the plan.
 
-    trials: the most tokens of requests that find out what the service takes.
+    trials: the most tokens of requests that find out which fields the service accepts. judged: returns the tokens of
+    judges.
     """
     try:
         most = f"at most {shown(cost(price, most_tokens(run).plus(trials)), up=True)} without retries (max_tokens)"
@@ -58,7 +59,7 @@ def cost_line(
 
 
 def most_tokens(run: SamplingRun) -> Tokens:
-    """The most tokens of all requests, each sent once: every prompt for each of its completions, with earlier answers.
+    """The most tokens of all requests, if each is sent once. Prompts count for each completion, with earlier answers.
 
     Raises:
         InputError: the plan has no max_tokens, its tools or environments may return any text, or as `prompt_bound`.
@@ -84,7 +85,7 @@ def _most_of(run: SamplingRun, rollout: Rollout, longest: int) -> Tokens:
 
 
 def is_like(run: SamplingRun, earlier: CollectionSummary) -> bool:
-    """Whether a generation says what the conversations of this run take: of this name, and begun in the same way."""
+    """Whether a generation can tell how many tokens this run takes: one name, and both or none continue chats."""
     known = earlier.trajectories > 0 and earlier.completion_tokens > 0 and earlier.name == run.name
     return known and bool(earlier.plan.get("continues")) == bool(run.plan.continues)
 

@@ -34,7 +34,7 @@ _NUMBERS: Mapping[type, Callable[[Any], str]] = {
 }
 """The text of a number, by its type; `str` of a subclass may be its representation."""
 _SCALARS = (date, time, UUID, PurePath)
-"""Other values that have one text, which is not their representation in Python."""
+"""Other types whose `str` is the text to fill in."""
 _OPENING = re.compile(r"\s*(?:\w+\()?[\[({]\s*[\[({'\"\w]")
 """The beginning of a container as Python, NumPy and JSON write it: `[{'`, `({"`, `array([{`, `[Message(`."""
 _ROLE, _CONTENT, _FROM, _VALUE = (
@@ -239,7 +239,7 @@ def look_up(name: str, scopes: Sequence[Mapping[str, Any]]) -> Any:
 
 
 def place_of(scopes: Sequence[Mapping[str, Any]]) -> str:
-    """The beginning of an error about a value: the place of the row, where there is one."""
+    """The beginning of an error about a value: the place of its row, or "" if it has none."""
     row = scopes[0] if scopes else None
     return f"{row.place}: " if isinstance(row, Row) and row else ""
 
@@ -247,7 +247,7 @@ def place_of(scopes: Sequence[Mapping[str, Any]]) -> str:
 def text_of(value: Any, name: str, row: Mapping[str, Any]) -> str:
     """The text of a scalar of a row, or of a variable: a text as it is, `True`, `0.5`, `2026-01-31`.
 
-    It is of nothing else, as that would be Python code.
+    Other values have no text here, because it would be Python code.
 
     Raises:
         InputError: the value is missing (None, NaN, NaT), or is a list, a dict, an array, a function or any object, or

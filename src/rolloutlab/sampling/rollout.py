@@ -33,18 +33,18 @@ if TYPE_CHECKING:
 
 _MAX_N = 128  # OpenAI's own limit of `n`
 
-_MAX_FAILURES = 8  # failed requests before the first success, after which the rest is not tried
+_MAX_FAILURES = 8  # so many failed requests end the run, if none has succeeded yet
 
 _MAX_UNSTORED = 1024
-"""Completions waiting to be stored before requests pause, so that a slow disk does not fill the memory."""
+"""Requests pause while so many completions wait for the disk, so that a slow disk does not fill the memory."""
 
 _GC_THRESHOLD = 50_000
 """Objects between garbage collections while sampling; Python's 700 are reached by two completions' tokens."""
 
 T = TypeVar("T")
 Prepare = Callable[[Sequence["Rollout"], ChatCompletion | None], T]
-"""Makes the record that is stored for conversations of one group after one completion. The completion is None if the
-service refused it."""
+"""Makes the record to store for conversations of one group after one completion. The completion is None if they ended
+without one: the service refused it, or the environment ended them."""
 
 
 @dataclass(frozen=True)
@@ -54,9 +54,9 @@ class Rollout:
     Before the first completion, one Rollout with several positions stands for all conversations of a group. With an
     environment, each conversation has a Rollout of its own from the start.
 
-    place: of its group in the plan.
-    positions: of its conversations in the group.
-    pending: turns to come.
+    place: the index of its group in the plan.
+    positions: the positions of its conversations in the group.
+    pending: the number of answers that are still to come.
     items: messages and choices after the prompt.
     logs: notes that are stored with it.
     episode: the record of its episode in an environment.
@@ -73,7 +73,10 @@ class Rollout:
 
 
 def new_rollouts(place: int, positions: Sequence[int], group: Group | NewGroup, plan: SamplingConfig) -> list[Rollout]:
-    """List new conversations of one group, in as few requests as possible; each program or episode is one by itself."""
+    """List new conversations of one group, in as few requests as possible.
+
+    Each rollout of a program, and each episode, is a `Rollout` of its own.
+    """
     size = _MAX_N if plan.env is None and plan.program is None else 1
     chunks = [positions[i : i + size] for i in range(0, len(positions), size)]
     tools = offered(group.row, plan)
@@ -89,9 +92,9 @@ def missing_rollouts(place: int, group: Group, plan: SamplingConfig) -> list[Rol
 
 
 def continued_rollouts(place: int, group: Group, turns: int, tools: Sequence[FunctionTool]) -> list[Rollout]:
-    """List the conversations of a stored group, to be continued. tools: those of the plan.
+    """List the conversations of a stored group, to be continued by `turns` answers. tools: the tools of the plan.
 
-    A tool call that has no result gets an error as its result.
+    A tool call without a result gets an error as its result.
     """
     return [_begun(place, group, t, turns, tools, _closed(t)) for t in group.trajectories]
 
@@ -104,7 +107,7 @@ def _begun(
     tools: Sequence[FunctionTool],
     closed: Sequence[ToolMessage] = (),
 ) -> Rollout:
-    """Read a stored conversation. Tools that its environment or row offered besides `tools` stay in its prompt."""
+    """Read a stored conversation. Tools that its environment or row offered besides `tools` are offered again."""
     items, logs = (*trajectory.items[len(group.prompt) :], *closed), tuple(trajectory.extra.get("logs", ()))
     known = {tool.function.name for tool in tools}
     offered = map(FunctionTool.model_validate, trajectory.extra.get("tools") or ())
@@ -134,7 +137,7 @@ class RolloutRunner(Generic[T]):
 
     Args:
         plan: the settings of the requests.
-        groups: of the rollouts, by place.
+        groups: the groups of the rollouts; `Rollout.place` is an index into them.
         complete: sends a request.
         tools: answers tool calls.
         prepare: called with each completion as it arrives; returns the record that waits to be stored.
@@ -176,7 +179,7 @@ class RolloutRunner(Generic[T]):
         return self._outage.lasts
 
     async def play(self, rollouts: Iterable[Rollout], concurrency: int) -> None:
-        """Run all rollouts to their end. A conversation that has begun comes before one that has not.
+        """Run all rollouts to their end. Conversations that have begun go first.
 
         Everything that has arrived is passed to `store`, even after an error or a cancellation at any time.
 
@@ -264,7 +267,7 @@ class RolloutRunner(Generic[T]):
         return rest + [following for following in new if following.pending]
 
     async def _ready(self, rollout: Rollout) -> Rollout:
-        """The rollout with what precedes the next answer: from its environment, tools, or script."""
+        """The rollout with the messages before its next answer: from its environment, its tools, or the script."""
         if self._episodes:
             return await self._episodes.ready(rollout)
         last = rollout.items[-1] if rollout.items else None
@@ -295,7 +298,7 @@ class RolloutRunner(Generic[T]):
 
 
 async def _through_cancellations(work: Coroutine[Any, Any, None]) -> None:
-    """Wait until `work` has ended, even if the caller is cancelled meanwhile; the cancellation is raised after it."""
+    """Wait until `work` has ended, even if the caller is cancelled meanwhile. Raise the cancellation afterwards."""
     task = asyncio.create_task(work)
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
@@ -310,7 +313,7 @@ async def _through_cancellations(work: Coroutine[Any, Any, None]) -> None:
 
 @contextmanager
 def _rarely_collecting() -> Iterator[None]:
-    """Collect garbage less often: scanning tokens, which are freed without it, takes a third of the CPU time."""
+    """Collect garbage less often. Tokens are freed without it, and to scan them takes a third of the CPU time."""
     before = gc.get_threshold()
     if not 0 < before[0] < _GC_THRESHOLD:  # off, or set by a run at the same time, which also puts it back
         yield
@@ -331,7 +334,7 @@ def _ranked(rollout: Rollout) -> tuple[int, int, int, Rollout]:
 
 
 def _calls_in_a_row(items: Sequence[MessageOrChoice]) -> int:
-    """How many answers the conversation ends with, with nothing but tool results between them."""
+    """The number of answers at the end of a conversation that have only tool results between them."""
     since = takewhile(lambda item: isinstance(item, Choice | ToolMessage), reversed(items))
     return sum(isinstance(item, Choice) for item in since)
 

@@ -18,7 +18,7 @@ from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import StoredCollection
 
 CONCURRENT = 64
-"""Requests under way at once; the service batches those."""
+"""Concurrent requests by default. The service batches them."""
 
 
 class ProgressBar(Protocol):
@@ -35,13 +35,13 @@ class ProgressBar(Protocol):
 
 
 def check_concurrency(concurrency: Any) -> None:
-    """InputError unless it is an integer ≥ 1."""
+    """Raise InputError unless it is an integer ≥ 1."""
     if not isinstance(concurrency, int) or concurrency < 1:
         raise InputError(f"concurrency must be an integer ≥ 1, not {concurrency!r}", hint="--concurrency 64")
 
 
 def check_run(run: SamplingRun, lab: Lab, meter: Meter) -> None:
-    """Check what needs no service: the budget, and that the lab can be written."""
+    """Check that the budget has a price and a bound, and that the lab can be written. This needs no service."""
     meter.check(run.plan.pinned_model, max_tokens=run.plan.max_tokens)
     lab.check_writable()
 
@@ -58,7 +58,7 @@ class Writer(Protocol):
 
 @contextmanager
 def early_end(writer: Writer, meter: Meter, progress: ProgressBar) -> Iterator[None]:
-    """Make a context manager for a run: if the run ends early, the error tells what is stored and how to continue."""
+    """Run a block; if it ends early, the error says what is stored and how to continue."""
     try:
         yield
     except KeyboardInterrupt as error:
@@ -75,7 +75,7 @@ def early_end(writer: Writer, meter: Meter, progress: ProgressBar) -> Iterator[N
 
 
 def open_writer(lab: Lab, run: SamplingRun) -> TrajectoryWriter[Any]:
-    """Open the writer of a run, which locks a generation that is there already."""
+    """Open the writer of a run. If the run adds to a stored generation, it is locked."""
     put: Callable[..., None] = put_rollouts if run.program else put_answers
     return TrajectoryWriter(lab, run, partial(put, lab, run))
 
@@ -92,21 +92,21 @@ def sample(
 ) -> StoredCollection:
     """Play the rollouts of a plan and store what they sample; returns the collection.
 
-    After an interrupt, everything that has arrived is stored before it is counted or shown, and before the lock of the
-    collection is released. Another process that resumes the collection therefore sees exactly what is missing.
+    After an interrupt, everything that has arrived is stored first. Then it is counted and shown, and the lock of the
+    collection is released. So another process that resumes the collection sees exactly what is missing.
 
     Args:
         run: the plan.
         lab: the store.
         connector: finds the service.
         progress: shows the run.
-        concurrency: requests under way at once, or rollouts of a program.
+        concurrency: the most concurrent requests, or concurrent rollouts of a program.
         tick: called while this thread waits, to show sign-ins that tools need.
         meter: counts the cost of the requests.
         prepare: called with the address of the service before the first request.
 
     Raises:
-        As `Session.chat` and `Session.rollouts`.
+        The errors of `Session.chat` and `Session.rollouts`.
     """
     check_concurrency(concurrency)
     check_run(run, lab, meter)

@@ -23,7 +23,7 @@ _REFUSED = re.compile(r"messages\.(\d+)\.token_ids")
 
 
 class Sender(Protocol):
-    """Sends a request. on_text, on_chunk: as of `stream`, where one is given."""
+    """Sends a request: streamed if `on_text` or `on_chunk` is given, which are then those of `stream`."""
 
     async def __call__(
         self, request: ChatRequest, *, on_text: OnText | None = None, on_chunk: OnChunk | None = None
@@ -31,7 +31,7 @@ class Sender(Protocol):
 
 
 def make_sender(connector: Connector, address: Address, meter: Meter) -> Sender:
-    """Make what sends the requests of one run to a service."""
+    """Make the function that sends the requests of one run to a service."""
 
     async def send(
         on_text: OnText | None, on_chunk: OnChunk | None, request: ChatRequest, tries: Tries | None = None
@@ -57,9 +57,10 @@ def make_sender(connector: Connector, address: Address, meter: Meter) -> Sender:
 
 
 class EarlierTokens:
-    """Sends requests with the token ids of earlier turns where the service lists that it reads these.
+    """Sends requests with the token ids of earlier turns, if the service lists that it reads them.
 
-    Of turns whose ids it refuses, as after a conversation with another policy, it gets the texts alone.
+    If the service refuses the ids of a turn, as after a conversation with another policy, only the text of that turn is
+    sent.
     """
 
     def __init__(self, http: HttpClient, address: Address) -> None:
@@ -68,7 +69,7 @@ class EarlierTokens:
         self._reads: asyncio.Task[bool] | None = None
 
     async def complete(self, request: ChatRequest, send: Complete) -> ChatCompletion:
-        """The completion of a request; raises as `send`."""
+        """Send a request and return its completion. The errors are those of `send`."""
         sent = _with_ids(request)
         if not sent:
             return await send(request)
@@ -88,18 +89,18 @@ class EarlierTokens:
         return completion if sent[-1] in read else _as_beginning(completion)
 
     async def _are_read(self) -> bool:
-        """Asked once."""
+        """Whether the service reads token ids. It is asked once."""
         self._reads = self._reads or asyncio.create_task(reads_token_ids(self._http, self._address))
         return await asyncio.shield(self._reads)
 
 
 def _with_ids(request: ChatRequest) -> list[int]:
-    """Which messages have token ids."""
+    """The indices of the messages that have token ids."""
     return [i for i, each in enumerate(request.messages) if isinstance(each, AssistantMessage) and each.token_ids]
 
 
 def _without_ids(request: ChatRequest, turns: Collection[int]) -> ChatRequest:
-    """The request with the texts alone of some turns."""
+    """The request with only the texts, and no token ids, of some turns."""
     messages = [
         AssistantMessage.model_validate({k: v for k, v in message.to_wire().items() if k != "token_ids"})
         if i in turns
@@ -110,7 +111,7 @@ def _without_ids(request: ChatRequest, turns: Collection[int]) -> ChatRequest:
 
 
 def _as_beginning(completion: ChatCompletion) -> ChatCompletion:
-    """The completion after a turn whose tokens were not read: marked as the beginning of a training sequence."""
+    """Mark a completion as the beginning of a training sequence: the tokens of the turn before it were not read."""
     choices = [choice.model_copy(update={"continues": False}) for choice in completion.choices]
     return completion.model_copy(update={"choices": choices})
 
@@ -188,7 +189,7 @@ class Outage(Generic[R]):
 
 
 def ends_all(error: ServiceError) -> bool:
-    """Whether every request would fail in the same way; a single broken connection may be of one request only."""
+    """Whether every request would fail in the same way. A connection that breaks off may concern one request only."""
     return isinstance(error, SignInError | UnreachableError) and not isinstance(error, BrokenOffError)
 
 

@@ -21,18 +21,18 @@ TRAIN, HELD_OUT = "train", "held_out"
 
 _BITS = 64
 _LEAST_DISTINCT = 0.5
-"""The share of different values from which a column identifies rows: a topic is in both parts, a question is not."""
+"""A column identifies rows if at least this share of its values is distinct: questions do, topics do not."""
 _LEAST_WORDS = 4
-"""Words of texts, in the mean, that are prompts also where each is in many rows: a topic is a word or two."""
+"""Texts with so many words on average are prompts, even if each is in many rows. A topic is a word or two."""
 _MANY_ROWS = 250_000
 _MANY = 5_000
-"""Texts from which their comparison is announced."""
+"""The comparison of at least so many texts is announced."""
 _PROMPTS = re.compile("prompts?|questions?|problems?|query|instruction|input|text|messages|conversations?")
 """Columns that hold prompts, whatever is in them."""
 
 
 class RowPart(list[Row]):
-    """One part of a split, a list of its rows; `over=` takes it, and slices and selections of it keep their part."""
+    """One part of a split: a list of its rows, for `over=`. Rows of a slice or selection still know their part."""
 
     def __init__(self, rows: Sequence[Row], name: str) -> None:
         super().__init__(rows)
@@ -100,9 +100,9 @@ def _say_read(say: Callable[[str], None], read: int) -> None:
 
 
 def describe(split: DataSplit) -> Iterator[str]:
-    """The sizes of the parts, and for each column of which both have equal or nearly equal texts a line of either.
+    """Lines about a split: the sizes of the parts, then for each column the equal and the nearly equal texts of both.
 
-    Before columns of many texts are compared, which takes seconds, a line says so.
+    A comparison of many texts takes seconds, and is announced by a line before it.
     """
     yield ", ".join(map(repr, split))
     for column, train, held_out in _texts(split):
@@ -146,7 +146,7 @@ def _texts(split: DataSplit) -> Iterator[tuple[str, list[str], list[str]]]:
 
 
 def normalized(text: str) -> str:
-    """A text without what does not make it another one: case, white space and Unicode forms (NFKC)."""
+    """A text without differences in case, white space and Unicode forms (NFKC)."""
     return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
 
 
@@ -187,7 +187,7 @@ def _key(row: Row, columns: Sequence[str]) -> Any:
 
 
 def _common_parts(rows: Sequence[Row]) -> tuple[str, ...]:
-    """The parts that all rows are of, the largest first: none for rows of both parts, or for some of no part."""
+    """The nested parts that all rows belong to, the largest first. Empty if they differ, or if a row has no part."""
     paths = [(*row.within, row.part) if row.part else () for row in rows]
     first, last = min(paths), max(paths)
     differ = next((i for i, (one, other) in enumerate(zip(first, last, strict=False)) if one != other), None)
@@ -195,14 +195,14 @@ def _common_parts(rows: Sequence[Row]) -> tuple[str, ...]:
 
 
 def _share(key: Any, seed: int, within: Sequence[str]) -> float:
-    """A number from 0 to 1, evenly distributed over keys, and over those of one part anew."""
+    """A number from 0 to 1, evenly distributed over keys, and independently within each part of an earlier split."""
     text = json.dumps([seed, key, *within], sort_keys=True, ensure_ascii=True)
     drawn = int.from_bytes(hashlib.sha256(text.encode()).digest()[: _BITS // 8])
     return drawn / float(2**_BITS)
 
 
 def _text(value: Any) -> str:
-    """The text of a prompt: of a conversation, also as JSON, what was asked; of other lists and objects their JSON."""
+    """The text of a prompt. Of a conversation, also one in JSON, it is what was asked; of other lists, their JSON."""
     messages = read_json(value) or value
     if are_messages(messages):
         asked = [m for m in messages if m.get("role", m.get("from")) not in {"system", "developer", *_ANSWERS}]

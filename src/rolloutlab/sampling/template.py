@@ -46,10 +46,12 @@ _ALONE = re.compile(r"\s*\{\{\s*([^\s{}](?:[^{}\n]*[^\s{}])?)\s*\}\}\s*")
 
 @dataclass(frozen=True)
 class PromptTemplate:
-    """How the prompt of a row is made. turns: messages before each completion, with `{{name}}` in them.
+    """How to make the prompt of a row.
 
-    column: the column, or variable, that holds the prompt; `turns` are then what comes before it. function: makes the
-    prompt of a row; system: comes before what it returns.
+    turns: the messages before each completion, with `{{name}}` in them.
+    column: the column or variable that holds the prompt. `turns` are then the messages before it.
+    function: makes the prompt of a row.
+    system: a system message before the prompt of `function`.
     """
 
     turns: Sequence[Turn] = ()
@@ -58,7 +60,7 @@ class PromptTemplate:
     system: str | None = None
 
     def stored(self) -> list[Turn]:
-        """The turns as a collection stores them: with a name in the place of what a column holds."""
+        """The turns as a collection stores them: `{{column}}` stands for the prompt of a column."""
         if self.column is None:
             return list(self.turns)
         return [[*self.turns[0], {"role": "user", "content": f"{{{{{self.column}}}}}"}]]
@@ -145,7 +147,7 @@ def template_before(prompt: Prompt, system: str | None = None, column: str | Non
 
 
 def template_again(turns: Sequence[Turn], column: str | None) -> PromptTemplate:
-    """The template of what `PromptTemplate.stored` gave."""
+    """The template from what `PromptTemplate.stored` returned."""
     return PromptTemplate(turns) if column is None else PromptTemplate([turns[0][:-1]], column)
 
 
@@ -192,10 +194,10 @@ def _containers(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 
 def _check_no_representation(text: str, row: Mapping[str, Any], function: str) -> None:
-    """InputError for a text with a list or dict of the row as Python writes it: `[{'role': 'user', ...}]`.
+    """Raise InputError if a text contains a list or dict of the row as Python writes it: `[{'role': 'user', ...}]`.
 
-    None where JSON has the same text, `[2, 1]`, where a text of the row has it, or where it is short and not all of
-    the text: `['a']`.
+    Three cases are allowed: JSON writes it in the same way (`[2, 1]`), a text of the row contains it too, or it is
+    short and only a part of the text (`['a']`).
     """
     opening = min((place for mark in "[{" if (place := text.find(mark)) >= 0), default=len(text))
     if max(text.rfind("]"), text.rfind("}")) < opening:

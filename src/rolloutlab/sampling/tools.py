@@ -1,4 +1,4 @@
-"""What a policy may call: Python functions, and tools of context servers."""
+"""Tools: the Python functions, and the tools of MCP servers, that a policy may call."""
 
 import asyncio
 import inspect
@@ -32,7 +32,7 @@ _TOOLS = TypeAdapter(list[FunctionTool])
 
 
 def tools_in(row: Mapping[str, Any], column: str | None) -> list[FunctionTool]:
-    """The tools that a row describes beside the conversation in a column; none if what it has describes no tools."""
+    """The tools that a row describes beside the conversation in a column; empty if none can be read."""
     tools = tools_beside(row)
     structs = isinstance(row, Row) and row.structs
     try:
@@ -44,7 +44,7 @@ def tools_in(row: Mapping[str, Any], column: str | None) -> list[FunctionTool]:
 
 
 def offered(row: Mapping[str, Any], plan: SamplingConfig) -> tuple[FunctionTool, ...]:
-    """The tools that a row describes, where its conversation is the prompt, without those that functions answer."""
+    """The tools that a row describes, without those of the plan; empty unless the prompt is in a column."""
     if plan.prompt_column is None:
         return ()
     known = {tool.function.name for tool in plan.tools}
@@ -102,8 +102,8 @@ class Tools:
         a coroutine in a loop of its own.
 
         Raises:
-            SignInError: a context server requires a sign-in, or the person denied it. UnreachableError: it has ended.
-            Neither is for the policy: nothing that it could do would change the result.
+            SignInError: an MCP server requires a sign-in, or the person denied it. UnreachableError: the server has
+                ended. The policy does not get these as text, because it can do nothing about them.
         """
         outcomes = await asyncio.gather(*map(self._outcome, calls))
         messages = [
@@ -113,7 +113,7 @@ class Tools:
         return messages, [trouble for _, trouble in outcomes if trouble]
 
     def has(self, call: ToolCall) -> bool:
-        """Whether a call is of one of these."""
+        """Whether a call is for one of these tools."""
         return call_name(call) in {schema.function.name for schema in self.schemas}
 
     def call(self, call: ToolCall) -> Any:

@@ -1,7 +1,7 @@
-"""Storage of what a run samples, as it arrives: the generation of a collection, its token counts, and what is missing.
+"""Storage of what a run samples, as it arrives, and counts of it.
 
-`TrajectoryWriter` is the same for completions and for the rollouts of programs; they differ in the records that it is
-given, and in its words.
+`TrajectoryWriter` stores completions and the rollouts of programs alike. What differs is the type of its records, and
+the noun in its messages.
 """
 
 import time
@@ -21,12 +21,13 @@ from rolloutlab.store.models import CollectionSummary, Group, NewGroup, StoredCo
 
 
 class SampledRecord(Protocol):
-    """What is stored at once: conversations after an answer, or a rollout of a program that has ended.
+    """One unit of storage: conversations after an answer, or a rollout of a program that has ended.
 
     step: the sampled checkpoint, if the service reports it.
     usage: prompt and sampled tokens.
-    begun, done, unscored: trajectories that it stores, those of them that are finished, and finished episodes without
-        a reward.
+    begun: how many trajectories it stores.
+    done: how many of these are finished.
+    unscored: how many of these are finished episodes without a reward.
     """
 
     @property
@@ -46,7 +47,7 @@ R_contra = TypeVar("R_contra", bound=SampledRecord, contravariant=True)
 
 
 class Put(Protocol[R_contra]):
-    """Writes records to the groups, inside a transaction. begins: they are the first ones of the generation."""
+    """Writes records to the groups, inside a transaction. begins: whether they are the first ones of the generation."""
 
     def __call__(self, records: Sequence[R_contra], groups: Sequence[Group], *, begins: bool) -> None: ...
 
@@ -54,7 +55,8 @@ class Put(Protocol[R_contra]):
 class Generation:
     """A generation, created with what is stored first, and locked against other processes by `lock`.
 
-    groups: empty until something is stored. begun: the generation, if it is stored already. what: it holds.
+    groups: the stored groups; empty until something is stored. begun: the stored generation; None for a new one. what:
+    the plural noun of its records, for an error.
 
     Raises:
         ConflictError: another process samples it, or has stored something of it since it was looked up.
@@ -92,14 +94,14 @@ class Generation:
 
     @property
     def label(self) -> str:
-        """The collection's name at the beginning, with its generation."""
+        """The collection's name and generation, by the name that it had when the run began."""
         begun = self.collection
         return f"{begun.name}:{begun.generation}" if begun else self._name
 
     def store(self, put: Callable[[Sequence[Group]], None], step: int | None) -> None:
-        """Call `put` with the groups, in one transaction, which creates the generation where it is not stored yet.
+        """Call `put` with the groups in one transaction, which also creates the generation if it is not stored yet.
 
-        step: of the checkpoint that the plan keeps then.
+        step: the checkpoint that a new generation keeps in its plan.
         """
         if self.groups:
             self._lab.at_once(lambda: self._go_on(put))
@@ -124,9 +126,10 @@ class Generation:
         self.collection = self._lab.by_id(collection.id)  # under the name that it has from now on
 
     def _go_on(self, put: Callable[[Sequence[Group]], None]) -> None:
-        """Store into the groups that are there; with the first of it, how many trajectories these are to have now.
+        """Store into the stored groups. The first call also stores their new sizes, if the plan lets them grow.
 
-        A plan that grew without anything in its place would be of an interrupted run that never began.
+        The sizes wait for the first record: else a run that was interrupted before it would leave groups that look
+        incomplete.
         """
         if self._grows and self.collection:
             self._lab.keep_sizes(self.collection.id, self._plan.topped_up, self._plan.total)
@@ -134,7 +137,7 @@ class Generation:
 
 
 class TrajectoryWriter(Generic[R]):
-    """Writes records into a generation of a collection, which is created with the first ones.
+    """Writes records into a generation of a collection. The first records create the generation.
 
     Attributes, all of the run so far:
         total: the trajectories that the plan samples.
@@ -172,7 +175,7 @@ class TrajectoryWriter(Generic[R]):
         self._generation.lock.close()
 
     def take(self, records: Sequence[R]) -> None:
-        """Store records, then count them; a generation is created with its first ones."""
+        """Store records, then count them. The first records create the generation."""
         begins = not self._generation.groups
         step = next((record.step for record in records if record.step is not None), None)
         self._generation.store(partial(self._put, records, begins=begins), step)
@@ -185,7 +188,7 @@ class TrajectoryWriter(Generic[R]):
         self._unscored += sum(record.unscored for record in records)
 
     def unscored(self) -> str:
-        """Warn if episodes ended without a reward because nothing in their environment gives one, else return ""."""
+        """A line for the user if nothing in the environment gave some episodes a reward; else ""."""
         if not self._unscored:
             return ""
         what = f"{count(self._unscored, 'episode')} of {self._run.plan.env} ended without a reward"
@@ -198,7 +201,7 @@ class TrajectoryWriter(Generic[R]):
         self._first_error = self._first_error or error
 
     def kept(self) -> str:
-        """Tell what is stored after an error, and what to type to continue."""
+        """What is stored after an error, and what to type to continue; "" if nothing is."""
         return f"{self._so_far()}; what was sampled is kept -> {self._rest()}" if self.begun else ""
 
     def interrupted(self) -> tuple[str, str]:
@@ -215,17 +218,16 @@ class TrajectoryWriter(Generic[R]):
         return f"{self._so_far()} and are kept", f"{self._rest()} {what}"
 
     def unfinished(self) -> tuple[str, str | None]:
-        """Tell what is stored and what is missing after a budget ran out.
+        """What is stored and what is missing after a budget ran out, and the cell that samples the rest.
 
-        Returns:
-            The text, and the cell that samples the rest; None for the same cell again.
+        The cell is None if the same cell samples it.
         """
         if not self.begun:
             return "nothing was sampled", None
         return f"{self._so_far()} and are kept, {self.total - self.done:,} are not sampled yet", self._rest()
 
     def check(self) -> None:
-        """SamplingError when some trajectories failed; the error of the first when nothing is stored."""
+        """Raise SamplingError if some trajectories failed; if nothing is stored, the error of the first of them."""
         if self._first_error is None:
             return
         if not self._generation.groups:
@@ -244,7 +246,7 @@ class TrajectoryWriter(Generic[R]):
         return self._run.plan.cell_again(label, "--resume")
 
     def note(self, waits: bool = False) -> str:
-        """Failures, speed and remaining time; waits: the service is unreachable."""
+        """A line on failures, speed and remaining time. waits: whether the service is unreachable."""
         if waits:
             return "the service is unreachable; retrying for some minutes"
         seconds = time.monotonic() - self._since

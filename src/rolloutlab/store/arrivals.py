@@ -1,4 +1,4 @@
-"""What a run has sampled, as the texts that the lab stores of it."""
+"""Samples, serialized as the lab stores them."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from rolloutlab.store.trajectory_summaries import outline_of
 
 
 class DumpedArrival(NamedTuple):
-    """An `Arrival` as texts. outline: as of `outline_of`."""
+    """An `Arrival` whose values are serialized. outline: what `outline_of` returns for it."""
 
     position: int
     items: str
@@ -22,7 +22,7 @@ class DumpedArrival(NamedTuple):
 
 @dataclass(frozen=True)
 class Placed:
-    """Samples of one group with model, step and sampling settings. usage: prompt and completion tokens."""
+    """Samples of one group, with their model, step and sampling settings. usage: their prompt and completion tokens."""
 
     group: Group
     arrivals: Sequence[DumpedArrival]

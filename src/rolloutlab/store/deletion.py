@@ -43,7 +43,7 @@ class CollectionLifecycle:
         )
 
     def deleted(self) -> list[str]:
-        """Arguments for `restore`: names and labels of deleted collections, last deleted first."""
+        """Names and labels of deleted collections, for `restore`. The one that was deleted last comes first."""
         sql = "SELECT name, generation FROM collections WHERE deleted_at IS NOT NULL ORDER BY deleted_at DESC, id DESC"
         pairs = ((name, f"{name}:{generation}") for name, generation in self._database.read(sql))
         return list(dict.fromkeys(label for pair in pairs for label in pair))

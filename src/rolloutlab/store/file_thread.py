@@ -10,14 +10,14 @@ from weakref import finalize
 
 T = TypeVar("T")
 Abandoned = Callable[[], bool]
-"""Whether the caller was interrupted while it waited; uncommitted work is then undone."""
+"""Returns whether the caller was interrupted while it waited. Work that is not committed is then undone."""
 
 
 class Uninterrupted:
-    """A worker thread for calls of the main thread, one at a time; other threads run theirs directly.
+    """A worker thread that runs the calls of the main thread, one at a time. Other threads run their calls themselves.
 
-    In the main thread an interrupt between two bytecode instructions of a `with` or `try` can leave a lock held or a
-    transaction open. Here the main thread only waits on a lock of the call, and can be interrupted anywhere.
+    An interrupt between two bytecode instructions of a `with` or `try` in the main thread could leave a lock held or a
+    transaction open. With this class the main thread only waits, so an interrupt does no harm anywhere.
     """
 
     def __init__(self, name: str) -> None:
@@ -28,7 +28,7 @@ class Uninterrupted:
         self.end = finalize(self, pieces.put, None)
 
     def do(self, work: Callable[[Abandoned], T]) -> T:
-        """The result of `work`. An interrupt returns at once; a call that has not begun is then skipped."""
+        """The result of `work`. An interrupt ends the wait at once, and skips the call if it has not begun."""
         if threading.current_thread() is not threading.main_thread() or not self.end.alive:
             return work(lambda: False)
         piece = _Piece(work)
@@ -66,7 +66,7 @@ class Uninterrupted:
 class Turns:
     """A reentrant lock that an interrupt cannot leave held.
 
-    first: called at the start of each turn, in the worker thread.
+    first: called whenever the lock is taken, in the worker thread for calls of the main thread.
     """
 
     def __init__(self, name: str, first: Callable[[], object]) -> None:
@@ -123,7 +123,7 @@ class _Piece(Generic[T]):
             self.ended.release()
 
     def outcome(self) -> T:
-        error, self._error = self._error, None  # which holds the frame that holds this
+        error, self._error = self._error, None  # breaks a cycle: the error holds a frame, and the frame this object
         if error is not None:  # it may be false as a truth value
             raise error
         return self._results[0]

@@ -25,11 +25,11 @@ class _Place:
 
 
 class GrowingTrajectories:
-    """The trajectories that one process stores in a collection, each under a name; those that begin alike are a group.
+    """The trajectories that one process stores in a collection, each under a name. Equal prompts are a group.
 
-    What is stored of a trajectory never changes under its id, since scorings and the search index rely on that: a
-    trajectory that has gone on is stored under a new id, and the earlier state is deleted. One that was scored
-    meanwhile is not: its reward is of what it was then, so both are kept.
+    Scorings and the search index rely on this: what is stored under the id of a trajectory never changes. So when a
+    trajectory has gone on, it is stored under a new id, and its earlier state is deleted. If the earlier state was
+    scored meanwhile, it is kept too, because the reward belongs to it.
     """
 
     def __init__(self, database: Database, collection: StoredCollection) -> None:
@@ -40,9 +40,9 @@ class GrowingTrajectories:
         self._places: dict[str, _Place] = {}
 
     def put(self, trajectories: Mapping[str, Recorded], usage: tuple[int, int]) -> list[str]:
-        """Store these, in one transaction; the names of those whose earlier state was scored and is kept.
+        """Store trajectories in one transaction. Return the names of those whose scored earlier state is kept.
 
-        usage: prompt and completion tokens to add to the collection.
+        trajectories: by name. usage: prompt and completion tokens to add to the collection.
 
         Raises:
             LabError: the file cannot be written.
@@ -87,8 +87,8 @@ def _replaceable(connection: Connection, place: _Place) -> bool:
 
 
 def _replaced(connection: Connection, before: _Place | None, group: int, new: Recorded) -> _Place:
-    """Store a trajectory in a group; it replaces its earlier state if that is in the same group."""
-    # before anything is deleted: SQLite would give the id of a deleted last row again
+    """Store a trajectory in a group, and delete its earlier state. In the same group it keeps its position."""
+    # determined before anything is deleted: SQLite would use the id of a deleted last row again
     (row_id,) = connection.execute("SELECT coalesce(max(id), 0) + 1 FROM trajectories").fetchone()
     (position,) = connection.execute(
         "SELECT coalesce(max(position), -1) + 1 FROM trajectories WHERE group_id = ?", (group,)

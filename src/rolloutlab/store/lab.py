@@ -76,9 +76,9 @@ _OUTLINE = """
     SELECT t.id, column4, column5, column6, column7 FROM (VALUES {}) CROSS JOIN trajectories t
     ON t.group_id = column1 AND t.position = column2 AND t.items = column3
 """
-"""Only for rows that were written: a trajectory finished earlier has other items."""
+"""Writes outlines only of the trajectories just written. One that was finished earlier has other items."""
 _COPY_PROMPT = "UPDATE groups SET prompt = (SELECT prompt FROM groups WHERE id = ?2) WHERE id = ?1"
-"""Of programs it is what their trajectories have in common."""
+"""Needed for programs: the prompt of their groups is only what the sampled trajectories have in common."""
 _COPY_SAMPLES = """
     INSERT INTO trajectories
         (group_id, position, items, pending, extra, model, step, sampling, created_at, reward, components, source)
@@ -100,7 +100,7 @@ _LAST = 2**62
 class Lab:
     """The database of a lab folder, shared by any number of processes. Each call is durable when it returns.
 
-    names: what bare names mean in a notebook; without it, the newest generation.
+    names: what bare names mean in a notebook. If it is None, a bare name means the newest generation.
     """
 
     def __init__(self, path: Path, names: BareNames | None = None) -> None:
@@ -160,7 +160,7 @@ class Lab:
         self._database.execute(sql, json.dumps(sizes), total, collection_id)
 
     def draft(self) -> Draft:
-        """A draft of new collections, published at once; LabError if the lab is read-only."""
+        """Make a draft of new collections, to be published together. LabError if the lab is read-only."""
         self.check_writable()
         return Draft(self._database, self.check_name, self.keep_name)
 
@@ -212,7 +212,7 @@ class Lab:
         return [self._stored(row) for row in self._database.read(sql, name)]
 
     def find(self, label: str) -> StoredCollection:
-        """As `collection`, without counts: fast."""
+        """As `collection`, but without counts, and therefore fast."""
         latest = isinstance(label, str) and label.endswith(f":{LATEST}")
         name, generation = parts_of(label.removesuffix(f":{LATEST}") if latest else label) or ("", None)
         if self._names and generation is None and not latest and (own := self._names.own(name)) is not None:
@@ -231,7 +231,7 @@ class Lab:
             self._names.keep(name, number)
 
     def _own(self, name: str, own: int, names: BareNames) -> StoredCollection:
-        """The generation that a bare name means in this notebook; the user is told if a newer one exists."""
+        """The generation that a bare name means in this notebook. Tells the user if a newer one exists."""
         collection = self.by_id(own)
         if collection.name != name:
             raise NotFoundError(f"{name} was renamed to {collection.name}", hint=collection.label)
@@ -250,7 +250,11 @@ class Lab:
         return collection
 
     def forget_deleted(self, name: str) -> str:
-        """If this notebook's generation was deleted, let the bare name mean the newest; return a line about it."""
+        """If this notebook's generation was deleted, let the bare name mean the newest one.
+
+        Returns:
+            A line about it for the user, or "".
+        """
         own = self._names.own(name) if self._names else None
         if not self._names or own is None:
             return ""
@@ -272,7 +276,7 @@ class Lab:
             self.keep_name(name, restored.id)
 
     def made_elsewhere(self, trajectories: Iterable[str]) -> list[str]:
-        """Lines about these trajectories (`letters:2/0/3`) whose generation is newer than the one of the bare name."""
+        """Lines about trajectories (`letters:2/0/3`) of a newer generation than the one that the bare name means."""
         counts = Counter(name.partition("/")[0] for name in trajectories)
         lines = []
         for label, hits in counts.items():
@@ -411,7 +415,7 @@ class Lab:
         return lock_for_sampling(self._database.path.parent / "sampling", collection.id, collection.label)
 
     def spend(self, collection: StoredCollection, prompt_tokens: int, completion_tokens: int) -> None:
-        """Add to the tokens that a collection has cost."""
+        """Add to the counts of tokens that a collection has cost."""
         self._database.execute(f"{_SPEND} ?", prompt_tokens, completion_tokens, collection.id)
 
     def groups(

@@ -1,4 +1,4 @@
-"""File locks for sampling: one process per collection, released by the OS when it ends."""
+"""File locks for sampling: one process at a time samples a collection. The OS releases the lock when it ends."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -16,9 +16,9 @@ name.
 
 
 def lock_for_sampling(folder: Path, number: int, label: str) -> Lock:
-    """Lock the collection with that id until `let_go`, or until this process ends.
+    """Lock a collection until `let_go`, or until this process ends. Remove the lock files of dead processes.
 
-    Lock files of dead processes are removed.
+    folder: the folder of lock files. number: the id of the collection. label: its label, for an error.
 
     Raises:
         ConflictError: another process, or another cell, holds it. LabError: the folder cannot be written or locked.

@@ -20,7 +20,7 @@ STATE_CHANGE = """
         SELECT 1 FROM edits undo WHERE undo.trajectory_id = t.id AND +undo.undoes = made.change)
     ORDER BY made.id DESC LIMIT 1
 """
-"""The change that the reward of trajectory `t` comes from: the newest that is not undone.
+"""Selects the change that the reward of trajectory `t` comes from: the newest that is not undone.
 
 `+undo.undoes` keeps SQLite from using the index of that column. A whole collection may share one value in it, so that
 the index would be slow."""
@@ -56,16 +56,17 @@ Listener = Callable[[Set[int]], None]
 
 
 class Rewards:
-    """The rewards of a lab. One call of `give` is one atomic change; `undo` reverts changes."""
+    """The rewards of a lab. Each call of `give` is one atomic change, which `undo` can revert."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._listeners: dict[int, WeakMethod[Listener]] = {}
 
     def listen(self, listener: Listener) -> None:
-        """Call a method after each change by this process, on the same thread; held by a weak reference.
+        """Call a method after each change that this process makes, in the thread that makes it.
 
-        Changes of other processes are not reported; compare `newest_edit`.
+        The method is held by a weak reference. Changes of other processes are not reported: compare `newest_edit` for
+        them.
         """
         listeners = self._listeners
         reference = WeakMethod(listener, lambda dead: listeners.pop(id(dead), None))
@@ -134,7 +135,7 @@ class Rewards:
         return rows[0]["change"] if rows else None
 
     def next_undo(self, *collections: StoredCollection) -> Undoable | None:
-        """What `undo` would take back; None if there is nothing to undo."""
+        """Describe the change that `undo` would revert; None if there is none."""
         newest = {c.id: change for c in collections if (change := self.undoable(c)) is not None}
         if not newest:
             return None
@@ -150,7 +151,9 @@ class Rewards:
     def undo(self, *collections: StoredCollection) -> list[Edit]:
         """Undo the newest change of some collections that is not undone yet, as a new change.
 
-        Returns an edit for each trajectory, with None for no reward; empty if there is nothing to undo.
+        Returns:
+            An edit for each trajectory; its reward is None if the trajectory had none before the change. Empty if there
+            is nothing to undo.
         """
         edits = []
 
@@ -183,7 +186,7 @@ class Rewards:
         return {row[0] for row in self._database.read("SELECT trajectory_id FROM edits WHERE id > ?", edit)}
 
     def before_hand(self, ids: Iterable[int]) -> dict[int, float]:
-        """For trajectories with a reward by hand: by id, the last reward before it that was not given by hand."""
+        """The last reward that was not given by hand, by trajectory, for those whose reward was given by hand since."""
         rows = self._database.read(
             "SELECT trajectory_id, change, undoes, old, old_source FROM edits"
             " WHERE trajectory_id IN (SELECT value FROM json_each(?)) ORDER BY trajectory_id, id DESC",
@@ -229,7 +232,7 @@ class Rewards:
 
 
 def finite(value: Any, name: str) -> float:
-    """A reward as a float, or RewardError naming the trajectory."""
+    """A reward as a float; RewardError if it is no finite number. name: the trajectory, for the error."""
     try:
         plain = value.item() if hasattr(value, "item") else value  # NumPy's bool is no Real
         if isinstance(plain, Real | Decimal) and math.isfinite(reward := float(plain)):
@@ -240,7 +243,7 @@ def finite(value: Any, name: str) -> float:
 
 
 def total(components: Iterable[float], name: str) -> float:
-    """The sum of components, or RewardError naming the trajectory."""
+    """The sum of components; RewardError if it is no finite number. name: the trajectory, for the error."""
     try:
         return finite(math.fsum(components), name)
     except OverflowError:
@@ -309,7 +312,7 @@ class RewardLog:
         return had
 
     def clear(self, row_id: int, note: str, *, keep_hand: bool) -> bool:
-        """Remove a reward, with the reason; False if it is kept for a reason of `give`."""
+        """Remove a reward, with a note on the reason. False if the reward is kept, as in the cases of `give`."""
         kept = self._kept(self._connection.execute(_STATE, (row_id,)).fetchone(), keep_hand)
         if not kept:
             self.write(row_id, None, "{}", None, note=note)

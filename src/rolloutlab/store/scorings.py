@@ -13,16 +13,16 @@ from rolloutlab.store.rewards import STATE_CHANGE, RewardLog, Rewards, ids_there
 from rolloutlab.store.sqlite import Database, Row
 
 FAILED = f"o.error IS NOT NULL AND t.reward IS NULL AND o.change = ({STATE_CHANGE})"
-"""Whether outcome `o` is why trajectory `t` has no reward."""
+"""Condition that outcome `o` is the reason why trajectory `t` has no reward."""
 _OF = "groups g CROSS JOIN trajectories t ON t.group_id = g.id"
 _OUTCOMES = f"{_OF} CROSS JOIN reward_outcomes o ON o.trajectory_id = t.id"
 _OF_SCORING = "o.trajectory_id = t.id AND o.change IN (SELECT change FROM scorings WHERE ?2 IN (change, resumes))"
-"""Whether outcome `o` of trajectory `t` is of the scoring ?2, or of one that resumes it."""
+"""Condition that outcome `o` of trajectory `t` belongs to the scoring ?2, or to one that resumes it."""
 _UNDONE = "EXISTS (SELECT 1 FROM edits u WHERE u.undoes = s.change)"
 _REMEMBERED_FUNCTIONS = 32
-"""Functions whose results are stored: each takes some 20 bytes per trajectory."""
+"""The most functions whose results are stored. Each takes some 20 bytes per trajectory."""
 PAID = "judge-"
-"""How fingerprints of judges begin. Their results were paid for: those of newer functions never replace them."""
+"""The beginning of a judge's fingerprint. Its results were paid for: newer functions never replace them."""
 
 
 @dataclass(frozen=True)
@@ -120,13 +120,19 @@ class Scorings:
         keep_hand: bool,
         since: int | None = None,
     ) -> None:
-        """Store outcomes of a scoring in one transaction; a trajectory that failed has no reward then.
+        """Store outcomes of a scoring in one transaction. Trajectories that failed lose their reward.
 
-        A score that is as before is an edit too: undo takes back the scoring, and no earlier change in its place. What
-        is of a trajectory that has gone on since it was read is left out: its new state has no reward yet.
+        A score that equals the old one is an edit too. Else undo would not revert the scoring, but an earlier change.
+        Outcomes of a trajectory that has gone on since it was read are left out: its new state has no reward yet.
 
-        keep_hand: skip rewards by hand. A reward that was given after the scoring had begun is kept in any case, or
-        after the change `since`.
+        Args:
+            change: The number of the scoring.
+            source: What gives the rewards, `function` or `judge`.
+            scores: The new rewards.
+            failures: The trajectories that a function failed on.
+            results: Results to remember.
+            keep_hand: Whether to keep rewards that were given by hand.
+            since: A change. Rewards that were given after it are kept in any case. None is `change`.
 
         Raises:
             ConflictError: the change was undone meanwhile.
@@ -159,7 +165,7 @@ class Scorings:
     def settled(self, collection: StoredCollection, first: int, hand_since: int | None) -> set[int]:
         """Ids of trajectories that a resume of the scoring `first` leaves as they are.
 
-        They have a reward, which that scoring or another resume of it gave, or a change by hand after `hand_since`.
+        They have a reward: from that scoring, from another resume of it, or by hand after the change `hand_since`.
         """
         sql = (
             f"SELECT t.id FROM {_OF} WHERE g.collection_id = ?1 AND t.reward IS NOT NULL AND ("
@@ -178,7 +184,7 @@ class Scorings:
         return [_scoring(row) for row in self._database.read(sql, collection.id)]
 
     def failures(self, collection: StoredCollection, position: int | None = None) -> list[Failure]:
-        """The trajectories that have no reward because a function failed, in order; of one group with `position`."""
+        """The trajectories that have no reward because a function failed, in order. position: only of this group."""
         sql = (
             f"SELECT o.*, g.position AS place, t.position AS seat FROM {_OUTCOMES} WHERE g.collection_id = ?1"
             f" AND (?2 IS NULL OR g.position = ?2) AND {FAILED} ORDER BY g.position, t.position"
@@ -187,7 +193,7 @@ class Scorings:
         return [_failure(collection, row) for row in rows]
 
     def failed(self, collection: StoredCollection, position: int | None = None) -> dict[str, int]:
-        """How many trajectories failed, by type of error, the most frequent first; of one group with `position`."""
+        """How many trajectories failed, by type of error, most frequent first. position: only of this group."""
         sql = (
             f"SELECT o.error, count(*) FROM {_OUTCOMES} WHERE g.collection_id = ?1"
             f" AND (?2 IS NULL OR g.position = ?2) AND {FAILED} GROUP BY 1 ORDER BY 2 DESC, 1"
@@ -206,7 +212,7 @@ class Scorings:
         return {row["id"]: FailureNote(*note) for row, *note in zip(rows, summaries, places, strict=True)}
 
     def unreached(self, collection: StoredCollection) -> int:
-        """Trajectories whose reward is older than the newest scoring, which ended before it came to them."""
+        """The number of trajectories that the newest scoring did not reach, and that have an older reward."""
         last = self.last(collection)
         if last is None or last.source != "function":
             return 0
@@ -245,7 +251,7 @@ class Scorings:
         return {row[0]: json.loads(row[1]) for row in self._database.read(sql, fingerprint, json.dumps(list(ids)))}
 
     def remember(self, results: Sequence[RewardResult]) -> None:
-        """Store results without a scoring, as of a judge that has not come to its end."""
+        """Store results without a scoring, such as the answers of a judge that is not finished."""
         if results:
             self._database.change(partial(_remember, results=results))
 

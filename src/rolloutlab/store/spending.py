@@ -1,4 +1,4 @@
-"""Spending of a lab at services: what calls have cost, and what those under way may still cost."""
+"""Spending of a lab at services: what calls have cost, and what calls under way may still cost."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,13 +10,13 @@ from rolloutlab.store.sqlite import Database
 
 SAMPLING = "sampling"
 JUDGING = "judging"
-"""The purpose of tokens that a model took to score a collection of another one."""
+"""The purpose of an entry for the tokens of a judge."""
 _SPENT = "SELECT coalesce(sum(amount), 0) FROM spending WHERE service = ?"
 
 
 @dataclass(frozen=True)
 class Account:
-    """What pays for the calls of one cell to one model. limit: of all that the lab spends at the service, if any."""
+    """The account of the calls of one cell to one model. limit: what the lab may spend at the service."""
 
     service: str
     model: str
@@ -26,18 +26,22 @@ class Account:
 
 
 class Spending:
-    """One entry per cell and model. Its amount is set aside before requests are sent, and reduced to what they cost.
+    """The records of what calls cost, one per cell and model.
 
-    So what a killed kernel had set aside counts as spent, and kernels with one budget never exceed it together.
+    An amount is set aside before requests are sent, and later reduced to what they have cost. So kernels that share a
+    budget never exceed it together. What a killed kernel had set aside counts as spent.
     """
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def set_aside(self, account: Account, entry: int | None, least: Amount, most: Amount) -> tuple[int | None, Amount]:
-        """Add `most` to an entry, or what the limit leaves; nothing if that is below `least`. None begins an entry.
+        """Add `most` to an entry, or as much of it as the limit leaves. If that is below `least`, add nothing.
 
-        Returns the entry and what was added.
+        entry: None begins a new entry.
+
+        Returns:
+            The entry, and the amount that was added.
         """
 
         def add(connection: Connection) -> tuple[int | None, Amount]:
@@ -70,12 +74,15 @@ class Spending:
         return int(self._database.read(_SPENT, service)[0][0])
 
     def of(self, collection: StoredCollection) -> Amount:
-        """What sampling and judging a collection have cost by the prices of then."""
+        """What sampling and judging a collection have cost, by the prices at that time."""
         sql = "SELECT coalesce(sum(amount), 0) FROM spending WHERE collection_id = ?"
         return int(self._database.read(sql, collection.id)[0][0])
 
     def sampled(self) -> Mapping[int, Amount]:
-        """By the id of a collection, what its sampling has cost by the prices of then, with what was not reported."""
+        """By the id of a collection, what sampling it has cost, by the prices at that time.
+
+        With a budget, a request whose usage was not reported counts as its worst case.
+        """
         sql = """
             SELECT collection_id, sum(amount) FROM spending
             WHERE purpose = ? AND collection_id IS NOT NULL GROUP BY collection_id

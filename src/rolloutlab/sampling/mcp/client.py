@@ -102,10 +102,10 @@ def operation_of(body: bytes) -> str:
 
 
 class _SessionWatch(httpx2.AsyncBaseTransport):
-    """Tells why a server did not answer a call: of the call itself, or since it lost the session, as after a restart.
+    """Tells why a server did not answer a call: because of the call, or because the server lost the session.
 
-    The SDK hands on the error of a response without its status, so the reason travels as the error's data. A busy
-    server is asked again. ended: a connection was refused, as of a server that has ended.
+    The SDK passes on the error of a response without its status. So the reason is put into the error's data. A busy
+    server is asked again. ended: whether a connection was refused, as by a server that has ended.
     """
 
     def __init__(self, transport: httpx2.AsyncBaseTransport) -> None:
@@ -223,7 +223,10 @@ _OF_THE_CALL = {METHOD_NOT_FOUND, INVALID_PARAMS, -32002}  # the last one: MCP's
 
 
 class _Link:
-    """A connection that is open, or being opened. calls: under way; the last of one that was replaced ends it."""
+    """A connection that is open, or being opened.
+
+    calls: the number of calls under way. replaced: whether a new connection took its place; then the last call ends it.
+    """
 
     def __init__(self) -> None:
         self.opened: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
@@ -235,7 +238,7 @@ class _Link:
 
 
 class McpConnection:
-    """A context server at an address; everything is awaited on one event loop, or on another that took its place.
+    """A connection to an MCP server. Its methods are awaited on one event loop, or later on one that replaced it.
 
     in_all: seconds that a tool call may take, without the time of a sign-in.
     """

@@ -1,4 +1,4 @@
-"""Programs of other languages: a command with the row on its standard input, whose last line is the reward."""
+"""Programs in other languages: a command reads the row from standard input, and prints its reward as the last line."""
 
 import asyncio
 import json
@@ -15,17 +15,18 @@ from rolloutlab.errors import SamplingError
 from rolloutlab.sanitize import replace_surrogates
 
 Environment = Callable[[], Mapping[str, str]]
-"""Gives the environment of a command, without its address and key."""
+"""Returns the environment variables of a command, without those that hold the address and the key."""
 _END = 2.0
 """Seconds within which a killed command has ended."""
 _KEPT = 1_000_000
-"""Bytes of the end of an output that are kept: its last line is the reward."""
+"""The most bytes of an output that are kept, from its end: the last line is the reward."""
 _SHOWN = 400
 """Characters of the end of standard error that an error shows."""
 _GUARD = 'read -r group && [ "$group" != ended ] && ! read -r end && kill -KILL "-$group"'
-"""Shell program that ends a group of processes when its standard input ends without a second line. The write end is
-in this process alone, so that is when this process was killed; no signal of a parent's death does so on every system,
-and that of Linux reaches the first process of the group only."""
+"""Shell program that kills a process group when its own standard input ends without a second line.
+
+Only this process holds the write end, so that happens when this process is killed. Not every system signals the death
+of a parent, and the signal of Linux reaches only the first process of the group."""
 
 
 def command_name(command: Sequence[str]) -> str:
@@ -34,16 +35,19 @@ def command_name(command: Sequence[str]) -> str:
 
 
 def command_program(command: Sequence[str], environment: Environment) -> Any:
-    """A function of row and client that runs a command. environment: read when it starts.
+    """Make a function of row and client that runs a command. environment: called whenever the command starts.
 
-    The command gets OPENAI_BASE_URL, OPENAI_API_KEY and OPENAI_MODEL, and one row as JSON. If the last line of what it
-    prints is JSON, that is its reward: a number, an object of components, or null.
+    The command gets OPENAI_BASE_URL, OPENAI_API_KEY and OPENAI_MODEL, and one row as JSON on standard input. If the
+    last line that it prints is JSON, that line is the reward: a number, an object of components, or null.
     """
     return partial(_run, tuple(command), environment)
 
 
 class _Process(asyncio.SubprocessProtocol):
-    """What a process prints. exited: set when it has ended; closed: when all that held its output has, too."""
+    """Collects what a process prints.
+
+    exited: set when the process has ended. closed: set when every process that held its output has ended, too.
+    """
 
     def __init__(self) -> None:
         self._printed = {1: bytearray(), 2: bytearray()}
@@ -95,7 +99,7 @@ async def _run(command: Sequence[str], environment: Environment, row: Mapping[st
 
 
 async def _guard() -> asyncio.subprocess.Process | None:
-    """A process that reads a group and ends it when the present process is killed; None on a system without a shell."""
+    """Start the process that runs `_GUARD`; None on a system without a shell."""
     nothing = asyncio.subprocess.DEVNULL
     try:
         return await asyncio.create_subprocess_exec(
@@ -107,7 +111,7 @@ async def _guard() -> asyncio.subprocess.Process | None:
 
 
 async def _dismiss(guard: asyncio.subprocess.Process | None) -> None:
-    """End a guard without what it guards."""
+    """End a guard, and leave the process group that it guards alone."""
     if guard:
         await guard.communicate(b"ended\n")
 
@@ -119,7 +123,7 @@ def _address(client: RolloutClient) -> dict[str, str]:
 
 
 def _reward(printed: str) -> Any:
-    """The value of the last line, where it is JSON that can be a reward; else None."""
+    """The value of the last line if it is JSON that can be a reward; else None."""
     try:
         value = json.loads(printed.splitlines()[-1])
     except (ValueError, IndexError, RecursionError):

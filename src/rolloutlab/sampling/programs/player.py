@@ -1,4 +1,4 @@
-"""Player of programs: calls the program with a client of its own for each rollout, and captures what it samples.
+"""Player of programs: calls a program for each rollout with another client, and captures what it samples.
 
 The client speaks to a gateway on this machine, which passes requests on to the service and records the answers.
 """
@@ -50,9 +50,9 @@ from rolloutlab.store.rewards import finite, total
 _BELOW = runtime.__file__, commands.__file__, str(Path(asyncio.__file__).parent)
 _MAX_NAME = 100
 _MAX_LOG = 1000
-"""Characters of the name of a component, and of what the program returned, in a log."""
+"""The most characters of a component's name, and of an error in a log about what the program returned."""
 _MAX_FAILURES = 8
-"""Rollouts without a call, before the first with one, after which the rest is not tried."""
+"""So many rollouts without an answered call end the run, if no rollout has had one yet."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class ProgramEnd:
 
 @dataclass(frozen=True)
 class EndedRollout:
-    """A rollout that has ended and has sampled something, as of `writer.SampledRecord`."""
+    """A `writer.SampledRecord`: a rollout that has ended and has sampled something."""
 
     place: int
     position: int
@@ -91,7 +91,7 @@ class EndedRollout:
         return [as_message(item) for item in takewhile(lambda item: not isinstance(item, Choice), items)]
 
     def extra(self, **metadata: str) -> dict[str, Any]:
-        """Properties of its trajectory on the wire."""
+        """Further properties of its trajectory on the wire: metadata, tools, additional histories, logs."""
         main, *further = self.histories
         extra: dict[str, Any] = {"metadata": {**metadata, "episode_end": self.end.reason}}
         extra |= {"tools": [tool.to_wire() for tool in main.tools]} if main.tools else {}
@@ -127,12 +127,14 @@ class ProgramPlayer:
         take: Callable[[Sequence[EndedRollout]], None],
         fail: Callable[[int, RolloutlabError], None],
     ) -> None:
-        """Play all rollouts to their end; those that have ended are stored, also if this is cancelled.
+        """Play all rollouts to their end. Rollouts that have ended are stored even if this is cancelled.
 
         take: stores rollouts, in a thread. fail: called for each rollout that sampled nothing.
 
         Raises:
-            ServiceError: nothing answers, or nothing but errors comes. BudgetError: a call does not fit the budget.
+            ServiceError: the service is unreachable, or refuses the token.
+            BudgetError: a call does not fit the budget.
+            SamplingError: none of the first rollouts had an answered call.
         """
 
         def store(ended: Sequence[EndedRollout]) -> None:
@@ -193,7 +195,7 @@ class ProgramPlayer:
 def gateway_to(
     connector: Connector, address: Address, meter: Meter
 ) -> tuple[Gateway, Outage[tuple[ChatRequest, OnChunk | None]]]:
-    """A gateway before a service, and what retries the service while it is away."""
+    """A gateway that sends to a service, and the `Outage` that retries while the service is unreachable."""
     send = partial(_send, EarlierTokens(connector.http, address), make_sender(connector, address, meter))
     outage = Outage[tuple[ChatRequest, OnChunk | None]](lambda both: send(*both), retries_of(connector))
     return Gateway(lambda request, on_chunk: outage.complete((request, on_chunk))), outage
@@ -208,7 +210,7 @@ async def _send(
 def put_rollouts(
     lab: Lab, run: SamplingRun, ended: Sequence[EndedRollout], groups: Sequence[Group], *, begins: bool
 ) -> None:
-    """Write rollouts with their rewards, inside a transaction; a group's prompt is what its rollouts begin with."""
+    """Write rollouts with their rewards, inside a transaction. A group's prompt becomes what all its rollouts share."""
     del begins
     scores, plan = [], run.plan
     for each in ended:
@@ -225,10 +227,10 @@ def put_rollouts(
 
 
 def no_call_hint(otherwise: str) -> str:
-    """What to type where a program has made no call.
+    """The hint for a program that has made no call: about DSPy's cache if DSPy is imported, else `otherwise`.
 
-    DSPy keeps answers on the disk, by the model's name, prompt and settings but not by the address: an answer of an
-    earlier run, or of another rollout of the same prompt, comes without a call.
+    DSPy caches answers on the disk by model name, prompt and settings, but not by address. So it answers a prompt of an
+    earlier run or of another rollout without a call.
     """
     return (
         "dspy.LM(..., cache=False): DSPy may have taken answers from its cache" if "dspy" in sys.modules else otherwise
@@ -236,7 +238,7 @@ def no_call_hint(otherwise: str) -> str:
 
 
 def program_end(thread: ThreadCall, timeout: float) -> ProgramEnd:
-    """How a program ended, by what it returned or raised, if it did within the time-out."""
+    """How a program ended: what it returned or raised, or that it did neither within the time-out."""
     if not thread.outcome.done():
         return ProgramEnd("timeout", (f"ended after {timeout:g} s, the time-out of a rollout",))
     value, error = thread.outcome.result()
@@ -251,7 +253,7 @@ def program_end(thread: ThreadCall, timeout: float) -> ProgramEnd:
 
 
 def check_service(failure: Exception | None) -> None:
-    """Raise an error of the service that every rollout would meet."""
+    """Raise the error of a rollout if every other rollout would meet it too: no budget left, or no service."""
     if isinstance(failure, BudgetError) or (isinstance(failure, ServiceError) and ends_all(failure)):
         raise failure
 
@@ -262,7 +264,7 @@ def settings_of(plan: SamplingConfig, place: int, position: int) -> CallSettings
 
 
 def ended_rollout(place: int, position: int, captured: CapturedRollout, end: ProgramEnd) -> EndedRollout:
-    """What a rollout has left."""
+    """The record of a rollout that has ended, with its tokens and checkpoint."""
     usages = [usage_of(completion) for completion in captured.completions]
     usage = sum(prompt for prompt, _ in usages), sum(sampled for _, sampled in usages)
     choices = [choice for completion in captured.completions for choice in completion.choices]
@@ -272,10 +274,10 @@ def ended_rollout(place: int, position: int, captured: CapturedRollout, end: Pro
 
 
 def components_of(value: Mapping[Any, Any]) -> dict[str, float]:
-    """Components of a reward under names that can be stored: cut after 100 characters, lone surrogates replaced.
+    """The components of a reward under names that can be stored: of 100 characters at most, without lone surrogates.
 
     Raises:
-        RewardError: one is no finite number, or two have the same name then.
+        RewardError: a component is not a finite number, or two have the same name after that.
     """
     named = {replace_surrogates(str(name), _MAX_NAME): each for name, each in value.items()}
     if len(named) < len(value):

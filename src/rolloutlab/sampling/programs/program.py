@@ -16,14 +16,15 @@ from rolloutlab.store.models import StoredCollection
 Solve = Callable[[dict[str, Any], RolloutClient], Any]
 """A program: a function of a row and a client, plain or async; it returns a reward, components, or None."""
 CELL = "the cell"
-"""What the name of a program begins with that is the body of a cell."""
+"""The beginning of a program's name if the program is the body of a cell."""
 
 
 @dataclass(frozen=True)
 class Program:
     """A program under the name that its collections keep.
 
-    typed: of one that a terminal began, what is typed there to go on with a collection and the words of a command.
+    typed: of a program that was started in a terminal: called with the label of a collection and the words of the
+    command, it returns what to type there to go on.
     """
 
     name: str
@@ -32,7 +33,7 @@ class Program:
 
 
 class KnownPrograms:
-    """The programs that this notebook has run, by collection: none is stored, and `compare` plays them again."""
+    """The programs that this notebook has run, by collection, for `compare` and `resume`. The lab stores none."""
 
     def __init__(self) -> None:
         self._programs: dict[tuple[str, str], Program] = {}
@@ -43,7 +44,11 @@ class KnownPrograms:
         return program
 
     def again(self, summary: StoredCollection, solve: Any, environment: Environment) -> Program:
-        """The program that plays what a collection lacks; None is that of the collection. Errors are of both."""
+        """The program that plays what a collection lacks: `solve`, or the collection's own program if that is None.
+
+        Raises:
+            InputError: as of `check_captured`, `program_of` and `of`.
+        """
         check_captured(summary)
         known = self.of(summary) if solve is None else program_of(solve, environment)
         assert known, "it was captured"
@@ -54,7 +59,7 @@ class KnownPrograms:
         self._programs = {(new if name == old else name, by): each for (name, by), each in self._programs.items()}
 
     def of(self, summary: StoredCollection) -> Program | None:
-        """The program that a collection was captured from; InputError where this notebook does not have it."""
+        """The program of a collection; None if it has none. InputError if this notebook has not run it."""
         name = summary.plan.get("program")
         if name and (summary.name, name) not in self._programs:
             message = f"{summary.label} was captured from {name}, which this notebook has not run"
@@ -65,7 +70,8 @@ class KnownPrograms:
 def program_of(solve: Any, environment: Environment) -> Program:
     """The program of a function, or of a command as a list of words; InputError for anything else.
 
-    environment: of commands, read whenever one starts. The list of one that a terminal began has the attribute `typed`.
+    solve: the function or the list. A list from a terminal has the attribute `typed`, as `Program` does.
+    environment: called whenever a command starts, for its environment variables.
     """
     if isinstance(solve, Program):
         return solve
@@ -84,12 +90,12 @@ def program_of(solve: Any, environment: Environment) -> Program:
 
 
 def as_python(name: str) -> str:
-    """The name of a program as it is typed in Python: of a function, or the words of a command."""
+    """What to type in Python for a program: the name of a function, or the list of a command's words."""
     return name if name.isidentifier() else "solve" if _is_anonymous(name) else str(shlex.split(name))
 
 
 def to_resume(label: str, name: str, typed: Callable[[str, str], str] | None = None) -> str:
-    """What to type to play what a collection of the program `name` lacks. typed: as of `Program`."""
+    """What to type to play the rollouts that a collection of the program `name` lacks. typed: as of `Program`."""
     if typed:
         return typed(label, name)
     if name.startswith(CELL):
@@ -98,7 +104,7 @@ def to_resume(label: str, name: str, typed: Callable[[str, str], str] | None = N
 
 
 def run_again(program: Program) -> str:
-    """What to do where a program has left nothing to go on from."""
+    """What to do if a program has left nothing that could be resumed."""
     return "the same command again" if program.typed else "run the cell again"
 
 
@@ -107,7 +113,7 @@ def _is_anonymous(name: str) -> bool:
 
 
 def check_captured(summary: StoredCollection) -> None:
-    """InputError for a collection that no program has sampled."""
+    """Raise InputError unless a collection consists of rollouts of a program."""
     if summary.plan.get("sessions"):
         raise InputError(f"{summary.label} holds sessions of a program", hint=sessions_to_resume(summary.label))
     if not summary.plan.get("program"):
@@ -123,7 +129,7 @@ def sessions_to_resume(label: str, program: Program | None = None) -> str:
 
 
 def check_no_program(label: str, plan: SamplingConfig) -> None:
-    """InputError for a collection that only its program can sample."""
+    """Raise InputError if only a program can sample a collection."""
     if plan.sessions:
         raise InputError(f"{label} holds sessions of a program: no prompt samples it", hint=sessions_to_resume(label))
     if plan.program:
@@ -132,7 +138,10 @@ def check_no_program(label: str, plan: SamplingConfig) -> None:
 
 
 def check_newest_program(lab: Lab, name: str, program: Program | None) -> None:
-    """InputError unless the newest generation of a collection, if there is one, is of this program, or of none."""
+    """Raise InputError unless the newest generation of a collection has this program, or none if `program` is None.
+
+    A collection without a generation is not checked.
+    """
     for newest in [each for each in lab.collections() if each.name == name][:1]:
         used = newest.plan.get("program")
         if used != (program.name if program else None):

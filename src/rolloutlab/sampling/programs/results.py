@@ -1,4 +1,4 @@
-"""Rewards of a program that runs many samples, from the files that it writes, joined to its sessions."""
+"""Rewards from the result files of a program that runs many samples, joined to its sessions."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -26,16 +26,20 @@ class SessionResult:
 
 
 def read_results(pattern: str) -> dict[str, SessionResult]:
-    """The rewards in files of JSON Lines, by the id of their session. pattern: may have `*` and `**`.
+    """Read the rewards in files of JSON Lines, by the id of their session. pattern: may have `*` and `**`.
 
-    A line has its `session_id`, `trace_id`, `trajectory_id` or `id`, a number `reward`, and an object of numbers
-    `rewards`, which are the components; a reward that is not there is their sum. Of several ids, any may be that of the
-    session. Or it has a list `traces` of such objects, whose components are `{score, weight}`, or null where nothing
-    was scored, as verifiers 0.4 writes them. verifiers 0.3 calls the components `metrics`, and writes `trajectory_id`
-    only when it is told to, or in each step of a `trajectory`.
+    A line is an object with
+
+    - an id of the session: `session_id`, `trace_id`, `trajectory_id` or `id`. If it has several, any may be the id.
+    - `reward`: a number. Without it, the reward is the sum of the components.
+    - `rewards`: the components, an object of numbers. It may be missing.
+
+    Other forms are of verifiers. 0.4 writes a list `traces` of such objects in a line; its components are
+    `{score, weight}`, or null if nothing was scored. 0.3 calls the components `metrics`. It writes `trajectory_id` only
+    if it is told to, or in each step of a `trajectory`.
 
     Raises:
-        InputError: there is no such file, or a line is not like that.
+        InputError: there is no such file, or a line has none of these forms.
     """
     if not (paths := sorted(glob(pattern, recursive=True))):  # noqa: PTH207 - of absolute patterns, too
         raise InputError(f"there is no file {pattern}", hint="--results 'outputs/**/traces.jsonl'")
@@ -54,9 +58,9 @@ def read_results(pattern: str) -> dict[str, SessionResult]:
 
 
 def join_results(lab: Lab, collection: StoredCollection, results: Mapping[str, SessionResult]) -> int:
-    """Give the sessions of a collection their rewards; for how many of them there are results.
+    """Give the sessions of a collection their rewards, and return how many sessions have a result.
 
-    Where several runs of a program had a session of one name, the results are of the last one.
+    If several runs of a program had a session of the same name, the newest of these sessions gets the result.
     """
     newest: dict[str, Ref] = {}
     for group in lab.each_group(collection):
@@ -72,7 +76,7 @@ def join_results(lab: Lab, collection: StoredCollection, results: Mapping[str, S
 
 
 def _ids_of(line: Mapping[str, Any]) -> dict[str, str]:
-    """The ids that a line has, by their names; that of a trajectory may be in its steps alone."""
+    """The ids that a line has, by field. The id of a trajectory may be in its steps only."""
     steps = line.get("trajectory")
     first = steps[0] if isinstance(steps, list) and steps and isinstance(steps[0], dict) else {}
     named = {"trajectory_id": first.get("trajectory_id"), **line}

@@ -1,4 +1,4 @@
-"""Sessions of one program that runs many samples, such as an evaluator: trajectories distinguished by a header."""
+"""Sessions: the trajectories of one program that runs many samples, such as an evaluator. A header tells them apart."""
 
 import asyncio
 import time
@@ -36,30 +36,31 @@ from rolloutlab.store.locks import CollectionLock
 from rolloutlab.store.models import Recorded, StoredCollection, dumped
 
 _PAUSE = 0.2
-"""Seconds between two batches, at least; what was answered since the last one is lost with a killed process."""
+"""The least seconds between two batches. If the process is killed, it loses the answers since the last batch."""
 _SHARE = 4.0
-"""How many times as long as a batch took the next one waits: long sessions are written as a whole each time."""
+"""The pause after a batch, as a multiple of the time that it took: each batch writes its sessions as a whole."""
 _RUNS = ProgramEnd("error", ("the capture ended before its program",))
-"""How the program of sessions has ended, for those that are stored while it runs."""
+"""The end that is stored with sessions while their program runs. It holds if this process is killed."""
 
 
 class _State(NamedTuple):
-    """A session as it is stored, to tell whether it has changed."""
+    """What decides whether a session has to be stored again: its number of answers, and its end."""
 
     answers: int
     end: ProgramEnd
 
 
 def program_in(run: SamplingRun) -> Program:
-    """The program of a run, which `plan_program` and `plan_sessions` give it."""
+    """The program of a run that `plan_program` or `plan_sessions` planned."""
     assert run.program, "the run was planned without a program"
     return run.program
 
 
 class SessionWriter:
-    """Writes sessions into a generation of a collection, which is created with the first of them; `close` unlocks it.
+    """Writes sessions into a generation of a collection. The first sessions create it, and `close` unlocks it.
 
-    Each is stored with how it would have ended if this process were killed now. done: sessions that are on disk.
+    Each session is stored with the end that it would have if this process were killed now. done: the number of sessions
+    on disk.
 
     Raises:
         ConflictError: another process stores sessions in the collection.
@@ -83,9 +84,9 @@ class SessionWriter:
         self._stored: dict[str, _State] = {}
         self._usage: dict[str, tuple[int, int]] = {}
         self._refused = ""
-        """What the disk has refused at the end."""
+        """The message about what could not be stored at the end, if anything."""
         self.scored: set[str] = set()
-        """Sessions that went on after they were scored, of which both states are kept."""
+        """Names of the sessions that went on after they were scored. Both of their states are kept."""
 
     @property
     def done(self) -> int:
@@ -119,7 +120,7 @@ class SessionWriter:
             await asyncio.sleep(max(_PAUSE, _SHARE * (time.monotonic() - begun)))
 
     async def store_at_end(self, gateway: Gateway, captured: CapturedRollout, end: ProgramEnd) -> None:
-        """Store what is not stored yet. end: of the program.
+        """Store what is not stored yet. end: how the program has ended.
 
         Raises:
             LabError: they could not be stored, in two tries.
@@ -146,11 +147,11 @@ class SessionWriter:
         return "; ".join(filter(None, [self._refused, kept])), self._rest()
 
     def unfinished(self) -> tuple[str, str | None]:
-        """What a budget has left over, and what goes on; None for the same cell."""
+        """What is stored after a budget ran out, and the cell that goes on; None if it is the same cell."""
         return (self._so_far(), self._rest()) if self.done else ("nothing was sampled", None)
 
     def notes(self) -> str:
-        """A line where sessions went on after they were scored."""
+        """A line for the user if sessions went on after they were scored; else ""."""
         if not self.scored:
             return ""
         first = f"{count(len(self.scored), 'session')} went on after being scored, the first {min(self.scored)}"
@@ -164,7 +165,7 @@ class SessionWriter:
         return sessions_to_resume(label, self._program)
 
     def _queue(self, gateway: Gateway, captured: CapturedRollout, end: ProgramEnd) -> None:
-        """Pass on what is not stored as it is now."""
+        """Queue the sessions that have changed since they were queued last."""
         for name, session in captured.sessions.items():
             state = _State(len(session.completions), _session_end(session, end, asked=gateway.is_asked(session)))
             if state.answers and state != self._queued.get(name):
@@ -204,15 +205,15 @@ class SessionWriter:
 
 
 def _plan(run: SamplingRun, step: int | None) -> dict[str, object]:
-    """The plan that a new generation keeps, with the checkpoint that answered first."""
+    """The plan to store with a new generation. step: the checkpoint that answered first."""
     update = {"step": step, "sessions": program_in(run).name, "program": None}
     return run.plan.model_copy(update=update).model_dump(mode="json", exclude_defaults=True)
 
 
 def _session_end(captured: CapturedRollout, end: ProgramEnd, *, asked: bool) -> ProgramEnd:
-    """How a session ended: what became of its program afterwards is no failure of its own.
+    """How a session ended. If its last call was answered it is done, whatever becomes of the program later.
 
-    asked: whether a call of it waits for its answer.
+    asked: whether a call of the session waits for an answer.
     """
     if not (captured.cut_off or asked):
         return ProgramEnd("done")
@@ -237,7 +238,7 @@ def _recorded(run: SamplingRun, name: str, ended: EndedRollout) -> Recorded:
 
 
 SESSIONS_TIMEOUT = 86_400.0
-"""Seconds of a program that runs many samples."""
+"""Seconds for a program that runs many samples, by default."""
 _INTERRUPTED = ProgramEnd("error", ("interrupted",))
 
 
@@ -250,7 +251,7 @@ def run_sessions(
     meter: Meter,
     prepare: Callable[[Address], object] = lambda _: None,
 ) -> StoredCollection:
-    """Run a program once, whose sessions become trajectories of a collection. Arguments are those of `sample`.
+    """Run a program once; its sessions become trajectories of a collection. The arguments are those of `sample`.
 
     Raises:
         SamplingError: no call was answered. Others as of `Session.capture`.
@@ -260,7 +261,7 @@ def run_sessions(
         address = connector.address(progress.waiting)
         prepare(address)
         gateway, _ = gateway_to(connector, address, meter)
-        # sessions that join others have other seeds than those: else they would repeat their answers
+        # sessions that are added later get other seeds than the first ones, or they would repeat their answers
         captured = gateway.open(settings_of(run.plan, 0, run.begun.trajectories if run.begun else 0), by_session=True)
 
         async def play() -> ProgramEnd:
@@ -290,7 +291,7 @@ def run_sessions(
 async def _play(
     run: SamplingRun, gateway: Gateway, captured: CapturedRollout, url: str, submit: Submit, writer: SessionWriter
 ) -> ProgramEnd:
-    """Run a program once, whose sessions are stored as they are answered: how it ended."""
+    """Run a program once, store its sessions as they are answered, and return how it ended."""
     client = RolloutClient(gateway, captured, url, submit)
     thread = ThreadCall(partial(program_in(run).solve, {}, client), "rolloutlab-program")
     kept = asyncio.create_task(writer.keep_up(gateway, captured))
@@ -308,7 +309,7 @@ async def _play(
 
 
 def _check_sampled(captured: CapturedRollout, end: ProgramEnd) -> None:
-    """Raise where no call was answered, with why: SamplingError, ServiceError or BudgetError."""
+    """Raise SamplingError if no call was answered; or the ServiceError or BudgetError that was the reason."""
     if not any(session.completions for session in captured.sessions.values()):
         for session in captured.sessions.values():
             check_service(session.failure)
