@@ -130,7 +130,7 @@ class TurnWeight(NamedTuple):
 
 
 def mean_of(values: Iterable[float]) -> float:
-    """The mean of some numbers, of which there is at least one; their sum may be too large for a float."""
+    """The mean of at least one number. It is right even if the sum is too large for a float."""
     listed = list(values)
     return math.fsum(value / len(listed) for value in listed)
 
@@ -203,10 +203,12 @@ class Scale(NamedTuple):
 def token_weights(groups: Sequence[Sequence[Member]], options: Options) -> list[list[TokenWeight]]:
     """The token weights of a job, one list per group, in order.
 
-    Group statistics are over all members, everything else over the members that train. Token weights are
-    w_i = 1 / (n_i + 1e-6), scaled to mean 1 over the job's N tokens, or 1 where `loss_aggregation` is no mean over
-    sequences; advantages are balanced, then scaled so that the mean of |A|·w over the N tokens is 1. A global scale of
-    the rewards therefore has no effect.
+    Group statistics are over all members, everything else is over the members that train.
+
+    - Token weights are w_i = 1 / (n_i + 1e-6), scaled to mean 1 over the job's N tokens. They are 1 if
+      `loss_aggregation` is not `sequence_mean`.
+    - Advantages are balanced, then scaled so that the mean of |A|·w over the N tokens is 1. So it has no effect to
+      multiply all rewards by a factor.
     """
     return job_weights(groups, options).weights
 
@@ -246,7 +248,10 @@ def rewards_differ(low: float, high: float) -> bool:
 
 
 def equal_reason(reward: float, members: int, job: RewardRange) -> Reason:
-    """The reason of a group whose members all have this reward. members: how many. job: the range of its rewards."""
+    """Why a group whose members all have this reward does not train.
+
+    members: the number of members. job: the range of the rewards of the job.
+    """
     near = _EQUAL * max(1.0, abs(job.low), abs(job.high))
     if members < 2 or job.high - job.low <= near:
         return Reason.EQUAL_REWARDS

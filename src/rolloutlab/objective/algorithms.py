@@ -10,14 +10,17 @@ from typing import Any, NamedTuple
 from rolloutlab.errors import InputError
 
 ALGORITHM = "algorithm"
-"""The word of a cell, or the key of `lab.train`'s options."""
+"""The name of the option, in a `%%train` cell and in `lab.train`, that selects an algorithm."""
 
 
 @dataclass(frozen=True)
 class Algorithm:
-    """paper: its number at arXiv. options: without defaults. longest: its `loss_scale_factor` is the longest answer.
+    """A published algorithm.
 
-    trl: what makes TRL's trainer compute the same.
+    paper: the number of its paper at arXiv.
+    trl: the settings with which TRL's trainer computes the same, in Markdown.
+    options: the options that differ from their defaults.
+    longest: its `loss_scale_factor` is the length of the longest answer.
     """
 
     name: str
@@ -70,9 +73,12 @@ ALGORITHMS: Mapping[str, Algorithm] = MappingProxyType({each.name: each for each
 
 
 class Expanded(NamedTuple):
-    """Options without the name of an algorithm. name: of it, if one was given. own: those that it set.
+    """Options, with those that an algorithm stands for.
 
-    typed: those that were given in the place of one of its own.
+    options: all options, without the name of the algorithm.
+    name: the name of the algorithm; empty if none was given.
+    own: the options that the algorithm set.
+    typed: the options that a user gave instead of the algorithm's own.
     """
 
     options: dict[str, Any]
@@ -94,7 +100,7 @@ AS_TYPED = Expanded({})
 
 
 def named(options: Any, algorithm: str | None) -> Any:
-    """The options with an algorithm that was given beside them; InputError where they name another one."""
+    """The options, with the algorithm of a separate argument. InputError if the options name another algorithm."""
     options = {} if options is None else options
     if algorithm is None or not isinstance(options, Mapping):
         return options
@@ -105,7 +111,7 @@ def named(options: Any, algorithm: str | None) -> Any:
 
 
 def algorithm_problem(name: Any) -> tuple[str, str] | None:
-    """What is wrong with the name of an algorithm, and what to type; None where nothing is. None is none."""
+    """What is wrong with the name of an algorithm, and what to type; None if it is valid. None is a valid name."""
     if name is None or (isinstance(name, str) and name in ALGORITHMS):
         return None
     close = get_close_matches(str(name).lower().replace("-", "_"), ALGORITHMS, n=1)
@@ -113,9 +119,12 @@ def algorithm_problem(name: Any) -> tuple[str, str] | None:
 
 
 def expand(given: Mapping[str, Any], longest: Callable[[], float | None]) -> Expanded:
-    """The options that a name among `given` stands for, but for those that are given, also as None, their default.
+    """The options, with those that the algorithm among them stands for. A given option overrides the algorithm's own.
 
-    longest: the most tokens of an answer, which is asked for where the algorithm divides by it; None leaves it open.
+    An option that is given as None, its default, also counts as given.
+
+    longest: returns the most tokens of an answer. It is only called if the algorithm divides by that. If it returns
+        None, `loss_scale_factor` stays open.
     """
     typed = {name: value for name, value in given.items() if name != ALGORITHM}
     if (name := given.get(ALGORITHM)) is None:
@@ -125,7 +134,7 @@ def expand(given: Mapping[str, Any], longest: Callable[[], float | None]) -> Exp
         own.pop("loss_scale_factor", None)  # without constant it has no meaning
     elif ALGORITHMS[name].longest:
         if "loss_scale_factor" in typed:
-            own["loss_scale_factor"] = None  # its own is not asked for; what is typed is in its place
+            own["loss_scale_factor"] = None  # the given value takes its place, so `longest` is not called
         elif (most := longest()) is not None:
             own["loss_scale_factor"] = most
     replaced = {option: typed[option] for option in own if option in typed and typed[option] != own[option]}

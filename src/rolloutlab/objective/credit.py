@@ -9,7 +9,7 @@ from typing import Any
 from rolloutlab.objective.advantages import Turn
 
 ENVIRONMENT = "env"
-"""The component of the reward that an environment gives, and the metric with the same number, which scoring keeps."""
+"""The name of an environment's reward: as a component of the reward, and as a metric, which scoring does not change."""
 TURN_REWARD = "turn_reward/"
 """The metrics with the rewards of single answers: `turn_reward/0` and so on."""
 _TURN_REWARD = re.compile(TURN_REWARD + r"(0|[1-9][0-9]{0,8})")
@@ -25,10 +25,13 @@ def turn_rewards(metrics: Mapping[str, Any]) -> dict[int, float]:
 def misses_turns(
     reward: float, metrics: Mapping[str, Any], components: Mapping[str, float], weight: float | None = None
 ) -> bool:
-    """Whether a reward does not count what its environment gave for the turns, the component `env`, just once.
+    """Whether a reward does not contain the environment's reward for the turns exactly once.
 
-    metrics: of the sampling, with the same name. weight: of the component in the reward; where it is not known, only
-    rewards count that were typed, or are the sum of the other components.
+    reward: the reward of the trajectory.
+    metrics: its metrics; `env` is the environment's reward.
+    components: the components of the reward.
+    weight: the weight of the component `env` in the reward, if known. Without it, the reward is taken to miss `env` if
+        it has no such component, or is the sum of the other components.
     """
     if ENVIRONMENT not in metrics or not any(turn_rewards(metrics).values()):
         return False
@@ -41,10 +44,11 @@ def misses_turns(
 
 
 def turns(reward: float, metrics: Mapping[str, float], tokens_K: Sequence[int]) -> tuple[Turn, ...]:
-    """The turns of a trajectory: the reward to go of turn k is the reward without those of the turns before it.
+    """The turns of a trajectory. The reward to go of turn k is the reward minus the rewards of earlier turns.
 
-    So it is the sum of the turn rewards from k on, and of what the reward has beside turn rewards, which comes at the
-    end. tokens_K: trainable ones of each sampled answer of the main history.
+    A part of the reward that no turn gave thus counts as given at the end.
+
+    tokens_K: the number of trainable tokens of each sampled answer of the main history.
     """
     rewards, to_go, turns_K = turn_rewards(metrics), reward, list[Turn]()
     for k, tokens in enumerate(tokens_K):

@@ -9,9 +9,9 @@ from rolloutlab.objective.options import Options
 
 
 class IncrementalAdvantages:
-    """Equal to `token_weights` of the same groups at any time, bit for bit.
+    """Token weights that stay up to date. They always equal `token_weights` of the same groups, bit for bit.
 
-    A change costs the arithmetic of its group, and one sum per statistic over the groups of the job.
+    After a change, only its group is computed again, and one sum per statistic over the groups of the job.
 
     job: the advantages of the whole job that these groups are a part of, with the same options; its scale and its range
         of rewards are used. By default these groups are the whole job.

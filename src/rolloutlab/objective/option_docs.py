@@ -55,9 +55,10 @@ _BOOLEAN = ("true", "false")
 
 @dataclass(frozen=True)
 class Option:
-    """One option: a number in [low, high], or one of `values`, as typed in a cell.
+    """An option of a job: a number between `low` and `high`, or one of `values`.
 
-    above: it is above `low`. whole: an integer. specified: whether the specification of the hosted service has it.
+    does: its effect. default, example: as typed in a cell. above: `low` itself is not allowed. whole: it is an integer.
+    specified: it is in the specification of the hosted service.
     """
 
     name: str
@@ -94,7 +95,7 @@ class Option:
         return self._number_problem(value)
 
     def is_default(self, value: Any) -> bool:
-        """Whether a value has no effect with any other options."""
+        """Whether a value is the default, so that it has no effect, whatever the other options are."""
         return value is None or value == {"off": 0}.get(self.default, read(self.default))
 
     def _number_problem(self, value: Any) -> str | None:
@@ -174,17 +175,18 @@ _OF_THE_LOSS = OPTIONS.keys() - _BESIDE_THE_LOSS
 SMALL_POLICY_RATE, LARGE_POLICY_RATE = 2e-3, 5e-6
 """Default learning rates of policies under 20 million parameters, and of larger ones."""
 LARGE_POLICY_SFT_RATE = 5e-5
-"""That of fine-tuning large policies: openpipe-art's own; that of reinforcement learning is lower."""
+"""Default learning rate for fine-tuning large policies, as in openpipe-art. Reinforcement learning has a lower one."""
 _HUGE = 1e300
 MANY_TIMES = 5
-"""A learning rate of so many times the default is named; that it is too high is not said."""
+"""A warning names a learning rate of at least so many times the default. It does not say that the rate is too high."""
 _ALIASES = {"kimi_k2_tau": "vendor_k2_tau"}
 
 
 def rate_warnings(rate: float, default: float | None, otherwise: float = LARGE_POLICY_RATE) -> list[str]:
     """A warning about a learning rate far above the default of its policy.
 
-    default: None where it is not known; then that of large policies, `otherwise`, is named, without advice.
+    default: the default of the policy. If it is None (unknown), the warning compares with `otherwise`, the default of
+        large policies, and gives no advice.
     """
     compared = otherwise if default is None else default
     if rate < MANY_TIMES * compared:
@@ -261,8 +263,8 @@ def effects(
 ) -> list[Effect]:
     """Option names with notes about surprising effects.
 
-    given: valid options as typed; None is the default. trainable_groups: of the job, truncated: its trajectories whose
-    last answer was cut off; if known.
+    given: valid options as typed; None is the default. trainable_groups: how many groups of the job train, if known.
+    truncated: how many of its trajectories have a cut-off last answer, if known.
     """
     # imported here: loading the extension needs only the options' names, and pydantic is slow to import
     from rolloutlab.api.wire.training import ExperimentalTrainingConfig

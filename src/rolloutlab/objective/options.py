@@ -13,9 +13,11 @@ from rolloutlab.api.wire.training import ExperimentalTrainingConfig
 class Options:
     """Resolved options; their effects are documented in `rolloutlab.objective.option_docs`.
 
-    k2_tau and max_weight are `vendor_k2_tau` and `max_negative_advantage_importance_sampling_weight`. learning_rate,
-    groups_per_step: None means the policy's own; 0 groups are all of the job. max_weight: None is off. custom_loss:
-    SHA-256 of a loss's source. unknown: names of options that this version does not know, which have no effect.
+    - `k2_tau` is `vendor_k2_tau`.
+    - `max_weight` is `max_negative_advantage_importance_sampling_weight`; None is off.
+    - `learning_rate`, `groups_per_step`: None is the default of the policy. 0 groups per step makes the job one step.
+    - `custom_loss`: the SHA-256 of the source of the user's own loss.
+    - `unknown`: the names of options that this version does not know. They have no effect.
     """
 
     advantage_balance: float = 0.0
@@ -72,10 +74,11 @@ _OPTIMIZER = {"max_grad_norm", "weight_decay"}
 def not_honoured(
     config: ExperimentalTrainingConfig | SFTTrainingConfig | None, unsupported: Mapping[str, str]
 ) -> dict[str, str]:
-    """The options of `config` that an engine does not honour, with why: those that differ from their default.
+    """The options of `config` that an engine does not support, with the reason. Options at their default are left out.
 
-    unsupported: by an option's name on the wire. Of the optimizer, other services have defaults of their own, so that
-    ours are not honoured there either.
+    Options of the optimizer count even at our default, because other services have other defaults for them.
+
+    unsupported: the reasons, by the names of options in requests.
     """
     if isinstance(config, SFTTrainingConfig):  # whose defaults are None
         return {

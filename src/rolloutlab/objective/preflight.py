@@ -65,7 +65,7 @@ _TOP_UP = {
     Reason.EQUAL_REWARDS: "%%reward {collection} with a finer score, or {top_up}",
     Reason.ALL_FAILED: "{top_up}, or sample {collection} over easier rows",
 }
-"""Advice that replaces that of `_FIX` if `--top-up` is possible: further completions for such groups alone."""
+"""Advice instead of that in `_FIX` if `--top-up` is possible, which samples further only for such groups."""
 _ENDS = {
     "greedy": ("sampled at temperature 0", "sample {collection} with --temperature 1"),
     "length": ("cut off by max_tokens", "sample {collection} with a larger --max-tokens"),
@@ -110,8 +110,8 @@ class Report(NamedTuple):
 class Seat(NamedTuple):
     """A stored trajectory in a dry run.
 
-    tokens: trainable ones. sequences: how many sequences it is trained as. split: why they are several. end: how it
-    ended: `greedy` (answers at temperature 0), `length`, `max_turns`, `timeout`, or another text.
+    tokens: the number of trainable tokens. sequences: how many sequences it is trained as. split: why there are
+    several. end: how it ended: `greedy` (answers at temperature 0), `length`, `max_turns`, `timeout`, or another text.
     """
 
     name: str
@@ -300,7 +300,7 @@ def is_truncated(choices: Sequence[Choice]) -> bool:
 
 
 def first_non_text_part(histories: Sequence[History]) -> str:
-    """The first part of the histories that is not text, with its path; or nothing.
+    """The path of the first part of the histories that is not text, and what it is; empty if all is text.
 
     Only the service can check which messages the policy's chat template renders, and whether it has the tokens.
     """
@@ -333,8 +333,8 @@ def sampled_tokens(history: History) -> int:
 def sampling_warnings(trajectories: Iterable[Trajectory]) -> list[str]:
     """Warnings about how the completions were sampled.
 
-    Logprobs are of the unscaled full-vocabulary distribution; with a temperature or top_p other than 1 the sampler did
-    not draw from it, and neither recorded nor recomputed logprobs account for that.
+    Logprobs, recorded or recomputed, are of the unscaled distribution over the whole vocabulary. With a temperature or
+    top_p other than 1, the sampler drew from another distribution.
     """
     return setting_warnings(Counter(setting for trajectory in trajectories for setting in odd_settings(trajectory)))
 
@@ -352,7 +352,7 @@ def setting_warnings(odd: Mapping[str, int]) -> list[str]:
 
 
 _LENGTH_RATIO = 4
-"""A group whose longest answer is so many times as long as its shortest is worth a line: a rule of thumb."""
+"""A warning names a group whose longest answer is at least so many times as long as its shortest: a rule of thumb."""
 
 
 def length_warnings(shares: Iterable[Sequence[TokenWeight]], options: Options) -> list[str]:

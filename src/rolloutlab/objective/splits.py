@@ -1,7 +1,7 @@
 """Division of conversations into training sequences, by the marks that the service gave to its choices.
 
-A choice with `continues: false` was sampled from a prompt that does not begin with what was read and sampled before it,
-such as where a chat template drops earlier reasoning: a job trains it as the beginning of another sequence.
+A choice with `continues: false` was sampled from a prompt that does not begin with the tokens before it. That happens,
+for example, if a chat template drops earlier reasoning. A job trains such a choice as the beginning of a new sequence.
 """
 
 from collections import defaultdict
@@ -28,7 +28,7 @@ def turns_of(history: History) -> list[list[Choice]]:
 
 
 def sequences_of(histories: Iterable[History]) -> int:
-    """In how many sequences the histories train; of choices without a mark, each continues the one before."""
+    """The number of sequences in which the histories train. A choice without a mark continues the one before."""
     return sum(map(len, map(turns_of, histories)))
 
 
@@ -37,7 +37,7 @@ def split_note(histories: Sequence[History]) -> str:
     turns = [turns_of(history) for history in histories]
     if all(len(each) < 2 for each in turns):
         return ""
-    # the turns before the last split are those that a template has not left as they were
+    # the template has changed the turns before the last split
     reasons = any(_reasons(choice) for each in turns for before in each[:-1] for choice in before)
     return f"{count(sum(map(len, turns)), 'sequence')}: {_DROPPED if reasons else _REWRITTEN}"
 

@@ -11,7 +11,7 @@ TINY = 1e-6
 
 
 def step_divisor(groups: Sequence[Sequence[TokenWeight]], job: Preflight, options: Options) -> float:
-    """D_s of a step with these groups of a job, members that do not train included."""
+    """The divisor D_s of a step with these groups of a job. The groups include members that do not train."""
     members = sum(map(len, groups))
     if options.loss_aggregation == "constant":
         return members * (options.loss_scale_factor or 1.0)
@@ -21,7 +21,11 @@ def step_divisor(groups: Sequence[Sequence[TokenWeight]], job: Preflight, option
 
 
 def _counted(share: TokenWeight, options: Options) -> int:
-    """Tokens of a trajectory that N_s has: also those with advantage 0, but of turns only what trains."""
+    """The tokens of a trajectory that count in N_s.
+
+    With `credit: turn` only tokens that train count. Otherwise all trainable tokens count, also with advantage 0, but
+    not those of a trajectory that `mask_truncated` masks.
+    """
     if options.credit == "turn":
         return share.tokens
     return 0 if options.mask_truncated and share.member.truncated else share.member.tokens
@@ -34,8 +38,8 @@ DEFAULT_GROUPS = 4, 8
 def plan_steps(groups: int, groups_per_step: int) -> list[int]:
     """How many groups each step has, in the order of the job; no steps where no group trains.
 
-    There are as few steps as `groups_per_step` allows (0: one), and none is much smaller than the others, since each
-    moves the weights as far as any: 9 groups of at most 8 are 5 and 4, not 8 and 1.
+    There are as few steps as `groups_per_step` allows; 0 makes one step. The steps have about the same size, because
+    each moves the weights about as far: 9 groups with `groups_per_step` 8 become steps of 5 and 4, not of 8 and 1.
     """
     if not groups:
         return []

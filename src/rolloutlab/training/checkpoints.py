@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LostCheckpointTable:
-    """Checkpoints that are set aside or, with `removed`, were removed. False when there are none."""
+    """Checkpoints that the service has set aside or, with `removed`, has deleted. Falsy if there are none."""
 
     checkpoints: Sequence[LostCheckpoint]
     removed: bool = False
 
     @property
     def bytes(self) -> int:
-        """Bytes of all their files together."""
+        """The size of all their files, in bytes."""
         return sum(lost.bytes for lost in self.checkpoints)
 
     def __bool__(self) -> bool:
@@ -64,7 +64,7 @@ def _line(lost: LostCheckpoint) -> str:
 class LabModels:
     """The models of the present service, and their checkpoints; `lab.model(NAME)` selects one.
 
-    models, connector: of the session. read_lab: returns what the lab knows of the models, for the view of their table.
+    models: the models of the session. connector: its connection. read_lab: returns what the lab knows of the models.
     """
 
     def __init__(self, models: Models, connector: Connector, read_lab: Callable[[], LabRecord]) -> None:

@@ -20,19 +20,25 @@ from rolloutlab.training.models import NEWEST, Checkpoint, Models
 from rolloutlab.trajectories.collection import Collection
 
 _OF_RUN: dict[str, Any] = {"step": None, "total": 0}
-"""Settings that sampling changes, and what they are before it."""
+"""Settings that sampling changes, with their values before it."""
 _OF_ROWS: dict[str, Any] = {"parts": {}, "types": {}, "template": [], "prompt_column": None}
-"""Settings of all rows together, which no group depends on."""
+"""Settings of all rows together. The samples of a single group do not depend on them."""
 
 
 def find_samples(
     lab: Lab, name: str, plan: SamplingConfig, groups: Sequence[NewGroup | Group], *, unscored: bool
 ) -> StoredCollection | None:
-    """The generation of `name` in which a run goes on, as an earlier comparison has sampled some of it; else None.
+    """The generation of `name` with what earlier comparisons have sampled of a run; None if there is nothing.
 
-    An earlier generation of the same groups is that itself. Of one with some of them, in the same places and so with
-    the same seeds, what it has is copied into a new generation. unscored: no functions score the run, so that the
-    rewards must be those of an environment or a program, which functions have not replaced.
+    If an earlier generation has the same groups, it is that generation. If earlier generations have only some of them,
+    at the same positions and so with the same seeds, their samples are copied into a new generation.
+
+    Args:
+        lab: The lab.
+        name: The name of the collection.
+        plan: The settings of the run.
+        groups: The groups of the run.
+        unscored: No functions score the run. Then generations whose rewards functions have replaced are passed over.
     """
     if plan.checkpoint is None:
         return None
@@ -60,7 +66,7 @@ def _equal(one: SamplingConfig, other: SamplingConfig, but: dict[str, Any]) -> b
 
 
 def _key(plan: SamplingConfig, texts: tuple[str, str, str]) -> tuple[str, ...]:
-    """What a group is sampled from: its prompt, row and script; with a program, which writes the prompt, its row."""
+    """What a group is sampled from: prompt, row and script. For a program, which writes the prompt itself, the row."""
     return texts[1:2] if plan.program else texts
 
 
@@ -72,12 +78,19 @@ Given = str | int | None
 def find_checkpoints(
     models: Models, given: Sequence[Given], before: Given, after: Given, model: str | None, name: str
 ) -> list[Checkpoint]:
-    """The checkpoints to compare, the base first: those that are given, else `before` and `after`.
+    """The checkpoints to compare, the base first: those in `given`, or `before` and `after`.
 
-    model: of steps alone; None is the selected one. name: of the collection, for messages.
+    Args:
+        models: The models.
+        given: Checkpoints, as a user wrote them.
+        before: The base.
+        after: The checkpoint that is compared with it.
+        model: The model of checkpoints that are only steps; None is the selected one.
+        name: The collection, for messages.
 
     Raises:
-        InputError: fewer than two, one of several twice, or both ways to give them. NotFoundError: there is none such.
+        InputError: there are fewer than two, or one of several twice; or `given` and `before` or `after` are both used.
+        NotFoundError: a checkpoint does not exist.
     """
     if given and (before not in (None, 0) or after is not None):
         hint = f"%compare {name} {' '.join(map(str, given))}"
@@ -96,10 +109,10 @@ def find_checkpoints(
 
 
 def find_collection(jobs: LabJobs, checkpoints: Sequence[Checkpoint], over: Any) -> str:
-    """The collection that models were trained on last, of which a comparison over rows has all but the rows.
+    """The collection that models were trained on last. A comparison without a name uses its prompt and settings.
 
     Raises:
-        InputError: there are no rows, or several collections, or none; the hint names what to give.
+        InputError: `over` has no rows; or there is no such collection, or several. The hint names what to give.
     """
     names, written = jobs.trained_last(checkpoints), " ".join(map(str, checkpoints))
     hint = f"%compare {names[0] if names else 'NAME'} {written} --over ROWS"
@@ -141,9 +154,15 @@ class CompareOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class SideSampler:
-    """Samples the prompts of a collection from one checkpoint after another. The fields are as of `Session.compare`.
+    """Samples the prompts of a collection from one checkpoint after another.
 
-    play: plays a run. program: where the collection was captured from one.
+    lab: the lab.
+    collection: the collection.
+    play: executes a sampling run.
+    source: the environment.
+    program: the program, if the collection was captured from one.
+
+    The other fields are as of `Session.compare`.
     """
 
     lab: Lab
@@ -158,9 +177,9 @@ class SideSampler:
     program: Program | None = None
 
     def sample(self, checkpoint: Checkpoint, *, scored: bool) -> tuple[Collection, int]:
-        """What a checkpoint has sampled, and how many of its completions are of an earlier comparison.
+        """Sample from a checkpoint; return the samples, and how many of them an earlier comparison had sampled.
 
-        scored: functions score them; without, their rewards are those of the environment or the program.
+        scored: functions will score the samples. Otherwise the environment or the program gives their rewards.
         """
         run = self._run(checkpoint)
         earlier = find_samples(self.lab, run.name, run.plan, run.groups, unscored=not scored)
@@ -182,7 +201,7 @@ class SideSampler:
         )  # fmt: skip
 
     def _rest(self, label: str, run: SamplingRun) -> SamplingRun | None:
-        """What of a run is not sampled yet; None where nothing is left."""
+        """The part of a run that is not sampled yet; None if nothing is left."""
         rest = plan_resume(self.lab, label, run.tools, run.source, program=run.program)
         return replace(rest, notes=run.notes) if rest.rollouts else None
 

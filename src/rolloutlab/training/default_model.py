@@ -13,8 +13,8 @@ PRACTICE = "lab/practice"
 def default_model(settings: Settings) -> str:
     """`lab/NAME` for a policy called NAME, or a folder or file of that name; `lab/practice` for the practice policy.
 
-    A model is bound to the policy that it was registered on, so that policies that share a lab need names of their own.
-    A lab of an earlier version has `lab/practice` on whatever policy it used: with that policy it goes on.
+    A model belongs to the policy that it was registered on, so each policy of a lab needs a default model of its own.
+    A lab of an earlier version may have `lab/practice` on another policy. With that policy, it stays the default.
     """
     if settings.service is not None:
         return PRACTICE
@@ -25,8 +25,9 @@ def default_model(settings: Settings) -> str:
 
 
 def _models_of_lab(settings: Settings) -> dict[str, str]:
-    """The models of the project `lab` by name with their policies, as the service's database has them; it is not opened
-    for writing, and a database that cannot be read is as an empty one: the service will say what is wrong with it.
+    """The policy of each model of the project `lab`, from the service's database, which is opened for reading only.
+
+    Empty if the database cannot be read: the service will report what is wrong with it.
     """
     path = settings.service_folder / "service.db"
     with suppress(sqlite3.Error, OSError):

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 class DryRun:
     """What a job would train and why the rest would not; nothing was submitted.
 
-    It is of the moment it was made: rewards that change afterwards are not in it.
+    It does not follow rewards that change after it was made.
     """
 
     def __init__(self, submission: Submission, price: Price | None = None, last: LastJob | None = None) -> None:
@@ -39,12 +39,16 @@ class DryRun:
         self.groups = render.rated(submission.seats, submission.check)
 
     def to_frame(self) -> "pd.DataFrame":
-        """One row per trajectory, indexed by name (`capitals/0/3`); with `credit: turn` one per turn of it.
+        """Return a DataFrame with a row per trajectory, indexed by name (`capitals/0/3`); per turn with `credit: turn`.
 
-        Columns: reward (NaN where none), advantage and weight as every token of it would train with (0 where none
-        would), tokens, sequences (several where a chat template does not keep earlier turns as they were sampled),
-        reason (why it would not train; missing where it would). With `credit: turn` also turn (missing for
-        additional histories) and reward_to_go.
+        Its columns:
+
+        - `reward`: NaN without one.
+        - `advantage`, `weight`: of each of its tokens; 0 if it would not train.
+        - `tokens`.
+        - `sequences`: more than one if the chat template does not keep earlier turns as they were sampled.
+        - `reason`: why it would not train; missing if it would.
+        - with `credit: turn` also `turn` (missing for additional histories) and `reward_to_go`.
         """
         rated = [row for group in self.groups for one in group for row in render.by_turn(one)]
         columns = {
@@ -109,8 +113,8 @@ def _cell(submission: Submission) -> str:
 class FineTuningCheck:
     """What a fine-tuning job would learn, as its service has read it; nothing was submitted.
 
-    file: the service's report. engine: below that service. batch_size: conversations of a gradient step, if given.
-    steps: how many the job has.
+    file: the service's report. engine: the engine of that service. batch_size: conversations per gradient step, if
+    given. steps: the number of gradient steps.
     """
 
     def __init__(
@@ -148,7 +152,7 @@ class FineTuningCheck:
         return f"learning_rate: one number, or {self.steps} of them"
 
     def check(self) -> None:
-        """NothingTrainsError where nothing would be learned; InputError where a gradient step has no learning rate."""
+        """Raise NothingTrainsError if nothing would be learned, or InputError if a step has no learning rate."""
         if not self.file.trainable:
             why = "; ".join(self.report()[1:])
             raise NothingTrainsError(

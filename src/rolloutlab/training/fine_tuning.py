@@ -56,19 +56,26 @@ if TYPE_CHECKING:
 _SHOWN = 6
 _OF_MESSAGES = ("messages", "conversations", "prompt", "completion", "chosen")
 _KNOWN = {"messages", "messages_and_choices", "tools", "functions", "finish_reason"}
-"""What of a row of Parquet is uploaded; its other columns may hold anything, such as dates and images."""
+"""The columns of a Parquet row that are uploaded. Others may hold anything, such as dates and images."""
 
 
 def as_line(value: Any, place: str, *, structs: bool = False) -> Any:
-    """A line of messages: as it is, or from ShareGPT's `conversations`, or TRL's `prompt` and `completion`.
+    """A line in the form of `messages`.
 
-    Of a pair, `chosen` is the completion: of `prompt` or `conversations`, or with its own beginning.
+    | the line has | its messages |
+    |---|---|
+    | `messages` | those |
+    | `conversations` (ShareGPT) | those |
+    | `prompt` and `completion` (TRL) | the prompt, then the completion |
+    | `conversations` and `chosen` | the conversation, then `chosen` |
+    | `chosen` and `rejected` | their common beginning, or else `prompt`; then the rest of `chosen` |
 
-    Calls without an id get one, as in TRL's data; `tools` may be JSON text. An answer in a prompt is context. structs:
-    whether the line is of Parquet, whose nulls `messages_of` and `tools_of` leave out.
+    Answers in a prompt become context. Tool calls without an id, as in TRL's data, get one. `tools` may be JSON text.
+
+    structs: whether the line comes from Parquet. Its nulls are then left out.
 
     Raises:
-        InputError: it has another shape.
+        InputError: the line has another shape.
     """
     if not isinstance(value, Mapping):
         return value
@@ -98,7 +105,7 @@ def is_rejected(line: Any) -> bool:
 
 
 def remarks(line: Any) -> list[str]:
-    """What to say of a line of which something is not learned."""
+    """Notes about parts of a line that are not learned."""
     if not isinstance(line, Mapping):
         return []
     messages = [message for name in _OF_MESSAGES for message in listed(line.get(name)) or ()]
@@ -110,9 +117,9 @@ def remarks(line: Any) -> list[str]:
 
 
 def begins_with_answer(line: Any) -> bool:
-    """Whether a conversation begins with the model, as some of ShareGPT do; that message is then made context.
+    """Whether a conversation begins with the model, as some of ShareGPT do. If so, that message is made context.
 
-    It answers nothing, so that a policy would learn to speak unasked.
+    The message answers nothing: a policy that learns it learns to speak unasked.
     """
     messages: Any = line.get("messages") if isinstance(line, Mapping) else None
     if not _are_mappings(messages) or messages[0].get("role") != "assistant":
@@ -124,7 +131,7 @@ def begins_with_answer(line: Any) -> bool:
 
 
 def _messages(line: dict[str, Any], place: str) -> list[Any]:
-    """The messages of a line without any, whose properties are taken out of it."""
+    """The messages of a line without `messages`, from other properties, which are removed from the line."""
     chosen, rejected = line.get("chosen"), line.get("rejected")
     if _are_mappings(line.get("conversations")):
         messages = line.pop("conversations")
@@ -147,7 +154,7 @@ def _messages(line: dict[str, Any], place: str) -> list[Any]:
 
 
 def _with_system(system: Any, messages: Any, place: str) -> Any:
-    """The messages with the system's text that stands beside them, as in Bedrock's form: a text, or a list of them."""
+    """The messages, with the text of a `system` property as the first one. Bedrock has a text there, or a list."""
     parts: list[Any] = [each.get("text") if isinstance(each, Mapping) else each for each in listed(system) or [system]]
     if not any(parts) or not _are_mappings(messages):
         return messages
@@ -163,7 +170,7 @@ def _with_system(system: Any, messages: Any, place: str) -> Any:
 
 
 def _texts(role: str, value: Any) -> Any:
-    """A text as one message, a message as a list of it, and JSON text of messages as these."""
+    """The value as a list of messages: from a text, a message, or JSON text of messages."""
     value = read_json(value) or value
     value = {"role": role, "content": value} if isinstance(value, str) else value
     return [value] if isinstance(value, Mapping) else value
@@ -183,16 +190,21 @@ def _are_mappings(value: Any) -> bool:
 
 
 Names = str | Sequence[str]
-"""Of collections and files; a path is fine too."""
+"""Names of collections and files; also paths."""
 
 
 @dataclass(frozen=True)
 class FineTuning:
-    """What a job of `model` is to learn: trajectories of collections, and the lines of files.
+    """What a fine-tuning job is to learn: trajectories of collections, and the lines of files.
 
-    chosen: names of trajectories, by the label of their collection; None where all of it is chosen. options: as
-    recorded with the job. opened: places of conversations that begin with the model, of the lines read so far. noted:
-    places by what is to be said of them.
+    model: the model that the job trains.
+    collections: the collections.
+    files: the files.
+    chosen: the names of the chosen trajectories, by the label of their collection; None if all are chosen.
+    config: the options of the job.
+    options: the options as the lab records them.
+    opened: the places of conversations that begin with the model, among the lines read so far.
+    noted: the places of the lines that each note is about, among the lines read so far.
     """
 
     model: str
@@ -261,10 +273,15 @@ class FineTuning:
 def fine_tuning(
     lab: Lab, index: Callable[[], "Index"], names: Names, options: Mapping[str, Any], where: Any, model: str
 ) -> FineTuning:
-    """Check names, options and the condition `where` on trajectories, as of a search; starts no service.
+    """Check the arguments of a fine-tuning job. It starts no service.
 
-    names: collections and patterns, and fine-tuning files: JSON Lines of `{"messages": [...]}`. index: opens that of
-    the lab, for a condition.
+    Args:
+        lab: The lab.
+        index: Opens the search index of the lab; only called for a condition.
+        names: Collections and patterns, and fine-tuning files: JSON Lines of `{"messages": [...]}`.
+        options: The options of the job.
+        where: A condition on trajectories, as of a search.
+        model: The model to train.
 
     Raises:
         InputError: an option or the condition is wrong, or there is a condition and a file. NotFoundError: no such
@@ -294,7 +311,7 @@ def fine_tuning(
 
 
 def check_sft(*, sft: bool, where: Any) -> bool:
-    """`sft`; InputError where there is a condition without it."""
+    """Return `sft`; InputError if there is a condition `where` without it."""
     if where is not None and not sft:
         hint = f'--sft, or %search --where "{where}" --into chosen, then %%train chosen'
         raise InputError("a condition chooses what supervised fine-tuning learns", hint=hint)

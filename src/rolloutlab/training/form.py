@@ -25,12 +25,19 @@ Listen = Callable[[Callable[[Set[int]], None]], None]
 
 
 class TrainingForm(NotebookView):
-    """The options for training on some collections; in a notebook, to be filled in.
+    """The options for training on some collections. In a notebook it is a form.
 
-    It can be submitted once; the job is then shown below. collections: what is to train. given: options to begin with.
-    gather: returns what a job of them would be now; called again when `version` has changed. submit: makes options a
-    job. listen: `Rewards.listen` of their lab. price: of the model's tokens, if it is known. last: the last job of the
-    model, with whose options those of the form are compared.
+    It can be submitted once. The job is then shown below the form.
+
+    Args:
+        collections: The collections to train on.
+        given: The options that the form begins with.
+        gather: Reads the collections and returns the job that they would make.
+        version: Returns a value that changes when `gather` must be called again.
+        submit: Submits a job with these options.
+        listen: `Rewards.listen` of the lab.
+        price: Returns the price of the model's tokens, if known.
+        last: Returns the last job of the model; the form shows which options differ from it.
     """
 
     module = "form"
@@ -85,7 +92,7 @@ class TrainingForm(NotebookView):
         return self._job
 
     def read(self, counted: Counted) -> None:
-        """Read the collections, which takes long; what is wrong with them is shown by the form."""
+        """Read the collections, which may take long. If that fails, the form shows the error."""
         with suppress(RolloutlabError):
             self._gathered = self._version(), self._gather(counted)
 
@@ -110,7 +117,7 @@ class TrainingForm(NotebookView):
             return self._job
 
     def look(self, texts: Mapping[str, Any]) -> dict[str, Any]:
-        """Take what is in the fields of a browser; what would come of it."""
+        """Take the texts of a browser's fields; return what would happen with these options."""
         self._fill(texts)
         return self._outlook_json()
 
@@ -129,14 +136,17 @@ class TrainingForm(NotebookView):
         return {**own, **(self._job.calls() if self._job else {})}
 
     def _submitted(self, texts: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Submit what is in the fields of a browser: the job's state."""
+        """Submit the options in a browser's fields; return the state of the job."""
         self._fill(texts)
         return self.submit().state()
 
     def _filled(self, given: Mapping[str, Any]) -> dict[str, str]:
-        """The texts of the fields for some options and an algorithm; what it divides by is left empty if not known.
+        """The texts of the fields for some options, including those that an algorithm stands for.
 
-        InputError: an option is unknown, or the algorithm.
+        If the algorithm divides by `max_tokens`, and the collections have no common one, that field stays empty.
+
+        Raises:
+            InputError: an option or the algorithm is unknown.
         """
         check_options(given, names_only=True)
         return _texts(expand(given, lambda: one_bound(bounds_of(self._collections))).options)
@@ -161,7 +171,7 @@ class TrainingForm(NotebookView):
         return self._gathered[1].under(options)
 
     def _last_job(self) -> LastJob | None:
-        """The last job of the model; once the form is submitted, the one before its own."""
+        """The last job of the model. After the form was submitted, it is still the job before the form's own."""
         return self._last if self._job else self._find_last()
 
     def _outlook(self) -> Outlook:

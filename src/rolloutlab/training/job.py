@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 class RemainingTime:
     """Estimates the time left from the gradient steps that are done, fractions included.
 
-    Steps that were done before the first update do not count: when they were done is not known.
+    Steps that were done before the first update are left out, because it is not known when they were done.
     """
 
     def __init__(self) -> None:
@@ -104,7 +104,7 @@ class EventReader:
         return self._remaining.left(fraction_done(self.events), job_progress(self.events)[1])
 
     async def read(self, address: Address) -> bool:
-        """Poll once; whether there were new events."""
+        """Poll once; return whether there were new events."""
         last = self.events[-1] if self.events else None
         try:
             new = await training.events(self._http, address, self._job_id, last.id if last else None)
@@ -129,14 +129,14 @@ class EventReader:
                 await asyncio.sleep(pause)
 
     async def _with_step(self, address: Address, event: Event) -> Event:
-        """The event; the end of a job has the checkpoint that the job made, even if the service leaves that out."""
+        """The event. If it is the end of a job without a checkpoint, it gets the newest checkpoint of the model."""
         if event.type != "training_ended" or "step" in event.data or self._newest is None:
             return event
         step = await self._newest(address)
         return event if step is None else event.model_copy(update={"data": {**event.data, "step": step}})
 
     async def _from_status(self, address: Address) -> list[Event]:
-        """The new events that follow from the job's status."""
+        """Events made from the job's status, for a service without an events endpoint."""
         try:
             job = await training.job(self._http, address, self._job_id)
         except (NotFoundError, ValidationError):
@@ -183,12 +183,12 @@ class Job(NotebookView):
 
     Args:
         http: the client.
-        find: returns the address of its service; `find(False)` never starts the service, which views of a job need.
+        find: returns the address of its service; `find(False)` never starts the service. Views use that.
         job_id: its id at the service.
         model: the model that it trains.
         collections: names of the collections that it trains on.
         ended: called at the end of the job with all of its events.
-        known: its recorded events.
+        known: its events that the lab has recorded.
         compare: the command that compares checkpoints on one of its collections.
         options: the options that it was submitted with.
         newest: as of `EventReader`.
@@ -254,7 +254,7 @@ class Job(NotebookView):
     def plot(self, *names: str) -> Panels:
         """A chart of each of these numbers over the gradient steps; by default reward, loss, entropy and grad_norm.
 
-        A number that no step reports, such as the reward of supervised fine-tuning, has none.
+        A number that no step reports, such as the reward in supervised fine-tuning, gets no chart.
         """
         steps = [e.data for e in since_restart(self.events()) if e.type == "gradient_step"]
         return render.plot(self.model, steps, names or render.PLOTTED)
@@ -331,12 +331,12 @@ class Job(NotebookView):
         return {"watch": self._watch, "cancel": self._stop}
 
     def _watch(self) -> Mapping[str, Any]:
-        """For a browser: everything so far; what is new will be pushed."""
+        """For a browser: follow the job and return its full state. New events will be pushed."""
         self.follow()
         return self.state()
 
     def _stop(self) -> Mapping[str, Any]:
-        """Cancel the job for a browser; its head."""
+        """For a browser: cancel the job; return the head of its view."""
         self.cancel()
         self.follow()
         return self._head()
@@ -354,7 +354,7 @@ class Job(NotebookView):
 
     @cached_property
     def _trained_on(self) -> Overview | None:
-        """The overview of what it trains on, as of the time when it was first shown; None if that was deleted."""
+        """The overview of its collection when the job was first shown; None if the collection was deleted."""
         try:
             return self._find_trained_on()
         except NotFoundError:
@@ -381,7 +381,7 @@ class Job(NotebookView):
             self.push("news", head=self._head(), begin=before, numbers=numbers)
 
     async def _follow_for_a_view(self) -> None:
-        """Read events. An error is pushed to the view and the request repeated; a bug is pushed, then raised."""
+        """Read events until the job ends. After an error of ours, show it and try again; after any other, raise it."""
         while not self._reader.has_ended and self._is_watched():
             try:
                 await self._reader.follow(await asyncio.to_thread(self._find, False), self._is_watched)

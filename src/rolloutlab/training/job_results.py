@@ -1,4 +1,4 @@
-"""Results of jobs: how each went, the rewards it trained on and those of what it made, and options that differ."""
+"""Results of jobs: how each went, the mean reward before and after it, and which options changed."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -40,10 +40,10 @@ def job_course(events: Sequence[Event]) -> JobCourse:
 
 
 def read_course(read: Callable[[], Sequence[Event]]) -> JobCourse:
-    """The course of a job by its events; where these cannot be read it says so, as a list has other jobs too."""
+    """The course of a job from its events. If they cannot be read, it says so, and a list can still show other jobs."""
     try:
         return job_course(read())
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:  # of a service, or damage
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:  # odd or damaged
         return JobCourse(error=f"its events cannot be read: {type(error).__name__}: {error}")
 
 
@@ -64,7 +64,7 @@ def job_results(
         answers, cut_off = sum(result.answers for result in own), sum(result.cut_off for result in own)
         course, reward = courses.get(job.id, JobCourse()), _mean(own)
         if course.reward is not None and not (reward is not None and math.isclose(reward, course.reward, abs_tol=1e-6)):
-            reward, alike = course.reward, []  # what was scored anew compares to nothing of then
+            reward, alike = course.reward, []  # the rewards have changed since: no later mean compares
         made.append(
             JobResult(
                 job=job,

@@ -38,17 +38,17 @@ UNKNOWN, UNREACHABLE = "unknown", "unreachable"
 _TIMEOUT = 3.0
 _CONCURRENT = 16
 _SHORTEST = 4
-"""Characters of the beginning of an id: fewer may be meant as a number of a job, which it has not."""
+"""The fewest characters that stand for an id. A user who types fewer may mean a number, and jobs have no numbers."""
 _CANDIDATES = 3
 
 
 def by_name(jobs: Sequence[SubmittedJob], name: str | None, selected: str) -> SubmittedJob:
-    """The job whose id begins so, or that made `MODEL@STEP`, or the newest; `jobs` are newest first.
+    """The job with a name: the beginning of its id, or the checkpoint that it made. None is the newest job.
 
-    selected: the model of `@3`.
+    jobs: newest first. selected: the model that `@3` is a checkpoint of.
 
     Raises:
-        NotFoundError: there is none, there are several, or so few characters are no beginning of an id.
+        NotFoundError: no job matches, several match, or the beginning has fewer than 4 characters.
     """
     model, at, step = str(name or "").rpartition("@")
     if not at:
@@ -81,21 +81,28 @@ def refreshed(
     service: str,
     tick: Callable[[], None] | None = None,
 ) -> list[SubmittedJob]:
-    """Every job of the lab, newest first, with its status now. tick: is called again and again while a service answers.
+    """Every job of the lab, newest first, with its present status.
 
-    Jobs that have ended are not requested again, nor those of another service than `service`; without an address none
-    is. The new statuses are recorded, and the events of jobs that have ended meanwhile.
+    Only jobs of `service` that have not ended are requested. The new statuses are recorded, and so are the events of
+    jobs that have ended since.
+
+    Args:
+        store: The jobs of the lab.
+        http: The client.
+        address: The address of the service; without it no job is requested.
+        service: The name of the service.
+        tick: Called again and again while the service answers.
     """
     known = store.newest_first()
     running = [job for job in known if address and job.service == service and job.status not in ENDED]
     asked = http.run(with_status(http, address, running), tick) if address and running else []
     current = {job.id: job for job in asked}
-    # without its checkpoint a job that succeeded is left as it is recorded: `Job` asks the service for that
-    told = [job for job in asked if job.status != "succeeded" or job.step is not None]
-    for job in told:
+    # a job that succeeded without a known checkpoint is not recorded yet: `Job` still asks the service for it
+    complete = [job for job in asked if job.status != "succeeded" or job.step is not None]
+    for job in complete:
         if job.status and job.status not in {UNKNOWN, UNREACHABLE}:
             store.set_status(job.id, job.status, job.step)
-    ended = [job for job in told if job.status in ENDED]
+    ended = [job for job in complete if job.status in ENDED]
     if address and ended:
         for job_id, events in http.run(read_events(http, address, ended), tick).items():
             store.keep_events(job_id, events)
@@ -105,7 +112,7 @@ def refreshed(
 async def with_status(http: HttpClient, address: Address, jobs: Sequence[SubmittedJob]) -> list[SubmittedJob]:
     """The same jobs with their present status; all are requested at once, with a short timeout.
 
-    A status is `unknown` where the service has no such job, and `unreachable` where it does not answer.
+    A status is `unknown` if the service has no such job, and `unreachable` if the service does not answer.
     """
     free = asyncio.Semaphore(_CONCURRENT)
 
@@ -130,7 +137,7 @@ async def with_status(http: HttpClient, address: Address, jobs: Sequence[Submitt
 async def read_events(
     http: HttpClient, address: Address, jobs: Sequence[SubmittedJob]
 ) -> dict[str, Sequence[wire.Event]]:
-    """The events of jobs by their ids, without parts of steps; of those that the service reports in time."""
+    """The events of jobs by id, without events about a part of a step. Jobs whose events come too late are left out."""
     free = asyncio.Semaphore(_CONCURRENT)
 
     async def one(job: SubmittedJob) -> Sequence[wire.Event]:
@@ -149,7 +156,8 @@ async def trained_models(
     """The jobs that a service has, by id: which model each trained, and the checkpoint it made.
 
     Raises:
-        UnreachableError, ServiceError: it failed: a comparison would otherwise give a verdict on trained prompts.
+        UnreachableError, ServiceError: a request failed. If that were ignored, a comparison could give a verdict on
+            prompts that were trained on.
     """
     free = asyncio.Semaphore(_CONCURRENT)
 
@@ -180,7 +188,7 @@ def _apart(base: Checkpoint, other: Checkpoint) -> list[tuple[SelectedModel, ran
 class LabJobs:
     """The jobs of a lab, each looked up at the service that it was submitted to.
 
-    lab: opens the lab, or has it open; a `Job` may outlive what is open now.
+    lab: returns the lab, which it opens if needed: a `Job` may outlive the lab that is open now.
     """
 
     def __init__(self, lab: Callable[[], Lab], connector: Connector, scorers: Scorers) -> None:
@@ -188,12 +196,12 @@ class LabJobs:
         self._connector = connector
         self._scorers = scorers
         self._courses: dict[str, JobCourse] = {}
-        """Of jobs that have ended."""
+        """The courses of ended jobs, by id."""
 
     def job(self, job_id: str | None, selected: str) -> Job:
-        """A job by its id or the beginning of it, by what it made, or None for the newest. Raises as `Session.job`.
+        """Find a job by the beginning of its id, or by the checkpoint that it made. None is the newest job.
 
-        selected: the model of `@3`.
+        selected: the model that `@3` is a checkpoint of. Raises as `Session.job`.
         """
         submitted = by_name(self._lab().jobs.newest_first(), job_id, selected)
         events = self._lab().jobs.events(submitted.id)
@@ -207,7 +215,7 @@ class LabJobs:
         return Job(self._connector.http, find, submitted.id, submitted.model, *shown, trained_on)
 
     def last(self, model: str) -> LastJob | None:
-        """The last job of a model at the present service, but for those that failed or were cancelled."""
+        """The last job of a model at the present service that has neither failed nor been cancelled."""
         for job in self._lab().jobs.newest_first():
             mine = job.model == model and job.service == self._connector.name
             if mine and job.status not in {"failed", "cancelled"}:
@@ -217,9 +225,9 @@ class LabJobs:
         return None
 
     def _trained_on(self, submitted: SubmittedJob) -> Overview | None:
-        """The overview of the one collection that a job trains on; None where it is of several, or of files.
+        """The overview of the collection that a job trains on; None if it trains on several, or on files.
 
-        Its hints are of the rewards as they are now: where these have changed since the job, that is the only one.
+        Its hints are about the present rewards. If the rewards have changed since the job, the only hint says so.
         """
         if len(submitted.collections) != 1 or submitted.options.get("sft"):
             return None
@@ -252,14 +260,17 @@ class LabJobs:
         return job_table(job_results(self._lab(), jobs, courses, self._name_now), shown)
 
     def trained_between(self, base: Checkpoint, others: Sequence[Checkpoint]) -> list[tuple[set[str], list[str]]]:
-        """For each of the others, the prompts of jobs of this lab that led to it or to the base but not to both; notes.
+        """For each other checkpoint: the prompts that only it or only the base was trained on, and notes.
 
-        Of one model these are the jobs between the two steps, of two models all of both up to their steps. Prompts are
-        as JSON. A note says what is not known of prompts: a line for fine-tuning on files, for a part of a collection,
-        and for checkpoints that no job of this lab made.
+        These are the prompts of jobs of this lab. For two checkpoints of one model, they are of the jobs between the
+        two steps; for two models, of all jobs of both models up to these steps. Prompts are JSON texts.
 
-        A model and a service have several names, so the service decides which model each job trained. A job that it
-        does not have is matched by the names it was submitted under; it may have made a checkpoint, and counts.
+        A note is a line about prompts that are not known: of fine-tuning on files, of fine-tuning on a part of a
+        collection, or of checkpoints that no job of this lab made.
+
+        A model and a service can have several names, so the service decides which model a job trained. A job that the
+        service does not have is matched by the names that it was submitted under. It counts, because it may have made
+        a checkpoint.
         """
         address, http = self._connector.running(), self._connector.http
         submitted = self._refreshed(address)
@@ -336,7 +347,7 @@ class LabJobs:
         return max((checkpoint.step for checkpoint in listed), default=None)
 
     def _ended(self, job_id: str, events: Sequence[wire.Event]) -> None:
-        """Record the last status of a job, and all events but those about a part of a step, as it is over."""
+        """Record the final status of a job, and its events except those about a part of a step."""
         self._lab().jobs.set_status(job_id, status(events), step_made(events))
         self._lab().jobs.keep_events(job_id, whole_steps(events))
 
@@ -350,7 +361,7 @@ class LabJobs:
     def _compare_command(self, label: str) -> str:
         """The cell that compares checkpoints on a collection; empty if its prompts cannot be sampled again.
 
-        Where no function is known in this notebook that scored it, it has a body that does.
+        If this notebook does not know the function that scored the collection, the cell has a body that scores.
         """
         try:
             collection = self._lab().collection(label)

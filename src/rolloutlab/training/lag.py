@@ -1,6 +1,6 @@
 """Prediction of the importance ratios of a job on old completions, by logprobs at its starting checkpoint.
 
-The first gradient step of the job measures the same on its own row of trajectories, as `ratio_mean` and `ratio_max`.
+The first gradient step of the job measures these ratios on its own trajectories, as `ratio_mean` and `ratio_max`.
 """
 
 import asyncio
@@ -45,17 +45,17 @@ def importance_ratios(delta_T: Sequence[float], level: ImportanceSamplingLevel) 
 SAMPLE = 8
 """Trajectories that are scored for a prediction."""
 SECONDS = 10.0
-"""After which a prediction is from what was scored until then."""
+"""The longest time for a prediction. Afterwards it uses what was scored so far."""
 _MAX_TOKENS = 16_384
-"""Sampled tokens that are scored, about; one trajectory is, however long."""
+"""About how many sampled tokens are scored. At least one trajectory is scored, however long it is."""
 
 
 def with_prediction(submission: Submission, connector: Connector, tick: Callable[[], None] | None = None) -> Submission:
-    """The submission with the predicted ratio in its warnings, where some of what would train is stale.
+    """The submission, with a warning about the predicted ratio if some trajectories that would train are stale.
 
-    tick: is called again and again while the service computes.
+    There is no warning if no service runs, or if it has no endpoint for logprobs, cannot be reached or takes too long.
 
-    Without one where no service runs, or it has no endpoint for logprobs, cannot be reached or takes too long.
+    tick: called again and again while the service computes.
     """
     stale = submission.stale()
     if not stale or settle(submission.config).precalculate_logprobs:  # every ratio begins at 1 then
@@ -89,7 +89,7 @@ def _affordable(trajectories: Sequence[StoredTrajectory]) -> list[StoredTrajecto
 async def _score(
     connector: Connector, address: Address, model: str, trajectories: Sequence[StoredTrajectory]
 ) -> list[list[list[float]]]:
-    """Of each trajectory that could be scored in time, the change of the logprobs of each of its sequences."""
+    """The changes of logprobs: by trajectory that was scored in time, by its sequences, by token."""
     gaps: list[list[list[float]]] = []
     with suppress(TimeoutError):
         async with asyncio.timeout(SECONDS):

@@ -53,8 +53,8 @@ RoundOptions = tuple[Mapping[str, Any], Options]
 class Loop(ShownLive):
     """The rounds of a loop, shown as a chart and a table.
 
-    Round N is the generation `NAME:N`. Held-out rows are sampled into generations of `held_out.NAME`. No pattern that
-    begins like NAME matches this name, so held-out rows are not trained on by accident.
+    Round N is the generation `NAME:N`. Held-out rows are sampled into generations of `held_out.NAME`. That name begins
+    differently, so a pattern such as `NAME*` does not train on held-out rows by accident.
 
     name: the collection.
     model: the model that the loop trains.
@@ -131,7 +131,7 @@ class Loop(ShownLive):
         return how.differences(newest, self.state) or how.differences(own, self.state, rows=False)
 
     def _of_step(self, means: Sequence[Measured], *, earlier: bool = False) -> dict[int, Round]:
-        """The last mean of each checkpoint that compares with the newest, or the last that does not."""
+        """By checkpoint, its last mean that compares with the newest mean; with `earlier`, its last that does not."""
         return {
             one.step: one
             for one, how in means
@@ -140,14 +140,20 @@ class Loop(ShownLive):
 
     @property
     def history(self) -> "pd.DataFrame":
-        """One row per round.
+        """Return a DataFrame with one row per round. The last row may be the measurement after the last round.
 
-        Columns: step (the checkpoint that was sampled), reward (mean), spread (standard deviation), trained (share of
-        the groups that trained), held_out (mean reward there, where it was measured), seconds (of this call's rounds),
-        tokens (that were sampled to train on), topped_up (completions that were sampled again for groups which had
-        nothing to learn, if some were; reward and spread are without them). The last row may be the measure after the
-        last round. Where some means were measured in another way than the newest, they are in earlier_reward and
-        earlier_held_out instead. Then come the options that jobs of the rounds differed in, as they were sent.
+        Its columns:
+
+        - `step`: the checkpoint that was sampled.
+        - `reward`, `spread`: mean and standard deviation of the rewards, without topped-up completions.
+        - `trained`: the share of the groups that trained.
+        - `held_out`: the mean reward of the held-out rows, if they were measured.
+        - `seconds`: only for rounds of this call.
+        - `tokens`: the sampled tokens to train on.
+        - `topped_up`: the completions of top-ups, if there were any.
+        - `earlier_reward`, `earlier_held_out`: means that were measured in another way than the newest, if there are
+          any. They are then missing in `reward` and `held_out`.
+        - one column for each option in which the jobs of the rounds differ.
         """
         rounds = self.rounds
         columns = [*_COLUMNS, *(name for name in _FURTHER if any(getattr(one, name) is not None for one in rounds))]
@@ -247,8 +253,8 @@ def run_loop(
 ) -> Loop:
     """Check everything, then make `jobs` rounds after those that the lab has; after each, `live` shows the loop.
 
-    It ends early when nothing has trained for `patience` rounds in a row. An error or an interrupt is raised after the
-    finished rounds are shown.
+    The loop ends early if nothing trained in `patience` rounds in a row. After an error or an interrupt, the finished
+    rounds are shown, and then it is raised.
 
     Args:
         steps: how it samples, scores, trains and measures.
@@ -314,8 +320,8 @@ def run_loop(
 
 
 def _say_what_stopped(loop: Loop, error: BaseException) -> str:
-    """Why a loop has ended, and how it goes on; the text of an interrupt says so, too."""
-    # the round that was ended early may already be a generation; then the next one begins
+    """Why a loop has stopped, and how to continue it. An interrupt gets the same text as a note."""
+    # the interrupted round may exist already as a generation: then the next round follows
     goes_on = f"the same call goes on, at round {_next(loop)} or {_next(loop) + 1}"
     if isinstance(error, KeyboardInterrupt):
         interrupted(error, "its rounds are kept", goes_on)
@@ -381,9 +387,10 @@ def _of_earlier_version(loop: Loop) -> list[str]:
 
 @contextmanager
 def _watched(loop: Loop, plan: LoopPlan) -> Iterator[None]:
-    """Make a context that records which parts of the reward code change while it scores: these are state, not settings.
+    """A context that records which parts of the reward code change while it scores.
 
-    Parts that change between two calls are not recorded, so a comparison of the two calls still finds them.
+    Such parts are state, like a counter, and not settings. Parts that change between two calls are not recorded, so a
+    comparison of the two calls still finds them.
     """
     try:
         yield

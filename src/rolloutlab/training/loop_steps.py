@@ -32,13 +32,13 @@ from rolloutlab.trajectories.top_up import check_factor
 Schedule = Callable[[int], Mapping[str, Any]]
 """A function from the number of a round to the options of its job."""
 SEEDS_PER_ROUND = 1_000_000
-"""A row of a round has a seed of its own; rounds of so many rows do not share any."""
+"""Each row of a round has its own seed. Rounds do not share seeds, up to this many rows."""
 
 _SCHEDULED = 'options=lambda round: {"learning_rate": 2e-3 * 0.9**round}'
 
 
 def check_sampling(given: Mapping[str, Any], known: Iterable[str]) -> None:
-    """InputError unless the further settings of `chat` are some that a loop leaves open."""
+    """InputError unless a loop can pass on these settings of `chat`."""
     if "model" in given:
         raise InputError("a loop samples the model that it trains: the selected one", hint=f"%model {given['model']}")
     for name in given.keys() - set(known):
@@ -47,9 +47,9 @@ def check_sampling(given: Mapping[str, Any], known: Iterable[str]) -> None:
 
 
 def check_reward(reward: Functions | Judge | None, held_out: Any, *, given: bool) -> None:
-    """InputError or RewardError unless these can score what a loop samples; none is called.
+    """InputError or RewardError unless `reward` can score what a loop samples. No function is called.
 
-    given: environments or a program give the rewards, so that no more is needed.
+    given: an environment or a program gives the rewards, so a loop needs no reward function.
     """
     if reward is None:
         if not given:
@@ -89,7 +89,7 @@ OF_ROUNDS = frozenset({"n", "over", "seed", "budget", "held_out", "every", "pati
 
 
 class LoopCalls(Protocol):
-    """The calls of a session that a loop makes, and its models, of which the selected one is sampled and trained."""
+    """The part of a session that a loop uses. The loop samples and trains the selected one of its models."""
 
     @property
     def models(self) -> LabModels: ...
@@ -130,9 +130,10 @@ class LoopSteps:
     factor: float | None = None
 
     def check(self, *rows: Any) -> list[Measure | None]:
-        """Raise what the calls would raise for these rows, before anything is sampled; the measures of their means.
+        """Raise the errors that the calls would raise for these rows, before anything is sampled.
 
-        None are no rows, which have no measure, and neither has a reward function that the rows do not fit.
+        Returns how the mean of each argument will be measured. It is None for an argument that is None, and if the
+        reward function does not fit the rows.
         """
         call = self.calls.rollouts if self.program else self.calls.chat
         check_sampling(self.sampling, signature(call).parameters.keys() - {"solve"})
@@ -147,7 +148,7 @@ class LoopSteps:
         return [None if each is None else self._measure(self._preview(each)) for each in rows]
 
     def options_of(self, number: int) -> Mapping[str, Any]:
-        """The options of a round as they are given; InputError: their function fails, or returns something else."""
+        """The options of a round, as given; InputError if the user's function fails or does not return options."""
         if not callable(self.options):
             return self.options or {}
         try:
@@ -161,7 +162,10 @@ class LoopSteps:
         return given
 
     def parts(self, like: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
-        """Digests of the parts of all that gives rewards, as of now. like: earlier ones, to compare with."""
+        """Digests of the parts of the reward functions, the program and the environment, as they are now.
+
+        like: earlier digests, to compare with.
+        """
         parts: dict[str, str] = {}
         if self.reward is not None and not isinstance(self.reward, Judge):
             parts |= describe_parts(by_name(self.reward), REWARD, like)
@@ -177,7 +181,7 @@ class LoopSteps:
         return None
 
     def _scoring(self, groups: Sequence[Group | NewGroup]) -> NewScoring | None:
-        """What would score these groups, as the log of scorings has it."""
+        """The scoring that these groups would get, in the form in which the lab records scorings."""
         if self.reward is None:
             return None
         if isinstance(self.reward, Judge):
@@ -193,9 +197,9 @@ class LoopSteps:
         return self.calls.preview(self.name, self.prompt, over=rows, n=self.n, seed=self.seed, **self.sampling)
 
     def sample(self, rows: Any, number: int, options: Mapping[str, Any]) -> Collection:
-        """Sample and score the rows of a round, and again for groups with nothing to learn, where that is wanted.
+        """Sample and score the rows of a round. With `factor`, top up its groups that have nothing to learn.
 
-        options: of its job, which decide what has something to learn.
+        options: the options of the round's job, which decide what has something to learn.
         """
         seed = None if self.seed is None else self.seed + SEEDS_PER_ROUND * number
         scored = self._scored(self.name, rows, seed)
@@ -215,7 +219,7 @@ class LoopSteps:
         return self._scored(again_name(self.name), self.held_out, seed, model=f"{self.calls.models.selected}@{step}")
 
     def train(self, label: str, options: Mapping[str, Any]) -> str:
-        """Train on a round until its job has ended; why nothing of it trained, or an empty text."""
+        """Train on a round and wait for the job; return why nothing trained, or an empty text."""
         try:
             self.calls.train(label, options, wait=False, say=_quiet, **self._paid).wait(progress=False)
         except NothingTrainsError as error:

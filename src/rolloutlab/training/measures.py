@@ -14,15 +14,18 @@ from rolloutlab.store.scorings import NewScoring
 _SETTINGS = (
     "temperature", "top_p", "max_tokens", "stop", "max_turns", "tools", "env", "program", "fixed", "prompt_column",
 )  # fmt: skip
-"""Those that change what is sampled. Seeds and `n` change the noise of a mean, and not what it is a mean of."""
+"""Settings that change what a mean is a mean of. Seeds and `n` are left out: they only change its noise."""
 
 
 @dataclass(frozen=True)
 class Measure:
-    """How a mean was measured. prompts: digests of row and prompt by group, in no order; rows: of the rows alone.
+    """How a mean was measured.
 
-    scoring: what gave the rewards; None for the environment or the program. Prompts of environments and programs are
-    theirs, and are not compared. plan: None for what was not sampled here.
+    scoring: the scoring that gave the rewards; None if the environment or the program gave them.
+    plan: the settings of the sampling; None if it was not sampled in this lab.
+    rows: digests of the rows of the groups, sorted.
+    prompts: digests of rows with their prompts, sorted. Environments and programs make their own prompts, which are
+        left out.
     """
 
     scoring: NewScoring | None
@@ -32,7 +35,7 @@ class Measure:
 
     @property
     def is_described(self) -> bool:
-        """Whether what gave the rewards was stored part by part, and not as one digest as by earlier versions."""
+        """Whether the reward code was stored part by part, and not as one digest, as earlier versions did."""
         of_code = self.plan is None or not isinstance(self.plan.code, str)
         return of_code and (
             self.scoring is None or self.scoring.source != "function" or "parts" in self.scoring.options
@@ -40,13 +43,13 @@ class Measure:
 
     @property
     def state(self) -> Set[str]:
-        """The parts of what gives rewards that changed by themselves."""
+        """The paths of parts of the reward code that scoring itself changed."""
         return frozenset(self.plan.state if self.plan else ())
 
     def differences(self, other: "Measure", state: Set[str], *, rows: bool = True) -> list[str]:
-        """What differs from another measure, as words; none where their means compare.
+        """What differs from another measure, as words; empty if the two means can be compared.
 
-        state: parts of what gives rewards that are not compared. rows: compare these as well.
+        state: paths of parts of the reward code to leave out. rows: compare the rows as well.
         """
         words = [] if _same_reward(self, other, state) else ["reward"]
         changed = [] if self.plan is None or other.plan is None else _changed(self.plan, other.plan)
@@ -77,7 +80,7 @@ def _changed(one: SamplingConfig, other: SamplingConfig) -> list[str]:
 
 
 def _same_reward(one: Measure, other: Measure, state: Set[str]) -> bool:
-    """Whether two measures give the same rewards, as far as code, settings and what they use tell."""
+    """Whether two measures give the same rewards, as far as their code and settings show."""
     codes = [each.plan.code for each in (one, other) if each.plan and each.plan.code]
     if len(codes) == 2 and not _same_parts(codes[0], codes[1], state):
         return False
@@ -85,7 +88,7 @@ def _same_reward(one: Measure, other: Measure, state: Set[str]) -> bool:
 
 
 def _same_parts(one: Mapping[str, str] | str, other: Mapping[str, str] | str, state: Set[str]) -> bool:
-    """Whether two descriptions are of the same; the one digest of an earlier version tells nothing about parts."""
+    """Whether two descriptions are of the same code. A single digest of an earlier version tells nothing of parts."""
     if isinstance(one, str) or isinstance(other, str):
         return type(one) is not type(other) or one == other
     return all(is_part(path, state) for path in changed_parts(one, other))

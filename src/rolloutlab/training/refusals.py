@@ -1,4 +1,4 @@
-"""Jobs that the engine below a service refuses, as it does not honour an option: known before data is sent."""
+"""Options that a service's engine does not support: such a job is refused before its data is sent."""
 
 from rolloutlab.api.wire.engine import EngineStatus
 from rolloutlab.api.wire.fine_tuning import SFTTrainingConfig
@@ -14,7 +14,7 @@ Config = ExperimentalTrainingConfig | SFTTrainingConfig
 
 
 def refusals(config: Config, engine: EngineStatus | None) -> dict[str, str]:
-    """Why an engine refuses a job with these options, by the option's name; nothing where it is not known."""
+    """By option, why an engine refuses a job with it; empty if the engine is not known."""
     return {name: engine.refusal(name) for name in not_honoured(config, engine.unsupported)} if engine else {}
 
 
@@ -24,7 +24,10 @@ def refusal_lines(config: Config, engine: EngineStatus | None, given: Expanded =
 
 
 def check_honoured(config: Config, connector: Connector, address: Address, given: Expanded = AS_TYPED) -> None:
-    """InputError where the engine of a service refuses a job; it may have another one since it was first asked."""
+    """InputError if the engine of a service refuses a job.
+
+    Before that, the service is asked again, because its engine may have changed since it was first asked.
+    """
     if refusals(config, connector.engine(address)):
         refused = refusals(config, connector.engine(address, again=True))
         hints = dict.fromkeys(_hint(name, given) for name in refused)
@@ -33,7 +36,7 @@ def check_honoured(config: Config, connector: Connector, address: Address, given
 
 
 def _hint(name: str, given: Expanded) -> str:
-    """What to type about a refused option: its default, where an algorithm has set it."""
+    """What to type about a refused option: leave it out, or type its default if an algorithm has set it."""
     if name not in given.own:
         return "leave it out"
     name = "loss_aggregation" if name == "loss_scale_factor" else name  # which comes and goes with it

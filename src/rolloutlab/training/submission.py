@@ -247,7 +247,8 @@ class Submission:
 class ScoredTrajectories:
     """The scored trajectories of collections as a job sends them, read some groups at a time; it can be iterated again.
 
-    They have the rewards that they had at the check. Trajectories that were scored since then are left out.
+    Trajectories are sent with the rewards that they had at the check. Those that got their first reward later are left
+    out.
     """
 
     collections: Sequence[Collection]
@@ -285,7 +286,10 @@ class SentGroups:
 
 @dataclass
 class _Read:
-    """What the check needs of collections; they are read some groups at a time. See the fields of `Submission`."""
+    """What the check needs to know of the collections, which are read some groups at a time.
+
+    The fields are described at `Submission`.
+    """
 
     seats: list[list[Seat]] = field(default_factory=list)
     members: list[list[Member]] = field(default_factory=list)
@@ -383,7 +387,7 @@ def _seat(trajectory: StoredTrajectory) -> Seat:
 
 
 def _end(trajectory: StoredTrajectory) -> str:
-    """How it ended, as of `Seat`; an answer that its service broke off was not cut off by a token limit."""
+    """How a trajectory ended, as of `Seat`. An answer that the service broke off did not reach a token limit."""
     if trajectory.sampling.get("temperature") == 0:
         return "greedy"
     broken_off = trajectory.choices and trajectory.choices[-1].ending_note
@@ -391,9 +395,11 @@ def _end(trajectory: StoredTrajectory) -> str:
 
 
 def check_options(options: Mapping[str, Any], *, names_only: bool = False) -> None:
-    """InputError if options or their algorithm are unknown or, unless `names_only`, out of range; it names each.
+    """InputError if an option or the algorithm is unknown, or an option is out of range. It names all that are wrong.
 
-    `checked_config` checks whether valid options go together, because it has those that an algorithm stands for.
+    `checked_config` checks whether the options go together: it also has the options that an algorithm stands for.
+
+    names_only: do not check the values.
     """
     if not isinstance(options, Mapping):
         raise InputError(f"options are a dict, not a {type(options).__name__}", hint='{"learning_rate": 2e-3}')
