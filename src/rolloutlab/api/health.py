@@ -183,7 +183,7 @@ async def _trains(http: HttpClient, address: Address) -> bool | None:
     created = (await _asked(http, address, "POST", url, {})).error
     if isinstance(created, NotFoundError):
         return False
-    # None: also where it accepts an empty job
+    # None also if the service accepts the empty job
     return created.status in {400, 422} if isinstance(created, RefusedError) else None
 
 

@@ -38,7 +38,7 @@ _IDLE_SECONDS = 15
 
 
 class Server(uvicorn.Server):
-    """Limits connections to the file descriptors; ends event streams before it waits for the last requests."""
+    """Limits the number of connections by file descriptors; ends event streams, then waits for the last requests."""
 
     def __init__(self, config: uvicorn.Config, end_streams: Callable[[], None]) -> None:
         super().__init__(config)
@@ -111,7 +111,7 @@ def serve(
 
     async def run() -> None:
         folder.publish(url, identity["policy"])
-        print("\x1b[K" * sys.stdout.isatty(), end="")  # of a long start
+        print("\x1b[K" * sys.stdout.isatty(), end="")  # clears the line of `_noted`
         print(f"rolloutlab serves {policy_name} at {url}; the token is in {folder.path / 'token'}", flush=True)
         print(*engine.base.notes(), sep="\n", end="\n" * bool(engine.base.notes()), flush=True)
         stop = partial(setattr, server, "should_exit", True)
@@ -171,7 +171,10 @@ def _open(folder: Folder, engine: Engine, *, start_empty: bool) -> tuple[Databas
 
 
 def _listen(address: ListenAddress, folder: Folder, port: int) -> socket.socket:
-    """Listen on a port, or on that of the last start, for which grants are valid, or on a free one."""
+    """Listen on the port.
+
+    If it is 0, on that of the last start, so that OAuth grants stay valid. If that is taken, on a free one.
+    """
     try:
         listener = address.listen(port or folder.last_port())
     except InputError:

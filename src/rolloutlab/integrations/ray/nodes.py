@@ -64,7 +64,7 @@ class Nodes:
 
     Attributes:
         policy: Name and settings of the policy, the same on each node.
-        loaded: What the nodes have loaded that have the policy, by node.
+        loaded: What each node that has the policy has loaded, by node.
         refused: Why nodes are not used any more, by node.
         failed: Why a trainer or sampler did not start, by node and `trainer` or `sampler`.
         addresses: IP addresses of the nodes that `living` returned last, by node.
