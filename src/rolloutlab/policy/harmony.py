@@ -28,8 +28,8 @@ def parse(text: str, tools: bool = True, ended: bool = True) -> tuple[str, str, 
     """Reasoning (`analysis`), content (`final`, and `commentary` without a recipient) and calls of a completion.
 
     text: with its special tokens. tools: whether there are functions to call. ended: False for the beginning of a
-    completion, of which only what further text cannot change is read. After a message that is none of these, the rest
-    is content without its special tokens; None if the first is none.
+    completion, of which only what further text cannot change is read. From the first message on that is none of these,
+    everything is content, without its special tokens. If that is the very first message, the result is None.
     """
     reasoning, content, calls = list[str](), list[str](), list[Call]()
     rest = text

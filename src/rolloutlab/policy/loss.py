@@ -101,8 +101,9 @@ def step_loss(
 
 
 def kl_penalty(new_T: Tensor, reference_T: Tensor, coefficient: float) -> Tensor:
-    """What is added to the advantages: a token above the step's mean log ratio to the reference loses, others gain.
+    """What is added to the advantages.
 
+    A token whose log ratio to the reference is above the step's mean loses advantage, the others gain.
     The mean of log(new / reference) over sampled tokens estimates the KL divergence (k1, Schulman 2020).
     """
     kl_T = (new_T - reference_T).detach()

@@ -21,7 +21,7 @@ _LEAST = 0.1
 
 
 def report_drift(forward: Forward, steps: Sequence[Step], callbacks: Callbacks) -> None:
-    """Report `drift`: logprobs of later turns that are not the recorded ones, although those before them are."""
+    """Report `drift`: logprobs of later turns that differ from the recorded ones by more than those before."""
     every = [s.tokens for step in steps for s in step.sequences if s.tokens.reread is not None]
     sequences, drifted = every[:_MOST], list[int]()
     for first in range(0, len(sequences), _AT_ONCE):

@@ -21,8 +21,8 @@ Decode = Callable[[Sequence[int]], str]
 class TextStream:
     """Incremental detokenizer: emits text as soon as further tokens cannot change it.
 
-    decode: token ids to text. stops: strings before the first of which the text ends. held: further strings, such as
-    the marker of a tool call, at whose possible beginning output is held back.
+    decode: token ids to text. stops: stop strings; the text ends before the first of them. held: further strings, such
+    as the marker of a tool call, at whose possible beginning output is held back.
     """
 
     def __init__(self, decode: Decode, stops: Sequence[str] = (), held: Sequence[str] = ()) -> None:
@@ -58,7 +58,10 @@ def cut_at_stop(text: str, stops: Sequence[str]) -> str:
 
 
 def _final_length(text: str, held: Sequence[str]) -> int:
-    """The length before any held string or possible beginning of one at the end; 0 for an empty one."""
+    """The length of the text before the first held string, or before an end of the text that may begin one.
+
+    It is 0 if a held string is empty.
+    """
     ends = [len(text)]
     for string in held:
         index = text.find(string)
@@ -100,7 +103,7 @@ class ReasoningStream:
 class HarmonyStream:
     """Splits a stream of harmony, special tokens included, into reasoning and content, as `harmony.parse` does.
 
-    tools: whether there are functions to call; a call is neither.
+    tools: whether there are functions to call. A call goes into neither the reasoning nor the content.
     """
 
     def __init__(self, tools: bool) -> None:
@@ -140,7 +143,7 @@ class CompletionParser:
     def stream(self, stops: Sequence[str], tools: Sequence[FunctionTool]) -> TextStream:
         """A stream of a completion's text; with tools, it holds back what may be a call.
 
-        Harmony's has its special tokens, for its `reasoning_stream`.
+        A stream of harmony keeps its special tokens, because `reasoning_stream` needs them.
         """
         if self._harmony and not self._template:
             return TextStream(self._whole, stops)
@@ -185,8 +188,8 @@ class CompletionParser:
     def unread_marks(self) -> tuple[str, ...]:
         """The marks with which the policy may write reasoning that is not read here, the opening one first.
 
-        They are those around the reasoning that its chat template renders, if that is not parsed from them again, and
-        else the tokens of its vocabulary that are named as such.
+        If the chat template writes marks around reasoning that are not parsed here, these marks. Otherwise the end of
+        the generation prompt and the added tokens, as far as their text looks like such a mark.
         """
         if self._template or self._harmony:
             return ()
@@ -196,7 +199,7 @@ class CompletionParser:
         return tuple(filter(is_unread_mark, [self._prompt_end(), *added]))
 
     def unread_reasoning(self, ids: Sequence[int]) -> str:
-        """The mark of reasoning in a completion that is not read, so that its answer has it; nothing without one."""
+        """The first of `unread_marks` in a completion, whose reasoning then stays in its answer; empty without one."""
         whole = self._whole(ids) if self.unread_marks else ""
         return next((mark for mark in self.unread_marks if mark in whole), "")
 
