@@ -16,7 +16,7 @@ _ROWS = 512
 """Rows in memory at once, at most."""
 _FEW_ROWS = 8
 _BATCH_BYTES = 1 << 30
-"""Memory that rows of a large row group may take at once, if each of them had all of its text."""
+"""Memory that rows of a large row group may take at once, counted as if each row had all the text of the group."""
 _MAX_EXPANSION = 300
 """Unpacked bytes for each byte of a row group: zstd packs 600 MB of one letter into 18 kB."""
 _UNCHECKED_BYTES = 128 << 20
@@ -24,7 +24,7 @@ _VALUES_PER_BYTE = 1000
 _UNCHECKED_VALUES = 16 << 20
 """Values in the lists of a column: 50 million zeros are 132 bytes."""
 _ROW_CHARACTERS = 128 << 20
-"""Characters of the texts of one row, each counted as often as the row has it, as it is sent and kept as JSON."""
+"""The most characters in the texts of one row. A text counts as often as the row has it, because JSON repeats it."""
 _UNCHECKED_CHARACTERS = 1 << 30
 _CHARACTERS_PER_BYTE = 1000
 """The same of all rows of a row group, for each byte of it."""
@@ -75,7 +75,7 @@ def parquet_rows(source: Path | IO[bytes] | Any, name: str, hint: str) -> Iterat
                 yield from _bounded(rows, sum(each.total_compressed_size for each in columns), name) if texts else rows
     except RolloutlabError:
         raise
-    except Exception as error:  # damaged bytes raise what they are taken for: OSError, KeyError, UnicodeDecodeError
+    except Exception as error:  # pyarrow raises many types for damaged bytes: OSError, KeyError, UnicodeDecodeError
         what = " ".join(str(error).split()) or type(error).__name__
         raise InputError(f"{name} cannot be read as Parquet: {what}", hint=hint) from error
 
@@ -95,8 +95,8 @@ def _footer_of(source: Any) -> bytes:
 def _check_footer(footer: bytes, name: str, hint: str) -> None:
     """InputError where pyarrow would end the process.
 
-    It does so for a column that its footer describes in two ways, which one of a thousand damaged files has; another
-    process, which takes a third of a second, ends instead.
+    It does so if the footer describes a column in two ways; one of a thousand damaged files has that. So another
+    process reads the footer first, and ends in place of this one. That takes a third of a second.
     """
     if sys.executable:
         command = [sys.executable, "-P", "-c", _READ_COLUMNS]
@@ -131,7 +131,11 @@ def _check_size(columns: list[Any], nested: list[int], name: str) -> None:
 
 
 def _bounded(rows: Iterable[Mapping[str, Any]], packed: int, name: str) -> Iterator[Mapping[str, Any]]:
-    """Rows whose texts the file has once, however often they are in them; InputError where that is too often."""
+    """The rows of a file that stores a text once, however many rows have it.
+
+    Raises:
+        InputError: the texts of a row, or of all rows so far, have too many characters.
+    """
     every = 0
     for row in rows:
         size = _characters(row)
@@ -161,7 +165,8 @@ def _too_large(name: str, what: str) -> InputError:
 def _is_dictionary(column: Any) -> bool:
     """Whether a column of a row group is read as a dictionary of its texts.
 
-    Not where it is large and as other texts are: the dictionary of each batch of rows would hold all texts before it.
+    Not if it is large and packs no better than ordinary texts: the dictionary of each batch of rows would hold all
+    texts of the batches before.
     """
     size, packed = column.total_uncompressed_size, column.total_compressed_size
     has_texts = column.physical_type == "BYTE_ARRAY" and "RLE_DICTIONARY" in column.encodings
