@@ -25,7 +25,7 @@ class ToolMagics(LabMagics):
     @argument("words", nargs="*", values="tool words", help="add URL as NAME; NAME; call NAME.TOOL {...}")
     @line_magic
     def tools(self, options: Namespace) -> "ContextTools | AddedTools | ToolAnswer":
-        """Add a context server, list its tools, or try one. `%%chat --tools NAME` lets a policy call them.
+        """Add an MCP server, list its tools, or try one. `%%chat --tools NAME` lets a policy call them.
 
         For example:
 

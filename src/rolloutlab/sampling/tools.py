@@ -58,7 +58,7 @@ _ARGUMENTS: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any])
 
 
 class Tools:
-    """What a policy may call by name: functions, described by signature and docstring, and tools of context servers.
+    """What a policy may call by name: functions, described by signature and docstring, and tools of MCP servers.
 
     notes: lines about their names, shown when they are sampled with.
 

@@ -1,1 +1,1 @@
-"""MCP client: tools of context servers for a policy; needs `rolloutlab[context]`."""
+"""MCP client: tools of MCP servers ("context servers") for a policy; needs `rolloutlab[context]`."""
