@@ -861,7 +861,7 @@ def test_a_dry_run_says_that_results_are_remembered(lab, collect):
     function = lambda answer: float(len(answer))  # noqa: E731
     lab.reward("capitals", function, cache=True, say=pytest.fail)
     lab.reward("capitals", function, cache=True, dry_run=True, say=say_to(lines))
-    assert "results are remembered of these functions: fewer calls, or --overwrite for all" in lines
+    assert "some results are remembered, so a run makes fewer calls than that; --overwrite makes all" in lines
     for others in ({"cache": True, "overwrite": True}, {}):
         lab.reward("capitals", function, dry_run=True, say=say_to(again := []), **others)
         assert not any("remembered" in line for line in again)

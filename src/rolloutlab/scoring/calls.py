@@ -210,9 +210,10 @@ def _required(parameter: inspect.Parameter) -> bool:
 def _is_positional(parameters: Sequence[inspect.Parameter], columns: Sequence[str]) -> bool:
     """Whether a function is called with `POSITIONAL` by position.
 
-    Its first four positional parameters must be all of its required ones, and then:
+    Its first positional parameters, at most four, must be exactly its required ones, and then:
 
-    - With fewer than four, it needs `*args`, no column may be among them, and each known name must be at its place.
+    - If they are fewer than four, it needs `*args`, no column may be among them, and each known name must be at its
+      place.
     - If all four are known names or columns, the first must be `trajectory`, at least three must be at their place, and
       none may be a column.
     - Otherwise each known name must be at its place, and other names must outnumber the columns.

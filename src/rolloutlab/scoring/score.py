@@ -166,7 +166,7 @@ def score_collection(
     report(run, total, name, say)
     if unread:
         of, marks = count(unread.total(), "trajectory"), ", ".join(unread)
-        say(f"the answers of {of} contain reasoning, which is not read ({marks}): it was scored with them")
+        say(f"the answers of {of} contain reasoning, which is not read ({marks}): it was scored as a part of them")
     say_kept(lab, collection.label, overwrite=options.overwrite, say=say)
     return collection
 
@@ -222,7 +222,7 @@ def _dry_run(
     for line in _estimates(request, calls, total, before, left, groups) if rows else ():
         say(line)
     if not options.overwrite and any(map(lab.scorings.is_remembered, _cache_keys(request, calls).values())):
-        say("results are remembered of these functions: fewer calls, or --overwrite for all")
+        say("some results are remembered, so a run makes fewer calls than that; --overwrite makes all")
     columns = dict.fromkeys(["reward", *(part for row in rows.values() for part in row)])
     ordered = [*(c for c in columns if c not in ("seconds", "error")), "seconds", "error"]
     return data_frame([*rows.values()], [*rows], columns=ordered)
