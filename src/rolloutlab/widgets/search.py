@@ -28,7 +28,7 @@ _MAX_NAMES = 10  # of answers with one text
 _REST = "result.to_frame()"
 _WORD = 20
 _BARS = 12
-_KINDS = 3  # of what hits are, by name
+_KINDS = 3  # how many collections, and how many kinds of endings, the summary names
 _SUMMED = 3
 """A summary is shown from this many hits on."""
 _BLANK = re.compile(r"\s")
@@ -85,7 +85,7 @@ def search_listing(texts: SearchTexts, hits: Sequence[Shown], terms: Sequence[st
     folded = ""
     if len(rows) < len(hits):
         folded = f"{count(len(rows), 'row')} for {len(hits)} answers: equal texts are one row"
-        # as many hits as have so many rows, if equal texts are as frequent among the next ones
+        # the number of hits that fill `limit` rows, if the next hits have as many equal texts
         folded += f" -> -k {-(-len(hits) * texts.limit // len(rows))} for about {texts.limit}" if texts.limit else ""
     rest = [escape_control_chars(line) for line in more(total - len(hits), _REST)]
     notes = [*filter(None, [folded]), *texts.notes, *rest]
