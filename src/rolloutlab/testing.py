@@ -292,7 +292,7 @@ class EngineTests:
         policy: The policy that the engine opens.
         settings: Further settings, such as `engine_url`.
         tolerance: The largest difference of a logprob, in nats, that passes.
-        only: The checks to run, by the beginning of their lines; all by default.
+        only: The checks to run, by a part of their names; all by default.
     """
 
     engine: str

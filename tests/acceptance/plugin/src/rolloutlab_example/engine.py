@@ -2,8 +2,9 @@
 
 
 def open_engine(policy, settings, *, least_seconds=None):
-    from dataclasses import replace  # and torch below, which a notebook must not import
+    from dataclasses import replace
 
+    # these load torch, which a notebook must not import
     from rolloutlab.engines.local import LocalEngine
     from rolloutlab.policy.model import load_policy
 
