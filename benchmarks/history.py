@@ -2,7 +2,7 @@
 
     history.py [--save] SCRIPT...
 
-history.json has the figures of each release, the newest last; those of 0.1.0 are the ones of docs/performance.md:
+history.json has the figures of each release and of the version under work, the newest last:
 {"0.1.0": {"search_recall": {"figure": 1.0, "relation": ">="}, ...}, ...}. `--save` (`make bench-save`) writes those of
 this run under the package's version, beside what other benchmarks have there already. The exit status is 1 when a goal
 is missed; what fell is printed and fails nothing.
