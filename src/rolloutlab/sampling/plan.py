@@ -329,10 +329,7 @@ def plan_again(
     summary = lab.collection(label)
     plan = SamplingConfig.model_validate(summary.plan) if summary.plan else None
     if plan and program:
-        given = {"prompt": prompt, "tools": tools.schemas, "env": source}
-        if wrong := [option for option, value in given.items() if value]:
-            message = f"{label} was captured from the program {program.name}, which takes no {' and no '.join(wrong)}"
-            raise InputError(message, hint=f"lab.compare({label!r}, over=rows)")
+        _check_unused(label, program, prompt=prompt, tools=tools.schemas, env=source)
         rows = [group.row for group in lab.groups(summary)] if over is None else over
         stored = {"n": plan.n if n is None else n, "seed": plan.seed, "timeout": plan.timeout, **plan.fixed}
         return plan_program(name, program, rows, {**stored, "model": model, **settings})
@@ -359,6 +356,13 @@ def plan_again(
         notes += left_out(rows)
         changed |= {**_about(rows), "template": template.stored(), "prompt_column": template.column}
     return _new_run(name, make_config(plan.model_dump(exclude_defaults=True) | changed), groups, tools, notes, source)
+
+
+def _check_unused(label: str, program: Program, **options: Any) -> None:
+    """InputError if options are given that only collections of prompts have."""
+    if wrong := [option for option, value in options.items() if value]:
+        message = f"{label} was captured from the program {program.name}, which takes no {' and no '.join(wrong)}"
+        raise InputError(message, hint=f"lab.compare({label!r}, over=rows)")
 
 
 def _template_of_other_rows(label: str, plan: SamplingConfig, prompt: Prompt | None) -> PromptTemplate:
