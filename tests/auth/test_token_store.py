@@ -196,6 +196,19 @@ def test_a_grant_of_before_there_was_a_keyring_is_used_until_the_next_write_move
     assert place.read(GRANT.server) == GRANT
 
 
+def test_a_keyring_that_does_not_open_costs_no_grant_of_before_there_was_one(folder, ring, monkeypatch):
+    from keyring.errors import KeyringLocked
+
+    def locked(*_):
+        raise KeyringLocked("locked")
+
+    FileStore(folder).write(GRANT)
+    monkeypatch.setattr("keyring.set_password", locked)
+    with pytest.raises(LabError, match="does not open"):
+        KeyringStore(folder).write(GRANT)
+    assert FileStore(folder).read(GRANT.server) == GRANT
+
+
 def test_a_grant_shows_nothing_secret():
     assert "s3cret" not in repr(GRANT)
     assert GRANT.fresh(now=960)

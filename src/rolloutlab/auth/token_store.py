@@ -132,9 +132,10 @@ class KeyringStore(FileStore):
         return grant_of(text, server) if text else super().read(server)
 
     def write(self, grant: Grant, keep: bool | None = None) -> None:  # noqa: ARG002 - as the others
-        self._put(grant.server, {"server": grant.server})
         with self._opened(grant.server) as keyring:
             keyring.set_password(_SERVICE, grant.server, json.dumps(grant.to_json()))
+        # last: the file may hold a grant of before there was a keyring, which one that does not open must not cost
+        self._put(grant.server, {"server": grant.server})
 
     def forget(self, server: str) -> None:
         with self._opened(server) as keyring, suppress(keyring.errors.PasswordDeleteError):
