@@ -5,6 +5,7 @@ import gc
 import os
 import re
 import signal
+import threading
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -19,9 +20,12 @@ from rolloutlab.api import inference, training
 from rolloutlab.api.http.client import HttpClient
 from rolloutlab.api.wire.chat import ChatCompletion, ChatCompletionChunk, ChatRequest
 from rolloutlab.api.wire.training import ENDINGS, CreateTrainingJob, Event, Model, RegisterModel
+from rolloutlab.runtime import LoopThread
+from rolloutlab.sampling.batches import Batches
 from rolloutlab.session import Session
 from rolloutlab.settings import Address, Settings
 from rolloutlab.store.sqlite import Database
+from rolloutlab.widgets.progress import Progress
 from tests.copies import LoraCopies, create_tables_at_once
 from tests.parquet_footers import ForkedChecks, stand_in
 from tests.policies import byte_tokenizer, save_policy
@@ -357,6 +361,38 @@ def session(service: Service, tmp_path: Path) -> Iterator[Session]:
     session = Session(Settings(home=tmp_path, service=service.address), http=service.http)
     yield session
     session.close()
+
+
+@pytest.fixture
+def interrupt_at_end(monkeypatch: pytest.MonkeyPatch) -> Callable[[Session], None]:
+    """Interrupts a run of a session once it has ended, while its last results wait for a slow disk."""
+
+    def arrange(session: Session) -> None:
+        ending, interrupted = threading.Event(), threading.Event()
+        write, flush, let_end = session.store.at_once, Batches.flush_at_end, LoopThread._let_end
+
+        def write_slowly(work: Callable[[], Any]) -> Any:
+            assert interrupted.wait(240)
+            return write(work)
+
+        async def flush_and_tell(batches: Batches[Any]) -> None:
+            ending.set()
+            await flush(batches)
+
+        def interrupt(*_: Any) -> None:
+            if ending.is_set():
+                raise KeyboardInterrupt
+
+        def wait_for_end(loop: LoopThread, outcome: Any, to_its_end: bool) -> None:
+            interrupted.set()
+            let_end(loop, outcome, to_its_end)
+
+        monkeypatch.setattr(session.store, "at_once", write_slowly)
+        monkeypatch.setattr(Batches, "flush_at_end", flush_and_tell)
+        monkeypatch.setattr(Progress, "update", interrupt)
+        monkeypatch.setattr(LoopThread, "_let_end", wait_for_end)
+
+    return arrange
 
 
 def _trajectory(reward: float, tokens: int = 4, **overrides: Any) -> dict[str, Any]:

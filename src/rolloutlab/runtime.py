@@ -261,6 +261,20 @@ def run_through(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any])
             loop.run_forever()
 
 
+async def through_cancellations(work: Coroutine[Any, Any, None]) -> None:
+    """Wait until `work` has ended, even if the caller is cancelled meanwhile. Raise the cancellation afterwards."""
+    task = asyncio.create_task(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])  # if `wait` is cancelled, the task is not
+        except asyncio.CancelledError as error:
+            cancelled = error
+    task.result()
+    if cancelled:
+        raise cancelled
+
+
 def _run(loop: asyncio.AbstractEventLoop, end: _End) -> None:
     """Run a loop until its end, whose coroutines come first; what then hangs is cancelled."""
     while not end.done():  # a coroutine that stops the loop stops no other

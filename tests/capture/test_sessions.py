@@ -239,6 +239,15 @@ def test_an_interrupt_keeps_the_sessions_that_had_answers(session, monkeypatch):
     assert list(sessions(session.collection("eval"))) == ["a1"]
 
 
+def test_an_interrupt_as_late_as_the_end_keeps_every_answer(session, interrupt_at_end):
+    interrupt_at_end(session)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        session.capture("eval", evaluator(["a1", "a2", "a3"]))
+    assert caught.value.__notes__[0] == "3 sessions had begun and are kept"
+    made = sessions(session.collection("eval"))
+    assert {name: len(made[name].choices) for name in made} == {"a1": 2, "a2": 2, "a3": 2}
+
+
 def test_a_collection_that_comes_to_be_after_a_second_interrupt_is_let_go(session, monkeypatch):
     writing, go_on = threading.Event(), threading.Event()
     at_once, runs = session.store.at_once, []

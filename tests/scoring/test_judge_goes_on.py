@@ -177,6 +177,19 @@ def test_an_interrupt_keeps_what_was_judged(session, opened, judge, monkeypatch)
     assert judge.answered == 24
 
 
+def test_an_interrupt_after_an_error_keeps_what_was_judged(session, opened, judge, monkeypatch, interrupt_at_end):
+    judge.fails = lambda n: httpx.Response(401, json={"error": {"message": "no key"}}) if n == 8 else None
+    interrupt_at_end(session)
+    with pytest.raises(KeyboardInterrupt):
+        session.judge("words", model="judge")
+    answered = judge.answered
+    monkeypatch.undo()
+    judge.fails = lambda _: None
+    opened().judge("words", model="judge")
+    assert answered >= 7
+    assert judge.answered == 24
+
+
 def test_after_a_group_without_usable_scores_only_that_one_is_asked_again(session, judge):
     useless = iter(range(100))
     judge.said = lambda _: "no" if "Question 7?" in judge.asked[-1] and next(useless) < 3 else SAID

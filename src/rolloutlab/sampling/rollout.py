@@ -2,7 +2,7 @@
 
 import asyncio
 import gc
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import takewhile
@@ -22,6 +22,7 @@ from rolloutlab.api.wire.turns import as_message
 from rolloutlab.environments.record import EpisodeRecord
 from rolloutlab.errors import RefusedError, ServiceError
 from rolloutlab.objective.preflight import count
+from rolloutlab.runtime import through_cancellations
 from rolloutlab.sampling.batches import Batches
 from rolloutlab.sampling.config import SamplingConfig
 from rolloutlab.sampling.sending import Complete, Outage, ends_all
@@ -199,7 +200,7 @@ class RolloutRunner(Generic[T]):
                 task.result()
             self._queue_ended(self._episodes.rest(any_answer=bool(self._successes)) if self._episodes else ())
         finally:
-            await _through_cancellations(self._end(tasks))
+            await through_cancellations(self._end(tasks))
 
     async def _end(self, tasks: Sequence[asyncio.Task[Any]]) -> None:
         """Cancel the requests under way and store everything that has arrived; LabError if that fails."""
@@ -295,20 +296,6 @@ class RolloutRunner(Generic[T]):
             why = "is incomplete" if note else "was cut off by max_tokens"
             return _ended(after, f"ended {count(rollout.pending - 1, 'turn')} early: the last answer {why}")
         return replace(after, pending=rollout.pending - 1)
-
-
-async def _through_cancellations(work: Coroutine[Any, Any, None]) -> None:
-    """Wait until `work` has ended, even if the caller is cancelled meanwhile. Raise the cancellation afterwards."""
-    task = asyncio.create_task(work)
-    cancelled: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.wait([task])  # if `wait` is cancelled, the task is not
-        except asyncio.CancelledError as error:
-            cancelled = error
-    task.result()
-    if cancelled:
-        raise cancelled
 
 
 @contextmanager

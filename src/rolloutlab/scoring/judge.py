@@ -25,6 +25,7 @@ from rolloutlab.api.wire.training import ModelCard
 from rolloutlab.connection import Connector
 from rolloutlab.errors import BudgetError, InputError, RefusedError, RewardError, RolloutlabError, interrupted
 from rolloutlab.objective.preflight import count
+from rolloutlab.runtime import through_cancellations
 from rolloutlab.sampling.metering import Meter
 from rolloutlab.sampling.prompt import fill_text
 from rolloutlab.sampling.run import ProgressBar
@@ -330,14 +331,17 @@ async def judge_all(
                     return
                 await verdicts.add(None, None)
 
-    tasks = [asyncio.create_task(run(place, dialog)) for place, dialog in dialogs.items()]
-    try:
-        await asyncio.gather(*tasks)
-    finally:
+    async def end() -> None:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await verdicts.flush_at_end()
+
+    tasks = [asyncio.create_task(run(place, dialog)) for place, dialog in dialogs.items()]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        await through_cancellations(end())
 
 
 def disagreement_line(groups: Sequence[Sequence[Sequence[Verdict]]]) -> str:

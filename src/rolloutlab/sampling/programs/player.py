@@ -31,7 +31,7 @@ from rolloutlab.errors import (
     ServiceError,
     described,
 )
-from rolloutlab.runtime import ThreadCall
+from rolloutlab.runtime import ThreadCall, through_cancellations
 from rolloutlab.sampling.batches import Batches
 from rolloutlab.sampling.chat_player import usage_of
 from rolloutlab.sampling.config import SamplingConfig
@@ -149,10 +149,14 @@ class ProgramPlayer:
             try:
                 await asyncio.gather(*workers)
             finally:
-                for worker in workers:
-                    worker.cancel()
-                await asyncio.gather(*workers, return_exceptions=True)
-                await self._ended.flush_at_end()
+                await through_cancellations(self._end(workers))
+
+    async def _end(self, workers: Sequence[asyncio.Task[None]]) -> None:
+        """Cancel the programs under way and store those that have ended; LabError if that fails."""
+        for worker in workers:
+            worker.cancel()
+        await asyncio.gather(*workers, return_exceptions=True)
+        await self._ended.flush_at_end()
 
     async def _worker(self, waiting: Iterator[Rollout]) -> None:
         for rollout in waiting:
