@@ -912,11 +912,17 @@ class Session:
             return DryRun(submission, price, self._jobs.last(self._models.selected))
 
     def train_form(
-        self, names: str | Sequence[str], options: Options | None = None, *, algorithm: str | None = None
+        self,
+        names: str | Sequence[str],
+        options: Options | None = None,
+        *,
+        algorithm: str | None = None,
+        budget: Budget | float | None = None,
     ) -> TrainingForm:
         """Make a form for the training options of a job on these collections, with the pre-flight report.
 
-        The form begins with the values of `options`; an algorithm fills in the options that it stands for.
+        The form begins with the values of `options`; an algorithm fills in the options that it stands for. `budget` is
+        the most that its job may cost, in dollars.
 
         Patterns are matched once, when the form is made. Later the form keeps these collections, even if they are
         renamed or newer ones match.
@@ -925,19 +931,26 @@ class Session:
             InputError: an option is unknown. NotFoundError: no such collection.
         """
         collections = select(self.store, names)
+        shared = budget if isinstance(budget, Budget | None) else Budget(budget)
         form = TrainingForm(
             collections,
             named(options, algorithm) or {},
             lambda counted: gather_for(self._models, collections, {}, counted),
             lambda: (self.store.changes(), self._models.selected),
-            lambda options: self.train([each.name for each in collections], options, wait=False, say=lambda _: None),
+            partial(self._submit_quietly, collections, shared),
             self.store.rewards.listen,
             lambda: self._terms.price(self._models.selected),
             lambda: self._jobs.last(self._models.selected),
+            None if isinstance(budget, Budget) else budget,
         )
         with _reading(self.store, collections, self._models.selected) as (_, counted):
             form.read(counted)
         return form
+
+    def _submit_quietly(self, collections: Sequence[Collection], budget: Budget | None, options: Options) -> Job:
+        """Submit a job, without waiting and without a line."""
+        paid: JobOptions = {} if budget is None else {"budget": budget}
+        return self.train([each.name for each in collections], options, wait=False, say=lambda _: None, **paid)
 
     def job(self, job_id: str | None = None) -> Job:
         """Find a job of this lab, submitted from any kernel; by default the newest.

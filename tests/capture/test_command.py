@@ -56,6 +56,11 @@ def test_a_command_runs_for_each_row_and_its_last_line_is_the_reward(capture):
     assert all(trajectory.tokens > 0 for trajectory in trajectories)
 
 
+def test_the_last_line_may_have_other_ends_of_lines_in_a_text(capture):
+    *_, trajectories = capture('print(json.dumps({"right\\u2028": 1}, ensure_ascii=False))')
+    assert [trajectory.reward for trajectory in trajectories] == [1.0, 1.0]
+
+
 @pytest.mark.parametrize("line", ["done", "[" * 100_000], ids=["words", "brackets"])
 def test_a_last_line_that_is_no_json_leaves_the_reward_open(capture, line):
     status, printed, trajectories = capture(f"print({line!r})")

@@ -66,9 +66,12 @@ def test_a_job_that_costs_more_than_the_budget_is_not_submitted(scored, cell):
     assert len(scored.lab.jobs()) == before
 
 
-def test_a_form_refuses_a_budget_that_its_job_would_not_keep(scored):
-    refused = scored.error("%%train capitals --form --budget 0.001")
-    assert "InputError: --form submits its job without a --budget" in refused
+def test_a_form_keeps_the_budget_of_its_cell(scored):
+    form = scored.run("%%train capitals --form --budget 0.001")
+    assert form.cell.startswith("%%train capitals --budget 0.001")
+    with pytest.raises(BudgetError, match=r"of a budget of \$0\.00100 is spent; no job was submitted"):
+        form.submit()
+    assert "is a number of dollars" in scored.error("%%train capitals --form --budget -1")
 
 
 def test_a_budget_needs_a_price_to_train(scored):

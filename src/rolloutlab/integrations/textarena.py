@@ -31,7 +31,9 @@ def names() -> list[str]:
         if isinstance(spec.entry_point, str) and spec.entry_point not in alone:
             module = folder.joinpath(*spec.entry_point.partition(":")[0].split(".")[1:]).with_suffix(".py")
             # read, not imported: some of the 90 modules are slow, or not valid in this version of Python
-            alone[spec.entry_point] = module.exists() and "SinglePlayerState" in module.read_text()
+            alone[spec.entry_point] = module.exists() and "SinglePlayerState" in module.read_text(
+                encoding="utf-8", errors="replace"
+            )
     raw = (name for name, spec in _registry().items() if name.endswith(_RAW) and alone.get(spec.entry_point))
     return [name.removesuffix(_RAW) for name in raw]
 

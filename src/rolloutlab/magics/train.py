@@ -81,10 +81,8 @@ class TrainMagics(LabMagics):
         paid = self.given(options, "budget")
         if options.form and tuning:
             raise InputError("--form has the options of reinforcement learning", hint="--sft without --form")
-        if options.form and paid:
-            raise InputError("--form submits its job without a --budget", hint="--budget without --form")
         if options.form:
-            return self.session.train_form(names, given)
+            return self.session.train_form(names, given, **paid)
         if options.check:
             return self.session.check(names, given, **tuning)
         return self.session.train(names, given, wait=options.wait, **tuning, **paid)

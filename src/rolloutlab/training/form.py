@@ -38,6 +38,7 @@ class TrainingForm(NotebookView):
         listen: `Rewards.listen` of the lab.
         price: Returns the price of the model's tokens, if known.
         last: Returns the last job of the model; the form shows which options differ from it.
+        budget: The most dollars that the job may cost, for the cell that does what the form does.
     """
 
     module = "form"
@@ -52,6 +53,7 @@ class TrainingForm(NotebookView):
         listen: Listen,
         price: Callable[[], Price | None],
         last: Callable[[], LastJob | None] = lambda: None,
+        budget: float | None = None,
     ) -> None:
         self._collections = tuple(collections)
         self._names = tuple(collection.name for collection in collections)
@@ -63,6 +65,7 @@ class TrainingForm(NotebookView):
         self._find_last = last
         self._last: LastJob | None = None
         self._texts = self._filled(given)
+        self._paid = "" if budget is None else f" --budget {budget:g}"
         self._job: Job | None = None
         self._submitting = Lock()
         listen(self._edited)
@@ -84,7 +87,9 @@ class TrainingForm(NotebookView):
     def cell(self) -> str:
         """The cell that does what the form does; options with a problem are left out."""
         valid = [name for name, value in self.options.items() if OPTIONS[name].problem(value) is None]
-        return "\n".join([f"%%train {' '.join(self.names)}", *(f"{name}: {self._texts[name]}" for name in valid)])
+        return "\n".join(
+            [f"%%train {' '.join(self.names)}{self._paid}", *(f"{name}: {self._texts[name]}" for name in valid)]
+        )
 
     @property
     def job(self) -> Job | None:

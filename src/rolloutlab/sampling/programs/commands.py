@@ -125,7 +125,7 @@ def _address(client: RolloutClient) -> dict[str, str]:
 def _reward(printed: str) -> Any:
     """The value of the last line if it is JSON that can be a reward; else None."""
     try:
-        value = json.loads(printed.splitlines()[-1])
+        value = json.loads(printed.rstrip().split("\n")[-1])  # JSON may have other ends of lines in a text
     except (ValueError, IndexError, RecursionError):
         return None
     return value if isinstance(value, int | float | dict) else None
