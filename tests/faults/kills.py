@@ -15,6 +15,7 @@ status 0 when nothing was lost and no call ended in anything but a deliberate er
 
 import argparse
 import random
+import re
 import signal
 import sqlite3
 import sys
@@ -62,6 +63,9 @@ async def solve(row: dict[str, Any], client: Any) -> float:
     return float(row["i"])
 
 
+_RAISED = re.compile(r"^Traceback.*?^(\S.*?)$", re.MULTILINE | re.DOTALL)
+
+
 class Client:
     """One life of a client: a loop of small calls, each journalled once it has returned."""
 
@@ -70,7 +74,7 @@ class Client:
         self._random = random.Random(seed)
         self._journal = Journal(home / "journal")
         self._lab = Session(Settings(home=home))
-        self._lab._models.selected = MODEL
+        self._lab._models._chosen = MODEL
         self._round = 1000 * life  # so that newer rewards are larger ones
 
     def run(self) -> None:
@@ -174,6 +178,12 @@ class Campaign:
             if self.losses:
                 return
         self._end()
+        self._read_client_log()
+
+    def _read_client_log(self) -> None:
+        """A client that cannot begin would lose nothing: errors of its calls are in the journal, others are here."""
+        text = (self._home / "client.log").read_text(errors="replace")
+        self.losses += [f"a traceback in client.log: {raised}" for raised in _RAISED.findall(text)[:1]]
 
     def _start(self, *which: str) -> None:
         for each in which:

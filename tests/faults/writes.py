@@ -82,7 +82,7 @@ class Loop:
 
     def _open(self) -> None:
         self._lab = Session(Settings(home=self._home, prices={self._name: Price(1.0, 1.0, 1.0)}))
-        self._lab._models.selected = self._name
+        self._lab._models._chosen = self._name
 
     def run(self) -> int:
         names = [
