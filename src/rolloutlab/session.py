@@ -68,7 +68,7 @@ from rolloutlab.store.bare_names import BareNames
 from rolloutlab.store.damage import check_lab
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import StoredCollection, is_asked_for
-from rolloutlab.store.spending import JUDGING, SAMPLING
+from rolloutlab.store.spending import JUDGING, SAMPLING, TRAINING
 from rolloutlab.training.checkpoints import LabModels
 from rolloutlab.training.compare import CompareOptions, SideSampler, find_checkpoints, find_collection
 from rolloutlab.training.custom_loss import publish_loss
@@ -826,7 +826,7 @@ class Session:
         self.store.check_writable()
         self._models.check_trains()
         options = named(options, given.get("algorithm"))
-        meter = self._meter("training", given.get("budget"))
+        meter = self._meter(TRAINING, given.get("budget"))
         meter.check_training(self._models.selected)
         if check_sft(sft=sft, where=where):
             if loss:
@@ -1010,7 +1010,7 @@ class Session:
         budget, seed, over = given.get("budget"), given.get("seed"), given.get("over")
         shared = budget if isinstance(budget, Budget | None) else Budget(budget)
         self._models.check_trains()
-        self._meter("training", shared).check_training(self._models.selected)
+        self._meter(TRAINING, shared).check_training(self._models.selected)
         source = given_source(given.get("env"))
         program = None if solve is None else program_of(solve, self._connector.environment)
         if jobs:

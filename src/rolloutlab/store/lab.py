@@ -29,10 +29,12 @@ from rolloutlab.store.prompts import fit_prompt, prompt_key
 from rolloutlab.store.recent import RecentValues
 from rolloutlab.store.results import CollectionResults
 from rolloutlab.store.rewards import Rewards
+from rolloutlab.store.run_notes import RunNotes
 from rolloutlab.store.scorings import Scorings
 from rolloutlab.store.spending import Spending
 from rolloutlab.store.sqlite import Database, Row
 from rolloutlab.store.staging import Draft
+from rolloutlab.store.step_numbers import GenerationNumbers
 from rolloutlab.store.trajectory_summaries import TrajectorySummaries
 
 T = TypeVar("T")
@@ -111,7 +113,9 @@ class Lab:
         self.scorings = Scorings(self._database, self.rewards)
         self.outlines = TrajectorySummaries(self._database)
         self.results = CollectionResults(self._database)
+        self.step_numbers = GenerationNumbers(self._database)
         self.jobs = SubmittedJobs(self._database)
+        self.run_notes = RunNotes(self._database)
         self.lifecycle = CollectionLifecycle(self._database)
         self.feed = ChangeFeed(self._database)
         self.spending = Spending(self._database)
@@ -206,10 +210,16 @@ class Lab:
         (row,) = self._database.read(f"{_COUNTED} WHERE c.id = ? GROUP BY c.id", self.find(label).id)
         return CollectionSummary(**self._fields(row))
 
-    def generations(self, name: str) -> list[StoredCollection]:
-        """Every generation of one name, newest first, without counts."""
-        sql = f"SELECT {_NAMED} FROM collections c WHERE c.name = ? AND c.deleted_at IS NULL ORDER BY c.generation DESC"
+    def generations(self, name: str | None = None) -> list[StoredCollection]:
+        """Every generation of one name, or of all, newest first, without counts."""
+        of_name = "c.name = ?1 AND" if name is not None else "?1 IS NULL AND"
+        sql = f"SELECT {_NAMED} FROM collections c WHERE {of_name} c.deleted_at IS NULL ORDER BY c.id DESC"
         return [self._stored(row) for row in self._database.read(sql, name)]
+
+    def rows(self, collection: StoredCollection) -> list[str]:
+        """The rows of a collection's groups as JSON, in the order of the groups."""
+        read = self._database.read("SELECT row FROM groups WHERE collection_id = ? ORDER BY position", collection.id)
+        return [row["row"] for row in read]
 
     def find(self, label: str) -> StoredCollection:
         """As `collection`, but without counts, and therefore fast."""

@@ -146,6 +146,13 @@ SPENDING = """
 """
 """amount: in 1e-12 dollars, with what is set aside for requests that may be under way."""
 
+RUN_NOTES = """
+    CREATE TABLE run_notes (
+        job_id TEXT PRIMARY KEY REFERENCES jobs ON DELETE CASCADE ON UPDATE CASCADE, note TEXT NOT NULL,
+        tags TEXT NOT NULL
+    )
+"""
+
 MIGRATIONS = [
     FIRST,
     PLANS_AND_UNDO,
@@ -155,4 +162,5 @@ MIGRATIONS = [
     RESUMED_SCORINGS,
     ANSWERS_WITHOUT_REASONING,
     SPENDING,
+    RUN_NOTES,
 ]

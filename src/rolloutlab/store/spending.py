@@ -1,6 +1,6 @@
 """Spending of a lab at services: what calls have cost, and what calls under way may still cost."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from sqlite3 import Connection
 
@@ -11,6 +11,7 @@ from rolloutlab.store.sqlite import Database
 SAMPLING = "sampling"
 JUDGING = "judging"
 """The purpose of an entry for the tokens of a judge."""
+TRAINING = "training"
 _SPENT = "SELECT coalesce(sum(amount), 0) FROM spending WHERE service = ?"
 
 
@@ -77,6 +78,16 @@ class Spending:
         """What sampling and judging a collection have cost, by the prices at that time."""
         sql = "SELECT coalesce(sum(amount), 0) FROM spending WHERE collection_id = ?"
         return int(self._database.read(sql, collection.id)[0][0])
+
+    def of_each(self) -> Mapping[int, Amount]:
+        """By the id of a collection, what sampling and judging it have cost, by the prices at that time."""
+        sql = "SELECT collection_id, sum(amount) FROM spending WHERE collection_id IS NOT NULL GROUP BY collection_id"
+        return {row[0]: row[1] for row in self._database.read(sql)}
+
+    def trained(self) -> Sequence[tuple[str, str, Amount]]:
+        """What each training job has cost, oldest first: when it was paid, its model, and the amount."""
+        sql = "SELECT at, model, amount FROM spending WHERE purpose = ? AND amount > 0 ORDER BY id"
+        return [tuple(row) for row in self._database.read(sql, TRAINING)]
 
     def sampled(self) -> Mapping[int, Amount]:
         """By the id of a collection, what sampling it has cost, by the prices at that time.

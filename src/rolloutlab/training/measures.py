@@ -66,10 +66,11 @@ def measure(scoring: NewScoring | None, plan: SamplingConfig | None, groups: Seq
     own = plan is not None and (plan.env or plan.program)
     turns = [[] if own else [group.prompt, *group.script] for group in groups]
     prompts = [f"{row}{''.join(map(dumped, each))}" for row, each in zip(rows, turns, strict=True)]
-    return Measure(scoring, plan, _digests(rows), _digests(prompts))
+    return Measure(scoring, plan, digest_texts(rows), digest_texts(prompts))
 
 
-def _digests(texts: Sequence[str]) -> tuple[str, ...]:
+def digest_texts(texts: Sequence[str]) -> tuple[str, ...]:
+    """A digest of each text, sorted, so that their order does not matter."""
     return tuple(sorted(sha256(text.encode()).hexdigest() for text in texts))
 
 

@@ -276,7 +276,7 @@ def text(model: str, events: Sequence[Event], options: Options = _NONE) -> str:
     odd = _odd_hints(oddities(numbers_of(events, curves=curves), curves, course_of(events)))
     lines = [_heading(model, events), *divided, *_reasons(events, options), *(f"  {hint.line()}" for hint in odd)]
     steps = gradient_steps(events)
-    if figures := _figures(steps):
+    if figures := step_figures(steps):
         lines.append("  " + "  ".join(f"{name} {_number(value)}" for name, value in figures.items()))
     return "\n".join(lines)
 
@@ -581,10 +581,10 @@ def _again(collections: Sequence[str], options: Options, message: str) -> str:
     return f"%%train {' '.join(names)}" + " --sft" * sft + f' --where "{where}"' * bool(where)
 
 
-def _figures(steps: list[dict[str, Any]]) -> dict[str, float]:
-    """One figure for each number over its steps: of a maximum the largest, of a distance the median, else the mean."""
+def step_figures(steps: Sequence[Mapping[str, Any]], names: Sequence[str] = _SHOWN) -> dict[str, float]:
+    """One figure for each number over gradient steps: of a maximum the largest, of a distance the median, else the mean."""
     figures: dict[str, float] = {}
-    for name in _SHOWN:
+    for name in names:
         if values := _known(steps, name):
             of = max if name.endswith("_max") else median if name in _DISTANCES else mean_of
             figures[name] = of(values)

@@ -1,0 +1,1 @@
+"""Runs: what happened to a model over all steps, beside other runs."""

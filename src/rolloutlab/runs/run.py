@@ -1,0 +1,121 @@
+"""A run as a user has it: its steps as a table, its best checkpoint, notes and tags, and the texts of its steps."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from rolloutlab.api.wire.base import moment
+from rolloutlab.errors import NotFoundError
+from rolloutlab.runs.judgement import Change, Sign, best_step, find_changes, find_signs, main_number, measured_steps
+from rolloutlab.runs.numbers import known_numbers
+from rolloutlab.runs.records import RunRecord, RunStep
+from rolloutlab.store.lab import Lab
+from rolloutlab.store.run_notes import RunNote
+from rolloutlab.trajectories.tables import data_frame
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class Run:
+    """The jobs of one model whose means compare, as steps: what each checkpoint sampled, and what trained on it.
+
+    Attributes:
+        name: What it is called in `%runs NAME`: its model, or `MODEL:N` if a later run of the model follows.
+        model: The model.
+        service: The service that trained it.
+        steps: Its checkpoints, in order, as `RunStep`.
+        because: What changed before its first job, so that the run before it does not compare.
+    """
+
+    def __init__(self, lab: Lab, record: RunRecord, note: RunNote) -> None:
+        self._lab, self._note = lab, note
+        self.record = record
+        self.name, self.model, self.service = record.name, record.model, record.service
+        self.steps: Sequence[RunStep] = record.steps
+        self.because = record.because
+
+    @property
+    def main(self) -> str:
+        """The number that the run is judged by: `held_out` if any step has it, else `reward`."""
+        return main_number(self.record)
+
+    @property
+    def before(self) -> RunStep | None:
+        """The first step with that number."""
+        return next(iter(measured_steps(self.record)), None)
+
+    @property
+    def best(self) -> str | None:
+        """The checkpoint with the highest held-out mean, or if nothing was held out, the highest mean reward."""
+        step = self.best_step
+        return None if step is None else f"{self.model}@{step.step}"
+
+    @property
+    def best_step(self) -> RunStep | None:
+        """The step of `best`."""
+        return best_step(self.record)
+
+    @property
+    def best_mean(self) -> float | None:
+        """The held-out mean of `best`, measured again with other seeds than it was chosen by; None if it was not."""
+        step = self.best_step
+        return None if step is None else self.record.again.get(step.step)
+
+    @property
+    def signs(self) -> list[Sign]:
+        """What went wrong, with the step at which it began."""
+        return find_signs(self.record)
+
+    @property
+    def changes(self) -> list[Change]:
+        """The options that changed between its jobs."""
+        return find_changes(self.record)
+
+    @property
+    def seconds(self) -> float:
+        """From its first job to its last step, in seconds of the clock."""
+        return (moment(self.steps[-1].at) - moment(self.steps[0].at)).total_seconds()
+
+    @property
+    def cost(self) -> float | None:
+        """Dollars, as far as prices are in the settings."""
+        costs = [step.numbers["cost"] for step in self.steps if "cost" in step.numbers]
+        return sum(costs) if costs else None
+
+    @property
+    def history(self) -> "pd.DataFrame":
+        """A DataFrame with a row per step and a column per number, such as `reward`, `held_out`, `kl` and `tokens`.
+
+        A step is the number of the checkpoint that the job starts from. `at` is when the job was submitted, in UTC.
+        `docs/runs.md` lists the numbers.
+        """
+        names = [each.name for each in known_numbers(name for step in self.steps for name in step.numbers)]
+        columns = {name: [step.numbers.get(name) for step in self.steps] for name in names}
+        at = [step.at for step in self.steps]
+        return data_frame({"at": at, **columns}, [step.step for step in self.steps], "step", types=dict.fromkeys(names, float))
+
+    @property
+    def note(self) -> str:
+        """What a user has written about it. It can be set."""
+        return self._note.text
+
+    @note.setter
+    def note(self, text: str) -> None:
+        self._write(RunNote(text, self._note.tags))
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """Its tags. They can be set."""
+        return self._note.tags
+
+    @tags.setter
+    def tags(self, tags: Sequence[str]) -> None:
+        self._write(RunNote(self._note.text, tuple(dict.fromkeys(tags))))
+
+    def _write(self, note: RunNote) -> None:
+        first = next(step.job for step in self.steps if step.job)
+        self._lab.run_notes.write(first.id, note.text, note.tags)
+        self._note = note
+
+    def __repr__(self) -> str:
+        return f"<run {self.name}: {len(self.steps)} steps>"
