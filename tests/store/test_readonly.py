@@ -19,7 +19,7 @@ from rolloutlab.fsutil import Lock
 from rolloutlab.session import Session
 from rolloutlab.settings import EMBEDDED, Address, Settings
 from rolloutlab.store.lab import Lab
-from rolloutlab.store.migrations import MIGRATIONS
+from rolloutlab.store.migrations import READABLE_FROM
 from rolloutlab.store.models import Recorded, SubmittedJob
 from tests.forked import fork_embedded
 
@@ -304,11 +304,20 @@ def test_newer_contents_that_lie_beside_the_file_are_not_passed_over(lab, printe
 
 def test_a_lab_of_an_older_version_says_that_it_cannot_be_brought_up_to_date(lab, printed):
     with sqlite3.connect(lab / "lab.db") as other:
-        other.execute(f"PRAGMA user_version = {len(MIGRATIONS) - 1}")
+        other.execute(f"PRAGMA user_version = {READABLE_FROM - 1}")
     other.close()
     [line] = printed(made_read_only(lab), "refused(session.collections)")
     assert "was written by an older rolloutlab, and cannot be brought up to date: it is read-only|  -> !cp" in line
     assert [path.name for path in lab.iterdir()] == ["lab.db"]
+
+
+def test_a_lab_of_the_version_before_models_had_origins_is_read_without_any(lab, printed):
+    with sqlite3.connect(lab / "lab.db") as other:
+        other.execute("DROP TABLE origins")
+        other.execute(f"PRAGMA user_version = {READABLE_FROM}")
+    other.close()
+    script = "print(session.store.origins.all(), *session.collections().index)"
+    assert printed(made_read_only(lab), script) == ["{} capitals"]
 
 
 def test_a_lab_that_may_be_written_by_now_is_written_by_the_kernel_that_has_it_open(lab):

@@ -23,8 +23,9 @@ from rolloutlab.store.deletion import CollectionLifecycle
 from rolloutlab.store.growing import GrowingTrajectories
 from rolloutlab.store.jobs import SubmittedJobs
 from rolloutlab.store.locks import lock_for_sampling
-from rolloutlab.store.migrations import MIGRATIONS
+from rolloutlab.store.migrations import MIGRATIONS, READABLE_FROM
 from rolloutlab.store.models import CollectionSummary, Group, NewGroup, StoredCollection, dumped, now, parts_of
+from rolloutlab.store.origins import Origins
 from rolloutlab.store.prompts import fit_prompt, prompt_key
 from rolloutlab.store.recent import RecentValues
 from rolloutlab.store.results import CollectionResults
@@ -106,7 +107,7 @@ class Lab:
     """
 
     def __init__(self, path: Path, names: BareNames | None = None) -> None:
-        self._database = Database(path, MIGRATIONS, durable=True)
+        self._database = Database(path, MIGRATIONS, durable=True, readable_from=READABLE_FROM)
         self._names = names
         self.recent = RecentValues()
         self.rewards = Rewards(self._database)
@@ -115,6 +116,7 @@ class Lab:
         self.results = CollectionResults(self._database)
         self.step_numbers = GenerationNumbers(self._database)
         self.jobs = SubmittedJobs(self._database)
+        self.origins = Origins(self._database)
         self.run_notes = RunNotes(self._database)
         self.lifecycle = CollectionLifecycle(self._database)
         self.feed = ChangeFeed(self._database)

@@ -146,6 +146,13 @@ SPENDING = """
 """
 """amount: in 1e-12 dollars, with what is set aside for requests that may be under way."""
 
+ORIGINS = """
+    CREATE TABLE origins (
+        service TEXT NOT NULL, model TEXT NOT NULL, made_from TEXT, sweep TEXT, settings TEXT NOT NULL, seed INTEGER,
+        PRIMARY KEY (service, model)
+    ) WITHOUT ROWID
+"""
+
 RUN_NOTES = """
     CREATE TABLE run_notes (
         job_id TEXT PRIMARY KEY REFERENCES jobs ON DELETE CASCADE ON UPDATE CASCADE, note TEXT NOT NULL,
@@ -162,5 +169,8 @@ MIGRATIONS = [
     RESUMED_SCORINGS,
     ANSWERS_WITHOUT_REASONING,
     SPENDING,
+    ORIGINS,
     RUN_NOTES,
 ]
+READABLE_FROM = MIGRATIONS.index(ORIGINS)
+"""A read-only lab opens if at least so many migrations were applied. What the others add then counts as empty."""

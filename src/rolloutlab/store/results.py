@@ -9,7 +9,7 @@ from typing import NamedTuple
 from rolloutlab.objective.advantages import Reason, RewardRange, equal_reason, rewards_differ
 from rolloutlab.store.sqlite import Database
 
-Origin = tuple[str, int | None]
+ModelStep = tuple[str, int | None]
 """A model, and the number of its checkpoint if known."""
 # The mean of rewards near the end of floats would be infinite; a power of two takes nothing from the digits.
 _OF_EACH_GROUP = """
@@ -78,11 +78,11 @@ class CollectionResults:
             for number, groups in groupby(rows, key=lambda row: row[0])
         }
 
-    def checkpoints(self, collection: int) -> Sequence[Origin]:
+    def checkpoints(self, collection: int) -> Sequence[ModelStep]:
         """The checkpoints that sampled a collection, as far as is known, the newest first."""
         return self._checkpoints(collection).get(collection, ())
 
-    def _checkpoints(self, collection: int | None) -> dict[int, Sequence[Origin]]:
+    def _checkpoints(self, collection: int | None) -> dict[int, Sequence[ModelStep]]:
         """The checkpoints that sampled one collection or each one."""
         rows = map(tuple, self._database.read(_CHECKPOINTS, collection))
         return {
@@ -105,7 +105,7 @@ class _GroupResult(NamedTuple):
         return self.low is not None and self.high is not None and rewards_differ(self.low, self.high)
 
 
-def _result(groups: Sequence[_GroupResult], cut_off: int, sampled: Sequence[Origin]) -> CollectionResult:
+def _result(groups: Sequence[_GroupResult], cut_off: int, sampled: Sequence[ModelStep]) -> CollectionResult:
     scored = [group for group in groups if group.scored]
     answers = sum(group.scored for group in scored)
     means = [group.mean for group in scored if group.mean is not None]

@@ -23,6 +23,8 @@ class RunNotes:
 
     def by_job(self) -> dict[str, RunNote]:
         """The notes by the ids of their jobs."""
+        if not self._database.has_table("run_notes"):  # a read-only lab of an earlier version
+            return {}
         rows = self._database.read("SELECT job_id, note, tags FROM run_notes")
         return {row["job_id"]: RunNote(row["note"], tuple(json.loads(row["tags"]))) for row in rows}
 

@@ -43,15 +43,19 @@ class Database:
 
     Calls of the main thread run in a worker thread, where an interrupt cannot cut them.
 
-    migrations: SQL scripts; `PRAGMA user_version` counts those applied, the rest run on opening. `read_only`: whether
-    the file or its folder cannot be written.
+    migrations: SQL scripts; `PRAGMA user_version` counts those applied, the rest run on opening. readable_from: a
+    read-only file opens if at least so many were applied; None stands for all. `read_only`: whether the file or its
+    folder cannot be written.
 
     Raises:
         LabError: the file cannot be opened, is not a database, or was written by a newer version.
     """
 
-    def __init__(self, path: Path, migrations: Sequence[str], *, durable: bool = False) -> None:
+    def __init__(
+        self, path: Path, migrations: Sequence[str], *, durable: bool = False, readable_from: int | None = None
+    ) -> None:
         self.path = path
+        self._readable_from = len(migrations) if readable_from is None else readable_from
         self._durable = durable
         self._migrations = migrations
         self._moment: object = None
@@ -61,6 +65,10 @@ class Database:
         mode = self._begin()
         if mode != "wal":  # network file systems of hubs have no shared memory
             warnings.warn(f"{path} is on a file system without WAL: using journal mode {mode}", stacklevel=3)
+
+    def has_table(self, name: str) -> bool:
+        """Whether there is such a table: a read-only file of an earlier version lacks what was added later."""
+        return bool(self.read("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", name))
 
     def read(self, sql: str, *values: Any) -> list[Row]:
         """The rows of a query; LabError if the file cannot be read."""
@@ -296,8 +304,8 @@ class Database:
         return version
 
     def _check_version(self) -> None:
-        """LabError if a read-only file needs a migration."""
-        if self._version() < len(self._migrations):
+        """LabError if a read-only file needs a migration to be read."""
+        if self._version() < self._readable_from:
             outdated = f"{self.path} was written by an older rolloutlab"
             message = f"{outdated}, and cannot be brought up to date: it is read-only"
             raise LabError(message, hint=to_copy(self.path.parent))

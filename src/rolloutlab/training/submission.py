@@ -51,7 +51,7 @@ Counted = Callable[[int], None]
 _INCLUDED = "credit: trajectory, or %rewards --undo, or %%reward without --weight env"
 
 
-class Origin(NamedTuple):
+class TrajectoryOrigin(NamedTuple):
     """Where a trajectory is in the lab, and the checkpoint of its oldest answer."""
 
     collection: Collection
@@ -97,7 +97,7 @@ class Submission:
     sources: Counter[tuple[str, bool]]
     sampled: Counter[int]
     check: Preflight
-    origins: Mapping[str, Origin]
+    origins: Mapping[str, TrajectoryOrigin]
     turn_rewards: int
     turns_missed: int
     begins: Start | None = None
@@ -300,7 +300,7 @@ class _Read:
     """By (model, whether all answers are from checkpoint 0)."""
     sampled: Counter[int] = field(default_factory=Counter)
     odd: list[str] = field(default_factory=list)
-    origins: dict[str, Origin] = field(default_factory=dict)
+    origins: dict[str, TrajectoryOrigin] = field(default_factory=dict)
     turn_rewards: int = 0
     turns_missed: int = 0
 
@@ -332,7 +332,7 @@ class _Read:
                 self.settings.update(odd_settings(t.to_wire()))
                 if source == model and (steps := t.steps):
                     self.sampled.update([min(steps)])
-                    self.origins[t.name] = Origin(collection, group.position, min(steps))
+                    self.origins[t.name] = TrajectoryOrigin(collection, group.position, min(steps))
 
 
 def _source_warnings(sources: Mapping[tuple[str, bool], int], model: str, begins: Start | None) -> list[str]:

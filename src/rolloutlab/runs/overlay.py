@@ -1,0 +1,75 @@
+"""Runs over common steps: runs of several seeds joined into their mean, with the least and the largest of them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rolloutlab.api.wire.base import moment
+from rolloutlab.runs.numbers import known_numbers
+from rolloutlab.runs.run import Run
+from rolloutlab.store.origins import Origin
+from rolloutlab.widgets.run import Course
+
+Values = Sequence[float | None]
+
+
+def join_seeds(runs: Sequence[Run], origins: Mapping[tuple[str, str], Origin]) -> list[list[Run]]:
+    """The runs, those of one sweep that differ in nothing but their seed together; in the order of the first ones."""
+    joined: dict[object, list[Run]] = {}
+    for run in runs:
+        origin = origins.get((run.service, run.model))
+        seeded = origin is not None and origin.seed is not None and origin.sweep is not None
+        key = (origin.sweep, repr(sorted(origin.settings.items()))) if origin and seeded else run.name
+        joined.setdefault(key, []).append(run)
+    return list(joined.values())
+
+
+def make_course(runs: Sequence[Run], origins: Mapping[tuple[str, str], Origin]) -> Course:
+    """The numbers of a run, or the mean of several seeds, by step.
+
+    At a step, the mean is over the seeds that have the number there. A band is drawn where at least two have it.
+    """
+    first = runs[0]
+    steps = sorted({step.step for run in runs for step in run.steps})
+    names = [each.name for each in known_numbers(name for run in runs for step in run.steps for name in step.numbers)]
+    means, lows, highs = dict[str, Values](), dict[str, Values](), dict[str, Values]()
+    for name in names:
+        at = [_values_at(runs, step, name) for step in steps]
+        means[name] = [sum(values) / len(values) if values else None for values in at]
+        if len(runs) > 1:
+            lows[name] = [min(values) if len(values) > 1 else None for values in at]
+            highs[name] = [max(values) if len(values) > 1 else None for values in at]
+    return Course(
+        name=_name(runs, origins),
+        members=[run.name for run in runs],
+        steps=steps,
+        hours=[_hours(runs, step) for step in steps],
+        numbers=means,
+        lows=lows,
+        highs=highs,
+        main=first.main,
+    )
+
+
+def _name(runs: Sequence[Run], origins: Mapping[tuple[str, str], Origin]) -> str:
+    origin = origins.get((runs[0].service, runs[0].model))
+    if len(runs) == 1 or origin is None:
+        return runs[0].name
+    settings = " ".join(f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
+                        for name, value in origin.settings.items())
+    return " ".join(filter(None, [origin.sweep, settings]))
+
+
+def _values_at(runs: Sequence[Run], step: int, name: str) -> list[float]:
+    there = (each for run in runs for each in run.steps if each.step == step)
+    return [each.numbers[name] for each in there if name in each.numbers]
+
+
+def _hours(runs: Sequence[Run], step: int) -> float:
+    """Hours from the first job to a step, the mean over the runs that have it."""
+    hours = [
+        (moment(each.at) - moment(run.steps[0].at)).total_seconds() / 3600
+        for run in runs
+        for each in run.steps
+        if each.step == step
+    ]
+    return sum(hours) / len(hours)

@@ -1,0 +1,52 @@
+"""Origins of models: the checkpoint that a model was made from, and the sweep or loop that it belongs to."""
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from rolloutlab.store.sqlite import Database
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a model was made for.
+
+    Attributes:
+        made_from: The checkpoint that it began at, such as `lab/practice@2`; None for a new model.
+        sweep: The name of the sweep, or of the loop with several seeds, that it belongs to; None if it belongs to none.
+        settings: The settings in which it differs from the other models of the sweep.
+        seed: Its number among the seeds of the same settings; None if there is none.
+    """
+
+    made_from: str | None = None
+    sweep: str | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
+    seed: int | None = None
+
+
+class Origins:
+    """The origins of models, by service and name of the model."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def set(self, service: str, model: str, origin: Origin) -> None:
+        """Store the origin of a model, in place of an earlier one.
+
+        service: the URL of a hosted service, or `embedded`, as of jobs. model: PROJECT/NAME.
+        """
+        columns = "service, model, made_from, sweep, settings, seed"
+        values = service, model, origin.made_from, origin.sweep, json.dumps(origin.settings), origin.seed
+        self._database.execute(f"INSERT OR REPLACE INTO origins ({columns}) VALUES (?, ?, ?, ?, ?, ?)", *values)
+
+    def all(self) -> dict[tuple[str, str], Origin]:
+        """Every origin that is known, by service and model."""
+        if not self._database.has_table("origins"):  # a read-only lab of an earlier version
+            return {}
+        rows = self._database.read("SELECT * FROM origins")
+        return {
+            (row["service"], row["model"]): Origin(
+                row["made_from"], row["sweep"], json.loads(row["settings"]), row["seed"]
+            )
+            for row in rows
+        }
