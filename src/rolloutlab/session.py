@@ -104,6 +104,8 @@ from rolloutlab.widgets.progress import Live, Progress, waiting
 if TYPE_CHECKING:
     import pandas as pd
 
+    from rolloutlab.runs.catalogue import RunList
+    from rolloutlab.runs.view import RunView
     from rolloutlab.trajectories.comparison import Comparison, Comparisons
     from rolloutlab.trajectories.search_view import SearchResult
 
@@ -1025,6 +1027,24 @@ class Session:
         )  # fmt: skip
         counts = {"jobs": jobs, "every": given.get("every", 5), "patience": given.get("patience", 3)}
         return run_loop(steps, self.store, over, Live(say), self._models.default_rate(), **counts)
+
+    def runs(self, *names: str) -> "RunList | RunView":
+        """List the runs of this lab, the one that was trained last first; with names, show these over common steps.
+
+        A run is what happened to a model: for each checkpoint what it sampled, how that was scored, and the job that
+        trained on it, whether a cell, a loop or another kernel made them. A new run of the model begins where the
+        reward, the prompt or the held-out rows changed, because means before and after do not compare.
+
+        Args:
+            names: runs, models, patterns such as `lab/sweep*`, or a collection that one run alone has trained on.
+
+        Raises:
+            NotFoundError: no run has such a name, or several could be meant.
+        """
+        from rolloutlab.runs.catalogue import load_runs  # and pandas, when its table is made
+        from rolloutlab.runs.view import RunView
+
+        return RunView(lambda: self.store, names) if names else load_runs(self.store)
 
     @takes(CompareOptions)
     def compare(

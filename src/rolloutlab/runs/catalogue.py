@@ -45,7 +45,7 @@ class RunList(Sequence[Run]):
 
     @property
     def frame(self) -> "pd.DataFrame":
-        """A DataFrame with a row per run: before, best, at, gain, steps, seconds, cost, model, service, tags and note."""
+        """A DataFrame with a row per run: means before and at best, gain, steps, time, cost, model, tags and note."""
         rows = [_frame_row(run) for run in self._runs]
         columns = ["before", "best", "at", "gain", "steps", "seconds", "cost", "model", "service", "tags", "note"]
         kinds = {"before": float, "best": float, "gain": float, "cost": float, "at": "Int64"}
@@ -98,7 +98,8 @@ def _matching(runs: Sequence[Run], name: str) -> list[Run]:
     names = [run.name for run in runs]
     if candidates:
         listed = ", ".join(run.name for run in candidates[:4])
-        raise NotFoundError(f"{name!r} may be {count(len(candidates), 'run')}: {listed}", hint=f"%runs {candidates[0].name}")
+        message = f"{name!r} may be {count(len(candidates), 'run')}: {listed}"
+        raise NotFoundError(message, hint=f"%runs {candidates[0].name}")
     close = get_close_matches(name, names, n=1) or (names[:1] if names else [])
     hint = f"%runs {close[0]}" if close else "%%train NAME"
     raise NotFoundError(f"there is no run {name!r}" if names else "no job of this lab has made a checkpoint", hint=hint)
@@ -152,6 +153,12 @@ def _frame_row(run: Run) -> dict[str, Any]:
     before, best, name = run.before, run.best_step, run.main
     means = [step.numbers[name] if step else None for step in (before, best)]
     gain = None if means[0] is None or means[1] is None else means[1] - means[0]
-    own = {"steps": len(run.steps), "seconds": run.seconds, "cost": run.cost, "model": run.model, "service": run.service}
-    at = best.step if best else None
-    return {"before": means[0], "best": means[1], "at": at, "gain": gain, **own, "tags": ", ".join(run.tags), "note": run.note}
+    return {
+        "before": means[0],
+        "best": means[1],
+        "at": best.step if best else None,
+        "gain": gain,
+        "steps": len(run.steps),
+        **{name: getattr(run, name) for name in ("seconds", "cost", "model", "service", "note")},
+        "tags": ", ".join(run.tags),
+    }

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import NormalDist
 from typing import Any
 
@@ -60,7 +61,7 @@ def find_changes(record: RunRecord) -> list[Change]:
     """The options that changed from one job to the next."""
     changes: list[Change] = []
     jobs = [step for step in record.steps if step.job]
-    for one, other in zip(jobs, jobs[1:], strict=False):
+    for one, other in pairwise(jobs):
         for name in dict.fromkeys([*one.options, *other.options]):
             before, after = one.options.get(name), other.options.get(name)
             if before != after:
@@ -73,8 +74,8 @@ def find_signs(record: RunRecord) -> list[Sign]:
     jobs = [step for step in record.steps if step.job]
     found = [
         _fall(record),
-        _since(jobs, "cut_off", lambda value: value >= OFTEN_CUT_OFF, "{} of the answers are cut off by the token limit"),
-        _since(jobs, "nothing", lambda value: value >= _HALF, "{} of the groups have nothing to learn"),
+        _since(jobs, "cut_off", OFTEN_CUT_OFF, "{} of the answers are cut off by the token limit"),
+        _since(jobs, "nothing", _HALF, "{} of the groups have nothing to learn"),
         _longer(jobs),
         _gap(jobs),
         _failed(record),
@@ -103,10 +104,10 @@ def _fall(record: RunRecord) -> Sign | None:
     return Sign(best.step, f"{what} falls from {high} at step {best.step} to {low} at step {last.step}")
 
 
-def _since(jobs: Sequence[RunStep], name: str, is_odd: Callable[[float], bool], says: str) -> Sign | None:
-    """Where a number became odd, if it has stayed so until the last step."""
+def _since(jobs: Sequence[RunStep], name: str, least: float, says: str) -> Sign | None:
+    """Where a number became at least `least`, if it has stayed so until the last step."""
     having = [step for step in jobs if name in step.numbers]
-    first = _first_of_last(having, lambda step: is_odd(step.numbers[name]))
+    first = _first_of_last(having, lambda step: step.numbers[name] >= least)
     if first is None:
         return None
     now = percent(having[-1].numbers[name])
@@ -141,7 +142,7 @@ def _from(first: RunStep, steps: Sequence[RunStep]) -> str:
 
 def _gap(jobs: Sequence[RunStep]) -> Sign | None:
     """Steps that no job of this lab has made."""
-    gaps = [(one.step + 1, other.step) for one, other in zip(jobs, jobs[1:], strict=False) if other.step > one.step + 1]
+    gaps = [(one.step + 1, other.step) for one, other in pairwise(jobs) if other.step > one.step + 1]
     if not gaps:
         return None
     made = sum(until - since for since, until in gaps)

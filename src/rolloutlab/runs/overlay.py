@@ -1,13 +1,12 @@
 """Runs over common steps: runs of several seeds joined into their mean, with the least and the largest of them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from rolloutlab.api.wire.base import moment
-from rolloutlab.runs.numbers import known_numbers
 from rolloutlab.runs.run import Run
 from rolloutlab.store.origins import Origin
 from rolloutlab.widgets.run import Course
+from rolloutlab.widgets.run_numbers import known_numbers
 
 Values = Sequence[float | None]
 
@@ -54,8 +53,10 @@ def _name(runs: Sequence[Run], origins: Mapping[tuple[str, str], Origin]) -> str
     origin = origins.get((runs[0].service, runs[0].model))
     if len(runs) == 1 or origin is None:
         return runs[0].name
-    settings = " ".join(f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
-                        for name, value in origin.settings.items())
+    settings = " ".join(
+        f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
+        for name, value in origin.settings.items()
+    )
     return " ".join(filter(None, [origin.sweep, settings]))
 
 

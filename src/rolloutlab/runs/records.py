@@ -126,9 +126,7 @@ class _Reader:
         held = self._held_out(job.model, trained_on, _start(job))
         return TrainedJob(job, trained_on, {each.name: self._measure(each, rows=True) for each in held})
 
-    def read_record(
-        self, name: str, service: str, stretch: Stretch, failed: tuple[SubmittedJob, ...]
-    ) -> RunRecord:
+    def read_record(self, name: str, service: str, stretch: Stretch, failed: tuple[SubmittedJob, ...]) -> RunRecord:
         model, steps = stretch.jobs[0].job.model, [self._step(each) for each in stretch.jobs]
         newest = stretch.jobs[-1]
         steps += self._measured_last(newest)
@@ -160,8 +158,9 @@ class _Reader:
         if cost := self._cost([*collections, *held], job):
             numbers["cost"] = cost / DOLLAR
         settings = {"reward": self._settings(collections), "held_out": self._settings(held)}
-        number = {"n": plan.n for each in collections[:1] if (plan := self._plans[each.id])}
-        options, first = {**number, **settings["reward"], **job.options}, held[0] if held else None
+        plan = self._plans[collections[0].id] if collections else None
+        options = {**({"n": plan.n} if plan else {}), **settings["reward"], **job.options}
+        first = held[0] if held else None
         return RunStep(step, job.created_at, job, collections, first, numbers, errors, options, settings)
 
     def _measured_last(self, newest: TrainedJob) -> list[RunStep]:

@@ -1,16 +1,15 @@
 """A run as a user has it: its steps as a table, its best checkpoint, notes and tags, and the texts of its steps."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rolloutlab.api.wire.base import moment
-from rolloutlab.errors import NotFoundError
 from rolloutlab.runs.judgement import Change, Sign, best_step, find_changes, find_signs, main_number, measured_steps
-from rolloutlab.runs.numbers import known_numbers
 from rolloutlab.runs.records import RunRecord, RunStep
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.run_notes import RunNote
 from rolloutlab.trajectories.tables import data_frame
+from rolloutlab.widgets.run_numbers import known_numbers
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -92,7 +91,8 @@ class Run:
         names = [each.name for each in known_numbers(name for step in self.steps for name in step.numbers)]
         columns = {name: [step.numbers.get(name) for step in self.steps] for name in names}
         at = [step.at for step in self.steps]
-        return data_frame({"at": at, **columns}, [step.step for step in self.steps], "step", types=dict.fromkeys(names, float))
+        kinds = dict.fromkeys(names, float)
+        return data_frame({"at": at, **columns}, [step.step for step in self.steps], "step", types=kinds)
 
     @property
     def note(self) -> str:

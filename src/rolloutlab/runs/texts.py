@@ -1,11 +1,11 @@
 """Sampled texts of a step of a run: the best, the worst, a random one, or the one that changed most."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from random import Random
 from typing import Literal
 
-from rolloutlab.runs.run import Run
 from rolloutlab.runs.records import RunStep
+from rolloutlab.runs.run import Run
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import Group, StoredCollection, StoredTrajectory, TrajectorySummary
 from rolloutlab.widgets.collection import conversation_text
@@ -61,10 +61,7 @@ def _order(lab: Lab, run: Run, step: RunStep, made: StoredCollection, kind: Kind
         return seats
     if kind == "changed":
         before = _before(lab, run, step)
-        change: Callable[[TrajectorySummary], float] = lambda each: abs(
-            (each.reward or 0.0) - before.get((each.group, each.position), each.reward or 0.0)
-        )
-        order = sorted(outlines, key=change, reverse=True)
+        order = sorted(outlines, key=lambda each: _change(each, before), reverse=True)
     else:
         scored = [each for each in outlines if each.reward is not None]
         order = sorted(scored, key=lambda each: each.reward or 0.0, reverse=kind == "best")
@@ -79,6 +76,12 @@ def _before(lab: Lab, run: Run, step: RunStep) -> dict[Seat, float]:
         if each.step < step.step and first and made and lab.rows(first) == lab.rows(made):
             return {(o.group, o.position): o.reward for o in lab.outlines.of(first) if o.reward is not None}
     return {}
+
+
+def _change(outline: TrajectorySummary, before: dict[Seat, float]) -> float:
+    """How far its reward is from the one before; 0 if there is none of either."""
+    earlier = before.get((outline.group, outline.position))
+    return 0.0 if earlier is None or outline.reward is None else abs(outline.reward - earlier)
 
 
 def _first(seats: Sequence[Seat]) -> Seat | None:

@@ -582,7 +582,7 @@ def _again(collections: Sequence[str], options: Options, message: str) -> str:
 
 
 def step_figures(steps: Sequence[Mapping[str, Any]], names: Sequence[str] = _SHOWN) -> dict[str, float]:
-    """One figure for each number over gradient steps: of a maximum the largest, of a distance the median, else the mean."""
+    """One figure for each number over its steps: of a maximum the largest, of a distance the median, else the mean."""
     figures: dict[str, float] = {}
     for name in names:
         if values := _known(steps, name):

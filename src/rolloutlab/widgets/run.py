@@ -2,8 +2,26 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
+
+from rolloutlab.hints import Hint
+from rolloutlab.objective.preflight import count
+from rolloutlab.sanitize import escape_control_chars
+from rolloutlab.widgets.html import Html, escape
+from rolloutlab.widgets.kit.change import changed
+from rolloutlab.widgets.kit.chart import ChartLine, chart, charts
+from rolloutlab.widgets.kit.listing import drawn_mean, percent
+from rolloutlab.widgets.kit.parts import chip, foot, head, hints, next_cells, panel
+from rolloutlab.widgets.kit.table import Heading, TableRow, table
+from rolloutlab.widgets.plot import sparkline
+from rolloutlab.widgets.run_list import option_text
+from rolloutlab.widgets.run_numbers import OPEN, RunNumber
+from rolloutlab.widgets.text import decimals
 
 Values = Sequence[float | None]
+_MOST_CHANGES = 6
+_MAX_CHARS = 1_500
+_MAX_WIDTH = 80
 
 
 @dataclass(frozen=True)
@@ -29,6 +47,46 @@ class Course:
     highs: Mapping[str, Values] = field(default_factory=dict)
     main: str = "reward"
 
+    def points(self, name: str) -> list[tuple[float, float]]:
+        """The steps that have a number, with its value."""
+        pairs = zip(self.steps, self.numbers.get(name, ()), strict=False)
+        return [(float(step), value) for step, value in pairs if value is not None]
+
+    def band(self, name: str) -> list[tuple[float, float, float]]:
+        """The steps at which several seeds have a number, with the least and the largest of them."""
+        ends = zip(self.steps, self.lows.get(name, ()), self.highs.get(name, ()), strict=False)
+        return [(float(step), low, high) for step, low, high in ends if low is not None and high is not None]
+
+
+@dataclass(frozen=True)
+class RunRow:
+    """What the table of several runs has of one, or of several seeds.
+
+    Attributes:
+        name: Its name.
+        before, best: The first and the highest mean.
+        error: The standard error of the highest mean, of one run.
+        at: The steps of the highest means, one for each seed.
+        best_name: The checkpoint, to type.
+        again: The mean of the best checkpoint with other seeds than it was chosen by.
+        options: The options of its last job.
+        changes: Options that changed between its jobs: step, name, before, after.
+        tags: Its tags.
+        note: Its note.
+    """
+
+    name: str
+    before: float | None
+    best: float | None
+    error: float | None
+    at: Sequence[int]
+    best_name: str
+    again: float | None
+    options: Mapping[str, Any]
+    changes: Sequence[tuple[int, str, Any, Any]]
+    tags: Sequence[str]
+    note: str
+
 
 @dataclass(frozen=True)
 class StepText:
@@ -44,3 +102,198 @@ class StepText:
     tokens: int
     cut_off: bool
     row: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Overlay:
+    """One or several runs over common steps.
+
+    Attributes:
+        courses: Their numbers.
+        rows: What the table has of each.
+        numbers: The numbers that any of them has, in order.
+        hints: What to know, each with the run and the step at which it began.
+        about: What they are of.
+    """
+
+    courses: Sequence[Course]
+    rows: Sequence[RunRow]
+    numbers: Sequence[RunNumber]
+    hints: Sequence[Hint]
+    about: str
+
+    @property
+    def name(self) -> str:
+        return self.courses[0].name if len(self.courses) == 1 else count(len(self.courses), "run")
+
+
+def text(shown: Overlay) -> str:
+    """Runs as plain text."""
+    lines = [f"{shown.name}  {shown.about}", *(hint.line() for hint in shown.hints)]
+    for row, course in zip(shown.rows, shown.courses, strict=True):
+        means = [value for _, value in course.points(course.main)]
+        lines.append(f"  {row.name}: {_result(row)}")
+        lines.append(f"    {_title(shown, course.main)}  {sparkline(means)}")
+        lines += [f"    {_change(*change)}" for change in row.changes[:_MOST_CHANGES]]
+    return "\n".join(map(escape_control_chars, lines))
+
+
+def _result(row: RunRow) -> str:
+    if row.best is None:
+        return "no mean reward yet"
+    at = f" at step {', '.join(map(str, dict.fromkeys(row.at)))}" if row.at else ""
+    before = "" if row.before is None else f"{decimals(row.before)} before, "
+    again = "" if row.again is None else f"; {decimals(row.again)} with other seeds than it was chosen by"
+    return f"{before}best {decimals(row.best)}{at}{again}"
+
+
+def html(shown: Overlay, texts: Sequence[StepText] = ()) -> Html:
+    """Runs as a view that needs no script. texts: of its last step."""
+    return panel(
+        head(shown.name, shown.about),
+        hints(shown.hints),
+        runs_table(shown),
+        curves(shown, shown.numbers[:OPEN]),
+        _folded("every other number", curves(shown, shown.numbers[OPEN:])),
+        step_texts(texts),
+        next_cells(*_next(shown)),
+    )
+
+
+def top(shown: Overlay) -> dict[str, Any]:
+    """What a browser shows above and below the curves, as HTML."""
+    return {
+        "head": head(shown.name, shown.about),
+        "hints": hints(shown.hints),
+        "table": runs_table(shown),
+        "next": list(_next(shown)),
+    }
+
+
+def _next(shown: Overlay) -> Sequence[str]:
+    best = [row for row in shown.rows if row.best is not None and row.best_name]
+    if not best:
+        return ()
+    top_one = max(best, key=lambda row: row.best or 0.0)
+    return (f"%model {top_one.best_name.partition('@')[0]}", f"%export {top_one.best_name} --to best")
+
+
+def runs_table(shown: Overlay) -> Html:
+    """A row for each run: what differs, before, best, and notes; below it what is the same in all."""
+    differing = [name for name in _names(shown.rows) if len({repr(row.options.get(name)) for row in shown.rows}) > 1]
+    columns = [
+        Heading("run"),
+        *(Heading(name, number=True, middle=True) for name in differing),
+        Heading("before", number=True, middle=True),
+        Heading("best", number=True),
+        Heading("with other seeds", number=True, middle=True),
+        Heading("gain", number=True),
+        Heading("at step", number=True),
+        Heading("tags, note", middle=True),
+    ]
+    rows = [TableRow(_cells(row, differing, i), opens=_changes(row)) for i, row in enumerate(shown.rows)]
+    same = [name for name in _names(shown.rows) if name not in differing]
+    values = " · ".join(f"{name} {option_text(shown.rows[0].options[name])}" for name in same)
+    where = "" if len(shown.rows) == 1 else "the same in all: "
+    below = foot(f"{where}{values}") if values else Html("")
+    return Html(f"{table(columns, rows, 'runs')}{below}")
+
+
+def _names(rows: Sequence[RunRow]) -> list[str]:
+    return list(dict.fromkeys(name for row in rows for name in row.options))
+
+
+def _cells(row: RunRow, differing: Sequence[str], i: int) -> list[str]:
+    mark = Html(f'<i class="rl-mark rl-run-{1 + i % 4}"></i>')
+    gain = Html("") if row.best is None or row.before is None else changed(row.best - row.before)
+    best = Html("") if row.best is None else drawn_mean(row.best).html
+    around = f' <span class="rl-dim">± {2 * row.error:.2f}</span>' if row.error is not None and best else ""
+    notes = "".join(map(chip, row.tags)) + (f' <span class="rl-dim">{escape(row.note)}</span>' if row.note else "")
+    return [
+        Html(f"{mark}<b>{escape(row.name)}</b>"),
+        *(escape(option_text(row.options[name]) if name in row.options else "") for name in differing),
+        "" if row.before is None else drawn_mean(row.before).html,
+        Html(f"{best}{around}"),
+        "" if row.again is None else drawn_mean(row.again).html,
+        gain,
+        ", ".join(map(str, dict.fromkeys(row.at))),
+        Html(notes),
+    ]
+
+
+def _changes(row: RunRow) -> Html:
+    """The options that changed between the jobs of a run, as what its row opens to."""
+    if not row.changes:
+        return Html("")
+    shown = [_change(*each) for each in row.changes[:_MOST_CHANGES]]
+    left = len(row.changes) - len(shown)
+    shown += [f"and {left:,} more"] if left else []
+    return Html(f'<div class="rl-opened">{"".join(f"<span>{escape(each)}</span>" for each in shown)}</div>')
+
+
+def _change(step: int, option: str, before: Any, after: Any) -> str:
+    return f"from step {step}: {option} {option_text(after)} instead of {option_text(before)}"
+
+
+def curves(shown: Overlay, numbers: Sequence[RunNumber]) -> Html:
+    """A chart for each number, all over the same steps."""
+    last = max((step for course in shown.courses for step in course.steps), default=0)
+    return charts(*(_chart(shown, number, float(last)) for number in numbers))
+
+
+def _chart(shown: Overlay, number: RunNumber, last: float) -> Html:
+    scale = 100.0 if number.unit == "share" else 1.0
+    lines, newest = [], []
+    for i, course in enumerate(shown.courses):
+        points = [(x, scale * y) for x, y in course.points(number.name)]
+        band = [(x, scale * low, scale * high) for x, low, high in course.band(number.name)]
+        lines.append(ChartLine(course.name, points, band, (i, i >= 4)))
+        newest += [written(number, course.points(number.name)[-1][1])] if points else []
+    title = f"{number.title}, %" if number.unit == "share" else number.title
+    seeds = max(len(course.members) for course in shown.courses)
+    says = number.says + (f" Band: least and largest of {seeds} seeds." if seeds > 1 else "")
+    return chart(title, lines, value=" · ".join(newest), says=says, until=last)
+
+
+def written(number: RunNumber, value: float) -> str:
+    """A value in as many digits as it is read with."""
+    if number.unit == "share":
+        return percent(value)
+    return f"${value:.3f}" if number.unit == "$" else f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def step_texts(texts: Sequence[StepText]) -> Html:
+    """A prompt with what each run answered at a step."""
+    if not texts:
+        return Html("")
+    first = texts[0]
+    same = len({each.prompt for each in texts}) == 1
+    prompt = f'<p class="rl-prompt">{escape(_short(first.prompt))}</p>' if same else ""
+    cards = "".join(_card(each, with_prompt=not same) for each in texts)
+    group = f'<span class="rl-dim">{escape(first.group)}</span>'
+    title = f'<div class="rl-head"><b>Texts at step {first.step}</b> {group}</div>'
+    return Html(f'<div class="rl-texts">{title}{prompt}<div class="rl-cards">{cards}</div></div>')
+
+
+def _card(one: StepText, *, with_prompt: bool) -> str:
+    reward = "not scored" if one.reward is None else decimals(one.reward, ".2f")
+    change = f" {changed(one.change)}" if one.change else ""
+    end = '<span class="rl-odd">cut off</span>' if one.cut_off else ""
+    prompt = f'<p class="rl-dim">{escape(_short(one.prompt))}</p>' if with_prompt else ""
+    return (
+        f'<div class="rl-card"><div><b>{escape(one.run)}</b> <span class="rl-dim">{one.tokens:,} tokens</span> '
+        f"<b>{reward}</b>{change} {end}</div>{prompt}<pre>{escape(_short(one.answer))}</pre></div>"
+    )
+
+
+def _short(text: str) -> str:
+    left = len(text) - _MAX_CHARS
+    return text if left <= 0 else f"{text[:_MAX_CHARS]}… {left:,} more characters"
+
+
+def _folded(name: str, content: str) -> str:
+    return f'<details><summary class="rl-foot">{name}</summary>{content}</details>' if content else ""
+
+
+def _title(shown: Overlay, name: str) -> str:
+    return next((each.title for each in shown.numbers if each.name == name), name)

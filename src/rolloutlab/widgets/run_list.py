@@ -10,7 +10,17 @@ from rolloutlab.sanitize import escape_to_one_line
 from rolloutlab.widgets.html import Html, escape
 from rolloutlab.widgets.kit.change import changed
 from rolloutlab.widgets.kit.chart import spark
-from rolloutlab.widgets.kit.listing import SHOWN_ROWS, Cell, Drawn, Listing, ListingRow, ago, drawn_mean, duration, opened
+from rolloutlab.widgets.kit.listing import (
+    SHOWN_ROWS,
+    Cell,
+    Drawn,
+    Listing,
+    ListingRow,
+    ago,
+    drawn_mean,
+    duration,
+    opened,
+)
 from rolloutlab.widgets.kit.parts import chip
 from rolloutlab.widgets.kit.table import Heading
 
@@ -76,8 +86,12 @@ def run_listing(runs: Sequence[ListedRun], now: datetime, *, all_of_them: bool =
     rows = [_row(run, now) for run in (runs if all_of_them else runs[:SHOWN_ROWS])]
     left = len(runs) - len(rows)
     held_out = {run.is_held_out for run in runs}
-    what = "" if not runs else " · means of held-out rows where there are any" if len(held_out) > 1 else (
-        " · means of held-out rows" if held_out == {True} else " · means of what they trained on"
+    what = (
+        ""
+        if not runs
+        else " · means of held-out rows where there are any"
+        if len(held_out) > 1
+        else (" · means of held-out rows" if held_out == {True} else " · means of what they trained on")
     )
     about = f"{len(rows)} of {len(runs):,}, newest first" if left else f"{len(runs):,}" if rows else "none yet"
     more = [Hint(f"{left} older runs are not shown.", "lab.runs() has them all.", "", "info")] if left else []

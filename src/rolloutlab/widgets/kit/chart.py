@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 from urllib.parse import quote
 
 from rolloutlab.widgets.html import Html, escape
@@ -12,14 +13,21 @@ COLOURS = ("#4a74dc", "#c8580d", "#0b8573", "#a0558a")
 _WIDTH, _HEIGHT = 600, 110
 _MOST_POINTS = 400
 Point = tuple[float, float]
+_P = TypeVar("_P")
 
 
 @dataclass(frozen=True)
 class ChartLine:
-    """A series: its name and its points in order of x; a second one and further ones are dashed."""
+    """A series: its name and its points in order of x.
+
+    band: for some x the least and the largest value, drawn as an area behind the line. look: the place of its colour,
+    and whether it is dashed. By default a second series and further ones are dashed, each in the next colour.
+    """
 
     name: str
     points: Sequence[Point]
+    band: Sequence[tuple[float, float, float]] = ()
+    look: tuple[int, bool] | None = None
 
 
 def chart(
@@ -43,14 +51,15 @@ def chart(
         odd: Whether the caption is about something unexpected.
         until: The horizontal axis goes at least to here, even if no line does.
     """
-    shown = [ChartLine(line.name, [(x, y) for x, y in line.points if abs(y) < LARGEST]) for line in lines]
+    shown = [_drawable(line, i) for i, line in enumerate(lines)]
     shown = [line for line in shown if line.points]
     if not shown:
         return Html("")
     ends = [] if until is None else [until]
     ticks_x = round_ticks([*ends, *(x for line in shown for x, _ in line.points)], 6, whole=True)
-    ticks_y = round_ticks([y for line in shown for _, y in line.points], 2)
-    drawn = "".join(_path(line.points, ticks_x, ticks_y, i) for i, line in enumerate(shown))
+    heights = [y for line in shown for _, y in line.points]
+    ticks_y = round_ticks([*heights, *(y for line in shown for _, *ends in line.band for y in ends)], 2)
+    drawn = "".join(_area(line, ticks_x, ticks_y) + _path(line, ticks_x, ticks_y) for line in shown)
     grid = "".join(_rule(_HEIGHT * i / (len(ticks_y) - 1)) for i in range(len(ticks_y)))
     picture = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none">'
@@ -60,7 +69,7 @@ def chart(
     image = f'<img alt="{escape(alt)}" src="data:image/svg+xml,{quote(picture, safe=_SAFE)}">'
     y_axis = "".join(f"<span>{tick:g}</span>" for tick in reversed(ticks_y))
     x_axis = "".join(f"<span>{tick:g}</span>" for tick in ticks_x)
-    names = "".join(f"<span><i></i>{escape(line.name)}</span>" for line in shown) if len(shown) > 1 else ""
+    names = "".join(map(_name, shown)) if len(shown) > 1 else ""
     legend = f'<div class="rl-legend">{names}</div>' if names else ""
     caption = f'<p class="rl-says{" rl-odd" if odd else ""}">{escape(says)}</p>' if says else ""
     axis = f'<span class="rl-axis">{x_axis}</span>' + (
@@ -99,14 +108,41 @@ def spark(values: Sequence[float]) -> Html:
 _SAFE = " =/:,;()'-.+<>"
 
 
-def _path(points: Sequence[Point], ticks_x: Sequence[float], ticks_y: Sequence[float], i: int) -> str:
+def _drawable(line: ChartLine, i: int) -> ChartLine:
+    """A series without values that have no place on an axis, and with a look."""
+    points = [(x, y) for x, y in line.points if abs(y) < LARGEST]
+    band = [(x, low, high) for x, low, high in line.band if max(abs(low), abs(high)) < LARGEST]
+    return ChartLine(line.name, points, band, (i, i > 0) if line.look is None else line.look)
+
+
+def _name(line: ChartLine) -> str:
+    place, dashed = line.look or (0, False)
+    colour = f"rl-run-{1 + place % len(COLOURS)}{' rl-dashed' if dashed else ''}"
+    return f'<span><i class="{colour}"></i>{escape(line.name)}</span>'
+
+
+def _pixels(points: Sequence[Point], ticks_x: Sequence[float], ticks_y: Sequence[float]) -> str:
     across, up = ticks_x[-1] - ticks_x[0], ticks_y[-1] - ticks_y[0]
-    pixels = [(_WIDTH * (x - ticks_x[0]) / across, _HEIGHT * (1 - (y - ticks_y[0]) / up)) for x, y in _thinned(points)]
-    d = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in pixels)
-    d += "h.01" if len(pixels) == 1 else ""  # a point of its own is a dot
-    dash = " stroke-dasharray='5 3'" if i else ""
+    pixels = ((_WIDTH * (x - ticks_x[0]) / across, _HEIGHT * (1 - (y - ticks_y[0]) / up)) for x, y in points)
+    return "L".join(f"{x:.1f} {y:.1f}" for x, y in pixels)
+
+
+def _area(line: ChartLine, ticks_x: Sequence[float], ticks_y: Sequence[float]) -> str:
+    band = _thinned(line.band)
+    if len(band) < 2:
+        return ""
+    edge = [*((x, high) for x, _, high in band), *((x, low) for x, low, _ in reversed(band))]
+    colour = COLOURS[(line.look or (0, False))[0] % len(COLOURS)]
+    return f"<path d='M{_pixels(edge, ticks_x, ticks_y)}Z' fill='{colour}' fill-opacity='.16'/>"
+
+
+def _path(line: ChartLine, ticks_x: Sequence[float], ticks_y: Sequence[float]) -> str:
+    place, dashed = line.look or (0, False)
+    d = "M" + _pixels(_thinned(line.points), ticks_x, ticks_y)
+    d += "h.01" if len(line.points) == 1 else ""  # a point of its own is a dot
+    dash = " stroke-dasharray='5 3'" if dashed else ""
     return (
-        f"<path d='{d}' fill='none' stroke='{COLOURS[i % len(COLOURS)]}' stroke-width='2' stroke-linecap='round'"
+        f"<path d='{d}' fill='none' stroke='{COLOURS[place % len(COLOURS)]}' stroke-width='2' stroke-linecap='round'"
         f" stroke-linejoin='round' vector-effect='non-scaling-stroke'{dash}/>"
     )
 
@@ -115,7 +151,7 @@ def _rule(y: float) -> str:
     return f"<path d='M0 {y:g}H{_WIDTH}' stroke='#888' stroke-opacity='.3' vector-effect='non-scaling-stroke'/>"
 
 
-def _thinned(points: Sequence[Point]) -> Sequence[Point]:
+def _thinned(points: Sequence[_P]) -> Sequence[_P]:
     """Of many points some, the last among them."""
     every = -(-len(points) // _MOST_POINTS)
     return points if every <= 1 else [*points[:-1:every], points[-1]]

@@ -19,7 +19,7 @@ class RunNumber:
 
 NUMBERS = (
     RunNumber("held_out", "Mean reward, held out", "Of rows that are not trained on; a point is that checkpoint."),
-    RunNumber("reward", "Mean reward, trained on", "A point is the checkpoint before its job. Rows may differ by step."),
+    RunNumber("reward", "Mean reward, trained on", "A point is the checkpoint before its job."),
     RunNumber("nothing", "Groups with nothing to learn", "All their rewards are equal.", "share"),
     RunNumber("entropy", "Entropy, nats per token", "A slow fall is usual. Long answers can differ at 0.01."),
     RunNumber("kl_base", "KL to @0, nats per token", "Grows while it learns; no limit of its own."),
@@ -40,7 +40,7 @@ NUMBERS = (
 )
 _PARTS = {"reward.": "{}, trained on", "held_out.": "{}, held out"}
 """Prefixes of the names of reward components."""
-_FIRST = 8
+OPEN = 9
 """Panels that are open; the others are folded."""
 
 

@@ -1,0 +1,46 @@
+"""`%runs`."""
+
+from argparse import Namespace
+from typing import TYPE_CHECKING
+
+from IPython.core.magic import line_magic, magics_class
+
+from rolloutlab.errors import InputError
+from rolloutlab.magics.base import LabMagics, argument, magic, unquoted
+
+if TYPE_CHECKING:
+    from rolloutlab.runs.catalogue import RunList
+    from rolloutlab.runs.view import RunView
+
+
+@magics_class
+class RunMagics(LabMagics):
+    """What happened over all steps."""
+
+    @magic(binds="the list, or the view")
+    @argument("names", nargs="*", type=unquoted, values="runs", metavar="name", help="runs, models, or patterns")
+    @argument("--note", type=unquoted, metavar="TEXT", help="write a note on these runs")
+    @argument(
+        "--tag", action="append", type=unquoted, metavar="TAG", help="add a tag to these runs; several: --tag again"
+    )
+    @argument("--untag", action="append", type=unquoted, metavar="TAG", help="take a tag away")
+    @line_magic
+    def runs(self, options: Namespace) -> "RunList | RunView":
+        """List the runs of the lab, or show one or several over common steps.
+
+        For example:
+
+            %runs
+            %runs lab/practice
+            %runs lab/sql-kl lab/sql-lr1e4
+            %runs lab/practice --tag keep --note 'steady, shorter answers'
+        """
+        written = options.note is not None or options.tag or options.untag
+        if written and not options.names:
+            raise InputError("a note or a tag is of a run", hint="%runs NAME --tag keep")
+        shown = self.session.runs(*options.names)
+        for run in getattr(shown, "runs", ()) if written else ():
+            if options.note is not None:
+                run.note = options.note
+            run.tags = [tag for tag in (*run.tags, *(options.tag or ())) if tag not in (options.untag or ())]
+        return shown

@@ -1,0 +1,129 @@
+"""The view of one or several runs: curves over common steps, what differs, and texts of each step."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rolloutlab.hints import Hint
+from rolloutlab.objective.preflight import count
+from rolloutlab.runs.catalogue import find_runs, load_runs
+from rolloutlab.runs.overlay import join_seeds, make_course
+from rolloutlab.runs.run import Run
+from rolloutlab.runs.texts import Kind, pick_texts
+from rolloutlab.store.lab import Lab
+from rolloutlab.widgets import run as render
+from rolloutlab.widgets.base import NotebookView
+from rolloutlab.widgets.html import for_notebook
+from rolloutlab.widgets.run import Overlay, RunRow
+from rolloutlab.widgets.run_numbers import known_numbers
+
+
+class RunView(NotebookView):
+    """One or several runs. `runs` are the runs, in the order in which they were named.
+
+    lab: the store. names: as of `find_runs`. They are looked up again whenever a page asks, so a run that another
+    kernel goes on with is shown as far as it is.
+    """
+
+    module = "run"
+
+    def __init__(self, lab: Callable[[], Lab], names: Sequence[str]) -> None:
+        self._lab, self._names = lab, list(names)
+        self.runs: Sequence[Run] = find_runs(load_runs(lab()), names)
+
+    def state(self) -> Mapping[str, Any]:
+        shown = self._overlay()
+        return {
+            "version": list(self._lab().changes()),
+            "top": render.top(shown),
+            "courses": [asdict(course) for course in shown.courses],
+            "numbers": [asdict(number) for number in shown.numbers],
+            "names": self._names,
+        }
+
+    def calls(self) -> Mapping[str, Callable[..., Any]]:
+        return {"renewed": self._renewed, "texts": self._texts}
+
+    def _renewed(self, version: Sequence[int]) -> Mapping[str, Any] | None:
+        """The state, if the lab has changed since a version; else None."""
+        if list(self._lab().changes()) == list(version):
+            return None
+        self.runs = find_runs(load_runs(self._lab()), self._names)
+        return self.state()
+
+    def _texts(self, step: int, kind: Kind, place: int = 0) -> Mapping[str, str]:
+        return {"html": render.step_texts(pick_texts(self._lab(), self.runs, step, kind, place))}
+
+    def _overlay(self) -> Overlay:
+        origins = self._lab().origins.all()
+        groups = join_seeds(self.runs, origins)
+        courses = [make_course(runs, origins) for runs in groups]
+        rows = [_row(course.name, runs) for course, runs in zip(courses, groups, strict=True)]
+        numbers = known_numbers(name for course in courses for name in course.numbers)
+        hints = [hint for runs in groups for run in runs for hint in _hints(run, alone=len(self.runs) == 1)]
+        return Overlay(courses, rows, numbers, hints, _about(self.runs))
+
+    def __repr__(self) -> str:
+        return render.text(self._overlay())
+
+    def _repr_html_(self) -> str:
+        last = max(step.step for run in self.runs for step in run.steps if step.held_out or step.collections)
+        texts = pick_texts(self._lab(), self.runs, last, "random")
+        return for_notebook(render.html(self._overlay(), texts))
+
+
+def _about(runs: Sequence[Run]) -> str:
+    trained = list(dict.fromkeys(each.name for run in runs for step in run.steps for each in step.collections))
+    steps = max(len(run.steps) for run in runs)
+    models = dict.fromkeys(run.model for run in runs)
+    return " · ".join([", ".join(trained[:3]), count(steps, "step"), *(models if len(models) == 1 else [])])
+
+
+def _hints(run: Run, *, alone: bool) -> list[Hint]:
+    name = "" if alone else f"{run.name}: "
+    anew = (
+        [
+            Hint(
+                f"{name}it begins at step {run.steps[0].step}, as the {' and '.join(run.because)} was changed:",
+                "earlier means do not compare.",
+                "",
+                "info",
+            )
+        ]
+        if run.because
+        else []
+    )
+    return [*(Hint(f"{name}{sign.fact}", "", sign.cell) for sign in run.signs), *anew]
+
+
+def _row(name: str, runs: Sequence[Run]) -> RunRow:
+    """A row of the table: of one run, or the means over several seeds."""
+    first = runs[0]
+    best = [run.best_step for run in runs]
+    means = [step.numbers[run.main] for run, step in zip(runs, best, strict=True) if step]
+    begun = [run.before.numbers[run.main] for run in runs if run.before]
+    again = [run.best_mean for run in runs]
+    top = max((run for run in runs if run.best_step), key=_best_mean, default=None)
+    step = top.best_step if top else None
+    return RunRow(
+        name=name,
+        before=_mean(begun),
+        best=_mean(means),
+        error=step.errors.get(first.main) if step and len(runs) == 1 else None,
+        at=[step.step for step in best if step],
+        best_name=top.best or "" if top else "",
+        again=None if None in again else _mean([mean for mean in again if mean is not None]),
+        options=next((step.options for step in reversed(first.steps) if step.job), {}),
+        changes=[(each.step, each.option, each.before, each.after) for each in first.changes],
+        tags=list(dict.fromkeys(tag for run in runs for tag in run.tags)),
+        note="; ".join(dict.fromkeys(run.note for run in runs if run.note)),
+    )
+
+
+def _best_mean(run: Run) -> float:
+    step = run.best_step
+    return step.numbers[run.main] if step else 0.0
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
