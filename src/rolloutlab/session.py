@@ -5,8 +5,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property, partial
 from os import PathLike
+from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from rolloutlab.api.budget import Budget
 from rolloutlab.api.embedded import Embedded
@@ -1028,6 +1029,10 @@ class Session:
         counts = {"jobs": jobs, "every": given.get("every", 5), "patience": given.get("patience", 3)}
         return run_loop(steps, self.store, over, Live(say), self._models.default_rate(), **counts)
 
+    @overload
+    def runs(self) -> "RunList": ...
+    @overload
+    def runs(self, name: str, /, *names: str) -> "RunView": ...
     def runs(self, *names: str) -> "RunList | RunView":
         """List the runs of this lab, the one that was trained last first; with names, show these over common steps.
 
@@ -1045,6 +1050,27 @@ class Session:
         from rolloutlab.runs.view import RunView
 
         return RunView(lambda: self.store, names) if names else load_runs(self.store)
+
+    def report(self, run: str | Sequence[str], path: str | PathLike[str], *, overwrite: bool = False) -> Path:
+        """Write the report of a run, or of several beside each other, as one HTML file; returns its path.
+
+        It has the curves, texts of the first, the best and the last step, every number, the options, the prompts, the
+        source text of the rewards, and versions. It needs no network and no script, and can be printed.
+
+        Args:
+            run: as the names of `runs`.
+            path: the file, such as `run.html`.
+            overwrite: replace the file if there is one.
+
+        Raises:
+            NotFoundError: as `runs`. InputError: the file exists, or cannot be written.
+        """
+        from rolloutlab.runs.report import write_report
+        from rolloutlab.runs.view import RunView
+
+        view = RunView(lambda: self.store, [run] if isinstance(run, str) else run)
+        with Progress(f"writing the report of {view.runs[0].name}"):
+            return write_report(self.store, view, path, overwrite=overwrite)
 
     @takes(CompareOptions)
     def compare(

@@ -1,4 +1,4 @@
-"""Commands of the command line: `rolloutlab serve`, `capture`, `engine check`, `passcode`, `client-metadata`."""
+"""Commands of the command line: `rolloutlab serve`, `capture`, `report`, `engine check`, `passcode` and more."""
 
 import argparse
 import json
@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from rolloutlab.cli.capture import add_capture, split_command
 from rolloutlab.cli.engine import add_check_options
 from rolloutlab.cli.engine import check as check_engine
+from rolloutlab.cli.report import add_report
 from rolloutlab.errors import InputError, PolicyError, RolloutlabError
 from rolloutlab.fsutil import path_of, refused
 from rolloutlab.settings import PACKAGED, SMOLLM2, ModelSettings, Settings, engines, explained, read_settings
@@ -75,6 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_model_options(check, settings)
     add_check_options(check)
     check.set_defaults(command=lambda options: check_engine(options.policy, _model_settings(options), options))
+    add_report(commands, settings)
     passcode = commands.add_parser("passcode", help="show the passcode for the sign-in page of this lab")
     passcode.add_argument("--home", type=Path, default=settings.home, help="the lab folder (default: %(default)s)")
     passcode.set_defaults(command=_passcode)

@@ -22,6 +22,7 @@ def register(shell: "InteractiveShell", session: "Session | None" = None) -> Non
     from rolloutlab.magics.login import SignInMagics
     from rolloutlab.magics.reward import RewardMagics
     from rolloutlab.magics.rollout import RolloutMagics
+    from rolloutlab.magics.runs import RunMagics
     from rolloutlab.magics.search import SearchMagics
     from rolloutlab.magics.tools import ToolMagics
     from rolloutlab.magics.train import JobMagics, TrainMagics
@@ -36,6 +37,7 @@ def register(shell: "InteractiveShell", session: "Session | None" = None) -> Non
         ModelMagics,
         RewardMagics,
         RolloutMagics,
+        RunMagics,
         SearchMagics,
         ServiceMagics,
         SignInMagics,

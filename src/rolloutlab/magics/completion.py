@@ -53,6 +53,12 @@ def _policies(magics: LabMagics) -> Iterable[str]:
     return sorted({*magics.session.models.seen, magics.session.models.selected, *made, *(job.model for job in jobs)})
 
 
+def _runs(magics: LabMagics) -> Iterable[str]:
+    """Models of which jobs of the lab have made a checkpoint."""
+    jobs = magics.session.store.jobs.newest_first() if _has_lab(magics) else ()
+    return list(dict.fromkeys(job.model for job in jobs if job.step is not None))
+
+
 def _steps(magics: LabMagics) -> list[str]:
     """The steps of the checkpoints of the selected model."""
     parts = (name.partition("@") for name in _policies(magics))
@@ -107,6 +113,7 @@ VALUES: Mapping[str, Callable[[LabMagics], Iterable[str]]] = {
     **dict.fromkeys(("groups", "group"), _groups),
     **dict.fromkeys(("job_id", "jobs"), _jobs),
     **dict.fromkeys(("model", "judge"), _policies),
+    "runs": _runs,
     "restore": lambda magics: magics.session.store.lifecycle.deleted() if _has_lab(magics) else (),
     "models": lambda magics: [name for name in _policies(magics) if "@" not in name],
     "checkpoints": lambda magics: [name for name in _policies(magics) if "@" in name],

@@ -20,9 +20,7 @@ class RunMagics(LabMagics):
     @magic(binds="the list, or the view")
     @argument("names", nargs="*", type=unquoted, values="runs", metavar="name", help="runs, models, or patterns")
     @argument("--note", type=unquoted, metavar="TEXT", help="write a note on these runs")
-    @argument(
-        "--tag", action="append", type=unquoted, metavar="TAG", help="add a tag to these runs; several: --tag again"
-    )
+    @argument("--tag", action="append", type=unquoted, metavar="TAG", help="add a tag to these runs")
     @argument("--untag", action="append", type=unquoted, metavar="TAG", help="take a tag away")
     @line_magic
     def runs(self, options: Namespace) -> "RunList | RunView":

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, overload
 from rolloutlab.errors import NotFoundError
 from rolloutlab.objective.preflight import count
 from rolloutlab.runs.judgement import measured_steps
-from rolloutlab.runs.records import read_runs
+from rolloutlab.runs.records import RunStep, read_runs
 from rolloutlab.runs.run import Run
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.run_notes import RunNote
@@ -116,7 +116,7 @@ def _options(run: Run) -> Mapping[str, Any]:
     return next((step.options for step in reversed(run.steps) if step.job), {})
 
 
-def _first_job(steps: Sequence[Any]) -> str:
+def _first_job(steps: Sequence[RunStep]) -> str:
     return next(step.job.id for step in steps if step.job)
 
 

@@ -44,13 +44,18 @@ def split_lineage(jobs: Sequence[TrainedJob]) -> list[Stretch]:
     held_out: Measures = {}
     for job in jobs:
         because = _differences(trained_on, job.trained_on, rows=False)
-        because += [f"held-out {word}" for word in _differences(held_out, job.held_out, rows=True)]
+        because += [f"held-out {word}" for word in find_differences(held_out, job.held_out)]
         if because or not stretches:
             stretches.append(([], tuple(dict.fromkeys(because))))
         stretches[-1][0].append(job)
         trained_on = job.trained_on or trained_on
         held_out = job.held_out or ({} if because else held_out)
     return [Stretch(tuple(some), because) for some, because in stretches]
+
+
+def find_differences(before: Measures, after: Measures) -> list[str]:
+    """Why means of held-out rows do not compare; empty if they do, or if one side has none."""
+    return _differences(before, after, rows=True)
 
 
 def _differences(before: Measures, after: Measures, *, rows: bool) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from rolloutlab.api.job_state import gradient_steps, last_value, last_whole, number, since_restart
 from rolloutlab.api.prices import DOLLAR, Amount
-from rolloutlab.runs.lineage import Measures, Stretch, TrainedJob, split_lineage
+from rolloutlab.runs.lineage import Measures, Stretch, TrainedJob, find_differences, split_lineage
 from rolloutlab.sampling.config import SamplingConfig, read_config
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import StoredCollection, SubmittedJob
@@ -77,22 +77,27 @@ class RunRecord:
 def read_runs(lab: Lab) -> list[RunRecord]:
     """Every run of a lab; the one that was trained last is the first."""
     jobs, reader = lab.jobs.newest_first()[::-1], _Reader(lab)
-    by_model: dict[str, list[tuple[str, Stretch]]] = {}
-    for service, model in dict.fromkeys((job.service, job.model) for job in jobs):
-        made = [job for job in jobs if (job.service, job.model) == (service, model) and job.step is not None]
-        stretches = split_lineage([reader.read_measures(job) for job in made])
-        by_model.setdefault(model, []).extend((service, stretch) for stretch in stretches)
     records = []
-    for model, stretches in by_model.items():
-        stretches.sort(key=lambda each: each[1].jobs[0].job.created_at)
-        ends = [stretch.jobs[0].job.created_at for _, stretch in stretches[1:]] + ["~"]  # after every time
-        for i, (service, stretch) in enumerate(stretches):
-            begin = "" if i == 0 else stretch.jobs[0].job.created_at
-            name = model if stretch is stretches[-1][1] else f"{model}:{i + 1}"
-            failed = (each for each in jobs if each.model == model and each.status in {"failed", "cancelled"})
-            during = tuple(each for each in failed if begin <= each.created_at < ends[i])
-            records.append(reader.read_record(name, service, stretch, during))
+    for model in dict.fromkeys(job.model for job in jobs):
+        of_model = [job for job in jobs if job.model == model]
+        stretches = _stretches(reader, of_model)
+        begins = [stretch.jobs[0].job.created_at for stretch in stretches]
+        for i, stretch in enumerate(stretches):
+            name = model if i + 1 == len(stretches) else f"{model}:{i + 1}"
+            since, until = begins[i] if i else "", begins[i + 1] if i + 1 < len(begins) else None
+            during = (job for job in of_model if since <= job.created_at and (until is None or job.created_at < until))
+            failed = tuple(job for job in during if job.status in {"failed", "cancelled"})
+            records.append(reader.read_record(name, stretch, failed))
     return sorted(records, key=lambda record: record.steps[-1].at, reverse=True)
+
+
+def _stretches(reader: "_Reader", jobs: Sequence[SubmittedJob]) -> list[Stretch]:
+    """The runs of one model, in the order in which they began. Services of one name have models of their own."""
+    stretches: list[Stretch] = []
+    for service in dict.fromkeys(job.service for job in jobs):
+        made = [job for job in jobs if job.service == service and job.step is not None]
+        stretches += split_lineage([reader.read_measures(job) for job in made])
+    return sorted(stretches, key=lambda stretch: stretch.jobs[0].job.created_at)
 
 
 class _Reader:
@@ -126,12 +131,15 @@ class _Reader:
         held = self._held_out(job.model, trained_on, _start(job))
         return TrainedJob(job, trained_on, {each.name: self._measure(each, rows=True) for each in held})
 
-    def read_record(self, name: str, service: str, stretch: Stretch, failed: tuple[SubmittedJob, ...]) -> RunRecord:
-        model, steps = stretch.jobs[0].job.model, [self._step(each) for each in stretch.jobs]
+    def read_record(self, name: str, stretch: Stretch, failed: tuple[SubmittedJob, ...]) -> RunRecord:
+        """The record of a run. failed: its jobs that made no checkpoint."""
+        first, steps = stretch.jobs[0].job, [self._step(each) for each in stretch.jobs]
         newest = stretch.jobs[-1]
-        steps += self._measured_last(newest)
-        again = {step: mean for step in _steps_of(steps) if (mean := self._again(model, newest.trained_on, step))}
-        return RunRecord(name, service, model, tuple(steps), stretch.because, failed, again)
+        measures = next((each.held_out for each in reversed(stretch.jobs) if each.held_out), {})
+        steps += self._measured_last(newest, measures)
+        found = {each.step: self._again(first.model, newest.trained_on, each.step, measures) for each in steps}
+        again = {step: mean for step, mean in found.items() if mean is not None}
+        return RunRecord(name, first.service, first.model, tuple(steps), stretch.because, failed, again)
 
     def _trained_on(self, job: SubmittedJob) -> tuple[StoredCollection, ...]:
         """What a job trained on, as far as the lab still has it."""
@@ -163,21 +171,28 @@ class _Reader:
         first = held[0] if held else None
         return RunStep(step, job.created_at, job, collections, first, numbers, errors, options, settings)
 
-    def _measured_last(self, newest: TrainedJob) -> list[RunStep]:
-        """The checkpoint that the last job made, if it was measured."""
+    def _measured_last(self, newest: TrainedJob, measures: Measures) -> list[RunStep]:
+        """The checkpoint that the last job made, if it was measured as those before it."""
         step = newest.job.step
         held = self._held_out(newest.job.model, newest.trained_on, step) if step is not None else []
-        if step is None or not held:
+        if step is None or not held or self._differs(held, measures):
             return []
         numbers, errors = self._means((), held)
         settings = {"held_out": self._settings(held)}
         return [RunStep(step, held[0].created_at, None, (), held[0], numbers, errors, {}, settings)]
 
-    def _again(self, model: str, trained_on: Measures, step: int) -> float | None:
-        for name in trained_on:
-            for each in self._sampled.get((again_name(name), model, step), ())[:1]:
-                return self._numbers[each.id].reward if each.id in self._numbers else None
-        return None
+    def _again(self, model: str, trained_on: Measures, step: int, measures: Measures) -> float | None:
+        """The mean of a checkpoint with other seeds, if it was measured on the same rows with the same reward."""
+        made = [self._sampled.get((again_name(name), model, step), [])[:1] for name in trained_on]
+        found = [each for some in made for each in some if each.id in self._numbers]
+        comparable = found and not self._differs(found, measures)
+        return self._numbers[found[0].id].reward if comparable else None
+
+    def _differs(self, collections: Sequence[StoredCollection], measures: Measures) -> bool:
+        """Whether means do not compare with those of a run. measures: of its held-out rows, by collection."""
+        own = {"held out": self._measure(collections[0], rows=True)}
+        of_run = {"held out": next(iter(measures.values()))} if measures else {}
+        return bool(find_differences(of_run, own))
 
     def _means(
         self, collections: Sequence[StoredCollection], held: Sequence[StoredCollection]
@@ -226,10 +241,6 @@ class _Reader:
 def _start(job: SubmittedJob) -> int:
     """The checkpoint that a job starts from. Services number them without gaps."""
     return (job.step or 1) - 1
-
-
-def _steps_of(steps: Sequence[RunStep]) -> list[int]:
-    return [each.step for each in steps]
 
 
 def _of_held_out(name: str) -> str:

@@ -32,7 +32,7 @@ class RunView(NotebookView):
         self.runs: Sequence[Run] = find_runs(load_runs(lab()), names)
 
     def state(self) -> Mapping[str, Any]:
-        shown = self._overlay()
+        shown = self.overlay()
         return {
             "version": list(self._lab().changes()),
             "top": render.top(shown),
@@ -54,7 +54,7 @@ class RunView(NotebookView):
     def _texts(self, step: int, kind: Kind, place: int = 0) -> Mapping[str, str]:
         return {"html": render.step_texts(pick_texts(self._lab(), self.runs, step, kind, place))}
 
-    def _overlay(self) -> Overlay:
+    def overlay(self) -> Overlay:
         origins = self._lab().origins.all()
         groups = join_seeds(self.runs, origins)
         courses = [make_course(runs, origins) for runs in groups]
@@ -64,12 +64,12 @@ class RunView(NotebookView):
         return Overlay(courses, rows, numbers, hints, _about(self.runs))
 
     def __repr__(self) -> str:
-        return render.text(self._overlay())
+        return render.text(self.overlay())
 
     def _repr_html_(self) -> str:
         last = max(step.step for run in self.runs for step in run.steps if step.held_out or step.collections)
         texts = pick_texts(self._lab(), self.runs, last, "random")
-        return for_notebook(render.html(self._overlay(), texts))
+        return for_notebook(render.html(self.overlay(), texts))
 
 
 def _about(runs: Sequence[Run]) -> str:

@@ -1,0 +1,82 @@
+"""The report of runs: one file with curves, texts, options, rewards and versions."""
+
+import json
+import platform
+from collections.abc import Iterator, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from os import PathLike
+from pathlib import Path
+
+from rolloutlab.runs.run import Run
+from rolloutlab.runs.texts import Kind, pick_texts
+from rolloutlab.runs.view import RunView
+from rolloutlab.store.lab import Lab
+from rolloutlab.store.models import StoredCollection
+from rolloutlab.trajectories.files import file_path
+from rolloutlab.trajectories.files.jsonl import replacing
+from rolloutlab.trajectories.tables import here_and_now
+from rolloutlab.widgets.run import StepText
+from rolloutlab.widgets.run_report import Report, Source, page
+
+_PACKAGES = ("rolloutlab", "torch", "transformers", "peft")
+_TEXTS: tuple[tuple[str, Kind], ...] = (
+    ("the best", "best"), ("the worst", "worst"), ("changed most", "changed"), ("a random one", "random"),
+)  # fmt: skip
+
+
+def write_report(lab: Lab, view: RunView, path: str | PathLike[str], *, overwrite: bool = False) -> Path:
+    """Write the report of the runs of a view; returns where it is.
+
+    Raises:
+        InputError: the file is there already, or cannot be written.
+    """
+    target = file_path(path)
+    with replacing(target, overwrite=overwrite) as draft:
+        draft.write_text(page(make_report(lab, view)), encoding="utf-8")
+    return target
+
+
+def make_report(lab: Lab, view: RunView) -> Report:
+    """What the report of the runs of a view has."""
+    runs = view.runs
+    facts = [("written", f"{here_and_now():%Y-%m-%d %H:%M %Z}"), ("Python", platform.python_version())]
+    facts += [(name, found) for name in _PACKAGES if (found := _version(name))]
+    facts += [("machine", f"{platform.system()} {platform.machine()}")]
+    facts += [(f"service of {run.name}", run.service) for run in runs]
+    seconds = [(run.name, run.seconds) for run in runs]
+    return Report(view.overlay(), list(_texts(lab, runs)), list(_sources(lab, runs)), facts, seconds)
+
+
+def _texts(lab: Lab, runs: Sequence[Run]) -> Iterator[tuple[str, list[StepText]]]:
+    """Texts of the first, the best and the last step that sampled something."""
+    having = sorted({step.step for run in runs for step in run.steps if step.held_out or step.collections})
+    best = [found.step for run in runs if (found := run.best_step)]
+    for step in sorted({*having[:1], *best[:1], *having[-1:]}):
+        for name, kind in _TEXTS:
+            yield f"Step {step}: {name}", pick_texts(lab, runs, step, kind)
+
+
+def _sources(lab: Lab, runs: Sequence[Run]) -> Iterator[Source]:
+    """The prompts and rewards of the runs, each once, as the lab has them."""
+    seen = set()
+    for run in runs:
+        for collection in (each for step in run.steps for each in (*step.collections, step.held_out) if each):
+            for source in _sources_of(lab, collection):
+                if source.text not in seen:
+                    seen.add(source.text)
+                    yield source
+
+
+def _sources_of(lab: Lab, collection: StoredCollection) -> Iterator[Source]:
+    label = f"{collection.name}:{collection.generation}"
+    if template := collection.plan.get("template"):
+        yield Source(f"prompt of {label}", json.dumps(template, indent=2, ensure_ascii=False))
+    if (scoring := lab.scorings.last(collection)) and scoring.code:
+        yield Source(f"{scoring.source} that scored {label}: {', '.join(scoring.names)}", scoring.code)
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""

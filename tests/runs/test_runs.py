@@ -1,0 +1,218 @@
+"""Runs of a lab: what belongs to one, its numbers, its best checkpoint, and how it is named."""
+
+import pandas as pd
+import pytest
+
+from rolloutlab.cli.commands import main
+from rolloutlab.errors import InputError, NotFoundError
+
+HALF = [[0.0, 1.0], [1.0, 0.0]]
+BETTER = [[1.0, 1.0], [1.0, 0.0]]
+
+
+def two_steps(trainer, name="letters", model="lab/practice", **options):
+    first = trainer.sample(name, HALF, model=model)
+    trainer.train(first, step=1, model=model, options=options)
+    second = trainer.sample(name, BETTER, step=1, model=model)
+    trainer.train(second, step=2, model=model, options=options)
+
+
+def test_a_lab_without_jobs_has_no_runs(session):
+    assert len(session.runs()) == 0
+    assert "none yet" in repr(session.runs())
+    with pytest.raises(NotFoundError, match="no job of this lab has made a checkpoint"):
+        session.runs("lab/practice")
+
+
+def test_the_jobs_of_a_model_are_the_steps_of_a_run(session, trainer):
+    two_steps(trainer)
+    (run,) = session.runs()
+    assert (run.name, run.model) == ("lab/practice", "lab/practice")
+    assert [step.step for step in run.steps] == [0, 1]
+    assert run.history["reward"].tolist() == [0.5, 0.75]
+    assert run.history["nothing"].tolist() == [0.0, 0.5]
+    assert run.best == "lab/practice@1"
+
+
+def test_numbers_of_jobs_and_of_answers_stand_beside_each_other(session, trainer):
+    first = trainer.sample("letters", HALF, components=lambda r: {"format": r / 2})
+    trainer.train(first, step=1, steps=[{"entropy": 1.0, "kl": 0.0}, {"entropy": 0.5, "kl": 0.2}, {"kl": 0.4}])
+    numbers = session.runs()[0].steps[0].numbers
+    assert numbers["entropy"] == 0.75
+    assert numbers["kl"] == 0.2  # the median
+    assert numbers["reward.format"] == 0.25
+    assert numbers["pass_rate"] == 0.5
+    assert numbers["seconds"] == 2.5
+    assert numbers["tokens"] == numbers["length"] * 4
+
+
+def test_held_out_rows_decide_the_best_checkpoint(session, trainer):
+    for step, held in enumerate([HALF, BETTER, HALF]):
+        trainer.sample("held_out.letters", held, step=step)
+        if step < 2:
+            trainer.train(trainer.sample("letters", BETTER, step=step), step=step + 1)
+    trainer.sample("best.letters", BETTER, step=1)
+    (run,) = session.runs()
+    assert [step.step for step in run.steps] == [0, 1, 2]
+    assert run.history["held_out"].tolist() == [0.5, 0.75, 0.5]
+    assert (run.main, run.best, run.best_mean) == ("held_out", "lab/practice@1", 0.75)
+    assert run.before.numbers["held_out"] == 0.5
+
+
+def test_another_reward_begins_a_new_run_of_the_model(session, trainer):
+    two_steps(trainer)
+    hundreds = [[100.0, 0.0], [100.0, 100.0]]
+    trainer.train(trainer.sample("letters", hundreds, step=2, code="v2"), step=3)
+    newest, first = session.runs()
+    assert (newest.name, newest.because, newest.best) == ("lab/practice", ("reward",), "lab/practice@2")
+    assert (first.name, first.because, first.best) == ("lab/practice:1", (), "lab/practice@1")
+    assert "the reward was changed" in repr(session.runs("lab/practice"))
+    assert session.runs("lab/practice:1").runs[0].history["reward"].max() == 0.75
+
+
+@pytest.mark.parametrize(
+    ("change", "because"),
+    [({"template": [[{"role": "user", "content": "other"}]]}, "prompt"), ({"env": "Maze"}, "env")],
+)
+def test_another_prompt_or_environment_begins_a_new_run(session, trainer, change, because):
+    two_steps(trainer)
+    trainer.train(trainer.sample("letters", HALF, step=2, **change), step=3)
+    assert session.runs()[0].because == (because,)
+
+
+def test_other_held_out_rows_begin_a_new_run(session, trainer):
+    for step, rows in enumerate(["row", "other"]):
+        trainer.sample("held_out.letters", HALF, step=step, rows=rows)
+        trainer.train(trainer.sample("letters", HALF, step=step), step=step + 1)
+    assert session.runs()[0].because == ("held-out rows",)
+
+
+def test_other_rows_to_train_on_and_another_temperature_do_not_begin_a_run(session, trainer):
+    trainer.train(trainer.sample("letters", HALF), step=1, options={"learning_rate": 1e-3})
+    trainer.train(trainer.sample("letters", HALF, step=1, rows="x", temperature=0.5), step=2)
+    (run,) = session.runs()
+    changed = {(each.step, each.option, each.before, each.after) for each in run.changes}
+    assert changed == {(1, "temperature", None, 0.5), (1, "learning_rate", 1e-3, None)}
+
+
+def test_means_with_other_sampling_settings_are_not_the_best(session, trainer):
+    trainer.train(trainer.sample("letters", [[1.0, 1.0]], max_tokens=4), step=1)
+    trainer.train(trainer.sample("letters", HALF, step=1), step=2)
+    trainer.train(trainer.sample("letters", BETTER, step=2), step=3)
+    assert session.runs()[0].best == "lab/practice@2"
+
+
+def test_iterations_under_other_names_with_one_reward_are_one_run(session, trainer):
+    trainer.train(trainer.sample("letters1", HALF), step=1)
+    trainer.train(trainer.sample("letters2", BETTER, step=1), step=2)
+    assert len(session.runs()) == 1
+
+
+def test_failed_jobs_and_checkpoints_of_others_are_named(session, trainer):
+    two_steps(trainer)
+    trainer.train(trainer.sample("letters", HALF, step=2), step=None, status="failed")
+    trainer.train(trainer.sample("letters", BETTER, step=4), step=5)
+    facts = [sign.fact for sign in session.runs()[0].signs]
+    assert "2 checkpoints since step 2 not made by jobs of this lab" in facts
+    assert "1 job made no checkpoint, the last one failed" in facts
+
+
+def test_completions_of_a_top_up_do_not_count(session, trainer):
+    made = trainer.sample("letters", [[0.0, 0.0, 1.0, 1.0], [1.0, 0.0]], n=2)
+    session.store.keep_sizes(made.id, {0: 4}, 6)
+    trainer.train(made, step=1)
+    assert session.runs()[0].steps[0].numbers["reward"] == 0.25
+
+
+def test_a_deleted_generation_leaves_its_step(session, trainer):
+    two_steps(trainer)
+    session.delete("letters:1", say=lambda _: None)
+    assert [step.numbers.get("reward") for step in session.runs()[0].steps] == [None, 0.75]
+
+
+@pytest.mark.parametrize("name", ["practice", "letters", "lab/prac*", "lab/practice"])
+def test_a_run_is_named_by_model_collection_or_pattern(session, trainer, name):
+    two_steps(trainer)
+    assert [run.name for run in session.runs(name).runs] == ["lab/practice"]
+
+
+def test_a_wrong_or_ambiguous_name_says_what_there_is(session, trainer):
+    two_steps(trainer)
+    two_steps(trainer, model="lab/second")
+    with pytest.raises(NotFoundError) as error:
+        session.runs("lab/practise")
+    assert error.value.hint == "%runs lab/practice"
+    with pytest.raises(NotFoundError, match="may be 2 runs: lab/second, lab/practice"):
+        session.runs("letters")
+
+
+def test_several_runs_show_what_differs(session, trainer):
+    two_steps(trainer, learning_rate=1e-3)
+    two_steps(trainer, model="lab/second", learning_rate=2e-3)
+    shown = session.runs("lab/practice", "lab/second")
+    html = shown._repr_html_()
+    assert "learning_rate" in html
+    assert "0.002" in html
+    assert "2 runs" in repr(shown)
+
+
+def test_notes_and_tags_are_kept_for_every_kernel(session, trainer):
+    two_steps(trainer)
+    run = session.runs()[0]
+    run.note, run.tags = "steady", ["keep", "keep", "first"]
+    again = session.runs()[0]
+    assert (again.note, again.tags) == ("steady", ("keep", "first"))
+    assert "steady" in repr(session.runs())
+
+
+def test_the_list_is_a_frame_too(session, trainer):
+    two_steps(trainer)
+    frame = session.runs().frame
+    assert frame.loc["lab/practice", ["before", "best", "gain", "steps"]].tolist() == [0.5, 0.75, 0.25, 2]
+    assert isinstance(frame, pd.DataFrame)
+
+
+def test_texts_of_a_step_are_the_best_the_worst_and_what_changed(session, trainer):
+    for step, held in enumerate([[[0.0, 1.0], [0.0, 0.5]], [[0.0, 1.0], [1.0, 0.25]]]):
+        trainer.sample("held_out.letters", held, step=step)
+        trainer.train(trainer.sample("letters", HALF, step=step), step=step + 1)
+    view = session.runs("lab/practice")
+    ask = view.calls()["texts"]
+    assert "answer 0.1" in ask(1, "best")["html"]
+    assert "answer 0.0" in ask(1, "worst")["html"]
+    changed = ask(1, "changed")["html"]
+    assert "answer 1.0" in changed
+    assert "+1.00" in changed.replace("\N{MINUS SIGN}", "-")
+    assert ask(1, "random", 0) == ask(1, "random", 4)
+    assert ask(7, "random")["html"] == ""
+
+
+def test_a_view_sees_what_another_kernel_adds(session, trainer):
+    two_steps(trainer)
+    view = session.runs("lab/practice")
+    version = view.state()["version"]
+    assert view.calls()["renewed"](version) is None
+    trainer.train(trainer.sample("letters", BETTER, step=2), step=3)
+    assert view.calls()["renewed"](version)["courses"][0]["steps"] == [0, 1, 2]
+
+
+def test_a_report_is_one_file_that_needs_no_network(session, trainer, tmp_path):
+    two_steps(trainer)
+    path = session.report("lab/practice", tmp_path / "run.html")
+    page = path.read_text()
+    assert "answer 0.0" in page
+    assert "function that scored letters:1" in page
+    without_names = page.replace("http://www.w3.org/2000/svg", "").replace("http%3A//www.w3.org/2000/svg", "")
+    assert not [part for part in ("<script", "http://", "https://", "url(") if part in without_names]
+    with pytest.raises(InputError, match="is there already"):
+        session.report("lab/practice", path)
+
+
+def test_a_report_is_written_in_a_terminal(session, trainer, tmp_path, capsys):
+    two_steps(trainer)
+    out = tmp_path / "out.html"
+    assert main(["report", "--home", str(session.settings.home), "--out", str(out)]) == 0
+    assert capsys.readouterr().out == f"{out}\n"
+    assert out.exists()
+    assert main(["report", "--home", str(tmp_path / "none"), "--out", str(out)]) == 2
+    assert "this lab has no run" in capsys.readouterr().err
