@@ -5,6 +5,7 @@ import pytest
 
 from rolloutlab.cli.commands import main
 from rolloutlab.errors import InputError, NotFoundError
+from rolloutlab.store.origins import Origin
 
 HALF = [[0.0, 1.0], [1.0, 0.0]]
 BETTER = [[1.0, 1.0], [1.0, 0.0]]
@@ -216,3 +217,22 @@ def test_a_report_is_written_in_a_terminal(session, trainer, tmp_path, capsys):
     assert out.exists()
     assert main(["report", "--home", str(tmp_path / "none"), "--out", str(out)]) == 2
     assert "this lab has no run" in capsys.readouterr().err
+
+
+def test_runs_of_several_seeds_are_one_course_with_a_band(session, trainer):
+    for seed, rewards in enumerate([HALF, BETTER, HALF]):
+        model = f"lab/practice.letters.seed{seed}"
+        session.store.origins.set("embedded", model, Origin(sweep="letters", settings={}, seed=seed))
+        trainer.train(trainer.sample(f"letters.seed{seed}", HALF, model=model), step=1, model=model)
+        trainer.train(trainer.sample(f"letters.seed{seed}", rewards, step=1, model=model), step=2, model=model)
+    (course,) = session.runs("lab/practice.letters.*").state()["courses"]
+    assert (course["name"], len(course["members"])) == ("letters", 3)
+    assert course["numbers"]["reward"] == [0.5, pytest.approx((0.5 + 0.75 + 0.5) / 3)]
+    assert (course["lows"]["reward"], course["highs"]["reward"]) == ([0.5, 0.5], [0.5, 0.75])
+    assert "Band: least and largest of 3 seeds." in session.runs("lab/practice.letters.*")._repr_html_()
+
+
+def test_the_answer_of_a_text_is_without_its_prompt(session, trainer):
+    trainer.train(trainer.sample("letters", HALF), step=1)
+    html = session.runs("lab/practice").calls()["texts"](0, "best")["html"]
+    assert html.count("Question 0?") == 1

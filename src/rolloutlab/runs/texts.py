@@ -99,7 +99,7 @@ def _text(lab: Lab, run: Run, step: RunStep, made: StoredCollection, seat: Seat)
 def _shown(
     run: Run, step: RunStep, made: StoredCollection, group: Group, trajectory: StoredTrajectory, before: float | None
 ) -> StepText:
-    answer = conversation_text(trajectory.items) or "(no text)"
+    answer = conversation_text(trajectory.items[len(group.prompt) :]) or "(no text)"
     reward = trajectory.reward
     return StepText(
         run=run.name,

@@ -21,7 +21,7 @@ from rolloutlab.widgets.text import decimals
 Values = Sequence[float | None]
 _MOST_CHANGES = 6
 _MAX_CHARS = 1_500
-_MAX_WIDTH = 80
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
@@ -259,11 +259,13 @@ def written(number: RunNumber, value: float) -> str:
     """A value in as many digits as it is read with."""
     if number.unit == "share":
         return percent(value)
+    if abs(value) < _ROUNDING:
+        return "0"
     return f"${value:.3f}" if number.unit == "$" else f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
-def step_texts(texts: Sequence[StepText]) -> Html:
-    """A prompt with what each run answered at a step."""
+def step_texts(texts: Sequence[StepText], name: str = "") -> Html:
+    """A prompt with what each run answered at a step. name: of this choice of texts."""
     if not texts:
         return Html("")
     first = texts[0]
@@ -271,7 +273,7 @@ def step_texts(texts: Sequence[StepText]) -> Html:
     prompt = f'<p class="rl-prompt">{escape(_short(first.prompt))}</p>' if same else ""
     cards = "".join(_card(each, with_prompt=not same) for each in texts)
     group = f'<span class="rl-dim">{escape(first.group)}</span>'
-    title = f'<div class="rl-head"><b>Texts at step {first.step}</b> {group}</div>'
+    title = f'<div class="rl-head"><b>{escape(name or f"Texts at step {first.step}")}</b> {group}</div>'
     return Html(f'<div class="rl-texts">{title}{prompt}<div class="rl-cards">{cards}</div></div>')
 
 

@@ -56,7 +56,7 @@ def page(report: Report) -> str:
         hints(shown.hints),
         runs_table(shown),
         curves(shown, shown.numbers),
-        *(_texts(name, texts) for name, texts in report.texts),
+        *(step_texts(texts, name) for name, texts in report.texts),
         _heading("Every number by step"),
         *(_numbers(shown, i) for i in range(len(shown.courses))),
         _heading("What it was made with") if report.sources else "",
@@ -76,10 +76,6 @@ def page(report: Report) -> str:
 
 def _heading(text: str) -> Html:
     return Html(f"<h2>{escape(text)}</h2>")
-
-
-def _texts(name: str, texts: Sequence[StepText]) -> str:
-    return f"{_heading(name)}{step_texts(texts)}" if texts else ""
 
 
 def _numbers(shown: Overlay, i: int) -> Html:
