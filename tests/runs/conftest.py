@@ -67,7 +67,7 @@ class Trainer:
     ) -> SubmittedJob:
         """A job that made checkpoint `step`. steps: the numbers of its gradient steps."""
         self._jobs += 1
-        at = f"2026-01-01T00:{self._jobs:02}:00+00:00"
+        at = f"2026-01-01T{self._jobs // 3600:02}:{self._jobs // 60 % 60:02}:{self._jobs % 60:02}+00:00"
         labels = tuple(f"{each.name}:{each.generation}" for each in collections)
         job = SubmittedJob(f"{self._jobs:08x}-job", SERVICE, model, labels, options or {}, at)
         self.lab.jobs.add(job)

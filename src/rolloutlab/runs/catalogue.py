@@ -1,6 +1,6 @@
 """All runs of a lab: as a list with a table, and by name."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, overload
@@ -62,10 +62,9 @@ class RunList(Sequence[Run]):
         return for_notebook(self._listing().html())
 
 
-def load_runs(lab: Lab) -> RunList:
-    """Every run of a lab."""
-    notes = lab.run_notes.by_job()
-    records = read_runs(lab)
+def load_runs(lab: Lab, models: Collection[str] | None = None) -> RunList:
+    """The runs of a lab. models: only the runs of these; None stands for all."""
+    notes, records = lab.run_notes.by_job(), read_runs(lab, models)
     return RunList([Run(lab, record, notes.get(_first_job(record.steps), RunNote())) for record in records])
 
 

@@ -1,6 +1,6 @@
 """Runs as the lab has them: for each step what was sampled, how it was scored, and what the job reported."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -74,9 +74,10 @@ class RunRecord:
     again: Mapping[int, float] = field(default_factory=dict)
 
 
-def read_runs(lab: Lab) -> list[RunRecord]:
-    """Every run of a lab; the one that was trained last is the first."""
-    jobs, reader = lab.jobs.newest_first()[::-1], _Reader(lab)
+def read_runs(lab: Lab, models: Collection[str] | None = None) -> list[RunRecord]:
+    """The runs of a lab, the one that was trained last first. models: only the runs of these; None stands for all."""
+    jobs = [job for job in lab.jobs.newest_first()[::-1] if models is None or job.model in models]
+    reader = _Reader(lab, jobs)
     records = []
     for model in dict.fromkeys(job.model for job in jobs):
         of_model = [job for job in jobs if job.model == model]
@@ -103,7 +104,7 @@ def _stretches(reader: "_Reader", jobs: Sequence[SubmittedJob]) -> list[Stretch]
 class _Reader:
     """Reads what the steps of runs need, each table of the lab once."""
 
-    def __init__(self, lab: Lab) -> None:
+    def __init__(self, lab: Lab, jobs: Sequence[SubmittedJob]) -> None:
         self._lab = lab
         generations = lab.generations()
         self._by_label = {f"{each.name}:{each.generation}": each for each in generations}
@@ -114,13 +115,13 @@ class _Reader:
             if plan := self._plans[each.id]:
                 self._sampled.setdefault((each.name, plan.model, plan.step), []).append(each)
         self._measures: dict[tuple[int, bool], Measure] = {}
-        self._numbers = lab.step_numbers.of(self._of_runs())
+        self._numbers = lab.step_numbers.of(self._of_runs(jobs))
         self._costs = lab.spending.of_each()
         self._paid = list(lab.spending.trained())
 
-    def _of_runs(self) -> Iterator[int]:
+    def _of_runs(self, jobs: Sequence[SubmittedJob]) -> Iterator[int]:
         """The ids of the collections that jobs trained on, and of their held-out rows."""
-        labels = set(chain.from_iterable(job.collections for job in self._lab.jobs.newest_first()))
+        labels = set(chain.from_iterable(job.collections for job in jobs))
         names = {label.rpartition(":")[0] for label in labels}
         beside = {make(name) for name in names for make in (held_out_name, again_name)}
         return (each.id for label, each in self._by_label.items() if label in labels or each.name in beside)

@@ -48,7 +48,8 @@ class RunView(NotebookView):
         """The state, if the lab has changed since a version; else None."""
         if list(self._lab().changes()) == list(version):
             return None
-        self.runs = find_runs(load_runs(self._lab()), self._names)
+        models = None if any(set(name) & set("*?[") for name in self._names) else {run.model for run in self.runs}
+        self.runs = find_runs(load_runs(self._lab(), models), self._names)
         return self.state()
 
     def _texts(self, step: int, kind: Kind, place: int = 0) -> Mapping[str, str]:
