@@ -990,7 +990,8 @@ class Session:
     ) -> Loop:
         """Sample, score and train for `jobs` rounds; round N is the generation `name:N`. The same call goes on later.
 
-        An interrupt or an error loses nothing that was sampled or trained; `jobs=0` only shows the rounds so far.
+        An interrupt, an error or a killed kernel loses nothing that was sampled, scored or trained. The same call goes
+        on in the round where it stopped, which is then one of its `jobs`. `jobs=0` only shows the rounds so far.
         `seed` is the seed of the first round; the seeds of later rounds follow from it. `budget` limits sampling,
         judging and training together. `over` can be a function that takes the number of a round and returns its rows.
         With a source of environments, the default is new rows of this source in each round.
@@ -1001,7 +1002,7 @@ class Session:
             reward: functions, or a `Judge`. The scores of a judge compare only completions of one group, so there is no
                 `best` and no held-out score. With `env` or `solve` it may be left out: these give rewards themselves.
             solve: a program, as of `rollouts`, that samples instead of a prompt.
-            jobs: how many rounds to make now.
+            jobs: how many rounds to make now, beside those that are finished.
             options: as of `train`, including `algorithm`; or a function that takes the number of a round and returns
                 such options.
             say: called with a line per round if no chart can be shown.
@@ -1019,15 +1020,17 @@ class Session:
         if jobs:
             check_newest_environment(self.store, name, source)
             check_newest_program(self.store, name, program)
+        draws_rows = over is None and source is not None and seed is None
         if over is None and source:
             over = partial(rows_of_round, source, given.get("limit"), new_seed() if seed is None else seed)
         sampling = {key: value for key, value in given.items() if key not in OF_ROUNDS}
         steps = LoopSteps(
             self, name, prompt, reward, given.get("n", 8), seed, options, given.get("held_out"), sampling, shared,
-            program, given.get("top_up"),
+            program, given.get("top_up"), self._connector.name, draws_rows,
         )  # fmt: skip
-        counts = {"jobs": jobs, "every": given.get("every", 5), "patience": given.get("patience", 3)}
-        return run_loop(steps, self.store, over, Live(say), self._models.default_rate(), **counts)
+        every, patience = given.get("every", 5), given.get("patience", 3)
+        rate = self._models.default_rate()
+        return run_loop(steps, self.store, over, Live(say), rate, jobs=jobs, every=every, patience=patience)
 
     @overload
     def runs(self) -> "RunList": ...

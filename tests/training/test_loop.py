@@ -116,7 +116,7 @@ def test_from_three_rounds_on_its_course_is_drawn_and_before_it_is_figures():
 
 
 def test_what_stopped_it_is_seen_first_and_then_what_to_do():
-    stopped = "stopped by ServiceError; the same call goes on, at round 2 or 3"
+    stopped = "stopped by ServiceError; the same call goes on, in round 2"
     shown = view(Round(1, 0, reward=0.5, unscored=2), changes=["learning_rate 1 is high"], ended=stopped)
     assert shown.index("stopped by ServiceError</b> the same call goes on") < shown.index("2 without a reward")
 
@@ -287,8 +287,8 @@ def test_an_interrupt_keeps_what_is_there_and_the_same_call_goes_on(session):
 
     with pytest.raises(KeyboardInterrupt) as stopped:
         session.loop("capitals", PROMPT, interrupted, over=ROWS, n=2, jobs=5, max_tokens=4, say=lines.append)
-    assert lines[-1] == "stopped by KeyboardInterrupt; the same call goes on, at round 2 or 3"
-    assert stopped.value._render_traceback_()[1] == "  -> the same call goes on, at round 2 or 3"
+    assert lines[-1] == "stopped by KeyboardInterrupt; the same call goes on, in round 2"
+    assert stopped.value._render_traceback_()[1] == "  -> the same call goes on, in round 2"
     assert len(session.collection("capitals:2")) == 4
     made = loop(session, jobs=1)
     assert made.history.index.tolist() == [1, 2, 3]

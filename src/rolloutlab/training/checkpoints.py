@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rolloutlab.api import training
 from rolloutlab.api.wire.training import LostCheckpoint
 from rolloutlab.connection import Connector
-from rolloutlab.errors import InputError, LabError
+from rolloutlab.errors import InputError, LabError, NotOfferedError
 from rolloutlab.objective.preflight import count
 from rolloutlab.training.models import Models, SelectedModel
 from rolloutlab.trajectories.tables import data_frame, here_and_now
@@ -81,6 +81,14 @@ class LabModels:
     def seen(self) -> set[str]:
         """Names of models and checkpoints that a service listed; tab completion offers them."""
         return self._models.seen
+
+    def newest_step(self) -> int | None:
+        """The newest checkpoint of the selected model; None if its service does not say."""
+        try:
+            cards = self._models.cards()
+        except NotOfferedError:
+            return None
+        return next((card.newest_step for card in cards if card.id == self.selected), None)
 
     def list(self) -> "pd.DataFrame":
         """List the models that the service can sample, with base, newest checkpoint and number of checkpoints.

@@ -1,15 +1,16 @@
 """Sample-score-train loop: each round is a generation of one collection."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import takewhile
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from rolloutlab.api.wire.training import ExperimentalTrainingConfig
-from rolloutlab.errors import InputError, interrupted
+from rolloutlab.errors import InputError, JobFailedError, interrupted
 from rolloutlab.objective.option_docs import rate_warnings
 from rolloutlab.objective.options import Options, settle
 from rolloutlab.objective.preflight import count, preflight
@@ -20,10 +21,11 @@ from rolloutlab.sampling.prompt import Row
 from rolloutlab.sampling.split import HELD_OUT, TRAIN
 from rolloutlab.scoring.judge import Judge
 from rolloutlab.store.lab import Lab
-from rolloutlab.store.models import Group, SubmittedJob
+from rolloutlab.store.models import Group, StoredCollection, SubmittedJob
 from rolloutlab.training.loop_steps import LoopSteps, again_name, held_out_name
 from rolloutlab.training.measures import Measure, measure
 from rolloutlab.training.submission import checked_config, expanded
+from rolloutlab.training.unfinished import Unfinished, find_unfinished, find_unfinished_round, is_finished
 from rolloutlab.trajectories.collection import Collection
 from rolloutlab.trajectories.members import members_of
 from rolloutlab.trajectories.tables import data_frame
@@ -98,6 +100,12 @@ class Loop(ShownLive):
     def measured(self) -> dict[int, float]:
         """The held-out mean by checkpoint, for checkpoints that were measured in the same way as the newest."""
         return {step: one.reward for step, one in self._of_step(self.held).items() if one.reward is not None}
+
+    @property
+    def last_measured(self) -> int | None:
+        """The number of the round before which the held-out rows were last measured as they are now."""
+        numbers = [one.number for one, how in self.held if one.reward is not None and not self._held_out_differs(how)]
+        return max(numbers, default=None)
 
     @property
     def again(self) -> dict[int, float]:
@@ -228,6 +236,8 @@ class LoopPlan:
     every: rounds between two measurements of the held-out rows.
     patience: the loop stops after so many rounds in a row in which nothing trained.
     parts: digests of the reward code before the first scoring, by path.
+    begun: the round that an earlier call has begun and not finished, if there is one.
+    in_all: `jobs` counts the rounds that the lab has, too.
     """
 
     steps: LoopSteps
@@ -238,6 +248,13 @@ class LoopPlan:
     every: int
     patience: int
     parts: Mapping[str, str]
+    begun: Unfinished | None = None
+    in_all: bool = False
+
+    @property
+    def scores(self) -> bool:
+        """Whether the loop has a reward of its own, beside that of an environment or a program."""
+        return self.steps.reward is not None
 
 
 def run_loop(
@@ -250,11 +267,13 @@ def run_loop(
     jobs: int,
     every: int,
     patience: int,
+    in_all: bool = False,
 ) -> Loop:
     """Check everything, then make `jobs` rounds after those that the lab has; after each, `live` shows the loop.
 
-    The loop ends early if nothing trained in `patience` rounds in a row. After an error or an interrupt, the finished
-    rounds are shown, and then it is raised.
+    A round that an earlier call has begun is finished first, and is one of the `jobs`. The loop ends early if nothing
+    trained in `patience` rounds in a row. After an error or an interrupt, the finished rounds are shown, and then it is
+    raised.
 
     Args:
         steps: how it samples, scores, trains and measures.
@@ -262,9 +281,10 @@ def run_loop(
         over: as of `Session.loop`.
         live: shows the loop.
         default_rate: the policy's learning rate, if known.
-        jobs: how many rounds to make.
+        jobs: how many rounds to make; 0 only shows the loop.
         every: rounds between two measurements of the held-out rows.
         patience: as above.
+        in_all: make as many as the lab lacks of `jobs` rounds, and finish the last measurement.
 
     Raises:
         As `Session.loop`.
@@ -276,12 +296,13 @@ def run_loop(
         given = steps.options_of(number)
         return given, settle(checked_config(expanded(given, bounds).options))
 
-    is_scheduled = callable(steps.options)
-    first = Options() if is_scheduled and not jobs else options(_following(lab, steps.name))[1]
     check_counts(jobs=jobs, every=every, patience=patience)
     limit = steps.sampling.get("limit")
     steps.check()
     lab.check_name(steps.name)
+    begun = _find_begun(steps, lab, lambda number: options(number)[1]) if jobs else None
+    begins = begun.stored.generation if begun else _following(lab, steps.name)
+    first = Options() if callable(steps.options) and not jobs else options(begins)[1]
     fixed_rows = not callable(over) and (jobs > 0 or over is not None)
     of_rounds = of_held_out = None
     parts: Mapping[str, str] = steps.parts() if jobs else {}
@@ -302,7 +323,10 @@ def run_loop(
 
     with Progress(f"loop {steps.name}") as shown:
         judged = isinstance(steps.reward, Judge)
-        loop = load_loop(lab, steps.name, steps.calls.models.selected, first, judged=judged, counted=shown.step)
+        loop = load_loop(
+            lab, steps.name, steps.calls.models.selected, first,
+            judged=judged, scores=steps.reward is not None, counted=shown.step,
+        )  # fmt: skip
     loop = replace(loop, of_rounds=of_rounds, of_held_out=of_held_out, fixed_rows=fixed_rows)
     loop.warnings = (
         [*rate_warnings(first.learning_rate or 0.0, default_rate), *_of_earlier_version(loop)] if jobs else []
@@ -310,7 +334,8 @@ def run_loop(
     for line in [*loop.warnings, *loop.changes] if jobs else ():
         live.update(loop, line)
     try:
-        for line in _rounds(loop, LoopPlan(steps, lab, rows, options, jobs, every, patience, parts)):
+        plan = LoopPlan(steps, lab, rows, options, jobs, every, patience, parts, begun, in_all)
+        for line in _rounds(loop, plan) if jobs else ():
             live.update(loop, line)
     except BaseException as error:
         loop.ended = _say_what_stopped(loop, error)
@@ -321,8 +346,8 @@ def run_loop(
 
 def _say_what_stopped(loop: Loop, error: BaseException) -> str:
     """Why a loop has stopped, and how to continue it. An interrupt gets the same text as a note."""
-    # the interrupted round may exist already as a generation: then the next round follows
-    goes_on = f"the same call goes on, at round {_next(loop)} or {_next(loop) + 1}"
+    number = _next(loop) + isinstance(error, JobFailedError)  # a job that failed would fail again
+    goes_on = f"the same call goes on, in round {number}"
     if isinstance(error, KeyboardInterrupt):
         interrupted(error, "its rounds are kept", goes_on)
     stopped = f"stopped by {type(error).__name__}"
@@ -338,6 +363,17 @@ def _check_parts(over: Sequence[Row], held_out: Sequence[Row] | None) -> None:
             raise InputError(f"rows of the part {part} of a split cannot be {name}=", hint=hint)
 
 
+def _find_begun(steps: LoopSteps, lab: Lab, options: Callable[[int], Options]) -> Unfinished | None:
+    """The round that an earlier call has begun and not finished."""
+    trains = steps.service, steps.calls.models.selected
+    begun = find_unfinished_round(lab, steps.name, trains, options, steps.factor, scores=steps.reward is not None)
+    if begun is None or begun.job is None or steps.has_job(begun.job.id):
+        return begun
+    if begun.job.status is None:  # a kernel was killed before the service had all of the job
+        lab.jobs.forget(begun.job.id)
+    return replace(begun, job=None)
+
+
 def _following(lab: Lab, name: str) -> int:
     """The number of the next round of a loop."""
     return 1 + max((each.generation for each in lab.collections() if each.name == name), default=0)
@@ -350,9 +386,10 @@ def load_loop(
     options: Options,
     *,
     judged: bool,
+    scores: bool = False,
     counted: Callable[[str, int, int], None] = lambda *_: None,
 ) -> Loop:
-    """Load the loop from the lab: a round for each generation of `name`.
+    """Load the loop from the lab: a round for each generation of `name`, and the measurements that were finished.
 
     Args:
         lab: the store.
@@ -360,20 +397,27 @@ def load_loop(
         model: the model that the loop trains.
         options: of rounds without a job.
         judged: a judge gives the rewards.
+        scores: the loop has a reward beside that of an environment or a program.
         counted: called with a text and the number of generations read, of how many.
     """
-    jobs = lab.jobs.newest_first()
+    jobs, rounds = lab.jobs.newest_first(), lab.generations(name)[::-1]
 
-    def means(of: str) -> list[Measured]:
-        stored = [each for each in lab.collections()[::-1] if each.name == of]
+    def means(stored: Sequence[StoredCollection], numbers: Sequence[int]) -> list[Measured]:
         read = list[Measured]()
-        for i, each in enumerate(stored):
+        for i, (each, number) in enumerate(zip(stored, numbers, strict=True)):
             counted("rounds read", i, len(stored))
-            read.append(_means(each.generation, Collection(lab, each), options, lab, jobs))
+            read.append(_means(number, Collection(lab, each), options, lab, jobs))
         return read
 
-    held, again = means(held_out_name(name)), means(again_name(name))
-    loop = Loop(name, model, judged=judged, made=means(name), held=held, held_again=again)
+    def measurements(of: str) -> list[Measured]:
+        """A measurement has the number of the round that followed it."""
+        stored = [each for each in lab.generations(of)[::-1] if is_finished(lab, each, scores=scores)]
+        before = [[one.generation for one in rounds if one.id < each.id] for each in stored]
+        return means(stored, [1 + max(numbers, default=0) for numbers in before])
+
+    held, again = measurements(held_out_name(name)), measurements(again_name(name))
+    made = means(rounds, [each.generation for each in rounds])
+    loop = Loop(name, model, judged=judged, made=made, held=held, held_again=again)
     loop.state.update(*(how.state for _, how in (*loop.made, *held, *again)))
     return loop
 
@@ -444,26 +488,22 @@ def _measured(one: Round, held_out: Round | None, earlier: Round | None) -> Roun
 
 def _rounds(loop: Loop, plan: LoopPlan) -> Iterator[str]:
     """Add each round to the loop; yields a line per round."""
-    steps, jobs, lab = plan.steps, plan.jobs, plan.lab
-    idle, known = 0, loop.changes
-    last = loop.rounds[-1] if loop.rounds else None
-    is_measured = last is not None and last.trained is None and last.held_out is not None
-    for i in range(jobs):
-        given, options = plan.options(_next(loop))  # a wrong one is an error before anything is sampled
-        if i % plan.every == 0 and not (i == 0 and is_measured):
-            _measure(loop, plan)
-        begun = perf_counter()
-        number = _next(loop)
-        rows = plan.rows(number)
-        with _watched(loop, plan):
-            collection = steps.sample(rows, number, given)
-        number = int(collection.label.rpartition(":")[2])
-        why = steps.train(collection.label, given)
-        made, how = _means(number, collection, options, lab, lab.jobs.newest_first())
-        loop.made.append((replace(made, seconds=perf_counter() - begun), how))
+    steps, lab, known = plan.steps, plan.lab, loop.changes
+    begun, idle = (yield from _check_begun(loop, plan)), _idle_rounds(loop)
+    held_out = None if steps.held_out is None else find_unfinished(lab, held_out_name(loop.name), scores=plan.scores)
+    left = max(0, plan.jobs + 1 - _next(loop)) if plan.in_all else plan.jobs
+    if plan.in_all and idle and idle % plan.patience == 0:
+        left, loop.ended = 0, f"nothing trained in {plan.patience} rounds in a row"
+    for _ in range(left):
+        given, _ = plan.options(_next(loop))  # a wrong one is an error before anything is sampled
+        if (held_out or _is_due(loop, plan)) and not (begun and begun.job):
+            yield from _measure(loop, plan, held_out)
+            held_out = None
+        why, begun = _make_round(loop, plan, begun), None
         idle = idle + 1 if why else 0
-        if idle == plan.patience:
-            loop.ended = f"nothing trained in {idle} rounds in a row: {why}"
+        if why and idle % plan.patience == 0:
+            loop.ended = f"nothing trained in {plan.patience} rounds in a row: {why}"
+        number = loop.made[-1][0].number
         shown = next(one for one in loop.rounds[::-1] if one.number == number)
         yield render.line(shown, given if callable(steps.options) else {})
         for line in loop.changes:
@@ -473,24 +513,98 @@ def _rounds(loop: Loop, plan: LoopPlan) -> Iterator[str]:
         if loop.ended:
             yield loop.ended
             break
-    if jobs and _measure(loop, plan):
-        yield render.line(loop.rounds[-1])
-        best = loop.best_step
-        if best is not None and best not in loop.again:
-            with _watched(loop, plan):
-                measured = steps.measure_again(best)
-            loop.held_again.append(_means(0, measured, Options(), lab))
-            yield loop.heading()
+    if steps.held_out is not None:
+        yield from _measure_at_end(loop, plan, held_out)
 
 
-def _measure(loop: Loop, plan: LoopPlan) -> bool:
-    """Measure the held-out rows, if there are any, under the newest checkpoint; returns whether there are."""
+def _make_round(loop: Loop, plan: LoopPlan, begun: Unfinished | None) -> str:
+    """Sample, score and train a round, or what `begun` lacks of one; return why nothing trained, or an empty text."""
+    steps, started, number, why = plan.steps, perf_counter(), _next(loop), ""
+    given, options = plan.options(number)
+    if begun and begun.job:
+        collection = steps.wait_for_job(begun.label, begun.job.id)
+    else:
+        rows = None if begun else plan.rows(number)
+        with _watched(loop, plan):
+            collection = steps.finish_round(begun, given) if begun else steps.sample(rows, number, given)
+        why = steps.train(collection.label, given)
+    number = int(collection.label.rpartition(":")[2])
+    made, how = _means(number, collection, options, plan.lab, plan.lab.jobs.newest_first())
+    loop.made.append((replace(made, seconds=perf_counter() - started), how))
+    return why
+
+
+def _check_begun(loop: Loop, plan: LoopPlan) -> Generator[str, None, Unfinished | None]:
+    """Yield a line about the round that an earlier call has begun; return it if this call can go on with it.
+
+    Then it is no round of the loop any more, until it is finished.
+    """
+    begun = plan.begun
+    if begun is None:
+        return None
+    number, (last, how) = begun.stored.generation, loop.made.pop()
+    changed = []
+    if not begun.job:
+        rows = plan.rows(_next(loop))
+        changed = plan.steps.changes_of_round(begun, plan.lab, rows, _next(loop), loop.state)
+    if changed:
+        loop.made.append((last, how))
+        yield f"round {number} cannot go on, as what follows changed since it began: {', '.join(changed)}"
+        return None
+    yield f"round {number} goes on: {begun}"
+    return begun
+
+
+def _idle_rounds(loop: Loop) -> int:
+    """How many of the last rounds trained nothing."""
+    rounds = (one for one, _ in reversed(loop.made))
+    return len([*takewhile(lambda one: one.reward is not None and one.options is None and not one.trained, rounds)])
+
+
+def _is_due(loop: Loop, plan: LoopPlan) -> bool:
+    """Whether the held-out rows are to be measured before the next round.
+
+    What counts are rounds since the last measurement, of this call or another. So a call that goes on measures before
+    the same rounds as one that was not interrupted.
+    """
     if plan.steps.held_out is None:
         return False
+    last = loop.last_measured
+    return last is None or _next(loop) - last >= plan.every
+
+
+def _measure_at_end(loop: Loop, plan: LoopPlan, begun: Unfinished | None) -> Iterator[str]:
+    """Measure the held-out rows under the newest checkpoint, and once more under the best one."""
+    if begun or loop.last_measured != _next(loop):
+        yield from _measure(loop, plan, begun)
+        yield render.line(loop.rounds[-1])
+    best = loop.best_step
+    if best is None or best in loop.again:
+        return
+    begun = find_unfinished(plan.lab, again_name(loop.name), scores=plan.scores)
+    changed = plan.steps.changes_of_measure(begun, plan.lab, loop.state, best) if begun else []
+    if begun:
+        yield _line_of_measure("measuring the best checkpoint again", begun, changed)
     with _watched(loop, plan):
-        measured = plan.steps.measure()
+        measured = plan.steps.finish(begun) if begun and not changed else plan.steps.measure_again(best)
+    loop.held_again.append(_means(_next(loop), measured, Options(), plan.lab))
+    yield loop.heading()
+
+
+def _measure(loop: Loop, plan: LoopPlan, begun: Unfinished | None) -> Iterator[str]:
+    """Measure the held-out rows under the newest checkpoint. begun: what an interrupted call has of that."""
+    changed = plan.steps.changes_of_measure(begun, plan.lab, loop.state) if begun else []
+    if begun:
+        yield _line_of_measure("measuring the held-out rows", begun, changed)
+    with _watched(loop, plan):
+        measured = plan.steps.finish(begun) if begun and not changed else plan.steps.measure()
     loop.held.append(_means(_next(loop), measured, Options(), plan.lab))
-    return True
+
+
+def _line_of_measure(what: str, begun: Unfinished, changed: Sequence[str]) -> str:
+    if changed:
+        return f"{what} begins anew, as what follows changed since {begun.label} began: {', '.join(changed)}"
+    return f"{what} goes on: {begun}"
 
 
 def _next(loop: Loop) -> int:

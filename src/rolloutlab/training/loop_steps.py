@@ -1,6 +1,6 @@
 """Steps of a loop, as calls of a session: sample by a prompt or a program, score, train, measure."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from rolloutlab.api.budget import Budget
 from rolloutlab.environments.source import given_source
-from rolloutlab.errors import InputError, NothingTrainsError, RewardError
+from rolloutlab.errors import InputError, NotFoundError, NothingTrainsError, RewardError
 from rolloutlab.sampling.code_digest import describe_parts
 from rolloutlab.sampling.options import ChatOptions
 from rolloutlab.sampling.plan import OF_PROGRAMS, SamplingRun, plan_program
@@ -22,10 +22,13 @@ from rolloutlab.scoring.foreign import call_of
 from rolloutlab.scoring.functions import Functions, by_name, check_functions
 from rolloutlab.scoring.judge import Judge, dialogs_of
 from rolloutlab.scoring.score import REWARD, scoring_of
+from rolloutlab.settings import EMBEDDED
+from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import Group, NewGroup
 from rolloutlab.store.scorings import NewScoring
 from rolloutlab.training.checkpoints import LabModels
 from rolloutlab.training.measures import Measure, measure
+from rolloutlab.training.unfinished import Unfinished
 from rolloutlab.trajectories.collection import Collection
 from rolloutlab.trajectories.top_up import check_factor
 
@@ -107,13 +110,21 @@ class LoopCalls(Protocol):
     def train(self) -> Callable[..., Any]: ...
     @property
     def top_up(self) -> Callable[..., Collection]: ...
+    @property
+    def resume(self) -> Callable[..., Collection]: ...
+    @property
+    def collection(self) -> Callable[[str], Collection]: ...
+    @property
+    def job(self) -> Callable[[str], Any]: ...
 
 
 @dataclass(frozen=True)
 class LoopSteps:
     """The steps of a round as calls of a session; the fields are the arguments of `Session.loop`.
 
+    service: the name of the service that trains.
     factor: its `top_up`.
+    draws_rows: whether its rows follow from a random seed, so that each call has others.
     """
 
     calls: LoopCalls
@@ -128,6 +139,8 @@ class LoopSteps:
     budget: Budget | None = None
     program: Program | None = None
     factor: float | None = None
+    service: str = EMBEDDED
+    draws_rows: bool = False
 
     def check(self, *rows: Any) -> list[Measure | None]:
         """Raise the errors that the calls would raise for these rows, before anything is sampled.
@@ -190,33 +203,120 @@ class LoopSteps:
         calls = [call_of(name, function, columns) for name, function in by_name(self.reward).items()]
         return scoring_of(self.reward, calls, {})
 
-    def _preview(self, rows: Any) -> Preview | SamplingRun:
+    def _preview(self, rows: Any, seed: int | None = None) -> Preview | SamplingRun:
+        seed = self.seed if seed is None else seed
         if self.program:
-            settings = {"model": self.calls.models.selected, "n": self.n, "seed": self.seed, **self.sampling}
+            settings = {"model": self.calls.models.selected, "n": self.n, "seed": seed, **self.sampling}
             return plan_program(self.name, self.program, rows, {k: v for k, v in settings.items() if k in OF_PROGRAMS})
-        return self.calls.preview(self.name, self.prompt, over=rows, n=self.n, seed=self.seed, **self.sampling)
+        return self.calls.preview(self.name, self.prompt, over=rows, n=self.n, seed=seed, **self.sampling)
+
+    def changes_of_round(self, begun: Unfinished, lab: Lab, rows: Any, number: int, state: Set[str]) -> list[str]:
+        """What this call has changed since a round was begun, as words; empty if it can go on with the round.
+
+        Args:
+            begun: the round.
+            lab: the store.
+            rows: the rows of the round.
+            number: the number of the round, from which its seeds follow.
+            state: as of `Measure.differences`.
+        """
+        words = self._changes(begun, lab, rows, self._seed_of(number), state, with_rows=not self.draws_rows)
+        return words + self._changes_of_model(begun, self.calls.models.selected, self.calls.models.newest_step())
+
+    def changes_of_measure(self, begun: Unfinished, lab: Lab, state: Set[str], step: int | None = None) -> list[str]:
+        """As `changes_of_round`, of a measurement of the held-out rows. step: of the best checkpoint measured again."""
+        seed = self._measure_seed if step is None else self._seed_again
+        words = self._changes(begun, lab, self.held_out, seed, state)
+        selected = self.calls.models.selected
+        if step is not None:
+            return words + self._changes_of_model(begun, f"{selected}@{step}", None)
+        return words + self._changes_of_model(begun, selected, self.calls.models.newest_step())
+
+    def _changes(
+        self, begun: Unfinished, lab: Lab, rows: Any, seed: int | None, state: Set[str], *, with_rows: bool = True
+    ) -> list[str]:
+        run, scoring = self._preview(rows, seed), lab.scorings.last(begun.stored)
+        wanted = self._scoring(run.groups)
+        now = measure(wanted, run.plan, run.groups)
+        # what is not scored yet was begun with no reward, and is scored by the present one as a whole
+        then = measure(scoring or wanted, begun.plan, lab.groups(begun.stored, unfinished=True))
+        words = now.differences(then, state, rows=with_rows)
+        words += ["n"] if run.plan.n != begun.plan.n else []
+        return words + (["seed"] if seed is not None and run.plan.seed != begun.plan.seed else [])
+
+    @staticmethod
+    def _changes_of_model(begun: Unfinished, model: str, newest: int | None) -> list[str]:
+        if begun.plan.model != model:
+            return ["model"]
+        # completions of one group come from one checkpoint, and a round trains on those of the newest
+        is_older = newest is not None and begun.plan.step is not None and begun.plan.step != newest
+        return ["checkpoint"] if is_older else []
+
+    def _seed_of(self, number: int) -> int | None:
+        return None if self.seed is None else self.seed + SEEDS_PER_ROUND * number
+
+    @property
+    def _measure_seed(self) -> int:
+        return self.seed or 0
+
+    @property
+    def _seed_again(self) -> int:
+        return self._measure_seed - SEEDS_PER_ROUND
 
     def sample(self, rows: Any, number: int, options: Mapping[str, Any]) -> Collection:
         """Sample and score the rows of a round. With `factor`, top up its groups that have nothing to learn.
 
         options: the options of the round's job, which decide what has something to learn.
         """
-        seed = None if self.seed is None else self.seed + SEEDS_PER_ROUND * number
-        scored = self._scored(self.name, rows, seed)
+        return self._topped_up(self._scored(self.name, rows, self._seed_of(number)), options)
+
+    def finish_round(self, begun: Unfinished, options: Mapping[str, Any]) -> Collection:
+        """As `sample`, for a round that was interrupted: what it lacks."""
+        return self._topped_up(self.finish(begun), options)
+
+    def _topped_up(self, scored: Collection, options: Mapping[str, Any]) -> Collection:
         if self.factor is None:
             return scored
-        own = {name: self.sampling[name] for name in ("tools", "env", "concurrency") if name in self.sampling}
         top_up = partial(self.calls.top_up, scored.label, self.factor, self.reward)
-        return top_up(options=options, say=_quiet, **own, **self._paid)
+        return top_up(options=options, say=_quiet, **self._resumed, **self._paid)
+
+    def finish(self, begun: Unfinished) -> Collection:
+        """Sample and score what an interrupted generation lacks."""
+        if not begun.stored.missing:
+            done = self.calls.collection(begun.label)
+        elif self.program:
+            given = {"timeout": self.sampling["timeout"]} if "timeout" in self.sampling else {}
+            done = self.calls.resume(begun.label, program=self.program, **given, **self._resumed, **self._paid)
+        else:
+            done = self.calls.resume(begun.label, **self._resumed, **self._paid)
+        return done if begun.is_sampled_and_scored else self._score(done, resume=begun.scoring_begun)
+
+    @property
+    def _resumed(self) -> dict[str, Any]:
+        """The sampling settings that a collection does not store."""
+        return {name: self.sampling[name] for name in ("tools", "env", "concurrency") if name in self.sampling}
 
     def measure(self) -> Collection:
         """Sample and score the held-out rows, with the same seeds each time."""
-        return self._scored(held_out_name(self.name), self.held_out, self.seed or 0)
+        return self._scored(held_out_name(self.name), self.held_out, self._measure_seed)
 
     def measure_again(self, step: int) -> Collection:
         """Sample and score the held-out rows under a checkpoint, with seeds of no round."""
-        seed = (self.seed or 0) - SEEDS_PER_ROUND
-        return self._scored(again_name(self.name), self.held_out, seed, model=f"{self.calls.models.selected}@{step}")
+        model = f"{self.calls.models.selected}@{step}"
+        return self._scored(again_name(self.name), self.held_out, self._seed_again, model=model)
+
+    def has_job(self, job_id: str) -> bool:
+        """Whether the service has a job that was submitted, or was about to be when its kernel was killed."""
+        try:
+            self.calls.job(job_id).events()
+        except NotFoundError:
+            return False
+        return True
+
+    def wait_for_job(self, label: str, job_id: str) -> Collection:
+        """Wait for a job that was submitted before; return what it trains on. JobFailedError: it failed."""
+        self.calls.job(job_id).wait(progress=False)
+        return self.calls.collection(label)
 
     def train(self, label: str, options: Mapping[str, Any]) -> str:
         """Train on a round and wait for the job; return why nothing trained, or an empty text."""
@@ -233,12 +333,15 @@ class LoopSteps:
             if self.program
             else partial(self.calls.chat, name, self.prompt)
         )
-        sampled = sample(n=self.n, over=rows, seed=seed, **settings)
+        return self._score(sample(n=self.n, over=rows, seed=seed, **settings), resume=False)
+
+    def _score(self, sampled: Collection, *, resume: bool) -> Collection:
+        """Score what was sampled. resume: functions have scored a part of it; a judge itself knows what it judged."""
         label, judge = sampled.label, self.reward
         if judge is None:
             return sampled
         if not isinstance(judge, Judge):
-            return self.calls.reward(label, judge, say=_quiet, **self._paid)
+            return self.calls.reward(label, judge, resume=resume, say=_quiet, **self._paid)
         given = {each.name: getattr(judge, each.name) for each in fields(judge) if each.name != "rubric"}
         return self.calls.judge(label, judge.rubric, **given, say=_quiet, **self._paid)
 

@@ -14,7 +14,7 @@ from rolloutlab.objective.preflight import WHY_NOT, count, preflight
 from rolloutlab.sampling.config import SamplingConfig, read_config
 from rolloutlab.sampling.programs.program import sessions_to_resume
 from rolloutlab.store.lab import Lab
-from rolloutlab.store.models import Group, StoredCollection, StoredTrajectory
+from rolloutlab.store.models import Group, StoredCollection, StoredTrajectory, TrajectorySummary
 from rolloutlab.trajectories.members import members_of
 
 FACTOR = 2.0
@@ -191,6 +191,17 @@ def plan_first_sizes(lab: Lab, stored: StoredCollection, factor: float) -> dict[
     return now.sizes(factor)
 
 
+def can_top_up(lab: Lab, stored: StoredCollection, factor: float, options: Options) -> bool:
+    """Whether a top-up would sample further completions for some group that has nothing to learn."""
+    return bool(_standing(lab, stored, options).sizes(factor))
+
+
+def unscored_in(lab: Lab, stored: StoredCollection) -> int:
+    """The number of completions of a collection that have yet to be scored. Those that a function failed on do not."""
+    waits = _waits(lab, stored, SamplingConfig.model_validate(stored.plan))
+    return sum(map(waits, lab.outlines.of(stored)))
+
+
 def _standing(lab: Lab, stored: StoredCollection, options: Options) -> _Standing:
     stored = lab.by_id(stored.id)
     plan, groups = SamplingConfig.model_validate(stored.plan), lab.groups(stored)
@@ -205,7 +216,9 @@ def _standing(lab: Lab, stored: StoredCollection, options: Options) -> _Standing
     return _Standing(groups, plan, dead, waiting, unscored, scored, len(reasons) - len(dead))
 
 
-def _waits(lab: Lab, stored: StoredCollection, plan: SamplingConfig) -> Callable[[StoredTrajectory], bool]:
+def _waits(
+    lab: Lab, stored: StoredCollection, plan: SamplingConfig
+) -> Callable[[StoredTrajectory | TrajectorySummary], bool]:
     """Make a function that tells whether a trajectory has yet to be scored.
 
     If functions score a collection, a reward that only the environment or the program gave does not count as scored.
@@ -216,7 +229,7 @@ def _waits(lab: Lab, stored: StoredCollection, plan: SamplingConfig) -> Callable
     failed = {failure.trajectory.id for failure in lab.scorings.failures(stored)}
     gives = last is None and bool(plan.env or plan.program)
 
-    def waits(trajectory: StoredTrajectory) -> bool:
+    def waits(trajectory: StoredTrajectory | TrajectorySummary) -> bool:
         if gives or trajectory.id in failed:
             return False
         return trajectory.id not in settled if by_functions else trajectory.reward is None
