@@ -39,7 +39,6 @@ from rolloutlab.sampling.options import (
 from rolloutlab.sampling.plan import (
     SamplingRun,
     check_environment,
-    check_newest_environment,
     plan_chat,
     plan_continuation,
     plan_program,
@@ -47,7 +46,7 @@ from rolloutlab.sampling.plan import (
     plan_sessions,
 )
 from rolloutlab.sampling.preview import Preview, cost_line
-from rolloutlab.sampling.programs.program import KnownPrograms, Program, Solve, check_newest_program, program_of
+from rolloutlab.sampling.programs.program import KnownPrograms, Program, Solve, program_of
 from rolloutlab.sampling.programs.sessions import SESSIONS_TIMEOUT, run_sessions
 from rolloutlab.sampling.prompt import Row
 from rolloutlab.sampling.run import CONCURRENT, check_concurrency, sample
@@ -90,6 +89,8 @@ from rolloutlab.training.loop_steps import OF_ROUNDS, LoopOptions, LoopSteps, Sc
 from rolloutlab.training.models import Models, SelectedModel
 from rolloutlab.training.refusals import check_honoured
 from rolloutlab.training.submission import JobOptions, checked_config, expanded, gather_for, prepare, submit
+from rolloutlab.training.sweep import Loops, LoopSettings, run_loops
+from rolloutlab.training.variants import check_grid
 from rolloutlab.trajectories.branch import Branch, branched, gathered
 from rolloutlab.trajectories.collection import Collection, group_of, rows_to_show, select
 from rolloutlab.trajectories.files.exchange import LabFiles
@@ -984,10 +985,11 @@ class Session:
         *,
         solve: Solve | Program | Sequence[str] | None = None,
         jobs: int = 10,
+        seeds: int | None = None,
         options: Options | Schedule | None = None,
         say: Say = print,
         **given: Unpack[LoopOptions],
-    ) -> Loop:
+    ) -> "Loop | Loops":
         """Sample, score and train for `jobs` rounds; round N is the generation `name:N`. The same call goes on later.
 
         An interrupt, an error or a killed kernel loses nothing that was sampled, scored or trained. The same call goes
@@ -1002,7 +1004,11 @@ class Session:
             reward: functions, or a `Judge`. The scores of a judge compare only completions of one group, so there is no
                 `best` and no held-out score. With `env` or `solve` it may be left out: these give rewards themselves.
             solve: a program, as of `rollouts`, that samples instead of a prompt.
-            jobs: how many rounds to make now, beside those that are finished.
+            jobs: how many rounds to make now, beside those that are finished. With `seeds`, how many each loop has in
+                the end.
+            seeds: make so many loops, one after another, and return all: each with other sampling seeds, on a new model
+                that begins where the selected one is, as `sweep` does. Their collections are `name.seed0`,
+                `name.seed1` and so on, and their models have the same names after that of the selected model.
             options: as of `train`, including `algorithm`; or a function that takes the number of a round and returns
                 such options.
             say: called with a line per round if no chart can be shown.
@@ -1011,15 +1017,76 @@ class Session:
             InputError: an invalid argument; nothing was sampled.
             RewardError, ServiceError, JobFailedError, BudgetError: as `chat`, `rollouts`, `reward` and `train` do.
         """
-        budget, seed, over = given.get("budget"), given.get("seed"), given.get("over")
+        plan = self._plan_loop(name, prompt, reward, solve, jobs, options, given, seeded=seeds is not None)
+        if seeds is not None:
+            return self._run_loops(plan, {}, seeds, say)
+        counts: Any = {"jobs": jobs, "every": plan.every, "patience": plan.patience}
+        return run_loop(plan.steps, self.store, plan.over, Live(say), self._models.default_rate(), **counts)
+
+    @takes(SamplingOptions, TurnOptions, ChatOptions, LoopOptions)
+    def sweep(
+        self,
+        settings: Mapping[str, Sequence[Any]],
+        name: str,
+        prompt: Prompt = "",
+        reward: Functions | Judge | None = None,
+        *,
+        solve: Solve | Program | Sequence[str] | None = None,
+        jobs: int = 10,
+        seeds: int = 1,
+        options: Options | Schedule | None = None,
+        say: Say = print,
+        **given: Unpack[LoopOptions],
+    ) -> Loops:
+        """Run a loop for each combination of settings, one after another, and compare their best checkpoints.
+
+        Each loop has a new model that begins where the selected model is, and a collection of its own. With
+        `{"learning_rate": [1e-3, 2e-3]}` these are `lab/practice.NAME.learning_rate-0.001.seed0` and
+        `NAME.learning_rate-0.001.seed0`. All loops measure the held-out rows with the same seeds and with the settings
+        of the call, without those of the grid. So their means compare.
+
+        `jobs` is the number of rounds that each loop has in the end. After an interrupt or a kill the same call makes
+        only what is missing, and with larger `jobs` or `seeds` it goes on. The selected model stays selected.
+
+        Args:
+            settings: lists of values: options of a job, or `temperature`, `top_p`, `max_tokens`, `max_turns`, `stop`,
+                `n` or `top_up`.
+            name: the name of the sweep, with which the collections begin.
+            prompt: as of `loop`.
+            reward: as of `loop`.
+            solve: as of `loop`.
+            jobs: how many rounds each loop has in the end; 0 only shows the loops.
+            seeds: how many loops each combination has. Their seeds follow from `seed`, by default 0.
+            options: as of `loop`, for all loops.
+            say: called with a line per loop if no table can be shown.
+
+        Raises:
+            InputError: an invalid argument, or the selected model has been trained; nothing was sampled.
+            And as `loop`.
+        """
+        check_grid(settings)
+        plan = self._plan_loop(name, prompt, reward, solve, jobs, options, given, seeded=True)
+        return self._run_loops(plan, settings, seeds, say)
+
+    def _plan_loop(
+        self,
+        name: str,
+        prompt: Prompt,
+        reward: Functions | Judge | None,
+        solve: Solve | Program | Sequence[str] | None,
+        jobs: int,
+        options: Options | Schedule | None,
+        given: LoopOptions,
+        *,
+        seeded: bool,
+    ) -> LoopSettings:
+        """Plan a loop as it is called. seeded: its seed is 0 by default, and not a random one."""
+        budget, seed, over = given.get("budget"), given.get("seed", 0 if seeded else None), given.get("over")
         shared = budget if isinstance(budget, Budget | None) else Budget(budget)
         self._models.check_trains()
         self._meter(TRAINING, shared).check_training(self._models.selected)
         source = given_source(given.get("env"))
         program = None if solve is None else program_of(solve, self._connector.environment)
-        if jobs:
-            check_newest_environment(self.store, name, source)
-            check_newest_program(self.store, name, program)
         draws_rows = over is None and source is not None and seed is None
         if over is None and source:
             over = partial(rows_of_round, source, given.get("limit"), new_seed() if seed is None else seed)
@@ -1028,9 +1095,12 @@ class Session:
             self, name, prompt, reward, given.get("n", 8), seed, options, given.get("held_out"), sampling, shared,
             program, given.get("top_up"), self._connector.name, draws_rows,
         )  # fmt: skip
-        every, patience = given.get("every", 5), given.get("patience", 3)
+        return LoopSettings(steps, over, jobs, given.get("every", 5), given.get("patience", 3))
+
+    def _run_loops(self, plan: LoopSettings, grid: Mapping[str, Sequence[Any]], seeds: int, say: Say) -> Loops:
+        meter = self._meter("training", plan.steps.budget)
         rate = self._models.default_rate()
-        return run_loop(steps, self.store, over, Live(say), rate, jobs=jobs, every=every, patience=patience)
+        return run_loops(plan, self.store, self._models, Live(say), rate, grid, seeds, meter.check_training)
 
     @overload
     def runs(self) -> "RunList": ...

@@ -83,12 +83,12 @@ def without_ids(value: Any) -> Any:
 
 
 def outcome(session: Session, service) -> tuple[Any, ...]:
-    """What a loop has made: completions, jobs, and the digest of each adapter by its step."""
+    """What a loop has made: completions, jobs, and the step and digest of each adapter."""
     jobs = [(job.collections, job.options, job.status, job.step) for job in session.store.jobs.newest_first()]
-    adapters = {
-        (path.parent.name, path.name): sha256(path.read_bytes()).hexdigest()
+    adapters = sorted(
+        (path.parent.name, path.name, sha256(path.read_bytes()).hexdigest())
         for path in (service.folder / "models").rglob("*.safetensors")
-    }
+    )
     return without_ids(generations(session)), jobs, adapters
 
 

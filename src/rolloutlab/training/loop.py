@@ -10,6 +10,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from rolloutlab.api.wire.training import ExperimentalTrainingConfig
+from rolloutlab.environments.source import given_source
 from rolloutlab.errors import InputError, JobFailedError, interrupted
 from rolloutlab.objective.option_docs import rate_warnings
 from rolloutlab.objective.options import Options, settle
@@ -17,6 +18,8 @@ from rolloutlab.objective.preflight import count, preflight
 from rolloutlab.sampling.code_digest import changed_parts, is_part
 from rolloutlab.sampling.config import SamplingConfig, read_config
 from rolloutlab.sampling.dataset import rows_of
+from rolloutlab.sampling.plan import check_newest_environment
+from rolloutlab.sampling.programs.program import check_newest_program
 from rolloutlab.sampling.prompt import Row
 from rolloutlab.sampling.split import HELD_OUT, TRAIN
 from rolloutlab.scoring.judge import Judge
@@ -237,7 +240,7 @@ class LoopPlan:
     patience: the loop stops after so many rounds in a row in which nothing trained.
     parts: digests of the reward code before the first scoring, by path.
     begun: the round that an earlier call has begun and not finished, if there is one.
-    in_all: `jobs` counts the rounds that the lab has, too.
+    of_many: as of `run_loop`.
     """
 
     steps: LoopSteps
@@ -249,12 +252,16 @@ class LoopPlan:
     patience: int
     parts: Mapping[str, str]
     begun: Unfinished | None = None
-    in_all: bool = False
+    of_many: bool = False
 
     @property
     def scores(self) -> bool:
         """Whether the loop has a reward of its own, beside that of an environment or a program."""
         return self.steps.reward is not None
+
+    def tell(self, line: str) -> str:
+        """A line about a single round; empty if the loop is one of several."""
+        return "" if self.of_many else line
 
 
 def run_loop(
@@ -267,7 +274,7 @@ def run_loop(
     jobs: int,
     every: int,
     patience: int,
-    in_all: bool = False,
+    of_many: bool = False,
 ) -> Loop:
     """Check everything, then make `jobs` rounds after those that the lab has; after each, `live` shows the loop.
 
@@ -284,7 +291,8 @@ def run_loop(
         jobs: how many rounds to make; 0 only shows the loop.
         every: rounds between two measurements of the held-out rows.
         patience: as above.
-        in_all: make as many as the lab lacks of `jobs` rounds, and finish the last measurement.
+        of_many: it is one of several loops: make as many rounds as the lab lacks of `jobs`, finish the last
+            measurement, and say nothing about single rounds.
 
     Raises:
         As `Session.loop`.
@@ -306,6 +314,9 @@ def run_loop(
     fixed_rows = not callable(over) and (jobs > 0 or over is not None)
     of_rounds = of_held_out = None
     parts: Mapping[str, str] = steps.parts() if jobs else {}
+    if jobs:
+        check_newest_environment(lab, steps.name, given_source(steps.sampling.get("env")))
+        check_newest_program(lab, steps.name, steps.program)
     if jobs:  # read once, because every round takes the same rows, and an iterator gives them only once
         with Progress("reading rows") as shown:
             over = over if callable(over) else rows_of(over, limit, shown.count)
@@ -334,7 +345,7 @@ def run_loop(
     for line in [*loop.warnings, *loop.changes] if jobs else ():
         live.update(loop, line)
     try:
-        plan = LoopPlan(steps, lab, rows, options, jobs, every, patience, parts, begun, in_all)
+        plan = LoopPlan(steps, lab, rows, options, jobs, every, patience, parts, begun, of_many)
         for line in _rounds(loop, plan) if jobs else ():
             live.update(loop, line)
     except BaseException as error:
@@ -491,9 +502,10 @@ def _rounds(loop: Loop, plan: LoopPlan) -> Iterator[str]:
     steps, lab, known = plan.steps, plan.lab, loop.changes
     begun, idle = (yield from _check_begun(loop, plan)), _idle_rounds(loop)
     held_out = None if steps.held_out is None else find_unfinished(lab, held_out_name(loop.name), scores=plan.scores)
-    left = max(0, plan.jobs + 1 - _next(loop)) if plan.in_all else plan.jobs
-    if plan.in_all and idle and idle % plan.patience == 0:
-        left, loop.ended = 0, f"nothing trained in {plan.patience} rounds in a row"
+    left = max(0, plan.jobs + 1 - _next(loop)) if plan.of_many else plan.jobs
+    if plan.of_many and idle and idle % plan.patience == 0:
+        left, loop.ended = 0, f"{loop.name} stays ended: nothing trained in {plan.patience} rounds in a row"
+        yield loop.ended
     for _ in range(left):
         given, _ = plan.options(_next(loop))  # a wrong one is an error before anything is sampled
         if (held_out or _is_due(loop, plan)) and not (begun and begun.job):
@@ -505,7 +517,7 @@ def _rounds(loop: Loop, plan: LoopPlan) -> Iterator[str]:
             loop.ended = f"nothing trained in {plan.patience} rounds in a row: {why}"
         number = loop.made[-1][0].number
         shown = next(one for one in loop.rounds[::-1] if one.number == number)
-        yield render.line(shown, given if callable(steps.options) else {})
+        yield plan.tell(render.line(shown, given if callable(steps.options) else {}))
         for line in loop.changes:
             if line not in known:  # rows from a function are known with the round
                 yield line
@@ -577,7 +589,7 @@ def _measure_at_end(loop: Loop, plan: LoopPlan, begun: Unfinished | None) -> Ite
     """Measure the held-out rows under the newest checkpoint, and once more under the best one."""
     if begun or loop.last_measured != _next(loop):
         yield from _measure(loop, plan, begun)
-        yield render.line(loop.rounds[-1])
+        yield plan.tell(render.line(loop.rounds[-1]))
     best = loop.best_step
     if best is None or best in loop.again:
         return
@@ -588,7 +600,7 @@ def _measure_at_end(loop: Loop, plan: LoopPlan, begun: Unfinished | None) -> Ite
     with _watched(loop, plan):
         measured = plan.steps.finish(begun) if begun and not changed else plan.steps.measure_again(best)
     loop.held_again.append(_means(_next(loop), measured, Options(), plan.lab))
-    yield loop.heading()
+    yield plan.tell(loop.heading())
 
 
 def _measure(loop: Loop, plan: LoopPlan, begun: Unfinished | None) -> Iterator[str]:

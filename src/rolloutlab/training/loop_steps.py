@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from functools import partial
 from inspect import signature
@@ -125,6 +125,7 @@ class LoopSteps:
     service: the name of the service that trains.
     factor: its `top_up`.
     draws_rows: whether its rows follow from a random seed, so that each call has others.
+    measuring: fields that are others while the held-out rows are measured.
     """
 
     calls: LoopCalls
@@ -141,12 +142,13 @@ class LoopSteps:
     factor: float | None = None
     service: str = EMBEDDED
     draws_rows: bool = False
+    measuring: Mapping[str, Any] = field(default_factory=dict)
 
-    def check(self, *rows: Any) -> list[Measure | None]:
+    def check(self, over: Any = None, held_out: Any = None) -> tuple[Measure | None, Measure | None]:
         """Raise the errors that the calls would raise for these rows, before anything is sampled.
 
-        Returns how the mean of each argument will be measured. It is None for an argument that is None, and if the
-        reward function does not fit the rows.
+        Returns how the means of the rounds and of the held-out rows will be measured. A measure is None if the rows are
+        None, and if the reward function does not fit them.
         """
         call = self.calls.rollouts if self.program else self.calls.chat
         check_sampling(self.sampling, signature(call).parameters.keys() - {"solve"})
@@ -158,7 +160,14 @@ class LoopSteps:
                 raise InputError(message, hint="a temperature of 1, or no top_up")
         if self.program and self.prompt:
             raise InputError("a loop samples by a prompt or by a program", hint="solve= without a prompt")
-        return [None if each is None else self._measure(self._preview(each)) for each in rows]
+        held = self._as_measured
+        of_rounds = None if over is None else self._measure(self._preview(over))
+        return of_rounds, None if held_out is None else held._measure(held._preview(held_out))
+
+    @property
+    def _as_measured(self) -> "LoopSteps":
+        """The same, as the held-out rows are measured."""
+        return replace(self, **self.measuring, measuring={}) if self.measuring else self
 
     def options_of(self, number: int) -> Mapping[str, Any]:
         """The options of a round, as given; InputError if the user's function fails or does not return options."""
@@ -226,7 +235,7 @@ class LoopSteps:
     def changes_of_measure(self, begun: Unfinished, lab: Lab, state: Set[str], step: int | None = None) -> list[str]:
         """As `changes_of_round`, of a measurement of the held-out rows. step: of the best checkpoint measured again."""
         seed = self._measure_seed if step is None else self._seed_again
-        words = self._changes(begun, lab, self.held_out, seed, state)
+        words = self._as_measured._changes(begun, lab, self.held_out, seed, state)
         selected = self.calls.models.selected
         if step is not None:
             return words + self._changes_of_model(begun, f"{selected}@{step}", None)
@@ -257,7 +266,7 @@ class LoopSteps:
 
     @property
     def _measure_seed(self) -> int:
-        return self.seed or 0
+        return self._as_measured.seed or 0
 
     @property
     def _seed_again(self) -> int:
@@ -298,12 +307,13 @@ class LoopSteps:
 
     def measure(self) -> Collection:
         """Sample and score the held-out rows, with the same seeds each time."""
-        return self._scored(held_out_name(self.name), self.held_out, self._measure_seed)
+        return self._as_measured._scored(held_out_name(self.name), self.held_out, self._measure_seed)
 
     def measure_again(self, step: int) -> Collection:
         """Sample and score the held-out rows under a checkpoint, with seeds of no round."""
         model = f"{self.calls.models.selected}@{step}"
-        return self._scored(again_name(self.name), self.held_out, self._seed_again, model=model)
+        name = again_name(self.name)
+        return self._as_measured._scored(name, self.held_out, self._seed_again, model=model)
 
     def has_job(self, job_id: str) -> bool:
         """Whether the service has a job that was submitted, or was about to be when its kernel was killed."""

@@ -1,8 +1,8 @@
 """Models of a service: which one is selected, their registration and their checkpoints."""
 
 import re
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
@@ -186,6 +186,15 @@ class Models:
         model = self._read(name, base)
         self._chosen = model.name
         return model
+
+    @contextmanager
+    def switched(self, name: str) -> Iterator[None]:
+        """A context in which another model is selected, which the service has already."""
+        before, self._chosen = self._chosen, name
+        try:
+            yield
+        finally:
+            self._chosen = before
 
     def check_trains(self) -> None:
         """NotOfferedError where the present service is known to train no models."""

@@ -169,9 +169,10 @@ class Live:
         self._display: Any = None
 
     def update(self, shown: ShownLive, line: str) -> None:
-        """Show it as it is now; `line` is what has changed."""
+        """Show it as it is now; `line` is what has changed. An empty one is not said."""
         if not in_notebook():
-            self._say(line)
+            if line:
+                self._say(line)
             return
         from IPython import get_ipython
         from IPython.display import display

@@ -1,0 +1,334 @@
+"""Several loops, one after another, with other seeds or settings: each on a model and a collection of its own."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, overload
+
+from rolloutlab.errors import InputError, NotOfferedError
+from rolloutlab.objective.options import Options, settle
+from rolloutlab.sampling.dataset import rows_of
+from rolloutlab.scoring.judge import Judge
+from rolloutlab.store.lab import Lab
+from rolloutlab.store.origins import Origin
+from rolloutlab.training.loop import Loop, check_counts, load_loop, run_loop
+from rolloutlab.training.loop_steps import LoopSteps
+from rolloutlab.training.models import Models, SelectedModel
+from rolloutlab.training.submission import checked_config, expanded
+from rolloutlab.training.variants import Grid, Variant, plan_variants
+from rolloutlab.trajectories.tables import data_frame
+from rolloutlab.widgets import sweep as render
+from rolloutlab.widgets.html import for_notebook
+from rolloutlab.widgets.progress import Live, Progress, ShownLive
+from rolloutlab.widgets.sweep import LoopResult
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SEEDS_PER_LOOP = 1_000_000_000
+"""From the first seed of a loop to that of the next one with the same settings: a thousand rounds."""
+
+
+@dataclass(repr=False, eq=False)
+class Loops(ShownLive, Sequence[Loop]):
+    """The loops of a sweep, or of one loop with several seeds, in order; shown as a table.
+
+    name: of the sweep. variants: the settings and the seed of each loop. ended: why it stopped before the last loop was
+    finished, if it did.
+    """
+
+    name: str
+    variants: Sequence[Variant] = ()
+    loops: list[Loop] = field(default_factory=list)
+    ended: str = ""
+
+    @overload
+    def __getitem__(self, place: int) -> Loop: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Loop]: ...
+    def __getitem__(self, place: int | slice) -> Loop | list[Loop]:
+        return self.loops[place]
+
+    def __len__(self) -> int:
+        return len(self.loops)
+
+    @property
+    def best_loop(self) -> Loop | None:
+        """The loop with the highest held-out mean of a checkpoint.
+
+        Without held-out rows it is the one with the highest mean of a round. If the sampling differs between the loops,
+        these means do not compare, and there is none.
+        """
+        measured = [one for one in self.loops if one.measured]
+        own = [] if any(each.sampling for each in self.variants) else self.loops
+        chosen = [(one, self._chosen_by(one)) for one in measured or own if one.best_step is not None]
+        return max(chosen, key=lambda pair: pair[1], default=(None, 0.0))[0]
+
+    @property
+    def best(self) -> str | None:
+        """The best checkpoint of all loops, as `%%chat -m` takes it."""
+        return self.best_loop.best if self.best_loop else None
+
+    @property
+    def best_mean(self) -> float | None:
+        """The held-out mean of `best`, measured again with other seeds; None if it was not measured again."""
+        return self.best_loop.best_mean if self.best_loop else None
+
+    @staticmethod
+    def _chosen_by(one: Loop) -> float:
+        """The mean by which the best checkpoint of a loop was chosen; held-out means come before those of rounds."""
+        step = one.best_step
+        assert step is not None, "it has a best checkpoint"
+        if one.measured:
+            return one.measured[step]
+        return max(each.reward for each in one.rounds if each.step == step and each.reward is not None)
+
+    @property
+    def frame(self) -> "pd.DataFrame":
+        """Return a DataFrame with one row per loop.
+
+        Its columns:
+
+        - one for each setting in which the loops differ.
+        - `seed`: the number of the seed.
+        - `rounds`: how many it has.
+        - `before`: the first held-out mean.
+        - `best`: the held-out mean of the best checkpoint, by which it was chosen.
+        - `again`: the same, measured again with other seeds.
+        - `step`: the step of the best checkpoint.
+        - `model`: the model that the loop trains.
+        """
+        results = self._results()
+        settings = list(dict.fromkeys(name for each in results for name in each.settings))
+        names = [*settings, "seed", "rounds", "before", "best", "again", "step", "model"]
+        rows = [[*map(each.settings.get, settings), *each.numbers, each.model] for each in results]
+        types = {"before": float, "best": float, "again": float, "step": "Int64"}
+        return data_frame(rows, [each.name for each in results], "loop", names, types)
+
+    def _results(self) -> list[LoopResult]:
+        return [self._result(one, variant) for one, variant in zip(self.loops, self.variants, strict=False)]
+
+    def _result(self, one: Loop, variant: Variant) -> LoopResult:
+        measured, step = one.measured, one.best_step
+        rounds = sum(each.trained is not None for each in one.rounds)
+        before = measured[min(measured)] if measured else None
+        best = None if step is None else self._chosen_by(one)
+        return LoopResult(
+            one.name, one.model, variant.settings, variant.seed, rounds, before, best, one.best_mean, step
+        )
+
+    def put(self, loop: Loop) -> None:
+        """Add a loop, or show its present state in its place."""
+        if self.loops and self.loops[-1].name == loop.name:
+            self.loops[-1] = loop
+        else:
+            self.loops.append(loop)
+
+    def __repr__(self) -> str:
+        return render.text(self.name, len(self.variants), self._results(), self.best, self.best_mean, self.ended)
+
+    def _repr_html_(self) -> str:
+        made = self._results()
+        return for_notebook(render.html(self.name, len(self.variants), made, self.best, self.best_mean, self.ended))
+
+
+class _LiveLoop(Live):
+    """Shows one of several loops, in the table of all; a line is passed on once."""
+
+    def __init__(self, live: Live, loops: Loops) -> None:
+        self._live, self._loops = live, loops
+        self._passed_on: set[str] = set()
+
+    def update(self, shown: ShownLive, line: str) -> None:
+        if isinstance(shown, Loop):
+            self._loops.put(shown)
+        self._live.update(self._loops, "" if line in self._passed_on else line)
+        self._passed_on.add(line)
+
+
+def start_model(models: Models, name: str, origin: SelectedModel) -> None:
+    """Register the model of a loop, which begins where the selected model is: at its base, checkpoint 0.
+
+    Raises:
+        InputError: the selected model has been trained.
+    """
+    check_untrained(origin)
+    models.register(name, origin.base)
+
+
+def check_untrained(origin: SelectedModel) -> None:
+    """InputError if a model has been trained, so that a new model of the same base does not begin where it is."""
+    if origin.newest > 0:
+        message = f"each loop begins with a new model, and {origin.name} has been trained up to checkpoint"
+        raise InputError(f"{message} {origin.newest}", hint=f"%model {origin.name}-new --base {origin.base}")
+
+
+@dataclass(frozen=True)
+class LoopSettings:
+    """What all loops of a sweep have in common.
+
+    steps: of the loop as it would be without the grid. over: as of `Session.loop`. jobs: how many rounds each is to
+    have in the end; 0 only shows the loops. every, patience: as of `Session.loop`.
+    """
+
+    steps: LoopSteps
+    over: Any
+    jobs: int
+    every: int
+    patience: int
+
+    def steps_of(self, variant: Variant) -> LoopSteps:
+        """The steps of one loop. Held-out rows are measured in all loops alike, so that the means compare."""
+        steps, own = self.steps, variant.sampling
+        seed = steps.seed or 0
+        alike = {"n": steps.n, "sampling": steps.sampling, "seed": seed}
+        sampling = {**steps.sampling, **{name: value for name, value in own.items() if name not in {"n", "top_up"}}}
+        return replace(
+            steps,
+            name=variant.collection,
+            seed=seed + SEEDS_PER_LOOP * variant.seed,
+            n=own.get("n", steps.n),
+            factor=own.get("top_up", steps.factor),
+            sampling=sampling,
+            options=_with(steps.options, variant.options),
+            measuring=alike,
+        )
+
+
+def _with(given: Any, own: Mapping[str, Any]) -> Any:
+    """Options of a job, or a function of the round that returns them, with those of one loop."""
+    if not own:
+        return given
+    if callable(given):
+        return lambda number: {**given(number), **own}
+    return {**(given or {}), **own}
+
+
+def run_loops(
+    settings: LoopSettings,
+    lab: Lab,
+    models: Models,
+    live: Live,
+    default_rate: float | None,
+    grid: Grid,
+    seeds: int,
+    check_price: Callable[[str], None],
+) -> Loops:
+    """Check every loop, then make what each lacks of its rounds, one loop after another.
+
+    After an interrupt or an error what is finished stays, and the same call makes the rest. The selected model is the
+    same afterwards.
+
+    Args:
+        settings: what the loops have in common.
+        lab: the store.
+        models: the models of the service.
+        live: shows the loops.
+        default_rate: the policy's learning rate, if known.
+        grid: the settings in which the loops differ; none for seeds alone.
+        seeds: how many loops of each setting.
+        check_price: InputError if there is a budget and no price of a model.
+
+    Raises:
+        As `Session.sweep`.
+    """
+    steps = settings.steps
+    check_counts(jobs=settings.jobs, seeds=seeds, every=settings.every, patience=settings.patience)
+    lab.check_name(steps.name)
+    _check_given_once(steps, grid)
+    variants = plan_variants(steps.name, models.selected, grid, seeds)
+    loops = Loops(steps.name, variants)
+    if not settings.jobs:
+        loops.loops = [_load(lab, each, steps) for each in variants]
+        return loops
+    settings = _read_rows(settings)
+    for variant in [each for each in variants if each.seed == 0]:
+        _check_variant(settings, variant)
+    for variant in variants:
+        check_price(variant.model)
+    origin, missing = _check_models(lab, models, steps, variants)
+    one_live = _LiveLoop(live, loops)
+    try:
+        for i, variant in enumerate(variants):
+            live.update(loops, f"{i + 1} of {len(variants)}: {variant}")
+            # before the model is there: a kill in between must not leave a model that belongs to nothing
+            made_for = Origin(None, steps.name, dict(variant.settings), variant.seed)
+            lab.origins.set(steps.service, variant.model, made_for)
+            if origin and variant.model in missing:
+                start_model(models, variant.model, origin)
+            with models.switched(variant.model):
+                made = run_loop(
+                    settings.steps_of(variant), lab, settings.over, one_live, default_rate,
+                    jobs=settings.jobs, every=settings.every, patience=settings.patience, of_many=True,
+                )  # fmt: skip
+            loops.put(made)
+    except BaseException as error:
+        loops.ended = f"stopped by {type(error).__name__}; the same call makes the rest"
+        live.update(loops, "")
+        raise
+    return loops
+
+
+def _check_given_once(steps: LoopSteps, grid: Grid) -> None:
+    """InputError for a setting that the call has in the grid and beside it."""
+    own = {} if steps.options is None or callable(steps.options) else steps.options
+    for name in grid:
+        if name in own or name in steps.sampling:
+            raise InputError(f"{name} is in the grid, and is given once more", hint=f"leave out {name}=")
+
+
+def _read_rows(settings: LoopSettings) -> LoopSettings:
+    """The same with rows that were read once: every loop takes the same ones, and an iterator gives them only once."""
+    limit, over, held_out = settings.steps.sampling.get("limit"), settings.over, settings.steps.held_out
+    with Progress("reading rows") as shown:
+        over = over if callable(over) else rows_of(over, limit, shown.count)
+        held_out = held_out if held_out is None else rows_of(held_out, limit, shown.count)
+    return replace(settings, over=over, steps=replace(settings.steps, held_out=held_out))
+
+
+def _check_variant(settings: LoopSettings, variant: Variant) -> None:
+    """Raise the errors that a loop would raise before it samples anything."""
+    steps = settings.steps_of(variant)
+    settle(checked_config(expanded(steps.options_of(1), {steps.name: steps.sampling.get("max_tokens")}).options))
+    steps.check(None if callable(settings.over) else settings.over, steps.held_out)
+
+
+def _check_models(
+    lab: Lab, models: Models, steps: LoopSteps, variants: Sequence[Variant]
+) -> tuple[SelectedModel | None, set[str]]:
+    """The selected model, if some loop has no model yet, and the names of the models that are missing.
+
+    Raises:
+        InputError: a model or a collection of the same name is there, and is none of this sweep; or the selected model
+            has been trained.
+    """
+    origins, there, names = lab.origins.all(), set[str](), set(lab.sizes())
+    with suppress(NotOfferedError):
+        there = {card.id for card in models.cards()}
+    for variant in variants:
+        known = origins.get((steps.service, variant.model))
+        is_own = known is not None and (known.sweep, known.seed) == (steps.name, variant.seed)
+        is_own = is_own and known is not None and known.settings == _stored(variant.settings)
+        if known is not None and not is_own:
+            raise InputError(f"the model {variant.model} belongs to another sweep", hint="another NAME")
+        taken = [name for name in names if name.partition(":")[0] == variant.collection]
+        if known is None and (variant.model in there or taken):
+            what = f"a collection {variant.collection}" if taken else f"a model {variant.model}"
+            raise InputError(f"there is already {what}, which this sweep has not made", hint="another NAME")
+    missing = {variant.model for variant in variants if variant.model not in there}
+    origin = models.existing(models.selected) if missing else None
+    if origin:
+        check_untrained(origin)
+    return origin, missing
+
+
+def _stored(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as the lab gives them back."""
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in settings.items()}
+
+
+def _load(lab: Lab, variant: Variant, steps: LoopSteps) -> Loop:
+    judged, scores = isinstance(steps.reward, Judge), steps.reward is not None
+    loop = load_loop(lab, variant.collection, variant.model, Options(), judged=judged, scores=scores)
+    # held-out rows are not measured by the settings of the rounds
+    return replace(loop, of_held_out=loop.held[-1][1] if loop.held else None)
