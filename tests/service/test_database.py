@@ -26,3 +26,13 @@ def test_what_came_of_a_grant_goes_with_it(tmp_path):
         connection.execute("DELETE FROM oauth_grants")
     assert not database.read("SELECT * FROM oauth_tokens")
     database.close()
+
+
+def test_models_of_before_forks_began_at_the_base(tmp_path):
+    before = Database(tmp_path / "service.db", _MIGRATIONS[:6])
+    with before.write() as connection:
+        connection.execute("INSERT INTO models VALUES ('m', 'local', 'lab', 'practice', 'practice', 'r', '', 3, 'b')")
+    before.close()
+    now = open_service_database(tmp_path)
+    assert [tuple(row) for row in now.read("SELECT last_step, base, made_from FROM models")] == [(3, "b", None)]
+    now.close()

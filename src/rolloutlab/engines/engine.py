@@ -25,6 +25,9 @@ class Engine(Protocol):
     A checkpoint is a folder whose content only the engine reads: tensors, or where they are stored. If a checkpoint is
     None, it is checkpoint 0 of any model: the base without a trained adapter. Methods are called from several threads.
 
+    The service copies the files of such a folder to make a model from a checkpoint of another. The copy must stay valid
+    when the original is forgotten. So a folder that refers to something elsewhere must refer to what `forget` keeps.
+
     Attributes:
         name: The value of the setting `engine`.
         base: The base model, whose checkpoints these are.

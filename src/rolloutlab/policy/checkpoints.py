@@ -9,7 +9,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -21,9 +21,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from rolloutlab.api.wire.base import DateTime, Integer, Number, Wire
+from rolloutlab.api.wire.base import DateTime, Integer, Items, Number, Wire
 from rolloutlab.api.wire.levels import LARGEST_STEP
-from rolloutlab.api.wire.training import LONGEST_NAME, NAME
+from rolloutlab.api.wire.training import LONGEST_NAME, NAME, Ancestor
 from rolloutlab.errors import CheckpointError, LabError, ServiceError
 from rolloutlab.fsutil import flush
 from rolloutlab.policy.model import Adapter
@@ -75,8 +75,9 @@ _RETRY = "try again; if it stays so, check the disk, and `ulimit -n` of the serv
 class CheckpointMetadata(Wire):
     """`checkpoint.json` in a checkpoint's folder.
 
-    created_at: of the model. base: the fingerprint of its base policy. metrics: of the last gradient step of the job
-    `job_id`; both are empty for step 0.
+    created_at: of the model. base: the fingerprint of its base policy. made_from: of the model, as of `Model`.
+    metrics: of the last gradient step of the job `job_id`; both are empty for step 0. A checkpoint that was copied from
+    another model has the metrics of the original, and no job.
     """
 
     id: UUID
@@ -87,6 +88,7 @@ class CheckpointMetadata(Wire):
     run_id: str
     created_at: DateTime
     base: str | None = None
+    made_from: Items[Ancestor] | None = None
     step: Integer = Field(ge=0, le=LARGEST_STEP)
     metrics: dict[str, Number] = {}
     job_id: UUID | Literal[""] = ""
@@ -123,6 +125,26 @@ def drafted(folder: Path) -> Iterator[Path]:
         yield draft
     finally:
         shutil.rmtree(draft, ignore_errors=True)
+
+
+def copy_files(source: Path, draft: Path) -> None:
+    """Copy what an engine wrote into the checkpoint `source` into the empty folder `draft`, to be sealed.
+
+    The checksums of the source are compared first. All files are open before the first is copied: if the source is
+    deleted meanwhile, the copy is whole or not made at all.
+
+    Raises:
+        CheckpointError, ServiceError: as of `check_checkpoint`. LabError: the copy cannot be written.
+    """
+    with ExitStack() as files:
+        with checkpoint_errors(source):
+            check_checkpoint(source)
+            names = json.loads((source / _SUMS).read_text()).keys() - {_METADATA}
+            opened = {name: files.enter_context((source / name).open("rb")) for name in sorted(names)}
+        with writing(draft):
+            for name, file in opened.items():
+                with (draft / name).open("wb") as copy:
+                    shutil.copyfileobj(file, copy)
 
 
 def read_checkpoint(folder: Path) -> State:

@@ -103,6 +103,7 @@ def _engine_router(engine: Engine, **common: Any) -> APIRouter:
             "learning_rate": base.learning_rate,
             "sft_learning_rate": default_rate(base),
             "groups_per_step": base.groups_per_step,
+            "forks": True,
         }
         return EngineStatus(name=engine.name, notes=notes, **known, **defaults)
 

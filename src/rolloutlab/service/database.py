@@ -56,6 +56,7 @@ _MIGRATIONS = [
     """,
     "DROP TABLE oauth_clients",
     "ALTER TABLE jobs ADD COLUMN kind TEXT NOT NULL DEFAULT 'rl'",
+    "ALTER TABLE models ADD COLUMN made_from TEXT",
 ]
 
 

@@ -166,15 +166,16 @@ class LostCheckpoints:
         short = model_id[:8]
         if metadata:
             entity, project, first = metadata.entity, metadata.project, metadata.name
-            columns = metadata.base_model, metadata.run_id, metadata.created_at, metadata.base
+            made_from = json.dumps([each.to_wire() for each in metadata.made_from]) if metadata.made_from else None
+            columns = metadata.base_model, metadata.run_id, metadata.created_at, metadata.base, made_from
         else:
             entity, project, first = "local", "recovered", short
-            columns = self._engine.base.name, short, now(), None
+            columns = self._engine.base.name, short, now(), None, None
         query = "SELECT name FROM models WHERE entity = ? AND project = ?"
         taken = {row["name"] for row in connection.execute(query, (entity, project))}
         name = next(each for each in (first, *(f"{first}-{i}" for i in range(2, len(taken) + 3))) if each not in taken)
         values = model_id, entity, project, name, *columns
-        connection.execute("INSERT INTO models VALUES (?, ?, ?, ?, ?, ?, ?, 0, ?)", values)
+        connection.execute("INSERT INTO models VALUES (?, ?, ?, ?, ?, ?, ?, 0, ?, ?)", values)
         return f"{project}/{name}"
 
     def _check_not_lost(self) -> None:

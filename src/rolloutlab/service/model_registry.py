@@ -5,17 +5,18 @@ import re
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from itertools import chain, count
 from pathlib import Path
 from sqlite3 import Connection
 from threading import Lock
 from typing import Any
 
-from rolloutlab.api.wire.training import Checkpoint, DeletedCheckpoints, Model, ModelCard, RegisterModel
+from rolloutlab.api.wire.training import Ancestor, Checkpoint, DeletedCheckpoints, Model, ModelCard, RegisterModel
 from rolloutlab.engines.engine import Engine
-from rolloutlab.errors import CheckpointError, ConflictError, InputError, LabError, NotFoundError
+from rolloutlab.errors import CheckpointError, ConflictError, InputError, NotFoundError
 from rolloutlab.fsutil import remove
-from rolloutlab.policy.checkpoints import drafted, seal, writing
+from rolloutlab.policy.checkpoints import copy_files, drafted, seal, writing
 from rolloutlab.service.lost_checkpoints import LostCheckpoints, deleting
 from rolloutlab.store.models import now
 from rolloutlab.store.sqlite import Database, Row
@@ -26,11 +27,25 @@ _ARTIFACT = re.compile(
 )
 _ID = re.compile(r"(?P<id>[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})(?:@(?P<version>\w+))?\Z")
 _SHORT = re.compile(r"(?P<project>[\w.-]+)/(?P<name>[\w.-]+)(?:@(?P<version>\w+))?\Z")
-_MODEL_COLUMNS = ("id", "entity", "project", "name", "base_model", "run_id", "created_at", "base")
+_MODEL_COLUMNS = ("id", "entity", "project", "name", "base_model", "run_id", "created_at", "base", "made_from")
 """Columns that the folder of a checkpoint repeats, so that it can be listed again without the database."""
 _CARD_COLUMNS = ("base_model", "newest_step", "checkpoints")
 Columns = Mapping[str, Any]
 Metrics = Mapping[str, object]
+
+
+@dataclass(frozen=True)
+class _Beginning:
+    """The first checkpoint of a new model.
+
+    step: its number. base: see `Registry._serves`. made_from: the checkpoint of another model that it is a copy of,
+    and the ancestors of that; empty for a checkpoint 0 that the engine makes. metrics: those of the original.
+    """
+
+    step: int
+    base: str | None
+    made_from: list[Ancestor] = field(default_factory=list)
+    metrics: Metrics = field(default_factory=dict)
 
 
 class Registry:
@@ -53,10 +68,14 @@ class Registry:
         self.lost.reconcile(start_empty=start_empty)
 
     def register(self, request: RegisterModel) -> Model:
-        """Register a model; checkpoint 0 exists at once and is the base policy.
+        """Register a model; its first checkpoint exists at once.
+
+        It is checkpoint 0, the base policy; or a copy of `from_checkpoint`, under the same number.
 
         Raises:
             InputError: the name is taken and `return_existing` is false, or the base model is not the service's.
+            ConflictError: the name is taken by a model that was not made from `from_checkpoint`.
+            NotFoundError, CheckpointError: there is no such checkpoint, or it is damaged.
         """
         if request.base_model not in {None, self.base.name}:
             raise InputError(
@@ -70,7 +89,9 @@ class Registry:
             if rows and not request.return_existing:
                 raise InputError(f"the model {'/'.join(name)} exists", hint="return_existing: true")
             if not rows:
-                return self._create(entity, *name)
+                return self._create(entity, *name, self._beginning(request.from_checkpoint))
+            if request.from_checkpoint is not None:
+                self._check_made_from(rows[0], request.from_checkpoint)
             conflict = self._conflict(rows[0])
             return _model(rows[0]).model_copy(update={"conflict": conflict.with_hint} if conflict else {})
 
@@ -256,7 +277,7 @@ class Registry:
             " JOIN checkpoints c ON c.model_id = m.id GROUP BY m.id ORDER BY m.created_at, m.rowid"
         )
         served = [row for row in rows if self._serves(row["base"])]
-        return [_card(self.base.name), *(_card(_name(row), **{k: row[k] for k in _CARD_COLUMNS}) for row in served)]
+        return [_card(self.base.name), *map(_card_of, served)]
 
     def remove_drafts(self, job_ids: Collection[str]) -> None:
         """At start: remove all drafts except those of these jobs, which will be resumed."""
@@ -298,22 +319,66 @@ class Registry:
         path = self._path(model["id"], step)
         if path.exists():  # it was copied there while the service runs
             self.lost.set_aside(path)
-        seal(draft, path, {**model, "step": step, "metrics": dict(metrics), "job_id": job_id, "saved_at": now()})
+        about = {"step": step, "metrics": dict(metrics), "job_id": job_id, "saved_at": now()}
+        seal(draft, path, {**model, "made_from": json.loads(model["made_from"] or "null"), **about})
 
-    def _create(self, entity: str, project: str, name: str) -> Model:
+    def _create(self, entity: str, project: str, name: str, first: _Beginning) -> Model:
+        """Create a model with its first checkpoint. The folder is whole before its rows exist, and goes with them."""
         model_id, run_id, created_at = str(uuid.uuid4()), uuid.uuid4().hex[:8], now()
-        values = (model_id, entity, project, name, self.base.name, run_id, created_at, self._made_on)
-        with drafted(self._path(model_id, 0)) as draft:
-            self._engine.create_initial(draft)
-            self._seal(dict(zip(_MODEL_COLUMNS, values, strict=True)), 0, draft, {}, "")
+        made_from = json.dumps([each.to_wire() for each in first.made_from]) if first.made_from else None
+        values = (model_id, entity, project, name, self.base.name, run_id, created_at, first.base, made_from)
         try:
+            with drafted(self._path(model_id, first.step)) as draft:
+                self._fill(draft, first)
+                self._seal(dict(zip(_MODEL_COLUMNS, values, strict=True)), first.step, draft, first.metrics, "")
             with self._database.write() as connection:
-                connection.execute("INSERT INTO models VALUES (?, ?, ?, ?, ?, ?, ?, 0, ?)", values)
-                connection.execute("INSERT INTO checkpoints VALUES (?, 0, '{}', ?)", (model_id, created_at))
-        except LabError:
+                row = (*values[:-2], first.step, *values[-2:])
+                connection.execute("INSERT INTO models VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
+                checkpoint = model_id, first.step, json.dumps(first.metrics), created_at
+                connection.execute("INSERT INTO checkpoints VALUES (?, ?, ?, ?)", checkpoint)
+        except BaseException:
             self.discard(model_id)
             raise
         return self.model(model_id)
+
+    def _fill(self, draft: Path, first: _Beginning) -> None:
+        """Fill the draft of a model's first checkpoint: by the engine, or with a copy of its files of another model."""
+        if not first.made_from:
+            self._engine.create_initial(draft)
+            return
+        with self.checkpoint(str(first.made_from[0].model_id), first.step) as source:
+            copy_files(source, draft)
+
+    def _beginning(self, from_checkpoint: str | None) -> _Beginning:
+        """What a new model begins with. Raises as `resolve`, and InputError for the name of the base policy."""
+        if from_checkpoint is None:
+            return _Beginning(0, self._made_on)
+        source, step = self.resolve(from_checkpoint)
+        if source is None:
+            message = f"{from_checkpoint!r} is the base policy, with which every new model begins"
+            raise InputError(message, hint="a checkpoint such as lab/practice@2, or no from_checkpoint")
+        row, listed = self._row(str(source.id)), self.checkpoints(str(source.id))
+        metrics = next((each.metrics for each in listed if each.step == step), {})
+        made_from = [Ancestor(model_id=source.id, model=_name(row), step=step), *(source.made_from or [])]
+        return _Beginning(step, row["base"], made_from, metrics)
+
+    def _check_made_from(self, row: Row, from_checkpoint: str) -> None:
+        """ConflictError unless a model was made from this checkpoint, which may have been deleted since."""
+        first = next(iter(_model(row).made_from or []), None)
+        try:
+            wanted = next(iter(self._beginning(from_checkpoint).made_from))
+        except NotFoundError:
+            if first and from_checkpoint in {str(first), f"{first.model_id}@{first.step}"}:
+                return
+            raise
+        if first and (first.model_id, first.step) == (wanted.model_id, wanted.step):
+            return
+        project, name = row["project"], row["name"]
+        taken = {each["name"] for each in self._database.read("SELECT name FROM models WHERE project = ?", project)}
+        free = next(other for i in count(2) if (other := f"{name}-{i}") not in taken)
+        began = f"was made from {first}" if first else "began at the base policy"
+        message = f"{project}/{name} exists and {began}, not from {wanted}"
+        raise ConflictError(message, hint=f"%model {project}/{free} --from {wanted}")
 
     def _by_name(self, name: str) -> tuple[Row, str | None]:
         """The row of a model's name, and the name's version, if any."""
@@ -348,9 +413,15 @@ def _name(row: Row) -> str:
     return short if row["entity"] == _ENTITY else f"wandb-artifact:///{row['entity']}/{short}"
 
 
+def _card_of(row: Row) -> ModelCard:
+    made_from = {"made_from": str(line[0])} if (line := _model(row).made_from) else {}
+    return _card(_name(row), **{name: row[name] for name in _CARD_COLUMNS}, **made_from)
+
+
 def _card(name: str, **columns: Any) -> ModelCard:
     return ModelCard(id=name, object="model", created=0, owned_by="rolloutlab", reads=["token_ids"], **columns)
 
 
 def _model(row: Row) -> Model:
-    return Model.model_validate({name: row[name] for name in Model.model_fields if name != "conflict"})
+    columns = {name: row[name] for name in Model.model_fields if name != "conflict"}
+    return Model.model_validate({**columns, "made_from": json.loads(row["made_from"] or "null")})

@@ -13,6 +13,7 @@ class EngineStatus(Wire):
     the engine does not honour and why, by the option's name. notes: lines about the policy that a user should know.
     learning_rate, sft_learning_rate: the policy's defaults for a job and for a fine-tuning job.
     groups_per_step: of a job that sets none; absent at services that divide jobs in their own way.
+    forks: whether a model can be made from a checkpoint of another; earlier versions would ignore the wish.
     """
 
     name: str
@@ -22,6 +23,7 @@ class EngineStatus(Wire):
     learning_rate: float | None = None
     sft_learning_rate: float | None = None
     groups_per_step: int | None = None
+    forks: bool = False
 
     def without(self, options: Iterable[str], why: str) -> "EngineStatus":
         """A copy that does not honour these options either."""

@@ -103,19 +103,37 @@ class TrainingJob(Wire):
 
 
 class RegisterModel(Wire):
-    """Body of `POST {base_url}/v1/preview/models`."""
+    """Body of `POST {base_url}/v1/preview/models`.
+
+    `from_checkpoint` is an addition of the embedded service, and is sent only if it is set: the new model begins as a
+    copy of this checkpoint, `PROJECT/NAME@STEP` or `UUID@STEP`, under the same step number.
+    """
 
     entity: str | None = Field(default=None, pattern=NAME, max_length=LONGEST_NAME)
     project: str = Field(pattern=NAME, max_length=LONGEST_NAME)
     name: str = Field(pattern=NAME, max_length=LONGEST_NAME)
     base_model: str | None = None
     return_existing: Boolean = False
+    from_checkpoint: str | None = None
+
+
+class Ancestor(Wire):
+    """A checkpoint that a model began from: of the model with this id, which was called `model` then."""
+
+    model_id: UUID
+    model: str
+    step: Integer = Field(ge=0, le=LARGEST_STEP)
+
+    def __str__(self) -> str:
+        return f"{self.model}@{self.step}"
 
 
 class Model(Wire):
     """A registered, trainable policy.
 
-    The embedded service adds `conflict` where it can neither sample nor train the model: why, and what to type.
+    The embedded service adds `conflict` where it can neither sample nor train the model: why, and what to type. To a
+    model that was made from a checkpoint of another it adds `made_from`: this checkpoint, then the one that the other
+    model was made from, and so on.
     """
 
     id: UUID
@@ -125,6 +143,7 @@ class Model(Wire):
     base_model: str
     run_id: str | None = None
     conflict: str | None = None
+    made_from: Items[Ancestor] | None = None
 
 
 class Checkpoint(Wire):
@@ -191,8 +210,9 @@ class ModelCard(Wire):
 
     `created` is in seconds since the epoch.
 
-    The embedded service adds the base of a trainable model, its newest step and how many checkpoints it has, and what
-    it reads beyond OpenAI's messages: `token_ids`, those sampled for earlier turns.
+    The embedded service adds the base of a trainable model, its newest step and how many checkpoints it has, the
+    checkpoint that it was made from (`lab/practice@2`), and what it reads beyond OpenAI's messages: `token_ids`, those
+    sampled for earlier turns.
     """
 
     id: str
@@ -202,6 +222,7 @@ class ModelCard(Wire):
     base_model: str | None = None
     newest_step: Integer | None = None
     checkpoints: Integer | None = None
+    made_from: str | None = None
     reads: Items[str] | None = None
 
 
