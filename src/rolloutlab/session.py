@@ -70,7 +70,13 @@ from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import StoredCollection, is_asked_for
 from rolloutlab.store.spending import JUDGING, SAMPLING, TRAINING
 from rolloutlab.training.checkpoints import LabModels
-from rolloutlab.training.compare import CompareOptions, SideSampler, find_checkpoints, find_collection
+from rolloutlab.training.compare import (
+    CompareOptions,
+    SideSampler,
+    find_checkpoints,
+    find_collection,
+    note_on_base,
+)
 from rolloutlab.training.custom_loss import publish_loss
 from rolloutlab.training.dry_run import DryRun, FineTuningCheck, check_fine_tuning
 from rolloutlab.training.fine_tuning import (
@@ -299,18 +305,29 @@ class Session:
         """
         return "\n".join(check_lab(self.settings)) if action == "check" else self.embedded.report(action)
 
-    def model(self, name: str | None = None, *, base: str | None = None) -> SelectedModel:
+    def model(
+        self, name: str | None = None, *, base: str | None = None, start: str | int | None = None
+    ) -> SelectedModel:
         """Select a model, registering it if it is new; without a name, return the selected one.
 
-        name: PROJECT/NAME, or the UUID of an existing model. With a UUID nothing is registered, so it also works with
-        services that cannot register models. base: the base model of a new model. For a model of the project `lab` it
-        is by default the service's own.
+        Args:
+            name: PROJECT/NAME, or the UUID of an existing model. With a UUID nothing is registered, so it also works
+                with services that cannot register models.
+            base: the base model of a new model. For a model of the project `lab` it is by default the service's own.
+            start: the checkpoint that a new model is made from: `lab/practice@2`, `lab/practice` for its newest, or a
+                step of the selected model. It is copied with the state of its optimizer, and keeps its number. A model
+                that was made from it before goes on.
 
         Raises:
-            InputError: the name is new, its project is not `lab`, and there is no base. It may be a model of another
-                service.
+            InputError: the name is new, its project is not `lab`, and there is neither a base nor a start. It may be a
+                model of another service.
+            RefusedError: the model exists and was not made from `start`. NotFoundError: there is no such checkpoint.
+            NotOfferedError: the service makes no models from checkpoints; nothing was registered.
         """
-        return self._models.select(name or self._models.selected, base)
+        if name is None and start is not None:
+            message = "a model that is made from a checkpoint needs a name"
+            raise InputError(message, hint=f"%model lab/second --from {start}")
+        return self._models.select(name or self._models.selected, base, start)
 
     @takes(SamplingOptions, TurnOptions, ChatOptions)
     def chat(self, name: str, prompt: Prompt = "", **given: Unpack[ChatOptions]) -> Collection:
@@ -1152,7 +1169,7 @@ class Session:
         reward: Functions | None = None,
         *,
         checkpoints: Sequence[str | int] = (),
-        before: str | int = 0,
+        before: str | int | None = None,
         after: str | int | None = None,
         over: Any = None,
         **given: Unpack[CompareOptions],
@@ -1171,7 +1188,8 @@ class Session:
                 of its environment.
             checkpoints: two or more, such as `lab/sorter@3`, `lab/sorter` for its newest, or steps of `model`. The
                 others are compared with the first, the base. By default `before` and `after`.
-            before: the base if no `checkpoints` are given.
+            before: the base if no `checkpoints` are given; None is the oldest one, which is 0 unless the model was made
+                from a checkpoint.
             after: the checkpoint that is compared with `before`; None is the newest.
             over: other rows for the collection's prompt, such as held-out ones. A prompt does not count for the verdict
                 if a job of this lab trained only one of the two checkpoints on it.
@@ -1206,7 +1224,9 @@ class Session:
             shown.begin(
                 "comparing the rewards of each prompt", sum(map(len, (s.collection for s in sides))) * _SUM_SECONDS
             )
-            apart = self._jobs.trained_between(chosen[0], chosen[1:])
+            base_note = note_on_base(checkpoints, before, chosen[0])
+            trained = self._jobs.trained_between(chosen[0], chosen[1:])
+            apart = [(prompts, [*base_note, *notes]) for prompts, notes in trained]
             return compare_sides(
                 name, sides, apart, weights, anytime=given.get("anytime", False), bounds=given.get("bounds")
             )

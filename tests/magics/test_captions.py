@@ -32,7 +32,7 @@ def test_captions_are_true_of_fresh_answers_on_the_first_step_and_on_later_ones(
     assert "Fresh answers begin at 1" in said("old_new_correlation", {})
     assert first["old_new_correlation"] == pytest.approx(1, abs=1e-4)
     assert all(step["old_new_correlation"] < 0.9999 for step in later)
-    assert "0 at step 1 of a new model" in said("kl_base", {})
+    assert "0 at step 1 if the model began there" in said("kl_base", {})
     assert first.get("kl_base", 0.0) == pytest.approx(0, abs=1e-6)
     assert job.state()["head"]["odd"] == {}
 

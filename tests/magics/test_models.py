@@ -55,3 +55,15 @@ def test_what_is_purged_is_told_and_gone(printed):
     assert printed("%models --purge")[0].startswith("removed 1 checkpoint (")
     assert printed("%models --purge") == ["no checkpoint was removed"]
     assert printed("%models") == []
+
+
+def test_a_model_is_made_from_a_checkpoint_of_another(printed, notebook):
+    printed("%models --recover")
+    notebook.run("%model lab/second --from lab/first@7 -o second")
+    assert repr(notebook["second"]) == "model lab/second from lab/first@7 on tiny: checkpoint 7"
+    assert notebook.run("%models").loc["lab/second", "made_from"] == "lab/first@7"
+    [sampled] = notebook.run("%%chat capitals --max-tokens 2\nCapital of Peru?").trajectories
+    assert (sampled.model, sampled.step) == ("lab/second", 7)
+    refused = notebook.error("%model lab/second --from lab/first@0")
+    assert "409 lab/second exists and was made from lab/first@7, not from lab/first@0" in refused
+    assert "(%model lab/second-2 --from lab/first@0)" in refused

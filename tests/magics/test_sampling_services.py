@@ -338,6 +338,13 @@ def test_completions_without_logprobs_do_not_train_elsewhere(at, session, bare):
     assert "NothingTrainsError: nothing in answers would train: 12 left out: no sampled tokens with logprobs" in error
 
 
+def test_no_model_is_made_from_a_checkpoint_there(at):
+    notebook = at(services.Groq())
+    assert notebook.error("%model lab/second --from lab/practice@2") == (
+        f"NotOfferedError: {services.URL} makes no models from checkpoints\n  -> %connect embedded"
+    )
+
+
 @pytest.mark.parametrize("name", services.Ollama.models)
 def test_a_model_has_any_name_that_its_service_lists(at, name):
     notebook = at(services.Ollama(), select=False)

@@ -155,6 +155,7 @@ CALLS = {
     ),
     "%model": "lab.model()",
     "%model lab/x --base lab/practice": 'lab.model("lab/x", base="lab/practice")',
+    "%model lab/x --from lab/practice@2": 'lab.model("lab/x", start="lab/practice@2")',
     "%models": "lab.models.list(); lab.models.lost()",
     "%models --delete lab/x@3": 'lab.models.delete("lab/x@3"); lab.models.list(); lab.models.lost()',
     "%models --recover": "lab.models.recover(); lab.models.list(); lab.models.lost()",

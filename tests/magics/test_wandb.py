@@ -159,6 +159,7 @@ def test_a_conversation_with_tools_trains_there(sorter, wandb):
         ("%%train one\nkl_penalty_coef: 0.1", "the engine wandb does not honour kl_penalty_coef"),
         ("%%train one --sft", "takes no fine-tuning data"),
         (f"%models --delete {MODEL}@9", "has no checkpoint 9"),
+        (f"%model capitals/other --from {MODEL}@0", "makes no models from checkpoints\n  -> %connect embedded"),
     ],
 )
 def test_what_it_does_not_have_is_refused_without_a_request(sorter, wandb, cell, why):

@@ -338,6 +338,8 @@ def test_models_are_listed_with_their_base_and_checkpoints(scored):
     scored.train("capitals", say=quiet)
     scored.model("lab/other")
     models = scored.models.list()
+    assert models.columns.tolist() == ["base", "newest", "checkpoints", "made_from"]
+    assert models.pop("made_from").isna().all()
     assert models.loc["lab/practice"].tolist() == ["tiny", 1, 2]
     assert models.loc["lab/other"].tolist() == ["tiny", 0, 1]
     assert models.loc["tiny"].isna().all()

@@ -21,7 +21,7 @@ class CompareMagics(LabMagics):
     @argument(
         "checkpoints", nargs="*", help="two or more, such as lab/sorter@3 or a step; others are compared with the first"
     )
-    @argument("--before", metavar="CHECKPOINT", default="0", help="the checkpoint to compare with (default: 0)")
+    @argument("--before", metavar="CHECKPOINT", help="the checkpoint to compare with (default: the oldest)")
     @argument(
         "--after", metavar="CHECKPOINT", default="latest", help="the checkpoint that is compared (default: latest)"
     )
@@ -37,7 +37,7 @@ class CompareMagics(LabMagics):
     @argument("--concurrency", type=int, help="requests under way at once (default: 64)")
     @line_cell_magic
     def compare(self, options: Namespace, cell: str | None = None) -> "Comparison | Comparisons":
-        """Compare checkpoints on the same prompts and seeds, by default the first and the newest of the selected model.
+        """Compare checkpoints on the same prompts and seeds, by default the oldest and newest of the selected model.
 
         The body of the cell scores all of them; without a body, the reward function that last scored the collection in
         this notebook. A verdict needs 16 prompts that were not trained on between the checkpoints. Samples of an
@@ -66,7 +66,7 @@ class CompareMagics(LabMagics):
         return self.session.compare(
             options.name if named else None,
             reward,
-            before=_step(options.before),
+            before=None if options.before is None else _step(options.before),
             after=None if options.after == "latest" else _step(options.after),
             variables=self.variables,
             **given,

@@ -61,8 +61,10 @@ def _runs(magics: LabMagics) -> Iterable[str]:
 
 def _steps(magics: LabMagics) -> list[str]:
     """The steps of the checkpoints of the selected model."""
-    parts = (name.partition("@") for name in _policies(magics))
-    return sorted({"0", *(step for name, at, step in parts if at and name == magics.session.models.selected)}, key=int)
+    models = magics.session.models
+    parts = [(name in models.seen, *name.partition("@")) for name in _policies(magics)]
+    known = {step: listed for listed, name, at, step in parts if at and name == models.selected}
+    return sorted(known if any(known.values()) else {"0", *known}, key=int)  # a service that lists steps lists all
 
 
 def _functions(magics: LabMagics) -> Iterable[str]:

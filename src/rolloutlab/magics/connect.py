@@ -64,10 +64,20 @@ class ModelMagics(LabMagics):
     @magic(binds="the model")
     @argument("name", nargs="?", values="models", help="project/name; without it, the selected one is shown")
     @argument("--base", help="the base model of a new model")
+    @argument(
+        "--from",
+        dest="start",
+        metavar="CHECKPOINT",
+        values="model",
+        help="make the new model from this checkpoint: lab/practice@2, or a step of the selected model",
+    )
     @line_magic
     def model(self, options: Namespace) -> "SelectedModel":
-        """Select a model, and register it if it is new: `%model lab/sorter`, `%model team/sorter --base practice`."""
-        return self.session.model(options.name, base=options.base)
+        """Select a model, and register it if it is new: `%model lab/sorter`, `%model team/sorter --base practice`.
+
+        `%model lab/second --from lab/practice@2` makes it from a checkpoint of another model.
+        """
+        return self.session.model(options.name, base=options.base, start=options.start)
 
     @magic(binds="the table")
     @argument("--delete", metavar="NAME@STEP", values="model", help="delete a checkpoint, also a damaged one")

@@ -93,7 +93,8 @@ class LabModels:
     def list(self) -> "pd.DataFrame":
         """List the models that the service can sample, with base, newest checkpoint and number of checkpoints.
 
-        Values that the service does not report are missing. A cell marks the selected model. It also shows the reward
+        `made_from` is the checkpoint of another model that a model was made from. Values that the service does not
+        report are missing. A cell marks the selected model. It also shows the reward
         of the newest checkpoint of each model, and what the model was last trained on.
         """
         from rolloutlab.trajectories.frame import ListingFrame
@@ -103,8 +104,9 @@ class LabModels:
             "base": [card.base_model for card in cards],
             "newest": [card.newest_step for card in cards],
             "checkpoints": [card.checkpoints for card in cards],
+            "made_from": [card.made_from for card in cards],
         }
-        types = {"base": "string", "newest": "Int64", "checkpoints": "Int64"}
+        types = {"base": "string", "newest": "Int64", "checkpoints": "Int64", "made_from": "string"}
         frame = data_frame(columns, [card.id for card in cards], "model", types=types)
         try:
             lab = self._read_lab()

@@ -16,7 +16,7 @@ from rolloutlab.sampling.tools import Tools
 from rolloutlab.store.lab import Lab, texts_of
 from rolloutlab.store.models import COMPARED, Group, NewGroup, StoredCollection
 from rolloutlab.training.jobs import LabJobs
-from rolloutlab.training.models import NEWEST, Checkpoint, Models
+from rolloutlab.training.models import NEWEST, OLDEST, Checkpoint, Models
 from rolloutlab.trajectories.collection import Collection
 
 _OF_RUN: dict[str, Any] = {"step": None, "total": 0}
@@ -83,8 +83,8 @@ def find_checkpoints(
     Args:
         models: The models.
         given: Checkpoints, as a user wrote them.
-        before: The base.
-        after: The checkpoint that is compared with it.
+        before: The base; None is the oldest checkpoint.
+        after: The checkpoint that is compared with it; None is the newest.
         model: The model of checkpoints that are only steps; None is the selected one.
         name: The collection, for messages.
 
@@ -92,13 +92,13 @@ def find_checkpoints(
         InputError: there are fewer than two, or one of several twice; or `given` and `before` or `after` are both used.
         NotFoundError: a checkpoint does not exist.
     """
-    if given and (before not in (None, 0) or after is not None):
+    if given and (before is not None or after is not None):
         hint = f"%compare {name} {' '.join(map(str, given))}"
         raise InputError("checkpoints are given both by name and as --before or --after", hint=hint)
     if len(given) == 1:
         hint = f"%compare {name} {given[0]} lab/practice@3"
         raise InputError(f"{given[0]} is one checkpoint: a comparison needs two", hint=hint)
-    chosen = models.checkpoints(given or [0 if before is None else before, after], model or models.selected)
+    chosen = models.checkpoints(given or [OLDEST if before is None else before, after], model or models.selected)
     base, *others = chosen
     if not given and after in (None, NEWEST) and str(base) == str(others[0]):
         message = f"{base.model.name} has no checkpoint after {base.step} yet"
@@ -106,6 +106,15 @@ def find_checkpoints(
     if len(chosen) > 2 and (twice := [one for one, other in pairwise(sorted(map(str, chosen))) if one == other]):
         raise InputError(f"{twice[0]} is given twice", hint="each checkpoint once")
     return chosen
+
+
+def note_on_base(given: Sequence[Given], before: Given, base: Checkpoint) -> list[str]:
+    """A line that names the base of a comparison if it is the default one, and that is not checkpoint 0."""
+    if given or before is not None or not base.step:
+        return []
+    made_from = base.model.made_from
+    why = f", which was made from {made_from[0]}" if made_from and made_from[0].step == base.step else ""
+    return [f"compared with {base}, the oldest checkpoint of {base.model.name}{why}"]
 
 
 def find_collection(jobs: LabJobs, checkpoints: Sequence[Checkpoint], over: Any) -> str:

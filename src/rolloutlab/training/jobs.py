@@ -1,10 +1,11 @@
 """Jobs submitted by a lab: lookup by id, status from their services, prompts they trained on."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
+from functools import partial, reduce
+from operator import xor
 from typing import TYPE_CHECKING
 
 from rolloutlab.api import training
@@ -177,12 +178,27 @@ def whole_steps(events: Sequence[wire.Event]) -> list[wire.Event]:
     return [event for event in events if event.type != "step_progress"]
 
 
-def _apart(base: Checkpoint, other: Checkpoint) -> list[tuple[SelectedModel, range]]:
+def _apart(base: Checkpoint, other: Checkpoint) -> list[tuple[SelectedModel, Set[int]]]:
     """The steps that lead to one of two checkpoints but not to both."""
-    if base.model.id == other.model.id:
-        steps = sorted((base.step, other.step))
-        return [(base.model, range(steps[0] + 1, steps[1] + 1))]
-    return [(each.model, range(1, each.step + 1)) for each in (base, other)]
+    first, second = _history(base), _history(other)
+    apart: list[tuple[SelectedModel, Set[int]]] = []
+    for model_id in first | second:
+        both = [history[model_id] for history in (first, second) if model_id in history]
+        model, _ = max(both, key=lambda each: len(each[1]))
+        apart.append((model, reduce(xor, (frozenset(steps) for _, steps in both))))
+    return apart
+
+
+def _history(checkpoint: Checkpoint) -> dict[str, tuple[SelectedModel, range]]:
+    """The steps that lead to a checkpoint, by the id of the model that made them."""
+    line = checkpoint.model.made_from
+    begins = [*(each.step for each in line), 0]
+    steps = {checkpoint.model.id: (checkpoint.model, range(begins[0] + 1, checkpoint.step + 1))}
+    for each, begin in zip(line, begins[1:], strict=True):
+        made = range(begin + 1, each.step + 1)
+        # the model may be deleted: each of its steps counts as a checkpoint, whose prompts have to be known
+        steps[str(each.model_id)] = SelectedModel(each.model, str(each.model_id), "", tuple(made)), made
+    return steps
 
 
 class LabJobs:
@@ -279,13 +295,13 @@ class LabJobs:
 
     def _trained_apart(
         self,
-        spans: Sequence[tuple[SelectedModel, range]],
+        spans: Sequence[tuple[SelectedModel, Set[int]]],
         submitted: Sequence[SubmittedJob],
         known: Mapping[str, wire.TrainingJob],
     ) -> tuple[set[str], list[str]]:
         labels, notes = list[str](), list[str]()
         for model, steps in spans:
-            foreign = set(model.steps) & set(steps)
+            foreign = set(model.steps) & steps
             for job, step in self._jobs_of(model, submitted, known):
                 foreign = foreign - {step} if step is not None else set()  # a lost job may have made any of them
                 if step is None or step in steps:

@@ -3,15 +3,16 @@
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cache
+from typing import Any
 from uuid import UUID
 
 from rolloutlab.api import health, inference, training
 from rolloutlab.api.dialect import dialect_of
 from rolloutlab.api.wire.engine import EngineStatus
-from rolloutlab.api.wire.training import Model, ModelCard, RegisterModel
+from rolloutlab.api.wire.training import Ancestor, Model, ModelCard, RegisterModel
 from rolloutlab.connection import Connector
 from rolloutlab.errors import ConflictError, InputError, NotFoundError, NotOfferedError, RolloutlabError
 from rolloutlab.objective.option_docs import SMALL_POLICY_RATE
@@ -40,6 +41,9 @@ class SelectedModel:
         steps: The steps of its checkpoints; empty if the service lists none.
         trains: Whether the service trains it.
         notes: Lines about files of the lab folder that are of different times, as after a backup was put back.
+        made_from: The checkpoint of another model that it was made from, then the one that the other was made from, and
+            so on. Empty for a model that began at its base, or was selected by its id.
+        remark: A line about the selection itself.
     """
 
     name: str
@@ -48,17 +52,28 @@ class SelectedModel:
     steps: tuple[int, ...]
     trains: bool = True
     notes: tuple[str, ...] = ()
+    made_from: tuple[Ancestor, ...] = ()
+    remark: str = ""
 
     @property
     def newest(self) -> int:
         """The newest step; NotOfferedError when the service lists no checkpoints."""
+        return max(self._listed)
+
+    @property
+    def oldest(self) -> int:
+        """The oldest step: 0, unless that was deleted or the model was made from a checkpoint. Raises as `newest`."""
+        return min(self._listed)
+
+    @property
+    def _listed(self) -> tuple[int, ...]:
         if not self.steps:
             raise NotOfferedError(f"{self.name}: {self._no_steps}", hint=f"%%chat NAME samples {self.name} as it is")
-        return max(self.steps)
+        return self.steps
 
     def checked(self, step: int) -> int:
         """The step; NotFoundError when it has no checkpoint."""
-        if step not in self.steps and self.newest >= 0:
+        if step not in self._listed:
             some = ", ".join(map(str, sorted(self.steps)[-8:]))
             raise NotFoundError(f"{self.name} has no checkpoint {step}; there are {some}", hint="%models lists them")
         return step
@@ -70,9 +85,12 @@ class SelectedModel:
     def __repr__(self) -> str:
         if not self.steps:
             return escape_control_chars(f"model {self.name}: {self._no_steps}")
-        steps = "checkpoint 0" if len(self.steps) == 1 else f"{len(self.steps)} checkpoints, newest {self.newest}"
-        line = f"model {self.name}{self.base and f' on {self.base}'}: {steps}"
-        return "\n".join(map(escape_control_chars, [line, *self.notes]))
+        one = len(self.steps) == 1
+        steps = f"checkpoint {self.newest}" if one else f"{len(self.steps)} checkpoints, newest {self.newest}"
+        source = f" from {self.made_from[0]}" if self.made_from else ""
+        line = f"model {self.name}{source}{self.base and f' on {self.base}'}: {steps}"
+        lines = [line, *([self.remark] if self.remark else []), *self.notes]
+        return "\n".join(map(escape_control_chars, lines))
 
 
 @dataclass(frozen=True)
@@ -93,22 +111,35 @@ class Checkpoint:
 
 NEWEST = "latest"
 """What is typed for the newest checkpoint of a model."""
+OLDEST = object()
+"""In place of a checkpoint: the oldest one of a model, see `SelectedModel.oldest`. It cannot be typed."""
 
 
 @dataclass(frozen=True)
 class Start:
-    """The checkpoint that a job starts from. same_base: ids of models with the same checkpoint 0 as the job's model."""
+    """The checkpoint that a job starts from.
+
+    same_base: ids of models with the same checkpoint 0 as the job's model. copy_of: the checkpoint of another model
+    that it is a copy of, such as `lab/practice@2`; empty if it is none.
+    """
 
     step: int
     same_base: frozenset[str] = frozenset()
+    copy_of: str = ""
+
+    def equals(self, model: str, step: int | None) -> bool:
+        """Whether it has the same weights as a checkpoint of another model."""
+        return (step == self.step == 0 and model in self.same_base) or f"{model}@{step}" == self.copy_of
 
 
 def _start(selected: Sequence[ModelCard], cards: Iterable[ModelCard]) -> Start | None:
     """Where a job of the selected model starts. selected: what the service lists of it. cards: all that it lists."""
     for card in selected:
         if card.newest_step is not None:
-            base = card.base_model
-            return Start(card.newest_step, frozenset(c.id for c in cards if base and base in {c.base_model, c.id}))
+            base, made_from = card.base_model, card.made_from or ""
+            same_base = frozenset(c.id for c in cards if base and base in {c.base_model, c.id})
+            is_copy = made_from.endswith(f"@{card.newest_step}")
+            return Start(card.newest_step, same_base, made_from if is_copy else "")
     return None
 
 
@@ -134,12 +165,31 @@ def _checkpoint_parts(text: str | int | None, name: str) -> tuple[str, int | Non
     return model or name, None if step == NEWEST else int(step)
 
 
+def _written_source(start: str | int, selected: str, new: str) -> str:
+    """The checkpoint that a model is to be made from, as the service takes it.
+
+    A step alone is of the selected model. A model without a project is of the new model's project.
+    """
+    model, at, step = str(start).rpartition("@")
+    if at and model and "/" not in model and not as_id(model):
+        start = f"{split_name(new)[0]}/{model}@{step}"
+    name, number = _checkpoint_parts(start, selected)
+    return f"{name}@{NEWEST if number is None else number}"
+
+
 def split_name(name: str) -> tuple[str, str]:
     """Project and name of `project/name`; InputError for a name of another form."""
     match = _NAME.fullmatch(name) if isinstance(name, str) else None
     if not match:
         raise InputError(f"{name!r} is not a model name", hint="project/name, such as lab/practice")
     return match["project"], match["name"]
+
+
+def _checkpoint_of(model: SelectedModel, step: Any) -> Checkpoint:
+    """A checkpoint by its number, by None for the newest, or by `OLDEST`."""
+    if step is OLDEST:
+        return Checkpoint(model, model.oldest)
+    return Checkpoint(model, model.newest if step is None else model.checked(step))
 
 
 class Models:
@@ -179,8 +229,10 @@ class Models:
         if trains is not None:
             (self._sample_only.discard if trains else self._sample_only.add)(self._connector.name)
 
-    def select(self, name: str, base: str | None) -> SelectedModel:
+    def select(self, name: str, base: str | None, start: str | int | None = None) -> SelectedModel:
         """Select a model, registering it if it is new. Raises as `Session.model`."""
+        if start is not None:
+            return self._fork(name, base, start)
         if base is None and not self._is_sampled_only(name):
             self._check_base(name)
         model = self._read(name, base)
@@ -195,6 +247,29 @@ class Models:
             yield
         finally:
             self._chosen = before
+
+    def _fork(self, name: str, base: str | None, start: str | int) -> SelectedModel:
+        """Select a model that is made from a checkpoint of another, if it is new."""
+        if as_id(name):
+            raise InputError(f"{name} is the id of a model that exists", hint=f"%model lab/second --from {start}")
+        split_name(name)
+        source = _written_source(start, self.selected, name)
+        self._check_forks()
+        model = self._read(name, base, source)
+        self._chosen = model.name
+        if not model.made_from or model.newest == model.made_from[0].step:
+            return model
+        goes_on = f"{name} was made from {model.made_from[0]} before, and goes on from its checkpoint {model.newest}"
+        return replace(model, remark=goes_on)
+
+    def _check_forks(self) -> None:
+        """NotOfferedError where the service would ignore `from_checkpoint`, and register a model that begins at 0."""
+        http, address = self._connector.http, self._connector.address()
+        engine = http.run(health.engine_of(http, address))
+        if engine is None or not engine.forks:
+            own = self._connector.settings.service is None
+            hint = "%service stop: this one is of an earlier version" if own else "%connect embedded"
+            raise NotOfferedError(f"{address.base_url} makes no models from checkpoints", hint=hint)
 
     def check_trains(self) -> None:
         """NotOfferedError where the present service is known to train no models."""
@@ -218,25 +293,30 @@ class Models:
                 raise NotFoundError(f"there is no model {name!r}", hint=close[0])
         return self._read(name)
 
-    def checkpoints(self, given: Sequence[str | int | None], name: str) -> list[Checkpoint]:
+    def checkpoints(self, given: Sequence[Any], name: str) -> list[Checkpoint]:
         """The checkpoints written as `lab/sorter@3`, as `lab/sorter` for its newest, or as a step of the model `name`.
+
+        None is the newest one of this model, `OLDEST` its oldest.
 
         Raises:
             InputError: one is written otherwise. NotFoundError: there is no such model or checkpoint.
         """
         read = cache(self.existing)  # each model is requested once
-        parts = [_checkpoint_parts(each, name) for each in given]
-        models = [(read(model), step) for model, step in parts]
-        return [Checkpoint(m, m.newest if step is None else m.checked(step)) for m, step in models]
+        parts = [(name, OLDEST) if each is OLDEST else _checkpoint_parts(each, name) for each in given]
+        return [_checkpoint_of(read(model), step) for model, step in parts]
 
-    def register(self, name: str, base: str | None = None) -> Model:
-        """The model as the service has it, registered if it is new. For the id of a model no request is sent."""
+    def register(self, name: str, base: str | None = None, source: str | None = None) -> Model:
+        """The model as the service has it, registered if it is new. For the id of a model no request is sent.
+
+        source: the checkpoint of another model that it is made from; by default it begins at its base.
+        """
         if model_id := as_id(name):
             return Model(id=model_id, entity="", project="", name=name, base_model=base or "")
         project, short = split_name(name)
         key = self._connector.name, name
         base = base or self._bases.get(key)
-        request = RegisterModel(project=project, name=short, base_model=base, return_existing=True)
+        given = {} if source is None else {"from_checkpoint": source}
+        request = RegisterModel(project=project, name=short, base_model=base, return_existing=True, **given)
         address = self._connector.address()
         model = self._connector.http.run(training.register_model(self._connector.http, address, request))
         self._registered.add((address.base_url, name))
@@ -357,15 +437,19 @@ class Models:
         self._registered.add((self._connector.name, name))
         return SelectedModel(name, name, "", (), trains=False)
 
-    def _read(self, name: str, base: str | None = None) -> SelectedModel:
-        """A model with its checkpoints, registered if it is new; or as the service lists it, to be sampled only."""
-        if base is None and (sampled := self._sampled(name)):
+    def _read(self, name: str, base: str | None = None, source: str | None = None) -> SelectedModel:
+        """A model with its checkpoints, registered if it is new; or as the service lists it, to be sampled only.
+
+        source: as of `register`.
+        """
+        may_sample = base is None and source is None
+        if may_sample and (sampled := self._sampled(name)):
             return sampled
         http = self._connector.http
         try:
-            model = self.register(name, base)
+            model = self.register(name, base, source)
         except NotFoundError:
-            if base is None and (sampled := self._sampled(name, ask=True)):
+            if may_sample and (sampled := self._sampled(name, ask=True)):
                 return sampled
             raise
         try:
@@ -375,7 +459,8 @@ class Models:
         steps = tuple(checkpoint.step for checkpoint in checkpoints)
         self.seen.update({name, *(f"{name}@{step}" for step in steps if not as_id(name))})
         notes = tuple(str(each) for each in self._disagreements(name))
-        return SelectedModel(name, str(model.id), model.base_model, steps, notes=notes)
+        made_from = tuple(model.made_from or ())
+        return SelectedModel(name, str(model.id), model.base_model, steps, notes=notes, made_from=made_from)
 
     def lost_notes(self, name: str) -> list[str]:
         """Notes that the embedded service goes on from an older checkpoint of a model than it had. Each comes once."""

@@ -71,7 +71,7 @@ class Submission:
     groups: what is sent: the scored trajectories, read from the lab while they are sent.
     members: the scored trajectories as the objective takes them, one list per group.
     warnings: about how the trajectories were sampled.
-    sources: the number of trajectories by (model, whether all their answers are from checkpoint 0).
+    sources: the number of trajectories by model, and the checkpoint of all their answers; None if there are several.
     sampled: the number of scored trajectories of `model` by the checkpoint of their oldest answer.
     check: the preflight check.
     origins: by the name of a trajectory that `sampled` counts, where it is in the lab.
@@ -94,7 +94,7 @@ class Submission:
     groups: "ScoredTrajectories"
     members: list[list[Member]]
     warnings: tuple[str, ...]
-    sources: Counter[tuple[str, bool]]
+    sources: Counter[tuple[str, int | None]]
     sampled: Counter[int]
     check: Preflight
     origins: Mapping[str, TrajectoryOrigin]
@@ -296,8 +296,7 @@ class _Read:
     unscored: list[str] = field(default_factory=list)
     rewards: dict[int, tuple[float, Mapping[str, float]]] = field(default_factory=dict)
     settings: Counter[str] = field(default_factory=Counter)
-    sources: Counter[tuple[str, bool]] = field(default_factory=Counter)
-    """By (model, whether all answers are from checkpoint 0)."""
+    sources: Counter[tuple[str, int | None]] = field(default_factory=Counter)
     sampled: Counter[int] = field(default_factory=Counter)
     odd: list[str] = field(default_factory=list)
     origins: dict[str, TrajectoryOrigin] = field(default_factory=dict)
@@ -321,7 +320,7 @@ class _Read:
         self.unscored += unscored_names([group])
         for t in group.trajectories:
             source = t.model.partition("@")[0]
-            self.sources[source, set(t.steps) == {0}] += 1
+            self.sources[source, steps[0] if len(steps := [*set(t.steps)]) == 1 else None] += 1
             if not text_only and first_non_text_part(t.histories()):
                 self.odd.append(t.name)
             if t.reward is not None:
@@ -335,12 +334,11 @@ class _Read:
                     self.origins[t.name] = TrajectoryOrigin(collection, group.position, min(steps))
 
 
-def _source_warnings(sources: Mapping[tuple[str, bool], int], model: str, begins: Start | None) -> list[str]:
-    """Warnings about trajectories of other models, except those of a checkpoint 0 that equals the one of the start."""
+def _source_warnings(sources: Mapping[tuple[str, int | None], int], model: str, begins: Start | None) -> list[str]:
+    """Warnings about trajectories of other models, except those of a checkpoint that equals the one of the start."""
     others: Counter[str] = Counter()
-    for (source, is_initial), number in sources.items():
-        same = is_initial and begins is not None and begins.step == 0 and source in begins.same_base
-        if source not in {model, ""} and not same:
+    for (source, step), number in sources.items():
+        if source not in {model, ""} and not (begins and begins.equals(source, step)):
             others[source] += number
     return [
         f"{count(number, 'trajectory')} sampled from {n}, not {model} -> %model {n}" for n, number in others.items()

@@ -123,7 +123,7 @@ CURVES = (
         True,
     ),
     Curve("loss", ("loss",), _LOSS),
-    Curve("KL to @0", ("kl_base",), "Nats per token, on a sample. 0 at step 1 of a new model; no limit of its own."),
+    Curve("KL to @0", ("kl_base",), "Nats per token, on a sample. 0 at step 1 if the model began there; no limit."),
     Curve("mean ratio", ("ratio_mean",), "Near 1 for any two policies: no sign of staleness."),
     Curve("largest ratio", ("ratio_max",), "New/old probability of one token."),
     Curve("clipped", ("clipped", "masked"), "Tokens whose gradient a bound changed."),

@@ -50,7 +50,7 @@ def model_listing(cards: Sequence[ModelCard], selected: str, lab: LabRecord, now
             "" if card.newest_step is None else f"@{card.newest_step}",
             _reward(sampled.get(card.id), card.newest_step),
             whole(names[0] + f" and {len(names) - 1} more" * (len(names) > 1) if names else ""),
-            whole(card.base_model or ""),
+            whole(card.made_from or card.base_model or ""),
             ago(job.created_at, now) if job else "",
         ]
         rows.append(ListingRow(cells))
