@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from array import array
 from dataclasses import replace
 from itertools import chain
@@ -24,7 +25,7 @@ from rolloutlab.integrations.tinker.client import Datum
 from rolloutlab.integrations.tinker.engine import PLACE
 from rolloutlab.integrations.tinker.trainer import SavedProgress
 from rolloutlab.objective.options import settle
-from rolloutlab.policy.checkpoints import drafted, read_checkpoint, seal
+from rolloutlab.policy.checkpoints import copy_files, drafted, read_checkpoint, seal
 from rolloutlab.policy.decode import CompletionRequest
 from rolloutlab.policy.model import base_of, describe, read_adapter
 from rolloutlab.policy.steps import TrainingSequence
@@ -403,6 +404,22 @@ def test_a_checkpoint_is_verified_once_until_it_is_forgotten(engine, tmp_path):
     engine.forget(folder)
     with pytest.raises(errors.CheckpointError, match="checksum"):
         engine.sample(folder, [CompletionRequest(PROMPT, 2)])
+
+
+def test_a_copy_of_a_checkpoint_outlives_the_original(engine, tmp_path):
+    """So a model can be made from a checkpoint of another: the copy names the same state on the server."""
+    initial = filled(tmp_path / "0", engine.create_initial)
+    callbacks = Callbacks(lambda kind, data: None)
+    first = filled(tmp_path / "1", lambda draft: engine.train(initial, draft, task_of(), callbacks))
+    copy = filled(tmp_path / "copy", lambda draft: copy_files(first, draft))
+    scored = engine.logprobs(first, [sequence(1)])
+    assert engine.logprobs(copy, [sequence(1)]) == scored != engine.logprobs(initial, [sequence(1)])
+    engine.forget(first)
+    shutil.rmtree(first)
+    assert engine.fits(copy)
+    assert engine.logprobs(copy, [sequence(1)])[0] == pytest.approx(scored[0], abs=1e-5)
+    second = filled(tmp_path / "2", lambda draft: engine.train(copy, draft, task_of(), callbacks))
+    assert engine.logprobs(second, [sequence(1)]) != scored
 
 
 def test_a_loss_that_is_no_number_ends_the_job_by_its_step(engine, tmp_path):
