@@ -79,6 +79,7 @@ OFFERED = {
     "%group capitals:1/": ["%group capitals:1/0", "%group capitals:1/1"],
     "found = %group capitals/": ["found = %group capitals/0"],
     "%model ": ["%model lab/practice", "%model lab/sorter"],
+    "%model lab/new --from lab/s": ["%model lab/new --from lab/sorter", "%model lab/new --from lab/sorter@12"],
     "%models --delete lab/sorter": ["%models --delete lab/sorter", "%models --delete lab/sorter@12"],
     "%models --p": ["%models --purge"],
     "%%chat -m lab/s": ["%%chat -m lab/sorter", "%%chat -m lab/sorter@12"],
@@ -133,6 +134,14 @@ OFFERED = {
 def test_what_could_come_next_is_offered_and_nothing_else(tab, monkeypatch, cell):
     monkeypatch.setenv("ROLLOUTLAB_API_KEY", "sekret")
     assert tab(cell) == OFFERED[cell]
+
+
+def test_a_model_that_was_made_from_a_checkpoint_has_no_checkpoint_0_to_offer(shell, tab, lab):
+    models = shell.user_ns["session"]._models
+    models._chosen = "lab/second"
+    assert tab("%compare capitals --before ") == ["%compare capitals --before 0"]  # nothing is known of it
+    models.seen.add("lab/second@2")
+    assert tab("%compare capitals --before ") == ["%compare capitals --before 2"]
 
 
 def test_registering_loads_no_magic_that_waits_for_its_first_use(bare):
