@@ -69,6 +69,7 @@ from rolloutlab.store.damage import check_lab
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import StoredCollection, is_asked_for
 from rolloutlab.store.spending import JUDGING, SAMPLING, TRAINING
+from rolloutlab.training.checkpoint_export import CheckpointExporter
 from rolloutlab.training.checkpoints import LabModels
 from rolloutlab.training.compare import (
     CompareOptions,
@@ -135,7 +136,7 @@ class Session:
     """
 
     models: LabModels
-    """The models of the service: `list`, and `delete`, `lost`, `recover`, `purge` for their checkpoints."""
+    """The models of the service: `list`, `export`, and `delete`, `lost`, `recover`, `purge` for their checkpoints."""
     files: LabFiles
     """Files of collections: `export`, `import_`; `logprobs` for imported completions, `join_results` for sessions."""
     index: LabIndex
@@ -147,7 +148,8 @@ class Session:
         self._brokers = Brokers(new_broker)
         connector = self._connector = Connector(settings, http or HttpClient(), self._brokers, can_ask, waiting)
         self._models = Models(self._connector)
-        self.models = LabModels(self._models, connector, self._read_lab)
+        exporter = CheckpointExporter(connector, lambda: self.store, lambda: self._jobs, Progress)
+        self.models = LabModels(self._models, exporter, self._read_lab)
         self.files = LabFiles(lambda: self.store, connector, self.collection, self._models.register_selected, Progress)
         self.tools = McpRegistry(connector, self._brokers.tick)
         self._names = BareNames()

@@ -125,3 +125,29 @@ def test_a_file_is_sampled_over_by_its_name_and_a_variable_comes_first(notebook,
     assert "cannot take --limit and --prompt-column" in notebook.error(
         "%%chat a --resume --limit 1 --prompt-column x\n"
     )
+
+
+MIXES = {
+    "%export lab/x@1": ("a checkpoint needs the folder to write it to", "%export lab/x@1 --to FOLDER"),
+    "%export x --merged": ("a checkpoint needs the folder", "%export x --to FOLDER --merged"),
+    "%export lab/x@1 --push a/b": ("a checkpoint needs the folder", "%export lab/x@1 --to FOLDER --push a/b"),
+    "%export lab/x@1 --to d --best": (
+        "--best is of collections, and --to writes a checkpoint",
+        "%export lab/x@1 --to d",
+    ),
+    "%export lab/x@1 y --to d": ("--to writes one checkpoint, not lab/x@1 y", "%export lab/x@1 --to d"),
+}
+
+
+@pytest.mark.parametrize("cell", MIXES)
+def test_options_of_files_and_of_checkpoints_are_not_mixed(notebook, cell):
+    message, hint = MIXES[cell]
+    assert message in notebook.error(cell)
+    assert f"-> {hint}" in notebook.error(cell)
+
+
+def test_a_checkpoint_is_written_to_a_folder(notebook, tmp_path):
+    notebook.run("%model")
+    done = notebook.run(f"%export lab/practice@0 --to '{tmp_path / 'the best'}'")
+    assert (tmp_path / "the best" / "adapter_config.json").exists()
+    assert repr(done).startswith("lab/practice@0: adapter, ")

@@ -164,6 +164,10 @@ CALLS = {
     "%export x out.jsonl --format openai --best --min-reward .5 --overwrite": (
         'lab.files.export(["x"], "out.jsonl", "openai", best=True, min_reward=0.5, overwrite=True)'
     ),
+    "%export lab/x@1 --to 'my folder' --merged --push me/x --overwrite": (
+        'lab.models.export("lab/x@1", "my folder", merged=True, push="me/x", overwrite=True)'
+    ),
+    "%export @1 --to best": 'lab.models.export("@1", "best")',
     "%import in.jsonl": 'lab.files.import_("in.jsonl")',
     "%import 'in.jsonl' x --format art --logprobs": 'lab.files.import_("in.jsonl", "x", "art", logprobs=True)',
     "%logprobs x -m lab/y": 'lab.files.logprobs("x", "lab/y")',

@@ -49,6 +49,10 @@ class Dialect:
         """The name of a model in chat requests."""
         return model
 
+    def download(self, address: Address, checkpoint: str) -> str:  # noqa: ARG002 - as above
+        """What a user types to download a checkpoint such as `lab/sorter@3`; empty if that is not known."""
+        return ""
+
     def completion(self, model: str, completion: ChatCompletion) -> ChatCompletion:  # noqa: ARG002 - as above
         """A completion of a model, with the checkpoint that sampled it."""
         return completion

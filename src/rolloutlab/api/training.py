@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterat
 from functools import partial
 from secrets import token_hex
 from typing import Any
+from urllib.parse import quote
 
 from rolloutlab.api.answers import parsed
 from rolloutlab.api.dialect import Dialect, dialect_of
@@ -31,6 +32,8 @@ from rolloutlab.settings import Address
 _PAGE = 1000
 _CHUNK_BYTES = 256 * 1024
 _NO_LOST = "keeps no lost checkpoints"
+_NO_FILES = "hands out no files of checkpoints"
+_OF_SERVICE = "download it where that service keeps its checkpoints, or update the rolloutlab that serves it"
 
 
 async def register_model(http: HttpClient, address: Address, model: wire.RegisterModel) -> wire.Model:
@@ -56,6 +59,29 @@ async def delete_checkpoints(
     path = f"models/{model_id}/checkpoints"
     answer = await _call(http, address, "DELETE", path, json=body, lacks="deletes no checkpoints")
     return parsed(wire.DeletedCheckpoints, answer)
+
+
+async def checkpoint_files(http: HttpClient, address: Address, model_id: str, step: int) -> wire.CheckpointFileList:
+    """GET /v1/preview/models/{id}/checkpoints/{step}/files; rolloutlab's own services only.
+
+    Raises:
+        NotOfferedError: the service hands out no files, or its engine keeps the adapter elsewhere.
+    """
+    path = f"models/{model_id}/checkpoints/{step}/files"
+    answer = await _call(http, address, "GET", path, lacks=_NO_FILES, hint=_OF_SERVICE)
+    listed = parsed(wire.CheckpointFileList, answer)
+    if listed.elsewhere:
+        raise NotOfferedError(f"{address.base_url} {_NO_FILES}", hint=listed.elsewhere)
+    return listed
+
+
+async def save_checkpoint_file(
+    http: HttpClient, address: Address, model_id: str, step: int, name: str, write: Callable[[bytes], object]
+) -> None:
+    """GET /v1/preview/models/{id}/checkpoints/{step}/files/{name}. write: called with each part of the file."""
+    url = f"{address.base_url}/v1/preview/models/{model_id}/checkpoints/{step}/files/{quote(name, safe='')}"
+    async for part in http.download(url, token=address.token, headers=address.headers):
+        write(part)
 
 
 async def lost_checkpoints(http: HttpClient, address: Address) -> list[wire.LostCheckpoint]:

@@ -150,6 +150,14 @@ class HasTrials(Protocol):
         """A trial model that starts from a checkpoint, until the context ends. Raises as `sample`."""
 
 
+@runtime_checkable
+class KeepsElsewhere(Protocol):
+    """An engine whose adapters are not in the checkpoints' folders, so that the service cannot hand them out."""
+
+    def place(self, checkpoint: Path) -> str:
+        """Where the adapter of a checkpoint is, and what to type to have it. Raises as `sample`."""
+
+
 def partial_of(target: Path) -> Path:
     """The path where an engine keeps the progress of a job that has not ended."""
     return target.with_name(f"{target.name}.partial")

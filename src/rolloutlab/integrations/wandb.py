@@ -62,6 +62,10 @@ class _WandbDialect(Dialect):
             return model
         return f"wandb-artifact:///{entity}/{name}{f':step{step}' if step else ''}"
 
+    def download(self, address: Address, checkpoint: str) -> str:
+        artifact = self.chat_name(address, checkpoint).removeprefix("wandb-artifact:///")
+        return f"!wandb artifact get {artifact}, with the vendor's package"
+
     def completion(self, model: str, completion: ChatCompletion) -> ChatCompletion:
         """The completion with the checkpoint that the model's name has."""
         step = model.partition("@")[2]

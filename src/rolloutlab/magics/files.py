@@ -5,9 +5,11 @@ from typing import TYPE_CHECKING
 
 from IPython.core.magic import line_magic, magics_class
 
+from rolloutlab.errors import InputError
 from rolloutlab.magics.base import LabMagics, argument, magic, unquoted
 
 if TYPE_CHECKING:
+    from rolloutlab.training.checkpoint_export import CheckpointExport
     from rolloutlab.trajectories.collection import Collection
     from rolloutlab.trajectories.files.exchange import Export
 
@@ -27,17 +29,26 @@ class ExchangeMagics(LabMagics):
     )
     @argument("--best", action="store_true", help="only the trajectory with the highest reward of each group")
     @argument("--min-reward", type=float, metavar="X", help="only trajectories with at least this reward")
-    @argument("--overwrite", action="store_true", help="replace the file if it is there")
+    @argument("--overwrite", action="store_true", help="replace the file, or the folder of an earlier export")
+    @argument("--to", type=unquoted, metavar="FOLDER", help="write the checkpoint MODEL@STEP to this folder instead")
+    @argument("--merged", action="store_true", help="with --to: a whole model, with the adapter merged into its base")
+    @argument("--push", metavar="OWNER/REPO", help="with --to: upload the folder to the Hugging Face hub, too")
     @line_magic
-    def export(self, options: Namespace) -> "Export":
-        """Write collections to a file: complete, or in the format of another tool.
+    def export(self, options: Namespace) -> "Export | CheckpointExport":
+        """Write collections to a file: complete, or in the format of another tool. With --to, write a checkpoint.
 
         For example:
 
             %export capitals rivers rollouts.jsonl
             %export capitals best.jsonl --format openai --best --min-reward 0.5
             %export capitals labels.csv
+            %export lab/practice@3 --to best
+            %export lab/practice@3 --to best-merged --merged --push me/capitals
         """
+        _check_mix(options)
+        if options.to:
+            kept = {name: getattr(options, name) for name in ("merged", "push", "overwrite")}
+            return self.session.models.export(options.names[0], options.to, **kept)
         *names, path = options.names
         given = {name: getattr(options, name) for name in ("best", "min_reward", "overwrite")}
         return self.session.files.export(names, path, options.format, **given)
@@ -75,3 +86,19 @@ class ExchangeMagics(LabMagics):
     def logprobs(self, options: Namespace) -> "Collection":
         """Give assistant messages the token ids and logprobs that training needs, in a new generation."""
         return self.session.files.logprobs(options.name, options.model)
+
+
+def _check_mix(options: Namespace) -> None:
+    """InputError for options of a file together with those of a checkpoint's folder."""
+    names, first = " ".join(options.names), options.names[0]
+    of_file = [f"--{name.replace('_', '-')}" for name in ("format", "best", "min_reward") if getattr(options, name)]
+    if options.to and of_file:
+        message = f"{of_file[0]} is of collections, and --to writes a checkpoint"
+        raise InputError(message, hint=f"%export {first} --to {options.to}")
+    if options.to and len(options.names) > 1:
+        raise InputError(f"--to writes one checkpoint, not {names}", hint=f"%export {first} --to {options.to}")
+    of_folder = [name for name in ("merged", "push") if getattr(options, name)]
+    if not options.to and (of_folder or (len(options.names) == 1 and "@" in first)):
+        given = f" --push {options.push}" if options.push else ""
+        hint = f"%export {first} --to FOLDER{' --merged' * bool(options.merged)}{given}"
+        raise InputError("a checkpoint needs the folder to write it to", hint=hint)

@@ -59,10 +59,27 @@ def load_merged(source: str, base: str, name: str, tokenizer: PreTrainedTokenize
         why = "there is no such folder" if _is_path(base) and not Path(base).is_dir() else str(error).splitlines()[0]
         message = f"the policy {name!r} is an adapter of {base!r}, which could not be loaded: {why}"
         raise PolicyError(message, hint="base_model_name_or_path in adapter_config.json: where its base is") from error
+    return merge_adapter(model, source, base, name, tokens=len(tokenizer))
+
+
+def merge_adapter(model: Any, source: str, base: str, name: str, *, tokens: int = 0) -> Any:
+    """A model with the adapter of a folder merged into its weights, in place.
+
+    Args:
+        model: The base, which is changed.
+        source: The adapter folder.
+        base: The name of the base, for errors.
+        name: The name of the adapter, for errors.
+        tokens: The size of the adapter's tokenizer, if it may have more tokens than the base.
+
+    Raises:
+        PolicyError: the adapter is of another base or of a kind that cannot be merged.
+    """
+    dtype = model.dtype
     try:
         kind = PeftConfig.from_pretrained(source).task_type
         saved = load_peft_weights(source, device="cpu")
-        rows = max(len(tokenizer), _embedded_tokens(model, saved))
+        rows = max(tokens, _embedded_tokens(model, saved))
         if rows > model.get_input_embeddings().weight.shape[0]:  # tokens that were added in training
             model.resize_token_embeddings(rows)
         with warnings.catch_warnings():
@@ -150,8 +167,17 @@ def save_merged(source: str) -> None:
         raise PolicyError(f"{source!r} is no adapter folder", hint="a folder with an adapter_config.json")
     tokenizer, dtype = tokenizer_of(source, base), AutoConfig.from_pretrained(base).dtype
     merged = load_merged(source, base, source, tokenizer, dtype or torch.float32)
-    for each in (merged, tokenizer):
-        each.save_pretrained(f"{source.rstrip('/')}-merged")
+    save_model(merged, tokenizer, f"{source.rstrip('/')}-merged")
+
+
+def save_model(model: Any, tokenizer: PreTrainedTokenizerBase, folder: str) -> None:
+    """Save a merged model with its tokenizer, so that `from_pretrained` loads the same weights again."""
+    embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
+    if head is not None and getattr(model.config, "tie_word_embeddings", False):
+        # an adapter on one of both has parted them, and a configuration that ties them would lose the head
+        model.config.tie_word_embeddings = embedding.weight is head.weight
+    for each in (model, tokenizer):
+        each.save_pretrained(folder)
 
 
 def tokenizer_of(source: str, base: str | None) -> Any:

@@ -28,7 +28,8 @@ class Base:
     turn. learning_rate, groups_per_step: defaults of a job. batch_tokens: maximum tokens of a batch, unless a single
     sequence has more. bound_options: of `rolloutlab serve`, those without which checkpoints would have other tensors
     or another scale. template_date: what the chat template prints as the current date. about: lines about how it was
-    loaded.
+    loaded. source: what `transformers` loads, a folder or a hub name; empty if that is not known. merged: the source is
+    an adapter folder, merged into its base.
     """
 
     name: str
@@ -43,6 +44,8 @@ class Base:
     bound_options: tuple[str, ...] = ()
     template_date: date = DATE
     about: tuple[str, ...] = ()
+    source: str = ""
+    merged: bool = False
 
     def notes(self) -> list[str]:
         """Lines about the policy that its user should know at the start of a service."""

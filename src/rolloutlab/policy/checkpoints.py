@@ -29,6 +29,7 @@ from rolloutlab.fsutil import flush
 from rolloutlab.policy.model import Adapter
 
 ADAPTER, OPTIMIZER = "adapter_model.safetensors", "optimizer.safetensors"
+ADAPTER_CONFIG = "adapter_config.json"
 
 
 @dataclass(frozen=True)
@@ -167,6 +168,16 @@ def check_checkpoint(folder: Path) -> None:
                 raise CheckpointError(f"{folder / _SUMS} is damaged: {name!r} is not a file name", hint=_DELETE)
             if _sha256(folder / name) != sums.get(name):
                 raise CheckpointError(f"{folder / name} is damaged: its checksum differs", hint=_DELETE)
+
+
+def adapter_sums(folder: Path) -> dict[str, str]:
+    """The checksums of an adapter's files by name; empty if an engine keeps the adapter elsewhere.
+
+    The files are not read. Raises as `check_checkpoint`.
+    """
+    with checkpoint_errors(folder):
+        sums = json.loads((folder / _SUMS).read_text())
+        return {name: str(sums[name]) for name in (ADAPTER, ADAPTER_CONFIG) if name in sums}
 
 
 def identity(folder: Path) -> str:

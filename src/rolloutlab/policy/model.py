@@ -69,7 +69,8 @@ class Policy:
     bound_options: of `rolloutlab serve`, those without which checkpoints would have other tensors or another scale, or
     prompts another date.
     gradient_checkpointing: see `training_copy`. template_date: what the chat template prints as the current date.
-    about: what its user should know, a line each. packed: weights of its layers, shared by its models.
+    about: what its user should know, a line each. source, merged: see `Base`.
+    packed: weights of its layers, shared by its models.
     """
 
     name: str
@@ -87,6 +88,8 @@ class Policy:
     gradient_checkpointing: bool = False
     template_date: date = DATE
     about: tuple[str, ...] = ()
+    source: str = ""
+    merged: bool = False
     packed: PackedWeights = field(default_factory=PackedWeights)
 
     @property
@@ -192,7 +195,7 @@ def load_policy(name: str, settings: ModelSettings | None = None, note: Note = l
         about.append(
             f"{what}: checkpoints are adapters of the merged model, which peft's merge_and_unload() makes elsewhere"
         )
-    return replace(policy, about=(*about, *policy.about))
+    return replace(policy, about=(*about, *policy.about), source=source, merged=of_adapter is not None)
 
 
 def policy_of(
@@ -245,7 +248,7 @@ def describe(name: str, settings: ModelSettings | None = None) -> tuple[Base, in
     facts = _facts(name, model, tokenizer, settings, lora, torch.float32)
     digest = hashlib.sha256(b"without weights" + config.to_json_string().encode()).hexdigest()
     vocabulary = int(model.get_input_embeddings().weight.shape[0])
-    return Base(fingerprint=digest, vocabulary=vocabulary, **facts), lora.r
+    return Base(fingerprint=digest, vocabulary=vocabulary, source=source, **facts), lora.r
 
 
 def _without_adapter(policy: Policy) -> str:

@@ -12,8 +12,7 @@ from rolloutlab.sampling.config import SamplingConfig, read_config
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import StoredCollection, SubmittedJob
 from rolloutlab.store.step_numbers import StepNumbers
-from rolloutlab.training.loop_steps import again_name, held_out_name
-from rolloutlab.training.measures import Measure, digest_texts
+from rolloutlab.training.measures import Measure, again_name, digest_texts, held_out_name
 from rolloutlab.widgets.job import step_figures
 
 _OF_JOBS = ("entropy", "kl", "kl_base", "clipped", "loss", "grad_norm")

@@ -13,7 +13,7 @@ from rolloutlab.api.http.secrecy import proof
 from rolloutlab.api.wire.engine import EngineStatus
 from rolloutlab.engines.engine import Engine
 from rolloutlab.policy.fine_tuning import default_rate
-from rolloutlab.service.endpoints import chat, fine_tuning, logprobs, models, training_jobs
+from rolloutlab.service.endpoints import chat, checkpoint_files, fine_tuning, logprobs, models, training_jobs
 from rolloutlab.service.endpoints.body import add_schemas
 from rolloutlab.service.endpoints.chat import Completer, Ledger
 from rolloutlab.service.endpoints.errors import CHAT, TRAINING, add_error_handlers
@@ -72,6 +72,7 @@ def make_app(
         logprobs.router(registry, engine, **common),
         models.router(registry, jobs, **common),
         models.lost_router(registry, **common),
+        checkpoint_files.router(registry, engine.base, on_this_machine=local, **common),
         training_jobs.router(jobs, **common),
         fine_tuning.router(engine.base, jobs, **common),
         _engine_router(engine, **common),

@@ -13,10 +13,10 @@ from threading import Lock
 from typing import Any
 
 from rolloutlab.api.wire.training import Ancestor, Checkpoint, DeletedCheckpoints, Model, ModelCard, RegisterModel
-from rolloutlab.engines.engine import Engine
+from rolloutlab.engines.engine import Engine, KeepsElsewhere
 from rolloutlab.errors import CheckpointError, ConflictError, InputError, NotFoundError
 from rolloutlab.fsutil import remove
-from rolloutlab.policy.checkpoints import copy_files, drafted, seal, writing
+from rolloutlab.policy.checkpoints import adapter_sums, copy_files, drafted, seal, writing
 from rolloutlab.service.lost_checkpoints import LostCheckpoints, deleting
 from rolloutlab.store.models import now
 from rolloutlab.store.sqlite import Database, Row
@@ -46,6 +46,15 @@ class _Beginning:
     base: str | None
     made_from: list[Ancestor] = field(default_factory=list)
     metrics: Metrics = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class CheckpointFiles:
+    """The files of an adapter: their folder, and checksums by name. elsewhere: where it is, if there are no files."""
+
+    folder: Path
+    sums: Mapping[str, str]
+    elsewhere: str = ""
 
 
 class Registry:
@@ -108,6 +117,25 @@ class Registry:
         """All checkpoints of a model, oldest first."""
         rows = self._database.read("SELECT * FROM checkpoints WHERE model_id = ? ORDER BY step", model_id)
         return [_checkpoint(row) for row in rows]
+
+    def files(self, model_id: str, step: int) -> "CheckpointFiles":
+        """The files of a checkpoint's adapter.
+
+        Raises:
+            NotFoundError: there is no such model or checkpoint. ConflictError: the model has another base than is
+            served here. CheckpointError: the checkpoint is damaged.
+        """
+        model = self.model(model_id)
+        if not any(checkpoint.step == step for checkpoint in self.checkpoints(model_id)):
+            raise NotFoundError(f"{model.project}/{model.name} has no checkpoint {step}")
+        if conflict := self.conflict(model_id):
+            raise conflict
+        with self.checkpoint(model_id, step) as folder:
+            sums = adapter_sums(folder)
+            if sums:
+                return CheckpointFiles(folder, sums)
+            place = self._engine.place(folder) if isinstance(self._engine, KeepsElsewhere) else "by the engine"
+            return CheckpointFiles(folder, {}, f"the adapter of {model.project}/{model.name}@{step} is kept {place}")
 
     def page(self, model_id: str, after: int | None, limit: int, descending: bool) -> list[Checkpoint]:
         """Up to `limit` checkpoints of a model beyond the step `after`, which may have been deleted."""

@@ -1,5 +1,6 @@
 """The models of the lab, as `lab.models`: their table, and their checkpoints to delete, recover and purge."""
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -9,6 +10,7 @@ from rolloutlab.api.wire.training import LostCheckpoint
 from rolloutlab.connection import Connector
 from rolloutlab.errors import InputError, LabError, NotOfferedError
 from rolloutlab.objective.preflight import count
+from rolloutlab.training.checkpoint_export import CheckpointExport, CheckpointExporter
 from rolloutlab.training.models import Models, SelectedModel
 from rolloutlab.trajectories.tables import data_frame, here_and_now
 from rolloutlab.widgets.model_list import LabRecord, model_listing
@@ -64,12 +66,14 @@ def _line(lost: LostCheckpoint) -> str:
 class LabModels:
     """The models of the present service, and their checkpoints; `lab.model(NAME)` selects one.
 
-    models: the models of the session. connector: its connection. read_lab: returns what the lab knows of the models.
+    models: the models of the session. exporter: takes their checkpoints away, and has the connection. read_lab: returns
+    what the lab knows of the models.
     """
 
-    def __init__(self, models: Models, connector: Connector, read_lab: Callable[[], LabRecord]) -> None:
+    def __init__(self, models: Models, exporter: CheckpointExporter, read_lab: Callable[[], LabRecord]) -> None:
         self._models = models
-        self._connector = connector
+        self._connector: Connector = exporter.connector
+        self._exporter = exporter
         self._read_lab = read_lab
 
     @property
@@ -130,6 +134,40 @@ class LabModels:
         http.run(training.delete_checkpoints(http, self._connector.address(), model.id, steps))
         self.seen.discard(name)
         return replace(model, steps=tuple(each for each in model.steps if each not in steps))
+
+    def export(
+        self,
+        name: str | int,
+        folder: str | os.PathLike[str],
+        *,
+        merged: bool = False,
+        push: str | None = None,
+        overwrite: bool = False,
+    ) -> CheckpointExport:
+        """Write a checkpoint to a folder that other tools load, with a model card; whole or not at all.
+
+        The folder is an adapter of peft, or with `merged` a complete model of transformers. The card (README.md) has
+        the base, the jobs and options that made the checkpoint, and its newest held-out mean with its 95% interval.
+
+        Args:
+            name: the checkpoint, such as `lab/practice@3`; `lab/practice` for its newest, or a step of the selected
+                model.
+            folder: the folder to write, missing or empty.
+            merged: merge the adapter into the base's weights, which must be on this machine.
+            push: OWNER/REPO of the Hugging Face hub to upload the folder to. A new repository is private.
+            overwrite: replace an earlier export. A folder with files that no export wrote is never replaced.
+
+        Raises:
+            InputError: the folder is not empty, or the name is not of a checkpoint.
+            NotFoundError: there is no such checkpoint.
+            NotOfferedError: the service keeps its checkpoints elsewhere; the hint says where.
+            PolicyError: the base is not on this machine, or the adapter cannot be merged.
+            SignInError: there is no token of the hub, or it was refused.
+            ServiceError: a file did not arrive whole, or the upload failed.
+        """
+        given = name.removeprefix("@") if isinstance(name, str) else name
+        [checkpoint] = self._models.checkpoints([given], self._models.selected)
+        return self._exporter.export(checkpoint, folder, merged=merged, push=push, overwrite=overwrite)
 
     def lost(self) -> LostCheckpointTable:
         """List the checkpoints on disk that the service's database does not list."""

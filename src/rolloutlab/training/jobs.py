@@ -327,6 +327,20 @@ class LabJobs:
             if same and (lost or step is not None):
                 yield job, None if lost else step
 
+    def made(self, checkpoint: Checkpoint) -> tuple[list[tuple[SubmittedJob, int | None]], list[int]]:
+        """The jobs of this lab that led to a checkpoint, oldest first, and the steps that no job of this lab made.
+
+        Each job has the step that it made; None if that is lost.
+        """
+        address, http = self._connector.running(), self._connector.http
+        submitted = self._refreshed(address)
+        known = http.run(trained_models(http, address, submitted)) if address else {}
+        of_model = self._jobs_of(checkpoint.model, submitted, known)
+        made = [(job, step) for job, step in of_model if step is None or step <= checkpoint.step]
+        steps = range(1, checkpoint.step + 1)
+        foreign = {*checkpoint.model.steps} & {*steps} - {step for _, step in made if step is not None}
+        return made[::-1], sorted(foreign)
+
     def trained_last(self, checkpoints: Sequence[Checkpoint]) -> list[str]:
         """The collections that still exist on which the models of these checkpoints were trained last, each once."""
         labels: dict[str, None] = {}

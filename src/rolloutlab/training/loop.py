@@ -25,8 +25,8 @@ from rolloutlab.sampling.split import HELD_OUT, TRAIN
 from rolloutlab.scoring.judge import Judge
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import Group, StoredCollection, SubmittedJob
-from rolloutlab.training.loop_steps import LoopSteps, again_name, held_out_name
-from rolloutlab.training.measures import Measure, measure
+from rolloutlab.training.loop_steps import LoopSteps
+from rolloutlab.training.measures import Measure, again_name, held_out_name, measure
 from rolloutlab.training.submission import checked_config, expanded
 from rolloutlab.training.unfinished import Unfinished, find_unfinished, find_unfinished_round, is_finished
 from rolloutlab.trajectories.collection import Collection

@@ -27,7 +27,7 @@ from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import Group, NewGroup
 from rolloutlab.store.scorings import NewScoring
 from rolloutlab.training.checkpoints import LabModels
-from rolloutlab.training.measures import Measure, measure
+from rolloutlab.training.measures import Measure, again_name, held_out_name, measure
 from rolloutlab.training.unfinished import Unfinished
 from rolloutlab.trajectories.collection import Collection
 from rolloutlab.trajectories.top_up import check_factor
@@ -362,13 +362,3 @@ class LoopSteps:
 
 def _quiet(_line: str) -> None:
     """In place of the reports of single calls: the loop reports its rounds."""
-
-
-def held_out_name(name: str) -> str:
-    """The collection of the held-out rows."""
-    return f"held_out.{name}"
-
-
-def again_name(name: str) -> str:
-    """The collection of the held-out rows under the best checkpoint, with other seeds."""
-    return f"best.{name}"

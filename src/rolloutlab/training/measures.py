@@ -69,6 +69,16 @@ def measure(scoring: NewScoring | None, plan: SamplingConfig | None, groups: Seq
     return Measure(scoring, plan, digest_texts(rows), digest_texts(prompts))
 
 
+def held_out_name(name: str) -> str:
+    """The collection of the held-out rows."""
+    return f"held_out.{name}"
+
+
+def again_name(name: str) -> str:
+    """The collection of the held-out rows under the best checkpoint, with other seeds."""
+    return f"best.{name}"
+
+
 def digest_texts(texts: Sequence[str]) -> tuple[str, ...]:
     """A digest of each text, sorted, so that their order does not matter."""
     return tuple(sorted(sha256(text.encode()).hexdigest() for text in texts))

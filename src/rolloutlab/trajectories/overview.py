@@ -86,6 +86,12 @@ def summarize(
     )
 
 
+def mean_and_interval(rows: RewardsRows) -> tuple[float | None, tuple[float, float] | None]:
+    """The mean reward and its 95% interval, as the overview shows them."""
+    whole = _figures(rows, range(len(rows)), _standings(rows))
+    return whole.mean, _interval(rows, whole)
+
+
 def summarize_job(job: RewardsData, lab: Lab, shown: Sequence[int] | None = None) -> Overview:
     """As `summarize`, for rows that views share. The result is cached, because a page asks for it more than once."""
     return job.derive(shown, lambda: summarize(job.rows, lab, job.stored, shown))

@@ -215,6 +215,39 @@ class HttpClient:
         finally:
             await response.aclose()
 
+    async def download(
+        self,
+        url: str,
+        *,
+        token: str | Bearers | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout: float = 60.0,
+    ) -> AsyncGenerator[bytes, None]:
+        """GET, and yield the body of the response as it arrives. The request is retried until a response begins.
+
+        Args:
+            url: The URL.
+            token: A bearer token, or a source of tokens; None sends none.
+            headers: Further headers.
+            timeout: The largest number of seconds without a byte of the response.
+
+        Raises:
+            BrokenOffError: the response broke off.
+            RolloutlabError: the errors of `request`.
+        """
+        body = _Body(None, None, None, {**(headers or {}), "Accept-Encoding": "identity"})
+        response = await self._send("GET", url, token, body, timeout, retry=True, stream=True)
+        try:
+            if not response.is_success:
+                await response.aread()
+                _parsed(response)
+            async for chunk in response.aiter_bytes():
+                yield chunk
+        except (httpx.RequestError, aiohttp.ClientError) as error:
+            raise BrokenOffError(f"the response of {origin(url)} broke off: {failure_reason(error)}") from error
+        finally:
+            await response.aclose()
+
     async def _send(
         self,
         method: str,

@@ -175,6 +175,33 @@ class DeletedCheckpoints(Wire):
     not_found_steps: Items[Integer]
 
 
+class CheckpointFile(Wire):
+    """A file of a checkpoint, to be downloaded; rolloutlab's own extension."""
+
+    name: str = Field(pattern=r"^\w[\w.-]*\.(json|safetensors|jinja|txt|model)$", max_length=LONGEST_NAME)
+    bytes: Integer = Field(ge=0)
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+
+
+class CheckpointFileList(Wire):
+    """The files of an adapter with its tokenizer, and what it is an adapter of.
+
+    base: what `transformers` loads as the base: a folder of the service's machine, or a name of the hub.
+    fingerprint: of the base's weights and configuration.
+    dtype: in which the service has these.
+    merged_base: `base` is an adapter folder itself, which the service merges into its own base.
+    elsewhere: why there are no files, and where the adapter is.
+    """
+
+    object: Literal["list"]
+    data: Items[CheckpointFile]
+    base: str = ""
+    fingerprint: str = ""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    merged_base: Boolean = False
+    elsewhere: str = ""
+
+
 class LostCheckpoint(Wire):
     """A checkpoint on disk that the service's database does not list; rolloutlab's own extension.
 

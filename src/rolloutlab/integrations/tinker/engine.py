@@ -192,6 +192,13 @@ class TinkerEngine:
         finally:
             self._client.unload(model)
 
+    def place(self, checkpoint: Path) -> str:
+        """See `KeepsElsewhere`."""
+        check_checkpoint(checkpoint)
+        path = _read(checkpoint).sampler
+        of_server = f"by the Tinker server at {self._client.url}"
+        return f"{of_server}: !tinker checkpoint download {path}" if path else f"{of_server}, and is not trained yet"
+
     def forget(self, checkpoint: Path) -> None:
         """See `Engine`. The state stays on the server: a copy of the model may need it."""
         with self._lock:

@@ -1,0 +1,13 @@
+"""Files of a tokenizer, as `transformers` loads them, with its chat template."""
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from transformers import PreTrainedTokenizerBase
+
+
+def tokenizer_files(tokenizer: PreTrainedTokenizerBase) -> dict[str, bytes]:
+    """The content of each file by its name, such as `tokenizer.json`."""
+    with TemporaryDirectory(prefix="rolloutlab-") as folder:
+        tokenizer.save_pretrained(folder)
+        return {path.name: path.read_bytes() for path in sorted(Path(folder).iterdir()) if path.is_file()}
