@@ -60,6 +60,25 @@ def test_an_adapter_folder_has_all_that_peft_needs(trained, tiny_policy, tmp_pat
     assert f"its base is on this machine only, at {tiny_policy}" in repr(done)
 
 
+def test_the_code_of_the_card_loads_the_model(trained, service, tmp_path):
+    import torch
+
+    trained.models.export("lab/practice@1", tmp_path / "out")
+    code = card_of(tmp_path / "out").partition("```python\n")[2].partition("```")[0]
+    loaded = {}
+    exec(code.replace('"FOLDER"', repr(str(tmp_path / "out"))), loaded)
+    sampled = service.chat(model="lab/practice@1", logprobs=True, max_tokens=8)
+    prompt = loaded["tokenizer"].apply_chat_template(
+        [{"role": "user", "content": "hello"}], add_generation_prompt=True, return_dict=False
+    )
+    tokens = [each.token_id for each in sampled.choices[0].logprobs.content]
+    with torch.no_grad():
+        scored = loaded["model"](input_ids=torch.tensor([[*prompt, *tokens]])).logits[0].log_softmax(-1)
+    expected = [each.logprob for each in sampled.choices[0].logprobs.content]
+    own = [float(scored[len(prompt) + i - 1, token]) for i, token in enumerate(tokens)]
+    assert own == pytest.approx(expected, abs=1e-4)
+
+
 def test_the_card_says_what_it_was_trained_on(trained, tmp_path):
     trained.models.export("@1", tmp_path / "out")
     card = card_of(tmp_path / "out")
@@ -306,3 +325,29 @@ def test_a_refused_token_keeps_the_folder(trained, hub, tmp_path, monkeypatch):
         trained.models.export("lab/practice@1", tmp_path / "out", push="me/model")
     assert "hf_secret" not in str(error.value)
     assert (tmp_path / "out" / "README.md").exists()
+
+
+def test_a_base_of_the_hub_is_named_in_the_metadata(trained, tmp_path, monkeypatch):
+    """Only its names are metadata: the hub refuses others, and a folder's would be another model there."""
+    listed = training.checkpoint_files
+
+    async def of_hub(*given):
+        return (await listed(*given)).model_copy(update={"base": "Qwen/Qwen3-0.6B"})
+
+    monkeypatch.setattr(training, "checkpoint_files", of_hub)
+    done = trained.models.export("lab/practice@1", tmp_path / "out")
+    assert 'base_model: "Qwen/Qwen3-0.6B"\nbase_model_relation: adapter\n' in card_of(tmp_path / "out")
+    assert "its base is on this machine only" not in repr(done)
+
+
+def test_an_adapter_on_an_adapter_is_only_merged(trained, tmp_path, monkeypatch):
+    listed = training.checkpoint_files
+
+    async def on_adapter(*given):
+        return (await listed(*given)).model_copy(update={"merged_base": True})
+
+    monkeypatch.setattr(training, "checkpoint_files", on_adapter)
+    with pytest.raises(InputError, match="is itself an adapter") as error:
+        trained.models.export("lab/practice@1", tmp_path / "out")
+    assert error.value.hint == "%export lab/practice@1 --to FOLDER --merged"
+    trained.models.export("lab/practice@1", tmp_path / "out", merged=True)

@@ -18,7 +18,7 @@ _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 _LOAD_ADAPTER = """from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-base = AutoModelForCausalLM.from_pretrained({base})
+base = AutoModelForCausalLM.from_pretrained({base}, dtype="{dtype}")
 model = PeftModel.from_pretrained(base, "FOLDER")
 tokenizer = AutoTokenizer.from_pretrained("FOLDER")"""
 _LOAD_MERGED = """from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -142,7 +142,7 @@ def _measured(facts: CheckpointFacts) -> Iterator[str]:
 def _use(facts: CheckpointFacts) -> Iterator[str]:
     yield "## Use"
     yield ""
-    code = _LOAD_MERGED if facts.merged else _LOAD_ADAPTER.format(base=json.dumps(facts.base))
+    code = _LOAD_MERGED if facts.merged else _LOAD_ADAPTER.format(base=json.dumps(facts.base), dtype=facts.dtype)
     yield from ("```python", code, "```")
 
 
