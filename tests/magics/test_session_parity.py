@@ -10,6 +10,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from rolloutlab.magics import register
 from rolloutlab.magics.base import LabMagics
+from rolloutlab.runs.view import RunView
 from rolloutlab.search.dictionary import parse
 from rolloutlab.session import Session
 from rolloutlab.settings import Settings
@@ -156,6 +157,8 @@ CALLS = {
     "%model": "lab.model()",
     "%model lab/x --base lab/practice": 'lab.model("lab/x", base="lab/practice")',
     "%model lab/x --from lab/practice@2": 'lab.model("lab/x", start="lab/practice@2")',
+    "%runs": "lab.runs()",
+    "%runs lab/x --note good --tag keep --untag old": 'lab.runs("lab/x").write("good", ["keep"], ["old"])',
     "%models": "lab.models.list(); lab.models.lost()",
     "%models --delete lab/x@3": 'lab.models.delete("lab/x@3"); lab.models.list(); lab.models.lost()',
     "%models --recover": "lab.models.recover(); lab.models.list(); lab.models.lost()",
@@ -213,7 +216,7 @@ CALLS = {
 }
 """What is typed, and what a script would say instead."""
 
-RETURNED = {Session.job: Job, Session.branch: Branch, Session.collection: Collection}
+RETURNED = {Session.job: Job, Session.branch: Branch, Session.collection: Collection, Session.runs: RunView}
 """What some calls return, which has calls of its own."""
 NAMESPACES = get_type_hints(Session)
 """The parts of a session with calls of their own."""

@@ -158,12 +158,21 @@ def test_every_value_of_a_grid_is_checked_before_anything_is_sampled(session, se
     assert session.store.origins.all() == {}
 
 
-def test_a_model_that_has_been_trained_is_refused_before_anything_is_sampled(session):
+def test_loops_begin_where_the_selected_model_was_when_the_first_was_made(session):
     session.loop("first", PROMPT, by_length, jobs=1, say=[].append, over=ROWS, n=2, max_tokens=4, seed=1)
-    with pytest.raises(InputError, match="lab/practice has been trained up to checkpoint 1") as refused:
-        seeds(session)
-    assert refused.value.hint.startswith("%model lab/practice-new --base ")
-    assert session.store.origins.all() == {}
+    made = seeds(session)
+    assert {session.model(each.model).made_from[0].step for each in made} == {1}
+    assert {origin.made_from for origin in session.store.origins.all().values()} == {"lab/practice@1"}
+    assert [each.rounds[0].step for each in made] == [1] * len(made)
+
+
+def test_a_loop_that_is_added_later_begins_where_the_others_did(session):
+    session.loop("first", PROMPT, by_length, jobs=1, say=[].append, over=ROWS, n=2, max_tokens=4, seed=1)
+    seeds(session, 1)
+    session.model("lab/practice")
+    session.loop("first", PROMPT, by_length, jobs=1, say=[].append, over=ROWS, n=2, max_tokens=4, seed=1)
+    made = seeds(session, 2)
+    assert [each.rounds[0].step for each in made] == [1, 1]
 
 
 @pytest.mark.parametrize("taken", ["a collection", "a model"])

@@ -36,9 +36,9 @@ class RunMagics(LabMagics):
         written = options.note is not None or options.tag or options.untag
         if written and not options.names:
             raise InputError("a note or a tag is of a run", hint="%runs NAME --tag keep")
+        if not options.names:
+            return self.session.runs()
         shown = self.session.runs(*options.names)
-        for run in getattr(shown, "runs", ()) if written else ():
-            if options.note is not None:
-                run.note = options.note
-            run.tags = [tag for tag in (*run.tags, *(options.tag or ())) if tag not in (options.untag or ())]
+        if written:
+            shown.write(options.note, options.tag or (), options.untag or ())
         return shown

@@ -72,7 +72,7 @@ def find_changes(record: RunRecord) -> list[Change]:
 def find_signs(record: RunRecord) -> list[Sign]:
     """What went wrong, with the step at which it began; the reward first."""
     jobs = [step for step in record.steps if step.job]
-    found = [
+    signs = [
         _fall(record),
         _since(jobs, "cut_off", OFTEN_CUT_OFF, "{} of the answers are cut off by the token limit"),
         _since(jobs, "nothing", _HALF, "{} of the groups have nothing to learn"),
@@ -80,7 +80,7 @@ def find_signs(record: RunRecord) -> list[Sign]:
         _gap(jobs),
         _failed(record),
     ]
-    return [sign for sign in found if sign]
+    return [sign for sign in signs if sign]
 
 
 def _fall(record: RunRecord) -> Sign | None:

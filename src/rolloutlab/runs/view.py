@@ -31,6 +31,12 @@ class RunView(NotebookView):
         self._lab, self._names = lab, list(names)
         self.runs: Sequence[Run] = find_runs(load_runs(lab()), names)
 
+    def write(self, note: str | None = None, tags: Sequence[str] = (), untags: Sequence[str] = ()) -> None:
+        """Write a note on each of the runs, unless it is None; add tags, and take some away."""
+        for run in self.runs:
+            run.note = run.note if note is None else note
+            run.tags = [tag for tag in (*run.tags, *tags) if tag not in untags]
+
     def state(self) -> Mapping[str, Any]:
         shown = self.overlay()
         return {

@@ -254,7 +254,7 @@ class Models:
             raise InputError(f"{name} is the id of a model that exists", hint=f"%model lab/second --from {start}")
         split_name(name)
         source = _written_source(start, self.selected, name)
-        self._check_forks()
+        self.check_forks()
         model = self._read(name, base, source)
         self._chosen = model.name
         if not model.made_from or model.newest == model.made_from[0].step:
@@ -262,7 +262,7 @@ class Models:
         goes_on = f"{name} was made from {model.made_from[0]} before, and goes on from its checkpoint {model.newest}"
         return replace(model, remark=goes_on)
 
-    def _check_forks(self) -> None:
+    def check_forks(self) -> None:
         """NotOfferedError where the service would ignore `from_checkpoint`, and register a model that begins at 0."""
         http, address = self._connector.http, self._connector.address()
         engine = http.run(health.engine_of(http, address))

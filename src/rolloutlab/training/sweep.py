@@ -13,7 +13,7 @@ from rolloutlab.store.lab import Lab
 from rolloutlab.store.origins import Origin
 from rolloutlab.training.loop import Loop, check_counts, load_loop, run_loop
 from rolloutlab.training.loop_steps import LoopSteps
-from rolloutlab.training.models import Models, SelectedModel
+from rolloutlab.training.models import Models
 from rolloutlab.training.submission import checked_config, expanded
 from rolloutlab.training.variants import Grid, Variant, plan_variants
 from rolloutlab.trajectories.tables import data_frame
@@ -146,21 +146,13 @@ class _LiveLoop(Live):
         self._passed_on.add(line)
 
 
-def start_model(models: Models, name: str, origin: SelectedModel) -> None:
-    """Register the model of a loop, which begins where the selected model is: at its base, checkpoint 0.
-
-    Raises:
-        InputError: the selected model has been trained.
-    """
-    check_untrained(origin)
-    models.register(name, origin.base)
-
-
-def check_untrained(origin: SelectedModel) -> None:
-    """InputError if a model has been trained, so that a new model of the same base does not begin where it is."""
-    if origin.newest > 0:
-        message = f"each loop begins with a new model, and {origin.name} has been trained up to checkpoint"
-        raise InputError(f"{message} {origin.newest}", hint=f"%model {origin.name}-new --base {origin.base}")
+def start_model(models: Models, name: str, base: str, made_from: str | None) -> None:
+    """Register the model of a loop. made_from: the checkpoint that it begins at; None for checkpoint 0 of its base."""
+    if made_from is None:
+        models.register(name, base)
+    else:
+        with models.switched(name):
+            models.select(name, None, made_from)
 
 
 @dataclass(frozen=True)
@@ -246,16 +238,16 @@ def run_loops(
         _check_variant(settings, variant)
     for variant in variants:
         check_price(variant.model)
-    origin, missing = _check_models(lab, models, steps, variants)
+    begin, missing = _check_models(lab, models, steps, variants)
     one_live = _LiveLoop(live, loops)
     try:
         for i, variant in enumerate(variants):
             live.update(loops, f"{i + 1} of {len(variants)}: {variant}")
             # before the model is there: a kill in between must not leave a model that belongs to nothing
-            made_for = Origin(None, steps.name, dict(variant.settings), variant.seed)
-            lab.origins.set(steps.service, variant.model, made_for)
-            if origin and variant.model in missing:
-                start_model(models, variant.model, origin)
+            if variant.model in missing:
+                made_for = Origin(begin.made_from, steps.name, dict(variant.settings), variant.seed)
+                lab.origins.set(steps.service, variant.model, made_for)
+                start_model(models, variant.model, begin.base, begin.made_from)
             with models.switched(variant.model):
                 made = run_loop(
                     settings.steps_of(variant), lab, settings.over, one_live, default_rate,
@@ -293,33 +285,51 @@ def _check_variant(settings: LoopSettings, variant: Variant) -> None:
     steps.check(None if callable(settings.over) else settings.over, steps.held_out)
 
 
-def _check_models(
-    lab: Lab, models: Models, steps: LoopSteps, variants: Sequence[Variant]
-) -> tuple[SelectedModel | None, set[str]]:
-    """The selected model, if some loop has no model yet, and the names of the models that are missing.
+@dataclass(frozen=True)
+class _Begin:
+    """Where the models of the loops begin. made_from: a checkpoint; None for checkpoint 0 of the base."""
+
+    base: str = ""
+    made_from: str | None = None
+
+
+def _check_models(lab: Lab, models: Models, steps: LoopSteps, variants: Sequence[Variant]) -> tuple[_Begin, set[str]]:
+    """Where the models that are missing begin, and their names.
+
+    All begin where the first of them did: at the checkpoint that was the newest of the selected model at that time.
 
     Raises:
-        InputError: a model or a collection of the same name is there, and is none of this sweep; or the selected model
-            has been trained.
+        InputError: a model or a collection of the same name is there, and is none of this sweep.
+        NotOfferedError: the selected model has been trained, and the service makes no models from checkpoints.
     """
     origins, there, names = lab.origins.all(), set[str](), set(lab.sizes())
     with suppress(NotOfferedError):
         there = {card.id for card in models.cards()}
+    own = {each.model: origins.get((steps.service, each.model)) for each in variants}
     for variant in variants:
-        known = origins.get((steps.service, variant.model))
-        is_own = known is not None and (known.sweep, known.seed) == (steps.name, variant.seed)
-        is_own = is_own and known is not None and known.settings == _stored(variant.settings)
-        if known is not None and not is_own:
-            raise InputError(f"the model {variant.model} belongs to another sweep", hint="another NAME")
-        taken = [name for name in names if name.partition(":")[0] == variant.collection]
-        if known is None and (variant.model in there or taken):
-            what = f"a collection {variant.collection}" if taken else f"a model {variant.model}"
-            raise InputError(f"there is already {what}, which this sweep has not made", hint="another NAME")
+        _check_own(variant, own[variant.model], steps.name, there, names)
     missing = {variant.model for variant in variants if variant.model not in there}
-    origin = models.existing(models.selected) if missing else None
-    if origin:
-        check_untrained(origin)
-    return origin, missing
+    if not missing:
+        return _Begin(), missing
+    selected = models.existing(models.selected)
+    begun = [known for known in own.values() if known is not None]
+    now = f"{selected.name}@{selected.newest}" if selected.newest > 0 else None
+    made_from = begun[0].made_from if begun else now
+    if made_from is not None:
+        models.check_forks()
+    return _Begin(selected.base, made_from), missing
+
+
+def _check_own(variant: Variant, known: Origin | None, sweep: str, there: set[str], names: set[str]) -> None:
+    """InputError if the model or the collection of a loop belongs to something else. known: what the model is of."""
+    is_own = known is not None and (known.sweep, known.seed) == (sweep, variant.seed)
+    is_own = is_own and known is not None and known.settings == _stored(variant.settings)
+    if known is not None and not is_own:
+        raise InputError(f"the model {variant.model} belongs to another sweep", hint="another NAME")
+    taken = [name for name in names if name.partition(":")[0] == variant.collection]
+    if known is None and (variant.model in there or taken):
+        what = f"a collection {variant.collection}" if taken else f"a model {variant.model}"
+        raise InputError(f"there is already {what}, which this sweep has not made", hint="another NAME")
 
 
 def _stored(settings: Mapping[str, Any]) -> dict[str, Any]:
