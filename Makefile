@@ -176,6 +176,8 @@ faults: $(READY)
 	$(BIN)/python tests/faults/signals.py --signals 600 --seed $(SEED)
 	$(BIN)/python tests/faults/costs.py --tries 3 --seed $(SEED)
 	$(BIN)/python tests/faults/kept.py --ends 12 --judges 24 --backups 100 --seed $(SEED)
+	$(BIN)/python tests/faults/loops.py --kills 20 --seed $(SEED)
+	$(BIN)/python tests/faults/loops.py --kills 30 --seeds 3 --seed $(SEED)
 
 faults-full: $(READY)
 	$(BIN)/python tests/faults/kills.py --kills 500 --seed $(SEED)
@@ -183,6 +185,8 @@ faults-full: $(READY)
 	$(BIN)/python tests/faults/signals.py --signals 6000 --seed $(SEED)
 	$(BIN)/python tests/faults/costs.py --tries 30 --seed $(SEED)
 	$(BIN)/python tests/faults/kept.py --ends 120 --judges 300 --backups 1000 --seed $(SEED)
+	$(BIN)/python tests/faults/loops.py --kills 200 --seed $(SEED)
+	$(BIN)/python tests/faults/loops.py --kills 300 --seeds 3 --seed $(SEED)
 
 clean:
 	rm -rf .venv .venvs .mypy_cache .pytest_cache .ruff_cache .hypothesis
