@@ -76,7 +76,7 @@ class RunRecord:
 def read_runs(lab: Lab, models: Collection[str] | None = None) -> list[RunRecord]:
     """The runs of a lab, the one that was trained last first. models: only the runs of these; None stands for all."""
     jobs = [job for job in lab.jobs.newest_first()[::-1] if models is None or job.model in models]
-    reader = _Reader(lab, jobs)
+    reader = _RunReader(lab, jobs)
     records = []
     for model in dict.fromkeys(job.model for job in jobs):
         of_model = [job for job in jobs if job.model == model]
@@ -91,7 +91,7 @@ def read_runs(lab: Lab, models: Collection[str] | None = None) -> list[RunRecord
     return sorted(records, key=lambda record: record.steps[-1].at, reverse=True)
 
 
-def _stretches(reader: "_Reader", jobs: Sequence[SubmittedJob]) -> list[Stretch]:
+def _stretches(reader: "_RunReader", jobs: Sequence[SubmittedJob]) -> list[Stretch]:
     """The runs of one model, in the order in which they began. Services of one name have models of their own."""
     stretches: list[Stretch] = []
     for service in dict.fromkeys(job.service for job in jobs):
@@ -100,7 +100,7 @@ def _stretches(reader: "_Reader", jobs: Sequence[SubmittedJob]) -> list[Stretch]
     return sorted(stretches, key=lambda stretch: stretch.jobs[0].job.created_at)
 
 
-class _Reader:
+class _RunReader:
     """Reads what the steps of runs need, each table of the lab once."""
 
     def __init__(self, lab: Lab, jobs: Sequence[SubmittedJob]) -> None:
@@ -137,8 +137,8 @@ class _Reader:
         newest = stretch.jobs[-1]
         measures = next((each.held_out for each in reversed(stretch.jobs) if each.held_out), {})
         steps += self._measured_last(newest, measures)
-        found = {each.step: self._again(first.model, newest.trained_on, each.step, measures) for each in steps}
-        again = {step: mean for step, mean in found.items() if mean is not None}
+        means = {each.step: self._again(first.model, newest.trained_on, each.step, measures) for each in steps}
+        again = {step: mean for step, mean in means.items() if mean is not None}
         return RunRecord(name, first.service, first.model, tuple(steps), stretch.because, failed, again)
 
     def _trained_on(self, job: SubmittedJob) -> tuple[StoredCollection, ...]:
@@ -184,9 +184,9 @@ class _Reader:
     def _again(self, model: str, trained_on: Measures, step: int, measures: Measures) -> float | None:
         """The mean of a checkpoint with other seeds, if it was measured on the same rows with the same reward."""
         made = [self._sampled.get((again_name(name), model, step), [])[:1] for name in trained_on]
-        found = [each for some in made for each in some if each.id in self._numbers]
-        comparable = found and not self._differs(found, measures)
-        return self._numbers[found[0].id].reward if comparable else None
+        measured = [each for some in made for each in some if each.id in self._numbers]
+        comparable = measured and not self._differs(measured, measures)
+        return self._numbers[measured[0].id].reward if comparable else None
 
     def _differs(self, collections: Sequence[StoredCollection], measures: Measures) -> bool:
         """Whether means do not compare with those of a run. measures: of its held-out rows, by collection."""

@@ -16,7 +16,7 @@ from rolloutlab.trajectories.files import file_path
 from rolloutlab.trajectories.files.jsonl import replacing
 from rolloutlab.trajectories.tables import here_and_now
 from rolloutlab.widgets.run import StepText
-from rolloutlab.widgets.run_report import Report, Source, page
+from rolloutlab.widgets.run_report import MadeWith, Report, page
 
 _PACKAGES = ("rolloutlab", "torch", "transformers", "peft")
 _TEXTS: tuple[tuple[str, Kind], ...] = (
@@ -40,7 +40,7 @@ def make_report(lab: Lab, view: RunView) -> Report:
     """What the report of the runs of a view has."""
     runs = view.runs
     facts = [("written", f"{here_and_now():%Y-%m-%d %H:%M %Z}"), ("Python", platform.python_version())]
-    facts += [(name, found) for name in _PACKAGES if (found := _version(name))]
+    facts += [(name, number) for name in _PACKAGES if (number := _version(name))]
     facts += [("machine", f"{platform.system()} {platform.machine()}")]
     facts += [(f"service of {run.name}", run.service) for run in runs]
     seconds = [(run.name, run.seconds) for run in runs]
@@ -50,13 +50,13 @@ def make_report(lab: Lab, view: RunView) -> Report:
 def _texts(lab: Lab, runs: Sequence[Run]) -> Iterator[tuple[str, list[StepText]]]:
     """Texts of the first, the best and the last step that sampled something."""
     having = sorted({step.step for run in runs for step in run.steps if step.held_out or step.collections})
-    best = [found.step for run in runs if (found := run.best_step)]
+    best = [step.step for run in runs for step in [run.best_step] if step]
     for step in sorted({*having[:1], *best[:1], *having[-1:]}):
         for name, kind in _TEXTS:
             yield f"Step {step}: {name}", pick_texts(lab, runs, step, kind)
 
 
-def _sources(lab: Lab, runs: Sequence[Run]) -> Iterator[Source]:
+def _sources(lab: Lab, runs: Sequence[Run]) -> Iterator[MadeWith]:
     """The prompts and rewards of the runs, each once, as the lab has them."""
     seen = set()
     for run in runs:
@@ -67,12 +67,12 @@ def _sources(lab: Lab, runs: Sequence[Run]) -> Iterator[Source]:
                     yield source
 
 
-def _sources_of(lab: Lab, collection: StoredCollection) -> Iterator[Source]:
+def _sources_of(lab: Lab, collection: StoredCollection) -> Iterator[MadeWith]:
     label = f"{collection.name}:{collection.generation}"
     if template := collection.plan.get("template"):
-        yield Source(f"prompt of {label}", json.dumps(template, indent=2, ensure_ascii=False))
+        yield MadeWith(f"prompt of {label}", json.dumps(template, indent=2, ensure_ascii=False))
     if (scoring := lab.scorings.last(collection)) and scoring.code:
-        yield Source(f"{scoring.source} that scored {label}: {', '.join(scoring.names)}", scoring.code)
+        yield MadeWith(f"{scoring.source} that scored {label}: {', '.join(scoring.names)}", scoring.code)
 
 
 def _version(package: str) -> str:

@@ -27,7 +27,7 @@ def pick_texts(lab: Lab, runs: Sequence[Run], step: int, kind: Kind, place: int 
         kind: Which text. `changed` is the one whose reward changed most since the first step with the same rows.
         place: 0 is the first of its kind, 1 the next, and so on, from the beginning again after the last.
     """
-    there = [(run, found, made) for run in runs if (found := _step(run, step)) and (made := _sampled(found))]
+    there = [(run, own, made) for run in runs if (own := _step(run, step)) and (made := _sampled(own))]
     if not there:
         return []
     run, first, made = there[0]
@@ -37,9 +37,9 @@ def pick_texts(lab: Lab, runs: Sequence[Run], step: int, kind: Kind, place: int 
     seat = seats[place % len(seats)]
     rows = lab.rows(made)
     texts = [_text(lab, run, first, made, seat)]
-    for other, found, sampled in there[1:]:
-        own = seat if lab.rows(sampled) == rows else _first(_order(lab, other, found, sampled, kind))
-        texts += [_text(lab, other, found, sampled, own)] if own else []
+    for other, own, sampled in there[1:]:
+        place_of = seat if lab.rows(sampled) == rows else _first(_order(lab, other, own, sampled, kind))
+        texts += [_text(lab, other, own, sampled, place_of)] if place_of else []
     return [text for text in texts if text]
 
 

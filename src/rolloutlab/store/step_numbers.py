@@ -75,14 +75,14 @@ class GenerationNumbers:
         parts: dict[int, dict[str, float]] = {}
         for number, name, mean in self._database.read(_COMPONENTS, chosen):
             parts.setdefault(number, {})[name] = mean
-        rows = [(row[0], _Group(*tuple(row)[1:])) for row in self._database.read(_GROUPS, chosen)]
+        rows = [(row[0], _GroupNumbers(*tuple(row)[1:])) for row in self._database.read(_GROUPS, chosen)]
         return {
             number: _numbers([group for _, group in groups], parts.get(number, {}))
             for number, groups in groupby(rows, key=lambda row: row[0])
         }
 
 
-class _Group(NamedTuple):
+class _GroupNumbers(NamedTuple):
     answers: int
     scored: int
     total: float | None
@@ -94,7 +94,7 @@ class _Group(NamedTuple):
     tokens: int | None
 
 
-def _numbers(groups: Sequence[_Group], components: Mapping[str, float]) -> StepNumbers:
+def _numbers(groups: Sequence[_GroupNumbers], components: Mapping[str, float]) -> StepNumbers:
     answers, tokens = sum(group.answers for group in groups), sum(group.tokens or 0 for group in groups)
     scored = [group for group in groups if group.scored]
     rewards = sum(group.scored for group in scored)
@@ -114,11 +114,11 @@ def _numbers(groups: Sequence[_Group], components: Mapping[str, float]) -> StepN
     )
 
 
-def _differs(group: _Group) -> bool:
+def _differs(group: _GroupNumbers) -> bool:
     return group.low is not None and group.high is not None and rewards_differ(group.low, group.high)
 
 
-def _standard_error(groups: Sequence[_Group], mean: float | None, rewards: int) -> float | None:
+def _standard_error(groups: Sequence[_GroupNumbers], mean: float | None, rewards: int) -> float | None:
     """Of a mean over groups of different sizes (Cochran 1977, section 6.4), as answers to one prompt are alike."""
     n = len(groups)
     if n < 2 or mean is None:

@@ -21,7 +21,7 @@ body { margin: 0 auto; max-width: 1100px; padding: 12px; background: Canvas; }
 
 
 @dataclass(frozen=True)
-class Source:
+class MadeWith:
     """Something that a run was made with, as text: a prompt, the code of a reward. name: what it is."""
 
     name: str
@@ -42,7 +42,7 @@ class Report:
 
     shown: Overlay
     texts: Sequence[tuple[str, Sequence[StepText]]]
-    sources: Sequence[Source]
+    sources: Sequence[MadeWith]
     facts: Sequence[tuple[str, str]]
     seconds: Sequence[tuple[str, float]]
 
@@ -91,7 +91,7 @@ def _numbers(shown: Overlay, i: int) -> Html:
     return Html(f'<details open><summary class="rl-foot">{escape(course.name)}</summary>{made}</details>')
 
 
-def _source(source: Source) -> Html:
+def _source(source: MadeWith) -> Html:
     text = f"<pre>{escape(source.text)}</pre>"
     return Html(f'<details><summary class="rl-foot">{escape(source.name)}</summary>{text}</details>')
 
