@@ -227,7 +227,7 @@ def test_a_loop_has_one_budget_for_sampling_judging_and_training(opened, paid, j
         )
     trained = Fraction(sum(row[0] for row in session.store._database.read("SELECT trained_tokens FROM spending")), 1000)
     assert 0 < paid.charged + trained == spent(session) <= 2
-    assert lines[-1].startswith("stopped by BudgetError; the same call goes on, at round")
+    assert lines[-1].startswith("stopped by BudgetError; the same call goes on, in round")
     kinds = {row[0] for row in session.store._database.read("SELECT purpose FROM spending WHERE amount > 0")}
     assert kinds == {"sampling", "training", *(["judging"] if judged else [])}
 

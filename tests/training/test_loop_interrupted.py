@@ -212,6 +212,7 @@ def test_a_killed_loop_goes_on_in_the_round_where_it_stopped_and_equals_one_that
     again = kernel()
     made = loop(again, left, lines=lines)
     assert lines[0] == text
+    assert text in made._repr_html_()
     assert outcome(again, service) == whole
     assert len(made.rounds) == JOBS + 1  # the last has what was held out after it
 

@@ -175,6 +175,23 @@ def test_a_loop_that_is_added_later_begins_where_the_others_did(session):
     assert [each.rounds[0].step for each in made] == [1, 1]
 
 
+def test_loops_that_have_begun_go_on_also_after_the_selected_model_was_trained(session):
+    seeds(session, number=1, jobs=1)
+    session.loop("first", PROMPT, by_length, jobs=1, say=[].append, over=ROWS, n=2, max_tokens=4, seed=1)
+    assert seeds(session, number=1, jobs=2).frame["rounds"].tolist() == [2]
+    with pytest.raises(InputError, match="has been trained"):
+        seeds(session, number=2, jobs=2)
+
+
+def test_what_single_loops_go_on_with_is_a_line_and_in_the_view(kernel):
+    with killed(lambda patch: during_sampling(patch, "capitals.seed0", 2)):
+        seeds(kernel())
+    lines: list[str] = []
+    made = seeds(kernel(), lines=lines)
+    assert lines[:2] == ["1 of 2: capitals, seed 0", "round 2 goes on: 2 of 6 completions were sampled"]
+    assert "round 2 goes on: 2 of 6 completions were sampled" in made._repr_html_()
+
+
 @pytest.mark.parametrize("taken", ["a collection", "a model"])
 def test_what_another_call_has_made_is_not_gone_on_with(session, taken):
     if taken == "a model":

@@ -65,6 +65,7 @@ class Loop(ShownLive):
     model: the model that the loop trains.
     ended: why the loop stopped before its last round, if it did.
     warnings: about its options.
+    notes: on what an earlier call had begun, and whether this one went on with it.
     judged: a judge gives the rewards; their means do not compare checkpoints.
     made: the results of each round, as the lab has them.
     held: the results on the held-out rows.
@@ -80,6 +81,7 @@ class Loop(ShownLive):
     model: str
     ended: str = ""
     warnings: Sequence[str] = ()
+    notes: list[str] = field(default_factory=list)
     judged: bool = False
     made: list[Measured] = field(default_factory=list)
     held: list[Measured] = field(default_factory=list)
@@ -208,7 +210,7 @@ class Loop(ShownLive):
 
     def _repr_html_(self) -> str:
         best, lines = render.Best(self.best, self.best_mean), [*self.warnings, *self.changes]
-        return for_notebook(render.html(self.name, self.model, self.rounds, best, lines, self.ended))
+        return for_notebook(render.html(self.name, self.model, self.rounds, best, lines, self.ended, self.notes))
 
     def heading(self) -> str:
         """The result in a line."""
@@ -561,10 +563,17 @@ def _check_begun(loop: Loop, plan: LoopPlan) -> Generator[str, None, Unfinished 
         changed = plan.steps.changes_of_round(begun, plan.lab, rows, _next(loop), loop.state)
     if changed:
         loop.made.append((last, how))
-        yield f"round {number} cannot go on, as what follows changed since it began: {', '.join(changed)}"
+        line = f"round {number} cannot go on, as what follows changed since it began: {', '.join(changed)}"
+        yield _noted(loop, line)
         return None
-    yield f"round {number} goes on: {begun}"
+    yield _noted(loop, f"round {number} goes on: {begun}")
     return begun
+
+
+def _noted(loop: Loop, line: str) -> str:
+    """The line, which the view of the loop has from now on, too."""
+    loop.notes.append(line)
+    return line
 
 
 def _idle_rounds(loop: Loop) -> int:
@@ -596,7 +605,7 @@ def _measure_at_end(loop: Loop, plan: LoopPlan, begun: Unfinished | None) -> Ite
     begun = find_unfinished(plan.lab, again_name(loop.name), scores=plan.scores)
     changed = plan.steps.changes_of_measure(begun, plan.lab, loop.state, best) if begun else []
     if begun:
-        yield _line_of_measure("measuring the best checkpoint again", begun, changed)
+        yield _noted(loop, _line_of_measure("measuring the best checkpoint again", begun, changed))
     with _watched(loop, plan):
         measured = plan.steps.finish(begun) if begun and not changed else plan.steps.measure_again(best)
     loop.held_again.append(_means(_next(loop), measured, Options(), plan.lab))
@@ -607,7 +616,7 @@ def _measure(loop: Loop, plan: LoopPlan, begun: Unfinished | None) -> Iterator[s
     """Measure the held-out rows under the newest checkpoint. begun: what an interrupted call has of that."""
     changed = plan.steps.changes_of_measure(begun, plan.lab, loop.state) if begun else []
     if begun:
-        yield _line_of_measure("measuring the held-out rows", begun, changed)
+        yield _noted(loop, _line_of_measure("measuring the held-out rows", begun, changed))
     with _watched(loop, plan):
         measured = plan.steps.finish(begun) if begun and not changed else plan.steps.measure()
     loop.held.append(_means(_next(loop), measured, Options(), plan.lab))

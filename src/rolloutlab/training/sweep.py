@@ -34,13 +34,14 @@ class Loops(ShownLive, Sequence[Loop]):
     """The loops of a sweep, or of one loop with several seeds, in order; shown as a table.
 
     name: of the sweep. variants: the settings and the seed of each loop. ended: why it stopped before the last loop was
-    finished, if it did.
+    finished, if it did. notes: lines on single loops, such as what was resumed.
     """
 
     name: str
     variants: Sequence[Variant] = ()
     loops: list[Loop] = field(default_factory=list)
     ended: str = ""
+    notes: list[str] = field(default_factory=list)
 
     @overload
     def __getitem__(self, place: int) -> Loop: ...
@@ -125,11 +126,12 @@ class Loops(ShownLive, Sequence[Loop]):
             self.loops.append(loop)
 
     def __repr__(self) -> str:
-        return render.text(self.name, len(self.variants), self._results(), self.best, self.best_mean, self.ended)
+        best = self.best, self.best_mean
+        return render.text(self.name, len(self.variants), self._results(), best, self.ended)
 
     def _repr_html_(self) -> str:
-        made = self._results()
-        return for_notebook(render.html(self.name, len(self.variants), made, self.best, self.best_mean, self.ended))
+        best, planned = (self.best, self.best_mean), len(self.variants)
+        return for_notebook(render.html(self.name, planned, self._results(), best, self.ended, self.notes))
 
 
 class _LiveLoop(Live):
@@ -137,13 +139,15 @@ class _LiveLoop(Live):
 
     def __init__(self, live: Live, loops: Loops) -> None:
         self._live, self._loops = live, loops
-        self._passed_on: set[str] = set()
 
     def update(self, shown: ShownLive, line: str) -> None:
         if isinstance(shown, Loop):
             self._loops.put(shown)
-        self._live.update(self._loops, "" if line in self._passed_on else line)
-        self._passed_on.add(line)
+        if line and line not in self._loops.notes:
+            self._loops.notes.append(line)
+            self._live.update(self._loops, line)
+        else:
+            self._live.update(self._loops, "")
 
 
 def start_model(models: Models, name: str, base: str, made_from: str | None) -> None:

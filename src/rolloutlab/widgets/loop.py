@@ -96,13 +96,22 @@ def text(heading: str, rounds: Sequence[Round], changes: Sequence[str], ended: s
     )
 
 
-def html(name: str, model: str, rounds: Sequence[Round], best: Best, changes: Sequence[str], ended: str) -> Html:
-    """The loop as a view. changes: its warnings, and what was measured in another way."""
+def html(
+    name: str,
+    model: str,
+    rounds: Sequence[Round],
+    best: Best,
+    changes: Sequence[str],
+    ended: str,
+    notes: Sequence[str] = (),
+) -> Html:
+    """The loop as a view. changes: its warnings, and what was measured in another way. notes: on what was resumed."""
+    about = [*map(as_hint, [*_unscored(rounds), *changes]), *(as_hint(note, "info") for note in notes)]
     trained = sum(one.trained is not None for one in rounds)
     shown = _figures(rounds, best)
     return panel(
         head(f"loop {name}", f"on {model} · {count(trained, 'round')}"),
-        hints([*_end(ended), *map(as_hint, [*_unscored(rounds), *changes])]),
+        hints([*_end(ended), *about]),
         band(*shown) if shown else "",
         charts(_reward_chart(rounds), _groups_chart(rounds)),
         _table(name, rounds),

@@ -37,33 +37,36 @@ class LoopResult:
         return self.seed, self.rounds, self.before, self.best, self.again, self.step
 
 
-def text(
-    name: str, planned: int, results: Sequence[LoopResult], best: str | None, mean: float | None, ended: str
-) -> str:
-    """The loops as plain text, a line for each."""
-    heading = f"{_title(name, planned, results)}{f', best {best}' if best else ''}"
-    heading += f": {_again(mean)}" if mean is not None else ""
+BestOfAll = tuple[str | None, float | None]
+"""The best checkpoint of all loops, and its held-out mean with other seeds, where they are known."""
+
+
+def text(name: str, planned: int, results: Sequence[LoopResult], best: BestOfAll, ended: str) -> str:
+    """The loops as plain text, a line for each. planned: how many there are to be."""
+    heading = f"{_title(name, planned, results)}{f', best {best[0]}' if best[0] else ''}"
+    heading += f": {_again(best[1])}" if best[1] is not None else ""
     return "\n".join([heading, *map(_line, results), *filter(None, [ended])])
 
 
 def html(
-    name: str, planned: int, results: Sequence[LoopResult], best: str | None, mean: float | None, ended: str
+    name: str, planned: int, results: Sequence[LoopResult], best: BestOfAll, ended: str, notes: Sequence[str]
 ) -> Html:
-    """The loops as a view, the best one marked."""
-    shown = figure("Best", best, "", *([parts.line(_again(mean))] if mean is not None else [])) if best else ""
+    """The loops as a view, the best one marked. planned: how many there are to be. notes: lines on single loops."""
+    chosen, mean = best
+    shown = figure("Best", chosen, "", *([parts.line(_again(mean))] if mean is not None else [])) if chosen else ""
     settings = list(dict.fromkeys(key for each in results for key in each.settings))
     headings = [Heading("loop"), *(Heading(key, number=True) for key in settings)]
     headings += [Heading(each, number=True, middle=each in {"rounds", "before"}) for each in _NUMBERS]
     rows = [
         TableRow(
             [each.name, *(_value(each.settings.get(key)) for key in settings), *map(_value, each.numbers)],
-            chosen=best is not None and best == f"{each.model}@{each.step}",
+            chosen=chosen == f"{each.model}@{each.step}",
         )
         for each in results
     ]
     return panel(
         head(f"loops {name}", f"{len(results)} of {count(planned, 'loop')}"),
-        hints(_end(ended)),
+        hints([*_end(ended), *(as_hint(note, "info") for note in notes)]),
         band(shown) if shown else "",
         table(headings, rows, f"loops of {name}") if rows else "",
     )
