@@ -169,6 +169,14 @@ def test_what_it_does_not_have_is_refused_without_a_request(sorter, wandb, cell,
     assert wandb.jobs == []
 
 
+def test_a_checkpoint_is_taken_away_by_the_tool_of_its_vendor(sorter, wandb, tmp_path):
+    sorter.run("%%chat one -n 2\nSort ba")
+    told = sorter.error(f"%export {MODEL}@0 --to '{tmp_path / 'out'}'")
+    assert "hands out no files of checkpoints" in told
+    assert f"-> !wandb artifact get {ENTITY}/{MODEL}:step0, with the vendor's package" in told
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_checkpoint_is_deleted(sorter, wandb):
     sorter.run(f"%%chat sorting -n 4 --over practice --seed 2\n{CELL}")
     sorter.run(f"%%reward sorting{REWARD}")

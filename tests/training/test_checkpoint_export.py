@@ -3,6 +3,7 @@
 import http.server
 import json
 import threading
+from contextlib import contextmanager, suppress
 
 import pytest
 
@@ -233,6 +234,7 @@ class FakeHub(http.server.BaseHTTPRequestHandler):
     seen: list[tuple[str, str, str | None]]
     commits: list[bytes]
     status = 200
+    leads_to = ""
 
     def do_POST(self):
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
@@ -254,6 +256,9 @@ class FakeHub(http.server.BaseHTTPRequestHandler):
         self.seen.append(("GET", self.path, self.headers.get("Authorization")))
         self._answer({"id": "me/model", "private": True, "sha": "1", "siblings": [], "tags": []})
 
+    def do_HEAD(self):
+        self.do_GET()
+
     def _chunks(self):
         body = b""
         while size := int(self.rfile.readline(), 16):
@@ -264,6 +269,8 @@ class FakeHub(http.server.BaseHTTPRequestHandler):
     def _answer(self, value):
         content = json.dumps(value).encode()
         self.send_response(self.status)
+        if self.leads_to:
+            self.send_header("Location", f"{self.leads_to}{self.path}")
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
@@ -273,19 +280,28 @@ class FakeHub(http.server.BaseHTTPRequestHandler):
         pass
 
 
-@pytest.fixture
-def hub(monkeypatch, tmp_path):
-    """A hub on this machine, and no stored login."""
+@contextmanager
+def hub_at():
+    """A hub on this machine: what it has seen, and its address."""
     handler = type("Handler", (FakeHub,), {"seen": [], "commits": []})
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield handler, f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    """A hub on this machine, and no stored login."""
     monkeypatch.setenv("HF_HUB_DISABLE_TELEMETRY", "1")
     monkeypatch.delenv("HF_TOKEN", raising=False)
     monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
-    yield handler
-    server.shutdown()
-    server.server_close()
+    with hub_at() as (handler, address):
+        monkeypatch.setenv("HF_ENDPOINT", address)
+        yield handler
 
 
 def test_an_upload_makes_a_private_repository_and_says_its_address(trained, hub, tmp_path, monkeypatch):
@@ -351,3 +367,13 @@ def test_an_adapter_on_an_adapter_is_only_merged(trained, tmp_path, monkeypatch)
         trained.models.export("lab/practice@1", tmp_path / "out")
     assert error.value.hint == "%export lab/practice@1 --to FOLDER --merged"
     trained.models.export("lab/practice@1", tmp_path / "out", merged=True)
+
+
+def test_a_token_does_not_follow_to_another_host(trained, hub, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    with hub_at() as (other, address):
+        hub.status, hub.leads_to = 307, address
+        with suppress(ServiceError):
+            trained.models.export("lab/practice@1", tmp_path / "out", push="me/model")
+        assert {token for *_, token in hub.seen} == {"Bearer hf_secret"}
+        assert {token for *_, token in other.seen} <= {None}

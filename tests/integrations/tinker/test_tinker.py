@@ -17,7 +17,7 @@ from tinker.lib.public_interfaces.training_client import TrainingClient
 
 from rolloutlab import errors
 from rolloutlab.api.wire.training import ExperimentalTrainingConfig
-from rolloutlab.engines.engine import partial_of
+from rolloutlab.engines.engine import KeepsElsewhere, partial_of
 from rolloutlab.engines.local import LocalEngine
 from rolloutlab.engines.sampling_check import step_of
 from rolloutlab.integrations.tinker import client as tinker_client
@@ -126,6 +126,14 @@ def assert_same_steps(steps, others):
         # a server has no distribution over the vocabulary: the distance is an estimate by sampled tokens
         same = {name: value for name, value in there.items() if name != "kl_base" or "ratio_mean" not in there}
         assert same == pytest.approx({name: here[name] for name in same}, rel=1e-4, abs=1e-6)
+
+
+def test_it_says_where_an_adapter_is_and_how_to_download_it(server, engine, tmp_path):
+    assert isinstance(engine, KeepsElsewhere)
+    first = filled(tmp_path / "0", engine.create_initial)
+    assert engine.place(first).endswith(", and is not trained yet")
+    second, _ = trained(engine, first, tmp_path / "1", task_of(1))
+    assert engine.place(second).endswith(f": !tinker checkpoint download {place(second)['sampler']}")
 
 
 def test_later_jobs_go_on_from_a_checkpoint_and_measure_their_distance_to_another(engine, local, tmp_path):
