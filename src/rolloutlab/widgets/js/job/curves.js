@@ -2,6 +2,7 @@
 
 import uPlot from "uplot";
 import { h, number } from "../kit/dom.js";
+import { FONT, labels, onTheme, padded, readColours, WHOLE } from "../kit/plots.js";
 
 const HEIGHT = 104;
 const FEW = 40;
@@ -28,14 +29,10 @@ export function curveGrid(state) {
   );
   const charts = new Map();
   const sync = uPlot.sync(crypto.randomUUID?.() ?? String(Math.random()));
-  const recolour = () => requestAnimationFrame(() => charts.forEach((chart) => chart.recolour()));
   const fit = () => charts.forEach((chart) => chart.fit());
   const resized = new ResizeObserver(fit);
-  const themed = new MutationObserver(recolour);
-  const preferred = matchMedia("(prefers-color-scheme: dark)");
   resized.observe(element);
-  themed.observe(document.body, { attributes: true });
-  preferred.addEventListener("change", recolour);
+  const themed = onTheme(() => charts.forEach((chart) => chart.recolour()));
   let at = null;
 
   function walk(event) {
@@ -84,8 +81,7 @@ export function curveGrid(state) {
     },
     close() {
       resized.disconnect();
-      themed.disconnect();
-      preferred.removeEventListener("change", recolour);
+      themed();
       charts.forEach((chart) => chart.close());
     },
   };
@@ -117,16 +113,12 @@ function chartOf(curve, names, syncKey) {
     values.replaceChildren(...step, ...names.map((name, k) => valueOf(name, shown[k], k, names.length)));
   };
   const read = () => {
-    // a canvas takes no light-dark(), which only a property of colours resolves
-    const probe = h("span", { hidden: true });
-    element.append(probe);
-    const colour = (name) => ((probe.style.color = `var(--rl-${name})`), getComputedStyle(probe).color);
-    colours = { dim: colour("dim"), line: colour("line"), series: [colour("run-1"), colour("run-2")] };
-    probe.remove();
+    const { dim, line, ...runs } = readColours(element, ["dim", "line", "run-1", "run-2"]);
+    colours = { dim, line, series: Object.values(runs) };
   };
   const make = () => {
     read();
-    const axis = { font: "10px system-ui, sans-serif", stroke: () => colours.dim, ticks: { show: false } };
+    const axis = { font: FONT, stroke: () => colours.dim, ticks: { show: false } };
     const grid = { stroke: () => colours.line, width: 0.5 };
     plot = new uPlot(
       {
@@ -137,7 +129,7 @@ function chartOf(curve, names, syncKey) {
         scales: { x: { time: false, range: steps }, y: { range: padded } },
         axes: [
           { ...axis, size: 18, gap: 2, space: 36, incrs: WHOLE, grid: { show: false }, values: present },
-          { ...axis, size: 44, gap: 4, space: 24, grid, values: (_, ticks) => labels(names[0], ticks) },
+          { ...axis, size: 44, gap: 4, space: 24, grid, values: (_, ticks) => labels((tick, digits) => written(names[0], tick, digits), ticks) },
         ],
         series: [
           {},
@@ -188,8 +180,6 @@ function chartOf(curve, names, syncKey) {
   };
 }
 
-const WHOLE = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 50000];
-
 function steps(_plot, low, high) {
   return low == null ? [0, 1] : low === high ? [low - 1, high + 1] : [low, high];
 }
@@ -197,13 +187,6 @@ function steps(_plot, low, high) {
 /** No labels where no steps are. */
 function present(plot, ticks) {
   return ticks.map((tick) => (tick >= 1 && tick <= plot.data[0].length ? String(tick) : ""));
-}
-
-/** A little room above and below; a flat line lies in the middle. */
-function padded(_plot, low, high) {
-  if (low == null) return [0, 1];
-  const room = high - low > 1e-9 * Math.max(Math.abs(low), Math.abs(high)) ? 0.08 * (high - low) : Math.abs(low) / 10 || 0.1;
-  return [low < 0 ? low - room : Math.max(0, low - room), high + room]; // no axis below 0 for numbers that are never negative
 }
 
 function valueOf(name, value, k, many) {
@@ -219,13 +202,6 @@ function medianOf(values) {
 
 function lastOf(values) {
   return values.filter((value) => value != null).at(-1);
-}
-
-/** Ticks in as few digits as tell them apart. */
-function labels(name, ticks) {
-  const texts = (digits) => ticks.map((tick) => written(name, tick, digits));
-  const enough = [3, 4, 5, 6, 7].find((digits) => new Set(texts(digits)).size === ticks.length);
-  return texts(enough ?? 8);
 }
 
 function written(name, value, digits = 3) {
