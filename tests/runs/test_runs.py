@@ -179,13 +179,13 @@ def test_texts_of_a_step_are_the_best_the_worst_and_what_changed(session, traine
         trainer.train(trainer.sample("letters", HALF, step=step), step=step + 1)
     view = session.runs("lab/practice")
     ask = view.calls()["texts"]
-    assert "answer 0.1" in ask(1, "best")["html"]
-    assert "answer 0.0" in ask(1, "worst")["html"]
-    changed = ask(1, "changed")["html"]
+    assert "answer 0.1" in str(ask(1, "best")["texts"])
+    assert "answer 0.0" in str(ask(1, "worst")["texts"])
+    changed = str(ask(1, "changed")["texts"])
     assert "answer 1.0" in changed
     assert "+1.00" in changed.replace("\N{MINUS SIGN}", "-")
     assert ask(1, "random", 0) == ask(1, "random", 4)
-    assert ask(7, "random")["html"] == ""
+    assert ask(7, "random")["texts"] == []
 
 
 def test_a_view_sees_what_another_kernel_adds(session, trainer):
@@ -234,5 +234,5 @@ def test_runs_of_several_seeds_are_one_course_with_a_band(session, trainer):
 
 def test_the_answer_of_a_text_is_without_its_prompt(session, trainer):
     trainer.train(trainer.sample("letters", HALF), step=1)
-    html = session.runs("lab/practice").calls()["texts"](0, "best")["html"]
-    assert html.count("Question 0?") == 1
+    texts = str(session.runs("lab/practice").calls()["texts"](0, "best")["texts"])
+    assert texts.count("Question 0?") == 1

@@ -11,7 +11,7 @@ from rolloutlab.widgets.base import BUNDLES
 
 ROOT = Path(__file__).parents[2]
 MODULES = BUNDLES.with_name("js")
-KILOBYTES = {"rewards.js": 320, "group.js": 90, "job.js": 80, "form.js": 90, "login.js": 10}
+KILOBYTES = {"rewards.js": 320, "group.js": 90, "job.js": 80, "run.js": 90, "form.js": 90, "login.js": 10}
 """The most that each may weigh; a saved notebook holds one copy for each view that it shows."""
 STYLE_KILOBYTES = 60
 HARMLESS = re.compile(

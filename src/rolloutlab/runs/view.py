@@ -14,6 +14,7 @@ from rolloutlab.store.lab import Lab
 from rolloutlab.widgets import run as render
 from rolloutlab.widgets.base import NotebookView
 from rolloutlab.widgets.html import for_notebook
+from rolloutlab.widgets.kit.tree import tree
 from rolloutlab.widgets.run import Overlay, RunRow
 from rolloutlab.widgets.run_numbers import known_numbers
 
@@ -44,6 +45,7 @@ class RunView(NotebookView):
             "top": render.top(shown),
             "courses": [asdict(course) for course in shown.courses],
             "numbers": [asdict(number) for number in shown.numbers],
+            "best": [row.at[0] if len(row.at) == 1 else None for row in shown.rows],
             "names": self._names,
         }
 
@@ -58,8 +60,9 @@ class RunView(NotebookView):
         self.runs = find_runs(load_runs(self._lab(), models), self._names)
         return self.state()
 
-    def _texts(self, step: int, kind: Kind, place: int = 0) -> Mapping[str, str]:
-        return {"html": render.step_texts(pick_texts(self._lab(), self.runs, step, kind, place))}
+    def _texts(self, step: int, kind: Kind, place: int = 0) -> Mapping[str, Any]:
+        texts = pick_texts(self._lab(), self.runs, step, kind, place)
+        return {"texts": tree(render.text_cards(texts, render.looks_of(self.overlay().courses)))}
 
     def overlay(self) -> Overlay:
         origins = self._lab().origins.all()

@@ -9,10 +9,11 @@ from rolloutlab.objective.preflight import count
 from rolloutlab.sanitize import escape_control_chars
 from rolloutlab.widgets.html import Html, escape
 from rolloutlab.widgets.kit.change import changed
-from rolloutlab.widgets.kit.chart import ChartLine, chart, charts
+from rolloutlab.widgets.kit.chart import COLOURS, ChartLine, chart, charts
 from rolloutlab.widgets.kit.listing import drawn_mean, percent
-from rolloutlab.widgets.kit.parts import chip, foot, head, hints, next_cells, panel
+from rolloutlab.widgets.kit.parts import cell, chip, foot, head, hints, next_cells, panel
 from rolloutlab.widgets.kit.table import Heading, TableRow, table
+from rolloutlab.widgets.kit.tree import tree
 from rolloutlab.widgets.plot import sparkline
 from rolloutlab.widgets.run_list import option_text
 from rolloutlab.widgets.run_numbers import OPEN, RunNumber
@@ -22,6 +23,10 @@ Values = Sequence[float | None]
 _MOST_CHANGES = 6
 _MAX_CHARS = 1_500
 _ROUNDING = 1e-9
+_LONGEST_VALUE = 80
+_MOST_VALUES = 6
+Looks = Mapping[str, int]
+_NONE: Looks = {}
 
 
 @dataclass(frozen=True)
@@ -127,6 +132,11 @@ class Overlay:
         return self.courses[0].name if len(self.courses) == 1 else count(len(self.courses), "run")
 
 
+def looks_of(courses: Sequence[Course]) -> Looks:
+    """The place of the colour of each run."""
+    return {name: i for i, course in enumerate(courses) for name in course.members}
+
+
 def text(shown: Overlay) -> str:
     """Runs as plain text."""
     lines = [f"{shown.name}  {shown.about}", *(hint.line() for hint in shown.hints)]
@@ -155,19 +165,15 @@ def html(shown: Overlay, texts: Sequence[StepText] = ()) -> Html:
         runs_table(shown),
         curves(shown, shown.numbers[:OPEN]),
         _folded("every other number", curves(shown, shown.numbers[OPEN:])),
-        step_texts(texts),
+        step_texts(texts, looks=looks_of(shown.courses)),
         next_cells(*_next(shown)),
     )
 
 
 def top(shown: Overlay) -> dict[str, Any]:
-    """What a browser shows above and below the curves, as HTML."""
-    return {
-        "head": head(shown.name, shown.about),
-        "hints": hints(shown.hints),
-        "table": runs_table(shown),
-        "next": list(_next(shown)),
-    }
+    """What a browser shows above and below the curves, as nodes of `tree`."""
+    above = f"{head(shown.name, shown.about)}{hints(shown.hints)}{runs_table(shown)}"
+    return {"above": tree(above), "next": tree(next_cells(*_next(shown)))}
 
 
 def _next(shown: Overlay) -> Sequence[str]:
@@ -199,12 +205,18 @@ def runs_table(shown: Overlay) -> Html:
     return Html(f"{table(columns, rows, 'runs')}{below}")
 
 
+def _look(place: int) -> str:
+    """The classes of the mark of a run: a colour, and from the fifth run on another shape."""
+    rounds = place // len(COLOURS)
+    return f"rl-run-{1 + place % len(COLOURS)}" + (f" rl-dashes-{min(rounds, 2)}" if rounds else "")
+
+
 def _names(rows: Sequence[RunRow]) -> list[str]:
     return list(dict.fromkeys(name for row in rows for name in row.options))
 
 
 def _cells(row: RunRow, differing: Sequence[str], i: int) -> list[str]:
-    mark = Html(f'<i class="rl-mark rl-run-{1 + i % 4}"></i>')
+    mark = f'<i class="rl-mark {_look(i)}"></i>'
     gain = Html("") if row.best is None or row.before is None else changed(row.best - row.before)
     best = Html("") if row.best is None else drawn_mean(row.best).html
     around = f' <span class="rl-dim">± {2 * row.error:.2f}</span>' if row.error is not None and best else ""
@@ -264,27 +276,47 @@ def written(number: RunNumber, value: float) -> str:
     return f"${value:.3f}" if number.unit == "$" else f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
-def step_texts(texts: Sequence[StepText], name: str = "") -> Html:
-    """A prompt with what each run answered at a step. name: of this choice of texts."""
+def step_texts(texts: Sequence[StepText], name: str = "", looks: Looks = _NONE) -> Html:
+    """A prompt with what each run answered at a step. name: of this choice of texts. looks: as of `text_cards`."""
+    if not texts:
+        return Html("")
+    title = f'<div class="rl-head"><b>{escape(name or f"Texts at step {texts[0].step}")}</b></div>'
+    return Html(f"{title}{text_cards(texts, looks)}")
+
+
+def text_cards(texts: Sequence[StepText], looks: Looks = _NONE) -> Html:
+    """A card for each text, below the prompt if it is the same of all. looks: places of the colours by run."""
     if not texts:
         return Html("")
     first = texts[0]
-    same = len({each.prompt for each in texts}) == 1
-    prompt = f'<p class="rl-prompt">{escape(_short(first.prompt))}</p>' if same else ""
-    cards = "".join(_card(each, with_prompt=not same) for each in texts)
-    group = f'<span class="rl-dim">{escape(first.group)}</span>'
-    title = f'<div class="rl-head"><b>{escape(name or f"Texts at step {first.step}")}</b> {group}</div>'
-    return Html(f'<div class="rl-texts">{title}{prompt}<div class="rl-cards">{cards}</div></div>')
+    same = all((each.prompt, each.row) == (first.prompt, first.row) for each in texts)
+    above = _prompt(first) if same else ""
+    cards = "".join(_card(each, looks.get(each.run), "" if same else _prompt(each)) for each in texts)
+    return Html(f'<div class="rl-texts">{above}<div class="rl-cards">{cards}</div></div>')
 
 
-def _card(one: StepText, *, with_prompt: bool) -> str:
+def _prompt(one: StepText) -> str:
+    chips = "".join(map(_value, list(one.row.items())[:_MOST_VALUES]))
+    row = f'<div class="rl-row">{chips}</div>' if chips else ""
+    return f'<div class="rl-prompt"><p class="rl-text">{escape(_short(one.prompt))}</p>{row}</div>'
+
+
+def _value(pair: tuple[str, str]) -> str:
+    name, value = pair
+    short = value if len(value) <= _LONGEST_VALUE else f"{value[:_LONGEST_VALUE]}…"
+    return f'<span class="rl-chip"><span class="rl-dim">{escape(name)}</span><b>{escape(short)}</b></span>'
+
+
+def _card(one: StepText, place: int | None, prompt: str) -> str:
     reward = "not scored" if one.reward is None else decimals(one.reward, ".2f")
-    change = f" {changed(one.change)}" if one.change else ""
+    change = f'{changed(one.change)} <span class="rl-dim">since its first step</span>' if one.change else ""
     end = '<span class="rl-odd">cut off</span>' if one.cut_off else ""
-    prompt = f'<p class="rl-dim">{escape(_short(one.prompt))}</p>' if with_prompt else ""
+    colour = "" if place is None else f" {_look(place)}"
     return (
-        f'<div class="rl-card"><div><b>{escape(one.run)}</b> <span class="rl-dim">{one.tokens:,} tokens</span> '
-        f"<b>{reward}</b>{change} {end}</div>{prompt}<pre>{escape(_short(one.answer))}</pre></div>"
+        f'<div class="rl-card{colour}"><div class="rl-top"><b>{escape(one.run)}@{one.step}</b> '
+        f'<span class="rl-dim">{count(one.tokens, "token")}</span> {end}<span class="rl-gain"><b>{reward}</b> {change}'
+        f'</span></div>{prompt}<pre class="rl-text">{escape(_short(one.answer))}</pre>'
+        f'<div class="rl-below">{cell(f"%group {one.group}")}</div></div>'
     )
 
 
