@@ -68,6 +68,7 @@ def test_every_call_of_the_lab_that_a_page_names_exists():
 def test_the_guide_to_plug_ins_has_the_package_that_is_tested():
     example = ROOT / "tests" / "acceptance" / "plugin"
     files = ["pyproject.toml", "tests/test_plugins.py"]
-    files += [f"src/rolloutlab_example/{name}.py" for name in ("environment", "reward", "reader", "search", "engine")]
+    modules = ("environment", "reward", "reader", "search", "tracker", "engine")
+    files += [f"src/rolloutlab_example/{name}.py" for name in modules]
     page = (ROOT / "docs" / "plugins.md").read_text()
     assert [name for name in files if (example / name).read_text().rstrip() not in page] == []

@@ -40,7 +40,7 @@ def test_every_line_of_the_lock_is_a_name_a_version_and_a_hash():
     assert len(names((ROOT / "requirements.lock").read_text())) > 100
 
 
-ELSEWHERE = {"gymnasium", "ray", "reasoning-gym", "textarena"}
+ELSEWHERE = {"gymnasium", "ray", "reasoning-gym", "textarena", "trackers"}
 """Extras of environments of their own, which `make test` does not need."""
 
 

@@ -32,7 +32,9 @@ class _Package(Distribution):
 def install(monkeypatch):
     """Adds an entry point of another package whose module has some attributes, beside this package's own."""
     installed, added = plugins.entry_points(), []
-    groups = (plugins.ENGINES, plugins.ENVIRONMENTS, plugins.REWARDS, plugins.READERS, plugins.SEARCH)
+    groups = (
+        plugins.ENGINES, plugins.ENVIRONMENTS, plugins.REWARDS, plugins.READERS, plugins.SEARCH, plugins.TRACKERS,
+    )  # fmt: skip
     own = [entry for group in groups for entry in installed.select(group=group)]
 
     def install(group: str, name: str, package: str = "stranger", *, target: str | None = None, **attributes) -> None:

@@ -1,6 +1,6 @@
-"""Plug-ins, found by entry points: engines, environments, reward signatures, readers of files and places to search.
+"""Plug-ins, found by entry points: engines, environments, rewards, readers of files, places to search and trackers.
 
-A package adds a plug-in to one of five groups in its pyproject.toml, as this package does for its integrations:
+A package adds a plug-in to one of six groups in its pyproject.toml, as this package does for its integrations:
 
     [project.entry-points."rolloutlab.environments"]
     mastermind = "my_package.environments"
@@ -23,6 +23,7 @@ from rolloutlab.errors import InputError, RolloutlabError, described
 
 ENGINES, ENVIRONMENTS = "rolloutlab.engines", "rolloutlab.environments"
 REWARDS, READERS, SEARCH = "rolloutlab.rewards", "rolloutlab.readers", "rolloutlab.search"
+TRACKERS = "rolloutlab.trackers"
 _OWN = "rolloutlab"
 T = TypeVar("T")
 
@@ -130,7 +131,7 @@ def _scan(_path: tuple[str, ...], _changed: tuple[int, ...]) -> Mapping[str, dic
     """The plug-ins by group and name. Kept until a package is installed: reading the metadata of all takes 50 ms."""
     plugins: dict[str, dict[str, tuple[EntryPoint, ...]]] = {}
     everything = entry_points()
-    for group in (ENGINES, ENVIRONMENTS, REWARDS, READERS, SEARCH):
+    for group in (ENGINES, ENVIRONMENTS, REWARDS, READERS, SEARCH, TRACKERS):
         entries = set(everything.select(group=group))  # an editable install may be found twice
         for entry in sorted(entries, key=lambda each: (_package(each) != _OWN, each.name, _package(each))):
             plugins.setdefault(group, {}).setdefault(entry.name, ())

@@ -13,6 +13,7 @@ import asyncio
 import json
 import math
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from rolloutlab.environments.episode import Episode
 from rolloutlab.environments.protocol import Source
 from rolloutlab.environments.source import source_of
 from rolloutlab.errors import InputError
+from rolloutlab.runs.table import RunTable
+from rolloutlab.runs.tracker import open_trackers
 from rolloutlab.scoring.calls import RewardCell
 from rolloutlab.scoring.foreign import call_of
 from rolloutlab.search.query import Limit, Search, Select
@@ -282,6 +285,49 @@ class SearchTests:
         assert hit.id == everything[-1].id
         assert place.documents([hit.id]) == ({hit.id: hit.document} if hit.document is not None else {})
         assert dict(place.documents([])) == {}
+
+
+class TrackerTests:
+    """A tracker of runs, which the lab calls again while a run goes on.
+
+    Attributes:
+        tracker: A name for `report_to`, with a place after a colon if the plug-in has one.
+        line: What `log` returned last.
+    """
+
+    tracker: str
+    line: str = ""
+
+    def read(self, home: Path, run: RunTable) -> Mapping[int, Mapping[str, float]]:
+        """Return the numbers that the tracker has of a run, by step and name. A subclass must define it.
+
+        home: the lab folder.
+        """
+        raise NotImplementedError("def read(self, home, run): ... returns {step: {name: value}}")
+
+    def test_a_run_that_goes_on_is_there_once(self, tmp_path: Path) -> None:
+        for steps in (2, 2, 4):
+            self._written(tmp_path, reward=[0.1 * step for step in range(steps)])
+
+    def test_a_late_number_and_a_changed_one_are_there(self, tmp_path: Path) -> None:
+        """Steps are measured on held-out rows some time after they were trained; rewards can be edited."""
+        self._written(tmp_path, reward=[0.5, 0.25], held_out=[None, None])
+        self._written(tmp_path, reward=[0.5, 0.25], held_out=[0.125, None])
+        self._written(tmp_path, reward=[0.5, 0.75], held_out=[0.125, None])
+
+    def test_runs_of_any_name_are_kept_apart(self, tmp_path: Path) -> None:
+        for i, name in enumerate(["a", "a/b", "..", "v1.2 final", "größe"]):
+            self._written(tmp_path, name, reward=[float(i)])
+
+    def _written(self, home: Path, name: str = "capitals", **numbers: list[float | None]) -> None:
+        """Log a run to a tracker that is opened anew, as another kernel does, and compare what it has with the run."""
+        steps = range(len(numbers["reward"]))
+        times = [datetime(2026, 1, 1, 12, step, tzinfo=UTC) for step in steps]
+        run = RunTable("tests", name, {"learning_rate": 1e-5}, ["test"], steps, times, numbers)
+        (tracker,) = open_trackers([self.tracker], home)
+        self.line = tracker.log(run)
+        assert self.line, "log returns a line that says where the run is"
+        assert {step: dict(each) for step, each in self.read(home, run).items() if each} == run.by_step()
 
 
 class EngineTests:

@@ -1,10 +1,11 @@
 """The tests of the example, as its author runs them: `pytest`."""
 
 import json
+from pathlib import Path
 
 import pytest
 
-from rolloutlab.testing import EngineTests, EnvironmentTests, ReaderTests, RewardTests, SearchTests
+from rolloutlab.testing import EngineTests, EnvironmentTests, ReaderTests, RewardTests, SearchTests, TrackerTests
 
 
 class TestGuess(EnvironmentTests):
@@ -41,6 +42,14 @@ class TestNotes(SearchTests):
         notes = [{"id": "a", "text": "the first", "stars": 3}, {"id": "b", "text": "the second", "stars": 5}]
         (tmp_path / "notes.jsonl").write_text("\n".join(map(json.dumps, notes)))
         self.url = f"notes:{tmp_path / 'notes.jsonl'}"
+
+
+class TestPages(TrackerTests):
+    tracker = "pages"
+
+    def read(self, home, run):
+        page = json.loads(Path(self.line.partition(": ")[2]).read_text())
+        return {int(step): numbers for step, numbers in page["steps"].items()}
 
 
 class TestSharp(EngineTests):

@@ -1,0 +1,1 @@
+"""Trackers of experiments that take the numbers of runs: TensorBoard, Trackio, and Weights & Biases."""

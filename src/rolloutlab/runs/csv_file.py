@@ -1,0 +1,41 @@
+"""The numbers of a run as CSV, from which every number is read back exactly."""
+
+import csv
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+from rolloutlab.fsutil import path_of, refused, remove
+from rolloutlab.runs.table import RunTable
+
+_HINT = "write_csv(table, 'run.csv')"
+
+
+def write_csv(table: RunTable, path: str | os.PathLike[str]) -> Path:
+    """Write one row per step: `step`, `time`, then the numbers; return the path.
+
+    A time is in ISO 8601. A cell is empty where a step has no such number or no known time. Numbers have all their
+    digits. pandas reads the same ones; before version 3.1 its default parser may err in the last bit, so ask it for
+    `read_csv(path, float_precision="round_trip")`. A file that is already there is replaced when this one is complete.
+
+    Raises:
+        LabError: the file cannot be written.
+    """
+    target = path_of(path, _HINT)
+    draft = target.with_name(f".{uuid.uuid4().hex}.draft")
+    try:
+        with draft.open("w", encoding="utf-8", newline="") as file:
+            csv.writer(file).writerows(_lines(table))
+        draft.replace(target)
+    except OSError as error:
+        remove(draft)
+        raise refused(f"{target} cannot be written", error, _HINT) from error
+    return target
+
+
+def _lines(table: RunTable) -> Iterator[list[str]]:
+    yield ["step", "time", *table.numbers]
+    for (step, numbers), time in zip(table.by_step().items(), table.times, strict=True):
+        values = (numbers.get(name) for name in table.numbers)
+        yield [str(step), time.isoformat() if time else "", *("" if each is None else repr(each) for each in values)]
