@@ -46,7 +46,7 @@ def send(place, home, run):
 
 def in_tensorboard(home, run):
     """Numbers by name as (step, value), and the times by step."""
-    return tensorboard_folder(home / "runs" / run.name)
+    return tensorboard_folder(home / "runs" / run.project / run.name)
 
 
 def tensorboard_folder(folder):
@@ -184,6 +184,23 @@ def test_any_name_of_a_run_is_a_folder_of_tensorboard(tmp_path):
     assert [each.name for each in tmp_path.iterdir()] == ["runs"]
 
 
+def test_runs_of_one_name_in_two_projects_are_two(tmp_path, project):
+    one, other = table(project=f"{project} a"), table(4, project=f"{project}-a", numbers={"reward": [9.0] * 4})
+    for run in (one, other, one, other):
+        send("tensorboard", tmp_path, run)
+        send("trackio", tmp_path, run)
+    check("tensorboard", tmp_path, one)
+    check("tensorboard", tmp_path, other)
+    ids = [each["id"] for each in SQLiteStorage.get_run_records(other.project)]
+    assert sorted(len(SQLiteStorage.get_logs(other.project, run_id=each)) for each in ids) == [3, 4]
+
+
+def test_trackio_says_that_it_has_no_run_without_a_number(tmp_path, project):
+    run = table(project=project, numbers={"reward": [None, None, None]})
+    assert "no numbers yet" in send("trackio", tmp_path, run)
+    assert SQLiteStorage.get_run_records(project) == []
+
+
 @pytest.mark.parametrize("place", PLACES)
 def test_five_hundred_steps_of_twenty_five_numbers(place, tmp_path, project):
     numbers = {f"reward.{i}": [math.sin(i + step) for step in range(500)] for i in range(25)}
@@ -194,7 +211,7 @@ def test_five_hundred_steps_of_twenty_five_numbers(place, tmp_path, project):
 
 def test_event_files_of_other_writers_and_earlier_numbers_survive_a_killed_writer(tmp_path):
     send("tensorboard", tmp_path, table())
-    folder = tmp_path / "runs" / "capitals"
+    folder = tmp_path / "runs" / "geo" / "capitals"
     other = folder / "events.out.tfevents.1.other"
     other.write_bytes(b"")
     (own,) = folder.glob("*.rolloutlab")
@@ -210,7 +227,7 @@ def test_event_files_of_other_writers_and_earlier_numbers_survive_a_killed_write
 
 def test_a_reader_that_follows_the_run_sees_additions_and_a_rewrite(tmp_path):
     send("tensorboard", tmp_path, table())
-    reader = EventAccumulator(str(tmp_path / "runs" / "capitals"), size_guidance={"tensors": 0, "scalars": 0})
+    reader = EventAccumulator(str(tmp_path / "runs" / "geo" / "capitals"), size_guidance={"tensors": 0, "scalars": 0})
 
     def seen():
         reader.Reload()

@@ -33,7 +33,7 @@ class FakeWandb(SimpleNamespace):
 
     def __init__(self, **settings) -> None:
         self.settings = {"mode": "online", "base_url": "https://api.wandb.ai", "api_key": None} | settings
-        self.begun, self.fails = [], False
+        self.begun, self.fails, self.refuses = [], False, False
 
     def setup(self):
         return SimpleNamespace(settings=SimpleNamespace(**self.settings))
@@ -42,6 +42,8 @@ class FakeWandb(SimpleNamespace):
         return settings
 
     def init(self, *, id, dir, mode, **options):  # noqa: A002
+        if self.refuses:
+            raise RuntimeError("401")
         prefix = "offline-run" if mode == "offline" else "run"
         folder = Path(dir) / "wandb" / f"{prefix}-2026_{len(self.begun)}-{id}"
         folder.mkdir(parents=True)
@@ -127,6 +129,16 @@ def test_numbers_that_have_changed_are_sent_as_another_run(wandb, tmp_path):
     first, second = package.begun
     assert second.rows == [{"step": 0, "reward": 2}]
     assert first.id != second.id
+
+
+def test_a_run_that_was_refused_is_sent_to_the_same_run_later(wandb, tmp_path):
+    package = wandb(api_key="k" * 40)
+    package.refuses = True
+    with pytest.raises(UnreachableError, match="401"):
+        send(tmp_path, table(1))
+    package.refuses = False
+    assert "a new run" not in send(tmp_path, table(1))
+    assert len(package.begun[0].rows) == 1
 
 
 def test_after_a_transfer_that_broke_off_nothing_is_sent_twice_to_one_run(wandb, tmp_path):

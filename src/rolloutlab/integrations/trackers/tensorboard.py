@@ -28,7 +28,7 @@ def open_tracker(place: str, home: Path) -> "EventFiles":
 
 
 class EventFiles:
-    """Event files, one folder per run. Files of other writers in such a folder are left alone."""
+    """Event files, one folder per project and run. Files of other writers in such a folder are left alone."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -39,7 +39,7 @@ class EventFiles:
         It is written anew if a number has changed, if one is new at a step before the last one that has it (TensorBoard
         drops what came after such a step), or if the writer was killed while it wrote.
         """
-        folder = self._root.joinpath(*(file_name(part) for part in run.name.split("/")))
+        folder = self._root / file_name(run.project) / Path(*map(file_name, run.name.split("/")))
         try:
             folder.mkdir(parents=True, exist_ok=True)
             with locked(folder / ".rolloutlab.lock"):

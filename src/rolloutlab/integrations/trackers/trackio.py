@@ -13,7 +13,7 @@ from typing import Any
 
 from rolloutlab.errors import InputError, LabError, described
 from rolloutlab.fsutil import locked, own
-from rolloutlab.integrations.trackers.written import ByStep, added, file_name, identity, in_json, required, times_of
+from rolloutlab.integrations.trackers.written import ByStep, added, identity, in_json, required, times_of
 from rolloutlab.runs.table import RunTable
 
 _ELSEWHERE = ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL")
@@ -40,6 +40,8 @@ class TrackioRuns:
         from trackio.utils import TRACKIO_DIR
 
         project = self._name(run)
+        if not any(run.by_step().values()):
+            return f"Trackio: {run.name} has no numbers yet, and Trackio keeps no run without one"
         name = identity(run, self._home, "trackio", project)
         locks = self._home / "trackers"
         try:
@@ -56,7 +58,8 @@ class TrackioRuns:
         """The name of the project, without characters that Trackio would leave out of the name of its database."""
         from trackio.sqlite_storage import SQLiteStorage
 
-        project = file_name(self._project or run.project, "-_").replace("%", "_")
+        wanted = self._project or run.project
+        project = "".join(each if each.isalnum() or each in "-_" else "-" for each in wanted).strip("-") or "runs"
         try:
             SQLiteStorage.validate_project_name(project)
         except ValueError as error:

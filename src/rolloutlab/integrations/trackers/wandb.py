@@ -62,7 +62,9 @@ class WandbRuns:
 
     def _keep(self, run: RunTable, project: str, name: str, folder: Path) -> str:
         """Write a folder with the whole run, then remove the older one, unless it has been sent by `wandb sync`."""
-        kept = self._log(run, project, name, _numbers(run), "offline")
+        begun = self._begin(run, project, name, "offline")
+        kept = Path(begun.dir).parent
+        _fill(begun, run, _numbers(run))
         for older in folder.glob(f"offline-run-*-{name}*"):
             if older != kept and not list(older.glob("*.synced")):
                 remove(older)
@@ -84,36 +86,48 @@ class WandbRuns:
             why = "numbers have changed" if more is None else "an earlier transfer broke off"
             number, more, note = number + 1, after, f"; a new run, since {why}: the older one stays there"
         entry = {"number": number, "rows": {str(step): numbers for step, numbers in after.items()}}
+        begun = self._begin(run, project, f"{name}-{number}", "online")
         write_private(record, json.dumps({**entry, "sending": True}).encode())
-        self._log(run, project, f"{name}-{number}", more, "online")
+        _fill(begun, run, more)
         write_private(record, json.dumps({**entry, "sending": False}).encode())
         return f"W&B: {run.name} of {project} at {server}{note}"
 
-    def _log(self, run: RunTable, project: str, run_id: str, numbers: ByStep, mode: str) -> Path:
-        """Log rows to a run of W&B, and return its folder. A run that the notebook itself has begun goes on."""
+    def _begin(self, run: RunTable, project: str, run_id: str, mode: str) -> Any:
+        """Begin a run of W&B, or go on with it. A run that the notebook itself has begun goes on."""
         import wandb
 
-        options = json.loads(json.dumps(dict(run.config), default=str))
-        times = times_of(run)
         try:
-            begun = wandb.init(
+            return wandb.init(
                 entity=self._entity, project=project, name=run.name, id=run_id, dir=str(self._home), mode=mode,
-                config=options, tags=[tag[:64] for tag in run.tags if tag], reinit="create_new",
+                config=json.loads(json.dumps(dict(run.config), default=str)),
+                tags=[tag[:64] for tag in run.tags if tag], reinit="create_new",
                 resume="allow" if mode == "online" else None, settings=wandb.Settings(**_SETTINGS),
             )  # fmt: skip
-            kept = Path(begun.dir).parent
-            try:
-                begun.define_metric("step")
-                begun.define_metric("*", step_metric="step")
-                for step, values in numbers.items():
-                    begun.log({"step": step, **values, "_timestamp": times[step].timestamp()})
-            finally:
-                begun.finish()
         except OSError:
             raise
         except Exception as error:
-            raise UnreachableError(f"W&B does not take {run.name}: {described(error)}", hint=_OFFLINE) from error
-        return kept
+            raise _not_taken(run, error) from error
+
+
+def _fill(begun: Any, run: RunTable, numbers: ByStep) -> None:
+    """Log rows to a run of W&B, and end it."""
+    times = times_of(run)
+    try:
+        try:
+            begun.define_metric("step")
+            begun.define_metric("*", step_metric="step")
+            for step, values in numbers.items():
+                begun.log({"step": step, **values, "_timestamp": times[step].timestamp()})
+        finally:
+            begun.finish()
+    except OSError:
+        raise
+    except Exception as error:
+        raise _not_taken(run, error) from error
+
+
+def _not_taken(run: RunTable, error: Exception) -> UnreachableError:
+    return UnreachableError(f"W&B does not take {run.name}: {described(error)}", hint=_OFFLINE)
 
 
 _SETTINGS: Mapping[str, Any] = {

@@ -3,7 +3,7 @@
 import hashlib
 import importlib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType
@@ -82,10 +82,9 @@ def identity(run: RunTable, home: Path, *places: str) -> str:
     return hashlib.sha256("\0".join(parts).encode(errors="surrogatepass")).hexdigest()[:16]
 
 
-def file_name(text: str, allowed: Iterable[str] = "-_. ") -> str:
+def file_name(text: str) -> str:
     """A name of a file for any text, and another one for every other text; letters and digits of all scripts stay."""
-    allowed = set(allowed)
-    name = "".join(each if each.isalnum() or each in allowed else f"%{ord(each):02X}" for each in text)
+    name = "".join(each if each.isalnum() or each in "-_. " else f"%{ord(each):02X}" for each in text)
     if name.startswith("."):  # neither a hidden file nor the folder above
         name = f"%2E{name[1:]}"
     if name and len(name.encode()) <= _LONGEST:
