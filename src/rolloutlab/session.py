@@ -1,7 +1,7 @@
 """Session: the public Python API of a notebook or script; every magic is one call of it."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import cached_property, partial
 from os import PathLike
@@ -1038,9 +1038,10 @@ class Session:
         """
         plan = self._plan_loop(name, prompt, reward, solve, jobs, options, given, seeded=seeds is not None)
         if seeds is not None:
-            return self._run_loops(plan, {}, seeds, say)
+            return self._run_loops(plan, {}, seeds, say, given)
         counts: Any = {"jobs": jobs, "every": plan.every, "patience": plan.patience}
-        return run_loop(plan.steps, self.store, plan.over, Live(say), self._models.default_rate(), **counts)
+        with self._live(say, given.get("report_to", ())) as live:
+            return run_loop(plan.steps, self.store, plan.over, live, self._models.default_rate(), **counts)
 
     @takes(SamplingOptions, TurnOptions, ChatOptions, LoopOptions)
     def sweep(
@@ -1085,7 +1086,7 @@ class Session:
         """
         check_grid(settings)
         plan = self._plan_loop(name, prompt, reward, solve, jobs, options, given, seeded=True)
-        return self._run_loops(plan, settings, seeds, say)
+        return self._run_loops(plan, settings, seeds, say, given)
 
     def _plan_loop(
         self,
@@ -1116,10 +1117,25 @@ class Session:
         )  # fmt: skip
         return LoopSettings(steps, over, jobs, given.get("every", 5), given.get("patience", 3))
 
-    def _run_loops(self, plan: LoopSettings, grid: Mapping[str, Sequence[Any]], seeds: int, say: Say) -> Loops:
-        meter = self._meter("training", plan.steps.budget)
+    def _run_loops(
+        self, plan: LoopSettings, grid: Mapping[str, Sequence[Any]], seeds: int, say: Say, given: LoopOptions
+    ) -> Loops:
+        meter = self._meter(TRAINING, plan.steps.budget)
         rate = self._models.default_rate()
-        return run_loops(plan, self.store, self._models, Live(say), rate, grid, seeds, meter.check_training)
+        with self._live(say, given.get("report_to", ())) as live:
+            return run_loops(plan, self.store, self._models, live, rate, grid, seeds, meter.check_training)
+
+    @contextmanager
+    def _live(self, say: Say, report_to: Sequence[str]) -> Iterator[Live]:
+        """What shows a loop while it goes on. With trackers, it also sends its run to them."""
+        if not report_to:
+            yield Live(say)
+            return
+        from rolloutlab.runs.sending import LiveReporting
+        from rolloutlab.runs.tracker import open_trackers
+
+        with closing(LiveReporting(say, lambda: self.store, open_trackers(report_to, self.settings.home))) as live:
+            yield live
 
     @overload
     def runs(self) -> "RunList": ...
@@ -1141,7 +1157,7 @@ class Session:
         from rolloutlab.runs.catalogue import load_runs  # and pandas, when its table is made
         from rolloutlab.runs.view import RunView
 
-        return RunView(lambda: self.store, names) if names else load_runs(self.store)
+        return RunView(lambda: self.store, names, self.settings.home) if names else load_runs(self.store)
 
     def report(self, run: str | Sequence[str], path: str | PathLike[str], *, overwrite: bool = False) -> Path:
         """Write the report of a run, or of several beside each other, as one HTML file; returns its path.
@@ -1160,7 +1176,7 @@ class Session:
         from rolloutlab.runs.report import write_report
         from rolloutlab.runs.view import RunView
 
-        view = RunView(lambda: self.store, [run] if isinstance(run, str) else run)
+        view = RunView(lambda: self.store, [run] if isinstance(run, str) else run, self.settings.home)
         with Progress(f"writing the report of {view.runs[0].name}"):
             return write_report(self.store, view, path, overwrite=overwrite)
 

@@ -159,6 +159,8 @@ CALLS = {
     "%model lab/x --from lab/practice@2": 'lab.model("lab/x", start="lab/practice@2")',
     "%runs": "lab.runs()",
     "%runs lab/x --note good --tag keep --untag old": 'lab.runs("lab/x").write("good", ["keep"], ["old"])',
+    "%runs lab/x --csv x.csv": 'lab.runs("lab/x").to_csv("x.csv")',
+    "%runs lab/x --report-to wandb": 'lab.runs("lab/x").send(["wandb"])',
     "%models": "lab.models.list(); lab.models.lost()",
     "%models --delete lab/x@3": 'lab.models.delete("lab/x@3"); lab.models.list(); lab.models.lost()',
     "%models --recover": "lab.models.recover(); lab.models.list(); lab.models.lost()",

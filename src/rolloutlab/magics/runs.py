@@ -22,6 +22,8 @@ class RunMagics(LabMagics):
     @argument("--note", type=unquoted, metavar="TEXT", help="write a note on these runs")
     @argument("--tag", action="append", type=unquoted, metavar="TAG", help="add a tag to these runs")
     @argument("--untag", action="append", type=unquoted, metavar="TAG", help="take a tag away")
+    @argument("--csv", type=unquoted, metavar="FILE", help="write the numbers of one run to a file")
+    @argument("--report-to", action="append", metavar="TRACKER", help="trackio, tensorboard or wandb, with :PLACE")
     @line_magic
     def runs(self, options: Namespace) -> "RunList | RunView":
         """List the runs of the lab, or show one or several over common steps.
@@ -32,13 +34,18 @@ class RunMagics(LabMagics):
             %runs lab/practice
             %runs lab/sql-kl lab/sql-lr1e4
             %runs lab/practice --tag keep --note 'steady, shorter answers'
+            %runs lab/practice --csv run.csv --report-to tensorboard
         """
         written = options.note is not None or options.tag or options.untag
-        if written and not options.names:
-            raise InputError("a note or a tag is of a run", hint="%runs NAME --tag keep")
+        if (written or options.csv or options.report_to) and not options.names:
+            raise InputError("these options are of a run, or of several", hint="%runs NAME --tag keep")
         if not options.names:
             return self.session.runs()
         shown = self.session.runs(*options.names)
         if written:
             shown.write(options.note, options.tag or (), options.untag or ())
+        if options.csv:
+            print(shown.to_csv(options.csv))
+        for line in shown.send(options.report_to) if options.report_to else ():
+            print(line)
         return shown

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from rolloutlab.api.wire.base import moment
 from rolloutlab.runs.run import Run
 from rolloutlab.store.origins import Origin
-from rolloutlab.widgets.run import Course
+from rolloutlab.widgets.run import RunCourse
 from rolloutlab.widgets.run_numbers import known_numbers
 
 Values = Sequence[float | None]
@@ -22,7 +22,7 @@ def join_seeds(runs: Sequence[Run], origins: Mapping[tuple[str, str], Origin]) -
     return list(joined.values())
 
 
-def make_course(runs: Sequence[Run], origins: Mapping[tuple[str, str], Origin]) -> Course:
+def make_course(runs: Sequence[Run], origins: Mapping[tuple[str, str], Origin]) -> RunCourse:
     """The numbers of a run, or the mean of several seeds, by step.
 
     At a step, the mean is over the seeds that have the number there. A band is drawn where at least two have it.
@@ -37,7 +37,7 @@ def make_course(runs: Sequence[Run], origins: Mapping[tuple[str, str], Origin]) 
         if len(runs) > 1:
             lows[name] = [min(values) if len(values) > 1 else None for values in at]
             highs[name] = [max(values) if len(values) > 1 else None for values in at]
-    return Course(
+    return RunCourse(
         name=_name(runs, origins),
         members=[run.name for run in runs],
         steps=steps,

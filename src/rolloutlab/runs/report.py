@@ -16,7 +16,7 @@ from rolloutlab.trajectories.files import file_path
 from rolloutlab.trajectories.files.jsonl import replacing
 from rolloutlab.trajectories.tables import here_and_now
 from rolloutlab.widgets.run import StepText
-from rolloutlab.widgets.run_report import MadeWith, Report, page
+from rolloutlab.widgets.run_report import MadeWith, RunReport, page
 
 _PACKAGES = ("rolloutlab", "torch", "transformers", "peft")
 _TEXTS: tuple[tuple[str, Kind], ...] = (
@@ -36,7 +36,7 @@ def write_report(lab: Lab, view: RunView, path: str | PathLike[str], *, overwrit
     return target
 
 
-def make_report(lab: Lab, view: RunView) -> Report:
+def make_report(lab: Lab, view: RunView) -> RunReport:
     """What the report of the runs of a view has."""
     runs = view.runs
     facts = [("written", f"{here_and_now():%Y-%m-%d %H:%M %Z}"), ("Python", platform.python_version())]
@@ -44,7 +44,7 @@ def make_report(lab: Lab, view: RunView) -> Report:
     facts += [("machine", f"{platform.system()} {platform.machine()}")]
     facts += [(f"service of {run.name}", run.service) for run in runs]
     seconds = [(run.name, run.seconds) for run in runs]
-    return Report(view.overlay(), list(_texts(lab, runs)), list(_sources(lab, runs)), facts, seconds)
+    return RunReport(view.overlay(), list(_texts(lab, runs)), list(_sources(lab, runs)), facts, seconds)
 
 
 def _texts(lab: Lab, runs: Sequence[Run]) -> Iterator[tuple[str, list[StepText]]]:

@@ -1,11 +1,15 @@
 """A run as a user has it: its steps as a table, its best checkpoint, notes and tags, and the texts of its steps."""
 
 from collections.abc import Sequence
+from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rolloutlab.api.wire.base import moment
+from rolloutlab.runs.csv_file import write_csv
 from rolloutlab.runs.judgement import Change, Sign, best_step, find_changes, find_signs, main_number, measured_steps
 from rolloutlab.runs.records import RunRecord, RunStep
+from rolloutlab.runs.table import RunTable
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.run_notes import RunNote
 from rolloutlab.trajectories.tables import data_frame
@@ -88,11 +92,41 @@ class Run:
         A step is the number of the checkpoint that the job starts from. `at` is when the job was submitted, in UTC.
         `docs/runs.md` lists the numbers.
         """
-        names = [each.name for each in known_numbers(name for step in self.steps for name in step.numbers)]
+        names = self._names()
         columns = {name: [step.numbers.get(name) for step in self.steps] for name in names}
         at = [step.at for step in self.steps]
         kinds = dict.fromkeys(names, float)
         return data_frame({"at": at, **columns}, [step.step for step in self.steps], "step", types=kinds)
+
+    def table(self) -> RunTable:
+        """The numbers with what a tracker needs to know about the run. The project is the sweep it belongs to, if any."""
+        origin = self._lab.origins.all().get((self.service, self.model))
+        own = {"model": self.model, "service": self.service, "collections": ", ".join(self._collections())}
+        options = next((step.options for step in reversed(self.steps) if step.job), {})
+        history = {name: [step.numbers.get(name) for step in self.steps] for name in self._names()}
+        return RunTable(
+            project=(origin.sweep if origin else None) or "rolloutlab",
+            name=self.name,
+            config={**options, **own},
+            tags=self.tags,
+            steps=[step.step for step in self.steps],
+            times=[moment(step.at) for step in self.steps],
+            numbers=history,
+        )
+
+    def to_csv(self, path: str | PathLike[str]) -> Path:
+        """Write the numbers as CSV, a row per step with all their digits; returns the path. A file there is replaced.
+
+        Raises:
+            LabError: the file cannot be written.
+        """
+        return write_csv(self.table(), path)
+
+    def _names(self) -> list[str]:
+        return [each.name for each in known_numbers(name for step in self.steps for name in step.numbers)]
+
+    def _collections(self) -> list[str]:
+        return list(dict.fromkeys(each.name for step in self.steps for each in step.collections))
 
     @property
     def note(self) -> str:

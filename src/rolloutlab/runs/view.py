@@ -2,14 +2,19 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from os import PathLike
+from pathlib import Path
 from typing import Any
 
+from rolloutlab.errors import InputError
 from rolloutlab.hints import Hint
 from rolloutlab.objective.preflight import count
 from rolloutlab.runs.catalogue import find_runs, load_runs
 from rolloutlab.runs.overlay import join_seeds, make_course
 from rolloutlab.runs.run import Run
+from rolloutlab.runs.sending import send_runs
 from rolloutlab.runs.texts import Kind, pick_texts
+from rolloutlab.runs.tracker import open_trackers
 from rolloutlab.store.lab import Lab
 from rolloutlab.widgets import run as render
 from rolloutlab.widgets.base import NotebookView
@@ -22,14 +27,14 @@ from rolloutlab.widgets.run_numbers import known_numbers
 class RunView(NotebookView):
     """One or several runs. `runs` are the runs, in the order in which they were named.
 
-    lab: the store. names: as of `find_runs`. They are looked up again whenever a page asks, so a run that another
+    lab: the store. home: the lab folder. names: as of `find_runs`. They are looked up again whenever a page asks, so a run that another
     kernel goes on with is shown as far as it is.
     """
 
     module = "run"
 
-    def __init__(self, lab: Callable[[], Lab], names: Sequence[str]) -> None:
-        self._lab, self._names = lab, list(names)
+    def __init__(self, lab: Callable[[], Lab], names: Sequence[str], home: Path) -> None:
+        self._lab, self._names, self._home = lab, list(names), home
         self.runs: Sequence[Run] = find_runs(load_runs(lab()), names)
 
     def write(self, note: str | None = None, tags: Sequence[str] = (), untags: Sequence[str] = ()) -> None:
@@ -37,6 +42,21 @@ class RunView(NotebookView):
         for run in self.runs:
             run.note = run.note if note is None else note
             run.tags = [tag for tag in (*run.tags, *tags) if tag not in untags]
+
+    def to_csv(self, path: str | PathLike[str]) -> Path:
+        """Write the numbers of the one run as `Run.to_csv` does. InputError: there are several."""
+        if len(self.runs) > 1:
+            raise InputError("a CSV file has the numbers of one run", hint=f"%runs {self.runs[0].name} --csv FILE")
+        return self.runs[0].to_csv(path)
+
+    def send(self, report_to: str | Sequence[str]) -> list[str]:
+        """Bring the runs up to date at trackers, such as `["tensorboard"]`; returns where they are, a line for each.
+
+        Raises:
+            InputError: there is no such tracker, or its package is not installed.
+            LabError, ServiceError: it does not take a run.
+        """
+        return send_runs(self.runs, open_trackers(report_to, self._home))
 
     def state(self) -> Mapping[str, Any]:
         shown = self.overlay()

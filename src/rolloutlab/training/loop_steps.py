@@ -78,6 +78,8 @@ class LoopOptions(ChatOptions, total=False):
     patience: the loop ends after so many consecutive rounds in which nothing trained. 3 by default.
     top_up: a factor. Before a round trains, its groups whose rewards are all equal get more completions, as by the call
         `top_up` with this factor.
+    report_to: trackers that get the run after each round: `trackio`, `tensorboard`, `wandb`, each with a place after a
+        colon if needed, as docs/runs.md says.
     """
 
     timeout: float
@@ -85,9 +87,10 @@ class LoopOptions(ChatOptions, total=False):
     every: int
     patience: int
     top_up: float | None
+    report_to: Sequence[str]
 
 
-OF_ROUNDS = frozenset({"n", "over", "seed", "budget", "held_out", "every", "patience", "top_up"})
+OF_ROUNDS = frozenset({"n", "over", "seed", "budget", "held_out", "every", "patience", "top_up", "report_to"})
 """Options that a loop reads itself; the others are those of its chats or rollouts."""
 
 

@@ -30,7 +30,7 @@ _NONE: Looks = {}
 
 
 @dataclass(frozen=True)
-class Course:
+class RunCourse:
     """The numbers of a run by step, or the means of several seeds.
 
     Attributes:
@@ -121,7 +121,7 @@ class Overlay:
         about: What they are of.
     """
 
-    courses: Sequence[Course]
+    courses: Sequence[RunCourse]
     rows: Sequence[RunRow]
     numbers: Sequence[RunNumber]
     hints: Sequence[Hint]
@@ -132,7 +132,7 @@ class Overlay:
         return self.courses[0].name if len(self.courses) == 1 else count(len(self.courses), "run")
 
 
-def looks_of(courses: Sequence[Course]) -> Looks:
+def looks_of(courses: Sequence[RunCourse]) -> Looks:
     """The place of the colour of each run."""
     return {name: i for i, course in enumerate(courses) for name in course.members}
 

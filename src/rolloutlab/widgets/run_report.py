@@ -29,7 +29,7 @@ class MadeWith:
 
 
 @dataclass(frozen=True)
-class Report:
+class RunReport:
     """What a report has.
 
     Attributes:
@@ -47,7 +47,7 @@ class Report:
     seconds: Sequence[tuple[str, float]]
 
 
-def page(report: Report) -> str:
+def page(report: RunReport) -> str:
     """The whole file."""
     shown = report.shown
     title = escape(f"{shown.name}: {shown.about}")
