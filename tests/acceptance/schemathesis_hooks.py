@@ -49,6 +49,8 @@ def name_what_is_known(values):
     for name in KNOWN if isinstance(values, dict) else ():
         if EVERY_OTHER_ID.fullmatch(str(values.get(name))):
             values[name] = KNOWN[name]
+    if isinstance(values, dict) and values.get("model_id") == KNOWN["model_id"] and "step" in values:
+        values |= {"step": 0} | ({"name": "adapter_config.json"} if "name" in values else {})
     if isinstance(values, dict) and isinstance(values.get("training_data_url"), str):
         values["training_data_url"] = DATA_URL
 

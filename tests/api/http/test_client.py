@@ -402,6 +402,24 @@ def test_a_real_answer_is_its_json(http, serve):
     assert http.run(http.request("GET", f"{url}/x", token=TOKEN)) == {"a": 1}
 
 
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [
+        (raw("200 OK", b"a whole file")[:-3], BrokenOffError),
+        (raw("404 Not Found", b'{"detail": "there is no such checkpoint"}'), NotFoundError),
+    ],
+)
+def test_a_download_that_breaks_off_or_is_refused_is_an_error(http, serve, answer, kind):
+    async def work() -> bytes:
+        return b"".join([part async for part in http.download(f"{serve_at}/x", token=TOKEN)])
+
+    serve_at = serve(answering(raw("200 OK", b"a whole file")))
+    assert http.run(work()) == b"a whole file"
+    serve_at = serve(answering(answer))
+    with pytest.raises(kind):
+        http.run(work())
+
+
 def test_a_connection_that_breaks_is_tried_again(http, serve):
     broken, half, good = b"", raw("200 OK", b'{"a": 1}')[:-3], raw("200 OK", b'{"a": 1}')
     url = serve(answering(broken, half, good))

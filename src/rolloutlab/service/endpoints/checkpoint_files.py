@@ -46,7 +46,11 @@ def router(registry: Registry, base: Base, *, on_this_machine: bool, **common: A
             merged_base=base.merged,
         )
 
-    @routes.get("/{model_id}/checkpoints/{step}/files/{name}", response_class=FileResponse)
+    @routes.get(
+        "/{model_id}/checkpoints/{step}/files/{name}",
+        response_class=FileResponse,
+        responses={200: {"description": "the bytes of the file", "content": {_BYTES: {}}}},
+    )
     def checkpoint_file(model_id: UUID, step: Step, name: str) -> Response:
         # a name is looked up among the files of the adapter and of the tokenizer, and never becomes part of a path
         files = registry.files(str(model_id), step)
