@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from statistics import median
 from typing import Any
 
 from rolloutlab.api.wire.training import Event
@@ -100,6 +101,24 @@ def last_value(events: Sequence[Event], kind: str, name: str) -> Any:
 def last_whole(events: Sequence[Event], kind: str, name: str) -> int | None:
     """An integer of the newest event of one type; None where there is none."""
     return whole(last_value(events, kind, name))
+
+
+DISTANCES = {"kl", "kl_base"}
+"""Estimates from the few sequences of a step. Single tokens can dominate them, so the job's figure is the median."""
+
+
+def step_figures(steps: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[str, float]:
+    """One figure for each number over its steps: of a maximum the largest, of a distance the median, else the mean."""
+    figures: dict[str, float] = {}
+    for name in names:
+        if values := [value for value in numbers(steps, name) if value is not None]:
+            of = max if name.endswith("_max") else median if name in DISTANCES else _mean
+            figures[name] = of(values)
+    return figures
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(value / len(values) for value in values)
 
 
 def gradient_steps(events: Sequence[Event]) -> list[dict[str, Any]]:

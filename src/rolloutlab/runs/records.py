@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
-from rolloutlab.api.job_state import gradient_steps, last_value, last_whole, number, since_restart
+from rolloutlab.api.job_state import gradient_steps, last_value, last_whole, number, since_restart, step_figures
 from rolloutlab.api.prices import DOLLAR, Amount
 from rolloutlab.runs.lineage import Measures, Stretch, TrainedJob, find_differences, split_lineage
 from rolloutlab.sampling.config import SamplingConfig, read_config
@@ -13,7 +13,6 @@ from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import StoredCollection, SubmittedJob
 from rolloutlab.store.step_numbers import StepNumbers
 from rolloutlab.training.measures import Measure, again_name, digest_texts, held_out_name
-from rolloutlab.widgets.job import step_figures
 
 _OF_JOBS = ("entropy", "kl", "kl_base", "clipped", "loss", "grad_norm")
 """Numbers of gradient steps that a run has, one figure per job."""

@@ -99,7 +99,7 @@ class Run:
         return data_frame({"at": at, **columns}, [step.step for step in self.steps], "step", types=kinds)
 
     def table(self) -> RunTable:
-        """The numbers with what a tracker needs to know about the run. The project is the sweep it belongs to, if any."""
+        """The numbers, with what a tracker needs to know about the run. Its project is its sweep, if it has one."""
         origin = self._lab.origins.all().get((self.service, self.model))
         own = {"model": self.model, "service": self.service, "collections": ", ".join(self._collections())}
         options = next((step.options for step in reversed(self.steps) if step.job), {})

@@ -27,8 +27,8 @@ from rolloutlab.widgets.run_numbers import known_numbers
 class RunView(NotebookView):
     """One or several runs. `runs` are the runs, in the order in which they were named.
 
-    lab: the store. home: the lab folder. names: as of `find_runs`. They are looked up again whenever a page asks, so a run that another
-    kernel goes on with is shown as far as it is.
+    lab: the store. home: the lab folder. names: as of `find_runs`. They are looked up again whenever a page asks, so a
+    run that another kernel goes on with is shown as far as it is.
     """
 
     module = "run"

@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeVar
 from pydantic import ValidationError
 
 from rolloutlab.api.job_state import (
+    DISTANCES,
     NO_REASON,
     fraction_done,
     gradient_steps,
@@ -20,6 +21,7 @@ from rolloutlab.api.job_state import (
     numbers,
     since_restart,
     status,
+    step_figures,
     whole,
     within_step,
 )
@@ -263,8 +265,6 @@ _ALWAYS_FINITE = {"loss": "loss", "grad_norm": "gradient norm", "kl": "KL to the
 """Numbers of a step that are finite unless the job has diverged, with their names in a sentence."""
 _NO_OPTIONS = {"sft", "where", "files", "custom_loss"}
 """Entries among the recorded options of a job that are not typed as options."""
-_DISTANCES = {"kl", "kl_base"}
-"""Estimates from the few sequences of a step. Single tokens can dominate them, so the job's figure is the median."""
 PLOTTED = ("reward", "loss", "entropy", "grad_norm")
 
 
@@ -276,7 +276,7 @@ def text(model: str, events: Sequence[Event], options: Options = _NONE) -> str:
     odd = _odd_hints(oddities(numbers_of(events, curves=curves), curves, course_of(events)))
     lines = [_heading(model, events), *divided, *_reasons(events, options), *(f"  {hint.line()}" for hint in odd)]
     steps = gradient_steps(events)
-    if figures := step_figures(steps):
+    if figures := step_figures(steps, _SHOWN):
         lines.append("  " + "  ".join(f"{name} {_number(value)}" for name, value in figures.items()))
     return "\n".join(lines)
 
@@ -552,7 +552,7 @@ def _chart(curve: Curve, numbers: Numbers, odd: str = "") -> Html:
         if any(y if k else y is not None for y in numbers.get(name, ()))
     ]
     values = [y for _, y in drawn[0].points] if drawn else []
-    of_job = f"median {_typeset(median(values))}" if values and curve.names[0] in _DISTANCES else ""
+    of_job = f"median {_typeset(median(values))}" if values and curve.names[0] in DISTANCES else ""
     value = of_job or "".join(map(_typeset, values[-1:]))
     steps = float(max(map(len, numbers.values()), default=0))
     return chart(curve.title, drawn, value=value, says=arrows(odd or curve.healthy), odd=bool(odd), until=steps)
@@ -579,16 +579,6 @@ def _again(collections: Sequence[str], options: Options, message: str) -> str:
         what += [f"where={where if 'F.' in where else repr(where)}"] if where else []
         return f"lab.train({', '.join(what)}{', loss=fn' if options.get('custom_loss') else ''})"
     return f"%%train {' '.join(names)}" + " --sft" * sft + f' --where "{where}"' * bool(where)
-
-
-def step_figures(steps: Sequence[Mapping[str, Any]], names: Sequence[str] = _SHOWN) -> dict[str, float]:
-    """One figure for each number over its steps: of a maximum the largest, of a distance the median, else the mean."""
-    figures: dict[str, float] = {}
-    for name in names:
-        if values := _known(steps, name):
-            of = max if name.endswith("_max") else median if name in _DISTANCES else mean_of
-            figures[name] = of(values)
-    return figures
 
 
 def _known(steps: Sequence[Mapping[str, Any]], name: str) -> list[float]:
