@@ -46,6 +46,6 @@ class RunMagics(LabMagics):
             shown.write(options.note, options.tag or (), options.untag or ())
         if options.csv:
             print(shown.to_csv(options.csv))
-        for line in shown.send(options.report_to) if options.report_to else ():
-            print(line)
+        if options.report_to:
+            shown.send(options.report_to)
         return shown

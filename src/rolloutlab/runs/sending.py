@@ -24,7 +24,7 @@ def send_runs(runs: Iterable[Run], trackers: Sequence[Tracker]) -> list[str]:
 class LiveReporting(Live):
     """Shows a loop as `Live` does, and sends its run to trackers after each round.
 
-    A tracker that fails does not end the loop: its error is said once, and it is asked again after the next round.
+    A tracker that fails does not end the loop: its error is line once, and it is asked again after the next round.
     """
 
     def __init__(self, say: Callable[[str], None], lab: Callable[[], Lab], trackers: Sequence[Tracker]) -> None:
@@ -61,7 +61,7 @@ class LiveReporting(Live):
         try:
             self._where[tracker.log(run.table())] = None
         except RolloutlabError as error:
-            said = f"{run.name} was not sent: {error}"
-            if said not in self._failed:
-                self._failed.add(said)
-                self._tell(said)
+            line = f"{run.name} was not sent: {error}"
+            if line not in self._failed:
+                self._failed.add(line)
+                self._tell(line)

@@ -49,14 +49,15 @@ class RunView(NotebookView):
             raise InputError("a CSV file has the numbers of one run", hint=f"%runs {self.runs[0].name} --csv FILE")
         return self.runs[0].to_csv(path)
 
-    def send(self, report_to: str | Sequence[str]) -> list[str]:
-        """Bring the runs up to date at trackers, such as `["tensorboard"]`; returns where they are, a line for each.
+    def send(self, report_to: str | Sequence[str], *, say: Callable[[str], None] = print) -> None:
+        """Bring the runs up to date at trackers, such as `["tensorboard"]`; `say` gets a line for each: where it is.
 
         Raises:
             InputError: there is no such tracker, or its package is not installed.
             LabError, ServiceError: it does not take a run.
         """
-        return send_runs(self.runs, open_trackers(report_to, self._home))
+        for line in send_runs(self.runs, open_trackers(report_to, self._home)):
+            say(line)
 
     def state(self) -> Mapping[str, Any]:
         shown = self.overlay()
