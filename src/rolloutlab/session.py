@@ -74,6 +74,7 @@ from rolloutlab.training.checkpoints import LabModels
 from rolloutlab.training.compare import (
     CompareOptions,
     SideSampler,
+    best_checkpoint,
     find_checkpoints,
     find_collection,
     note_on_base,
@@ -114,6 +115,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from rolloutlab.runs.catalogue import RunList
+    from rolloutlab.runs.run import Run
     from rolloutlab.runs.view import RunView
     from rolloutlab.trajectories.comparison import Comparison, Comparisons
     from rolloutlab.trajectories.search_view import SearchResult
@@ -1186,7 +1188,7 @@ class Session:
         name: str | None = None,
         reward: Functions | None = None,
         *,
-        checkpoints: Sequence[str | int] = (),
+        checkpoints: "Sequence[str | int | Run | Loop]" = (),
         before: str | int | None = None,
         after: str | int | None = None,
         over: Any = None,
@@ -1204,8 +1206,9 @@ class Session:
                 collection that the models were trained on last.
             reward: reward functions; by default those that last scored the collection in this notebook, or the rewards
                 of its environment.
-            checkpoints: two or more, such as `lab/sorter@3`, `lab/sorter` for its newest, or steps of `model`. The
-                others are compared with the first, the base. By default `before` and `after`.
+            checkpoints: two or more, such as `lab/sorter@3`, `lab/sorter` for its newest, or steps of `model`; a run or
+                a loop stands for its best checkpoint. The others are compared with the first, the base. By default
+                `before` and `after`.
             before: the base if no `checkpoints` are given; None is the oldest one, which is 0 unless the model was made
                 from a checkpoint.
             after: the checkpoint that is compared with `before`; None is the newest.
@@ -1219,7 +1222,8 @@ class Session:
         """
         from rolloutlab.trajectories.comparison import Side, compare_sides  # and numpy
 
-        find = partial(find_checkpoints, self._models, checkpoints, before, after, given.get("model"), name or "NAME")
+        given_ones = [best_checkpoint(each) for each in checkpoints]
+        find = partial(find_checkpoints, self._models, given_ones, before, after, given.get("model"), name or "NAME")
         name = find_collection(self._jobs, find(), over) if name is None else name
         summary = self.store.collection(name)
         source, program = given_source(given.get("env")), self._programs.of(summary)
@@ -1242,7 +1246,7 @@ class Session:
             shown.begin(
                 "comparing the rewards of each prompt", sum(map(len, (s.collection for s in sides))) * _SUM_SECONDS
             )
-            base_note = note_on_base(checkpoints, before, chosen[0])
+            base_note = note_on_base(given_ones, before, chosen[0])
             trained = self._jobs.trained_between(chosen[0], chosen[1:])
             apart = [(prompts, [*base_note, *notes]) for prompts, notes in trained]
             return compare_sides(

@@ -236,3 +236,19 @@ def test_the_answer_of_a_text_is_without_its_prompt(session, trainer):
     trainer.train(trainer.sample("letters", HALF), step=1)
     texts = str(session.runs("lab/practice").calls()["texts"](0, "best")["texts"])
     assert texts.count("Question 0?") == 1
+
+
+def test_a_comparison_takes_the_best_checkpoints_of_runs(session):
+    given = {"over": [{"i": i} for i in range(2)], "n": 2, "max_tokens": 3, "jobs": 1, "seed": 1, "say": lambda _: None}
+    for name in ("first", "second"):
+        session.model(f"lab/{name}")
+        session.loop(name, "user: {{i}}", lambda answer: float(len(answer)), **given)
+    runs = session.runs()
+    made = session.compare("first", lambda answer: float(len(answer)), checkpoints=[runs["lab/first"], "lab/second@1"])
+    assert made.describe()["checkpoints"] == [runs["lab/first"].best, "lab/second@1"]
+
+
+def test_a_run_without_a_mean_has_no_best_checkpoint_to_compare(session, trainer):
+    trainer.train(step=1)
+    with pytest.raises(InputError, match="lab/practice has no best checkpoint"):
+        session.compare("letters", checkpoints=[session.runs()[0], "lab/practice@1"])

@@ -6,6 +6,7 @@ from rolloutlab.api.wire.base import moment
 from rolloutlab.runs.run import Run
 from rolloutlab.store.origins import Origin
 from rolloutlab.widgets.run import RunCourse
+from rolloutlab.widgets.run_list import option_text
 from rolloutlab.widgets.run_numbers import known_numbers
 
 Values = Sequence[float | None]
@@ -38,7 +39,7 @@ def make_course(runs: Sequence[Run], origins: Mapping[tuple[str, str], Origin]) 
             lows[name] = [min(values) if len(values) > 1 else None for values in at]
             highs[name] = [max(values) if len(values) > 1 else None for values in at]
     return RunCourse(
-        name=_name(runs, origins),
+        name=name_of(runs, origins),
         members=[run.name for run in runs],
         steps=steps,
         hours=[_hours(runs, step) for step in steps],
@@ -49,15 +50,14 @@ def make_course(runs: Sequence[Run], origins: Mapping[tuple[str, str], Origin]) 
     )
 
 
-def _name(runs: Sequence[Run], origins: Mapping[tuple[str, str], Origin]) -> str:
+def name_of(runs: Sequence[Run], origins: Mapping[tuple[str, str], Origin]) -> str:
+    """What a view calls a run, or several seeds of one: in a sweep its settings, which are shorter than its name."""
     origin = origins.get((runs[0].service, runs[0].model))
-    if len(runs) == 1 or origin is None:
+    if origin is None or origin.sweep is None:
         return runs[0].name
-    settings = " ".join(
-        f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
-        for name, value in origin.settings.items()
-    )
-    return " ".join(filter(None, [origin.sweep, settings]))
+    settings = [f"{name} {option_text(value)}" for name, value in origin.settings.items()]
+    seed = [f"seed {origin.seed}"] if len(runs) == 1 and not settings else []
+    return " · ".join([*(settings or [origin.sweep]), *seed])
 
 
 def _values_at(runs: Sequence[Run], step: int, name: str) -> list[float]:

@@ -10,18 +10,22 @@ from rolloutlab.errors import InputError
 from rolloutlab.hints import Hint
 from rolloutlab.objective.preflight import count
 from rolloutlab.runs.catalogue import find_runs, load_runs
-from rolloutlab.runs.overlay import join_seeds, make_course
+from rolloutlab.runs.overlay import join_seeds, make_course, name_of
 from rolloutlab.runs.run import Run
 from rolloutlab.runs.sending import send_runs
 from rolloutlab.runs.texts import Kind, pick_texts
 from rolloutlab.runs.tracker import open_trackers
 from rolloutlab.store.lab import Lab
+from rolloutlab.store.origins import Origin
 from rolloutlab.widgets import run as render
 from rolloutlab.widgets.base import NotebookView
 from rolloutlab.widgets.html import for_notebook
 from rolloutlab.widgets.kit.tree import tree
 from rolloutlab.widgets.run import Overlay, RunRow
 from rolloutlab.widgets.run_numbers import known_numbers
+
+_NAMED = 3
+"""Collections that are named above the curves."""
 
 
 class RunView(NotebookView):
@@ -91,8 +95,15 @@ class RunView(NotebookView):
         courses = [make_course(runs, origins) for runs in groups]
         rows = [_row(course.name, runs) for course, runs in zip(courses, groups, strict=True)]
         numbers = known_numbers(name for course in courses for name in course.numbers)
-        hints = [hint for runs in groups for run in runs for hint in _hints(run, alone=len(self.runs) == 1)]
-        return Overlay(courses, rows, numbers, hints, _about(self.runs))
+        hints = [hint for runs in groups for run in runs for hint in _hints(run, self._label(run))]
+        return Overlay(courses, rows, numbers, hints, _about(self.runs, origins))
+
+    def _label(self, run: Run) -> str:
+        """What a hint calls a run; empty for the only one."""
+        origins = self._lab().origins.all()
+        label, own = name_of([run], origins), origins.get((run.service, run.model))
+        alike = sum(name_of([each], origins) == label for each in self.runs) > 1
+        return "" if len(self.runs) == 1 else f"{label} · seed {own.seed}" if alike and own else label
 
     def __repr__(self) -> str:
         return render.text(self.overlay())
@@ -103,28 +114,23 @@ class RunView(NotebookView):
         return for_notebook(render.html(self.overlay(), texts))
 
 
-def _about(runs: Sequence[Run]) -> str:
-    trained = list(dict.fromkeys(each.name for run in runs for step in run.steps for each in step.collections))
-    steps = max(len(run.steps) for run in runs)
+def _about(runs: Sequence[Run], origins: Mapping[tuple[str, str], Origin]) -> str:
+    sweeps = {origin.sweep if origin else None for run in runs for origin in [origins.get((run.service, run.model))]}
+    trained = dict.fromkeys(each.name for run in runs for step in run.steps for each in step.collections)
+    of = f"sweep {sweeps.pop()}" if sweeps != {None} and len(sweeps) == 1 else ", ".join(list(trained)[:_NAMED])
     models = dict.fromkeys(run.model for run in runs)
-    return " · ".join([", ".join(trained[:3]), count(steps, "step"), *(models if len(models) == 1 else [])])
+    steps = count(max(len(run.steps) for run in runs), "step")
+    return " · ".join([of, steps, *(models if len(models) == 1 else [])])
 
 
-def _hints(run: Run, *, alone: bool) -> list[Hint]:
-    name = "" if alone else f"{run.name}: "
-    anew = (
-        [
-            Hint(
-                f"{name}it begins at step {run.steps[0].step}, as the {' and '.join(run.because)} was changed:",
-                "earlier means do not compare.",
-                "",
-                "info",
-            )
-        ]
-        if run.because
-        else []
-    )
-    return [*(Hint(f"{name}{sign.fact}", "", sign.cell) for sign in run.signs), *anew]
+def _hints(run: Run, label: str) -> list[Hint]:
+    """What to know about a run. label: what the view calls it; empty if it is the only one."""
+    name = f"{label}: " if label else ""
+    hints = [Hint(f"{name}{sign.fact}", "", sign.cell) for sign in run.signs]
+    if run.because:
+        fact = f"{name}it begins at step {run.steps[0].step}, as the {' and '.join(run.because)} was changed:"
+        hints.append(Hint(fact, "earlier means do not compare.", "", "info"))
+    return hints
 
 
 def _row(name: str, runs: Sequence[Run]) -> RunRow:

@@ -75,6 +75,19 @@ Given = str | int | None
 """A checkpoint as it is written: a step, `lab/sorter@3`, or `latest`."""
 
 
+def best_checkpoint(given: Any) -> Given:
+    """The best checkpoint of a run or a loop; anything else as it was given.
+
+    Raises:
+        InputError: no mean of it tells which is the best.
+    """
+    if not hasattr(given, "best"):
+        return given  # type: ignore[no-any-return]
+    if given.best is None:
+        raise InputError(f"{given.name} has no best checkpoint: nothing of it has a mean reward", hint="%runs")
+    return given.best  # type: ignore[no-any-return]
+
+
 def find_checkpoints(
     models: Models, given: Sequence[Given], before: Given, after: Given, model: str | None, name: str
 ) -> list[Checkpoint]:
