@@ -13,7 +13,7 @@ ROOMS_magics := magics training integrations
 ROOMS_policy := policy engines contract
 # Each of the hundred processes of the tests would compile the package anew, and each worker the tests.
 export PYTHONDONTWRITEBYTECODE :=
-BENCHMARKS := start sampling sharing rollouts capture lab rewards_view search training job_memory half_billion
+BENCHMARKS := start sampling sharing rollouts capture lab rewards_view runs search training job_memory half_billion
 CLIENTS := openai art schemathesis search conformance rewards marimo trackers
 COMPAT := colab lowest
 # Colab is older in IPython, ipywidgets and pandas, which these meet not at all or in nothing but a long sign-in.

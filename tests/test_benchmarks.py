@@ -259,6 +259,13 @@ def test_the_benchmark_of_the_rewards_view_fills_its_lab_at_its_smallest_size(sm
     lab.close()
 
 
+def test_the_benchmark_of_the_view_of_runs_has_every_number_of_every_step(smallest):
+    shown = smallest("runs").state(runs=2, steps=3)
+    assert [course["name"] for course in shown["courses"]] == shown["names"] == ["lab/run-0", "lab/run-1"]
+    assert len(shown["numbers"]) == 20
+    assert {len(values) for course in shown["courses"] for values in course["numbers"].values()} == {3}
+
+
 def test_the_benchmark_of_searching_runs_at_its_smallest_size(smallest, printed):
     search = smallest("search", BATCH=50, SIZES=(50, 100, 150), COMPARED=100, QUERIES=2, SEARCHES_BESIDE=2)
 

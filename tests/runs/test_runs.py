@@ -229,7 +229,7 @@ def test_runs_of_several_seeds_are_one_course_with_a_band(session, trainer):
     assert (course["name"], len(course["members"])) == ("letters", 3)
     assert course["numbers"]["reward"] == [0.5, pytest.approx((0.5 + 0.75 + 0.5) / 3)]
     assert (course["lows"]["reward"], course["highs"]["reward"]) == ([0.5, 0.5], [0.5, 0.75])
-    assert "Band: least and largest of 3 seeds." in session.runs("lab/practice.letters.*")._repr_html_()
+    assert "0.583 (0.5 to 0.75) at 1" in session.runs("lab/practice.letters.*")._repr_html_()
 
 
 def test_the_answer_of_a_text_is_without_its_prompt(session, trainer):
@@ -252,3 +252,14 @@ def test_a_run_without_a_mean_has_no_best_checkpoint_to_compare(session, trainer
     trainer.train(step=1)
     with pytest.raises(InputError, match="lab/practice has no best checkpoint"):
         session.compare("letters", checkpoints=[session.runs()[0], "lab/practice@1"])
+
+
+def test_rewards_of_three_steps_are_one_chart_that_names_the_runs_once(session, trainer):
+    for model in ("lab/one", "lab/other"):
+        for step in range(3):
+            trainer.sample("held_out.letters", HALF, step=step, model=model)
+            trainer.train(trainer.sample("letters", BETTER, step=step, model=model), step=step + 1, model=model)
+    html = session.runs("lab/one", "lab/other")._repr_html_()
+    assert html.count('<div class="rl-legend">') == 1
+    assert "Dashed: mean reward, trained on." in html
+    assert html.count("<figcaption><span>Mean reward") == 1

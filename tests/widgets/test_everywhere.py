@@ -20,7 +20,7 @@ from rolloutlab.widgets.kit.parts import style
 from tests.labs import lab_with, without_logprobs
 
 HOSTILE = "<script>acted()</script></td></details><img src=x onerror=acted()>& \x1b[31m \u202eabc"
-VIEWS = ("collection", "group", "rewards", "form", "job")
+VIEWS = ("collection", "group", "rewards", "form", "job", "run")
 VOID = {"br", "hr", "img", "input", "meta", "link", "path", "line", "circle", "rect", "polyline", "polygon"}
 
 ARGUMENTS: list[dict[str, Any]] = [
@@ -32,6 +32,8 @@ ARGUMENTS: list[dict[str, Any]] = [
     {"position": 0, "seat": 0},
     {"at": 0},
     {"names": ["hostile/0/0"], "reward": "x"},
+    {"step": 0, "kind": "best"},
+    {"version": []},
 ]
 
 
@@ -88,6 +90,7 @@ def shown(session: Session) -> dict[str, NotebookView]:
         "rewards": session.rewards("hostile"),
         "form": form,
         "job": job,
+        "run": session.runs(job.model),
     }
 
 

@@ -11,18 +11,20 @@ from rolloutlab.widgets.html import Html, escape
 from rolloutlab.widgets.kit.change import changed
 from rolloutlab.widgets.kit.chart import COLOURS, ChartLine, chart, charts
 from rolloutlab.widgets.kit.listing import drawn_mean, percent
-from rolloutlab.widgets.kit.parts import cell, chip, foot, head, hints, next_cells, panel
+from rolloutlab.widgets.kit.parts import band, cell, chip, figure, foot, head, hints, line, next_cells, panel
 from rolloutlab.widgets.kit.table import Heading, TableRow, table
 from rolloutlab.widgets.kit.tree import tree
 from rolloutlab.widgets.plot import sparkline
 from rolloutlab.widgets.run_list import option_text
-from rolloutlab.widgets.run_numbers import OPEN, RunNumber
+from rolloutlab.widgets.run_numbers import OPEN, REWARDS, RunNumber
 from rolloutlab.widgets.text import decimals
 
 Values = Sequence[float | None]
 _MOST_CHANGES = 6
 _MAX_CHARS = 1_500
 _ROUNDING = 1e-9
+_FEWEST = 3
+"""Steps that a chart needs."""
 _LONGEST_VALUE = 80
 _MOST_VALUES = 6
 Looks = Mapping[str, int]
@@ -248,23 +250,67 @@ def _change(step: int, option: str, before: Any, after: Any) -> str:
 
 
 def curves(shown: Overlay, numbers: Sequence[RunNumber]) -> Html:
-    """A chart for each number, all over the same steps."""
-    last = max((step for course in shown.courses for step in course.steps), default=0)
-    return charts(*(_chart(shown, number, float(last)) for number in numbers))
+    """A chart for each number, all over the same steps; of fewer than three steps, figures. Rewards have a wide one."""
+    steps = [step for course in shown.courses for step in course.steps]
+    if max((len(course.steps) for course in shown.courses), default=0) < _FEWEST:
+        return Html(f'<div class="rl-least">{band(*(_figure(shown, number) for number in numbers))}</div>')
+    last = float(max(steps, default=0))
+    rewards = [number for number in numbers if number.name in REWARDS]
+    wide = charts(_rewards_chart(shown, rewards, last)) if rewards else ""
+    return Html(
+        (f'<div class="rl-wide-chart">{wide}</div>' if wide else "")
+        + charts(*(_chart(shown, number, last) for number in numbers if number not in rewards))
+    )
+
+
+def _rewards_chart(shown: Overlay, rewards: Sequence[RunNumber], last: float) -> Html:
+    """The means of all runs: of held-out rows, and dashed those that were trained on. It has the names of the runs."""
+    first, dashed = rewards[0], rewards[1:]
+    lines = [_line(shown, i, first, named=True) for i in range(len(shown.courses))]
+    for number in dashed:
+        lines += [
+            ChartLine("", course.points(number.name), look=(i, True), thin=True)
+            for i, course in enumerate(shown.courses)
+        ]
+    says = "" if dashed else first.says
+    says += "".join(f"Dashed: {number.title[:1].lower()}{number.title[1:]}." for number in dashed)
+    seeds = max(len(course.members) for course in shown.courses)
+    says += f" Band: least and largest of {seeds} seeds." if seeds > 1 else ""
+    return chart(first.title, lines, value=_newest(shown, first), says=says, until=last)
 
 
 def _chart(shown: Overlay, number: RunNumber, last: float) -> Html:
-    scale = 100.0 if number.unit == "share" else 1.0
-    lines, newest = [], []
-    for i, course in enumerate(shown.courses):
-        points = [(x, scale * y) for x, y in course.points(number.name)]
-        band = [(x, scale * low, scale * high) for x, low, high in course.band(number.name)]
-        lines.append(ChartLine(course.name, points, band, (i, i >= 4)))
-        newest += [written(number, course.points(number.name)[-1][1])] if points else []
+    lines = [_line(shown, i, number) for i in range(len(shown.courses))]
     title = f"{number.title}, %" if number.unit == "share" else number.title
-    seeds = max(len(course.members) for course in shown.courses)
-    says = number.says + (f" Band: least and largest of {seeds} seeds." if seeds > 1 else "")
-    return chart(title, lines, value=" · ".join(newest), says=says, until=last)
+    return chart(title, lines, value=_newest(shown, number), says=number.says, until=last)
+
+
+def _line(shown: Overlay, i: int, number: RunNumber, *, named: bool = False) -> ChartLine:
+    """A number of a run with the band of its seeds. A line that is not named has no place in the legend."""
+    course, scale = shown.courses[i], 100.0 if number.unit == "share" else 1.0
+    points = [(x, scale * y) for x, y in course.points(number.name)]
+    band = [(x, scale * low, scale * high) for x, low, high in course.band(number.name)]
+    return ChartLine(course.name if named else "", points, band, (i, i >= len(COLOURS)))
+
+
+def _newest(shown: Overlay, number: RunNumber) -> str:
+    values = [course.points(number.name)[-1:] for course in shown.courses]
+    return " · ".join(written(number, value) for each in values for _, value in each)
+
+
+def _figure(shown: Overlay, number: RunNumber) -> Html:
+    """The values of a number at each step of each run."""
+    lines = []
+    for course in shown.courses:
+        ends = {
+            step: f" ({written(number, low)} to {written(number, high)})"
+            for step, low, high in course.band(number.name)
+        }
+        points = course.points(number.name)
+        values = " · ".join(f"{written(number, value)}{ends.get(step, '')} at {step:g}" for step, value in points)
+        name = f"{course.name}: " if len(shown.courses) > 1 else ""
+        lines += [line(f"{name}{values}")] if values else []
+    return figure(number.title, _newest(shown, number), "", *lines) if lines else Html("")
 
 
 def written(number: RunNumber, value: float) -> str:

@@ -40,6 +40,8 @@ NUMBERS = (
 )
 _PARTS = {"reward.": "{}, trained on", "held_out.": "{}, held out"}
 """Prefixes of the names of reward components."""
+REWARDS = ("held_out", "reward")
+"""Drawn together."""
 OPEN = 9
 """Panels that are open; the others are folded."""
 
@@ -54,5 +56,5 @@ def known_numbers(names: Iterable[str]) -> list[RunNumber]:
         if name.startswith(prefix)
     ]
     fixed = [each for each in NUMBERS if each.name in there]
-    rewards = [each for each in fixed if each.name in {"held_out", "reward"}]
+    rewards = [each for each in fixed if each.name in REWARDS]
     return [*rewards, *parts, *fixed[len(rewards) :]]

@@ -1,7 +1,7 @@
 """Charts as HTML: the lines are an image that fills any width, titles and axes are text. No script is needed."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 from urllib.parse import quote
 
@@ -21,13 +21,15 @@ class ChartLine:
     """A series: its name and its points in order of x.
 
     band: for some x the least and the largest value, drawn as an area behind the line. look: the place of its colour,
-    and whether it is dashed. By default a second series and further ones are dashed, each in the next colour.
+    and whether it is dashed. By default a second series and further ones are dashed, each in the next colour. thin:
+    whether it is less than the others. A series without a name has none in the legend.
     """
 
     name: str
     points: Sequence[Point]
     band: Sequence[tuple[float, float, float]] = ()
     look: tuple[int, bool] | None = None
+    thin: bool = False
 
 
 def chart(
@@ -69,7 +71,7 @@ def chart(
     image = f'<img alt="{escape(alt)}" src="data:image/svg+xml,{quote(picture, safe=_SAFE)}">'
     y_axis = "".join(f"<span>{tick:g}</span>" for tick in reversed(ticks_y))
     x_axis = "".join(f"<span>{tick:g}</span>" for tick in ticks_x)
-    names = "".join(map(_name, shown)) if len(shown) > 1 else ""
+    names = "".join(_name(line) for line in shown if line.name) if len(shown) > 1 else ""
     legend = f'<div class="rl-legend">{names}</div>' if names else ""
     caption = f'<p class="rl-says{" rl-odd" if odd else ""}">{escape(says)}</p>' if says else ""
     axis = f'<span class="rl-axis">{x_axis}</span>' + (
@@ -112,7 +114,7 @@ def _drawable(line: ChartLine, i: int) -> ChartLine:
     """A series without values that have no place on an axis, and with a look."""
     points = [(x, y) for x, y in line.points if abs(y) < LARGEST]
     band = [(x, low, high) for x, low, high in line.band if max(abs(low), abs(high)) < LARGEST]
-    return ChartLine(line.name, points, band, (i, i > 0) if line.look is None else line.look)
+    return replace(line, points=points, band=band, look=(i, i > 0) if line.look is None else line.look)
 
 
 def _name(line: ChartLine) -> str:
@@ -141,9 +143,10 @@ def _path(line: ChartLine, ticks_x: Sequence[float], ticks_y: Sequence[float]) -
     d = "M" + _pixels(_thinned(line.points), ticks_x, ticks_y)
     d += "h.01" if len(line.points) == 1 else ""  # a point of its own is a dot
     dash = " stroke-dasharray='5 3'" if dashed else ""
+    width = 1 if line.thin else 2
     return (
-        f"<path d='{d}' fill='none' stroke='{COLOURS[place % len(COLOURS)]}' stroke-width='2' stroke-linecap='round'"
-        f" stroke-linejoin='round' vector-effect='non-scaling-stroke'{dash}/>"
+        f"<path d='{d}' fill='none' stroke='{COLOURS[place % len(COLOURS)]}' stroke-width='{width}' "
+        f"stroke-linecap='round' stroke-linejoin='round' vector-effect='non-scaling-stroke'{dash}/>"
     )
 
 

@@ -55,8 +55,9 @@ export class Panel {
     this.erase();
     const { board, number } = this;
     const rows = this.lines.map(({ i, name, k }) => {
-      const { steps, numbers } = board.courses[i];
-      const said = steps.flatMap((step, at) => (numbers[name][at] == null ? [] : [h("span", {}, h("b", {}, written(number, numbers[name][at])), h("span", { class: "rl-dim" }, ` at ${step}`))]));
+      const { steps, numbers, lows, highs } = board.courses[i];
+      const ends = (at) => (lows[name]?.[at] == null ? "" : ` (${written(number, lows[name][at])} to ${written(number, highs[name][at])})`);
+      const said = steps.flatMap((step, at) => (numbers[name][at] == null ? [] : [h("span", {}, h("b", {}, written(number, numbers[name][at])), h("span", { class: "rl-dim" }, `${ends(at)} at ${step}`))]));
       return h("p", {}, h("i", { class: `rl-mark ${board.look(i).mark}` }), board.courses.length > 1 || this.names.length > 1 ? `${board.courses.length > 1 ? board.courses[i].name : ""}${k ? " trained on" : ""} ` : "", said);
     });
     this.canvas.replaceChildren(...rows);
