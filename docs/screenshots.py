@@ -97,6 +97,13 @@ lab.model("lab/loop")
 lab.loop("letters", "Sort these letters: {{letters}}", right, over=rows, held_out=held_out, jobs=6, every=2,
          max_tokens=16, options={"learning_rate": 1e-3}, say=lambda line: None)
 """
+RUNS = """
+for name, rate in (("lab/slow", 2e-4), ("lab/fast", 3e-3)):
+    lab.model(name)
+    lab.loop(f"letters-{name[4:]}", "Sort these letters: {{letters}}", right, over=rows[:48], held_out=held_out,
+             jobs=10, every=1, max_tokens=16, options={"learning_rate": rate}, say=lambda line: None)
+lab.runs("lab/slow", "lab/fast")
+"""
 LISTS = """
 from IPython.display import display
 display(lab.collections(), lab.jobs(), lab.models.list())
@@ -137,6 +144,14 @@ def panel(shown: Locator) -> Locator:
     return shown.locator(".rl-panel").last
 
 
+def runs(shown: Locator) -> Locator:
+    view = shown.locator(".rl-panel").last
+    curve = view.locator(".rl-large .u-over")
+    curve.hover(position={"x": 700, "y": 100})
+    expect(view.locator(".rl-card")).to_have_count(2)
+    return view
+
+
 def comparison(shown: Locator) -> Locator:
     view = panel(shown)
     view.locator("summary").first.click()
@@ -153,6 +168,7 @@ PICTURES: dict[str, tuple[str, Callable[[Locator], Locator]]] = {
     "dry_run_view": (DRY_RUN, panel),
     "search_view": (SEARCH, panel),
     "loop_view": (LOOP, panel),
+    "runs_view": (RUNS, runs),
     "lists_view": (LISTS, lists),
 }
 

@@ -146,6 +146,7 @@ def test_the_slider_and_the_buttons_choose_texts_whose_group_is_opened_by_a_cell
 
 def test_several_seeds_are_a_mean_with_a_band(notebook, made):
     alone = show(notebook, made())
+    expect(alone.locator(".rl-legend")).to_contain_text("best checkpoint")
     expect(alone.locator(".rl-legend")).not_to_contain_text("seeds")
     pale = alone.locator(".rl-large canvas").evaluate(INK)
     seeds = [

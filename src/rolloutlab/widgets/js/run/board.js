@@ -125,6 +125,7 @@ export class Board {
     this.legend.replaceChildren(
       ...this.courses.map(entry),
       both ? h("span", {}, h("i", { class: "rl-thin" }), "trained on") : "",
+      this.best.some((step) => step != null) ? h("span", {}, h("i", { class: "rl-ring" }), "best checkpoint") : "",
       seeds > 1 ? h("span", {}, h("i", { class: "rl-area" }), `least and largest of ${seeds} seeds`) : "",
     );
     this.legend.querySelectorAll("button")[had]?.focus();

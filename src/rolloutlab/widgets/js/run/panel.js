@@ -185,8 +185,9 @@ export class Panel {
   write() {
     const { board, number } = this;
     this.title.textContent ||= number.title;
+    const isFigure = this.canvas.classList.contains("rl-few"); // which has all values
     const shown = board.courses.flatMap(({ name, numbers }, i) => {
-      if (!board.isShown(i) || !known(numbers[this.names[0]]).length) return [];
+      if (isFigure || !board.isShown(i) || !known(numbers[this.names[0]]).length) return [];
       const { value, step } = board.valueAt(i, this.names[0]);
       const other = board.by === "step" && board.cursor && value != null && step !== board.cursor.step;
       return [h("b", { class: board.look(i).mark, title: `${name}${value == null ? "" : ` at step ${step}`}` }, written(number, value), other ? h("small", {}, `@${step}`) : [])];

@@ -36,7 +36,7 @@ export class Texts {
     slider.max = board.steps.length - 1;
     slider.value = board.steps.indexOf(board.step);
     slider.setAttribute("aria-valuetext", `step ${board.step}`);
-    this.ask(board.step === this.step ? null : 0);
+    this.ask(this.place);
   }
 
   choose(kind) {
@@ -54,9 +54,9 @@ export class Texts {
     this.ask(this.place, true);
   }
 
-  /** Ask for texts, soon: of several requests the last one counts. place: which of its kind; null leaves it. */
+  /** Ask for texts, soon: of several requests the last one counts. place: which of its kind. */
   ask(place, again = false) {
-    this.place = place ?? this.place;
+    this.place = place;
     this.step = this.board.step;
     this.back.disabled = !this.place;
     const wanted = JSON.stringify([this.step, this.kind, this.place]);
