@@ -7,7 +7,7 @@ from rolloutlab.widgets.html import Html, escape
 from rolloutlab.widgets.kit.listing import duration
 from rolloutlab.widgets.kit.parts import head, hints, panel
 from rolloutlab.widgets.kit.table import Heading, TableRow, table
-from rolloutlab.widgets.run import Overlay, StepText, curves, runs_table, step_texts, written
+from rolloutlab.widgets.run import Overlay, StepText, curves, looks_of, runs_table, step_texts, written
 
 _PAGE = """
 body { margin: 0 auto; max-width: 1100px; padding: 12px; background: Canvas; }
@@ -56,7 +56,7 @@ def page(report: RunReport) -> str:
         hints(shown.hints),
         runs_table(shown),
         curves(shown, shown.numbers),
-        *(step_texts(texts, name) for name, texts in report.texts),
+        *(step_texts(texts, name, looks_of(shown.courses)) for name, texts in report.texts),
         _heading("Every number by step"),
         *(_numbers(shown, i) for i in range(len(shown.courses))),
         _heading("What it was made with") if report.sources else "",
