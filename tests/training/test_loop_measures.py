@@ -47,10 +47,23 @@ def test_means_of_another_reward_are_in_a_column_of_their_own_and_not_the_best(s
     changes = [
         f"mean reward of rounds 1 to 2: measured with another reward, {NOT_COMPARED}",
         f"held-out mean of steps 0 to 2: measured with another reward, {NOT_COMPARED}",
+        "since then it is another run of lab/practice -> %runs lab/practice",
     ]
-    assert lines[:2] == made.changes == changes
-    assert all(change in repr(made) and change in made._repr_html_() for change in changes)
+    assert lines[:3] == made.remarks == changes
+    assert made.changes == changes[:2]
+    assert all(change in repr(made) and change.partition(" -> ")[0] in made._repr_html_() for change in changes)
     assert [y for _, y in made.plot().series[0].points()] == history["reward"].dropna().tolist()
+
+
+def test_another_reward_is_another_run_of_the_model(session):
+    loop(session, held_out=ROWS)
+    made = loop(session, ones, held_out=ROWS)
+    newest, first = session.runs()
+    assert (newest.name, newest.because) == ("lab/practice", ("reward", "held-out reward"))
+    assert (newest.best, newest.best_mean) == (made.best, made.best_mean)
+    assert newest.history["held_out"].tolist() == made.history["held_out"].dropna().tolist()
+    assert first.name == "lab/practice:1"
+    assert first.history["held_out"].tolist() == made.history["earlier_held_out"].dropna().tolist()
 
 
 def test_a_loop_that_is_only_shown_compares_as_it_did(session):
@@ -75,7 +88,9 @@ def test_a_loop_that_is_only_shown_compares_as_it_did(session):
 def test_held_out_means_of_another_measure_are_not_compared_and_are_measured_anew(session, options, what):
     loop(session, jobs=1, held_out=ROWS)
     made = loop(session, jobs=1, **{"held_out": ROWS, **options})
-    assert made.changes[-1] == f"held-out mean of steps 0 to 1: measured with another {what}, {NOT_COMPARED}"
+    said = f"held-out mean of steps 0 to 1: measured with another {what}, {NOT_COMPARED}"
+    assert [line for line in made.changes if line.startswith("held-out")] == [said]
+    assert (len(session.runs()) == 2) == any(line.startswith("since then") for line in made.remarks)
     assert 1 in made.measured
     assert session.store.collection("held_out.letters").generation == 4  # two of them new, of checkpoint 1 another one
 

@@ -5,10 +5,8 @@ from dataclasses import dataclass
 from itertools import product
 
 from rolloutlab.store.models import SubmittedJob
-from rolloutlab.training.measures import Measure
+from rolloutlab.training.measures import BEGINS_RUN, Measure
 
-_ANEW = {"reward", "prompt", "env", "program", "rows"}
-"""Differences that begin a new run. Others, such as another temperature, are options that changed between steps."""
 Measures = Mapping[str, Measure]
 """By the name of a collection, how its mean was measured."""
 
@@ -64,7 +62,7 @@ def _differences(before: Measures, after: Measures, *, rows: bool) -> list[str]:
         return []
     shared = [(before[name], after[name]) for name in after if name in before]
     pairs = shared or list(product(before.values(), after.values()))
-    words = [[word for word in _words(*pair, rows=rows) if word in _ANEW] for pair in pairs]
+    words = [[word for word in _words(*pair, rows=rows) if word in BEGINS_RUN | {"rows"}] for pair in pairs]
     if shared:
         return list(dict.fromkeys(word for some in words for word in some))
     return min(words, key=len)

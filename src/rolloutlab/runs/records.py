@@ -111,7 +111,8 @@ class _RunReader:
         """By name, model and checkpoint, newest first."""
         for each in generations:
             if plan := self._plans[each.id]:
-                self._sampled.setdefault((each.name, plan.model, plan.step), []).append(each)
+                model, step = _checkpoint(plan)
+                self._sampled.setdefault((each.name, model, step), []).append(each)
         self._measures: dict[tuple[int, bool], Measure] = {}
         self._numbers = lab.step_numbers.of(self._of_runs(jobs))
         self._costs = lab.spending.of_each()
@@ -152,10 +153,16 @@ class _RunReader:
             self._measures[collection.id, rows] = Measure(scoring, plan, digests, ())
         return self._measures[collection.id, rows]
 
-    def _held_out(self, model: str, trained_on: Measures, step: int) -> list[StoredCollection]:
-        """The newest generation of the held-out rows of each collection that a checkpoint sampled."""
-        made = (self._sampled.get((held_out_name(name), model, step)) for name in trained_on)
-        return [generations[0] for generations in made if generations]
+    def _held_out(
+        self, model: str, trained_on: Measures, step: int, measures: Measures | None = None
+    ) -> list[StoredCollection]:
+        """The newest generation of the held-out rows of each collection that a checkpoint sampled.
+
+        measures: only generations whose means compare with these.
+        """
+        made = [self._sampled.get((held_out_name(name), model, step), []) for name in trained_on]
+        comparable = [[each for each in some if not measures or not self._differs([each], measures)] for some in made]
+        return [generations[0] for generations in comparable if generations]
 
     def _step(self, trained: TrainedJob) -> RunStep:
         job, collections, step = trained.job, self._trained_on(trained.job), _start(trained.job)
@@ -173,8 +180,8 @@ class _RunReader:
     def _measured_last(self, newest: TrainedJob, measures: Measures) -> list[RunStep]:
         """The checkpoint that the last job made, if it was measured as those before it."""
         step = newest.job.step
-        held = self._held_out(newest.job.model, newest.trained_on, step) if step is not None else []
-        if step is None or not held or self._differs(held, measures):
+        held = self._held_out(newest.job.model, newest.trained_on, step, measures) if step is not None else []
+        if step is None or not held:
             return []
         numbers, errors = self._means((), held)
         settings = {"held_out": self._settings(held)}
@@ -235,6 +242,12 @@ class _RunReader:
         values = {name: getattr(plans[0], name) for name in _SAMPLING} if plans else {}
         defaults = SamplingConfig.model_fields
         return {name: value for name, value in values.items() if value != defaults[name].get_default()}
+
+
+def _checkpoint(plan: SamplingConfig) -> tuple[str, int | None]:
+    """The model and the checkpoint that sampled a generation. A plan may name both as `lab/practice@2`."""
+    model, at, step = plan.model.rpartition("@")
+    return (model, int(step)) if at and step.isdecimal() else (plan.model, plan.step)
 
 
 def _start(job: SubmittedJob) -> int:

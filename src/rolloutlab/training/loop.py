@@ -26,7 +26,7 @@ from rolloutlab.scoring.judge import Judge
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import Group, StoredCollection, SubmittedJob
 from rolloutlab.training.loop_steps import LoopSteps
-from rolloutlab.training.measures import Measure, again_name, held_out_name, measure
+from rolloutlab.training.measures import BEGINS_RUN, Measure, again_name, held_out_name, measure
 from rolloutlab.training.submission import checked_config, expanded
 from rolloutlab.training.unfinished import Unfinished, find_unfinished, find_unfinished_round, is_finished
 from rolloutlab.trajectories.collection import Collection
@@ -120,17 +120,23 @@ class Loop(ShownLive):
     @property
     def changes(self) -> list[str]:
         """Lines about means that do not compare with the newest, because they were measured in another way."""
-        rounds = [
-            (one.number, words)
-            for one, how in self.made
-            if one.reward is not None and (words := self._round_differs(how))
-        ]
-        steps = [
-            (one.step, words)
-            for one, how in self.held
-            if one.reward is not None and (words := self._held_out_differs(how))
-        ]
+        rounds, steps = self._different()
         return [*_change_lines("mean reward", "round", rounds), *_change_lines("held-out mean", "step", steps)]
+
+    @property
+    def remarks(self) -> list[str]:
+        """The same lines, and whether the jobs since then are another run of the model."""
+        rounds, steps = self._different()
+        anew = any(BEGINS_RUN & {*words} for _, words in rounds)
+        anew |= any((BEGINS_RUN | {"rows"}) & {*words} for _, words in steps)
+        line = f"since then it is another run of {self.model} -> %runs {self.model}"
+        return [*self.changes, line] if anew else self.changes
+
+    def _different(self) -> tuple[list[tuple[int | None, list[str]]], list[tuple[int | None, list[str]]]]:
+        """The rounds, and the steps with held-out means, that were measured in another way, each with what differs."""
+        rounds = [(one.number, self._round_differs(how)) for one, how in self.made if one.reward is not None]
+        steps = [(one.step, self._held_out_differs(how)) for one, how in self.held if one.reward is not None]
+        return [each for each in rounds if each[1]], [each for each in steps if each[1]]
 
     def _round_differs(self, how: Measure) -> list[str]:
         newest = self.of_rounds or self.made[-1][1]
@@ -206,10 +212,10 @@ class Loop(ShownLive):
         return render.plot(self.name, self.rounds)
 
     def __repr__(self) -> str:
-        return render.text(self.heading(), self.rounds, [*self.warnings, *self.changes], self.ended)
+        return render.text(self.heading(), self.rounds, [*self.warnings, *self.remarks], self.ended)
 
     def _repr_html_(self) -> str:
-        best, lines = render.Best(self.best, self.best_mean), [*self.warnings, *self.changes]
+        best, lines = render.Best(self.best, self.best_mean), [*self.warnings, *self.remarks]
         return for_notebook(render.html(self.name, self.model, self.rounds, best, lines, self.ended, self.notes))
 
     def heading(self) -> str:
@@ -344,7 +350,7 @@ def run_loop(
     loop.warnings = (
         [*rate_warnings(first.learning_rate or 0.0, default_rate), *_of_earlier_version(loop)] if jobs else []
     )
-    for line in [*loop.warnings, *loop.changes] if jobs else ():
+    for line in [*loop.warnings, *loop.remarks] if jobs else ():
         live.update(loop, line)
     try:
         plan = LoopPlan(steps, lab, rows, options, jobs, every, patience, parts, begun, of_many)
@@ -501,7 +507,7 @@ def _measured(one: Round, held_out: Round | None, earlier: Round | None) -> Roun
 
 def _rounds(loop: Loop, plan: LoopPlan) -> Iterator[str]:
     """Add each round to the loop; yields a line per round."""
-    steps, lab, known = plan.steps, plan.lab, loop.changes
+    steps, lab, known = plan.steps, plan.lab, loop.remarks
     begun, idle = (yield from _check_begun(loop, plan)), _idle_rounds(loop)
     held_out = None if steps.held_out is None else find_unfinished(lab, held_out_name(loop.name), scores=plan.scores)
     left = max(0, plan.jobs + 1 - _next(loop)) if plan.of_many else plan.jobs
@@ -520,10 +526,10 @@ def _rounds(loop: Loop, plan: LoopPlan) -> Iterator[str]:
         number = loop.made[-1][0].number
         shown = next(one for one in loop.rounds[::-1] if one.number == number)
         yield plan.tell(render.line(shown, given if callable(steps.options) else {}))
-        for line in loop.changes:
+        for line in loop.remarks:
             if line not in known:  # rows from a function are known with the round
                 yield line
-        known = loop.changes
+        known = loop.remarks
         if loop.ended:
             yield loop.ended
             break

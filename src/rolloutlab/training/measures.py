@@ -17,6 +17,10 @@ _SETTINGS = (
 """Settings that change what a mean is a mean of. Seeds and `n` are left out: they only change its noise."""
 
 
+BEGINS_RUN = frozenset({"reward", "prompt", "env", "program"})
+"""Differences after which the jobs of a model are another run. Other rows begin one only if they are held out."""
+
+
 @dataclass(frozen=True)
 class Measure:
     """How a mean was measured.
