@@ -417,8 +417,11 @@ class Link:
         """What the program answers. Lists, dictionaries and sets that it changes in place are changed here, too."""
         sent = [_sent(each) for each in arguments]
         request = what, remote._place, sent, {name: _sent(each) for name, each in (named or {}).items()}
-        self._requests.write(json.dumps(request).encode() + b"\n")
-        self._requests.flush()
+        try:
+            self._requests.write(json.dumps(request).encode() + b"\n")
+            self._requests.flush()
+        except BrokenPipeError:
+            raise ProgramError("the program ended before its checks did") from None
         answer = self.read()
         try:
             kind, held, changed = answer
