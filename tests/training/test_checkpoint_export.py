@@ -314,6 +314,8 @@ def test_an_upload_makes_a_private_repository_and_says_its_address(trained, hub,
     assert b"adapter_model.safetensors" in commit
     assert b"README.md" in commit
     assert not [path for path in (tmp_path / "out").rglob("*") if b"hf_secret" in path.read_bytes()]
+    base = json.loads((tmp_path / "out/adapter_config.json").read_text())["base_model_name_or_path"]
+    assert "/" not in base  # a path of this machine
 
 
 def test_without_a_token_nothing_is_sent_or_written(trained, hub, tmp_path):

@@ -84,12 +84,14 @@ class CheckpointExporter:
                     path.mkdir(parents=True)
                 listed = self._fetch(checkpoint, adapter, shown)
                 _check_base(listed, checkpoint, merged=merged)
+                facts = self._facts(checkpoint, listed, merged=merged)
                 if merged:
                     self._merge(checkpoint, adapter, draft, listed, shown.waiting)
                 else:
-                    _complete_adapter(adapter, draft, listed.base)
+                    # a path of this machine is of no use to others, and none of their business
+                    is_private = hub is not None and not facts.hub_base
+                    _complete_adapter(adapter, draft, Path(listed.base).name if is_private else listed.base)
                 shown.waiting("writing its model card")
-                facts = self._facts(checkpoint, listed, merged=merged)
                 (draft / CARD).write_text(model_card(facts), encoding="utf-8")
                 done = _seal(draft, target, checkpoint, facts)
             except OSError as error:
