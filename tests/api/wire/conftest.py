@@ -82,6 +82,7 @@ number = _same(_NUMBER)
 boolean = _same(st.booleans())
 free_form = _values(_JSON)
 uuid = _same(st.uuids().map(str))
+step = _same(st.integers(0, 999_999_999))
 name = _same(st.from_regex(r"[A-Za-z0-9_.-]{1,8}", fullmatch=True))
 date_time = _same(
     st.tuples(
@@ -291,10 +292,30 @@ MODELS[training.TrainingJob] = _object(
     {"started_at": date_time, "ended_at": date_time, "step": integer, "final_step": integer, "error": text},
 )
 MODELS[training.RegisterModel] = _object(
-    {"project": name, "name": name}, {"entity": name, "base_model": text, "return_existing": boolean}
+    {"project": name, "name": name},
+    {"entity": name, "base_model": text, "return_existing": boolean, "from_checkpoint": text},
 )
+MODELS[training.Ancestor] = ancestor = _object({"model_id": uuid, "model": text, "step": step})
 MODELS[training.Model] = _object(
-    {"id": uuid, "entity": text, "project": text, "name": text, "base_model": text}, {"run_id": text}
+    {"id": uuid, "entity": text, "project": text, "name": text, "base_model": text},
+    {"run_id": text, "made_from": _array(ancestor)},
+)
+MODELS[training.CheckpointFile] = checkpoint_file = _object(
+    {
+        "name": _same(st.from_regex(r"[a-z0-9_][a-z0-9_.-]{0,8}\.(json|safetensors|jinja|txt|model)", fullmatch=True)),
+        "bytes": _same(st.integers(0, 2**53)),
+        "sha256": _same(st.from_regex(r"[0-9a-f]{64}", fullmatch=True)),
+    }
+)
+MODELS[training.CheckpointFileList] = _object(
+    {"object": _constant("list"), "data": _array(checkpoint_file)},
+    {
+        "base": text,
+        "fingerprint": text,
+        "dtype": _one_of("float32", "bfloat16"),
+        "merged_base": boolean,
+        "elsewhere": text,
+    },
 )
 MODELS[training.LostCheckpoint] = lost_checkpoint = _object(
     {"model_id": uuid, "step": integer, "bytes": integer, "reason": text}, {"model": text}
