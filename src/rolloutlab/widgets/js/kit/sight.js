@@ -17,6 +17,11 @@ export class Sight {
     this.observer.observe(part.element);
   }
 
+  leave(part) {
+    this.watched.delete(part.element);
+    this.observer.unobserve(part.element);
+  }
+
   forget() {
     this.observer.disconnect();
     this.watched.clear();

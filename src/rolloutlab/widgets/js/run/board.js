@@ -286,8 +286,8 @@ export class Board {
   close() {
     this.resized.disconnect();
     this.themed();
-    this.sight.close();
     this.each((panel) => panel.close());
+    this.sight.close();
   }
 }
 

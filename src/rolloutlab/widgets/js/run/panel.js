@@ -263,8 +263,8 @@ export class Panel {
   }
 
   close() {
+    this.board.sight.leave(this);
     this.erase();
-    this.near = false;
   }
 }
 

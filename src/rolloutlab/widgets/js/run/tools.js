@@ -60,10 +60,13 @@ export class Tools {
 
   showList() {
     const { board } = this;
-    if (this.list.children.length === board.small.length) {
+    const names = board.small.map(({ name }) => name).join();
+    // a box that has the focus stays
+    if (this.listed === names) {
       [...this.list.querySelectorAll("input")].forEach((box, i) => (box.checked = board.isOpen(board.small[i].name, i)));
       return;
     }
+    this.listed = names;
     const box = ({ name, title }, i) => h("label", {}, h("input", { type: "checkbox", checked: board.isOpen(name, i), onchange: ({ target }) => board.fold(name, !target.checked) }), ` ${title}`);
     this.list.replaceChildren(...board.small.map(box));
   }
