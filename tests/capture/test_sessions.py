@@ -13,6 +13,7 @@ import pytest
 from rolloutlab.cli.commands import main
 from rolloutlab.errors import ConflictError, InputError, LabError, SamplingError
 from rolloutlab.sampling import sending
+from rolloutlab.sampling.writer import WHAT_IS_STORED
 from rolloutlab.store.models import Score
 
 
@@ -149,7 +150,7 @@ def test_a_program_that_fails_leaves_what_was_sampled_and_says_why(session, caps
     assert "logs" not in sessions(made)["a1"].extra
     said = capsys.readouterr().out
     assert "ended by RuntimeError: out of luck" in said
-    assert "1 session with answers are kept" in said
+    assert "1 session with answers is kept" in said
     with pytest.raises(SamplingError, match="no call of the program was answered; ended by RuntimeError"):
         session.capture("eval", evaluator([], fail=True))
 
@@ -235,7 +236,7 @@ def test_an_interrupt_keeps_the_sessions_that_had_answers(session, monkeypatch):
     monkeypatch.setattr("rolloutlab.widgets.progress.Progress.update", tick)
     with pytest.raises(KeyboardInterrupt) as caught:
         session.capture("eval", run)
-    assert caught.value.__notes__[0] == "1 session had begun and are kept"
+    assert caught.value.__notes__[0] == "1 session had begun and is kept"
     assert list(sessions(session.collection("eval"))) == ["a1"]
 
 
@@ -269,8 +270,10 @@ def test_a_collection_that_comes_to_be_after_a_second_interrupt_is_let_go(sessio
         patched.setattr(session.store, "at_once", slow)
         patched.setattr("rolloutlab.widgets.progress.Progress.update", tick)
         patched.setattr("rolloutlab.runtime.LoopThread._let_end", interrupted_again)
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(KeyboardInterrupt) as caught:
             session.capture("eval", evaluator(["a1"]))
+        told = ["0 sessions had begun and are kept; others are still being stored", f"  -> {WHAT_IS_STORED}"]
+        assert caught.value.__notes__ == told
         go_on.set()
         wait(runs, 240)
     assert len(sessions(session.capture("eval", evaluator(["b1"]), resume=True))) == 2

@@ -70,6 +70,24 @@ def test_a_cell_ends_before_its_budget_is_exceeded_and_resume_samples_the_rest(n
     assert paid.charged == 40 * each == spent(notebook.lab)
 
 
+def test_the_hint_of_a_program_after_its_budget_can_be_typed(notebook):
+    notebook.shell.user_ns |= {"rows": ROWS, "lab": notebook.lab}
+    options = "-m team/small --max-tokens 100 --concurrency 1"
+    cell = "await client.chat.completions.create(messages=[{'role': 'user', 'content': row['word']}])"
+    shown = notebook.error(f"%%rollout agent {options} --over rows --budget 0.3\n{cell}")
+    assert shown.endswith("  -> %%rollout agent:1 --resume --budget 0.3, with its cell")
+    notebook.run(f"%%rollout agent:1 --resume --budget 3\n{cell}")
+    assert len(notebook.lab.collection("agent").trajectories) == 40
+    notebook.run(f"async def solve(row, client):\n    {cell}")
+    shown = notebook.error(f"%%rollout named {options} --over rows --budget 0.3 --with solve\n")
+    message, hint = shown.split("\n  -> ")
+    assert hint == "lab.resume('named:1', program=solve, budget=0.3)"
+    assert "is spent" in message
+    assert "BudgetError" in notebook.error(hint.replace("0.3", "0.2"))
+    notebook.run(hint.replace("0.3", "3"))
+    assert len(notebook.lab.collection("named").trajectories) == 40
+
+
 def test_a_budget_that_is_too_small_for_one_request_sends_none(notebook, paid):
     shown = notebook.error(f"{CHAT} --budget 0.01\nuser: Say so")
     assert shown.endswith(

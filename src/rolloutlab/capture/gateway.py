@@ -8,7 +8,7 @@ from rolloutlab.api.wire.chat import ChatCompletion, ChatRequest, Usage
 from rolloutlab.capture.answers import chunks_of, shown, shown_chunk
 from rolloutlab.capture.requests import chat_request
 from rolloutlab.capture.rollout import CallSettings, CapturedRollout
-from rolloutlab.errors import BrokenOffError, ConflictError, RolloutlabError
+from rolloutlab.errors import ConflictError, RolloutlabError
 
 Chunk = dict[str, Any]
 OnChunk = Callable[[Chunk], None]
@@ -104,7 +104,7 @@ class Gateway:
         choices, usage = list(first.choices[: request.n]), first.usage
         while len(choices) < request.n:
             if relay:
-                relay.begin_again(len(choices))
+                relay.first = len(choices)
             seed = None if request.seed is None else request.seed + len(choices)
             rest = request.model_copy(update={"n": request.n - len(choices), "seed": seed})
             more = await self._send(rest, relay)
@@ -117,26 +117,25 @@ class Gateway:
 
 
 class _Relay:
-    """Passes on the chunks of a response. BrokenOffError if the response begins again after some were passed on."""
+    """Passes on the chunks of a completion, all under the first id, time and model that the service gives.
+
+    Services differ in these: some give each chunk another id, or only the first one, or the first an empty one. No
+    chunk is passed on twice, because a request is not sent again once its response has had a choice.
+
+    first: the number of choices before those of the response. begun: whether a choice was passed on.
+    """
 
     def __init__(self, on_chunk: OnChunk) -> None:
         self._on_chunk = on_chunk
-        self._response: Any = None
-        self._first = 0
+        self._head: Chunk = {"id": "", "created": 0, "model": ""}
+        self.first = 0
         self.begun = False
 
-    def begin_again(self, first: int) -> None:
-        """Expect another response, of the choices from `first` on."""
-        self._response, self._first = None, first
-
     def __call__(self, chunk: Chunk) -> None:
-        if self._response not in {None, chunk.get("id")}:
-            raise BrokenOffError("the response broke off")
-        self._response, self.begun = chunk.get("id"), True
-        if self._first:
-            choices = [{**each, "index": each.get("index", 0) + self._first} for each in chunk.get("choices") or []]
-            chunk = {**chunk, "choices": choices}
-        self._on_chunk(chunk)
+        self._head = {name: value or chunk.get(name) or value for name, value in self._head.items()}
+        choices = [{**each, "index": (each.get("index") or 0) + self.first} for each in chunk.get("choices") or []]
+        self.begun = self.begun or bool(choices)
+        self._on_chunk({**chunk, **self._head, "object": "chat.completion.chunk", "choices": choices})
 
 
 def _sum(one: Usage | None, other: Usage | None) -> Usage | None:

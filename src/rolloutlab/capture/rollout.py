@@ -21,6 +21,7 @@ from rolloutlab.api.wire.chat import (
 )
 from rolloutlab.api.wire.trajectories import History
 from rolloutlab.api.wire.turns import as_message, kept, kept_of
+from rolloutlab.errors import BudgetError, RolloutlabError
 
 
 @dataclass
@@ -252,6 +253,7 @@ class CapturedRollout:
 
     id: the part of its address that names it. key: its API key.
     cut_off: whether its last call got no answer. failure: the error that the service gave instead, if any.
+    over_budget: the error of a call that a budget did not allow, whatever was answered after it.
     by_session: whether its program runs many samples, and names the session of each call.
     sessions: these sessions by name.
     """
@@ -260,7 +262,8 @@ class CapturedRollout:
         self.by_session = by_session
         self.sessions: dict[str, CapturedRollout] = {}
         self.id, self.key = secrets.token_urlsafe(24), f"rollout-{secrets.token_urlsafe(32)}"
-        self.failure: Exception | None = None
+        self.failure: RolloutlabError | None = None
+        self.over_budget: BudgetError | None = None
         self.cut_off = False
         self.completions: list[ChatCompletion] = []
         self.sampling: dict[str, float] = {}
@@ -312,10 +315,11 @@ class CapturedRollout:
         self.completions.append(completion)
         self.failure, self.cut_off = None, False
 
-    def failed(self, call: UnansweredCall, error: Exception | None = None) -> None:
+    def failed(self, call: UnansweredCall, error: RolloutlabError | None = None) -> None:
         """Record that a call has no answer. error: of the service."""
         self._unanswered.setdefault((_digest(call.sent), call.tries), []).append(call.retry)
         self.failure, self.cut_off = error or self.failure, True
+        self.over_budget = error if isinstance(error, BudgetError) else self.over_budget
 
     def histories(self) -> list[History]:
         """What was sampled, as of `histories`."""

@@ -247,10 +247,19 @@ class Meter:
             return self._without(rest or "the cell again")
         if self._budget is None or self._over_limit:
             return f"a larger budget in {self._terms.file}, then {rest or 'the cell again'}"
-        if rest is None:
-            return f"a larger --budget, or {smaller}"
-        command, dashes, program = rest.partition(" -- ")  # in a terminal, options come before the program
-        return f"{command} --budget {self._budget.limit / DOLLAR:g}{dashes}{program}"
+        return f"a larger --budget, or {smaller}" if rest is None else self.again(rest)
+
+    def again(self, cell: str) -> str:
+        """A cell, a call or a command line that goes on, with the budget that this one had."""
+        if self._budget is None:
+            return cell
+        dollars = f"{self._budget.limit / DOLLAR:g}"
+        if cell.startswith("lab."):
+            return f"{cell.removesuffix(')')}, budget={dollars})"
+        # options come before the program: in a terminal after dashes, and of a magic in the cell
+        end = next((end for end in (" -- ", ", with its cell") if end in cell), "")
+        command, end, program = cell.partition(end) if end else (cell, "", "")
+        return f"{command} --budget {dollars}{end}{program}"
 
     def _without(self, rest: str) -> str:
         """What to type if no budget can hold at this service."""

@@ -74,10 +74,10 @@ def early_end(writer: Writer, meter: Meter, progress: ProgressBar) -> Iterator[N
         meter.close(writer.collection)
 
 
-def open_writer(lab: Lab, run: SamplingRun) -> TrajectoryWriter[Any]:
-    """Open the writer of a run. If the run adds to a stored generation, it is locked."""
+def open_writer(lab: Lab, run: SamplingRun, again: Callable[[str], str] = str) -> TrajectoryWriter[Any]:
+    """Open the writer of a run. If the run adds to a stored generation, it is locked. again: as of the writer."""
     put: Callable[..., None] = put_rollouts if run.program else put_answers
-    return TrajectoryWriter(lab, run, partial(put, lab, run))
+    return TrajectoryWriter(lab, run, partial(put, lab, run), again)
 
 
 def sample(
@@ -110,7 +110,7 @@ def sample(
     """
     check_concurrency(concurrency)
     check_run(run, lab, meter)
-    with closing(open_writer(lab, run)) as writer:
+    with closing(open_writer(lab, run, meter.again)) as writer:
         address = connector.address(progress.waiting)
         prepare(address)
         player = (ProgramPlayer if run.program else ChatPlayer)(run, connector, address, meter)

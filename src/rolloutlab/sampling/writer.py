@@ -19,6 +19,9 @@ from rolloutlab.store.lab import Lab
 from rolloutlab.store.locks import CollectionLock
 from rolloutlab.store.models import CollectionSummary, Group, NewGroup, StoredCollection
 
+WHAT_IS_STORED = "%collections lists what is stored"
+"""The hint while the first answers of a new generation wait for the disk: its number is not known yet."""
+
 
 class SampledRecord(Protocol):
     """One unit of storage: conversations after an answer, or a rollout of a program that has ended.
@@ -139,6 +142,8 @@ class Generation:
 class TrajectoryWriter(Generic[R]):
     """Writes records into a generation of a collection. The first records create the generation.
 
+    again: adds the budget of the call to the cell that samples the rest.
+
     Attributes, all of the run so far:
         total: the trajectories that the plan samples.
         begun: trajectories of which something is stored.
@@ -147,8 +152,9 @@ class TrajectoryWriter(Generic[R]):
         tokens: sampled tokens.
     """
 
-    def __init__(self, lab: Lab, run: SamplingRun, put: Put[R]) -> None:
+    def __init__(self, lab: Lab, run: SamplingRun, put: Put[R], again: Callable[[str], str] = str) -> None:
         self._run = run
+        self._again = again
         self._put = put
         self._noun, self._arrived = ("rollout", "ended") if run.program else ("completion", "arrived")
         self._generation = Generation(lab, run.name, run.plan, run.groups, run.begun, f"{self._noun}s")
@@ -207,7 +213,8 @@ class TrajectoryWriter(Generic[R]):
     def interrupted(self) -> tuple[str, str]:
         """Message and hint after an interrupt."""
         if self._generation.lock.is_under_way:  # after a second interrupt, which did not wait for the disk
-            return f"{self._so_far()} and are kept; others are still being stored", f"{self._rest()} samples the rest"
+            rest = f"{self._rest()} samples the rest" if self.collection else WHAT_IS_STORED
+            return f"{self._so_far()} and are kept; others are still being stored", rest
         if not self.begun:
             again = run_again(self._run.program) if self._run.program else "run the cell again"
             return f"no {self._noun} had {self._arrived} yet, and nothing was stored", again
@@ -224,7 +231,7 @@ class TrajectoryWriter(Generic[R]):
         """
         if not self.begun:
             return "nothing was sampled", None
-        return f"{self._so_far()} and are kept, {self.total - self.done:,} are not sampled yet", self._rest()
+        return f"{self._so_far()} and are kept, {self.total - self.done:,} are not sampled yet", self._cell()
 
     def check(self) -> None:
         """Raise SamplingError if some trajectories failed; if nothing is stored, the error of the first of them."""
@@ -240,6 +247,10 @@ class TrajectoryWriter(Generic[R]):
         return f"{self.done:,} of {count(self.total, self._noun)} had {self._arrived}"
 
     def _rest(self) -> str:
+        return self._again(self._cell())
+
+    def _cell(self) -> str:
+        """The cell that samples the rest, without a budget."""
         label, program = self._generation.label, self._run.program
         if program:
             return to_resume(label, program.name, program.typed)

@@ -174,22 +174,18 @@ class ProgramPlayer:
         finally:
             self._gateway.close(captured)
             await thread.end()
-        if end.reason != "done":
-            check_service(captured.failure)
+        check_service(captured)
         if not captured.completions:
-            self._count_failure(end)
+            self._count_failure(captured, end)
             return
         self._successes += 1
-        ended = ended_rollout(place, position, captured, end)
+        ended = ended_rollout(place, position, captured, without_last_call(captured, end))
         self._ended.add(ended)
         if self._plan.step is None and ended.step is not None:  # a group compares rollouts of one checkpoint
             self._plan = self._plan.model_copy(update={"step": ended.step})
 
-    def _count_failure(self, end: ProgramEnd) -> None:
-        why = "; ".join(["no call of the program was answered", *end.logs])
-        failure = SamplingError(
-            why, hint=no_call_hint("client.base_url and client.api_key are what a program has to use")
-        )
+    def _count_failure(self, captured: CapturedRollout, end: ProgramEnd) -> None:
+        failure = no_call_error(captured, end, "client.base_url and client.api_key are what a program has to use")
         self._failures += 1
         self._fail(1, failure)
         if not self._successes and self._failures >= _MAX_FAILURES:
@@ -230,6 +226,15 @@ def put_rollouts(
         lab.rewards.give(scores, "function")
 
 
+def no_call_error(captured: CapturedRollout, end: ProgramEnd, otherwise: str) -> SamplingError:
+    """The error of a program that got no answer: why its last call failed, or the hint `otherwise` if it made none."""
+    failure, why = captured.failure, list(end.logs)
+    if failure and not any(failure.message in line for line in why):
+        why.insert(0, f"its last call failed: {failure.message}")
+    hint = failure.hint if failure else no_call_hint(otherwise)
+    return SamplingError("; ".join(["no call of the program was answered", *why]), hint=hint)
+
+
 def no_call_hint(otherwise: str) -> str:
     """The hint for a program that has made no call: about DSPy's cache if DSPy is imported, else `otherwise`.
 
@@ -239,6 +244,20 @@ def no_call_hint(otherwise: str) -> str:
     return (
         "dspy.LM(..., cache=False): DSPy may have taken answers from its cache" if "dspy" in sys.modules else otherwise
     )
+
+
+def without_last_call(captured: CapturedRollout, end: ProgramEnd) -> ProgramEnd:
+    """The end of a rollout whose last call failed, even if its program hid that: an error, and no reward.
+
+    Its reward would be that of a conversation which the service, not the policy, has ended. A call that the program
+    itself has cancelled did not fail.
+    """
+    if end.reason != "done" or not (captured.cut_off and captured.failure):
+        return end
+    logs = [f"its last call failed: {described(captured.failure)}"]
+    if end.reward is not None:
+        logs.append(f"the reward {end.reward:g} that the program returned after that is not kept")
+    return ProgramEnd("error", logs)
 
 
 def program_end(thread: ThreadCall, timeout: float) -> ProgramEnd:
@@ -256,8 +275,12 @@ def program_end(thread: ThreadCall, timeout: float) -> ProgramEnd:
         return ProgramEnd("error", (f"what the program returned cannot be read: {described(wrong)}",))
 
 
-def check_service(failure: Exception | None) -> None:
-    """Raise the error of a rollout if every other rollout would meet it too: no budget left, or no service."""
+def check_service(captured: CapturedRollout) -> None:
+    """Raise the error of a rollout if every other rollout would meet it too: no budget left, or no service.
+
+    A program may hide it: whether it returned or raised says nothing about its calls.
+    """
+    failure = captured.over_budget or captured.failure
     if isinstance(failure, BudgetError) or (isinstance(failure, ServiceError) and ends_all(failure)):
         raise failure
 

@@ -12,7 +12,7 @@ from rolloutlab.capture.gateway import Gateway
 from rolloutlab.capture.rollout import CapturedRollout
 from rolloutlab.capture.server import served
 from rolloutlab.connection import Connector
-from rolloutlab.errors import LabError, SamplingError, described
+from rolloutlab.errors import LabError, described
 from rolloutlab.objective.preflight import count
 from rolloutlab.runtime import ThreadCall, through_cancellations
 from rolloutlab.sampling.batches import Batches
@@ -24,11 +24,13 @@ from rolloutlab.sampling.programs.player import (
     check_service,
     ended_rollout,
     gateway_to,
+    no_call_error,
     program_end,
     settings_of,
 )
 from rolloutlab.sampling.programs.program import Program, run_again, sessions_to_resume
 from rolloutlab.sampling.run import ProgressBar, check_run, early_end
+from rolloutlab.sampling.writer import WHAT_IS_STORED
 from rolloutlab.settings import Address
 from rolloutlab.store.growing import GrowingTrajectories
 from rolloutlab.store.lab import Lab
@@ -137,18 +139,21 @@ class SessionWriter:
 
     def kept(self) -> str:
         """What is stored after an error, and what to type to continue."""
-        return f"{self._so_far()} -> {self._rest()}" if self.done else ""
+        return f"{self.so_far()} -> {self._rest()}" if self.done else ""
 
     def interrupted(self) -> tuple[str, str]:
         """Message and hint after an interrupt."""
+        if self._lock.is_under_way:  # after a second interrupt, which did not wait for the disk
+            kept = f"{count(self.done, 'session')} had begun and {_are(self.done)} kept"
+            return f"{kept}; others are still being stored", self._rest() if self.collection else WHAT_IS_STORED
         if not self.done:
             return self._refused or "no session had an answer yet, and nothing was stored", run_again(self._program)
-        kept = f"{count(self.done, 'session')} had begun and are kept"
+        kept = f"{count(self.done, 'session')} had begun and {_are(self.done)} kept"
         return "; ".join(filter(None, [self._refused, kept])), self._rest()
 
     def unfinished(self) -> tuple[str, str | None]:
         """What is stored after a budget ran out, and the cell that goes on; None if it is the same cell."""
-        return (self._so_far(), self._rest()) if self.done else ("nothing was sampled", None)
+        return (self.so_far(), self._cell()) if self.done else ("nothing was sampled", None)
 
     def notes(self) -> str:
         """A line for the user if sessions went on after they were scored; else ""."""
@@ -157,10 +162,14 @@ class SessionWriter:
         first = f"{count(len(self.scored), 'session')} went on after being scored, the first {min(self.scored)}"
         return f"{first}: what was scored is kept beside the whole, and its tokens are in both"
 
-    def _so_far(self) -> str:
-        return f"{count(self.done, 'session')} with answers are kept"
+    def so_far(self) -> str:
+        """How many sessions are stored."""
+        return f"{count(self.done, 'session')} with answers {_are(self.done)} kept"
 
     def _rest(self) -> str:
+        return self._meter.again(self._cell())
+
+    def _cell(self) -> str:
         label = f"{self.collection.name}:{self.collection.generation}" if self.collection else self._run.name
         return sessions_to_resume(label, self._program)
 
@@ -193,15 +202,21 @@ class SessionWriter:
             self.scored.update(self._growing.put(recorded, (prompt, completion)))
         else:
             try:
-                self.collection, self._growing = self._lab.at_once(begin)
+                collection, self._growing = self._lab.at_once(begin)
             except BaseException:
                 self._lock.let_go()
                 raise
+            self._lab.keep_name(collection.name, collection.id)
+            self.collection = self._lab.by_id(collection.id)  # under the name that it has from now on
             # unlocks only if `under_way` has ended, which may happen while this thread waits for the disk
             self._lock.close()
         self._usage.update({name: each.usage for name, each in newest.items()})
         self._stored.update({name: state for name, state, _ in sessions})
         self._meter.record(self.collection)
+
+
+def _are(number: int) -> str:
+    return "is" if number == 1 else "are"
 
 
 def _plan(run: SamplingRun, step: int | None) -> dict[str, object]:
@@ -280,10 +295,10 @@ def run_sessions(
 
         with early_end(writer, meter, progress):
             end = connector.http.run(play(), show, to_its_end=True)
-            _check_sampled(captured, end)
-            if end.logs:
-                progress.keep(f"{'; '.join(end.logs)}; {count(writer.done, 'session')} with answers are kept")
+            if end.logs and writer.done:
+                progress.keep(f"{'; '.join(end.logs)}; {writer.so_far()}")
             progress.keep(writer.notes())
+            _check_sampled(captured, end)
     assert writer.collection, "_check_sampled raises if nothing was stored"
     return lab.by_id(writer.collection.id)
 
@@ -309,9 +324,16 @@ async def _play(
 
 
 def _check_sampled(captured: CapturedRollout, end: ProgramEnd) -> None:
-    """Raise SamplingError if no call was answered; or the ServiceError or BudgetError that was the reason."""
-    if not any(session.completions for session in captured.sessions.values()):
-        for session in captured.sessions.values():
-            check_service(session.failure)
-        message = "; ".join(["no call of the program was answered", *end.logs])
-        raise SamplingError(message, hint="OPENAI_BASE_URL and OPENAI_API_KEY are what it has to use")
+    """Raise the BudgetError of a call that a budget did not allow, even if others were answered.
+
+    If no call was answered, raise the ServiceError that was the reason, or else SamplingError.
+    """
+    for session in captured.sessions.values():
+        if session.over_budget:
+            raise session.over_budget
+    if any(session.completions for session in captured.sessions.values()):
+        return
+    for session in captured.sessions.values():
+        check_service(session)
+    failed = next((each for each in captured.sessions.values() if each.failure), captured)
+    raise no_call_error(failed, end, "OPENAI_BASE_URL and OPENAI_API_KEY are what it has to use")

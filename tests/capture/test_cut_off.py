@@ -1,0 +1,232 @@
+"""Programs at services that stream in forms of their own, refuse calls, or cost more than a budget has."""
+
+import asyncio
+import json
+import threading
+from contextlib import suppress
+
+import httpx
+import pytest
+
+from rolloutlab.api.http.client import HttpClient
+from rolloutlab.errors import BudgetError, RolloutlabError, SamplingError
+from rolloutlab.session import Session
+from rolloutlab.settings import Address, Price, Settings
+from tests.paid import Paid
+from tests.sampling_services import URL, SamplingService
+
+ROWS = [{"x": i} for i in range(8)]
+HEAD = {"object": "chat.completion.chunk", "created": 1, "model": "team/small"}
+AZURE = {
+    "id": "", "object": "", "created": 0, "model": "", "choices": [],
+    "prompt_filter_results": [{"prompt_index": 0, "content_filter_results": {}}],
+}  # fmt: skip
+
+
+@pytest.fixture
+def at(tmp_path):
+    """Makes sessions at a service, each over the same lab."""
+    made = []
+
+    def connect(service) -> Session:
+        address = Address(URL, f"{URL}/v1", None, prices={"team/small": Price(100.0, 200.0)}, kind="openai")
+        http = HttpClient(httpx.MockTransport(service), backoff=0)
+        made.append(Session(Settings(home=tmp_path, service=address), http=http))
+        made[-1].model("team/small")
+        return made[-1]
+
+    yield connect
+    for session in made:
+        session.close()
+
+
+def asking(text, **body):
+    return {"messages": [{"role": "user", "content": text}], "max_tokens": 100, **body}
+
+
+def trajectories(collection):
+    return [trajectory for group in collection.groups for trajectory in group.trajectories]
+
+
+class Service(SamplingService):
+    """It refuses prompts that begin with "refuse", and streams chunks with these ids; None is no id."""
+
+    models = ("team/small",)
+
+    def __init__(self, *ids, before=()):
+        super().__init__()
+        self.ids, self.before = ids, before
+
+    def refuses(self, body):
+        text = body["messages"][-1]["content"]
+        return (400, {"error": {"message": "the context is too long"}}) if text.startswith("refuse") else None
+
+    def _stream(self, body):
+        deltas = [{"role": "assistant", "content": "he"}, {"content": "llo"}, {}]
+        choices = [{"index": 0, "delta": delta, "finish_reason": None if delta else "stop"} for delta in deltas]
+        heads = [HEAD if name is None else {**HEAD, "id": name} for name in self.ids]
+        chunks = [*self.before, *({**head, "choices": [each]} for head, each in zip(heads, choices, strict=True))]
+        return "".join(f"data: {json.dumps(each)}\n\n" for each in [*chunks]).encode() + b"data: [DONE]\n\n"
+
+
+@pytest.mark.parametrize("through", ["the client", "http"])
+@pytest.mark.parametrize(
+    "service",
+    [
+        Service("c", "c", "c", before=[AZURE]),
+        Service("c1", "c2", "c3"),
+        Service("c1", None, None),
+        Service("c1", "c1", ""),
+        Service(None, None, None),
+    ],
+    ids=["an empty one first", "new ones", "the first only", "an empty one last", "none"],
+)
+def test_a_stream_is_whole_whatever_ids_its_chunks_have(at, service, through):
+    seen = []
+
+    async def solve(row, client):
+        if through == "http":
+            async with httpx.AsyncClient() as http:
+                url = f"{client.base_url}/chat/completions"
+                lines = (await http.post(url, json=asking("hi", stream=True))).text.split("\n\n")[:-2]
+            chunks = [json.loads(line.removeprefix("data: ")) for line in lines]
+        else:
+            stream = await client.chat.completions.create(**asking("hi", stream=True))
+            chunks = [chunk.to_wire() async for chunk in stream]
+        seen.append({chunk["id"] for chunk in chunks})
+        return float("".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks) == "hello")
+
+    [made] = trajectories(at(service).rollouts("p", solve))
+    assert (made.reward, made.answer) == (1.0, "hello")
+    assert [len(ids) for ids in seen] == [1]
+
+
+def test_a_program_that_hides_every_refusal_is_told_the_refusal(at):
+    async def solve(row, client):
+        with suppress(RolloutlabError):
+            await client.chat.completions.create(**asking("refuse"))
+        return 0.0
+
+    with pytest.raises(SamplingError, match=r"no call .* was answered; its last call failed: .* context is too long"):
+        at(Service()).rollouts("p", solve)
+
+
+@pytest.mark.parametrize("reward", [1.0, None])
+def test_a_rollout_whose_last_call_failed_is_not_stored_as_whole(at, reward):
+    async def solve(row, client):
+        await client.chat.completions.create(**asking("one"))
+        with suppress(RolloutlabError):
+            await client.chat.completions.create(**asking("refuse"))
+        return reward
+
+    [made] = trajectories(at(Service()).rollouts("p", solve))
+    assert (made.extra["metadata"]["episode_end"], made.reward) == ("error", None)
+    failed, *dropped = made.extra["logs"]
+    assert failed.startswith("its last call failed: RefusedError: ")
+    assert dropped == ([] if reward is None else ["the reward 1 that the program returned after that is not kept"])
+
+
+def test_a_rollout_that_went_on_after_a_refusal_is_whole(at):
+    async def solve(row, client):
+        with suppress(RolloutlabError):
+            await client.chat.completions.create(**asking("refuse"))
+        await client.chat.completions.create(**asking("shorter"))
+        return 1.0
+
+    [made] = trajectories(at(Service()).rollouts("p", solve))
+    assert (made.extra["metadata"]["episode_end"], made.reward) == ("done", 1.0)
+
+
+# of 100 tokens, a request to `Paid` may cost $0.13, and costs $0.02
+
+
+async def hides(row, client):
+    """Asks four times, whatever happens."""
+    for i in range(4):
+        with suppress(RolloutlabError):
+            await client.chat.completions.create(**asking(f"{row['x']} {i}"))
+    return 1.0
+
+
+async def ends_small(row, client):
+    """Asks with a long prompt, and with a short one if that may cost too much."""
+    for text in ("long" * 1000, "short"):
+        with suppress(RolloutlabError):
+            await client.chat.completions.create(**asking(text))
+    return 1.0
+
+
+def test_a_budget_that_a_program_hides_ends_the_run_and_no_rollout_is_stored_as_whole(at):
+    session = at(service := Paid())
+    with pytest.raises(BudgetError, match="2 of 8 rollouts had ended and are kept, 6 are not sampled yet") as caught:
+        session.rollouts("p", hides, over=ROWS, budget=0.34, max_tokens=100, concurrency=1)
+    assert caught.value.hint == "lab.resume('p:1', program=hides, budget=0.34)"
+    assert {made.extra["metadata"]["episode_end"] for made in trajectories(session.collection("p"))} == {"done"}
+    assert {body["messages"][0]["content"][0] for body in service.bodies} == {"0", "1", "2"}
+    made = session.resume("p", program=hides, budget=3)
+    assert [len(each.history_tokens) for each in trajectories(made)] == [4] * 8
+
+
+def test_a_budget_that_a_program_hides_is_told_even_if_a_smaller_call_fits_after_that(at):
+    with pytest.raises(BudgetError, match="nothing was sampled"):
+        at(Paid()).rollouts("p", ends_small, budget=0.15, max_tokens=100)
+
+
+def sessions_of(number, *, hidden):
+    def run(row, client):
+        for i in range(number):
+            url, headers = f"{client.base_url}/chat/completions", {"X-Session-ID": f"s{i}"}
+            answer = httpx.post(url, json=asking(f"q{i}"), headers=headers, timeout=240)
+            if not hidden:
+                answer.raise_for_status()
+
+    return run
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+def test_a_budget_that_ends_during_a_capture_is_told_with_what_goes_on(at, hidden):
+    session = at(Paid())
+    run = sessions_of(9, hidden=hidden)
+    with pytest.raises(BudgetError, match="4 sessions with answers are kept") as caught:
+        session.capture("e", run, budget=0.2, max_tokens=100)
+    assert caught.value.hint == "lab.capture('e:1', run, resume=True, budget=0.2)"
+    assert len(trajectories(session.collection("e"))) == 4
+    assert eval(caught.value.hint.replace("0.2", "2"), {"lab": session, "run": run}).label == "e:1"
+
+
+def test_a_bare_name_means_the_capture_that_was_interrupted(at, monkeypatch):
+    session, ended = at(Service()), threading.Event()
+    session.capture("e", sessions_of(1, hidden=False))
+    session.capture("e", sessions_of(1, hidden=False))
+
+    def run(row, client):
+        sessions_of(2, hidden=False)(row, client)
+        ended.set()
+        threading.Event().wait(20)
+
+    def tick(*_):
+        if ended.is_set():
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("rolloutlab.widgets.progress.Progress.update", tick)
+    with pytest.raises(KeyboardInterrupt):
+        session.capture("e", run)
+    assert session.collection("e").label == "e:3"
+
+
+def test_after_an_interrupt_the_hint_has_the_budget_of_the_call(at, monkeypatch):
+    session = at(Paid())
+
+    async def solve(row, client):
+        await client.chat.completions.create(**asking("so"))
+        if row["x"]:
+            await asyncio.Event().wait()
+
+    def tick(*_):
+        if session.store.collections():
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("rolloutlab.widgets.progress.Progress.update", tick)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        session.rollouts("p", solve, over=ROWS, budget=5, max_tokens=100, concurrency=1)
+    assert caught.value.__notes__[1] == "  -> lab.resume('p:1', program=solve, budget=5) samples the other 7"
