@@ -1,5 +1,6 @@
 """A completion that comes in chunks: what is shown on the way, and that its end is as if it had come whole."""
 
+import asyncio
 import dataclasses
 import json
 import traceback
@@ -107,6 +108,50 @@ def test_a_character_that_python_takes_for_the_end_of_a_line_is_text(listen, sep
     text = f"a{separator}b"
     completion, _ = listen(told(chunk({"content": text}), chunk(finish="stop")), size=3)
     assert completion.choices[0].message.content == text
+
+
+def _events(end="\n\n", **style):
+    return [f"data: {json.dumps(each, **style)}{end}" for each in HELLO]
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 10_000])
+@pytest.mark.parametrize(
+    "body",
+    [
+        "\ufeff" + "".join(_events()) + "data: [DONE]\n\n",
+        "data:\n\n" + "data: \n\n".join(_events()) + "data:\n\n",
+        "".join(_events(indent=1)).replace("\n ", "\ndata:  ").replace("\n}", "\ndata: }") + "data: [DONE]\n\n",
+        "".join(_events("\r\r")) + "data: [DONE]\r\r",
+        "".join(_events("\n")) + "data: [DONE]\n",
+        "".join(_events("\r\n")) + "data: [DONE]\r\n",
+        "".join(_events()) + "data: [DONE]\n\n" + "data: {\n\n",
+    ],
+    ids=["a mark", "empty data", "many lines", "CR", "one LF", "one CRLF", "more after the end"],
+)
+def test_every_form_of_an_event_stream_is_read(listen, body, size):
+    completion, shown = listen(body.encode(), size)
+    assert (completion.choices[0].message.content, shown) == ("Hello", ["Hel", "Hello"])
+    assert [entry.token for entry in completion.choices[0].sampled_tokens()] == ["Hel", "lo"]
+
+
+def test_the_type_of_an_event_stream_may_be_in_capitals(listen):
+    assert listen(told(*HELLO), kind="TEXT/Event-Stream; charset=utf-8")[0].choices[0].message.content == "Hello"
+
+
+@pytest.mark.parametrize("trouble", [httpx.ReadError("reset"), httpx.RemoteProtocolError("no last chunk")])
+def test_a_stream_that_breaks_off_after_its_end_is_whole(listen, trouble):
+    assert listen(told(*HELLO), trouble=trouble)[0].choices[0].message.content == "Hello"
+
+
+def test_a_server_that_holds_the_connection_after_the_end_is_not_waited_for(listen, monkeypatch):
+    class Held(Pieces):
+        async def __aiter__(self):
+            async for piece in super().__aiter__():
+                yield piece
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr("tests.api.test_inference.Pieces", Held)
+    assert listen(told(*HELLO))[0].choices[0].message.content == "Hello"
 
 
 def test_halves_of_an_emoji_in_two_chunks_are_one_and_a_lone_half_is_replaced(listen):

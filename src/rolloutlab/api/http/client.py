@@ -3,7 +3,7 @@
 import asyncio
 import json
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
@@ -41,6 +41,9 @@ MAX_CONNECTIONS = 512
 
 _TIMED_OUT = 408
 _END_TIMEOUT = 0.5  # seconds for what runs when the connections are closed
+_REST_TIMEOUT = 0.1  # seconds for the end of a response after its last event; some servers hold the connection
+_DONE = "[DONE]"
+"""The data of the last event of a stream."""
 DEFAULT_HEADERS = {"Accept": "*/*", "Accept-Encoding": "gzip, deflate", "User-Agent": "rolloutlab"}
 
 
@@ -183,7 +186,7 @@ class HttpClient:
     ) -> AsyncGenerator[str, None]:
         """POST, and yield the `data:` of each server-sent event, or the whole text of a response of another type.
 
-        The request is retried until a response begins.
+        The request is retried until a response begins. The response ends with `data: [DONE]`, or else with its body.
 
         Args:
             url: The URL.
@@ -203,13 +206,13 @@ class HttpClient:
             if not response.is_success:
                 await response.aread()
                 _parsed(response)
-            if "text/event-stream" not in response.headers.get("Content-Type", ""):
+            if "text/event-stream" not in response.headers.get("Content-Type", "").lower():
                 yield (await response.aread()).decode(errors="replace")
                 return
-            async for line in lines_of(response.aiter_bytes()):
-                data = line.removeprefix("data:").strip()
-                if line.startswith("data:") and data != "[DONE]":
-                    yield data
+            lines = lines_of(response.aiter_bytes())
+            async for data in _data_of(lines):
+                yield data
+            await _read_to_end(lines)
         except (httpx.RequestError, aiohttp.ClientError) as error:
             raise BrokenOffError(f"the response of {origin(url)} broke off: {failure_reason(error)}") from error
         finally:
@@ -347,6 +350,41 @@ class HttpClient:
     @cached_property
     def _connections(self) -> httpx.AsyncBaseTransport:
         return self._transport or ProxyRouter(MAX_CONNECTIONS, self.unencrypted)
+
+
+async def _data_of(lines: AsyncIterator[str]) -> AsyncIterator[str]:
+    """The data of each event before `[DONE]`, except empty data, which keeps the connection open.
+
+    An event ends with an empty line. Some servers leave that out, so a JSON text that is whole also ends it.
+    """
+    event: list[str] = []
+    async for line in lines:
+        data = line.removeprefix("data:").strip() if line.startswith("data:") else ""
+        if data and data != _DONE:
+            event.append(data)
+        if event and (not line or data == _DONE or (data and _is_whole(event))):
+            yield "\n".join(event)
+            event = []
+        if data == _DONE:
+            return
+    if event:
+        yield "\n".join(event)
+
+
+def _is_whole(event: Sequence[str]) -> bool:
+    try:
+        json.loads("\n".join(event))
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+async def _read_to_end(lines: AsyncIterator[str]) -> None:
+    """Read what comes after the last event, so that the connection can be used again. How it ends does not matter."""
+    with suppress(TimeoutError, httpx.RequestError, aiohttp.ClientError):
+        async with asyncio.timeout(_REST_TIMEOUT):
+            async for _ in lines:
+                pass
 
 
 def _log_failure(future: "Future[Any]") -> None:

@@ -133,13 +133,19 @@ def proxied(proxy: str | None) -> httpx.Proxy | None:
 
 
 async def lines_of(chunks: AsyncIterator[bytes]) -> AsyncIterator[str]:
-    """The lines of an event stream; httpx's `aiter_lines` splits at U+2028 too, which JSON may contain."""
-    rest = b""
+    """The lines of an event stream: they end with CR, LF or both, and a byte order mark may be before the first.
+
+    httpx's `aiter_lines` splits at U+2028 too, which JSON may contain.
+    """
+    rest, mark, after_cr = b"", "\ufeff", False
     async for chunk in chunks:
-        *whole, rest = (rest + chunk).split(b"\n")
+        piece = chunk.removeprefix(b"\n") if after_cr else chunk  # the second half of an end of a line
+        after_cr = chunk.endswith(b"\r") if chunk else after_cr
+        *whole, rest = (rest + piece).replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
         for line in whole:
-            yield line.decode(errors="replace")
-    yield rest.decode(errors="replace")
+            yield line.decode(errors="replace").removeprefix(mark)
+            mark = ""
+    yield rest.decode(errors="replace").removeprefix(mark)
 
 
 @lru_cache(maxsize=64)
