@@ -2,6 +2,8 @@
 
 import pytest
 
+from rolloutlab.sampling.rollout import new_rollouts
+
 CHAT = "%%chat capitals -n 3 --over countries --max-tokens 4 --temperature 0.7 --seed 1\nuser: Capital of {{country}}?"
 
 
@@ -71,3 +73,32 @@ def test_what_an_environment_played_names_it(notebook):
 def test_a_collection_that_goes_on_cannot_begin_again(begun):
     begun.run("%%chat capitals --continue --max-tokens 4\nuser: Sure?")
     assert "not sampled from prompts that could be sampled again" in begun.error("%%chat capitals\n")
+
+
+def test_what_a_continuation_lacks_from_its_beginning_is_asked_of_what_it_continues(begun, monkeypatch):
+    session = begun.lab
+    with monkeypatch.context() as patched:
+        patched.setattr("rolloutlab.sampling.plan.new_rollouts", lambda i, *rest: new_rollouts(i, *rest) if i else [])
+        session.chat("capitals", "user: Capital of {{country}}?", over=begun["countries"], n=3, max_tokens=4)
+    going_on = begun.run("%%chat capitals --continue --max-tokens 4\nuser: Sure?")
+    asked = "%%chat capitals:2 --resume, then --continue"
+    assert f"3 of 6 answers are missing. -> {asked}" in repr(going_on)
+    assert begun.error("%%chat capitals --resume") == (
+        f"InputError: 3 answers missing in capitals had no conversation to go on with: capitals:2 lacked it\n  -> {asked}"
+    )
+    assert begun.run("%%chat capitals:2 --resume").missing == 0
+    assert begun.run("%%chat capitals:2 --continue --max-tokens 4\nuser: Sure?").missing == 0
+
+
+def test_the_cell_of_a_branch_whose_text_has_braces_can_be_typed(notebook):
+    notebook.shell.user_ns |= {"lab": notebook.lab, "rows": [{"x": "{{x}} and {{y}}"}]}
+    notebook.run("%%chat braces --over rows --max-tokens 4\nuser: {{x}}")
+    notebook.run(notebook.lab.branch("braces/0/0").cell("again"))
+    assert prompts(notebook.lab.collection("again")) == ["{{x}} and {{y}}"]
+
+
+def test_the_hint_for_a_generation_of_an_unknown_name_can_be_typed(notebook):
+    shown = notebook.error("%%chat nope:1 --resume")
+    assert shown == "NotFoundError: there is no collection 'nope:1'\n  -> %%chat nope"
+    notebook.run(f"{shown.split('-> ')[1]} --max-tokens 2\nuser: hi")
+    assert notebook.lab.collection("nope:1").missing == 0

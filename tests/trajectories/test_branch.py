@@ -69,7 +69,6 @@ def test_the_cell_of_a_branch_says_its_messages(lab):
     "message",
     [
         {"role": "user", "content": "a\nuser: b"},
-        {"role": "user", "content": "{{x}}"},
         {"role": "user", "content": " a "},
         {"role": "tool", "content": "1", "tool_call_id": "2"},
         {"role": "user", "content": [{"type": "text", "text": "a"}]},
@@ -77,6 +76,11 @@ def test_the_cell_of_a_branch_says_its_messages(lab):
 )
 def test_what_the_text_of_a_cell_cannot_say_becomes_a_call(message):
     assert Branch([message]).cell("again") == f"lab.chat('again', {[message]!r}, n=8)"
+
+
+def test_braces_in_a_message_are_no_place_for_a_value():
+    messages = [{"role": "user", "content": "{{x}}"}]
+    assert Branch(messages).cell("again") == f"lab.chat('again', lambda row: {messages!r}, n=8)"
 
 
 def test_hits_become_a_collection_whose_groups_share_a_prompt(lab):

@@ -120,6 +120,10 @@ class SamplingConfig(BaseModel):
         sources = [*([f"--tools {names}"] if names else []), *([f"--env {self.env}"] if self.env else [])]
         return " ".join(["%%rollout" if self.program else "%%chat", name, option, *sources])
 
+    def cell_of_continued(self) -> str:
+        """What to type for conversations that this collection lacks because the one that it continues lacked them."""
+        return f"%%chat {self.continues} --resume, then --continue"
+
     def size_of(self, place: int) -> int:
         """How many trajectories the group at `place` is to have."""
         return self.topped_up.get(place, self.n)

@@ -484,4 +484,7 @@ def plan_resume(
         check_environment(label, plan.env, source)
     plan = plan.grow(sizes)
     rollouts = [r for i, group in enumerate(groups) for r in missing_rollouts(i, group, plan)]
+    if plan.continues and summary.missing and not rollouts:
+        message = f"{count(summary.missing, 'answer')} missing in {label} had no conversation to go on with"
+        raise InputError(f"{message}: {plan.continues} lacked it", hint=plan.cell_of_continued())
     return SamplingRun(summary.name, plan, groups, rollouts, tools, begun=summary, source=source, program=program)

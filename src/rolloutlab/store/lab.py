@@ -469,7 +469,8 @@ class Lab:
         rows = self._database.read("SELECT DISTINCT name FROM collections WHERE deleted_at IS NULL")
         names = [row["name"] for row in rows]
         close = get_close_matches(label, names, n=1)
-        return close[0] if close else "%collections lists them" if names else f"%%chat {label}"
+        name, _ = parts_of(label) or ("NAME", None)
+        return close[0] if close else "%collections lists them" if names else f"%%chat {name}"
 
 
 def texts_of(new: NewGroup) -> tuple[str, str, str]:

@@ -30,7 +30,9 @@ class Branch(list[dict[str, Any]]):
         with suppress(InputError):
             if plain and "{{" not in text and parse_chat(text) == list(self):
                 return f"%%chat {name} -n 8\n{text}"
-        return f"lab.chat({name!r}, {list(self)!r}, n=8)"
+        # in a prompt that is no function, `{{name}}` is a place for a value
+        made = "lambda row: " if "{{" in text else ""
+        return f"lab.chat({name!r}, {made}{list(self)!r}, n=8)"
 
 
 def branched(lab: Lab, name: Any, turn: int | None = None) -> Branch:

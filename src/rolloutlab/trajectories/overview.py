@@ -298,7 +298,7 @@ def find_hints(
         fact = f"A reward function failed on {count(failed, 'answer')}:"
         concerning.append((failed, Hint(fact, f"{name_errors(errors)}.", f"%%reward {stored.label} --resume", "bad")))
     if plan and not rows.is_part and (missing := plan.total - whole.answers) > 0:
-        cell = "" if plan.env or plan.tools or plan.program else plan.cell_again(stored.label, "--resume")
+        cell = "" if plan.env or plan.tools or plan.program else _rest(lab, stored, plan)
         concerning.append(
             (missing, Hint(f"{missing:,} of {count(plan.total, 'answer')} {_is(missing)} missing.", "", cell))
         )
@@ -464,6 +464,14 @@ def _longer(plan: SamplingConfig | None, whole: Figures, again: "partial[str]") 
     """The cell that samples the same prompts with twice the tokens."""
     longest = plan.max_tokens if plan and plan.max_tokens else int(whole.lengths.high) if whole.lengths else 0
     return again(f"--max-tokens {2 * longest}") if longest else ""
+
+
+def _rest(lab: Lab, stored: StoredCollection, plan: SamplingConfig) -> str:
+    """The cell that samples the missing answers. A continuation begins none: what it continues has to be resumed."""
+    groups = lab.groups(stored, unfinished=True) if plan.continues else []
+    if plan.continues and not any(each.pending for group in groups for each in group.trajectories):
+        return plan.cell_of_continued()
+    return plan.cell_again(stored.label, "--resume")
 
 
 def _is(n: int) -> str:
