@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from rolloutlab.api.http.client import HttpClient
-from rolloutlab.errors import BudgetError, RolloutlabError, SamplingError
+from rolloutlab.errors import BudgetError, LabError, RolloutlabError, SamplingError
 from rolloutlab.session import Session
 from rolloutlab.settings import Address, Price, Settings
 from tests.paid import Paid
@@ -230,3 +230,96 @@ def test_after_an_interrupt_the_hint_has_the_budget_of_the_call(at, monkeypatch)
     with pytest.raises(KeyboardInterrupt) as caught:
         session.rollouts("p", solve, over=ROWS, budget=5, max_tokens=100, concurrency=1)
     assert caught.value.__notes__[1] == "  -> lab.resume('p:1', program=solve, budget=5) samples the other 7"
+
+
+class OneAtATime(Service):
+    """It gives one choice of each request, and refuses the request with this number."""
+
+    gives_n = False
+
+    def __init__(self, refused=0):
+        super().__init__()
+        self.refused = refused
+
+    def refuses(self, body):
+        return (400, {"error": {"message": "bad"}}) if len(self.chats) == self.refused else None
+
+
+def test_choices_that_came_before_a_refusal_of_the_rest_are_named(at):
+    async def solve(row, client):
+        with suppress(RolloutlabError):
+            await client.chat.completions.create(**asking("x", n=4))
+        await client.chat.completions.create(**asking("y"))
+        return 1.0
+
+    [made] = trajectories(at(OneAtATime(refused=4)).rollouts("p", solve))
+    assert made.reward == 1.0
+    [note] = made.extra["logs"]
+    assert note.startswith("3 of 4 choices of a call came and are not kept: ")
+
+
+class Generous(Service):
+    """It gives a choice more than is wanted, also in a stream."""
+
+    def __init__(self):
+        super().__init__("c", "c", "c")
+
+    def chat(self, body):
+        return super().chat({**body, "n": body.get("n", 1) + 1})
+
+    def _stream(self, body):
+        extra = {"index": 1, "delta": {"content": "B"}, "finish_reason": "stop"}
+        first = {**HEAD, "id": "c", "choices": [extra]}
+        return f"data: {json.dumps(first)}\n\n".encode() + super()._stream(body)
+
+
+SURPLUS = "1 choice more than requested came and is not kept"
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_choices_that_a_chat_did_not_request_are_named(at, capsys, n):
+    made = at(Generous()).chat("c", "hi", n=n, max_tokens=9)
+    assert len(trajectories(made)) == n
+    assert SURPLUS in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_choices_that_a_program_did_not_request_are_named_and_not_passed_on(at, capsys, stream):
+    async def solve(row, client):
+        if not stream:
+            return float(len((await client.chat.completions.create(**asking("hi"))).choices))
+        chunks = [chunk async for chunk in await client.chat.completions.create(**asking("hi", stream=True))]
+        return float(1 + max(choice.index for chunk in chunks for choice in chunk.choices))
+
+    [made] = trajectories(at(Generous()).rollouts("p", solve))
+    assert made.reward == 1.0
+    assert SURPLUS in capsys.readouterr().out
+    at(Generous()).capture("e", solve)
+    assert SURPLUS in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("begun", [0, 1])
+def test_answers_that_come_while_the_disk_is_full_are_counted_and_not_as_kept(at, capsys, monkeypatch, begun):
+    service, first = OneAtATime(), threading.Event()
+
+    async def answer(request):
+        if service.taken and begun:
+            await asyncio.to_thread(first.wait, 240)
+        return service(request)
+
+    session = at(answer)
+    put_all = session.store.put_all
+
+    def full(placed):
+        if first.is_set() or not begun:
+            raise LabError("the disk is full")
+        put_all(placed)
+        first.set()
+
+    monkeypatch.setattr(session.store, "put_all", full)
+    with pytest.raises(LabError, match="the disk is full"):
+        session.chat("c", "user: {{x}}", over=ROWS, concurrency=1, max_tokens=9)
+    kept = "1 of 8 completions had arrived; what was sampled is kept; " if begun else ""
+    lost = len(service.taken) - begun
+    what = "completion" if lost == 1 else "completions"
+    assert f"{kept}{lost} {what} more could not be stored" in capsys.readouterr().out

@@ -74,6 +74,20 @@ def test_results_are_joined_by_the_id_of_the_session(session, tmp_path):
     assert (found["a2"].components, found["a2"].source) == ({"right": 0.0, "brief": 0.5}, "tool")
 
 
+def test_results_of_no_session_and_sessions_without_a_result_are_named(session, tmp_path, capsys):
+    lines = [{"id": "a1", "reward": 1}, {"id": 7, "session_id": "elsewhere", "reward": 2}]
+    path = tmp_path / "traces.jsonl"
+    path.write_text("\n".join(map(json.dumps, lines)))
+    session.capture("eval", evaluator(["a1", "b1", "b2"]), results=str(path))
+    told = capsys.readouterr().out
+    assert "1 result of no session of eval:1: elsewhere\n" in told
+    assert "2 sessions of eval:1 without a result or a reward: b1, b2\n" in told
+    said = []
+    path.write_text("\n".join(json.dumps({"id": name, "reward": 1}) for name in ("a1", "b1", "b2")))
+    session.files.join_results("eval", str(path), say=said.append)
+    assert said == []
+
+
 def test_a_line_with_ids_of_its_own_is_joined_by_that_of_the_session(session, tmp_path):
     lines = [{"id": 0, "session_id": "a1", "reward": 0.25}, {"id": "a1", "session_id": "b1", "reward": 0.75}]
     (tmp_path / "traces.jsonl").write_text("\n".join(map(json.dumps, lines)))

@@ -84,7 +84,8 @@ def test_what_a_continuation_lacks_from_its_beginning_is_asked_of_what_it_contin
     asked = "%%chat capitals:2 --resume, then --continue"
     assert f"3 of 6 answers are missing. -> {asked}" in repr(going_on)
     assert begun.error("%%chat capitals --resume") == (
-        f"InputError: 3 answers missing in capitals had no conversation to go on with: capitals:2 lacked it\n  -> {asked}"
+        f"InputError: 3 answers missing in capitals had no conversation to go on with: capitals:2 lacked it\n"
+        f"  -> {asked}"
     )
     assert begun.run("%%chat capitals:2 --resume").missing == 0
     assert begun.run("%%chat capitals:2 --continue --max-tokens 4\nuser: Sure?").missing == 0

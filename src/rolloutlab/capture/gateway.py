@@ -84,9 +84,9 @@ class Gateway:
             if (each := shown_chunk(chunk, options)) is not None:
                 on_chunk(each)
 
-        relay = _Relay(show)
+        relay = _Relay(show, request.n)
         try:
-            completion = await self._whole(call.request, relay if options.stream else None)
+            completion = await self._whole(rollout, call.request, relay if options.stream else None)
         except BaseException as error:
             rollout.failed(call, error if isinstance(error, RolloutlabError) else None)
             raise
@@ -98,18 +98,25 @@ class Gateway:
                 relay(chunk)
         return shown(completion, options)
 
-    async def _whole(self, request: ChatRequest, relay: "_Relay | None") -> ChatCompletion:
-        """The completion with `n` choices, also of services that give fewer per request."""
+    async def _whole(self, rollout: CapturedRollout, request: ChatRequest, relay: "_Relay | None") -> ChatCompletion:
+        """The completion with `n` choices, also of services that give fewer per request, or more."""
         first = await self._send(request, relay)
-        choices, usage = list(first.choices[: request.n]), first.usage
+        choices, usage = list(first.choices), first.usage
         while len(choices) < request.n:
             if relay:
                 relay.first = len(choices)
             seed = None if request.seed is None else request.seed + len(choices)
             rest = request.model_copy(update={"n": request.n - len(choices), "seed": seed})
-            more = await self._send(rest, relay)
-            choices += more.choices[: request.n - len(choices)]
+            try:
+                more = await self._send(rest, relay)
+            except RolloutlabError as error:
+                came = f"{len(choices):,} of {request.n:,} choices of a call came and are not kept"
+                rollout.notes.append(f"{came}: {error.message}")
+                raise
+            choices += more.choices
             usage = _sum(usage, more.usage)
+        rollout.surplus += len(choices) - request.n
+        choices = choices[: request.n]
         if len(choices) == len(first.choices):
             return first
         choices = [choice.model_copy(update={"index": i}) for i, choice in enumerate(choices)]
@@ -122,11 +129,13 @@ class _Relay:
     Services differ in these: some give each chunk another id, or only the first one, or the first an empty one. No
     chunk is passed on twice, because a request is not sent again once its response has had a choice.
 
-    first: the number of choices before those of the response. begun: whether a choice was passed on.
+    n: the number of choices that were requested; others are not passed on. first: the number of choices before those of
+    the response. begun: whether a choice was passed on.
     """
 
-    def __init__(self, on_chunk: OnChunk) -> None:
+    def __init__(self, on_chunk: OnChunk, n: int) -> None:
         self._on_chunk = on_chunk
+        self._n = n
         self._head: Chunk = {"id": "", "created": 0, "model": ""}
         self.first = 0
         self.begun = False
@@ -134,6 +143,7 @@ class _Relay:
     def __call__(self, chunk: Chunk) -> None:
         self._head = {name: value or chunk.get(name) or value for name, value in self._head.items()}
         choices = [{**each, "index": (each.get("index") or 0) + self.first} for each in chunk.get("choices") or []]
+        choices = [each for each in choices if each["index"] < self._n]
         self.begun = self.begun or bool(choices)
         self._on_chunk({**chunk, **self._head, "object": "chat.completion.chunk", "choices": choices})
 

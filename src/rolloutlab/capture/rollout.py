@@ -254,6 +254,7 @@ class CapturedRollout:
     id: the part of its address that names it. key: its API key.
     cut_off: whether its last call got no answer. failure: the error that the service gave instead, if any.
     over_budget: the error of a call that a budget did not allow, whatever was answered after it.
+    notes: lines on answers that came and are not kept. surplus: the number of choices that were not requested.
     by_session: whether its program runs many samples, and names the session of each call.
     sessions: these sessions by name.
     """
@@ -265,6 +266,8 @@ class CapturedRollout:
         self.failure: RolloutlabError | None = None
         self.over_budget: BudgetError | None = None
         self.cut_off = False
+        self.notes: list[str] = []
+        self.surplus = 0
         self.completions: list[ChatCompletion] = []
         self.sampling: dict[str, float] = {}
         """Temperature and top_p, each from the first call in which it is not 1."""
@@ -284,6 +287,7 @@ class CapturedRollout:
         """A copy with what it has sampled so far. Later calls do not change it, so another thread can read it."""
         now = copy.copy(self)
         now._calls, now.completions, now.sampling = dict(self._calls), list(self.completions), dict(self.sampling)
+        now.notes = list(self.notes)
         return now
 
     def begin(self, body: ChatRequest, tries: int = 0) -> UnansweredCall:

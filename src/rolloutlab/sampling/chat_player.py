@@ -29,6 +29,7 @@ class PreparedAnswer(NamedTuple):
     step: int | None = None
     usage: tuple[int, int] = (0, 0)
     unscored: int = 0
+    surplus: int = 0
 
     @property
     def begun(self) -> int:
@@ -89,7 +90,8 @@ def prepare(run: SamplingRun, rollouts: Sequence[Rollout], completion: ChatCompl
     unscored = sum(episode is not None and episode.final_reward is None for episode in ended)
     arrivals = [dump_arrival(_arrival(run, rollout)) for rollout in rollouts]
     usage = (0, 0) if completion is None else usage_of(completion)
-    return PreparedAnswer(rollouts[0].place, arrivals, _step(completion), usage, unscored)
+    surplus = 0 if completion is None else len(completion.choices) - len(rollouts)
+    return PreparedAnswer(rollouts[0].place, arrivals, _step(completion), usage, unscored, surplus)
 
 
 def put_answers(

@@ -260,6 +260,7 @@ class RolloutRunner(Generic[T]):
                 await self._episodes.close(rollout)
             return []
         self._successes += 1
+        # it may return more, too: `prepare` counts those
         new = [self._after(ready, *pair) for pair in zip(ready.positions, completion.choices, strict=False)]
         self._queue_answer(new, completion)
         # a service may return fewer than `n`: the rest is requested in requests of the size that it returned

@@ -130,6 +130,7 @@ def sample(
         with early_end(writer, meter, progress):
             connector.http.run(play(), show, to_its_end=True)
     progress.keep(writer.unscored())
+    progress.keep(writer.surplus())
     writer.check()
     assert writer.collection, "writer.check() raises if nothing was stored"
     return lab.by_id(writer.collection.id)

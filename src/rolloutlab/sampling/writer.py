@@ -31,6 +31,7 @@ class SampledRecord(Protocol):
     begun: how many trajectories it stores.
     done: how many of these are finished.
     unscored: how many of these are finished episodes without a reward.
+    surplus: how many choices came besides those that were requested. They are not stored.
     """
 
     @property
@@ -43,6 +44,8 @@ class SampledRecord(Protocol):
     def done(self) -> int: ...
     @property
     def unscored(self) -> int: ...
+    @property
+    def surplus(self) -> int: ...
 
 
 R = TypeVar("R", bound=SampledRecord)
@@ -162,7 +165,7 @@ class TrajectoryWriter(Generic[R]):
         self.done = 0
         self.begun = 0
         self.failed = 0
-        self._unscored = 0
+        self._unscored = self._unstored = self._surplus = 0
         self.tokens = 0
         self._first_error: RolloutlabError | None = None
         self._since = time.monotonic()
@@ -184,7 +187,9 @@ class TrajectoryWriter(Generic[R]):
         """Store records, then count them. The first records create the generation."""
         begins = not self._generation.groups
         step = next((record.step for record in records if record.step is not None), None)
+        self._unstored = sum(record.begun for record in records)  # those of an earlier failure come again
         self._generation.store(partial(self._put, records, begins=begins), step)
+        self._unstored = 0
         if begins:
             # unlocks only if `under_way` has ended, which may happen while this thread waits for the disk
             self.close()
@@ -192,6 +197,11 @@ class TrajectoryWriter(Generic[R]):
         self.begun += sum(record.begun for record in records)
         self.done += sum(record.done for record in records)
         self._unscored += sum(record.unscored for record in records)
+        self._surplus += sum(record.surplus for record in records)
+
+    def surplus(self) -> str:
+        """As `surplus_line`, of the choices so far."""
+        return surplus_line(self._surplus)
 
     def unscored(self) -> str:
         """A line for the user if nothing in the environment gave some episodes a reward; else ""."""
@@ -208,7 +218,9 @@ class TrajectoryWriter(Generic[R]):
 
     def kept(self) -> str:
         """What is stored after an error, and what to type to continue; "" if nothing is."""
-        return f"{self._so_far()}; what was sampled is kept -> {self._rest()}" if self.begun else ""
+        if not self.begun:
+            return self._lost().removeprefix("; ")
+        return f"{self._so_far()}; what was sampled is kept{self._lost()} -> {self._rest()}"
 
     def interrupted(self) -> tuple[str, str]:
         """Message and hint after an interrupt."""
@@ -217,12 +229,13 @@ class TrajectoryWriter(Generic[R]):
             return f"{self._so_far()} and are kept; others are still being stored", rest
         if not self.begun:
             again = run_again(self._run.program) if self._run.program else "run the cell again"
-            return f"no {self._noun} had {self._arrived} yet, and nothing was stored", again
+            none = f"nothing was stored{self._lost()}" if self._unstored else ""
+            return none or f"no {self._noun} had {self._arrived} yet, and nothing was stored", again
         missing = self.total - self.done
         if self._run.program and self._run.program.typed:  # words after a command would be taken for its own
-            return f"{self._so_far()} and are kept; this samples the other {missing:,}:", self._rest()
+            return f"{self._so_far()} and are kept{self._lost()}; this samples the other {missing:,}:", self._rest()
         what = f"samples the other {missing:,}" if missing else "shows them"
-        return f"{self._so_far()} and are kept", f"{self._rest()} {what}"
+        return f"{self._so_far()} and are kept{self._lost()}", f"{self._rest()} {what}"
 
     def unfinished(self) -> tuple[str, str | None]:
         """What is stored and what is missing after a budget ran out, and the cell that samples the rest.
@@ -246,6 +259,10 @@ class TrajectoryWriter(Generic[R]):
     def _so_far(self) -> str:
         return f"{self.done:,} of {count(self.total, self._noun)} had {self._arrived}"
 
+    def _lost(self) -> str:
+        """What had come and could not be stored, after a semicolon; "" if all is stored."""
+        return f"; {count(self._unstored, self._noun)} more could not be stored" if self._unstored else ""
+
     def _rest(self) -> str:
         return self._again(self._cell())
 
@@ -266,6 +283,13 @@ class TrajectoryWriter(Generic[R]):
         if self.done:
             parts += [f"{self.tokens / seconds:,.0f} tokens/s", f"{_duration(seconds / self.done * left)} left"]
         return ", ".join(parts)
+
+
+def surplus_line(number: int) -> str:
+    """A line for the user if a service gave more choices than were requested; else ""."""
+    if not number:
+        return ""
+    return f"{count(number, 'choice')} more than requested came and {'is' if number == 1 else 'are'} not kept"
 
 
 def _duration(seconds: float) -> str:

@@ -79,6 +79,11 @@ class EndedRollout:
     done: int = 1
     unscored: int = 0
 
+    @property
+    def surplus(self) -> int:
+        """Choices that came besides those that were requested."""
+        return self.captured.surplus
+
     @cached_property
     def histories(self) -> list[History]:
         """What was sampled: the main history, then the additional ones."""
@@ -98,7 +103,7 @@ class EndedRollout:
         extra |= {"additional_histories": [history.to_wire() for history in further]} if further else {}
         sampled = (each for history in self.histories for each in history.messages_and_choices)
         notes = dict.fromkeys(each.ending_note for each in sampled if isinstance(each, Choice))
-        logs = [*filter(None, notes), *self.end.logs]
+        logs = [*filter(None, notes), *self.captured.notes, *self.end.logs]
         return extra | ({"logs": logs} if logs else {})
 
 
@@ -228,7 +233,7 @@ def put_rollouts(
 
 def no_call_error(captured: CapturedRollout, end: ProgramEnd, otherwise: str) -> SamplingError:
     """The error of a program that got no answer: why its last call failed, or the hint `otherwise` if it made none."""
-    failure, why = captured.failure, list(end.logs)
+    failure, why = captured.failure, [*captured.notes, *end.logs]
     if failure and not any(failure.message in line for line in why):
         why.insert(0, f"its last call failed: {failure.message}")
     hint = failure.hint if failure else no_call_hint(otherwise)

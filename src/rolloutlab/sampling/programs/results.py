@@ -1,13 +1,14 @@
 """Rewards from the result files of a program that runs many samples, joined to its sessions."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from glob import glob
 from pathlib import Path
 from typing import Any
 
 from rolloutlab.errors import InputError, RewardError
+from rolloutlab.objective.preflight import count
 from rolloutlab.sampling.data_files import json_lines, reading
 from rolloutlab.sampling.programs.player import components_of
 from rolloutlab.store.lab import Lab
@@ -15,6 +16,8 @@ from rolloutlab.store.models import Ref, Score, StoredCollection
 from rolloutlab.store.rewards import finite, total
 
 _IDS = ("session_id", "trace_id", "trajectory_id", "id")
+_NAMED = 3
+"""So many names are in a line for the user."""
 
 
 @dataclass(frozen=True)
@@ -57,22 +60,48 @@ def read_results(pattern: str) -> dict[str, SessionResult]:
     return {name: result for key in reversed(_IDS) for name, result in by_id[key].items()}
 
 
-def join_results(lab: Lab, collection: StoredCollection, results: Mapping[str, SessionResult]) -> int:
-    """Give the sessions of a collection their rewards, and return how many sessions have a result.
+@dataclass(frozen=True)
+class JoinedResults:
+    """What came of results. sessions: how many have one. unknown: lines of no session. without: sessions of no line."""
+
+    sessions: int
+    unknown: Sequence[str]
+    without: Sequence[str]
+
+    def lines(self, label: str) -> list[str]:
+        """Lines for the user on what was not joined."""
+        odd = count(len(self.unknown), "result"), count(len(self.without), "session")
+        return [
+            *([f"{odd[0]} of no session of {label}: {_some(self.unknown)}"] if self.unknown else []),
+            *([f"{odd[1]} of {label} without a result or a reward: {_some(self.without)}"] if self.without else []),
+        ]
+
+
+def join_results(lab: Lab, collection: StoredCollection, results: Mapping[str, SessionResult]) -> JoinedResults:
+    """Give the sessions of a collection their rewards.
 
     If several runs of a program had a session of the same name, the newest of these sessions gets the result.
     """
     newest: dict[str, Ref] = {}
+    without = []
     for group in lab.each_group(collection):
         for trajectory in group.trajectories:
             name = (trajectory.extra.get("metadata") or {}).get("session", "")
             if name in results and (name not in newest or newest[name].id < trajectory.id):
                 newest[name] = Ref(trajectory.id, trajectory.name)
+            if name not in results and trajectory.reward is None:
+                without.append(name)
     rewards = ((newest[name], results[name]) for name in newest)
     scores = [Score(each, result.reward, result.components) for each, result in rewards if result.reward is not None]
     if scores:
         lab.rewards.give(scores, "tool", keep_hand=True)
-    return len(newest)
+    # a line has a name for each of its ids, the best one last, and any of them may be that of a session
+    joined, named = {id(results[name]) for name in newest}, {id(result): name for name, result in results.items()}
+    return JoinedResults(len(newest), [name for line, name in named.items() if line not in joined], without)
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:_NAMED]) + (", ..." if len(names) > _NAMED else "")
 
 
 def _ids_of(line: Mapping[str, Any]) -> dict[str, str]:

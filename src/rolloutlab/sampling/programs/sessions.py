@@ -30,7 +30,7 @@ from rolloutlab.sampling.programs.player import (
 )
 from rolloutlab.sampling.programs.program import Program, run_again, sessions_to_resume
 from rolloutlab.sampling.run import ProgressBar, check_run, early_end
-from rolloutlab.sampling.writer import WHAT_IS_STORED
+from rolloutlab.sampling.writer import WHAT_IS_STORED, surplus_line
 from rolloutlab.settings import Address
 from rolloutlab.store.growing import GrowingTrajectories
 from rolloutlab.store.lab import Lab
@@ -298,6 +298,7 @@ def run_sessions(
             if end.logs and writer.done:
                 progress.keep(f"{'; '.join(end.logs)}; {writer.so_far()}")
             progress.keep(writer.notes())
+            progress.keep(surplus_line(sum(each.surplus for each in captured.sessions.values())))
             _check_sampled(captured, end)
     assert writer.collection, "_check_sampled raises if nothing was stored"
     return lab.by_id(writer.collection.id)

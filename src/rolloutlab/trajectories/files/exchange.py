@@ -158,19 +158,23 @@ class LabFiles:
             say(line)
         return self._collection(outcome.label or name)
 
-    def join_results(self, name: str, results: str) -> "Collection":
+    def join_results(self, name: str, results: str, *, say: Callable[[str], None] = print) -> "Collection":
         """Give captured sessions the rewards of the program that ran them.
 
         results: files of JSON Lines, such as `outputs/**/traces.jsonl`. A line has the `id`, `trace_id` or `session_id`
-        of a session, its `reward`, and perhaps `rewards`: the components by name.
+        of a session, its `reward`, and perhaps `rewards`: the components by name. say: called with lines on results of
+        no session, and on sessions without a result.
 
         Raises:
             NotFoundError: no such collection. InputError: there is no such file, or no line has the id of a session.
         """
         collection = self._collection(name)
-        if not join_results(self._lab(), collection.stored, read_results(results)):
+        joined = join_results(self._lab(), collection.stored, read_results(results))
+        if not joined.sessions:
             message = f"no line of {results} has the id of a session of {name}"
             raise InputError(message, hint="metadata.session of a trajectory is its id")
+        for line in joined.lines(collection.label):
+            say(line)
         return collection
 
 
