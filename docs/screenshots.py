@@ -22,6 +22,8 @@ from tests.browser.jupyter import Jupyter  # noqa: E402
 from tests.browser.notebook import NotebookPage  # noqa: E402
 
 WIDTH, HEIGHT = 1290, 1100
+TALL = 1700
+"""Of a view that is higher."""
 SCALE = 2
 MARGIN, BORDER = 24, 4
 """Pixels: of white around a picture, and of the next cell at its lower end."""
@@ -145,9 +147,10 @@ def panel(shown: Locator) -> Locator:
 
 
 def runs(shown: Locator) -> Locator:
-    view = shown.locator(".rl-panel").last
-    curve = view.locator(".rl-large .u-over")
-    curve.hover(position={"x": 700, "y": 100})
+    view = shown.locator(".rl-panel:has(.rl-runs)")
+    shown.page.set_viewport_size({"width": WIDTH, "height": TALL})
+    view.locator(".rl-large").scroll_into_view_if_needed()  # only what is near is drawn
+    view.locator(".rl-large .u-over").hover(position={"x": 700, "y": 100})
     expect(view.locator(".rl-card")).to_have_count(2)
     return view
 
