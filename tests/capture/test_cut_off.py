@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from rolloutlab.api.http.client import HttpClient
-from rolloutlab.errors import BudgetError, LabError, RolloutlabError, SamplingError
+from rolloutlab.errors import BudgetError, ConflictError, LabError, RolloutlabError, SamplingError
 from rolloutlab.session import Session
 from rolloutlab.settings import Address, Price, Settings
 from tests.paid import Paid
@@ -323,3 +323,54 @@ def test_answers_that_come_while_the_disk_is_full_are_counted_and_not_as_kept(at
     lost = len(service.taken) - begun
     what = "completion" if lost == 1 else "completions"
     assert f"{kept}{lost} {what} more could not be stored" in capsys.readouterr().out
+
+
+def test_rollouts_that_all_end_with_an_error_are_counted_with_the_reason_of_the_first(at, capsys):
+    async def solve(row, client):
+        await client.chat.completions.create(**asking("x"))
+        raise RuntimeError("out of luck")
+
+    assert len(trajectories(at(Service()).rollouts("p", solve, over=ROWS[:3]))) == 3
+    told = "3 of 3 rollouts ended early, without a reward; the first: ended by RuntimeError: out of luck"
+    assert told in capsys.readouterr().out
+
+
+def test_a_command_that_calls_nothing_is_told_the_variables_that_it_has(at):
+    with pytest.raises(SamplingError, match="no call of the program was answered") as caught:
+        at(Service()).rollouts("p", ["true"])
+    assert caught.value.hint == "OPENAI_BASE_URL and OPENAI_API_KEY are what it has to use"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_call_that_outlives_its_rollout_is_told_that_the_rollout_has_ended(at, stream):
+    asked, go_on, told = threading.Event(), threading.Event(), []
+    service = Service("c", "c", "c")
+
+    async def slow(request):
+        if b"slow" in request.content:
+            asked.set()
+            await asyncio.to_thread(go_on.wait, 240)
+        return service(request)
+
+    async def call(client):
+        answer = await client.chat.completions.create(**asking("slow", stream=stream))
+        return [chunk async for chunk in answer] if stream else answer
+
+    async def late(client):
+        with pytest.raises(ConflictError) as caught:
+            await call(client)
+        told.append(caught.value.message)
+
+    left = []
+
+    def solve(row, client):
+        left.append(threading.Thread(target=lambda: asyncio.run(late(client))))
+        left[0].start()
+        asyncio.run(client.chat.completions.create(**asking("x")))
+        assert asked.wait(240)
+        return 1.0
+
+    at(slow).rollouts("p", solve)
+    left[0].join(240)
+    go_on.set()
+    assert told == ["the rollout of this key has ended"]

@@ -16,7 +16,7 @@ import pytest
 from rolloutlab.api.http.client import HttpClient
 from rolloutlab.errors import LabError
 from rolloutlab.magics import register
-from rolloutlab.sampling.writer import TrajectoryWriter
+from rolloutlab.sampling.writer import WHAT_IS_STORED, TrajectoryWriter
 from rolloutlab.session import Session
 from rolloutlab.settings import Address, Settings
 
@@ -169,6 +169,23 @@ def test_a_second_interrupt_leaves_at_once_and_the_collection_is_held_until_all_
     lab.go_on.set()
     lab.all_ended()
     assert lab.stored() == ARRIVED
+    resumes_the_rest(lab, cells)
+
+
+def test_a_second_interrupt_before_anything_is_stored_names_no_cell_that_may_mean_an_older_generation(
+    lab, cells, no_end_in_time
+):
+    def again() -> None:
+        raise KeyboardInterrupt
+
+    no_end_in_time(again)
+    before, hint = cells(CHAT)
+    assert (
+        before == f"KeyboardInterrupt: 0 of {ROWS} completions had arrived and are kept; others are still being stored"
+    )
+    assert hint == f"  -> {WHAT_IS_STORED}"
+    lab.go_on.set()
+    lab.all_ended()
     resumes_the_rest(lab, cells)
 
 

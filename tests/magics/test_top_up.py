@@ -269,7 +269,7 @@ def test_a_top_up_of_rollouts_takes_no_other_program_and_no_setting(notebook):
     assert "was not captured from a program" in notebook.error(f"%%rollout capitals --top-up{CELL}")
 
 
-def test_an_interrupted_top_up_goes_on_with_the_same_cell(capitals, monkeypatch):
+def test_an_interrupted_top_up_goes_on_with_the_same_cell(capitals, monkeypatch, capsys):
     scored(capitals, NEVER)
     first = iter([True])
 
@@ -293,7 +293,9 @@ def test_an_interrupted_top_up_goes_on_with_the_same_cell(capitals, monkeypatch)
         "2 of 4 completions had arrived and are kept", "  -> %%chat capitals:1 --resume samples the other 2",
     ]  # fmt: skip
     assert capitals.lab.store.collection("capitals").missing == 2
+    capsys.readouterr()
     capitals.run(f"{TOP_UP} 2")
+    assert "first, 2 completions that capitals lacks\n" in capsys.readouterr().out
     assert capitals.lab.store.collection("capitals").missing == 0
     made = capitals.lab.collection("capitals")
     assert sizes(made) == [8, 4]

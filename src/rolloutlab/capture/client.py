@@ -10,10 +10,10 @@ from pydantic_core import to_json
 
 from rolloutlab.api.answers import parsed
 from rolloutlab.api.wire.chat import ChatCompletion, ChatCompletionChunk
-from rolloutlab.capture.gateway import Chunk, Gateway
+from rolloutlab.capture.gateway import ENDED, Chunk, Gateway
 from rolloutlab.capture.requests import read_object
 from rolloutlab.capture.rollout import MODEL, CapturedRollout
-from rolloutlab.errors import InputError
+from rolloutlab.errors import ConflictError, InputError
 
 Submit = Callable[[Coroutine[Any, Any, ChatCompletion]], "Future[ChatCompletion]"]
 """Runs a coroutine on the loop of the gateway."""
@@ -71,7 +71,7 @@ class ChatCompletions:
         body: the fields of OpenAI's request. `model` may be left out. A message may be the `message` of a completion.
 
         Raises:
-            InputError: the request is invalid. ServiceError: the service's error.
+            InputError: the request is invalid. ConflictError: the rollout has ended. ServiceError: the service's error.
         """
         try:
             plain = read_object(to_json(body, exclude_none=True))
@@ -79,7 +79,12 @@ class ChatCompletions:
             raise InputError(f"the body is not JSON: {error}") from None
         if body.get("stream"):
             return self._chunks(plain)
-        return await asyncio.wrap_future(self._submit(self._gateway.chat(self._rollout, plain)))
+        try:
+            return await asyncio.wrap_future(self._submit(self._gateway.chat(self._rollout, plain)))
+        except asyncio.CancelledError:
+            if (task := asyncio.current_task()) and task.cancelling():
+                raise
+            raise ConflictError(ENDED) from None  # the end of the rollout has cancelled the call, not its caller
 
     async def _chunks(self, body: dict[str, Any]) -> AsyncIterator[ChatCompletionChunk]:
         loop, chunks = asyncio.get_running_loop(), asyncio.Queue[Chunk | None]()
@@ -92,6 +97,8 @@ class ChatCompletions:
         try:
             while (chunk := await chunks.get()) is not None:
                 yield parsed(ChatCompletionChunk, chunk)
+            if future.cancelled():
+                raise ConflictError(ENDED)
             future.result()
         finally:
             future.cancel()

@@ -30,6 +30,7 @@ class PreparedAnswer(NamedTuple):
     usage: tuple[int, int] = (0, 0)
     unscored: int = 0
     surplus: int = 0
+    trouble: str = ""
 
     @property
     def begun(self) -> int:

@@ -131,6 +131,7 @@ def sample(
             connector.http.run(play(), show, to_its_end=True)
     progress.keep(writer.unscored())
     progress.keep(writer.surplus())
+    progress.keep(writer.troubles())
     writer.check()
     assert writer.collection, "writer.check() raises if nothing was stored"
     return lab.by_id(writer.collection.id)

@@ -32,6 +32,7 @@ class SampledRecord(Protocol):
     done: how many of these are finished.
     unscored: how many of these are finished episodes without a reward.
     surplus: how many choices came besides those that were requested. They are not stored.
+    trouble: why the rollout of a program has not ended well; "" if it has, and for completions.
     """
 
     @property
@@ -46,6 +47,8 @@ class SampledRecord(Protocol):
     def unscored(self) -> int: ...
     @property
     def surplus(self) -> int: ...
+    @property
+    def trouble(self) -> str: ...
 
 
 R = TypeVar("R", bound=SampledRecord)
@@ -167,6 +170,7 @@ class TrajectoryWriter(Generic[R]):
         self.failed = 0
         self._unscored = self._unstored = self._surplus = 0
         self.tokens = 0
+        self._troubles: list[str] = []
         self._first_error: RolloutlabError | None = None
         self._since = time.monotonic()
 
@@ -198,6 +202,14 @@ class TrajectoryWriter(Generic[R]):
         self.done += sum(record.done for record in records)
         self._unscored += sum(record.unscored for record in records)
         self._surplus += sum(record.surplus for record in records)
+        self._troubles += [record.trouble for record in records if record.trouble]
+
+    def troubles(self) -> str:
+        """A line for the user if some rollouts ended early, by an error or the time-out; else ""."""
+        if not self._troubles:
+            return ""
+        which = f"{len(self._troubles):,} of {count(self.total, self._noun)}"
+        return f"{which} ended early, without a reward; the first: {self._troubles[0]}"
 
     def surplus(self) -> str:
         """As `surplus_line`, of the choices so far."""

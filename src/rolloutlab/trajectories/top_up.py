@@ -154,7 +154,8 @@ def top_up_groups(
         InputError: nothing of the collection is scored.
     """
     look = partial(_standing, lab, stored, options)
-    if lab.collection(f"{stored.name}:{stored.generation}").missing:
+    if missing := lab.collection(f"{stored.name}:{stored.generation}").missing:
+        say(f"first, {count(missing, 'completion')} that {stored.label} lacks")
         sample({})
     begun = now = look()
     to_score = score() if now.waiting else ""

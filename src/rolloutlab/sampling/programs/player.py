@@ -80,6 +80,11 @@ class EndedRollout:
     unscored: int = 0
 
     @property
+    def trouble(self) -> str:
+        """Why it has not ended well; "" if it has."""
+        return "" if self.end.reason == "done" else "; ".join(self.end.logs)
+
+    @property
     def surplus(self) -> int:
         """Choices that came besides those that were requested."""
         return self.captured.surplus
@@ -115,7 +120,7 @@ class ProgramPlayer:
     def __init__(self, run: SamplingRun, connector: Connector, address: Address, meter: Meter) -> None:
         assert run.program, "another player plays prompts"
         self._run = run
-        self._solve = run.program.solve
+        self._program = run.program
         self._plan = run.plan
         self._submit = connector.http.submit
         self._gateway, self._outage = gateway_to(connector, address, meter)
@@ -172,7 +177,7 @@ class ProgramPlayer:
         captured = self._gateway.open(settings_of(self._plan, place, position))
         client = RolloutClient(self._gateway, captured, self._url, self._submit)
         row = copy.deepcopy(dict(self._run.groups[place].row))
-        thread = ThreadCall(partial(self._solve, row, client), f"rolloutlab-rollout-{place}-{position}")
+        thread = ThreadCall(partial(self._program.solve, row, client), f"rolloutlab-rollout-{place}-{position}")
         try:
             await asyncio.wait([asyncio.wrap_future(thread.outcome)], timeout=self._plan.timeout)
             end = program_end(thread, self._plan.timeout)
@@ -190,7 +195,7 @@ class ProgramPlayer:
             self._plan = self._plan.model_copy(update={"step": ended.step})
 
     def _count_failure(self, captured: CapturedRollout, end: ProgramEnd) -> None:
-        failure = no_call_error(captured, end, "client.base_url and client.api_key are what a program has to use")
+        failure = no_call_error(captured, end, self._program.address)
         self._failures += 1
         self._fail(1, failure)
         if not self._successes and self._failures >= _MAX_FAILURES:

@@ -24,12 +24,13 @@ class Program:
     """A program under the name that its collections keep.
 
     typed: of a program that was started in a terminal: called with the label of a collection and the words of the
-    command, it returns what to type there to go on.
+    command, it returns what to type there to go on. address: what it has to use, for the hint if it makes no call.
     """
 
     name: str
     solve: Solve
     typed: Callable[[str, str], str] | None = None
+    address: str = "client.base_url and client.api_key are what a program has to use"
 
 
 class KnownPrograms:
@@ -76,7 +77,8 @@ def program_of(solve: Any, environment: Environment) -> Program:
     if isinstance(solve, Program):
         return solve
     if isinstance(solve, list | tuple) and solve and all(isinstance(word, str) for word in solve):
-        return Program(command_name(solve), command_program(solve, environment), getattr(solve, "typed", None))
+        run, typed = command_program(solve, environment), getattr(solve, "typed", None)
+        return Program(command_name(solve), run, typed, "OPENAI_BASE_URL and OPENAI_API_KEY are what it has to use")
     hint = "async def solve(row, client): ..."
     if not callable(solve):
         raise InputError(f"a {type(solve).__name__} is not a function of row and client", hint=hint)

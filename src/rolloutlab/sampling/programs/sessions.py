@@ -299,7 +299,7 @@ def run_sessions(
                 progress.keep(f"{'; '.join(end.logs)}; {writer.so_far()}")
             progress.keep(writer.notes())
             progress.keep(surplus_line(sum(each.surplus for each in captured.sessions.values())))
-            _check_sampled(captured, end)
+            _check_sampled(captured, end, program_in(run).address)
     assert writer.collection, "_check_sampled raises if nothing was stored"
     return lab.by_id(writer.collection.id)
 
@@ -324,10 +324,10 @@ async def _play(
         await asyncio.gather(kept, return_exceptions=True)
 
 
-def _check_sampled(captured: CapturedRollout, end: ProgramEnd) -> None:
+def _check_sampled(captured: CapturedRollout, end: ProgramEnd, address: str) -> None:
     """Raise the BudgetError of a call that a budget did not allow, even if others were answered.
 
-    If no call was answered, raise the ServiceError that was the reason, or else SamplingError.
+    If no call was answered, raise the ServiceError that was the reason, or else SamplingError. address: of the program.
     """
     for session in captured.sessions.values():
         if session.over_budget:
@@ -337,4 +337,4 @@ def _check_sampled(captured: CapturedRollout, end: ProgramEnd) -> None:
     for session in captured.sessions.values():
         check_service(session)
     failed = next((each for each in captured.sessions.values() if each.failure), captured)
-    raise no_call_error(failed, end, "OPENAI_BASE_URL and OPENAI_API_KEY are what it has to use")
+    raise no_call_error(failed, end, address)
