@@ -1083,7 +1083,8 @@ class Session:
             say: called with a line per loop if no table can be shown.
 
         Raises:
-            InputError: an invalid argument, or the selected model has been trained; nothing was sampled.
+            InputError: an invalid argument; nothing was sampled. NotOfferedError: the selected model has been trained,
+                and the service makes no models from checkpoints.
             And as `loop`.
         """
         check_grid(settings)
