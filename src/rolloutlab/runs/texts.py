@@ -57,7 +57,7 @@ def _order(lab: Lab, run: Run, step: RunStep, made: StoredCollection, kind: Kind
     outlines = lab.outlines.of(made)
     if kind == "random":
         seats = [(each.group, each.position) for each in outlines]
-        Random(made.id).shuffle(seats)  # the same each time it is asked for
+        Random(made.name).shuffle(seats)  # the same prompt while the step changes
         return seats
     if kind == "changed":
         before = _before(lab, run, step)
