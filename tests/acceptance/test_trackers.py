@@ -1,5 +1,6 @@
 """The numbers of a run in TensorBoard, Trackio and W&B themselves: read back, they are ours; no network is needed."""
 
+import csv
 import json
 import math
 import os
@@ -22,6 +23,9 @@ from trackio.sqlite_storage import SQLiteStorage
 
 from rolloutlab.runs.table import RunTable
 from rolloutlab.runs.tracker import open_trackers
+from rolloutlab.session import Session
+from rolloutlab.settings import Settings
+from tests.runs.conftest import Trainer
 
 BEGIN = datetime(2026, 11, 29, 12, 0, 0, 250_000, tzinfo=UTC)
 ODD = [0.1, 1 / 3, 1e300, -1e-300, math.nan, math.inf, -math.inf, 2**53 + 1, 10**30, -0.0, 16_777_217]
@@ -286,3 +290,36 @@ def test_what_is_written_for_wandb_has_no_key_no_packages_and_no_path_of_the_mac
     assert [
         text for text in ("k" * 40, str(tmp_path), str(Path.home()), "test_trackers") if text.encode() in content
     ] == []
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """A session whose lab has a run with held-out rows, components of rewards, and a step without them."""
+    session = Session(Settings(home=tmp_path))
+    trainer = Trainer(session.store)
+    for step, held in enumerate(([[0.0, 1.0], [1.0, 1.0]], None, [[1.0, 1.0], [1.0, 0.0]])):
+        if held:
+            trainer.sample("held_out.letters", held, step=step)
+        rewards = [[0.1 * step, 1 / 3], [0.7, 0.2]]
+        made = trainer.sample("letters", rewards, step=step, components=lambda reward: {"format": reward / 3})
+        trainer.train(made, step=step + 1, steps=[{"entropy": 0.5 / (step + 1), "kl": 1e-9 * step, "loss": -0.25}])
+    yield session
+    session.close()
+
+
+def test_the_view_the_csv_and_the_trackers_have_the_same_numbers(runs, tmp_path):
+    view = runs.runs("lab/practice")
+    view.send(["tensorboard", "trackio"], say=lambda _: None)
+    [course], run = view.state()["courses"], view.runs[0].table()
+    shown = {
+        name: [(step, value) for step, value in zip(course["steps"], values, strict=True) if value is not None]
+        for name, values in course["numbers"].items()
+    }
+    with view.to_csv(tmp_path / "run.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    written = {name: [(int(row["step"]), float(row[name])) for row in rows if row[name]] for name in shown}
+    assert (written, len(rows[0])) == (shown, len(shown) + 2)
+    assert shown == in_trackio(tmp_path, run)[0]
+    in_32_bits = {name: [(step, float(np.float32(value))) for step, value in values] for name, values in shown.items()}
+    assert in_32_bits == in_tensorboard(tmp_path, run)[0]
+    assert {"reward", "held_out", "reward.format", "entropy", "kl", "nothing"} <= shown.keys()
