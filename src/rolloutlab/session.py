@@ -1190,6 +1190,7 @@ class Session:
         reward: Functions | None = None,
         *,
         checkpoints: "Sequence[str | int | Run | Loop]" = (),
+        best: bool = False,
         before: str | int | None = None,
         after: str | int | None = None,
         over: Any = None,
@@ -1210,6 +1211,7 @@ class Session:
             checkpoints: two or more, such as `lab/sorter@3`, `lab/sorter` for its newest, or steps of `model`; a run or
                 a loop stands for its best checkpoint. The others are compared with the first, the base. By default
                 `before` and `after`.
+            best: `checkpoints` are names of runs, as `runs` takes them, which stand for their best checkpoints.
             before: the base if no `checkpoints` are given; None is the oldest one, which is 0 unless the model was made
                 from a checkpoint.
             after: the checkpoint that is compared with `before`; None is the newest.
@@ -1223,7 +1225,8 @@ class Session:
         """
         from rolloutlab.trajectories.comparison import Side, compare_sides  # and numpy
 
-        given_ones = [best_checkpoint(each) for each in checkpoints]
+        runs = self.runs(*map(str, checkpoints)).runs if best and checkpoints else checkpoints
+        given_ones = [best_checkpoint(each) for each in runs]
         find = partial(find_checkpoints, self._models, given_ones, before, after, given.get("model"), name or "NAME")
         name = find_collection(self._jobs, find(), over) if name is None else name
         summary = self.store.collection(name)

@@ -134,6 +134,9 @@ CALLS = {
     "%compare x --env Game": 'lab.compare("x", env=Game, variables=globals())',
     "%%compare x --env Game\nreturn 1": 'lab.compare("x", Returns(1), env=Game, variables=globals())',
     "%compare x --over rows --anytime": 'lab.compare("x", over=rows, anytime=True, variables=globals())',
+    "%compare x lab/y lab/z --best": (
+        'lab.compare("x", checkpoints=["lab/y", "lab/z"], best=True, variables=globals())'
+    ),
     "%compare x --bounds -1 1": 'lab.compare("x", bounds=(-1.0, 1.0), variables=globals())',
     "%%compare x --after latest\nreturn 1": 'lab.compare("x", Returns(1), variables=globals())',
     "%collections --all": "lab.collections(all=True)",

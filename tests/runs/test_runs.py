@@ -246,6 +246,8 @@ def test_a_comparison_takes_the_best_checkpoints_of_runs(session):
     runs = session.runs()
     made = session.compare("first", lambda answer: float(len(answer)), checkpoints=[runs["lab/first"], "lab/second@1"])
     assert made.describe()["checkpoints"] == [runs["lab/first"].best, "lab/second@1"]
+    named = session.compare("first", lambda answer: float(len(answer)), checkpoints=["first", "second"], best=True)
+    assert named.describe()["checkpoints"] == [run.best for run in (runs["lab/first"], runs["lab/second"])]
 
 
 def test_a_run_without_a_mean_has_no_best_checkpoint_to_compare(session, trainer):

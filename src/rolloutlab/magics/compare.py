@@ -21,6 +21,7 @@ class CompareMagics(LabMagics):
     @argument(
         "checkpoints", nargs="*", help="two or more, such as lab/sorter@3 or a step; others are compared with the first"
     )
+    @argument("--best", action="store_true", default=None, help="these are runs: compare the best checkpoint of each")
     @argument("--before", metavar="CHECKPOINT", help="the checkpoint to compare with (default: the oldest)")
     @argument(
         "--after", metavar="CHECKPOINT", default="latest", help="the checkpoint that is compared (default: latest)"
@@ -46,11 +47,12 @@ class CompareMagics(LabMagics):
             %compare capitals --over held_out
             %compare capitals lab/practice@0 lab/second@4 lab/second@8 --over held_out
             %compare lab/practice@2 lab/second@1 --over held_out
+            %compare capitals lab/slow lab/fast --best --over held_out
 
             %%compare capitals --over held_out -n 4
             return float(answer.strip() == row["capital"])
         """
-        given = self.given(options, "n", "model", "concurrency", "anytime")
+        given = self.given(options, "n", "model", "concurrency", "anytime", "best")
         named = not {"@", "/"} & set(options.name)  # which no collection's name has
         if checkpoints := [*([] if named else [options.name]), *options.checkpoints]:
             given["checkpoints"] = checkpoints
