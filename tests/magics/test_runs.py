@@ -26,3 +26,18 @@ def test_a_note_and_tags_are_written_in_a_cell(notebook, trained):
 def test_a_tag_without_a_run_is_an_error(notebook, trained):
     with pytest.raises(InputError, match="of a run"):
         notebook.run("%runs --tag keep")
+
+
+def test_the_cells_to_type_next_run(notebook, session, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    given = {"over": [{"i": i} for i in range(2)], "n": 2, "max_tokens": 3, "jobs": 1, "seed": 1, "say": lambda _: None}
+    for name in ("first", "second"):
+        session.model(f"lab/{name}")
+        session.loop(name, "user: {{i}}", lambda answer: min(1.0, len(answer) / 50), held_out=[{"i": 7}], **given)
+    notebook.shell.user_ns["lab"] = session
+    cells = notebook.run("%runs lab/first lab/second").overlay().next
+    assert [cell.partition(" ")[0].partition("(")[0] for cell in cells] == ["%compare", "%export", "lab.report"]
+    for cell in cells:
+        notebook.run(cell)
+    assert (tmp_path / "best" / "adapter_config.json").exists()
+    assert (tmp_path / "run.html").exists()

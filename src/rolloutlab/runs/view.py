@@ -24,6 +24,8 @@ from rolloutlab.widgets.kit.tree import tree
 from rolloutlab.widgets.run import Overlay, RunRow
 from rolloutlab.widgets.run_numbers import known_numbers
 
+_REPORTED = 5
+"""Runs that a cell names for a report."""
 _NAMED = 3
 """Collections that are named above the curves."""
 
@@ -96,7 +98,7 @@ class RunView(NotebookView):
         rows = [_row(course.name, runs) for course, runs in zip(courses, groups, strict=True)]
         numbers = known_numbers(name for course in courses for name in course.numbers)
         hints = [hint for runs in groups for run in runs for hint in _hints(run, self._label(run))]
-        return Overlay(courses, rows, numbers, hints, _about(self.runs, origins))
+        return Overlay(courses, rows, numbers, hints, _about(self.runs, origins), _next(self.runs))
 
     def _label(self, run: Run) -> str:
         """What a hint calls a run; empty for the only one."""
@@ -121,6 +123,19 @@ def _about(runs: Sequence[Run], origins: Mapping[tuple[str, str], Origin]) -> st
     models = dict.fromkeys(run.model for run in runs)
     steps = count(max(len(run.steps) for run in runs), "step")
     return " · ".join([of, steps, *(models if len(models) == 1 else [])])
+
+
+def _next(runs: Sequence[Run]) -> list[str]:
+    """Cells about the best checkpoint, beside the second best if there are several runs, and a report of all."""
+    ranked = sorted((run for run in runs if run.best_step), key=_best_mean, reverse=True)
+    if not ranked:
+        return []
+    best, held = ranked[0], [step.held_out for step in ranked[0].steps if step.held_out]
+    compared = [f"%compare {held[0].name} {ranked[1].best} {best.best}"] if held and len(ranked) > 1 else []
+    names = ", ".join(repr(run.name) for run in runs[:_REPORTED])
+    named = names if len(runs) == 1 else f"[{names}]"
+    report = [f'lab.report({named}, "run.html")'] if len(runs) <= _REPORTED else []
+    return [*compared, f"%export {best.best} --to best", *report]
 
 
 def _hints(run: Run, label: str) -> list[Hint]:

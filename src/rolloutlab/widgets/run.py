@@ -121,6 +121,7 @@ class Overlay:
         numbers: The numbers that any of them has, in order.
         hints: What to know, each with the run and the step at which it began.
         about: What they are of.
+        next: Cells to type next.
     """
 
     courses: Sequence[RunCourse]
@@ -128,6 +129,7 @@ class Overlay:
     numbers: Sequence[RunNumber]
     hints: Sequence[Hint]
     about: str
+    next: Sequence[str] = ()
 
     @property
     def name(self) -> str:
@@ -168,22 +170,14 @@ def html(shown: Overlay, texts: Sequence[StepText] = ()) -> Html:
         curves(shown, shown.numbers[:OPEN]),
         _folded("every other number", curves(shown, shown.numbers[OPEN:])),
         step_texts(texts, looks=looks_of(shown.courses)),
-        next_cells(*_next(shown)),
+        next_cells(*shown.next),
     )
 
 
 def top(shown: Overlay) -> dict[str, Any]:
     """What a browser shows above and below the curves, as nodes of `tree`."""
     above = f"{head(shown.name, shown.about)}{hints(shown.hints)}{runs_table(shown)}"
-    return {"above": tree(above), "next": tree(next_cells(*_next(shown)))}
-
-
-def _next(shown: Overlay) -> Sequence[str]:
-    best = [row for row in shown.rows if row.best is not None and row.best_name]
-    if not best:
-        return ()
-    top_one = max(best, key=lambda row: row.best or 0.0)
-    return (f"%model {top_one.best_name.partition('@')[0]}", f"%export {top_one.best_name} --to best")
+    return {"above": tree(above), "next": tree(next_cells(*shown.next))}
 
 
 def runs_table(shown: Overlay) -> Html:
