@@ -111,6 +111,16 @@ def test_a_program_that_hides_every_refusal_is_told_the_refusal(at):
         at(Service()).rollouts("p", solve)
 
 
+def test_a_program_whose_requests_are_invalid_is_told_why_and_not_of_the_address(at):
+    async def solve(row, client):
+        with suppress(RolloutlabError):
+            await client.chat.completions.create(**asking("x", n=0))
+
+    with pytest.raises(SamplingError, match="its last call failed: n: Input should be greater") as caught:
+        at(Service()).rollouts("p", solve)
+    assert caught.value.hint is None
+
+
 @pytest.mark.parametrize("reward", [1.0, None])
 def test_a_rollout_whose_last_call_failed_is_not_stored_as_whole(at, reward):
     async def solve(row, client):

@@ -8,7 +8,7 @@ from rolloutlab.api.wire.chat import ChatCompletion, ChatRequest, Usage
 from rolloutlab.capture.answers import chunks_of, shown, shown_chunk
 from rolloutlab.capture.requests import chat_request
 from rolloutlab.capture.rollout import CallSettings, CapturedRollout
-from rolloutlab.errors import ConflictError, RolloutlabError
+from rolloutlab.errors import ConflictError, InputError, RolloutlabError
 
 Chunk = dict[str, Any]
 OnChunk = Callable[[Chunk], None]
@@ -74,7 +74,11 @@ class Gateway:
         if rollout not in self._under_way:
             raise ConflictError(ENDED)
         rollout = self.session(rollout, "")  # of a call that names none
-        request, options = chat_request(body)
+        try:
+            request, options = chat_request(body)
+        except InputError as error:
+            rollout.failure = error  # it was no call, but it is why its program got no answer
+            raise
         call = rollout.begin(request, tries)
         task = asyncio.current_task()
         assert task, "this is a coroutine"
