@@ -66,7 +66,12 @@ class Service(SamplingService):
         choices = [{"index": 0, "delta": delta, "finish_reason": None if delta else "stop"} for delta in deltas]
         heads = [HEAD if name is None else {**HEAD, "id": name} for name in self.ids]
         chunks = [*self.before, *({**head, "choices": [each]} for head, each in zip(heads, choices, strict=True))]
-        return "".join(f"data: {json.dumps(each)}\n\n" for each in [*chunks]).encode() + b"data: [DONE]\n\n"
+        events = "".join(f"data: {json.dumps(each)}\n\n" for each in [*chunks]).encode()
+        return (
+            events[: events.index(b"\n\n") + 2]
+            if body["messages"][-1]["content"] == "cut"
+            else events + b"data: [DONE]\n\n"
+        )
 
 
 @pytest.mark.parametrize("through", ["the client", "http"])
@@ -126,14 +131,27 @@ def test_a_rollout_whose_last_call_failed_is_not_stored_as_whole(at, reward):
     async def solve(row, client):
         await client.chat.completions.create(**asking("one"))
         with suppress(RolloutlabError):
-            await client.chat.completions.create(**asking("refuse"))
+            async for _ in await client.chat.completions.create(**asking("cut", stream=True)):
+                pass
         return reward
 
-    [made] = trajectories(at(Service()).rollouts("p", solve))
+    [made] = trajectories(at(Service("c", "c", "c")).rollouts("p", solve))
     assert (made.extra["metadata"]["episode_end"], made.reward) == ("error", None)
     failed, *dropped = made.extra["logs"]
-    assert failed.startswith("its last call failed: RefusedError: ")
+    assert failed == "its last call failed: ServiceError: the response broke off before its end"
     assert dropped == ([] if reward is None else ["the reward 1 that the program returned after that is not kept"])
+
+
+def test_an_agent_that_ends_where_its_context_is_full_keeps_its_reward(at):
+    async def solve(row, client):
+        await client.chat.completions.create(**asking("one"))
+        with suppress(RolloutlabError):
+            await client.chat.completions.create(**asking("refuse"))
+        return 1.0
+
+    [made] = trajectories(at(Service()).rollouts("p", solve))
+    assert (made.extra["metadata"]["episode_end"], made.reward) == ("done", 1.0)
+    assert made.extra["logs"][0].startswith("its last call failed: RefusedError: ")
 
 
 def test_a_rollout_that_went_on_after_a_refusal_is_whole(at):

@@ -8,7 +8,7 @@ import copy
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import takewhile
 from pathlib import Path
@@ -25,6 +25,7 @@ from rolloutlab.capture.server import served
 from rolloutlab.connection import Connector
 from rolloutlab.errors import (
     BudgetError,
+    RefusedError,
     RewardError,
     RolloutlabError,
     SamplingError,
@@ -259,12 +260,15 @@ def no_call_hint(otherwise: str) -> str:
 def without_last_call(captured: CapturedRollout, end: ProgramEnd) -> ProgramEnd:
     """The end of a rollout whose last call failed, even if its program hid that: an error, and no reward.
 
-    Its reward would be that of a conversation which the service, not the policy, has ended. A call that the program
-    itself has cancelled did not fail.
+    Its reward would be that of a conversation which the service, not the policy, has ended. A request that the service
+    refused is another matter: agents end so where the context is full, and the reward is that of all they could do. A
+    call that the program itself has cancelled did not fail.
     """
     if end.reason != "done" or not (captured.cut_off and captured.failure):
         return end
     logs = [f"its last call failed: {described(captured.failure)}"]
+    if isinstance(captured.failure, RefusedError):
+        return replace(end, logs=[*end.logs, *logs])
     if end.reward is not None:
         logs.append(f"the reward {end.reward:g} that the program returned after that is not kept")
     return ProgramEnd("error", logs)
