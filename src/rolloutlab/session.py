@@ -1137,7 +1137,8 @@ class Session:
         from rolloutlab.runs.sending import LiveReporting
         from rolloutlab.runs.tracker import open_trackers
 
-        with closing(LiveReporting(say, lambda: self.store, open_trackers(report_to, self.settings.home))) as live:
+        trackers = open_trackers(report_to, self.settings.home)
+        with closing(LiveReporting(say, lambda: self.store, self._connector.name, trackers)) as live:
             yield live
 
     @overload
@@ -1157,6 +1158,8 @@ class Session:
         Raises:
             NotFoundError: no run has such a name, or several could be meant.
         """
+        with Progress("runs") as line:
+            self._jobs.refresh(lambda: line.begin("asking the service how jobs go"))
         from rolloutlab.runs.catalogue import load_runs  # and pandas, when its table is made
         from rolloutlab.runs.view import RunView
 
@@ -1179,6 +1182,7 @@ class Session:
         from rolloutlab.runs.report import write_report
         from rolloutlab.runs.view import RunView
 
+        self._jobs.refresh()
         view = RunView(lambda: self.store, [run] if isinstance(run, str) else run, self.settings.home)
         with Progress(f"writing the report of {view.runs[0].name}"):
             return write_report(self.store, view, path, overwrite=overwrite)

@@ -22,7 +22,7 @@ class Trainer:
 
     def __init__(self, lab: Lab) -> None:
         self.lab = lab
-        self._jobs = 0
+        self._jobs, self.service = 0, SERVICE
 
     def sample(
         self,
@@ -69,7 +69,7 @@ class Trainer:
         self._jobs += 1
         at = f"2026-01-01T{self._jobs // 3600:02}:{self._jobs // 60 % 60:02}:{self._jobs % 60:02}+00:00"
         labels = tuple(f"{each.name}:{each.generation}" for each in collections)
-        job = SubmittedJob(f"{self._jobs:08x}-job", SERVICE, model, labels, options or {}, at)
+        job = SubmittedJob(f"{self._jobs:08x}-job", self.service, model, labels, options or {}, at)
         self.lab.jobs.add(job)
         self.lab.jobs.set_status(job.id, status, step)
         data = [("gradient_step", dict(each)) for each in steps] + [

@@ -265,3 +265,129 @@ def test_rewards_of_three_steps_are_one_chart_that_names_the_runs_once(session, 
     assert html.count('<div class="rl-legend">') == 1
     assert "Dashed: mean reward, trained on." in html
     assert html.count("<figcaption><span>Mean reward") == 1
+
+
+def hand(trainer, name, rewards, **plan):
+    """A generation whose rewards came from no function of this lab, as of an import."""
+    made = trainer.sample(name, rewards, **plan)
+    trainer.lab._database.execute("DELETE FROM scorings WHERE collection_id = ?", made.id)
+    return made
+
+
+@pytest.mark.parametrize("how", ["fine-tuning", "an import"])
+def test_a_job_whose_rewards_are_of_no_known_function_belongs_to_the_run(session, trainer, how):
+    two_steps(trainer)
+    if how == "fine-tuning":
+        trainer.train(trainer.sample("demos", HALF, step=2, code="v9"), step=3, options={"sft": True})
+    else:
+        trainer.train(hand(trainer, "imported", HALF, step=2), step=3)
+    trainer.train(trainer.sample("letters", BETTER, step=3), step=4)
+    (run,) = session.runs()
+    assert [step.step for step in run.steps] == [0, 1, 2, 3]
+
+
+def test_a_model_that_was_made_anew_has_another_run(session, trainer):
+    two_steps(trainer)
+    two_steps(trainer)
+    newest, first = session.runs()
+    assert newest.because == ("model",)
+    assert [[step.step for step in run.steps] for run in (first, newest)] == [[0, 1], [0, 1]]
+    newest.to_csv(session.settings.home / "run.csv")
+
+
+def test_jobs_that_end_in_another_order_are_one_run_by_step(session, trainer):
+    made = trainer.sample("letters", HALF)
+    for step in (2, 1, 3):
+        trainer.train(made, step=step)
+    (run,) = session.runs()
+    assert [step.step for step in run.steps] == [0, 1, 2]
+
+
+def test_rewards_of_another_checkpoint_are_not_those_of_a_step(session, trainer):
+    first = trainer.sample("letters", BETTER)
+    trainer.train(first, step=1)
+    trainer.train(first, step=2)
+    trainer.train(trainer.sample("letters", HALF, step=2), step=3)
+    (run,) = session.runs()
+    assert run.history["reward"].dropna().to_dict() == {0: 0.75, 2: 0.5}
+    assert run.history["other_reward"].dropna().to_dict() == {1: 0.75}
+    assert run.best == "lab/practice@0"
+
+
+def test_a_stray_measurement_on_held_out_rows_changes_no_run(session, trainer):
+    for step, held in enumerate([HALF, BETTER, HALF]):
+        trainer.sample("held_out.letters", held, step=step)
+        if step == 1:
+            trainer.sample("held_out.letters", [[1.0, 1.0]], step=1, rows="one other")
+        if step < 2:
+            trainer.train(trainer.sample("letters", HALF, step=step), step=step + 1)
+    (run,) = session.runs()
+    assert run.history["held_out"].tolist() == [0.5, 0.75, 0.5]
+
+
+def test_a_measured_checkpoint_before_a_gap_is_a_step(session, trainer):
+    for step, held in ((0, HALF), (1, BETTER)):
+        trainer.sample("held_out.letters", held, step=step)
+    trainer.train(trainer.sample("letters", HALF), step=1)
+    trainer.train(trainer.sample("letters", HALF, step=5), step=6)
+    assert session.runs()[0].best == "lab/practice@1"
+
+
+def test_services_with_a_model_of_one_name_have_runs_of_their_own(session, trainer):
+    two_steps(trainer)
+    trainer.service = "https://other.example"
+    trainer.sample("held_out.letters", BETTER, step=0)
+    trainer.train(trainer.sample("letters", HALF), step=None, status="failed")
+    trainer.train(trainer.sample("letters", HALF), step=1)
+    own = {run.service: run for run in session.runs()}
+    assert "held_out" not in own["embedded"].history
+    assert [len(run.record.failed) for run in (own["embedded"], own["https://other.example"])] == [0, 1]
+
+
+def test_a_pass_rate_begins_at_0_and_is_there_only_if_anything_passes(session, trainer):
+    trainer.train(trainer.sample("letters", [[0.0, 0.0]]), step=1)
+    trainer.train(trainer.sample("letters", [[1.0, 0.0]], step=1), step=2)
+    trainer.train(trainer.sample("tenths", [[0.1, 0.2]], model="lab/other"), step=1, model="lab/other")
+    runs = session.runs()
+    assert runs["lab/practice"].history["pass_rate"].tolist() == [0.0, 0.5]
+    assert "pass_rate" not in runs["lab/other"].history
+
+
+def test_groups_of_several_collections_count_alike(session, trainer):
+    dead, live = trainer.sample("dead", [[1.0] * 100]), trainer.sample("live", HALF * 2)
+    trainer.train(dead, live, step=1)
+    assert session.runs()[0].steps[0].numbers["nothing"] == 0.2
+
+
+def test_other_tools_are_a_change_and_their_means_are_not_the_best(session, trainer):
+    tool = {"type": "function", "function": {"name": "add", "parameters": {}}}
+    trainer.train(trainer.sample("letters", [[1.0, 1.0]], tools=[tool]), step=1)
+    trainer.train(trainer.sample("letters", HALF, step=1), step=2)
+    (run,) = session.runs()
+    assert run.best == "lab/practice@1"
+    assert [(each.option, each.before) for each in run.changes] == [("tools", ["add"])]
+
+
+def test_runs_of_other_rewards_are_not_joined_as_seeds(session, trainer):
+    for seed in (0, 1):
+        model = f"lab/practice.letters.seed{seed}"
+        session.store.origins.set("embedded", model, Origin(sweep="letters", settings={}, seed=seed))
+        for code, scale, step in (("v1", 1.0, 0), ("v2", 100.0, 1)):
+            rewards = [[scale * reward for reward in group] for group in HALF]
+            made = trainer.sample(f"letters.seed{seed}", rewards, step=step, model=model, code=code)
+            trainer.train(made, step=step + 1, model=model)
+    courses = session.runs("lab/practice.letters.*").state()["courses"]
+    assert {course["name"]: course["numbers"]["reward"] for course in courses} == {
+        "letters": [0.5], "letters · run 2": [50.0]
+    }  # fmt: skip
+
+
+def test_each_generation_costs_once(session, trainer):
+    made = trainer.sample("letters", HALF)
+    trainer.lab._database.execute(
+        "INSERT INTO spending (at, service, model, purpose, collection_id, amount) VALUES (?, ?, ?, ?, ?, ?)",
+        "2025", "embedded", "lab/practice", "sampling", made.id, 10**12,
+    )  # fmt: skip
+    trainer.train(made, step=1)
+    trainer.train(made, step=2)
+    assert session.runs()[0].cost == 1.0

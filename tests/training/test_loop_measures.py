@@ -47,7 +47,7 @@ def test_means_of_another_reward_are_in_a_column_of_their_own_and_not_the_best(s
     changes = [
         f"mean reward of rounds 1 to 2: measured with another reward, {NOT_COMPARED}",
         f"held-out mean of steps 0 to 2: measured with another reward, {NOT_COMPARED}",
-        "since then it is another run of lab/practice -> %runs lab/practice",
+        "jobs from now on are another run of lab/practice -> %runs lab/practice",
     ]
     assert lines[:3] == made.remarks == changes
     assert made.changes == changes[:2]
@@ -90,7 +90,7 @@ def test_held_out_means_of_another_measure_are_not_compared_and_are_measured_ane
     made = loop(session, jobs=1, **{"held_out": ROWS, **options})
     said = f"held-out mean of steps 0 to 1: measured with another {what}, {NOT_COMPARED}"
     assert [line for line in made.changes if line.startswith("held-out")] == [said]
-    assert (len(session.runs()) == 2) == any(line.startswith("since then") for line in made.remarks)
+    assert (len(session.runs()) == 2) == any(line.startswith("jobs from now on") for line in made.remarks)
     assert 1 in made.measured
     assert session.store.collection("held_out.letters").generation == 4  # two of them new, of checkpoint 1 another one
 

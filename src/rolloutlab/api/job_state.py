@@ -114,7 +114,7 @@ def step_figures(steps: Sequence[Mapping[str, Any]], names: Sequence[str]) -> di
         if values := [value for value in numbers(steps, name) if value is not None]:
             of = max if name.endswith("_max") else median if name in DISTANCES else _mean
             figures[name] = of(values)
-    return figures
+    return {name: figure for name, figure in figures.items() if math.isfinite(figure)}
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -1,72 +1,120 @@
 """Where the runs of a model begin: a job whose rewards do not compare with those of the job before starts a new one."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from itertools import product
+from dataclasses import dataclass, field
+from itertools import chain, product
 
 from rolloutlab.store.models import SubmittedJob
 from rolloutlab.training.measures import BEGINS_RUN, Measure
 
 Measures = Mapping[str, Measure]
 """By the name of a collection, how its mean was measured."""
+Measured = Mapping[str, Sequence[Measure]]
+"""By the name of a collection of held-out rows, how a checkpoint was measured on them, newest first."""
 
 
 @dataclass(frozen=True)
 class TrainedJob:
     """A job that made a checkpoint, and how the means around it were measured.
 
-    trained_on: of the collections that it trained on. held_out: of their held-out rows, sampled from the checkpoint
-    that the job starts from; empty if they were not measured there.
+    Attributes:
+        job: The job.
+        trained_on: Of the collections that it trained on, as far as it is known how they were scored.
+        held_out: By the name of a collection of held-out rows, how the checkpoint that the job starts from was measured
+            on them, newest first: it may have been measured several times, and in several ways.
+        after: The same of the checkpoint that the job made.
     """
 
     job: SubmittedJob
     trained_on: Measures
-    held_out: Measures
+    held_out: Measured
+    after: Measured = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """Consecutive jobs of one model whose means compare. because: what changed before the first one."""
+    """Jobs of one model whose means compare, by step.
+
+    Attributes:
+        jobs: The jobs.
+        because: What changed before the first one.
+        held_out: How its checkpoints are measured on held-out rows; empty if none was.
+    """
 
     jobs: tuple[TrainedJob, ...]
     because: tuple[str, ...] = ()
+    held_out: Measures = field(default_factory=dict)
 
 
 def split_lineage(jobs: Sequence[TrainedJob]) -> list[Stretch]:
-    """Split the jobs of one model, oldest first, where their means stop being comparable.
+    """Split the jobs of one model, in the order in which they were submitted, where their means stop comparing.
 
-    A job without rewards, as of fine-tuning, belongs to the run that is there.
+    A job of which it is not known how its rewards were made, as of fine-tuning or on imported collections, belongs to
+    the run that is there. A checkpoint of a number that the run has already is one of a model that was made anew.
     """
-    stretches: list[tuple[list[TrainedJob], tuple[str, ...]]] = []
+    begun: list[_Run] = []
     trained_on: Measures = {}
-    held_out: Measures = {}
-    for job in jobs:
-        because = _differences(trained_on, job.trained_on, rows=False)
-        because += [f"held-out {word}" for word in find_differences(held_out, job.held_out)]
-        if because or not stretches:
-            stretches.append(([], tuple(dict.fromkeys(because))))
-        stretches[-1][0].append(job)
+    for i, job in enumerate(jobs):
+        run = begun[-1] if begun else None
+        later = [job.after, *chain.from_iterable((each.held_out, each.after) for each in jobs[i + 1 :])]
+        because = [*_differences(trained_on, job.trained_on), *(run.differences(job, later) if run else [])]
+        if run is None or because:
+            run = _Run(tuple(dict.fromkeys(because)))
+            begun.append(run)
+        run.add(job)
         trained_on = job.trained_on or trained_on
-        held_out = job.held_out or ({} if because else held_out)
-    return [Stretch(tuple(some), because) for some, because in stretches]
+    return [run.stretch() for run in begun]
 
 
-def find_differences(before: Measures, after: Measures) -> list[str]:
-    """Why means of held-out rows do not compare; empty if they do, or if one side has none."""
-    return _differences(before, after, rows=True)
+class _Run:
+    """A run while its jobs are added."""
+
+    def __init__(self, because: tuple[str, ...]) -> None:
+        self._because = because
+        self._jobs: dict[int | None, TrainedJob] = {}
+        self._held_out: Measures = {}
+
+    def differences(self, job: TrainedJob, later: Sequence[Measured]) -> list[str]:
+        """Why a job belongs to another run, apart from what it trained on.
+
+        later: how checkpoints after the one that the job starts from were measured. If that one was measured anew in
+        another way, a checkpoint after it tells whether the run goes on so, or whether it was for once.
+        """
+        if job.job.step in self._jobs:
+            return ["model"]
+        words: list[str] = []
+        for name, reference in self._held_out.items():
+            newest = [_words(reference, each, rows=True) for each in job.held_out.get(name, ())][:1]
+            following = next((measured[name] for measured in later if measured.get(name)), ())
+            known = any(compares(reference, each) for each in job.held_out.get(name, ()))
+            goes_on = known and (not following or any(compares(reference, each) for each in following))
+            words += [] if goes_on else chain.from_iterable(newest)
+        return [f"held-out {word}" for word in dict.fromkeys(words)]
+
+    def add(self, job: TrainedJob) -> None:
+        self._jobs[job.job.step] = job
+        self._held_out = self._held_out or {name: measured[0] for name, measured in job.held_out.items() if measured}
+
+    def stretch(self) -> Stretch:
+        jobs = sorted(self._jobs.values(), key=lambda each: each.job.step or 0)  # a service may end them in any order
+        return Stretch(tuple(jobs), self._because, self._held_out)
 
 
-def _differences(before: Measures, after: Measures, *, rows: bool) -> list[str]:
+def compares(one: Measure, other: Measure) -> bool:
+    """Whether the means of two measurements on held-out rows compare."""
+    return not _words(one, other, rows=True)
+
+
+def _differences(before: Measures, after: Measures) -> list[str]:
     """Why means do not compare. Of collections with other names, one pair that compares is enough."""
     if not before or not after:
         return []
     shared = [(before[name], after[name]) for name in after if name in before]
-    pairs = shared or list(product(before.values(), after.values()))
-    words = [[word for word in _words(*pair, rows=rows) if word in BEGINS_RUN | {"rows"}] for pair in pairs]
-    if shared:
-        return list(dict.fromkeys(word for some in words for word in some))
-    return min(words, key=len)
+    words = [_words(*pair, rows=False) for pair in shared or product(before.values(), after.values())]
+    return list(dict.fromkeys(word for some in words for word in some)) if shared else min(words, key=len)
 
 
 def _words(one: Measure, other: Measure, *, rows: bool) -> list[str]:
-    return one.differences(other, one.state | other.state, rows=rows)
+    """What differs, as far as it begins a run. Another temperature, for instance, is an option that changed."""
+    different = one.differences(other, one.state | other.state, rows=rows)
+    return [word for word in different if word in BEGINS_RUN | {"rows"}]

@@ -13,12 +13,17 @@ Values = Sequence[float | None]
 
 
 def join_seeds(runs: Sequence[Run], origins: Mapping[tuple[str, str], Origin]) -> list[list[Run]]:
-    """The runs, those of one sweep that differ in nothing but their seed together; in the order of the first ones."""
+    """The runs, those of one sweep that differ in nothing but their seed together; in the order of the first ones.
+
+    If the models of a sweep have several runs each, those of one number are joined: the others have another reward.
+    """
     joined: dict[object, list[Run]] = {}
     for run in runs:
         origin = origins.get((run.service, run.model))
         seeded = origin is not None and origin.seed is not None and origin.sweep is not None
-        key = (origin.sweep, repr(sorted(origin.settings.items()))) if origin and seeded else run.name
+        key = (
+            (origin.sweep, repr(sorted(origin.settings.items())), run.record.number) if origin and seeded else run.name
+        )
         joined.setdefault(key, []).append(run)
     return list(joined.values())
 
@@ -57,7 +62,8 @@ def name_of(runs: Sequence[Run], origins: Mapping[tuple[str, str], Origin]) -> s
         return runs[0].name
     settings = [f"{name} {option_text(value)}" for name, value in origin.settings.items()]
     seed = [f"seed {origin.seed}"] if len(runs) == 1 and not settings else []
-    return " · ".join([*(settings or [origin.sweep]), *seed])
+    number = runs[0].record.number
+    return " · ".join([*(settings or [origin.sweep]), *seed, *([f"run {number}"] if number > 1 else [])])
 
 
 def _values_at(runs: Sequence[Run], step: int, name: str) -> list[float]:

@@ -1,23 +1,27 @@
 """Runs as the lab has them: for each step what was sampled, how it was scored, and what the job reported."""
 
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
-from rolloutlab.api.job_state import gradient_steps, last_value, last_whole, number, since_restart, step_figures
+from rolloutlab.api.job_state import gradient_steps, last_value, last_whole, since_restart, step_figures
+from rolloutlab.api.job_state import number as number_in
 from rolloutlab.api.prices import DOLLAR, Amount
-from rolloutlab.runs.lineage import Measures, Stretch, TrainedJob, find_differences, split_lineage
+from rolloutlab.runs.lineage import Measured, Measures, Stretch, TrainedJob, compares, split_lineage
 from rolloutlab.sampling.config import SamplingConfig, read_config
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import StoredCollection, SubmittedJob
 from rolloutlab.store.step_numbers import StepNumbers
-from rolloutlab.training.measures import Measure, again_name, digest_texts, held_out_name
+from rolloutlab.training.measures import SETTINGS, Measure, again_name, digest_texts, held_out_name
 
 _OF_JOBS = ("entropy", "kl", "kl_base", "clipped", "loss", "grad_norm")
 """Numbers of gradient steps that a run has, one figure per job."""
-_SAMPLING = ("temperature", "top_p", "max_tokens", "stop", "max_turns")
-"""Settings of the sampling that are listed with the options of a job where they are not the defaults."""
+_OF_TRAINED = ("nothing", "cut_off", "length", "tokens")
+"""Numbers of what a job trained on, whichever checkpoint sampled it."""
+_RATES = ("pass_rate", "held_out_pass_rate")
+"""Numbers that a run has only if any answer of it passes: else no reward of 1 may be meant at all."""
 _HELD_OUT = ("reward", "pass_rate", "length", "cut_off")
 """Numbers that a run also has of held-out rows."""
 
@@ -61,6 +65,7 @@ class RunRecord:
         because: What changed before its first job, compared with the run before it.
         failed: The jobs of the model that failed or were cancelled during the run.
         again: By step, the mean on the held-out rows with other seeds than those that the best step was chosen by.
+        number: Its number among the runs of its model, which does not change when another one begins.
     """
 
     name: str
@@ -70,6 +75,7 @@ class RunRecord:
     because: tuple[str, ...] = ()
     failed: tuple[SubmittedJob, ...] = ()
     again: Mapping[int, float] = field(default_factory=dict)
+    number: int = 1
 
 
 def read_runs(lab: Lab, models: Collection[str] | None = None) -> list[RunRecord]:
@@ -78,68 +84,86 @@ def read_runs(lab: Lab, models: Collection[str] | None = None) -> list[RunRecord
     reader = _RunReader(lab, jobs)
     records = []
     for model in dict.fromkeys(job.model for job in jobs):
-        of_model = [job for job in jobs if job.model == model]
-        stretches = _stretches(reader, of_model)
-        begins = [stretch.jobs[0].job.created_at for stretch in stretches]
-        for i, stretch in enumerate(stretches):
-            name = model if i + 1 == len(stretches) else f"{model}:{i + 1}"
-            since, until = begins[i] if i else "", begins[i + 1] if i + 1 < len(begins) else None
-            during = (job for job in of_model if since <= job.created_at and (until is None or job.created_at < until))
-            failed = tuple(job for job in during if job.status in {"failed", "cancelled"})
-            records.append(reader.read_record(name, stretch, failed))
+        stretches = reader.read_stretches([job for job in jobs if job.model == model])
+        for number, stretch in enumerate(stretches, 1):
+            later = [each for each in stretches[number:] if _service(each) == _service(stretch)]
+            until = later[0].jobs[0].job.created_at if later else None
+            is_first = all(_service(each) != _service(stretch) for each in stretches[: number - 1])
+            failed = reader.read_failed(stretch, is_first=is_first, until=until)
+            name = model if number == len(stretches) else f"{model}:{number}"
+            records.append(reader.read_record(name, number, stretch, failed))
     return sorted(records, key=lambda record: record.steps[-1].at, reverse=True)
 
 
-def _stretches(reader: "_RunReader", jobs: Sequence[SubmittedJob]) -> list[Stretch]:
-    """The runs of one model, in the order in which they began. Services of one name have models of their own."""
-    stretches: list[Stretch] = []
-    for service in dict.fromkeys(job.service for job in jobs):
-        made = [job for job in jobs if job.service == service and job.step is not None]
-        stretches += split_lineage([reader.read_measures(job) for job in made])
-    return sorted(stretches, key=lambda stretch: stretch.jobs[0].job.created_at)
+def _service(stretch: Stretch) -> str:
+    return stretch.jobs[0].job.service
 
 
 class _RunReader:
     """Reads what the steps of runs need, each table of the lab once."""
 
     def __init__(self, lab: Lab, jobs: Sequence[SubmittedJob]) -> None:
-        self._lab = lab
-        generations = lab.generations()
-        self._by_label = {f"{each.name}:{each.generation}": each for each in generations}
-        self._plans = {each.id: read_config(each.plan) for each in generations}
+        self._lab, self._jobs = lab, jobs
+        self._generations = lab.generations()
+        self._by_label = {f"{each.name}:{each.generation}": each for each in self._generations}
+        self._plans = {each.id: read_config(each.plan) for each in self._generations}
         self._sampled: dict[tuple[str, str | None, int | None], list[StoredCollection]] = {}
         """By name, model and checkpoint, newest first."""
-        for each in generations:
+        for each in self._generations:
             if plan := self._plans[each.id]:
-                model, step = _checkpoint(plan)
-                self._sampled.setdefault((each.name, model, step), []).append(each)
+                self._sampled.setdefault((each.name, *_checkpoint(plan)), []).append(each)
         self._measures: dict[tuple[int, bool], Measure] = {}
-        self._numbers = lab.step_numbers.of(self._of_runs(jobs))
-        self._costs = lab.spending.of_each()
+        self._numbers = lab.step_numbers.of(self._of_runs())
+        self._costs = dict(lab.spending.of_each())
         self._paid = list(lab.spending.trained())
 
-    def _of_runs(self, jobs: Sequence[SubmittedJob]) -> Iterator[int]:
-        """The ids of the collections that jobs trained on, and of their held-out rows."""
-        labels = set(chain.from_iterable(job.collections for job in jobs))
-        names = {label.rpartition(":")[0] for label in labels}
-        beside = {make(name) for name in names for make in (held_out_name, again_name)}
-        return (each.id for label, each in self._by_label.items() if label in labels or each.name in beside)
+    def _of_runs(self) -> Iterator[int]:
+        """The ids of the collections that jobs trained on, and of those with held-out rows."""
+        labels = set(chain.from_iterable(job.collections for job in self._jobs))
+        beside = tuple(make("") for make in (held_out_name, again_name))
+        return (each.id for label, each in self._by_label.items() if label in labels or each.name.startswith(beside))
 
-    def read_measures(self, job: SubmittedJob) -> TrainedJob:
-        """A job with how the means around it were measured."""
-        trained_on = {each.name: self._measure(each) for each in self._trained_on(job)}
-        held = self._held_out(job.model, trained_on, _start(job))
-        return TrainedJob(job, trained_on, {each.name: self._measure(each, rows=True) for each in held})
+    def read_stretches(self, jobs: Sequence[SubmittedJob]) -> list[Stretch]:
+        """The runs of one model, in the order in which they began. Each service has a model of that name."""
+        stretches: list[Stretch] = []
+        for service in dict.fromkeys(job.service for job in jobs):
+            made = [job for job in jobs if job.service == service and job.step is not None]
+            stretches += split_lineage([self._read_measures(job) for job in made])
+        return sorted(stretches, key=lambda stretch: min(each.job.created_at for each in stretch.jobs))
 
-    def read_record(self, name: str, stretch: Stretch, failed: tuple[SubmittedJob, ...]) -> RunRecord:
-        """The record of a run. failed: its jobs that made no checkpoint."""
-        first, steps = stretch.jobs[0].job, [self._step(each) for each in stretch.jobs]
-        newest = stretch.jobs[-1]
-        measures = next((each.held_out for each in reversed(stretch.jobs) if each.held_out), {})
-        steps += self._measured_last(newest, measures)
-        means = {each.step: self._again(first.model, newest.trained_on, each.step, measures) for each in steps}
+    def read_failed(self, stretch: Stretch, *, is_first: bool, until: str | None) -> tuple[SubmittedJob, ...]:
+        """The jobs that made no checkpoint, from the first job of a run on, and before the next run begins."""
+        first = stretch.jobs[0].job
+        since = "" if is_first else first.created_at
+        own = (job for job in self._jobs if (job.service, job.model) == (first.service, first.model))
+        during = (job for job in own if since <= job.created_at and (until is None or job.created_at < until))
+        return tuple(job for job in during if job.status in {"failed", "cancelled"})
+
+    def read_record(self, name: str, number: int, stretch: Stretch, failed: tuple[SubmittedJob, ...]) -> RunRecord:
+        """The record of a run. number: among the runs of its model. failed: its jobs that made no checkpoint."""
+        first, measures = stretch.jobs[0].job, stretch.held_out
+        steps = [self._step(each, measures) for each in stretch.jobs]
+        made = {each.job.step for each in stretch.jobs if each.job.step is not None} - {each.step for each in steps}
+        steps += [self._measured(step, held) for step in made if (held := self._held_out(first, step, measures))]
+        steps.sort(key=lambda each: each.step)
+        if not any(step.numbers.get(rate) for step in steps for rate in _RATES):
+            steps = [replace(step, numbers=_without(step.numbers, _RATES)) for step in steps]
+        means = {each.step: self._again(first, each.step, measures) for each in steps}
         again = {step: mean for step, mean in means.items() if mean is not None}
-        return RunRecord(name, first.service, first.model, tuple(steps), stretch.because, failed, again)
+        return RunRecord(name, first.service, first.model, tuple(steps), stretch.because, failed, again, number)
+
+    def _read_measures(self, job: SubmittedJob) -> TrainedJob:
+        """A job with how the means around it were measured."""
+        collections = () if job.options.get("sft") else self._trained_on(job)
+        trained_on = {each.name: self._measure(each) for each in collections}
+        known = {name: measure for name, measure in trained_on.items() if _is_known(measure)}
+        before, after = (self._measured_at(job, step) for step in (_start(job), _start(job) + 1))
+        return TrainedJob(job, known, before, after)
+
+    def _measured_at(self, job: SubmittedJob, step: int) -> Measured:
+        """How a checkpoint of a job's model was measured on held-out rows."""
+        listed = self._candidates(job, step)
+        return {name: [self._measure(each, rows=True) for each in some] for name, some in listed.items()}
 
     def _trained_on(self, job: SubmittedJob) -> tuple[StoredCollection, ...]:
         """What a job trained on, as far as the lab still has it."""
@@ -153,106 +177,168 @@ class _RunReader:
             self._measures[collection.id, rows] = Measure(scoring, plan, digests, ())
         return self._measures[collection.id, rows]
 
-    def _held_out(
-        self, model: str, trained_on: Measures, step: int, measures: Measures | None = None
-    ) -> list[StoredCollection]:
-        """The newest generation of the held-out rows of each collection that a checkpoint sampled.
+    def _candidates(self, job: SubmittedJob, step: int) -> dict[str, list[StoredCollection]]:
+        """The scored generations of held-out rows that a checkpoint of a job's model sampled, newest first, by name.
 
-        measures: only generations whose means compare with these.
+        They are those of the collections that it trained on; if these have none, as after a rename, those of any.
         """
-        made = [self._sampled.get((held_out_name(name), model, step), []) for name in trained_on]
-        comparable = [[each for each in some if not measures or not self._differs([each], measures)] for some in made]
-        return [generations[0] for generations in comparable if generations]
+        own = dict.fromkeys(held_out_name(label.rpartition(":")[0]) for label in job.collections)
+        names = [name for name in own if any(each.name == name for each in self._generations)]
+        others = dict.fromkeys(each.name for each in self._generations if each.name.startswith(held_out_name("")))
+        listed = {name: self._sampled.get((name, job.model, step), []) for name in names or others}
+        scored = {name: [each for each in some if self._is_of(each, job)] for name, some in listed.items()}
+        return {name: some for name, some in scored.items() if some}
 
-    def _step(self, trained: TrainedJob) -> RunStep:
+    def _is_of(self, collection: StoredCollection, job: SubmittedJob) -> bool:
+        """Whether a generation has rewards, and is of the service of a job.
+
+        Generations do not say their service. If several have a model of this name, it is the one whose job of the model
+        was submitted last before, or first after.
+        """
+        if collection.id not in self._numbers or self._numbers[collection.id].reward is None:
+            return False
+        jobs = [each for each in self._jobs if each.model == job.model]
+        before = [each for each in jobs if each.created_at <= collection.created_at]
+        return (before[-1] if before else jobs[0]).service == job.service
+
+    def _held_out(self, job: SubmittedJob, step: int, measures: Measures) -> list[StoredCollection]:
+        """What a checkpoint sampled of the held-out rows of a run, measured as in the run; all of it or nothing."""
+        candidates = self._candidates(job, step)
+        listed = [
+            [each for each in candidates.get(name, ()) if compares(self._measure(each, rows=True), measure)]
+            for name, measure in measures.items()
+        ]
+        return [some[0] for some in listed] if all(listed) else []
+
+    def _step(self, trained: TrainedJob, measures: Measures) -> RunStep:
         job, collections, step = trained.job, self._trained_on(trained.job), _start(trained.job)
-        held = self._held_out(job.model, trained.trained_on, step)
-        numbers, errors = self._means(collections, held)
+        held = self._held_out(job, step, measures)
+        own = [each for each in collections if self._sampled_it(each, job.model, step)]
+        numbers, errors = self._means(
+            collections, held, is_own=len(own) == len(collections) and not job.options.get("sft")
+        )
         numbers |= self._of_job(job)
-        if cost := self._cost([*collections, *held], job):
+        again = [each for name in measures for each in self._sampled.get((_again_of(name), job.model, step), ())]
+        if cost := self._cost([*collections, *held, *again], job):
             numbers["cost"] = cost / DOLLAR
         settings = {"reward": self._settings(collections), "held_out": self._settings(held)}
-        plan = self._plans[collections[0].id] if collections else None
-        options = {**({"n": plan.n} if plan else {}), **settings["reward"], **job.options}
-        first = held[0] if held else None
-        return RunStep(step, job.created_at, job, collections, first, numbers, errors, options, settings)
+        options = {**self._shown(collections), **job.options}
+        return RunStep(
+            step, job.created_at, job, collections, held[0] if held else None, numbers, errors, options, settings
+        )
 
-    def _measured_last(self, newest: TrainedJob, measures: Measures) -> list[RunStep]:
-        """The checkpoint that the last job made, if it was measured as those before it."""
-        step = newest.job.step
-        held = self._held_out(newest.job.model, newest.trained_on, step, measures) if step is not None else []
-        if step is None or not held:
-            return []
+    def _sampled_it(self, collection: StoredCollection, model: str, step: int) -> bool:
+        """Whether a checkpoint sampled a generation, as far as is known."""
+        plan = self._plans[collection.id]
+        made = [_checkpoint(plan)] if plan else self._lab.results.checkpoints(collection.id)
+        return bool(made) and all(name == model and number in {step, None} for name, number in made)
+
+    def _measured(self, step: int, held: Sequence[StoredCollection]) -> RunStep:
+        """A checkpoint on whose answers no job has trained, and that was measured."""
         numbers, errors = self._means((), held)
-        settings = {"held_out": self._settings(held)}
-        return [RunStep(step, held[0].created_at, None, (), held[0], numbers, errors, {}, settings)]
+        if cost := self._cost(held, None):
+            numbers["cost"] = cost / DOLLAR
+        return RunStep(
+            step, held[0].created_at, None, (), held[0], numbers, errors, {}, {"held_out": self._settings(held)}
+        )
 
-    def _again(self, model: str, trained_on: Measures, step: int, measures: Measures) -> float | None:
+    def _again(self, job: SubmittedJob, step: int, measures: Measures) -> float | None:
         """The mean of a checkpoint with other seeds, if it was measured on the same rows with the same reward."""
-        made = [self._sampled.get((again_name(name), model, step), [])[:1] for name in trained_on]
-        measured = [each for some in made for each in some if each.id in self._numbers]
-        comparable = measured and not self._differs(measured, measures)
-        return self._numbers[measured[0].id].reward if comparable else None
-
-    def _differs(self, collections: Sequence[StoredCollection], measures: Measures) -> bool:
-        """Whether means do not compare with those of a run. measures: of its held-out rows, by collection."""
-        own = {"held out": self._measure(collections[0], rows=True)}
-        of_run = {"held out": next(iter(measures.values()))} if measures else {}
-        return bool(find_differences(of_run, own))
+        means = []
+        for name, measure in measures.items():
+            made = self._sampled.get((_again_of(name), job.model, step), ())
+            fits = (
+                each for each in made if self._is_of(each, job) and compares(self._measure(each, rows=True), measure)
+            )
+            means += [self._numbers[each.id].reward for each in list(fits)[:1]]
+        return means[0] if means else None
 
     def _means(
-        self, collections: Sequence[StoredCollection], held: Sequence[StoredCollection]
+        self, collections: Sequence[StoredCollection], held: Sequence[StoredCollection], *, is_own: bool = True
     ) -> tuple[dict[str, float], dict[str, float]]:
-        """Numbers of what was trained on and of the held-out rows, and the standard errors of their means."""
+        """Numbers of what was trained on and of the held-out rows, and the standard errors of their means.
+
+        is_own: the checkpoint itself sampled what was trained on. Only then the mean reward says how good it is.
+        """
         trained = _joined([self._numbers[each.id] for each in collections if each.id in self._numbers])
         measured = _joined([self._numbers[each.id] for each in held if each.id in self._numbers])
         numbers, errors = dict[str, float](), dict[str, float]()
         if trained:
-            numbers |= _known(trained, ("reward", "pass_rate", "nothing", "cut_off", "length", "tokens"))
-            numbers |= {f"reward.{part}": mean for part, mean in trained.components.items()}
-            errors |= {} if trained.error is None else {"reward": trained.error}
+            numbers |= _known(trained, (*(("reward", "pass_rate") if is_own else ()), *_OF_TRAINED))
+            if is_own:
+                numbers |= {f"reward.{part}": mean for part, mean in trained.components.items()}
+                errors |= {} if trained.error is None else {"reward": trained.error}
+            elif trained.reward is not None:
+                numbers["other_reward"] = trained.reward
         if measured:
             numbers |= {_of_held_out(name): value for name, value in _known(measured, _HELD_OUT).items()}
             numbers |= {f"held_out.{part}": mean for part, mean in measured.components.items()}
             errors |= {} if measured.error is None else {"held_out": measured.error}
-        return numbers, errors
+        finite = ({name: value for name, value in each.items() if math.isfinite(value)} for each in (numbers, errors))
+        return next(finite), next(finite)
 
     def _of_job(self, job: SubmittedJob) -> dict[str, float]:
         """What a job reported, as far as its events are stored and can be read."""
         events = since_restart(self._lab.jobs.events(job.id))
         try:
             figures = step_figures(gradient_steps(events), _OF_JOBS)
-            seconds = number(last_value(events, "checkpoint_saved", "seconds"))
+            seconds = number_in(last_value(events, "checkpoint_saved", "seconds"))
             trained = last_whole(events, "preflight", "trainable_tokens")
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):  # of another service, or damaged
             return {}
         further = {"seconds": seconds, "trained_tokens": trained}
         return figures | {name: float(value) for name, value in further.items() if value is not None}
 
-    def _cost(self, collections: Sequence[StoredCollection], job: SubmittedJob) -> Amount:
-        """What a step has cost: sampling, judging, and the job, which is paid just before it is submitted."""
+    def _cost(self, collections: Sequence[StoredCollection], job: SubmittedJob | None) -> Amount:
+        """What a step has cost: sampling, judging, and the job, which is paid just before it is submitted.
+
+        A generation counts at the first step that it belongs to.
+        """
+        sampled = sum(self._costs.pop(each.id, 0) for each in collections)
+        if job is None:
+            return sampled
         before = [each for each in self._paid if each[1] == job.model and each[0] <= job.created_at]
-        paid = before[-1] if before else None  # earlier ones are of jobs that failed
         self._paid = [each for each in self._paid if each not in before]
-        return sum(self._costs.get(each.id, 0) for each in collections) + (paid[2] if paid else 0)
+        return sampled + (before[-1][2] if before else 0)  # earlier ones are of jobs that failed
 
     def _settings(self, collections: Sequence[StoredCollection]) -> dict[str, Any]:
-        """How the completions were sampled, where that is not the default."""
+        """How the completions were sampled, in all that a mean depends on, where that is not the default."""
         plans = [plan for each in collections if (plan := self._plans[each.id])]
-        values = {name: getattr(plans[0], name) for name in _SAMPLING} if plans else {}
+        values = {name: getattr(plans[0], name) for name in SETTINGS} if plans else {}
         defaults = SamplingConfig.model_fields
         return {name: value for name, value in values.items() if value != defaults[name].get_default()}
+
+    def _shown(self, collections: Sequence[StoredCollection]) -> dict[str, Any]:
+        """The same as options of a step, with the number of completions of a prompt; of tools the names."""
+        plans = [plan for each in collections if (plan := self._plans[each.id])]
+        settings = {**({"n": plans[0].n} if plans else {}), **self._settings(collections)}
+        tools = {"tools": [tool.function.name for tool in plans[0].tools]} if "tools" in settings else {}
+        return {**settings, **tools}
 
 
 def _checkpoint(plan: SamplingConfig) -> tuple[str, int | None]:
     """The model and the checkpoint that sampled a generation. A plan may name both as `lab/practice@2`."""
     model, at, step = plan.model.rpartition("@")
-    return (model, int(step)) if at and step.isdecimal() else (plan.model, plan.step)
+    return (model, int(step) if step.isdecimal() else plan.step) if at else (plan.model, plan.step)
+
+
+def _is_known(measure: Measure) -> bool:
+    """Whether it is known how the rewards were made: by a scoring of this lab, an environment or a program."""
+    return measure.scoring is not None or bool(measure.plan and (measure.plan.env or measure.plan.program))
+
+
+def _again_of(held_out: str) -> str:
+    """The collection of held-out rows with other seeds, by the name of that of held-out rows."""
+    return again_name(held_out.removeprefix(held_out_name("")))
 
 
 def _start(job: SubmittedJob) -> int:
     """The checkpoint that a job starts from. Services number them without gaps."""
     return (job.step or 1) - 1
+
+
+def _without(numbers: Mapping[str, float], names: Sequence[str]) -> dict[str, float]:
+    return {name: value for name, value in numbers.items() if name not in names}
 
 
 def _of_held_out(name: str) -> str:
@@ -280,12 +366,13 @@ def _joined(parts: Sequence[StepNumbers]) -> StepNumbers | None:
         having = [each for each in parts if name in each.components and each.scored]
         components[name] = sum(each.components[name] * each.scored for each in having) / sum(e.scored for e in having)
     return StepNumbers(
+        groups=sum(each.groups for each in parts),
         answers=sum(each.answers for each in parts),
         scored=scored,
         reward=mean("reward", "scored"),
         error=None,
         pass_rate=mean("pass_rate", "scored"),
-        nothing=mean("nothing", "answers"),
+        nothing=mean("nothing", "groups"),
         cut_off=mean("cut_off", "answers") or 0.0,
         length=mean("length", "answers"),
         tokens=sum(each.tokens for each in parts),

@@ -99,14 +99,18 @@ class Run:
         return data_frame({"at": at, **columns}, [step.step for step in self.steps], "step", types=kinds)
 
     def table(self) -> RunTable:
-        """The numbers, with what a tracker needs to know about the run. Its project is its sweep, if it has one."""
+        """The numbers, with what a tracker needs to know about the run. Its project is its sweep, if it has one.
+
+        Its name there is the model, or `MODEL:N` for the second run of the model and later ones: unlike its name here,
+        it does not change when another run of the model begins.
+        """
         origin = self._lab.origins.all().get((self.service, self.model))
         own = {"model": self.model, "service": self.service, "collections": ", ".join(self._collections())}
         options = next((step.options for step in reversed(self.steps) if step.job), {})
         history = {name: [step.numbers.get(name) for step in self.steps] for name in self._names()}
         return RunTable(
             project=(origin.sweep if origin else None) or "rolloutlab",
-            name=self.name,
+            name=self.model if self.record.number == 1 else f"{self.model}:{self.record.number}",
             config={**options, **own},
             tags=self.tags,
             steps=[step.step for step in self.steps],

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 
-from rolloutlab.errors import RolloutlabError
+from rolloutlab.errors import described
 from rolloutlab.runs.catalogue import load_runs
 from rolloutlab.runs.run import Run
 from rolloutlab.runs.tracker import Tracker
@@ -27,9 +27,11 @@ class LiveReporting(Live):
     A tracker that fails does not end the loop: its error is line once, and it is asked again after the next round.
     """
 
-    def __init__(self, say: Callable[[str], None], lab: Callable[[], Lab], trackers: Sequence[Tracker]) -> None:
+    def __init__(
+        self, say: Callable[[str], None], lab: Callable[[], Lab], service: str, trackers: Sequence[Tracker]
+    ) -> None:
         super().__init__(say)
-        self._tell, self._lab, self._trackers = say, lab, trackers
+        self._tell, self._lab, self._service, self._trackers = say, lab, service, trackers
         self._sent: tuple[int, int] | None = None
         self._where: dict[str, None] = {}
         self._failed: set[str] = set()
@@ -51,17 +53,24 @@ class LiveReporting(Live):
         if version == self._sent:
             return
         loops = [shown] if isinstance(shown, Loop) else shown if isinstance(shown, Loops) else []
+        newest: dict[str, Run] = {}  # older runs of a model do not change any more
         for run in load_runs(self._lab(), {loop.model for loop in loops}):
-            if run.name == run.model:  # an older run of the model does not change any more
-                for tracker in self._trackers:
-                    self._send_one(run, tracker)
+            if run.service == self._service and _is_later(run, newest.get(run.model)):
+                newest[run.model] = run
+        for run in newest.values():
+            for tracker in self._trackers:
+                self._send_one(run, tracker)
         self._sent = version
 
     def _send_one(self, run: Run, tracker: Tracker) -> None:
         try:
             self._where[tracker.log(run.table())] = None
-        except RolloutlabError as error:
-            line = f"{run.name} was not sent: {error}"
+        except Exception as error:  # noqa: BLE001 - whatever a tracker does, the loop goes on
+            line = f"{run.name} was not sent: {described(error)}"
             if line not in self._failed:
                 self._failed.add(line)
                 self._tell(line)
+
+
+def _is_later(run: Run, other: Run | None) -> bool:
+    return other is None or run.record.number > other.record.number

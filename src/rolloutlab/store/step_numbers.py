@@ -27,7 +27,7 @@ _GROUPS = f"""
     GROUP BY c.id, g.id ORDER BY c.id
 """
 _COMPONENTS = f"""
-    SELECT c.id, part.key, avg(part.value)
+    SELECT c.id, part.key, avg(part.value / 1024.0) * 1024
     {_OF_THESE} AND t.reward IS NOT NULL AND t.components <> '{{}}'
     CROSS JOIN json_each(t.components) part ON part.type IN ('integer', 'real')
     GROUP BY c.id, part.key ORDER BY c.id
@@ -39,11 +39,12 @@ class StepNumbers:
     """Numbers of one generation; None where it has none.
 
     Attributes:
+        groups: How many of its groups have rewards.
         answers: How many answers it has.
         scored: How many of them have a reward.
         reward: Their mean.
         error: The standard error of the mean, from the means of the groups; None for fewer than two groups.
-        pass_rate: The share of rewards of 1; None if the largest reward is another.
+        pass_rate: The share of rewards of 1; None if some reward is larger.
         nothing: The share of groups with rewards that have nothing to learn, because their rewards are equal.
         cut_off: The share of answers that the token limit cut off.
         length: Tokens of an answer, on average.
@@ -51,6 +52,7 @@ class StepNumbers:
         components: The mean of each part of the rewards, over the answers that have it.
     """
 
+    groups: int
     answers: int
     scored: int
     reward: float | None
@@ -101,11 +103,12 @@ def _numbers(groups: Sequence[_GroupNumbers], components: Mapping[str, float]) -
     mean = math.fsum((group.total or 0.0) / rewards for group in scored) * 1024 if scored else None
     most = max((group.high for group in scored if group.high is not None), default=None)
     return StepNumbers(
+        groups=len(scored),
         answers=answers,
         scored=rewards,
         reward=mean,
         error=_standard_error(scored, mean, rewards),
-        pass_rate=sum(group.passed or 0 for group in scored) / rewards if most == 1 else None,
+        pass_rate=sum(group.passed or 0 for group in scored) / rewards if most is not None and most <= 1 else None,
         nothing=sum(not _differs(group) for group in scored) / len(scored) if scored else None,
         cut_off=sum(group.cut_off or 0 for group in groups) / answers,
         length=tokens / answers if tokens else None,

@@ -259,6 +259,14 @@ class LabJobs:
             return replace(overview, hints=[Hint(changed, kind="info")])
         return replace(overview, hints=[hint for hint in overview.hints if hint.kind == "warn"])
 
+    def refresh(self, tick: Callable[[], None] | None = None) -> None:
+        """Record what has become of jobs that had not ended, if their service runs; none is started for it.
+
+        tick: is called again and again while the service answers.
+        """
+        if any(job.status not in ENDED for job in self._lab().jobs.newest_first()):
+            self._refreshed(self._connector.running(), tick)
+
     def table(self, shown: int, tick: Callable[[], None] | None = None) -> "pd.DataFrame":
         """One row per job, newest first, with its status now; no service is started for it. shown: rows of the view.
 

@@ -125,11 +125,11 @@ class Loop(ShownLive):
 
     @property
     def remarks(self) -> list[str]:
-        """The same lines, and whether the jobs since then are another run of the model."""
+        """The same lines, and whether further jobs are another run of the model."""
         rounds, steps = self._different()
         anew = any(BEGINS_RUN & {*words} for _, words in rounds)
         anew |= any((BEGINS_RUN | {"rows"}) & {*words} for _, words in steps)
-        line = f"since then it is another run of {self.model} -> %runs {self.model}"
+        line = f"jobs from now on are another run of {self.model} -> %runs {self.model}"
         return [*self.changes, line] if anew else self.changes
 
     def _different(self) -> tuple[list[tuple[int | None, list[str]]], list[tuple[int | None, list[str]]]]:

@@ -11,7 +11,7 @@ from rolloutlab.sampling.config import SamplingConfig
 from rolloutlab.store.models import Group, NewGroup, dumped
 from rolloutlab.store.scorings import NewScoring
 
-_SETTINGS = (
+SETTINGS = (
     "temperature", "top_p", "max_tokens", "stop", "max_turns", "tools", "env", "program", "fixed", "prompt_column",
 )  # fmt: skip
 """Settings that change what a mean is a mean of. Seeds and `n` are left out: they only change its noise."""
@@ -90,7 +90,7 @@ def digest_texts(texts: Sequence[str]) -> tuple[str, ...]:
 
 def _changed(one: SamplingConfig, other: SamplingConfig) -> list[str]:
     """The settings that differ; the template stands for the prompt."""
-    names = [name for name in _SETTINGS if getattr(one, name) != getattr(other, name)]
+    names = [name for name in SETTINGS if getattr(one, name) != getattr(other, name)]
     return ["template", *names] if one.template != other.template else names
 
 

@@ -20,6 +20,9 @@ class RunNumber:
 NUMBERS = (
     RunNumber("held_out", "Mean reward, held out", "Of rows that are not trained on; a point is that checkpoint."),
     RunNumber("reward", "Mean reward, trained on", "A point is the checkpoint before its job."),
+    RunNumber(
+        "other_reward", "Mean reward of answers of another checkpoint", "What the job trained on, sampled before."
+    ),
     RunNumber("nothing", "Groups with nothing to learn", "All their rewards are equal.", "share"),
     RunNumber("entropy", "Entropy, nats per token", "A slow fall is usual. Long answers can differ at 0.01."),
     RunNumber("kl_base", "KL to @0, nats per token", "Grows while it learns; no limit of its own."),
