@@ -21,6 +21,13 @@ class Kept:
 
 
 @pytest.fixture
+def service(service):
+    """The module's, emptied after each test: these train."""
+    yield service
+    service.empty()
+
+
+@pytest.fixture
 def loop(session, monkeypatch):
     """Makes a loop of some rounds that reports to a tracker; returns the lines that it said."""
 
