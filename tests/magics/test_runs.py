@@ -28,6 +28,13 @@ def test_a_tag_without_a_run_is_an_error(notebook, trained):
         notebook.run("%runs --tag keep")
 
 
+def test_an_empty_tag_is_refused_before_anything_is_written(notebook, trained):
+    shown = notebook.error("%runs practice --note 'steady' --tag ''")
+    assert shown == "InputError: a tag is empty\n  -> %runs practice --tag keep"
+    assert (trained.runs()[0].tags, trained.runs()[0].note) == ((), "")
+    notebook.run("%runs practice --tag keep")
+
+
 def test_the_cells_to_type_next_run(notebook, session, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     given = {"over": [{"i": i} for i in range(2)], "n": 2, "max_tokens": 3, "jobs": 1, "seed": 1, "say": lambda _: None}

@@ -1,6 +1,7 @@
 """`%runs`."""
 
 from argparse import Namespace
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from IPython.core.magic import line_magic, magics_class
@@ -39,6 +40,8 @@ class RunMagics(LabMagics):
         written = options.note is not None or options.tag or options.untag
         if (written or options.csv or options.report_to) and not options.names:
             raise InputError("these options are of a run, or of several", hint="%runs NAME --tag keep")
+        if any(not tag.strip() for tag in options.tag or ()):  # before the note is written
+            raise InputError("a tag is empty", hint=f"%runs {' '.join(map(quote, options.names))} --tag keep")
         if not options.names:
             return self.session.runs()
         shown = self.session.runs(*options.names)

@@ -1,15 +1,19 @@
 """A run as a user has it: its steps as a table, its best checkpoint, notes and tags, and the texts of its steps."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from rolloutlab.api.wire.base import moment
+from rolloutlab.errors import InputError
 from rolloutlab.runs.csv_file import write_csv
 from rolloutlab.runs.judgement import Change, Sign, best_step, find_changes, find_signs, main_number, measured_steps
 from rolloutlab.runs.records import RunRecord, RunStep
 from rolloutlab.runs.table import RunTable
+from rolloutlab.sanitize import replace_surrogates
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.run_notes import RunNote
 from rolloutlab.trajectories.tables import data_frame
@@ -122,7 +126,7 @@ class Run:
         """Write the numbers as CSV, a row per step with all their digits; returns the path. A file there is replaced.
 
         Raises:
-            LabError: the file cannot be written.
+            InputError: it is not a path. LabError: the file cannot be written.
         """
         return write_csv(self.table(), path)
 
@@ -134,26 +138,34 @@ class Run:
 
     @property
     def note(self) -> str:
-        """What a user has written about it. It can be set."""
+        """What a user has written about it. It can be set; None removes it. InputError: it is not a text."""
         return self._note.text
 
     @note.setter
-    def note(self, text: str) -> None:
-        self._write(RunNote(text, self._note.tags))
+    def note(self, text: str | None) -> None:
+        if not isinstance(text, str | None):
+            raise InputError(f"a note is a text, not {text!r}", hint=f"%runs {quote(self.name)} --note 'steady'")
+        written = replace_surrogates(text or "")
+        self._lab.run_notes.write_note(self._first_job, written)
+        self._note = replace(self._note, text=written)
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """Its tags. They can be set."""
+        """Its tags. They can be set; one text is one tag. InputError: a tag is empty, or not a text."""
         return self._note.tags
 
     @tags.setter
-    def tags(self, tags: Sequence[str]) -> None:
-        self._write(RunNote(self._note.text, tuple(dict.fromkeys(tags))))
+    def tags(self, tags: str | Sequence[str]) -> None:
+        given = [tags] if isinstance(tags, str) else tags
+        if not isinstance(given, Collection) or not all(isinstance(tag, str) and tag.strip() for tag in given):
+            raise InputError(f"tags are texts, not {tags!r}", hint=f"%runs {quote(self.name)} --tag keep")
+        written = tuple(dict.fromkeys(map(replace_surrogates, given)))
+        self._lab.run_notes.write_tags(self._first_job, written)
+        self._note = replace(self._note, tags=written)
 
-    def _write(self, note: RunNote) -> None:
-        first = next(step.job for step in self.steps if step.job)
-        self._lab.run_notes.write(first.id, note.text, note.tags)
-        self._note = note
+    @property
+    def _first_job(self) -> str:
+        return next(step.job.id for step in self.steps if step.job)
 
     def __repr__(self) -> str:
         return f"<run {self.name}: {len(self.steps)} steps>"

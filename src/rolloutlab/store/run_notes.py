@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rolloutlab.sanitize import replace_surrogates
 from rolloutlab.store.sqlite import Database
 
 
@@ -26,9 +27,22 @@ class RunNotes:
         if not self._database.has_table("run_notes"):  # a read-only lab of an earlier version
             return {}
         rows = self._database.read("SELECT job_id, note, tags FROM run_notes")
-        return {row["job_id"]: RunNote(row["note"], tuple(json.loads(row["tags"]))) for row in rows}
+        return {row["job_id"]: RunNote(row["note"], _tags(row["tags"])) for row in rows}
 
-    def write(self, job_id: str, text: str, tags: Sequence[str]) -> None:
-        """Replace the note of a job."""
-        sql = "INSERT OR REPLACE INTO run_notes (job_id, note, tags) VALUES (?, ?, ?)"
-        self._database.execute(sql, job_id, text, json.dumps(list(tags)))
+    # Each writes its own column: another kernel, or another cell, may have written the other one since it was read.
+
+    def write_note(self, job_id: str, text: str) -> None:
+        """Replace the note of a job, and leave its tags."""
+        sql = "INSERT INTO run_notes (job_id, note, tags) VALUES (?, ?, '[]') ON CONFLICT DO UPDATE SET note = ?"
+        self._database.execute(sql, job_id, text, text)
+
+    def write_tags(self, job_id: str, tags: Sequence[str]) -> None:
+        """Replace the tags of a job, and leave its note."""
+        sql = "INSERT INTO run_notes (job_id, note, tags) VALUES (?, '', ?) ON CONFLICT DO UPDATE SET tags = ?"
+        written = json.dumps(list(tags))
+        self._database.execute(sql, job_id, written, written)
+
+
+def _tags(stored: str) -> tuple[str, ...]:
+    """The tags as text: earlier versions also stored numbers, empty tags and lone surrogates."""
+    return tuple(tag for each in json.loads(stored) if (tag := replace_surrogates(str(each))).strip())
