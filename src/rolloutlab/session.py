@@ -1157,6 +1157,7 @@ class Session:
 
         Raises:
             NotFoundError: no run has such a name, or several could be meant.
+            InputError: a name is not a text.
         """
         with Progress("runs") as line:
             self._jobs.refresh(lambda: line.begin("asking the service how jobs go"))
@@ -1177,13 +1178,18 @@ class Session:
             overwrite: replace the file if there is one.
 
         Raises:
-            NotFoundError: as `runs`. InputError: the file exists, or cannot be written.
+            NotFoundError: as `runs`. InputError: no run is named, or the file exists or cannot be written.
         """
         from rolloutlab.runs.report import write_report
         from rolloutlab.runs.view import RunView
 
         self._jobs.refresh()
-        view = RunView(lambda: self.store, [run] if isinstance(run, str) else run, self.settings.home)
+        names = run if isinstance(run, Sequence) and not isinstance(run, str) else [run]
+        if not names or not all(isinstance(name, str) for name in names):
+            newest = next((each.name for each in self.runs()), "NAME")
+            hint = f"lab.report({newest!r}, 'run.html')"
+            raise InputError(f"{run!r} is neither the name of a run nor several", hint=hint)
+        view = RunView(lambda: self.store, names, self.settings.home)
         with Progress(f"writing the report of {view.runs[0].name}"):
             return write_report(self.store, view, path, overwrite=overwrite)
 

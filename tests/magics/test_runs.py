@@ -35,6 +35,14 @@ def test_an_empty_tag_is_refused_before_anything_is_written(notebook, trained):
     notebook.run("%runs practice --tag keep")
 
 
+def test_a_csv_file_that_cannot_be_written_says_a_cell_that_can(notebook, trained, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shown = notebook.error("%runs practice --csv none/x.csv")
+    assert shown.endswith("-> %runs lab/practice --csv run.csv")
+    notebook.run(shown.partition("-> ")[2])
+    assert (tmp_path / "run.csv").exists()
+
+
 def test_the_cells_to_type_next_run(notebook, session, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     given = {"over": [{"i": i} for i in range(2)], "n": 2, "max_tokens": 3, "jobs": 1, "seed": 1, "say": lambda _: None}

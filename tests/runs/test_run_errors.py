@@ -4,14 +4,38 @@ import json
 
 import pytest
 
-from rolloutlab.errors import InputError
-from tests.runs.test_runs import two_steps
+from rolloutlab.errors import InputError, LabError, NotFoundError
+from tests.runs.test_runs import HALF, two_steps
 
 
 @pytest.fixture
 def run(session, trainer):
     two_steps(trainer)
     return session.runs()[0]
+
+
+@pytest.mark.parametrize("named", [[], (), None, 3, ["lab/practice", None]])
+def test_a_report_of_no_run_says_how_to_name_one(session, run, tmp_path, monkeypatch, named):
+    with pytest.raises(InputError, match="neither the name of a run nor several") as error:
+        session.report(named, tmp_path / "none.html")
+    assert not (tmp_path / "none.html").exists()
+    monkeypatch.chdir(tmp_path)
+    assert eval(error.value.hint, {"lab": session}).exists()
+
+
+@pytest.mark.parametrize("named", [["lab/practice"], 0, None])
+def test_a_name_that_is_no_text_is_refused(session, run, named):
+    with pytest.raises(InputError, match="the name of a run is a text, not ") as error:
+        session.runs(named)
+    assert error.value.hint == "%runs lab/practice"
+    with pytest.raises(InputError):
+        session.runs("lab/practice", named)
+
+
+def test_a_name_that_is_no_text_is_refused_in_a_lab_without_runs_too(session):
+    with pytest.raises(InputError) as error:
+        session.runs(0)
+    assert error.value.hint == "%runs"
 
 
 def test_one_text_is_one_tag(session, run):
@@ -64,3 +88,32 @@ def test_two_objects_of_a_run_do_not_undo_each_other(session, run):
     other.tags = ["keep"]
     run.note = "steady, shorter answers"
     assert (session.runs()[0].note, session.runs()[0].tags) == ("steady, shorter answers", ("keep",))
+
+
+@pytest.mark.parametrize("path", [None, 3])
+def test_a_csv_file_needs_a_path(run, path):
+    with pytest.raises(InputError, match="is not a file path") as error:
+        run.to_csv(path)
+    assert error.value.hint == "%runs lab/practice --csv run.csv"
+
+
+def test_a_csv_file_that_cannot_be_written_says_what_can(run, tmp_path):
+    with pytest.raises(LabError, match="cannot be written") as error:
+        run.to_csv(tmp_path / "none" / "x.csv")
+    assert error.value.hint == "%runs lab/practice --csv run.csv"
+
+
+@pytest.mark.parametrize("report_to", [3, [3], [None], ["tensorboard", 3]])
+def test_trackers_that_are_no_texts_are_refused(session, run, report_to):
+    with pytest.raises(InputError, match="is not a list of texts") as error:
+        session.runs("lab/practice").send(report_to, say=[].append)
+    assert error.value.hint == 'report_to=["tensorboard"]'
+    with pytest.raises(InputError, match="is not a list of texts"):
+        session.loop("letters", "user: {{i}}", len, over=[{"i": 1}], jobs=1, report_to=report_to)
+
+
+def test_a_hint_quotes_a_name_as_a_cell_needs_it(session, trainer):
+    trainer.train(trainer.sample("letters", HALF, model="lab/größe x"), step=1, model="lab/größe x")
+    with pytest.raises(NotFoundError) as error:
+        session.runs("lab/größe")
+    assert error.value.hint == "%runs 'lab/größe x'"

@@ -3,9 +3,10 @@
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
+from shlex import quote
 from typing import TYPE_CHECKING, Any, overload
 
-from rolloutlab.errors import NotFoundError
+from rolloutlab.errors import InputError, NotFoundError
 from rolloutlab.objective.preflight import count
 from rolloutlab.runs.judgement import measured_steps
 from rolloutlab.runs.records import RunStep, read_runs
@@ -76,7 +77,11 @@ def find_runs(runs: Sequence[Run], names: Sequence[str]) -> list[Run]:
 
     Raises:
         NotFoundError: no run has such a name, or several could be meant.
+        InputError: a name is not a text.
     """
+    if wrong := [name for name in names if not isinstance(name, str)]:
+        hint = f"%runs {quote(runs[0].name)}" if runs else "%runs"
+        raise InputError(f"the name of a run is a text, not {wrong[0]!r}", hint=hint)
     chosen: dict[str, Run] = {}
     for name in names:
         for run in _matching(runs, name):
@@ -98,9 +103,9 @@ def _matching(runs: Sequence[Run], name: str) -> list[Run]:
     if candidates:
         listed = ", ".join(run.name for run in candidates[:4])
         message = f"{name!r} may be {count(len(candidates), 'run')}: {listed}"
-        raise NotFoundError(message, hint=f"%runs {candidates[0].name}")
+        raise NotFoundError(message, hint=f"%runs {quote(candidates[0].name)}")
     close = get_close_matches(name, names, n=1) or (names[:1] if names else [])
-    hint = f"%runs {close[0]}" if close else "%%train NAME"
+    hint = f"%runs {quote(close[0])}" if close else "%%train NAME"
     raise NotFoundError(f"there is no run {name!r}" if names else "no job of this lab has made a checkpoint", hint=hint)
 
 

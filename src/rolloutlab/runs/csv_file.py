@@ -2,14 +2,14 @@
 
 import csv
 import os
+import shlex
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+from rolloutlab.errors import InputError
 from rolloutlab.fsutil import path_of, refused, remove
 from rolloutlab.runs.table import RunTable
-
-_HINT = "write_csv(table, 'run.csv')"
 
 
 def write_csv(table: RunTable, path: str | os.PathLike[str]) -> Path:
@@ -20,9 +20,12 @@ def write_csv(table: RunTable, path: str | os.PathLike[str]) -> Path:
     `read_csv(path, float_precision="round_trip")`. A file that is already there is replaced when this one is complete.
 
     Raises:
-        LabError: the file cannot be written.
+        InputError: it is not a path. LabError: the file cannot be written.
     """
-    target = path_of(path, _HINT)
+    hint = f"%runs {shlex.quote(table.name)} --csv run.csv"
+    if not isinstance(path, str | os.PathLike):
+        raise InputError(f"a {type(path).__name__} is not a file path", hint=hint)
+    target = path_of(path, hint)
     draft = target.with_name(f".{uuid.uuid4().hex}.draft")
     try:
         with draft.open("w", encoding="utf-8", newline="") as file:
@@ -30,7 +33,7 @@ def write_csv(table: RunTable, path: str | os.PathLike[str]) -> Path:
         draft.replace(target)
     except OSError as error:
         remove(draft)
-        raise refused(f"{target} cannot be written", error, _HINT) from error
+        raise refused(f"{target} cannot be written", error, hint) from error
     return target
 
 

@@ -1,9 +1,10 @@
 """Tracker: the protocol of a plug-in of `rolloutlab.trackers`, which keeps the numbers of runs for other programs."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from rolloutlab.errors import InputError
 from rolloutlab.plugins import TRACKERS, load
 from rolloutlab.runs.table import RunTable
 
@@ -39,7 +40,7 @@ class TrackerPlugin(Protocol):
         """
 
 
-def open_trackers(report_to: Sequence[str], home: Path) -> list[Tracker]:
+def open_trackers(report_to: str | Sequence[str], home: Path) -> list[Tracker]:
     """Open every tracker before anything is sent, so that a wrong name is an error before a long run.
 
     Args:
@@ -49,8 +50,11 @@ def open_trackers(report_to: Sequence[str], home: Path) -> list[Tracker]:
     Raises:
         InputError: there is no tracker of this name (the hint has the closest one), or its package is not installed.
     """
+    names = [report_to] if isinstance(report_to, str) else report_to
+    if not isinstance(names, Collection) or not all(isinstance(each, str) for each in names):
+        raise InputError(f"report_to: {report_to!r} is not a list of texts", hint='report_to=["tensorboard"]')
     opened: list[Tracker] = []
-    for each in [report_to] if isinstance(report_to, str) else report_to:
+    for each in names:
         name, _, place = each.partition(":")
         plugin: TrackerPlugin = load(TRACKERS, name)
         opened.append(plugin.open_tracker(place, home))
