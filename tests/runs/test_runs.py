@@ -215,8 +215,31 @@ def test_a_report_is_written_in_a_terminal(session, trainer, tmp_path, capsys):
     assert main(["report", "--home", str(session.settings.home), "--out", str(out)]) == 0
     assert capsys.readouterr().out == f"{out}\n"
     assert out.exists()
-    assert main(["report", "--home", str(tmp_path / "none"), "--out", str(out)]) == 2
-    assert "this lab has no run" in capsys.readouterr().err
+
+
+def test_a_report_of_a_lab_without_runs_is_an_error_in_a_terminal(session, tmp_path, capsys):
+    assert len(session.runs()) == 0
+    assert main(["report", "--home", str(session.settings.home), "--out", str(tmp_path / "out.html")]) == 2
+    printed = capsys.readouterr().err
+    assert "this lab has no run" in printed
+    assert "-> in a notebook: %%train NAME" in printed
+
+
+def test_a_folder_without_a_lab_is_an_error_in_a_terminal_and_stays_as_it_is(tmp_path, capsys):
+    assert main(["report", "--home", str(tmp_path / "none")]) == 2
+    printed = capsys.readouterr().err
+    assert f"there is no lab in {tmp_path / 'none'}" in printed
+    assert "-> --home DIR" in printed
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_wrong_name_in_a_terminal_says_the_command_to_type(session, trainer, tmp_path, capsys):
+    two_steps(trainer)
+    home, out = str(session.settings.home), str(tmp_path / "out.html")
+    assert main(["report", "nope", "--home", home, "--out", out]) == 2
+    hint = capsys.readouterr().err.partition("-> ")[2].strip()
+    assert hint == f"rolloutlab report lab/practice --home {home} --out {out}"
+    assert main(hint.split()[1:]) == 0
 
 
 def test_runs_of_several_seeds_are_one_course_with_a_band(session, trainer):

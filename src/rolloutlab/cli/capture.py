@@ -98,10 +98,10 @@ def _capture(options: argparse.Namespace) -> int:
             _run(options, beginning)
     except KeyboardInterrupt as error:
         with suppress(OSError):  # of a terminal that is gone
-            print("\n".join(map(_in_terminal, getattr(error, "__notes__", []))), file=sys.stderr, flush=True)
+            print("\n".join(map(in_terminal, getattr(error, "__notes__", []))), file=sys.stderr, flush=True)
         return 128 + error.number if isinstance(error, _ToldToEndError) else 130
     except RolloutlabError as error:
-        error.hint = error.hint and _in_terminal(error.hint)
+        error.hint = error.hint and in_terminal(error.hint)
         raise
     return 0
 
@@ -160,7 +160,7 @@ def _to_resume(options: argparse.Namespace, label: str, program: str) -> str:
     return f"{shlex.join(words)} -- {program}"
 
 
-def _in_terminal(line: str) -> str:
+def in_terminal(line: str) -> str:
     """A line of advice for notebooks, reworded for a terminal."""
     line = line.replace("run the cell again", "the same command again").replace("the cell again", "the command again")
     return f"in a notebook: {line}" if line.startswith(_IN_NOTEBOOKS) else line
