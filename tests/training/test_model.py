@@ -174,6 +174,20 @@ def test_a_name_that_is_wrong_or_missing_makes_no_model(practised):
     assert list(practised.models.list().index) == ["tiny", "lab/practice"]
 
 
+@pytest.mark.parametrize(
+    ("start", "hint"),
+    [
+        ("lab/practice@77", "%model lab/second --from lab/practice"),
+        ("lab/practise@1", "%model lab/second --from lab/practice"),
+        ("other/zzz", "%models"),
+    ],
+)
+def test_a_checkpoint_that_does_not_exist_says_from_which_a_model_can_be_made(practised, start, hint):
+    with pytest.raises(NotFoundError) as error:
+        practised.model("lab/second", start=start)
+    assert error.value.hint == hint
+
+
 def test_an_earlier_service_that_would_ignore_the_source_is_not_asked_to_make_it(practised, monkeypatch):
     asked = health._once
 

@@ -255,12 +255,22 @@ class Models:
         split_name(name)
         source = _written_source(start, self.selected, name)
         self.check_forks()
-        model = self._read(name, base, source)
+        try:
+            model = self._read(name, base, source)
+        except NotFoundError as error:
+            error.hint = error.hint or self._to_fork(name, source)
+            raise
         self._chosen = model.name
         if not model.made_from or model.newest == model.made_from[0].step:
             return model
         goes_on = f"{name} was made from {model.made_from[0]} before, and goes on from its checkpoint {model.newest}"
         return replace(model, remark=goes_on)
+
+    def _to_fork(self, name: str, source: str) -> str:
+        """What to type where a checkpoint does not exist: the newest one of its model, or of the closest model."""
+        wanted, names = source.rpartition("@")[0], [card.id for card in self.cards()]
+        close = get_close_matches(wanted, names, n=1)
+        return f"%model {name} --from {close[0]}" if close else "%models"
 
     def check_forks(self) -> None:
         """NotOfferedError where the service would ignore `from_checkpoint`, and register a model that begins at 0."""
