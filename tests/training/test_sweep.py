@@ -144,6 +144,7 @@ def test_means_of_rounds_that_were_sampled_otherwise_choose_no_best(session):
         ({"learning_rate": 1e-3}, "0.001 is not a list of values"),
         ({"learning_rate": []}, "is not a list of values"),
         ({"learning_rate": [1e-3, 0.001]}, "two of the values"),
+        ({"epsilon": [1, 1.0]}, "two of the values"),
         ({"learning_rate": [1e-3, -1.0]}, "learning_rate: -1.0"),
         ({"temperature": [1.0, 9.0]}, "temperature: 9.0 is outside 0 to 2"),
         ({"n": [2, 0]}, "n: 0"),

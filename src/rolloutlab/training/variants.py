@@ -66,8 +66,13 @@ def check_grid(grid: Any) -> None:
         for value in values:
             if not _is_plain(value):
                 raise InputError(f"{name}: {value!r} is neither a number nor a text", hint=f'"{name}": [...]')
-        if len({_word(value) for value in values}) < len(values):
-            raise InputError(f"{name}: two of the values {values!r} are the same", hint=f'"{name}": [...]')
+        once: list[Any] = []
+        for value in values:
+            # 1 and 1.0 have different names, and are one setting
+            if not any(value == each or _word(value) == _word(each) for each in once):
+                once.append(value)
+        if len(once) < len(values):
+            raise InputError(f"{name}: two of the values {values!r} are the same", hint=f'"{name}": {once!r}')
 
 
 def plan_variants(name: str, model: str, grid: Grid, seeds: int) -> list[Variant]:
