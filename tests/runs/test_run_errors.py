@@ -117,3 +117,11 @@ def test_a_hint_quotes_a_name_as_a_cell_needs_it(session, trainer):
     with pytest.raises(NotFoundError) as error:
         session.runs("lab/größe")
     assert error.value.hint == "%runs 'lab/größe x'"
+
+
+def test_the_name_of_an_earlier_run_is_no_checkpoint(session, trainer):
+    two_steps(trainer)
+    trainer.train(trainer.sample("letters", [[100.0, 0.0], [100.0, 100.0]], step=2, code="v2"), step=3)
+    with pytest.raises(InputError, match="lab/practice:1") as error:
+        session.compare("letters", len, checkpoints=["lab/practice:1", "lab/practice"])
+    assert error.value.hint == "%compare letters lab/practice:1 lab/practice --best"

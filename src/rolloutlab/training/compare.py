@@ -23,6 +23,8 @@ _OF_RUN: dict[str, Any] = {"step": None, "total": 0}
 """Settings that sampling changes, with their values before it."""
 _OF_ROWS: dict[str, Any] = {"parts": {}, "types": {}, "template": [], "prompt_column": None}
 """Settings of all rows together. The samples of a single group do not depend on them."""
+_EARLIER_RUN = re.compile(r"[\w.-]+/[\w.-]+:\d+(@.*)?")
+"""The name of an earlier run of a model, such as `lab/practice:1`, also with a step."""
 
 
 def find_samples(
@@ -111,7 +113,13 @@ def find_checkpoints(
     if len(given) == 1:
         hint = f"%compare {name} {given[0]} lab/practice@3"
         raise InputError(f"{given[0]} is one checkpoint: a comparison needs two", hint=hint)
-    chosen = models.checkpoints(given or [OLDEST if before is None else before, after], model or models.selected)
+    try:
+        chosen = models.checkpoints(given or [OLDEST if before is None else before, after], model or models.selected)
+    except InputError as error:
+        if any(_EARLIER_RUN.fullmatch(str(each)) for each in given):
+            runs = " ".join(str(each).partition("@")[0] for each in given)
+            error.hint = f"%compare {name} {runs} --best"
+        raise
     base, *others = chosen
     if not given and after in (None, NEWEST) and str(base) == str(others[0]):
         message = f"{base.model.name} has no checkpoint after {base.step} yet"
