@@ -78,17 +78,17 @@ def test_a_loop_that_is_only_shown_compares_as_it_did(session):
 @pytest.mark.parametrize(
     ("options", "what"),
     [
-        ({"prompt": "user: Say {{letter}}!"}, "prompt"),
-        ({"held_out": OTHER_ROWS}, "rows"),
-        ({"temperature": 0.5}, "temperature"),
-        ({"max_tokens": 6}, "max_tokens"),
-        ({"held_out": OTHER_ROWS, "prompt": "user: Say {{letter}}!"}, "prompt and rows"),
+        ({"prompt": "user: Say {{letter}}!"}, "another prompt"),
+        ({"held_out": OTHER_ROWS}, "other rows"),
+        ({"temperature": 0.5}, "another temperature"),
+        ({"max_tokens": 6}, "another max_tokens"),
+        ({"held_out": OTHER_ROWS, "prompt": "user: Say {{letter}}!"}, "another prompt and rows"),
     ],
 )
 def test_held_out_means_of_another_measure_are_not_compared_and_are_measured_anew(session, options, what):
     loop(session, jobs=1, held_out=ROWS)
     made = loop(session, jobs=1, **{"held_out": ROWS, **options})
-    said = f"held-out mean of steps 0 to 1: measured with another {what}, {NOT_COMPARED}"
+    said = f"held-out mean of steps 0 to 1: measured with {what}, {NOT_COMPARED}"
     assert [line for line in made.changes if line.startswith("held-out")] == [said]
     assert (len(session.runs()) == 2) == any(line.startswith("jobs from now on") for line in made.remarks)
     assert 1 in made.measured
@@ -125,7 +125,7 @@ def test_a_change_of_the_reward_shows_also_without_held_out_rows(session):
 def test_rounds_of_other_rows_are_not_compared_and_rounds_of_a_function_are(session):
     loop(session, jobs=1)
     made = loop(session, jobs=1, over=OTHER_ROWS)
-    assert made.changes == [f"mean reward of round 1: measured with another rows, {NOT_COMPARED}"]
+    assert made.changes == [f"mean reward of round 1: measured with other rows, {NOT_COMPARED}"]
     made = loop(session, jobs=1, over=lambda number: ROWS[:1])
     assert made.changes == []
 

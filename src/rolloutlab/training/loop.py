@@ -478,7 +478,8 @@ def _change_lines(mean: str, place: str, different: Sequence[tuple[int | None, l
     shown = f"{place} {places[0]}" if len(places) == 1 else f"{place}s {places[0]} to {places[-1]}" if places else place
     words = list(dict.fromkeys(word for _, some in different for word in some))
     what = f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else words[0]
-    return [f"{mean} of {shown}: measured with another {what}, in a column of its own and not compared for the best"]
+    other = "other" if words == ["rows"] else "another"
+    return [f"{mean} of {shown}: measured with {other} {what}, in a column of its own and not compared for the best"]
 
 
 def _with_measures(rounds: list[Round], measured: Mapping[int, Round], earlier: Mapping[int, Round]) -> list[Round]:
