@@ -118,7 +118,8 @@ def sparklines(series: Sequence[Series]) -> list[str]:
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """The course of some numbers as bars, and the first and the last of them."""
+    """The course of some numbers as bars, and the first and the last of them. Numbers beyond 1e100 are left out."""
+    values = [value for value in values if abs(value) < LARGEST]
     if not values:
         return "-"
     low, high = min(values), max(values)

@@ -1,5 +1,6 @@
 """Runs as text and HTML: what differs, the course of each number over steps, and texts of a step."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +24,8 @@ Values = Sequence[float | None]
 _MOST_CHANGES = 6
 _MAX_CHARS = 1_500
 _ROUNDING = 1e-9
+_LARGE = 1e6
+"""A number from here on has three digits and a power of ten; else it could have hundreds of digits."""
 _FEWEST = 3
 """Steps that a chart needs."""
 _LONGEST_VALUE = 80
@@ -213,9 +216,10 @@ def _names(rows: Sequence[RunRow]) -> list[str]:
 
 def _cells(row: RunRow, differing: Sequence[str], i: int) -> list[str]:
     mark = f'<i class="rl-mark {_look(i)}"></i>'
-    gain = Html("") if row.best is None or row.before is None else changed(row.best - row.before)
+    gain = None if row.best is None or row.before is None else row.best - row.before
     best = Html("") if row.best is None else drawn_mean(row.best).html
-    around = f' <span class="rl-dim">± {2 * row.error:.2f}</span>' if row.error is not None and best else ""
+    error = "" if row.error is None else decimals(2 * row.error, ".2f")
+    around = f' <span class="rl-dim">± {error}</span>' if error and best else ""
     notes = "".join(map(chip, row.tags)) + (f' <span class="rl-dim">{escape(row.note)}</span>' if row.note else "")
     return [
         Html(f"{mark}<b>{escape(row.name)}</b>"),
@@ -223,7 +227,7 @@ def _cells(row: RunRow, differing: Sequence[str], i: int) -> list[str]:
         "" if row.before is None else drawn_mean(row.before).html,
         Html(f"{best}{around}"),
         "" if row.again is None else drawn_mean(row.again).html,
-        gain,
+        Html("") if gain is None or math.isnan(gain) else changed(gain),
         ", ".join(map(str, dict.fromkeys(row.at))),
         Html(notes),
     ]
@@ -309,11 +313,19 @@ def _figure(shown: Overlay, number: RunNumber) -> Html:
 
 def written(number: RunNumber, value: float) -> str:
     """A value in as many digits as it is read with."""
+    if abs(value) >= _LARGE:
+        return _with_unit(number, value, ".3g")
     if number.unit == "share":
         return percent(value)
     if abs(value) < _ROUNDING:
         return "0"
     return f"${value:.3f}" if number.unit == "$" else f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def _with_unit(number: RunNumber, value: float, form: str) -> str:
+    if number.unit == "share":
+        return f"{100 * value:{form}}%"
+    return f"{'$' if number.unit == '$' else ''}{value:{form}}"
 
 
 def step_texts(texts: Sequence[StepText], name: str = "", looks: Looks = _NONE) -> Html:

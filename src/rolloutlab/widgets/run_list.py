@@ -1,5 +1,6 @@
 """The runs of a lab as a table: reward before and at best, its course, what differs from other runs, tags and note."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -23,6 +24,7 @@ from rolloutlab.widgets.kit.listing import (
 )
 from rolloutlab.widgets.kit.parts import chip
 from rolloutlab.widgets.kit.table import Heading
+from rolloutlab.widgets.text import decimals, signed
 
 _COLUMNS = (
     Heading("run"),
@@ -110,7 +112,7 @@ def _row(run: ListedRun, now: datetime) -> ListingRow:
         Drawn("", spark(run.means) if len(run.means) > 1 else Html("")),
         f"{run.steps:,}",
         duration(run.seconds),
-        "" if run.cost is None else f"${run.cost:.2f}",
+        "" if run.cost is None else f"${decimals(run.cost, '.2f')}",
         ago(run.when, now),
         Drawn("", Html("".join(map(chip, options)))),
         _note(run),
@@ -126,7 +128,7 @@ def _best(run: ListedRun) -> Cell:
     if run.error is None:
         return mean
     # twice the standard error is nearly the 95% interval of many groups
-    around = f"± {2 * run.error:.2f}"
+    around = f"± {decimals(2 * run.error, '.2f')}"
     return Drawn(f"{mean.text} {around}", Html(f'{mean.html} <span class="rl-dim">{around}</span>'))
 
 
@@ -134,7 +136,7 @@ def _gain(run: ListedRun) -> Cell:
     if run.best is None or run.before is None:
         return ""
     gain = run.best - run.before
-    return Drawn(f"{gain:+.2f}", changed(gain)) if gain else ""
+    return Drawn(signed(gain), changed(gain)) if gain and not math.isnan(gain) else ""
 
 
 def _note(run: ListedRun) -> Cell:

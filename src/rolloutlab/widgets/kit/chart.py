@@ -113,7 +113,7 @@ _SAFE = " =/:,;()'-.+<>"
 def _drawable(line: ChartLine, i: int) -> ChartLine:
     """A series without values that have no place on an axis, and with a look."""
     points = [(x, y) for x, y in line.points if abs(y) < LARGEST]
-    band = [(x, low, high) for x, low, high in line.band if max(abs(low), abs(high)) < LARGEST]
+    band = [(x, low, high) for x, low, high in line.band if abs(low) < LARGEST and abs(high) < LARGEST]
     return replace(line, points=points, band=band, look=(i, i > 0) if line.look is None else line.look)
 
 
