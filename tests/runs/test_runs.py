@@ -86,6 +86,14 @@ def test_other_held_out_rows_begin_a_new_run(session, trainer):
         trainer.sample("held_out.letters", HALF, step=step, rows=rows)
         trainer.train(trainer.sample("letters", HALF, step=step), step=step + 1)
     assert session.runs()[0].because == ("held-out rows",)
+    assert "as the held-out rows were changed:" in repr(session.runs("lab/practice"))
+
+
+def test_several_changes_that_begin_a_run_were_made(session, trainer):
+    for step, code in enumerate(["v1", "v2"]):
+        trainer.sample("held_out.letters", HALF, step=step, code=code)
+        trainer.train(trainer.sample("letters", HALF, step=step, code=code), step=step + 1)
+    assert "as the reward and held-out reward were changed:" in repr(session.runs("lab/practice"))
 
 
 def test_other_rows_to_train_on_and_another_temperature_do_not_begin_a_run(session, trainer):
@@ -129,6 +137,15 @@ def test_a_deleted_generation_leaves_its_step(session, trainer):
     two_steps(trainer)
     session.delete("letters:1", say=lambda _: None)
     assert [step.numbers.get("reward") for step in session.runs()[0].steps] == [None, 0.75]
+
+
+def test_a_run_whose_collections_were_deleted_is_shown_without_texts(session, trainer):
+    two_steps(trainer)
+    session.delete("letters:1", say=lambda _: None)
+    session.delete("letters:2", say=lambda _: None)
+    html = session.runs("lab/practice")._repr_html_()
+    assert "lab/practice" in html
+    assert '<div class="rl-texts">' not in html
 
 
 @pytest.mark.parametrize("name", ["practice", "letters", "lab/prac*", "lab/practice"])

@@ -111,8 +111,9 @@ class RunView(NotebookView):
         return render.text(self.overlay())
 
     def _repr_html_(self) -> str:
-        last = max(step.step for run in self.runs for step in run.steps if step.held_out or step.collections)
-        texts = pick_texts(self._lab(), self.runs, last, "random")
+        sampled = [step.step for run in self.runs for step in run.steps if step.held_out or step.collections]
+        # none if everything that was sampled has been deleted
+        texts = pick_texts(self._lab(), self.runs, max(sampled), "random") if sampled else []
         return for_notebook(render.html(self.overlay(), texts))
 
 
@@ -143,7 +144,8 @@ def _hints(run: Run, label: str) -> list[Hint]:
     name = f"{label}: " if label else ""
     hints = [Hint(f"{name}{sign.fact}", "", sign.cell) for sign in run.signs]
     if run.because:
-        fact = f"{name}it begins at step {run.steps[0].step}, as the {' and '.join(run.because)} was changed:"
+        were = "were" if len(run.because) > 1 or run.because[0].endswith("rows") else "was"
+        fact = f"{name}it begins at step {run.steps[0].step}, as the {' and '.join(run.because)} {were} changed:"
         hints.append(Hint(fact, "earlier means do not compare.", "", "info"))
     return hints
 
