@@ -46,7 +46,7 @@ def test_one_text_is_one_tag(session, run):
 @pytest.mark.parametrize("tags", [None, 3, [1], ["keep", None], [""], " "])
 def test_tags_that_are_no_texts_are_refused(session, run, tags):
     run.tags = ["first"]
-    with pytest.raises(InputError, match="tags are texts, not ") as error:
+    with pytest.raises(InputError, match="is no list of tags: a tag is a text") as error:
         run.tags = tags
     assert error.value.hint == "%runs lab/practice --tag keep"
     assert run.tags == session.runs()[0].tags == ("first",)

@@ -186,6 +186,8 @@ def test_a_checkpoint_that_does_not_exist_says_from_which_a_model_can_be_made(pr
     with pytest.raises(NotFoundError) as error:
         practised.model("lab/second", start=start)
     assert error.value.hint == hint
+    if source := hint.partition(" --from ")[2]:
+        assert practised.model("lab/second", start=source).made_from[0].step == 2
 
 
 def test_an_earlier_service_that_would_ignore_the_source_is_not_asked_to_make_it(practised, monkeypatch):

@@ -158,7 +158,8 @@ class Run:
     def tags(self, tags: str | Sequence[str]) -> None:
         given = [tags] if isinstance(tags, str) else tags
         if not isinstance(given, Collection) or not all(isinstance(tag, str) and tag.strip() for tag in given):
-            raise InputError(f"tags are texts, not {tags!r}", hint=f"%runs {quote(self.name)} --tag keep")
+            message = f"{tags!r} is no list of tags: a tag is a text that is not empty"
+            raise InputError(message, hint=f"%runs {quote(self.name)} --tag keep")
         written = tuple(dict.fromkeys(map(replace_surrogates, given)))
         self._lab.run_notes.write_tags(self._first_job, written)
         self._note = replace(self._note, tags=written)
