@@ -1169,8 +1169,9 @@ class Session:
     def report(self, run: str | Sequence[str], path: str | PathLike[str], *, overwrite: bool = False) -> Path:
         """Write the report of a run, or of several beside each other, as one HTML file; returns its path.
 
-        It has the curves, texts of the first, the best and the last step, every number, the options, the prompts, the
-        source text of the rewards, and versions. It needs no network and no script, and can be printed.
+        It has the curves, texts of the first, the best and the last step, every number, the options, the names of
+        environments and of the base, the prompts, the source text of the rewards, and versions. The base is only known
+        of models of the embedded service. The file needs no network and no script, and can be printed.
 
         Args:
             run: as the names of `runs`.
@@ -1182,6 +1183,7 @@ class Session:
         """
         from rolloutlab.runs.report import write_report
         from rolloutlab.runs.view import RunView
+        from rolloutlab.training.default_model import registered_bases
 
         self._jobs.refresh()
         names = run if isinstance(run, Sequence) and not isinstance(run, str) else [run]
@@ -1191,7 +1193,7 @@ class Session:
             raise InputError(f"{run!r} is neither the name of a run nor several", hint=hint)
         view = RunView(lambda: self.store, names, self.settings.home)
         with Progress(f"writing the report of {view.runs[0].name}"):
-            return write_report(self.store, view, path, overwrite=overwrite)
+            return write_report(self.store, view, path, registered_bases(self.settings), overwrite=overwrite)
 
     @takes(CompareOptions)
     def compare(

@@ -1,5 +1,9 @@
 """Runs of a lab: what belongs to one, its numbers, its best checkpoint, and how it is named."""
 
+import re
+import sqlite3
+from contextlib import closing
+
 import pandas as pd
 import pytest
 
@@ -139,13 +143,14 @@ def test_a_deleted_generation_leaves_its_step(session, trainer):
     assert [step.numbers.get("reward") for step in session.runs()[0].steps] == [None, 0.75]
 
 
-def test_a_run_whose_collections_were_deleted_is_shown_without_texts(session, trainer):
+def test_a_run_whose_collections_were_deleted_is_shown_without_texts(session, trainer, tmp_path):
     two_steps(trainer)
     session.delete("letters:1", say=lambda _: None)
     session.delete("letters:2", say=lambda _: None)
     html = session.runs("lab/practice")._repr_html_()
     assert "lab/practice" in html
     assert '<div class="rl-texts">' not in html
+    assert "lab/practice" in session.report("lab/practice", tmp_path / "run.html").read_text()
 
 
 @pytest.mark.parametrize("name", ["practice", "letters", "lab/prac*", "lab/practice"])
@@ -224,6 +229,55 @@ def test_a_report_is_one_file_that_needs_no_network(session, trainer, tmp_path):
     assert not [part for part in ("<script", "http://", "https://", "url(") if part in without_names]
     with pytest.raises(InputError, match="is there already"):
         session.report("lab/practice", path)
+
+
+def test_a_report_prints_whole(session, trainer, tmp_path):
+    parts = {f"part{i}": 1 / 3 for i in range(20)}
+    for step in range(4):
+        made = trainer.sample("letters", HALF, step=step, components=lambda _: parts, template=[[{"role": "user"}]])
+        trainer.train(made, step=step + 1, options={"learning_rate": 1e-3 / (step + 1)})
+    page = session.report("lab/practice", tmp_path / "run.html").read_text()
+    assert "<details" not in page  # what is folded would not be printed
+    assert ":root { color-scheme: light dark; }" in page
+    tables = re.findall("<table.*?</table>", page, re.DOTALL)
+    numbers = [table for table in tables if 'aria-label="numbers of lab/practice' in table]
+    assert len(numbers) > 3
+    assert max(len(re.findall("<th[ >]", table)) for table in numbers) == 8
+    assert all("part" not in table or ">0.333333<" in table for table in numbers)
+    assert sum(f">part{i}, trained on</th>" in table for table in numbers for i in range(20)) == 20
+
+
+def test_a_report_has_options_and_numbers_with_their_digits(session, trainer, tmp_path):
+    rate, name = 0.000123456789, "a name of more than twenty-four characters"
+    for step in range(2):
+        made = trainer.sample("letters", HALF, step=step)
+        numbers = [{"loss": 1e-11, "grad_norm": 0.123456789}]
+        trainer.train(made, step=step + 1, options={"learning_rate": rate / (2 - step), "loss": name}, steps=numbers)
+    page = session.report("lab/practice", tmp_path / "run.html").read_text()
+    for written in (repr(rate), repr(rate / 2), name, "1e-11", "0.123457"):
+        assert f">{written}</td>" in page
+    opened = session.runs("lab/practice")._repr_html_()
+    assert f"<span>learning_rate {rate!r}</span>" in opened
+    assert f"<span>from step 1: learning_rate {rate!r} instead of {rate / 2!r}</span>" in opened
+    assert f"<span>loss {name}</span>" in opened
+
+
+def test_a_report_says_what_the_model_and_the_environment_were(session, trainer, tmp_path):
+    folder = session.settings.service_folder
+    folder.mkdir(parents=True)
+    with closing(sqlite3.connect(folder / "service.db")) as database:
+        database.execute("CREATE TABLE models AS SELECT 'lab' AS project, 'first' AS name, 'practice' AS base_model")
+    for model in ("lab/first", "lab/unknown"):
+        trainer.train(trainer.sample("letters", HALF, model=model, env="Maze"), step=1, model=model)
+    trainer.train(
+        trainer.sample("calls", HALF, program="solve", model="lab/unknown", step=1), step=2, model="lab/unknown"
+    )
+    session.store.origins.set("embedded", "lab/unknown", Origin(made_from="lab/first@1"))
+    page = session.report(["lab/first", "lab/unknown:1", "lab/unknown"], tmp_path / "run.html").read_text()
+    facts = {"environment of letters": "Maze", "program of calls": "solve", "base of lab/first": "practice"}
+    for what, value in {**facts, "checkpoint that lab/unknown was made from": "lab/first@1"}.items():
+        assert f'<td align="left">{what}</td><td align="left">{value}</td>' in page
+    assert "base of lab/unknown" not in page
 
 
 def test_a_report_is_written_in_a_terminal(session, trainer, tmp_path, capsys):

@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from rolloutlab.widgets.run import Overlay, RunCourse, RunRow, html, text, written
-from rolloutlab.widgets.run_list import ListedRun, run_listing
+from rolloutlab.widgets.run import Overlay, RunCourse, RunRow, exact, html, text, written
+from rolloutlab.widgets.run_list import ListedRun, option_whole, run_listing
 from rolloutlab.widgets.run_numbers import RunNumber, known_numbers
 
 BEYOND = (math.inf, -math.inf, math.nan, 1e300, -1e308)
@@ -53,3 +53,21 @@ def test_a_chart_leaves_out_what_has_no_place_on_an_axis_and_draws_the_rest():
 )  # fmt: skip
 def test_a_large_number_has_three_digits(unit, value, shape):
     assert written(RunNumber("loss", "Loss", "", unit), value) == shape
+
+
+@pytest.mark.parametrize(
+    ("unit", "value", "shape"),
+    [("", 1e-11, "1e-11"), ("", 1 / 3, "0.333333"), ("", 1234567.0, "1,234,567"), ("", 1e300, "1e+300"),
+     ("", math.inf, "inf"), ("", math.nan, "nan"), ("share", 1 / 3, "33.3333%"), ("$", 0.0001, "$0.0001")],
+)  # fmt: skip
+def test_a_report_writes_a_number_in_six_digits_and_a_whole_number_in_all(unit, value, shape):
+    assert exact(RunNumber("loss", "Loss", "", unit), value) == shape
+
+
+@pytest.mark.parametrize(
+    ("value", "whole"),
+    [(0.000123456789, "0.000123456789"), (2e-05, "2e-05"), (1.0, "1"), (None, "default"), (["a", 1], "a, 1"),
+     (["\n"], "['\\n']"), ("", "''"), ("x" * 60, "x" * 60), (math.nan, "nan"), (True, "True")],
+)  # fmt: skip
+def test_an_option_is_written_whole(value, whole):
+    assert option_whole(value) == whole

@@ -2,7 +2,7 @@
 
 import json
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from os import PathLike
 from pathlib import Path
@@ -19,32 +19,36 @@ from rolloutlab.widgets.run import StepText
 from rolloutlab.widgets.run_report import MadeWith, RunReport, page
 
 _PACKAGES = ("rolloutlab", "torch", "transformers", "peft")
+_EMBEDDED = "embedded"
 _TEXTS: tuple[tuple[str, Kind], ...] = (
     ("the best", "best"), ("the worst", "worst"), ("changed most", "changed"), ("a random one", "random"),
 )  # fmt: skip
 
 
-def write_report(lab: Lab, view: RunView, path: str | PathLike[str], *, overwrite: bool = False) -> Path:
-    """Write the report of the runs of a view; returns where it is.
+def write_report(
+    lab: Lab, view: RunView, path: str | PathLike[str], bases: Mapping[str, str], *, overwrite: bool = False
+) -> Path:
+    """Write the report of the runs of a view; returns where it is. bases: as of `make_report`.
 
     Raises:
         InputError: the file is there already, or cannot be written.
     """
     target = file_path(path)
     with replacing(target, overwrite=overwrite) as draft:
-        draft.write_text(page(make_report(lab, view)), encoding="utf-8")
+        draft.write_text(page(make_report(lab, view, bases)), encoding="utf-8")
     return target
 
 
-def make_report(lab: Lab, view: RunView) -> RunReport:
-    """What the report of the runs of a view has."""
+def make_report(lab: Lab, view: RunView, bases: Mapping[str, str]) -> RunReport:
+    """What the report of the runs of a view has. bases: by name, what models of the embedded service began with."""
     runs = view.runs
     facts = [("written", f"{here_and_now():%Y-%m-%d %H:%M %Z}"), ("Python", platform.python_version())]
     facts += [(name, number) for name in _PACKAGES if (number := _version(name))]
     facts += [("machine", f"{platform.system()} {platform.machine()}")]
     facts += [(f"service of {run.name}", run.service) for run in runs]
     seconds = [(run.name, run.seconds) for run in runs]
-    return RunReport(view.overlay(), list(_texts(lab, runs)), list(_sources(lab, runs)), facts, seconds)
+    made = list(dict.fromkeys([*_bases(lab, runs, bases), *_environments(runs)]))
+    return RunReport(view.overlay(), list(_texts(lab, runs)), made, list(_sources(lab, runs)), facts, seconds)
 
 
 def _texts(lab: Lab, runs: Sequence[Run]) -> Iterator[tuple[str, list[StepText]]]:
@@ -56,11 +60,34 @@ def _texts(lab: Lab, runs: Sequence[Run]) -> Iterator[tuple[str, list[StepText]]
             yield f"Step {step}: {name}", pick_texts(lab, runs, step, kind)
 
 
+def _collections(run: Run) -> list[StoredCollection]:
+    return [each for step in run.steps for each in (*step.collections, step.held_out) if each]
+
+
+def _bases(lab: Lab, runs: Sequence[Run], bases: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """What the model of each run began with, as far as it is known: its base, or a checkpoint of another model."""
+    origins = lab.origins.all()
+    for run in runs:
+        if run.service == _EMBEDDED and run.model in bases:
+            yield f"base of {run.model}", bases[run.model]
+        if (origin := origins.get((run.service, run.model))) and origin.made_from:
+            yield f"checkpoint that {run.model} was made from", origin.made_from
+
+
+def _environments(runs: Sequence[Run]) -> Iterator[tuple[str, str]]:
+    """The names of the environments and the programs that the collections were sampled with."""
+    for run in runs:
+        for collection in _collections(run):
+            for what, key in (("environment", "env"), ("program", "program")):
+                if name := collection.plan.get(key):
+                    yield f"{what} of {collection.name}", str(name)
+
+
 def _sources(lab: Lab, runs: Sequence[Run]) -> Iterator[MadeWith]:
     """The prompts and rewards of the runs, each once, as the lab has them."""
     seen = set()
     for run in runs:
-        for collection in (each for step in run.steps for each in (*step.collections, step.held_out) if each):
+        for collection in _collections(run):
             for source in _sources_of(lab, collection):
                 if source.text not in seen:
                     seen.add(source.text)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from os import PathLike
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from rolloutlab.errors import InputError
@@ -46,13 +47,17 @@ class RunView(NotebookView):
     def write(self, note: str | None = None, tags: Sequence[str] = (), untags: Sequence[str] = ()) -> None:
         """Write a note on each of the runs, unless it is None; add tags, and take some away."""
         for run in self.runs:
-            run.note = run.note if note is None else note
-            run.tags = [tag for tag in (*run.tags, *tags) if tag not in untags]
+            if note is not None:
+                run.note = note
+            if tags or untags:
+                run.tags = [tag for tag in (*run.tags, *tags) if tag not in untags]
 
     def to_csv(self, path: str | PathLike[str]) -> Path:
         """Write the numbers of the one run as `Run.to_csv` does. InputError: there are several."""
         if len(self.runs) > 1:
-            raise InputError("a CSV file has the numbers of one run", hint=f"%runs {self.runs[0].name} --csv FILE")
+            raise InputError(
+                "a CSV file has the numbers of one run", hint=f"%runs {quote(self.runs[0].name)} --csv run.csv"
+            )
         return self.runs[0].to_csv(path)
 
     def send(self, report_to: str | Sequence[str], *, say: Callable[[str], None] = print) -> None:

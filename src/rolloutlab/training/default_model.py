@@ -2,6 +2,7 @@
 
 import re
 import sqlite3
+from collections.abc import Iterator
 from contextlib import closing, suppress
 
 from rolloutlab.settings import Settings, short_name
@@ -20,18 +21,22 @@ def default_model(settings: Settings) -> str:
         return PRACTICE
     base = short_name(settings.policy)
     own = re.sub(r"[^\w.-]+", "-", base.rpartition("/")[2]).strip("-.") or "policy"
-    models = _models_of_lab(settings)
+    models = {name: policy for project, name, policy in _registered(settings) if project == "lab"}
     return PRACTICE if own not in models and models.get("practice") == base else f"lab/{own}"
 
 
-def _models_of_lab(settings: Settings) -> dict[str, str]:
-    """The policy of each model of the project `lab`, from the service's database, which is opened for reading only.
+def registered_bases(settings: Settings) -> dict[str, str]:
+    """The policy of each model that is registered at the embedded service, by PROJECT/NAME. The service need not run.
 
     Empty if the database cannot be read: the service will report what is wrong with it.
     """
+    return {f"{project}/{name}": policy for project, name, policy in _registered(settings)}
+
+
+def _registered(settings: Settings) -> Iterator[tuple[str, str, str]]:
+    """Project, name and policy of each model, from the service's database, which is opened for reading only."""
     path = settings.service_folder / "service.db"
     with suppress(sqlite3.Error, OSError):
         if path.exists():
             with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=1.0)) as database:
-                return dict(database.execute("SELECT name, base_model FROM models WHERE project = 'lab'").fetchall())
-    return {}
+                yield from database.execute("SELECT project, name, base_model FROM models").fetchall()

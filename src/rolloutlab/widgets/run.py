@@ -1,7 +1,7 @@
 """Runs as text and HTML: what differs, the course of each number over steps, and texts of a step."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,7 @@ from rolloutlab.widgets.kit.parts import band, cell, chip, figure, foot, head, h
 from rolloutlab.widgets.kit.table import Heading, TableRow, table
 from rolloutlab.widgets.kit.tree import tree
 from rolloutlab.widgets.plot import sparkline
-from rolloutlab.widgets.run_list import option_text
+from rolloutlab.widgets.run_list import option_text, option_whole
 from rolloutlab.widgets.run_numbers import OPEN, REWARDS, RunNumber
 from rolloutlab.widgets.text import decimals
 
@@ -26,6 +26,7 @@ _MAX_CHARS = 1_500
 _ROUNDING = 1e-9
 _LARGE = 1e6
 """A number from here on has three digits and a power of ten; else it could have hundreds of digits."""
+_LARGEST_WHOLE = 1e15
 _FEWEST = 3
 """Steps that a chart needs."""
 _LONGEST_VALUE = 80
@@ -151,7 +152,7 @@ def text(shown: Overlay) -> str:
         means = [value for _, value in course.points(course.main)]
         lines.append(f"  {row.name}: {_result(row)}")
         lines.append(f"    {_title(shown, course.main)}  {sparkline(means)}")
-        lines += [f"    {_change(*change)}" for change in row.changes[:_MOST_CHANGES]]
+        lines += [f"    {_change(option_text, *change)}" for change in row.changes[:_MOST_CHANGES]]
     return "\n".join(map(escape_control_chars, lines))
 
 
@@ -183,8 +184,11 @@ def top(shown: Overlay) -> dict[str, Any]:
     return {"above": tree(above), "next": tree(next_cells(*shown.next))}
 
 
-def runs_table(shown: Overlay) -> Html:
-    """A row for each run: what differs, before, best, and notes; below it what is the same in all."""
+def runs_table(shown: Overlay, *, folds: bool = True) -> Html:
+    """A row for each run: what differs, before, best, and notes; below it what is the same in all.
+
+    folds: rows open to what changed. If not, options are whole, and neither what changed nor what is the same is here.
+    """
     differing = [name for name in _names(shown.rows) if len({repr(row.options.get(name)) for row in shown.rows}) > 1]
     columns = [
         Heading("run"),
@@ -196,7 +200,9 @@ def runs_table(shown: Overlay) -> Html:
         Heading("at step", number=True),
         Heading("tags, note", middle=True),
     ]
-    rows = [TableRow(_cells(row, differing, i), opens=_changes(row)) for i, row in enumerate(shown.rows)]
+    if not folds:
+        return table(columns, [TableRow(_cells(row, differing, i, option_whole)) for i, row in enumerate(shown.rows)])
+    rows = [TableRow(_cells(row, differing, i, option_text), opens=_opened(row)) for i, row in enumerate(shown.rows)]
     same = [name for name in _names(shown.rows) if name not in differing]
     values = " · ".join(f"{name} {option_text(shown.rows[0].options[name])}" for name in same)
     where = "" if len(shown.rows) == 1 else "the same in all: "
@@ -214,7 +220,7 @@ def _names(rows: Sequence[RunRow]) -> list[str]:
     return list(dict.fromkeys(name for row in rows for name in row.options))
 
 
-def _cells(row: RunRow, differing: Sequence[str], i: int) -> list[str]:
+def _cells(row: RunRow, differing: Sequence[str], i: int, option: Callable[[Any], str]) -> list[str]:
     mark = f'<i class="rl-mark {_look(i)}"></i>'
     gain = None if row.best is None or row.before is None else row.best - row.before
     best = Html("") if row.best is None else drawn_mean(row.best).html
@@ -223,7 +229,7 @@ def _cells(row: RunRow, differing: Sequence[str], i: int) -> list[str]:
     notes = "".join(map(chip, row.tags)) + (f' <span class="rl-dim">{escape(row.note)}</span>' if row.note else "")
     return [
         Html(f"{mark}<b>{escape(row.name)}</b>"),
-        *(escape(option_text(row.options[name]) if name in row.options else "") for name in differing),
+        *(escape(option(row.options[name]) if name in row.options else "") for name in differing),
         "" if row.before is None else drawn_mean(row.before).html,
         Html(f"{best}{around}"),
         "" if row.again is None else drawn_mean(row.again).html,
@@ -233,18 +239,20 @@ def _cells(row: RunRow, differing: Sequence[str], i: int) -> list[str]:
     ]
 
 
-def _changes(row: RunRow) -> Html:
-    """The options that changed between the jobs of a run, as what its row opens to."""
-    if not row.changes:
+def _opened(row: RunRow) -> Html:
+    """What a row opens to: options that the table shortens, and options that changed between the jobs of the run."""
+    wholes = [(name, value, option_whole(value)) for name, value in row.options.items()]
+    short = [f"{name} {whole}" for name, value, whole in wholes if whole != option_text(value)]
+    if not short and not row.changes:
         return Html("")
-    shown = [_change(*each) for each in row.changes[:_MOST_CHANGES]]
-    left = len(row.changes) - len(shown)
-    shown += [f"and {left:,} more"] if left else []
+    shown = [*short, *(_change(option_whole, *each) for each in row.changes[:_MOST_CHANGES])]
+    left = len(row.changes) - _MOST_CHANGES
+    shown += [f"and {left:,} more changes"] if left > 0 else []
     return Html(f'<div class="rl-opened">{"".join(f"<span>{escape(each)}</span>" for each in shown)}</div>')
 
 
-def _change(step: int, option: str, before: Any, after: Any) -> str:
-    return f"from step {step}: {option} {option_text(after)} instead of {option_text(before)}"
+def _change(text: Callable[[Any], str], step: int, option: str, before: Any, after: Any) -> str:
+    return f"from step {step}: {option} {text(after)} instead of {text(before)}"
 
 
 def curves(shown: Overlay, numbers: Sequence[RunNumber]) -> Html:
@@ -320,6 +328,13 @@ def written(number: RunNumber, value: float) -> str:
     if abs(value) < _ROUNDING:
         return "0"
     return f"${value:.3f}" if number.unit == "$" else f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def exact(number: RunNumber, value: float) -> str:
+    """A value in six digits; a whole number in all of its digits."""
+    if not number.unit and value.is_integer() and abs(value) < _LARGEST_WHOLE:
+        return f"{value:,.0f}"
+    return _with_unit(number, value, ".6g")
 
 
 def _with_unit(number: RunNumber, value: float, form: str) -> str:

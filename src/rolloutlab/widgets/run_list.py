@@ -153,5 +153,17 @@ def option_text(value: Any) -> str:
     """The value of an option in a chip or a column."""
     if isinstance(value, float):
         value = f"{value:g}"
-    text = "default" if value is None else ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-    return escape_to_one_line(text, _LONG)
+    return escape_to_one_line(_plain(value), _LONG)
+
+
+def option_whole(value: Any) -> str:
+    """The value of an option with all its digits and characters; in quotes where its blanks would be lost."""
+    if isinstance(value, float):
+        short = f"{value:g}"
+        return short if float(short) == value else repr(value)
+    text = _plain(value)
+    return text if text and text == " ".join(text.split()) else repr(value)
+
+
+def _plain(value: Any) -> str:
+    return "default" if value is None else ", ".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -7,17 +7,32 @@ from rolloutlab.widgets.html import Html, escape
 from rolloutlab.widgets.kit.listing import duration
 from rolloutlab.widgets.kit.parts import head, hints, panel
 from rolloutlab.widgets.kit.table import Heading, TableRow, table
-from rolloutlab.widgets.run import Overlay, StepText, curves, looks_of, runs_table, step_texts, written
+from rolloutlab.widgets.run import Overlay, StepText, curves, exact, looks_of, runs_table, step_texts
+from rolloutlab.widgets.run_list import option_whole
 
+# The style sheet of views comes later in the page, so its rules are outdone with one class or element more. No column
+# is left out on a telephone, and on paper a table is no wider than the page: nothing there scrolls.
 _PAGE = """
+:root { color-scheme: light dark; }
 body { margin: 0 auto; max-width: 1100px; padding: 12px; background: Canvas; }
 .rl-report pre { white-space: pre-wrap; overflow-wrap: anywhere; }
 .rl-report h2 { font-size: 15px; margin: 18px 14px 6px; }
+.rl.rl-report h3 + pre { padding: 0 14px 10px; }
+.rl.rl-report table.rl-table :is(th, td).rl-mid { display: table-cell; }
+.rl.rl-report table.rl-table th { white-space: normal; }
 @media print {
-  .rl-report .rl-chart, .rl-report .rl-card, .rl-report tr { break-inside: avoid; }
-  .rl-report details > :not(summary) { display: block; }
+  :root, .rl.rl-report.rl-panel { color-scheme: light; }
+  .rl-report :is(.rl-chart, .rl-card, tr) { break-inside: avoid; }
+  .rl-report :is(h2, h3) { break-after: avoid; }
+  .rl.rl-report .rl-wide { overflow: visible; }
+  .rl.rl-report table.rl-table :is(th, td):nth-child(n) { padding: 4px 5px; }
+  .rl.rl-report table.rl-table :is(th, td):nth-child(n) { white-space: normal; overflow-wrap: anywhere; }
+  .rl.rl-report table.rl-table[aria-label^="numbers of"] :is(td, th:first-child):nth-child(n) { white-space: nowrap; }
+  .rl.rl-report table.rl-table .rl-chip { white-space: normal; }
 }
 """
+_COLUMNS = 7
+"""Columns of a table beside its first one: more do not fit on a page of paper."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +50,7 @@ class RunReport:
     Attributes:
         shown: The runs.
         texts: Of some steps, each as of one choice.
+        made: Names and values: the base and the environments.
         sources: The prompts and the rewards.
         facts: Names and values: versions, service, times.
         seconds: How long each run took, by name.
@@ -42,6 +58,7 @@ class RunReport:
 
     shown: Overlay
     texts: Sequence[tuple[str, Sequence[StepText]]]
+    made: Sequence[tuple[str, str]]
     sources: Sequence[MadeWith]
     facts: Sequence[tuple[str, str]]
     seconds: Sequence[tuple[str, float]]
@@ -53,13 +70,16 @@ def page(report: RunReport) -> str:
     title = escape(f"{shown.name}: {shown.about}")
     body = panel(
         head(shown.name, shown.about),
-        hints(shown.hints),
-        runs_table(shown),
+        *(hints([hint]) for hint in shown.hints),
+        runs_table(shown, folds=False),
         curves(shown, shown.numbers),
         *(step_texts(texts, name, looks_of(shown.courses)) for name, texts in report.texts),
         _heading("Every number by step"),
         *(_numbers(shown, i) for i in range(len(shown.courses))),
-        _heading("What it was made with") if report.sources else "",
+        _heading("What it was made with"),
+        _facts(report.made) if report.made else "",
+        *_options(shown),
+        _changes(shown),
         *(_source(source) for source in report.sources),
         _heading("Where and when"),
         _facts([*report.facts, *((f"time of {name}", duration(seconds)) for name, seconds in report.seconds)]),
@@ -86,14 +106,49 @@ def _numbers(shown: Overlay, i: int) -> Html:
     rows = []
     for place, step in enumerate(course.steps):
         values = [(number, course.numbers[number.name][place]) for number in numbers]
-        rows.append(TableRow([str(step), *("" if v is None else written(number, v) for number, v in values)]))
-    made = table(columns, rows, f"numbers of {course.name}")
-    return Html(f'<details open><summary class="rl-foot">{escape(course.name)}</summary>{made}</details>')
+        rows.append(TableRow([str(step), *("" if v is None else exact(number, v) for number, v in values)]))
+    pieces = _pieces(columns, rows, f"numbers of {course.name}")
+    return Html(f"{_title(course.name)}{''.join(pieces)}")
+
+
+def _options(shown: Overlay) -> list[Html]:
+    """The options of the last job of each run, whole."""
+    names = list(dict.fromkeys(name for row in shown.rows for name in row.options))
+    columns = [Heading("option"), *(Heading(row.name) for row in shown.rows)]
+    rows = [
+        TableRow([name, *(option_whole(row.options[name]) if name in row.options else "" for row in shown.rows)])
+        for name in names
+    ]
+    return _pieces(columns, rows, "options") if rows else []
+
+
+def _changes(shown: Overlay) -> Html:
+    """The options that changed between the jobs of the runs."""
+    columns = [Heading("run"), Heading("from step", number=True), *map(Heading, ("option", "before", "after"))]
+    rows = [
+        TableRow([row.name, str(step), option, option_whole(before), option_whole(after)])
+        for row in shown.rows
+        for step, option, before, after in row.changes
+    ]
+    return Html(f"{_title('Options that changed')}{table(columns, rows, 'options that changed')}" if rows else "")
+
+
+def _pieces(columns: Sequence[Heading], rows: Sequence[TableRow], label: str) -> list[Html]:
+    """A table in pieces that are no wider than a page, each with the first column."""
+    pieces = []
+    for i in range(1, max(len(columns), 2), _COLUMNS):
+        until = i + _COLUMNS
+        cut = [TableRow([row.cells[0], *row.cells[i:until]]) for row in rows]
+        pieces.append(table([columns[0], *columns[i:until]], cut, label if i == 1 else f"{label}, further columns"))
+    return pieces
+
+
+def _title(text: str) -> Html:
+    return Html(f'<h3 class="rl-foot">{escape(text)}</h3>')
 
 
 def _source(source: MadeWith) -> Html:
-    text = f"<pre>{escape(source.text)}</pre>"
-    return Html(f'<details><summary class="rl-foot">{escape(source.name)}</summary>{text}</details>')
+    return Html(f"{_title(source.name)}<pre>{escape(source.text)}</pre>")
 
 
 def _facts(facts: Sequence[tuple[str, str]]) -> Html:
