@@ -155,7 +155,7 @@ def test_several_seeds_are_a_mean_with_a_band(notebook, made):
     ]
     view = show(notebook, *seeds)
     expect(view.locator(".rl-legend")).to_contain_text("least and largest of 2 seeds")
-    expect(view.get_by_role("button", name="banded learning_rate 0.01")).to_have_attribute("aria-pressed", "true")
+    expect(view.get_by_role("button", name="learning_rate 0.01")).to_have_attribute("aria-pressed", "true")
     assert view.locator(".rl-large canvas").evaluate(INK) > pale + 2000
 
 
