@@ -485,3 +485,11 @@ def test_each_generation_costs_once(session, trainer):
     trainer.train(made, step=1)
     trainer.train(made, step=2)
     assert session.runs()[0].cost == 1.0
+
+
+def test_a_job_whose_stored_events_cannot_be_read_has_the_numbers_of_its_answers(session, trainer):
+    job = trainer.train(trainer.sample("letters", HALF), step=1)
+    trainer.lab._database.execute("UPDATE job_events SET events = '[{\"type\": 1}]' WHERE job_id = ?", job.id)
+    (run,) = session.runs()
+    assert run.steps[0].numbers["reward"] == 0.5
+    assert "seconds" not in run.steps[0].numbers

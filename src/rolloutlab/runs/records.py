@@ -279,8 +279,8 @@ class _RunReader:
 
     def _of_job(self, job: SubmittedJob) -> dict[str, float]:
         """What a job reported, as far as its events are stored and can be read."""
-        events = since_restart(self._lab.jobs.events(job.id))
         try:
+            events = since_restart(self._lab.jobs.events(job.id))
             figures = step_figures(gradient_steps(events), _OF_JOBS)
             seconds = number_in(last_value(events, "checkpoint_saved", "seconds"))
             trained = last_whole(events, "preflight", "trainable_tokens")
