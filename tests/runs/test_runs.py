@@ -493,3 +493,11 @@ def test_a_job_whose_stored_events_cannot_be_read_has_the_numbers_of_its_answers
     (run,) = session.runs()
     assert run.steps[0].numbers["reward"] == 0.5
     assert "seconds" not in run.steps[0].numbers
+
+
+def test_an_open_view_keeps_its_run_when_another_one_of_the_model_begins(session, trainer):
+    two_steps(trainer)
+    view = session.runs("lab/practice")
+    trainer.train(trainer.sample("letters", [[100.0, 0.0]], step=2, code="v2"), step=3)
+    (course,) = view.calls()["renewed"]([0, 0])["courses"]
+    assert (course["name"], course["steps"]) == ("lab/practice:1", [0, 1])

@@ -88,8 +88,11 @@ class RunView(NotebookView):
         """The state, if the lab has changed since a version; else None."""
         if list(self._lab().changes()) == list(version):
             return None
-        models = None if any(set(name) & set("*?[") for name in self._names) else {run.model for run in self.runs}
-        self.runs = find_runs(load_runs(self._lab(), models), self._names)
+        if any(set(name) & set("*?[") for name in self._names):
+            self.runs = find_runs(load_runs(self._lab()), self._names)
+        else:  # a later run of the model, which would have the name now, is another one
+            listed = {_identity(run): run for run in load_runs(self._lab(), {run.model for run in self.runs})}
+            self.runs = [listed.get(_identity(run), run) for run in self.runs]
         return self.state()
 
     def _texts(self, step: int, kind: Kind, place: int = 0) -> Mapping[str, Any]:
@@ -120,6 +123,11 @@ class RunView(NotebookView):
         # none if everything that was sampled has been deleted
         texts = pick_texts(self._lab(), self.runs, max(sampled), "random") if sampled else []
         return for_notebook(render.html(self.overlay(), texts))
+
+
+def _identity(run: Run) -> tuple[str, str, int]:
+    """What a run is known by when another run of its model has begun, and it has another name."""
+    return run.service, run.model, run.record.number
 
 
 def _about(runs: Sequence[Run], origins: Mapping[tuple[str, str], Origin]) -> str:
