@@ -55,9 +55,9 @@ def disagreements(settings: Settings) -> list[Disagreement]:
     try:
         service = _service(settings.service_folder / "service.db")
         sent = _rows(settings.database, "SELECT id, model, status FROM jobs WHERE service = 'embedded'")
-    except (LabError, sqlite3.Error):  # `%service check` says what is damaged
+        return [*_lost_checkpoints(settings.service_folder / "models", service), *_jobs(settings, service, sent)]
+    except (LabError, OSError, sqlite3.Error):  # `%service check` says what is damaged
         return []
-    return [*_lost_checkpoints(settings.service_folder / "models", service), *_jobs(settings, service, sent)]
 
 
 def _service(path: Path) -> _Service:
