@@ -1,6 +1,7 @@
 """Runs as the lab has them: for each step what was sampled, how it was scored, and what the job reported."""
 
 import math
+from bisect import bisect_right
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -112,6 +113,12 @@ class _RunReader:
         for each in self._generations:
             if plan := self._plans[each.id]:
                 self._sampled.setdefault((each.name, *_checkpoint(plan)), []).append(each)
+        names = dict.fromkeys(each.name for each in self._generations)
+        self._held_out_names = [name for name in names if name.startswith(held_out_name(""))]
+        self._services: dict[str, list[tuple[str, str]]] = {}
+        """By model, when each of its jobs was submitted, and to which service."""
+        for job in sorted(jobs, key=lambda each: each.created_at):  # kernels may store them in another order
+            self._services.setdefault(job.model, []).append((job.created_at, job.service))
         self._measures: dict[tuple[int, bool], Measure] = {}
         self._numbers = lab.step_numbers.of(self._of_runs())
         self._costs = dict(lab.spending.of_each())
@@ -183,9 +190,8 @@ class _RunReader:
         They are those of the collections that it trained on; if these have none, as after a rename, those of any.
         """
         own = dict.fromkeys(held_out_name(label.rpartition(":")[0]) for label in job.collections)
-        names = [name for name in own if any(each.name == name for each in self._generations)]
-        others = dict.fromkeys(each.name for each in self._generations if each.name.startswith(held_out_name("")))
-        listed = {name: self._sampled.get((name, job.model, step), []) for name in names or others}
+        names = [name for name in own if name in self._held_out_names] or self._held_out_names
+        listed = {name: self._sampled.get((name, job.model, step), []) for name in names}
         scored = {name: [each for each in some if self._is_of(each, job)] for name, some in listed.items()}
         return {name: some for name, some in scored.items() if some}
 
@@ -197,9 +203,9 @@ class _RunReader:
         """
         if collection.id not in self._numbers or self._numbers[collection.id].reward is None:
             return False
-        jobs = [each for each in self._jobs if each.model == job.model]
-        before = [each for each in jobs if each.created_at <= collection.created_at]
-        return (before[-1] if before else jobs[0]).service == job.service
+        services = self._services[job.model]
+        before = bisect_right(services, collection.created_at, key=lambda each: each[0])
+        return services[max(0, before - 1)][1] == job.service
 
     def _held_out(self, job: SubmittedJob, step: int, measures: Measures) -> list[StoredCollection]:
         """What a checkpoint sampled of the held-out rows of a run, measured as in the run; all of it or nothing."""

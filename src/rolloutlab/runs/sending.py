@@ -24,7 +24,7 @@ def send_runs(runs: Iterable[Run], trackers: Sequence[Tracker]) -> list[str]:
 class LiveReporting(Live):
     """Shows a loop as `Live` does, and sends its run to trackers after each round.
 
-    A tracker that fails does not end the loop: its error is line once, and it is asked again after the next round.
+    A tracker that fails does not end the loop: its error is said once, and it is asked again after the next round.
     """
 
     def __init__(
