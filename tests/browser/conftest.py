@@ -25,6 +25,7 @@ FLAGS = (
     "--disable-sync",
 )
 NO_CHROMIUM = "no Chromium: apt-get install chromium, or set ROLLOUTLAB_CHROMIUM"
+LOG_CHARS = 4_000
 OPENED = pytest.StashKey[NotebookPage]()
 FAILED = pytest.StashKey[bool]()
 REPORTS = pytest.StashKey[list[pytest.TestReport]]()
@@ -135,6 +136,9 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     page = item.stash.get(OPENED, None)
     if report.failed and page and not page.page.is_closed():
         report.sections.append(("browser console", page.keep(f"failed-{page.path.stem}")))
+        report.sections.append(("state of the page", page.describe()))
+        if server := item.funcargs.get("jupyter"):
+            report.sections.append(("end of the log of jupyter lab", server.log.read_text()[-LOG_CHARS:]))
         item.stash[FAILED] = True
     item.config.stash.setdefault(REPORTS, []).append(report)
     return report

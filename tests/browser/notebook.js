@@ -29,6 +29,18 @@ window.harness = {
     return Boolean(panel?.context.isReady && context.isReady && context.session?.kernel?.status === "idle");
   },
 
+  // What is open, and the state of its kernel.
+  describe() {
+    const widgets = [...(window.jupyterapp?.shell?.widgets("main") ?? [])];
+    const context = this.panel()?.sessionContext;
+    return {
+      open: widgets.map((widget) => [widget.constructor.name, widget.title?.label, widget.context?.isReady]),
+      dialogs: [...document.querySelectorAll(".jp-Dialog")].map((dialog) => dialog.innerText),
+      session: context && [context.isReady, context.session?.id, context.kernelDisplayStatus],
+      kernel: context?.session?.kernel && [context.session.kernel.status, context.session.kernel.connectionStatus],
+    };
+  },
+
   // Put code into the last cell and execute it; returns the cell's number and adds the run to `ended` when it has.
   start(code) {
     const { id, content } = this.panel();

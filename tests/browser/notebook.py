@@ -75,6 +75,8 @@ class NotebookPage:
         """
         outputs = self.start(code)
         self.wait_until_ended()
+        # JupyterLab scrolls to the next cell only sometimes, and a view draws only what is near the window.
+        outputs.evaluate("element => element.scrollIntoView({ block: 'nearest' })")
         error = self.page.evaluate("number => window.harness.error(number)", self._number)
         assert bool(error) == fails, error or "the cell has not failed"
         return outputs
@@ -103,7 +105,11 @@ class NotebookPage:
         self.wait_until_idle()
 
     def reload_now(self) -> None:
-        """The same while a cell runs: wait until the notebook is there, and not for its kernel."""
+        """The same while a cell runs: wait until the notebook is there, and not for its kernel.
+
+        JupyterLab may restore its tabs after that, so the page is not fit for another notebook.
+        """
+        self.is_as_new = False
         self.page.evaluate("() => window.harness.panel().context.save()")
         self.page.goto(self._url)
         self.page.wait_for_function("() => window.harness.panel()?.context.isReady")
@@ -162,6 +168,13 @@ class NotebookPage:
             self.said.append(f"no screenshot: {error}")
         (screenshots() / f"{name}.log").write_text(said := "\n".join(self.said))
         return said
+
+    def describe(self) -> str:
+        """What the page has open and how its kernel is, as JSON: why a test waited in vain."""
+        try:
+            return json.dumps(self.page.evaluate("() => window.harness.describe()"))
+        except Error as error:
+            return f"the page does not answer: {error.message}"
 
     def close(self) -> None:
         """End the kernel and close the page."""
