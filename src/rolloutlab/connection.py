@@ -33,9 +33,9 @@ from rolloutlab.widgets.kit.parts import chip, foot, head, hints, panel
 from rolloutlab.widgets.kit.table import Heading, TableRow, table
 
 _PATIENCE = 0.3
-"""Seconds after which a line says what is waited for."""
+"""Seconds of waiting after which a line says what for."""
 _SHORTEST_KEY = 8
-"""Characters from which on a key is searched for in the values of variables: shorter ones occur by chance."""
+"""Keys with fewer characters are not searched for in the values of variables, where they would occur by chance."""
 _NO_LIST = "it does not list its models: %model NAME_OR_UUID selects one"
 _SELECT = "%model PROJECT/NAME --base BASE selects one"
 _COLUMNS = (Heading("setting"), Heading("value"), Heading("from", middle=True))
@@ -76,7 +76,7 @@ class Connection:
         if address and address.kind != "rolloutlab":
             shown += [("kind", address.kind)]
         if address:
-            shown += [("inference", address.inference_base_url), ("key", _key(address))]
+            shown += [("inference", address.inference_base_url), ("key", _describe_key(address))]
         shown += [("project", (address.project if address else settings.project) or "none")]
         shown += [("lab", str(settings.home)), ("search", settings.search.url if settings.search else "the lab")]
         if address and address.budget is not None:
@@ -123,14 +123,14 @@ class Connection:
 
 
 def _with_fixes(state: str) -> list[str]:
-    """The lines of a state. A hint that stands on a line of its own is joined to the line before it."""
+    """Split a state into lines. A hint on a line of its own is joined to the line before it."""
     return re.sub(r"\n +-> ", " -> ", state).splitlines() or [""]
 
 
 def inspect(
     http: HttpClient, embedded: Embedded, settings: Settings, note: Callable[[str], None] = lambda _: None
 ) -> Connection:
-    """The connection with these settings; raises as `health.ask`. The embedded service is not started.
+    """Ask the service of these settings what it offers. The embedded service is not started. Raises as `health.ask`.
 
     note: called with a text about the wait if an answer takes long.
     """
@@ -140,42 +140,42 @@ def inspect(
             return Connection(settings, "the embedded service is not running; it starts when it is needed")
         engine = _engine(http, running)
         other = f"\n{message} -> %service stop" if (message := embedded.other_policy()) else ""
-        state = f"the embedded service runs at {running.base_url}{_below(engine)}{other}"
+        state = f"the embedded service runs at {running.base_url}{_engine_lines(engine)}{other}"
         return Connection(settings, state, engine=engine)
     offer = http.run(health.ask(http, address), lambda: note(f"asking {address.base_url} what it serves"), _PATIENCE)
     does = "samples and trains" if offer.trains else "samples, but does not train"
     listed = f"{count(len(offer.models), 'model')} by name" if offer.models is not None else _NO_LIST
     listed = listed if dialect_of(address).lists_models or not offer.trains else _SELECT
     engine = _engine(http, address) if offer.own else None
-    state = f"{address.base_url} answers: it {does}; {listed}{_below(engine)}"
+    state = f"{address.base_url} answers: it {does}; {listed}{_engine_lines(engine)}"
     return Connection(settings, state, offer.models or (), offer.trains, engine)
 
 
 def _engine(http: HttpClient, address: Address) -> EngineStatus | None:
-    """The engine of a service of rolloutlab; None if the service does not report it."""
+    """Ask a service of rolloutlab for its engine; None if it does not report it."""
     with suppress(RolloutlabError):
         return http.run(health.engine_of(http, address, own=True))
     return None
 
 
-def _below(engine: EngineStatus | None) -> str:
-    """Lines about an engine: its name, what it does not honour, and its notes; of the engine `local` only the notes."""
+def _engine_lines(engine: EngineStatus | None) -> str:
+    """Describe an engine: its name, what it does not honour, and its notes; only the notes of the engine `local`."""
     lines = engine.lines() if engine and engine.name != "local" else engine.notes if engine else []
     return "\n".join(["", *lines]) if lines else ""
 
 
-def described(
+def describe(
     http: HttpClient, embedded: Embedded, settings: Settings, note: Callable[[str], None] = lambda _: None
 ) -> Connection:
-    """As `inspect`, with the error of a service that does not answer as the state."""
+    """Do what `inspect` does; if the service does not answer, return a connection whose state is the error."""
     try:
         return inspect(http, embedded, settings, note)
     except ServiceError as error:
         return Connection(settings, "\n".join(error._render_traceback_()), is_silent=True)
 
 
-def _key(address: Address) -> str:
-    """Where the key of a service is, in words, and whether it is sent unencrypted."""
+def _describe_key(address: Address) -> str:
+    """Say where the key of a service is, and whether it is sent unencrypted."""
     given = isinstance(address.token, str)
     encrypted = all(
         url.startswith("https://") or on_this_machine(url) for url in (address.base_url, address.inference_base_url)
@@ -191,16 +191,20 @@ def _key(address: Address) -> str:
     return key if encrypted or not given else f"{key}; sent unencrypted"
 
 
-def _typed(address: Address) -> str:
-    """What `%connect` takes for a service."""
+def _connect_target(address: Address) -> str:
+    """Return what a user types after `%connect` for a service."""
     return dialect_of(address).typed(address)
 
 
 class Connector:
     """The service of a session: settings in force, HTTP client, OAuth tokens, embedded service, former addresses.
 
-    settings: None reads the environment and the settings file on first use. prompt: asks a person to sign in. can_ask:
-    whether this front end can ask a person for an API key. waiting: shows what is waited for.
+    Args:
+        settings: None reads the environment and the settings file on first use.
+        http: the client.
+        prompt: asks a person to sign in.
+        can_ask: whether this front end can ask a person for an API key.
+        waiting: makes a context that shows what is waited for.
     """
 
     def __init__(
@@ -253,8 +257,8 @@ class Connector:
         """The settings before the first `connect`. Each named service starts from them, not from the one before it."""
         return self.settings
 
-    def renewed(self) -> Settings:
-        """The present settings, with the policy that the environment and the settings file have now.
+    def reread_policy(self) -> Settings:
+        """Update the policy from the environment and the settings file, and return the present settings.
 
         So `%env ROLLOUTLAB_POLICY=...` has an effect in a kernel that was used before. If the service still runs with
         another policy, `Embedded.address` raises an error that says so.
@@ -279,30 +283,30 @@ class Connector:
             self.__dict__.pop("embedded").close()
 
     def address(self, progress: Callable[[str], None] | None = None, *, start_empty: bool = False) -> Address:
-        """The present service with its token; the embedded one is started if it does not run.
+        """Return the present service with its token; start the embedded one if it does not run.
 
         progress: called with a note again and again while the service starts; by default the notes are shown.
         start_empty: as of `Embedded.address`.
         """
-        if service := self.renewed().service:
+        if service := self.reread_policy().service:
             return self.with_token(service)
-        return replace(self._started(progress, start_empty=start_empty), project=self.settings.project)
+        return replace(self._start_embedded(progress, start_empty=start_empty), project=self.settings.project)
 
-    def _started(self, progress: Callable[[str], None] | None = None, *, start_empty: bool = False) -> Address:
+    def _start_embedded(self, progress: Callable[[str], None] | None = None, *, start_empty: bool = False) -> Address:
         if progress:
             return self.embedded.address(progress, start_empty=start_empty)
         with self._waiting() as note:
             return self.embedded.address(note, start_empty=start_empty)
 
     def running(self) -> Address | None:
-        """The present service; None if it is the embedded one, and that does not run or answer. Starts nothing."""
+        """Return the present service, starting nothing; None if it is the embedded one and does not run or answer."""
         service = self.settings.service
         with suppress(UnreachableError):
             return self.with_token(service) if service else self.embedded.running()
         return None
 
-    def environment(self) -> dict[str, str]:
-        """The environment variables for programs: those of this process without `ROLLOUTLAB_...` and without keys.
+    def program_variables(self) -> dict[str, str]:
+        """Return the environment variables for programs: those of this process but `ROLLOUTLAB_...` and keys.
 
         Left out are the keys of the settings and of every service that this session has connected to or named, and any
         variable whose value contains such a key.
@@ -319,16 +323,17 @@ class Connector:
         }
 
     def engine(self, address: Address, *, again: bool = False) -> EngineStatus | None:
-        """The engine of a service; None if that is not known. The service is asked once, or each time with `again`."""
+        """Ask a service for its engine, once or, with `again`, each time; None if it is not known."""
         url = address.base_url
         if again or url not in self._engines:
+            # a service that has reported an engine before is rolloutlab's own
             own = self.settings.service is None or self._engines.get(url) is not None
             with suppress(RolloutlabError):
                 self._engines[url] = self.http.run(health.engine_of(self.http, address, own=own))
         return self._engines.get(url)
 
     def policy_notes(self) -> list[str]:
-        """The notes about the embedded service's policy, once per policy. `%connect` shows those of other services."""
+        """Return notes about the embedded service's policy, once for each. `%connect` shows those of other services."""
         policy = self.settings.policy
         if self.settings.service is not None or policy in self._noted or (running := self.running()) is None:
             return []
@@ -337,25 +342,33 @@ class Connector:
         return engine.notes if engine else []
 
     def address_of(self, base_url: str, *, start: bool, hint: str) -> Address:
-        """A service by its address or `embedded`, as the lab records it.
-
-        start: whether to start the embedded service. hint: of the error if it is not started and does not run.
+        """Find a service by its address or `embedded`, as the lab records it.
 
         The embedded service has another port each time it starts, so any address on this machine may mean it.
 
+        Args:
+            base_url: the address.
+            start: start the embedded service if it does not run.
+            hint: what to type, for the error if it does not run and is not started.
+
         Raises:
-            NotFoundError: it is neither known nor on this machine. UnreachableError: it does not run, without `start`.
+            NotFoundError: the address is neither known nor on this machine.
+            UnreachableError: the embedded service does not run, and `start` is False.
         """
         if service := self.known_address(base_url):
             return self.with_token(service)
-        self.renewed()
-        running = self._started() if start else self.embedded.running()
+        self.reread_policy()
+        running = self._start_embedded() if start else self.embedded.running()
         if running is None:
             raise UnreachableError("the embedded service does not run", hint=hint)
         return replace(running, project=self.settings.project)
 
     def known_address(self, base_url: str) -> Address | None:
-        """A service by its address, with its key; None is the embedded one. NotFoundError: neither known nor local."""
+        """Find a service, with its key, by its address; None is the embedded one.
+
+        Raises:
+            NotFoundError: this session does not know the address, and it is not on this machine.
+        """
         settings = self.settings
         profiles = [profile_address(profile, os.environ, settings.project) for profile in settings.profiles.values()]
         for address in (settings.service, *self.former, *profiles):
@@ -368,7 +381,7 @@ class Connector:
         raise NotFoundError(f"the job was sent to {base_url}, which is not connected", hint=hint)
 
     def with_token(self, address: Address) -> Address:
-        """The address with the tokens of OAuth sessions, if it has no token of its own."""
+        """Give an address the tokens of OAuth sessions, if it has no token of its own."""
         if address.token is not None:
             return address
         for url in (f"{address.base_url}/v1", address.inference_base_url):
@@ -377,14 +390,14 @@ class Connector:
         return replace(address, token=self.oauth)
 
     def mcp_url(self, server: str) -> str:
-        """The URL of an MCP server; `embedded` is that of the embedded service, which is started for it."""
+        """Return the URL of an MCP server; `embedded` is that of the embedded service, which is started for it."""
         if server != EMBEDDED:
             return server
-        self.renewed()
-        return f"{self._started().base_url}/context"
+        self.reread_policy()
+        return f"{self._start_embedded().base_url}/context"
 
     def running_mcp_url(self, server: str) -> str:
-        """As `mcp_url`, starting nothing; NotFoundError when the embedded service does not run."""
+        """Do what `mcp_url` does, starting nothing; NotFoundError if the embedded service does not run."""
         if server != EMBEDDED:
             return server
         if running := self.embedded.running():
@@ -392,7 +405,7 @@ class Connector:
         raise NotFoundError("the embedded service does not run; name its address as %whoami does", hint="%whoami")
 
     def sign_in_url(self, server: str | None) -> str:
-        """The URL to sign in to, checked: of a server, or of the present service.
+        """Return the URL to sign in to, of a server or of the present service.
 
         Raises:
             InputError: it is not encrypted, or the present service is the embedded one, which needs no sign-in.
@@ -417,7 +430,7 @@ class Connector:
         """Set what `search` queries from now on; None is the lab."""
         self.key_variables |= self.settings.key_variables
         self.settings = replace(self.settings, search=served)
-        return described(self.http, self.embedded, self._with_token(self.settings))
+        return describe(self.http, self.embedded, self._with_token(self.settings))
 
     def connect(
         self, service: str | None, options: Mapping[str, str | bool | None], *, insecure_http: bool = False
@@ -428,7 +441,7 @@ class Connector:
         """
         if service is None and not any(options.values()) and not insecure_http:
             with self._waiting() as note:
-                return described(self.http, self.embedded, self._with_token(self.settings), note)
+                return describe(self.http, self.embedded, self._with_token(self.settings), note)
         target = replace(connected(self._configured, self.settings, service, options), search=self.settings.search)
         self.key_variables |= self.settings.key_variables | target.key_variables
         self._check_encrypted(target.service, insecure_http=insecure_http)
@@ -440,11 +453,11 @@ class Connector:
                 connection = inspect(self.http, embedded, self._with_token(target), note)
         except SignInError as error:
             if target.service and target.service.key_keyring:
-                again = f"%connect {_typed(target.service)} --key-keyring"
+                again = f"%connect {_connect_target(target.service)} --key-keyring"
                 hint = again if typed else f"%logout {target.service.base_url}"
                 raise SignInError(error.message, hint=hint) from None
             if target.service and vendor_of(target.service.kind):
-                hint = f"%env {target.service.key_env}=, or %connect {_typed(target.service)} --key-keyring"
+                hint = f"%env {target.service.key_env}=, or %connect {_connect_target(target.service)} --key-keyring"
                 raise SignInError(error.message, hint=hint) from None
             raise
         if typed and target.service:
@@ -461,7 +474,7 @@ class Connector:
         return connection
 
     def _check_encrypted(self, address: Address | None, *, insecure_http: bool) -> None:
-        """InputError where the key of a service would go unencrypted, before it is asked for or sent."""
+        """Raise InputError if the key of a service would be sent unencrypted, before it is asked for or sent."""
         for url in {address.base_url, address.inference_base_url} if address else ():
             if insecure_http:
                 self.http.unencrypted.allow(url)
@@ -469,12 +482,12 @@ class Connector:
                 self.http.unencrypted.check(url)
 
     def _with_key(self, settings: Settings) -> tuple[Settings, str | None]:
-        """The settings with the key of the keyring, and what the person typed where the keyring had none."""
+        """Read the key from the keyring, or prompt for it. Returns the settings with it, and what was typed, if any."""
         address = settings.service
         if address is None or not address.key_keyring:
             return settings, None
         stored = kept_key(address)
-        typed = None if stored else self._ask_key(address.base_url, _typed(address))
+        typed = None if stored else self._ask_key(address.base_url, _connect_target(address))
         return replace(settings, service=replace(address, token=stored or typed)), typed
 
     def _ask_key(self, url: str, service: str) -> str:

@@ -428,7 +428,7 @@ class Session:
         summary, program = self.store.collection(name), given.get("program")
         by_program = program is not None or timeout is not None or summary.plan.get("program")
         if by_program and not given.get("tools") and "env" not in given:
-            again = self._programs.again(summary, program, self._connector.environment)
+            again = self._programs.again(summary, program, self._connector.program_variables)
             run = plan_resume(self.store, summary.label, Tools(), program=again, timeout=timeout)
         else:
             tools = self.tools.resolve(given.get("tools", ()))
@@ -483,7 +483,7 @@ class Session:
             prepared(self.store, stored, ScoringRequest(reward, None, {}, self._reward_loop), lambda _: None)
         label, captured = f"{stored.name}:{stored.generation}", stored.plan.get("program") or program is not None
         try:
-            again = self._programs.again(stored, program, self._connector.environment) if captured else None
+            again = self._programs.again(stored, program, self._connector.program_variables) if captured else None
         except InputError as error:
             if program is None:
                 error.hint = f"%%rollout {stored.label} --top-up with the cell or --with the function that it is of"
@@ -537,7 +537,7 @@ class Session:
             SamplingError: rollouts without any answer.
             And as `chat`.
         """
-        program = self._programs.known(name, program_of(solve, self._connector.environment))
+        program = self._programs.known(name, program_of(solve, self._connector.program_variables))
         settings = {"model": self._models.selected, **given}
         run = plan_program(name, program, given.get("over"), settings, given.get("limit"), _read)
         return self._sample(run, given, register="model" not in given)
@@ -567,7 +567,7 @@ class Session:
         Raises:
             As `rollouts` and `lab.files.join_results`. Samples are stored before the results are read.
         """
-        solve, timeout = program_of(program, self._connector.environment), given.get("timeout", SESSIONS_TIMEOUT)
+        solve, timeout = program_of(program, self._connector.program_variables), given.get("timeout", SESSIONS_TIMEOUT)
         if resume:
             if wrong := sorted(given.keys() - {"timeout", "budget"}):
                 message = f"resume keeps the settings of the collection and cannot take {', '.join(wrong)}"
@@ -1109,7 +1109,7 @@ class Session:
         self._models.check_trains()
         self._meter(TRAINING, shared).check_training(self._models.selected)
         source = given_source(given.get("env"))
-        program = None if solve is None else program_of(solve, self._connector.environment)
+        program = None if solve is None else program_of(solve, self._connector.program_variables)
         draws_rows = over is None and source is not None and seed is None
         if over is None and source:
             over = partial(rows_of_round, source, given.get("limit"), new_seed() if seed is None else seed)

@@ -214,7 +214,7 @@ class Models:
     @property
     def selected(self) -> str:
         """The name of the model that was selected, else the default one of the policy that is set now."""
-        return self._chosen or default_model(self._connector.renewed())
+        return self._chosen or default_model(self._connector.reread_policy())
 
     @property
     def text_only(self) -> bool:
