@@ -15,8 +15,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 def takes(*options: type) -> Callable[[F], F]:
     """Decorate a call that takes `**given: Unpack[OPTIONS]`: each option then is in its signature and its `Args:`.
 
-    Help, completion and the reference show these. None stands for the default, so the call does not get options that
-    are None. An unknown option is an InputError with the nearest name.
+    Help, completion and the reference show these. None stands for the default: options that are None are not passed
+    on. An unknown option raises an InputError that names the closest one.
 
     options: the typed dictionaries that OPTIONS extends, then OPTIONS itself. Each docstring lists its own options.
     """
@@ -43,7 +43,7 @@ def takes(*options: type) -> Callable[[F], F]:
 
 
 def _with_options(docstring: str, options: tuple[type, ...]) -> str:
-    """Append the options to the `Args:` of a docstring. They are what follows the first line of their docstrings."""
+    """Append options to the `Args:` of a docstring. Each typed dictionary lists its options below its first line."""
     listed = [indent(cleandoc(each.__doc__ or "").partition("\n\n")[2], " " * 4) for each in options]
     arguments, raises, errors = cleandoc(docstring).partition("\n\nRaises:")
     return "\n".join([arguments, *listed]) + raises + errors

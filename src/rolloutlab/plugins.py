@@ -29,12 +29,12 @@ T = TypeVar("T")
 
 
 def names(group: str) -> list[str]:
-    """The names of a group's plug-ins: this package's own in alphabetical order, then those of others."""
+    """List the names of a group's plug-ins: this package's own in alphabetical order, then those of others."""
     return list(_plugins(group))
 
 
 def load(group: str, name: str) -> Any:
-    """The object of one plug-in. If this package and another one have it, this package's own is used, with a warning.
+    """Load a plug-in. If this package and another one have it, this package's own is used, with a warning.
 
     Raises:
         InputError: no package has a plug-in of this name, two other packages have one, or it cannot be imported.
@@ -56,7 +56,7 @@ def load(group: str, name: str) -> Any:
 
 
 def load_all(group: str) -> Iterator[tuple[str, Any]]:
-    """The names and objects of all plug-ins of a group. One that cannot be used is left out with a warning."""
+    """Load all plug-ins of a group, with their names. One that cannot be used is left out with a warning."""
     for name in _plugins(group):
         try:
             loaded = load(group, name)
@@ -67,7 +67,7 @@ def load_all(group: str) -> Iterator[tuple[str, Any]]:
 
 
 def ask_all(group: str, function: str, *arguments: Any, kind: type[T]) -> T | None:
-    """The first result of a function that plug-ins may have; None if none of them knows the arguments.
+    """Call a function of each plug-in that has it; return the first result that is not None, or None.
 
     A plug-in that raises, or returns something else than None or a `kind`, is passed over with a warning that names
     it. Otherwise it would stop cells that have nothing to do with it. Only a RolloutlabError, which a plug-in raises on
@@ -128,7 +128,7 @@ def _changed_at(folder: str) -> int:
 
 @lru_cache(maxsize=1)
 def _scan(_path: tuple[str, ...], _changed: tuple[int, ...]) -> Mapping[str, dict[str, tuple[EntryPoint, ...]]]:
-    """The plug-ins by group and name. Kept until a package is installed: reading the metadata of all takes 50 ms."""
+    """Find the plug-ins by group and name. Cached until a package is installed: to read all metadata takes 50 ms."""
     plugins: dict[str, dict[str, tuple[EntryPoint, ...]]] = {}
     everything = entry_points()
     for group in (ENGINES, ENVIRONMENTS, REWARDS, READERS, SEARCH, TRACKERS):

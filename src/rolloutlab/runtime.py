@@ -28,12 +28,13 @@ Outcome = tuple[Any, BaseException | None]
 A future can carry neither StopIteration nor, in Python 3.11, an exception that is false as a truth value.
 """
 _End = Future[list[Coroutine[Any, Any, object]]]
+"""Done when a loop is to end; its result are the coroutines that the loop runs before that."""
 _CANCEL_TIMEOUT = 0.5
 """Seconds for a cancelled coroutine to end."""
 _LOOP_TIMEOUT = 0.2
-"""Seconds after an interrupt within which a loop that is not blocked runs a callback."""
+"""Seconds for a callback to run after an interrupt. A loop that takes longer counts as blocked."""
 _RESPONSE = 2.0
-"""Seconds within which such a loop runs a callback while other coroutines compute; also those that it gets to end."""
+"""Seconds for a callback to run at other times, when coroutines may compute; `close` waits as long for the end."""
 _GRACE = 3.0
 """Seconds that the coroutine of a call has to clean up."""
 
@@ -47,14 +48,14 @@ class LoopThread:
 
     Args:
         name: The name of the thread.
-        last: Makes a coroutine that ends what the loop's users hold, such as connections. It is called in any thread
-            when a loop is given up, also when the process ends. The loop runs the coroutine before it ends itself. A
-            forked process calls it too, but never runs that coroutine: it only keeps what the coroutine refers to, so
-            that no finalizer acts on the parent's connections. None if nothing has to be ended.
+        cleanup: Makes a coroutine that closes what users of the loop hold, such as connections. It is called, in any
+            thread, when a loop is given up or the process ends, and the loop runs the coroutine last. A forked process
+            calls it as well, but does not run the coroutine. It keeps it, so that what the coroutine refers to is never
+            finalized: the parent still uses the same connections. None if nothing has to be closed.
     """
 
-    def __init__(self, name: str, last: Callable[[], Coroutine[Any, Any, object]] | None = None) -> None:
-        self._name, self._last = name, last
+    def __init__(self, name: str, cleanup: Callable[[], Coroutine[Any, Any, object]] | None = None) -> None:
+        self._name, self._cleanup = name, cleanup
         self._begin()
 
     def _begin(self) -> None:
@@ -64,7 +65,7 @@ class LoopThread:
         self._lock = threading.RLock()  # reentrant: after an interrupt the main thread may still hold it
 
     def start(self) -> asyncio.AbstractEventLoop:
-        """The loop, which is begun where none runs. OSError: no file descriptor is left for it."""
+        """Return the running loop; begin one if none runs. OSError: no file descriptor is left for it."""
         self._leave_parent()
         with self._lock:
             if self._loop is None:
@@ -72,7 +73,7 @@ class LoopThread:
                 thread = threading.Thread(target=_run, args=(loop, end), name=self._name, daemon=True)
                 thread.start()
                 self._loop, self._end, self._thread = loop, end, thread
-                if self._last:  # open connections would cause warnings at the end of a script
+                if self._cleanup:  # open connections would cause warnings at the end of a script
                     atexit.register(self.close)
             return self._loop
 
@@ -98,8 +99,8 @@ class LoopThread:
             tick: Called in this thread meanwhile.
             every: Seconds between two ticks.
             to_its_end: Wait without a limit for the end of a cancelled coroutine, as for a slow disk. A second
-                interrupt ends the wait. By default the wait is short: a coroutine that blocks the loop is then left
-                behind with the loop, and any other coroutine goes on to its end unwatched.
+                interrupt ends the wait. By default the wait is short. If the coroutine blocks the loop by then, both
+                are left behind; if it only takes longer to end, it goes on without being waited for.
 
         Raises:
             OSError: as of `start`.
@@ -113,7 +114,7 @@ class LoopThread:
 
         self._leave_parent()
         loop = None
-        try:  # already here: the coroutine may interrupt this thread as soon as it begins
+        try:  # before the coroutine begins, because it may interrupt this thread at once
             with self._lock:
                 loop = self.start()
                 loop.call_soon_threadsafe(begin)
@@ -133,14 +134,14 @@ class LoopThread:
             raise
 
     def _let_end(self, outcome: "Future[Any]", to_its_end: bool) -> None:
-        """Wait for a cancelled coroutine; when it blocks the loop, the next call gets a new loop."""
+        """Wait for a cancelled coroutine. If it blocks the loop, leave the loop: the next call gets a new one."""
         if to_its_end:
             wait([outcome])
         elif not wait([outcome], timeout=_CANCEL_TIMEOUT).done and self.is_blocked(_LOOP_TIMEOUT):
             self.leave()
 
     def is_blocked(self, patience: float = _RESPONSE) -> bool:
-        """Whether the loop runs nothing else for so many seconds: a coroutine computes or waits without `await`."""
+        """Whether the loop runs no callback for `patience` seconds: a coroutine computes, or waits without `await`."""
         self._leave_parent()
         if (loop := self._loop) is None:
             return False
@@ -151,32 +152,32 @@ class LoopThread:
             return False
         return not runs.wait(patience)
 
-    def blocking(self) -> "tuple[asyncio.Task[Any] | None, traceback.StackSummary]":
-        """The task that the loop runs now, and its stack, outermost first."""
+    def running_task(self) -> "tuple[asyncio.Task[Any] | None, traceback.StackSummary]":
+        """Find the task that the loop runs now, and its stack, outermost first."""
         frame = sys._current_frames().get(self._thread.ident or 0)
         return asyncio.current_task(self._loop) if self._loop else None, traceback.extract_stack(frame)
 
     def leave(self) -> None:
-        """Leave this loop: the next coroutine begins a new one. The old one, once free, cancels its tasks and ends."""
+        """Leave this loop; the next coroutine begins a new one. Once free, the old one cancels its tasks and ends."""
         self._leave_parent()
         with self._lock:
             if self._loop:
                 atexit.unregister(self.close)
-                self._end.set_result([self._last()] if self._last else [])
+                self._end.set_result([self._cleanup()] if self._cleanup else [])
                 with suppress(RuntimeError):  # it was stopping just then, and has ended
                     self._loop.call_soon_threadsafe(self._loop.stop)
             self._loop = None
 
     def close(self) -> None:
-        """Cancel what is under way and end the loop; a blocked one is left behind."""
+        """Cancel all coroutines and end the loop; leave it behind if it is blocked."""
         self.leave()
         if self._thread.is_alive():
             self._thread.join(_RESPONSE)
 
     def _leave_parent(self) -> None:
-        """After a fork: begin anew. The old loop and its connections stay as they are: the parent has the same."""
+        """In a forked process, begin anew. The old loop and its connections are not touched: the parent uses them."""
         if self._process != os.getpid():
-            keep_for_ever([self._loop, self._thread, self._last and self._last()])
+            keep_for_ever([self._loop, self._thread, self._cleanup and self._cleanup()])
             self._begin()
 
 
@@ -197,7 +198,7 @@ class ThreadCall:
         self._thread.start()
 
     async def end(self) -> None:
-        """Cancel a coroutine, and give it some seconds; one that blocks, or a plain function, is left behind."""
+        """Cancel a coroutine and give it some seconds to end. A plain function, or one that blocks, is left behind."""
         if self.outcome.done():
             return
         self._is_ending = True
@@ -205,7 +206,7 @@ class ThreadCall:
         await asyncio.wait([asyncio.wrap_future(self.outcome)], timeout=_GRACE)
 
     def _cancel_awaited(self) -> None:
-        """Cancel the coroutine, if it has begun: once, as a second cancellation would cut its clean-up short."""
+        """Cancel the coroutine if it has begun; only once, as a second cancellation would cut its clean-up short."""
         with suppress(IndexError, RuntimeError):  # it has not begun, or its loop has ended
             loop, task = self._awaited.pop()
             loop.call_soon_threadsafe(task.cancel)
@@ -235,7 +236,7 @@ class ThreadCall:
 
 
 async def call_in_thread(work: Callable[[], Any], name: str) -> Any:
-    """The result of a call in a thread of its own: `asyncio.to_thread` has few, and calls that hang would fill them."""
+    """Call a function in a thread of its own. `asyncio.to_thread` has few threads, which calls that hang would fill."""
     return _result_of(await asyncio.wrap_future(ThreadCall(work, name).outcome))
 
 
@@ -249,8 +250,8 @@ def raise_in_thread(ident: int | None, error: type[BaseException]) -> None:
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), ctypes.py_object(error))
 
 
-def run_through(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any]) -> None:
-    """Run a coroutine to its end on a loop, even if something stops the loop or one of its tasks raises SystemExit.
+def run_to_end(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any]) -> None:
+    """Run a coroutine to its end on a loop, even if another one stops the loop or raises SystemExit.
 
     In both cases `run_until_complete` would raise.
     """
@@ -261,8 +262,8 @@ def run_through(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any])
             loop.run_forever()
 
 
-async def through_cancellations(work: Coroutine[Any, Any, None]) -> None:
-    """Wait until `work` has ended, even if the caller is cancelled meanwhile. Raise the cancellation afterwards."""
+async def finish_despite_cancellation(work: Coroutine[Any, Any, None]) -> None:
+    """Wait until `work` has ended, even if the caller is cancelled meanwhile; then raise the cancellation."""
     task = asyncio.create_task(work)
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
@@ -276,14 +277,14 @@ async def through_cancellations(work: Coroutine[Any, Any, None]) -> None:
 
 
 def _run(loop: asyncio.AbstractEventLoop, end: _End) -> None:
-    """Run a loop until its end, whose coroutines come first; what then hangs is cancelled."""
-    while not end.done():  # a coroutine that stops the loop stops no other
-        with suppress(KeyboardInterrupt, SystemExit):  # of a task, which would end the thread
+    """Run a loop until `end` is done, then the coroutines of `end`; cancel the tasks that are left, and close it."""
+    while not end.done():  # again after a coroutine has stopped the loop
+        with suppress(KeyboardInterrupt, SystemExit):  # raised by a task; it would end the thread
             loop.run_forever()
     for work in end.result():
-        run_through(loop, work)
-    run_through(loop, _cancel_others())
-    run_through(loop, loop.shutdown_asyncgens())
+        run_to_end(loop, work)
+    run_to_end(loop, _cancel_others())
+    run_to_end(loop, loop.shutdown_asyncgens())
     loop.close()
 
 
@@ -295,7 +296,7 @@ async def _cancel_others() -> None:
 
 
 def _result_of(outcome: Outcome) -> Any:
-    """Return the result, or raise the exception. It may be false as a truth value, so it is compared with None."""
+    """Return the result, or raise the exception, which may be false as a truth value."""
     result, error = outcome
     try:
         if error is not None:

@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any
 
-from rolloutlab.runtime import EndedError, Outcome, raise_in_thread, run_through
+from rolloutlab.runtime import EndedError, Outcome, raise_in_thread, run_to_end
 
 _NAME = "rolloutlab-environment"
 
@@ -117,14 +117,14 @@ class EnvironmentThread:
         assert self._loop
         asyncio.set_event_loop(self._loop)
         try:
-            run_through(self._loop, self._ended.wait())
+            run_to_end(self._loop, self._ended.wait())
             if self._last:
-                run_through(self._loop, _into(Future(), self._last))
+                run_to_end(self._loop, _into(Future(), self._last))
             tasks = asyncio.all_tasks(self._loop)
             for task in tasks:
                 task.cancel()
-            run_through(self._loop, asyncio.wait(tasks) if tasks else asyncio.sleep(0))
-            run_through(self._loop, self._loop.shutdown_asyncgens())
+            run_to_end(self._loop, asyncio.wait(tasks) if tasks else asyncio.sleep(0))
+            run_to_end(self._loop, self._loop.shutdown_asyncgens())
         finally:
             self._loop.close()
 

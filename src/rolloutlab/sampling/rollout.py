@@ -22,7 +22,7 @@ from rolloutlab.api.wire.turns import as_message
 from rolloutlab.environments.record import EpisodeRecord
 from rolloutlab.errors import RefusedError, ServiceError
 from rolloutlab.objective.preflight import count
-from rolloutlab.runtime import through_cancellations
+from rolloutlab.runtime import finish_despite_cancellation
 from rolloutlab.sampling.batches import Batches
 from rolloutlab.sampling.config import SamplingConfig
 from rolloutlab.sampling.sending import Complete, Outage, ends_all
@@ -200,7 +200,7 @@ class RolloutRunner(Generic[T]):
                 task.result()
             self._queue_ended(self._episodes.rest(any_answer=bool(self._successes)) if self._episodes else ())
         finally:
-            await through_cancellations(self._end(tasks))
+            await finish_despite_cancellation(self._end(tasks))
 
     async def _end(self, tasks: Sequence[asyncio.Task[Any]]) -> None:
         """Cancel the requests under way and store everything that has arrived; LabError if that fails."""

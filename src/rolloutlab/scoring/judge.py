@@ -25,7 +25,7 @@ from rolloutlab.api.wire.training import ModelCard
 from rolloutlab.connection import Connector
 from rolloutlab.errors import BudgetError, InputError, RefusedError, RewardError, RolloutlabError, interrupted
 from rolloutlab.objective.preflight import count
-from rolloutlab.runtime import through_cancellations
+from rolloutlab.runtime import finish_despite_cancellation
 from rolloutlab.sampling.metering import Meter
 from rolloutlab.sampling.prompt import fill_text
 from rolloutlab.sampling.run import ProgressBar
@@ -341,7 +341,7 @@ async def judge_all(
     try:
         await asyncio.gather(*tasks)
     finally:
-        await through_cancellations(end())
+        await finish_despite_cancellation(end())
 
 
 def disagreement_line(groups: Sequence[Sequence[Sequence[Verdict]]]) -> str:

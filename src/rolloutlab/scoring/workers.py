@@ -207,7 +207,7 @@ class Workers:
         """The error of a coroutine that blocks the event loop, if one does; the loop is left."""
         if not self._loop.is_blocked():
             return None
-        task, stack = self._loop.blocking()
+        task, stack = self._loop.running_task()
         self._loop.leave()
         call = next((job for job in under_way if task and job.task is task), under_way[0]).call
         own = max((i for i, frame in enumerate(stack) if frame.filename.startswith(_PACKAGE)), default=-1)

@@ -32,7 +32,7 @@ from rolloutlab.errors import (
     ServiceError,
     described,
 )
-from rolloutlab.runtime import ThreadCall, through_cancellations
+from rolloutlab.runtime import ThreadCall, finish_despite_cancellation
 from rolloutlab.sampling.batches import Batches
 from rolloutlab.sampling.chat_player import usage_of
 from rolloutlab.sampling.config import SamplingConfig
@@ -160,7 +160,7 @@ class ProgramPlayer:
             try:
                 await asyncio.gather(*workers)
             finally:
-                await through_cancellations(self._end(workers))
+                await finish_despite_cancellation(self._end(workers))
 
     async def _end(self, workers: Sequence[asyncio.Task[None]]) -> None:
         """Cancel the programs under way and store those that have ended; LabError if that fails."""

@@ -14,7 +14,7 @@ from rolloutlab.capture.server import served
 from rolloutlab.connection import Connector
 from rolloutlab.errors import LabError, described
 from rolloutlab.objective.preflight import count
-from rolloutlab.runtime import ThreadCall, through_cancellations
+from rolloutlab.runtime import ThreadCall, finish_despite_cancellation
 from rolloutlab.sampling.batches import Batches
 from rolloutlab.sampling.metering import Meter
 from rolloutlab.sampling.plan import SamplingRun
@@ -286,7 +286,7 @@ def run_sessions(
                     async with served(gateway) as url:
                         end = await _play(run, gateway, captured, url, connector.http.submit, writer)
                 finally:  # after the gateway, so that calls which its end cuts off are known as such
-                    await through_cancellations(writer.store_at_end(gateway, captured, end))
+                    await finish_despite_cancellation(writer.store_at_end(gateway, captured, end))
             return end
 
         def show() -> None:
