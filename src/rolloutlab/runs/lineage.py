@@ -33,7 +33,7 @@ class TrainedJob:
 
 @dataclass(frozen=True)
 class Stretch:
-    """Jobs of one model whose means compare, by step.
+    """Jobs of one model whose means can be compared, by step.
 
     Attributes:
         jobs: The jobs.
@@ -47,10 +47,11 @@ class Stretch:
 
 
 def split_lineage(jobs: Sequence[TrainedJob]) -> list[Stretch]:
-    """Split the jobs of one model, in the order in which they were submitted, where their means stop comparing.
+    """Split the jobs of one model into runs, at each job whose means cannot be compared with those before it.
 
-    A job of which it is not known how its rewards were made, as of fine-tuning or on imported collections, belongs to
-    the run that is there. A checkpoint of a number that the run has already is one of a model that was made anew.
+    jobs: in the order in which they were submitted. If it is not known how the rewards of a job were made, as with
+    fine-tuning or imported collections, the job belongs to the present run. If a run already has a checkpoint of the
+    same number, the model was deleted and made anew, and another run begins.
     """
     begun: list[_Run] = []
     trained_on: Measures = {}
@@ -75,7 +76,7 @@ class _Run:
         self._held_out: Measures = {}
 
     def differences(self, job: TrainedJob, later: Sequence[Measured]) -> list[str]:
-        """Why a job belongs to another run, apart from what it trained on.
+        """Return why a job belongs to another run, apart from what it trained on.
 
         later: how checkpoints after the one that the job starts from were measured. If that one was measured anew in
         another way, a checkpoint after it tells whether the run goes on so, or whether it was for once.
@@ -101,12 +102,12 @@ class _Run:
 
 
 def compares(one: Measure, other: Measure) -> bool:
-    """Whether the means of two measurements on held-out rows compare."""
+    """Whether the means of two measurements on held-out rows can be compared."""
     return not _words(one, other, rows=True)
 
 
 def _differences(before: Measures, after: Measures) -> list[str]:
-    """Why means do not compare. Of collections with other names, one pair that compares is enough."""
+    """Return why means cannot be compared. Between collections with different names, one pair that can be is enough."""
     if not before or not after:
         return []
     shared = [(before[name], after[name]) for name in after if name in before]
@@ -115,6 +116,6 @@ def _differences(before: Measures, after: Measures) -> list[str]:
 
 
 def _words(one: Measure, other: Measure, *, rows: bool) -> list[str]:
-    """What differs, as far as it begins a run. Another temperature, for instance, is an option that changed."""
+    """Return the differences that begin another run. A new temperature, for instance, is a mere change of an option."""
     different = one.differences(other, one.state | other.state, rows=rows)
     return [word for word in different if word in BEGINS_RUN | {"rows"}]

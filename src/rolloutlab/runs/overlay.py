@@ -13,9 +13,9 @@ Values = Sequence[float | None]
 
 
 def join_seeds(runs: Sequence[Run], origins: Mapping[tuple[str, str], Origin]) -> list[list[Run]]:
-    """The runs, those of one sweep that differ in nothing but their seed together; in the order of the first ones.
+    """Group the runs of a sweep that differ only in their seed; the groups are in the order of their first runs.
 
-    If the models of a sweep have several runs each, those of one number are joined: the others have another reward.
+    If the models of a sweep have several runs each, only those of the same number are grouped: others differ in reward.
     """
     joined: dict[object, list[Run]] = {}
     for run in runs:
@@ -29,7 +29,7 @@ def join_seeds(runs: Sequence[Run], origins: Mapping[tuple[str, str], Origin]) -
 
 
 def make_course(runs: Sequence[Run], origins: Mapping[tuple[str, str], Origin]) -> RunCourse:
-    """The numbers of a run, or the mean of several seeds, by step.
+    """Make the curves of a run, or of the mean of several seeds: its numbers by step.
 
     At a step, the mean is over the seeds that have the number there. A band is drawn where at least two have it.
     """
@@ -56,7 +56,7 @@ def make_course(runs: Sequence[Run], origins: Mapping[tuple[str, str], Origin]) 
 
 
 def name_of(runs: Sequence[Run], origins: Mapping[tuple[str, str], Origin]) -> str:
-    """What a view calls a run, or several seeds of one: in a sweep its settings, which are shorter than its name."""
+    """Return what a view calls a run, or several seeds of one: in a sweep its settings, which are the shorter name."""
     origin = origins.get((runs[0].service, runs[0].model))
     if origin is None or origin.sweep is None:
         return runs[0].name
@@ -72,7 +72,7 @@ def _values_at(runs: Sequence[Run], step: int, name: str) -> list[float]:
 
 
 def _hours(runs: Sequence[Run], step: int) -> float:
-    """Hours from the first job to a step, the mean over the runs that have it."""
+    """Return the hours from the first job to a step, averaged over the runs that have it."""
     hours = [
         (moment(each.at) - moment(run.steps[0].at)).total_seconds() / 3600
         for run in runs

@@ -18,13 +18,13 @@ from rolloutlab.store.step_numbers import StepNumbers
 from rolloutlab.training.measures import SETTINGS, Measure, again_name, digest_texts, held_out_name
 
 _OF_JOBS = ("entropy", "kl", "kl_base", "clipped", "loss", "grad_norm")
-"""Numbers of gradient steps that a run has, one figure per job."""
+"""Numbers that gradient steps report. A run has one figure of each per job."""
 _OF_TRAINED = ("nothing", "cut_off", "length", "tokens")
 """Numbers of what a job trained on, whichever checkpoint sampled it."""
 _RATES = ("pass_rate", "held_out_pass_rate")
-"""Numbers that a run has only if any answer of it passes: else no reward of 1 may be meant at all."""
+"""Numbers that are left out if no answer of a run has reward 1: the reward may not mean by it that an answer passed."""
 _HELD_OUT = ("reward", "pass_rate", "length", "cut_off")
-"""Numbers that a run also has of held-out rows."""
+"""Numbers that are also read from held-out rows."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class RunStep:
 
 @dataclass(frozen=True)
 class RunRecord:
-    """A run: the jobs of one model whose means compare.
+    """A run: the jobs of one model whose mean rewards can be compared.
 
     Attributes:
         name: The model, or `MODEL:N` for a run that a later one of the model follows.
@@ -65,7 +65,8 @@ class RunRecord:
         steps: In order; the last one may be a checkpoint that was only measured.
         because: What changed before its first job, compared with the run before it.
         failed: The jobs of the model that failed or were cancelled during the run.
-        again: By step, the mean on the held-out rows with other seeds than those that the best step was chosen by.
+        second_means: By step, the held-out mean when it was measured again, with other seeds than those by which the
+            best step was chosen.
         number: Its number among the runs of its model, which does not change when another one begins.
     """
 
@@ -75,28 +76,28 @@ class RunRecord:
     steps: tuple[RunStep, ...]
     because: tuple[str, ...] = ()
     failed: tuple[SubmittedJob, ...] = ()
-    again: Mapping[int, float] = field(default_factory=dict)
+    second_means: Mapping[int, float] = field(default_factory=dict)
     number: int = 1
 
 
 def read_runs(lab: Lab, models: Collection[str] | None = None) -> list[RunRecord]:
-    """The runs of a lab, the one that was trained last first. models: only the runs of these; None stands for all."""
+    """Read the runs of a lab, the one that was trained last first. models: only the runs of these; None for all."""
     jobs = [job for job in lab.jobs.newest_first()[::-1] if models is None or job.model in models]
     reader = _RunReader(lab, jobs)
     records = []
     for model in dict.fromkeys(job.model for job in jobs):
         stretches = reader.read_stretches([job for job in jobs if job.model == model])
         for number, stretch in enumerate(stretches, 1):
-            later = [each for each in stretches[number:] if _service(each) == _service(stretch)]
+            later = [each for each in stretches[number:] if _service_of(each) == _service_of(stretch)]
             until = later[0].jobs[0].job.created_at if later else None
-            is_first = all(_service(each) != _service(stretch) for each in stretches[: number - 1])
+            is_first = all(_service_of(each) != _service_of(stretch) for each in stretches[: number - 1])
             failed = reader.read_failed(stretch, is_first=is_first, until=until)
             name = model if number == len(stretches) else f"{model}:{number}"
             records.append(reader.read_record(name, number, stretch, failed))
     return sorted(records, key=lambda record: record.steps[-1].at, reverse=True)
 
 
-def _service(stretch: Stretch) -> str:
+def _service_of(stretch: Stretch) -> str:
     return stretch.jobs[0].job.service
 
 
@@ -112,7 +113,7 @@ class _RunReader:
         """By name, model and checkpoint, newest first."""
         for each in self._generations:
             if plan := self._plans[each.id]:
-                self._sampled.setdefault((each.name, *_checkpoint(plan)), []).append(each)
+                self._sampled.setdefault((each.name, *_checkpoint_of(plan)), []).append(each)
         names = dict.fromkeys(each.name for each in self._generations)
         self._held_out_names = [name for name in names if name.startswith(held_out_name(""))]
         self._services: dict[str, list[tuple[str, str]]] = {}
@@ -120,26 +121,29 @@ class _RunReader:
         for job in sorted(jobs, key=lambda each: each.created_at):  # kernels may store them in another order
             self._services.setdefault(job.model, []).append((job.created_at, job.service))
         self._measures: dict[tuple[int, bool], Measure] = {}
-        self._numbers = lab.step_numbers.of(self._of_runs())
+        self._numbers = lab.step_numbers.of(self._find_ids())
         self._costs = dict(lab.spending.of_each())
         self._paid = list(lab.spending.trained())
 
-    def _of_runs(self) -> Iterator[int]:
-        """The ids of the collections that jobs trained on, and of those with held-out rows."""
+    def _find_ids(self) -> Iterator[int]:
+        """Find the ids of the collections that jobs trained on, and of those with held-out rows."""
         labels = set(chain.from_iterable(job.collections for job in self._jobs))
         beside = tuple(make("") for make in (held_out_name, again_name))
         return (each.id for label, each in self._by_label.items() if label in labels or each.name.startswith(beside))
 
     def read_stretches(self, jobs: Sequence[SubmittedJob]) -> list[Stretch]:
-        """The runs of one model, in the order in which they began. Each service has a model of that name."""
+        """Read the runs of the models of one name, at any service, in the order in which they began."""
         stretches: list[Stretch] = []
         for service in dict.fromkeys(job.service for job in jobs):
             made = [job for job in jobs if job.service == service and job.step is not None]
-            stretches += split_lineage([self._read_measures(job) for job in made])
+            stretches += split_lineage([self._read_trained_job(job) for job in made])
         return sorted(stretches, key=lambda stretch: min(each.job.created_at for each in stretch.jobs))
 
     def read_failed(self, stretch: Stretch, *, is_first: bool, until: str | None) -> tuple[SubmittedJob, ...]:
-        """The jobs that made no checkpoint, from the first job of a run on, and before the next run begins."""
+        """Find the jobs without a checkpoint between the first job of a run and that of the next run.
+
+        is_first: the run is the first of its model, and earlier jobs count too. until: when the next run began.
+        """
         first = stretch.jobs[0].job
         since = "" if is_first else first.created_at
         own = (job for job in self._jobs if (job.service, job.model) == (first.service, first.model))
@@ -147,59 +151,64 @@ class _RunReader:
         return tuple(job for job in during if job.status in {"failed", "cancelled"})
 
     def read_record(self, name: str, number: int, stretch: Stretch, failed: tuple[SubmittedJob, ...]) -> RunRecord:
-        """The record of a run. number: among the runs of its model. failed: its jobs that made no checkpoint."""
+        """Read the record of a run. number: among the runs of its model. failed: its jobs that made no checkpoint."""
         first, measures = stretch.jobs[0].job, stretch.held_out
-        steps = [self._step(each, measures) for each in stretch.jobs]
+        steps = [self._read_step(each, measures) for each in stretch.jobs]
         made = {each.job.step for each in stretch.jobs if each.job.step is not None} - {each.step for each in steps}
-        steps += [self._measured(step, held) for step in made if (held := self._held_out(first, step, measures))]
+        steps += [
+            self._read_measured_step(step, held)
+            for step in made
+            if (held := self._find_held_out(first, step, measures))
+        ]
         steps.sort(key=lambda each: each.step)
         if not any(step.numbers.get(rate) for step in steps for rate in _RATES):
-            steps = [replace(step, numbers=_without(step.numbers, _RATES)) for step in steps]
-        means = {each.step: self._again(first, each.step, measures) for each in steps}
+            steps = [replace(step, numbers=_drop(step.numbers, _RATES)) for step in steps]
+        means = {each.step: self._read_second_mean(first, each.step, measures) for each in steps}
         again = {step: mean for step, mean in means.items() if mean is not None}
         return RunRecord(name, first.service, first.model, tuple(steps), stretch.because, failed, again, number)
 
-    def _read_measures(self, job: SubmittedJob) -> TrainedJob:
-        """A job with how the means around it were measured."""
-        collections = () if job.options.get("sft") else self._trained_on(job)
-        trained_on = {each.name: self._measure(each) for each in collections}
+    def _read_trained_job(self, job: SubmittedJob) -> TrainedJob:
+        """Read how the means before and after a job were measured."""
+        collections = () if job.options.get("sft") else self._find_trained_on(job)
+        trained_on = {each.name: self._read_measure(each) for each in collections}
         known = {name: measure for name, measure in trained_on.items() if _is_known(measure)}
-        before, after = (self._measured_at(job, step) for step in (_start(job), _start(job) + 1))
+        before, after = (self._read_measures_at(job, step) for step in (_start_of(job), _start_of(job) + 1))
         return TrainedJob(job, known, before, after)
 
-    def _measured_at(self, job: SubmittedJob, step: int) -> Measured:
-        """How a checkpoint of a job's model was measured on held-out rows."""
-        listed = self._candidates(job, step)
-        return {name: [self._measure(each, rows=True) for each in some] for name, some in listed.items()}
+    def _read_measures_at(self, job: SubmittedJob, step: int) -> Measured:
+        """Read how a checkpoint of a job's model was measured on held-out rows."""
+        listed = self._find_candidates(job, step)
+        return {name: [self._read_measure(each, rows=True) for each in some] for name, some in listed.items()}
 
-    def _trained_on(self, job: SubmittedJob) -> tuple[StoredCollection, ...]:
-        """What a job trained on, as far as the lab still has it."""
+    def _find_trained_on(self, job: SubmittedJob) -> tuple[StoredCollection, ...]:
+        """Find what a job trained on, as far as the lab still has it."""
         return tuple(self._by_label[label] for label in job.collections if label in self._by_label)
 
-    def _measure(self, collection: StoredCollection, *, rows: bool = False) -> Measure:
-        """How a mean was measured. Rows that are trained on may change from step to step, so they do not count."""
+    def _read_measure(self, collection: StoredCollection, *, rows: bool = False) -> Measure:
+        """Read how a mean was measured. rows: with the rows, which of rounds may differ from step to step."""
         if (collection.id, rows) not in self._measures:
             digests = digest_texts(self._lab.rows(collection)) if rows else ()
             scoring, plan = self._lab.scorings.last(collection), self._plans[collection.id]
             self._measures[collection.id, rows] = Measure(scoring, plan, digests, ())
         return self._measures[collection.id, rows]
 
-    def _candidates(self, job: SubmittedJob, step: int) -> dict[str, list[StoredCollection]]:
-        """The scored generations of held-out rows that a checkpoint of a job's model sampled, newest first, by name.
+    def _find_candidates(self, job: SubmittedJob, step: int) -> dict[str, list[StoredCollection]]:
+        """Find the scored held-out generations that a checkpoint of a job's model sampled, newest first, by name.
 
-        They are those of the collections that it trained on; if these have none, as after a rename, those of any.
+        Only the held-out rows of the collections that the job trained on count. If these have none, as after a rename,
+        those of all collections count.
         """
         own = dict.fromkeys(held_out_name(label.rpartition(":")[0]) for label in job.collections)
         names = [name for name in own if name in self._held_out_names] or self._held_out_names
         listed = {name: self._sampled.get((name, job.model, step), []) for name in names}
-        scored = {name: [each for each in some if self._is_of(each, job)] for name, some in listed.items()}
+        scored = {name: [each for each in some if self._is_scored_at(each, job)] for name, some in listed.items()}
         return {name: some for name, some in scored.items() if some}
 
-    def _is_of(self, collection: StoredCollection, job: SubmittedJob) -> bool:
-        """Whether a generation has rewards, and is of the service of a job.
+    def _is_scored_at(self, collection: StoredCollection, job: SubmittedJob) -> bool:
+        """Whether a generation has rewards, and was sampled at the service of a job.
 
-        Generations do not say their service. If several have a model of this name, it is the one whose job of the model
-        was submitted last before, or first after.
+        The lab does not record the service of a generation. It is taken from the model's last job before the
+        generation, or from its first job if there is none before.
         """
         if collection.id not in self._numbers or self._numbers[collection.id].reward is None:
             return False
@@ -207,84 +216,87 @@ class _RunReader:
         before = bisect_right(services, collection.created_at, key=lambda each: each[0])
         return services[max(0, before - 1)][1] == job.service
 
-    def _held_out(self, job: SubmittedJob, step: int, measures: Measures) -> list[StoredCollection]:
-        """What a checkpoint sampled of the held-out rows of a run, measured as in the run; all of it or nothing."""
-        candidates = self._candidates(job, step)
+    def _find_held_out(self, job: SubmittedJob, step: int, measures: Measures) -> list[StoredCollection]:
+        """Find the held-out generations of a checkpoint, measured as those of the run; none unless all are there."""
+        candidates = self._find_candidates(job, step)
         listed = [
-            [each for each in candidates.get(name, ()) if compares(self._measure(each, rows=True), measure)]
+            [each for each in candidates.get(name, ()) if compares(self._read_measure(each, rows=True), measure)]
             for name, measure in measures.items()
         ]
         return [some[0] for some in listed] if all(listed) else []
 
-    def _step(self, trained: TrainedJob, measures: Measures) -> RunStep:
-        job, collections, step = trained.job, self._trained_on(trained.job), _start(trained.job)
-        held = self._held_out(job, step, measures)
-        own = [each for each in collections if self._sampled_it(each, job.model, step)]
-        numbers, errors = self._means(
+    def _read_step(self, trained: TrainedJob, measures: Measures) -> RunStep:
+        job, collections, step = trained.job, self._find_trained_on(trained.job), _start_of(trained.job)
+        held = self._find_held_out(job, step, measures)
+        own = [each for each in collections if self._was_sampled_by(each, job.model, step)]
+        numbers, errors = self._read_means(
             collections, held, is_own=len(own) == len(collections) and not job.options.get("sft")
         )
-        numbers |= self._of_job(job)
-        again = [each for name in measures for each in self._sampled.get((_again_of(name), job.model, step), ())]
-        if cost := self._cost([*collections, *held, *again], job):
+        numbers |= self._read_job_numbers(job)
+        again = [each for name in measures for each in self._sampled.get((_second_name(name), job.model, step), ())]
+        if cost := self._take_cost([*collections, *held, *again], job):
             numbers["cost"] = cost / DOLLAR
-        settings = {"reward": self._settings(collections), "held_out": self._settings(held)}
-        options = {**self._shown(collections), **job.options}
+        settings = {"reward": self._find_settings(collections), "held_out": self._find_settings(held)}
+        options = {**self._find_shown_settings(collections), **job.options}
         return RunStep(
             step, job.created_at, job, collections, held[0] if held else None, numbers, errors, options, settings
         )
 
-    def _sampled_it(self, collection: StoredCollection, model: str, step: int) -> bool:
-        """Whether a checkpoint sampled a generation, as far as is known."""
+    def _was_sampled_by(self, collection: StoredCollection, model: str, step: int) -> bool:
+        """Whether a checkpoint sampled all of a generation, as far as is known."""
         plan = self._plans[collection.id]
-        made = [_checkpoint(plan)] if plan else self._lab.results.checkpoints(collection.id)
+        made = [_checkpoint_of(plan)] if plan else self._lab.results.checkpoints(collection.id)
         return bool(made) and all(name == model and number in {step, None} for name, number in made)
 
-    def _measured(self, step: int, held: Sequence[StoredCollection]) -> RunStep:
-        """A checkpoint on whose answers no job has trained, and that was measured."""
-        numbers, errors = self._means((), held)
-        if cost := self._cost(held, None):
+    def _read_measured_step(self, step: int, held: Sequence[StoredCollection]) -> RunStep:
+        """Read the step of a checkpoint that was measured, and on whose answers no job has trained."""
+        numbers, errors = self._read_means((), held)
+        if cost := self._take_cost(held, None):
             numbers["cost"] = cost / DOLLAR
         return RunStep(
-            step, held[0].created_at, None, (), held[0], numbers, errors, {}, {"held_out": self._settings(held)}
+            step, held[0].created_at, None, (), held[0], numbers, errors, {}, {"held_out": self._find_settings(held)}
         )
 
-    def _again(self, job: SubmittedJob, step: int, measures: Measures) -> float | None:
-        """The mean of a checkpoint with other seeds, if it was measured on the same rows with the same reward."""
+    def _read_second_mean(self, job: SubmittedJob, step: int, measures: Measures) -> float | None:
+        """Read the mean that was measured again with other seeds, if rows and reward were the same."""
         means = []
         for name, measure in measures.items():
-            made = self._sampled.get((_again_of(name), job.model, step), ())
+            made = self._sampled.get((_second_name(name), job.model, step), ())
             fits = (
-                each for each in made if self._is_of(each, job) and compares(self._measure(each, rows=True), measure)
+                each
+                for each in made
+                if self._is_scored_at(each, job) and compares(self._read_measure(each, rows=True), measure)
             )
             means += [self._numbers[each.id].reward for each in list(fits)[:1]]
         return means[0] if means else None
 
-    def _means(
+    def _read_means(
         self, collections: Sequence[StoredCollection], held: Sequence[StoredCollection], *, is_own: bool = True
     ) -> tuple[dict[str, float], dict[str, float]]:
-        """Numbers of what was trained on and of the held-out rows, and the standard errors of their means.
+        """Read the numbers of what was trained on and of the held-out rows, and the standard errors of their means.
 
-        is_own: the checkpoint itself sampled what was trained on. Only then the mean reward says how good it is.
+        is_own: the checkpoint itself sampled what was trained on. Otherwise its mean reward is that of another
+        checkpoint, and is called `other_reward`.
         """
-        trained = _joined([self._numbers[each.id] for each in collections if each.id in self._numbers])
-        measured = _joined([self._numbers[each.id] for each in held if each.id in self._numbers])
+        trained = _join([self._numbers[each.id] for each in collections if each.id in self._numbers])
+        measured = _join([self._numbers[each.id] for each in held if each.id in self._numbers])
         numbers, errors = dict[str, float](), dict[str, float]()
         if trained:
-            numbers |= _known(trained, (*(("reward", "pass_rate") if is_own else ()), *_OF_TRAINED))
+            numbers |= _known_values(trained, (*(("reward", "pass_rate") if is_own else ()), *_OF_TRAINED))
             if is_own:
                 numbers |= {f"reward.{part}": mean for part, mean in trained.components.items()}
                 errors |= {} if trained.error is None else {"reward": trained.error}
             elif trained.reward is not None:
                 numbers["other_reward"] = trained.reward
         if measured:
-            numbers |= {_of_held_out(name): value for name, value in _known(measured, _HELD_OUT).items()}
+            numbers |= {_held_out_name_of(name): value for name, value in _known_values(measured, _HELD_OUT).items()}
             numbers |= {f"held_out.{part}": mean for part, mean in measured.components.items()}
             errors |= {} if measured.error is None else {"held_out": measured.error}
         finite = ({name: value for name, value in each.items() if math.isfinite(value)} for each in (numbers, errors))
         return next(finite), next(finite)
 
-    def _of_job(self, job: SubmittedJob) -> dict[str, float]:
-        """What a job reported, as far as its events are stored and can be read."""
+    def _read_job_numbers(self, job: SubmittedJob) -> dict[str, float]:
+        """Read the numbers that a job reported, as far as its events are stored and can be read."""
         try:
             events = since_restart(self._lab.jobs.events(job.id))
             figures = step_figures(gradient_steps(events), _OF_JOBS)
@@ -295,35 +307,35 @@ class _RunReader:
         further = {"seconds": seconds, "trained_tokens": trained}
         return figures | {name: float(value) for name, value in further.items() if value is not None}
 
-    def _cost(self, collections: Sequence[StoredCollection], job: SubmittedJob | None) -> Amount:
-        """What a step has cost: sampling, judging, and the job, which is paid just before it is submitted.
+    def _take_cost(self, collections: Sequence[StoredCollection], job: SubmittedJob | None) -> Amount:
+        """Add up what a step has cost, and remove it from what other steps can count.
 
-        A generation counts at the first step that it belongs to.
+        A generation counts at the first step that it belongs to. A job was paid for just before it was submitted.
         """
         sampled = sum(self._costs.pop(each.id, 0) for each in collections)
         if job is None:
             return sampled
         before = [each for each in self._paid if each[1] == job.model and each[0] <= job.created_at]
         self._paid = [each for each in self._paid if each not in before]
-        return sampled + (before[-1][2] if before else 0)  # earlier ones are of jobs that failed
+        return sampled + (before[-1][2] if before else 0)  # earlier payments were for jobs that failed
 
-    def _settings(self, collections: Sequence[StoredCollection]) -> dict[str, Any]:
-        """How the completions were sampled, in all that a mean depends on, where that is not the default."""
+    def _find_settings(self, collections: Sequence[StoredCollection]) -> dict[str, Any]:
+        """Find the sampling settings that a mean depends on and that are not the defaults."""
         plans = [plan for each in collections if (plan := self._plans[each.id])]
         values = {name: getattr(plans[0], name) for name in SETTINGS} if plans else {}
         defaults = SamplingConfig.model_fields
         return {name: value for name, value in values.items() if value != defaults[name].get_default()}
 
-    def _shown(self, collections: Sequence[StoredCollection]) -> dict[str, Any]:
-        """The same as options of a step, with the number of completions of a prompt; of tools the names."""
+    def _find_shown_settings(self, collections: Sequence[StoredCollection]) -> dict[str, Any]:
+        """Find the sampling settings that a step shows beside the options of its job; `tools` are their names."""
         plans = [plan for each in collections if (plan := self._plans[each.id])]
-        settings = {**({"n": plans[0].n} if plans else {}), **self._settings(collections)}
+        settings = {**({"n": plans[0].n} if plans else {}), **self._find_settings(collections)}
         tools = {"tools": [tool.function.name for tool in plans[0].tools]} if "tools" in settings else {}
         return {**settings, **tools}
 
 
-def _checkpoint(plan: SamplingConfig) -> tuple[str, int | None]:
-    """The model and the checkpoint that sampled a generation. A plan may name both as `lab/practice@2`."""
+def _checkpoint_of(plan: SamplingConfig) -> tuple[str, int | None]:
+    """Find the model and the checkpoint that a plan samples. It may name both as `lab/practice@2`."""
     model, at, step = plan.model.rpartition("@")
     return (model, int(step) if step.isdecimal() else plan.step) if at else (plan.model, plan.step)
 
@@ -333,30 +345,31 @@ def _is_known(measure: Measure) -> bool:
     return measure.scoring is not None or bool(measure.plan and (measure.plan.env or measure.plan.program))
 
 
-def _again_of(held_out: str) -> str:
-    """The collection of held-out rows with other seeds, by the name of that of held-out rows."""
+def _second_name(held_out: str) -> str:
+    """Return the name of the collection that measures held-out rows again, by that of the first measurement."""
     return again_name(held_out.removeprefix(held_out_name("")))
 
 
-def _start(job: SubmittedJob) -> int:
-    """The checkpoint that a job starts from. Services number them without gaps."""
+def _start_of(job: SubmittedJob) -> int:
+    """Return the checkpoint that a job starts from. Services number them without gaps."""
     return (job.step or 1) - 1
 
 
-def _without(numbers: Mapping[str, float], names: Sequence[str]) -> dict[str, float]:
+def _drop(numbers: Mapping[str, float], names: Sequence[str]) -> dict[str, float]:
+    """Leave out the numbers with these names."""
     return {name: value for name, value in numbers.items() if name not in names}
 
 
-def _of_held_out(name: str) -> str:
+def _held_out_name_of(name: str) -> str:
     return "held_out" if name == "reward" else f"held_out_{name}"
 
 
-def _known(of: StepNumbers, names: Sequence[str]) -> dict[str, float]:
+def _known_values(of: StepNumbers, names: Sequence[str]) -> dict[str, float]:
     return {name: float(value) for name in names if (value := getattr(of, name)) is not None}
 
 
-def _joined(parts: Sequence[StepNumbers]) -> StepNumbers | None:
-    """The numbers of several generations together, each weighted by its answers."""
+def _join(parts: Sequence[StepNumbers]) -> StepNumbers | None:
+    """Join the numbers of several generations, each weighted by its answers, groups or scored answers."""
     if len(parts) < 2:
         return parts[0] if parts else None
     scored = sum(each.scored for each in parts)

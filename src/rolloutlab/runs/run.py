@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 
 class Run:
-    """The jobs of one model whose means compare, as steps: what each checkpoint sampled, and what trained on it.
+    """The jobs of one model whose mean rewards can be compared: what each checkpoint sampled, and what trained on it.
 
     Attributes:
         name: What it is called in `%runs NAME`: its model, or `MODEL:N` if a later run of the model follows.
         model: The model.
         service: The service that trained it.
         steps: Its checkpoints, in order, as `RunStep`.
-        because: What changed before its first job, so that the run before it does not compare.
+        because: What changed before its first job, so that its means cannot be compared with those of the run before.
     """
 
     def __init__(self, lab: Lab, record: RunRecord, note: RunNote) -> None:
@@ -48,7 +48,7 @@ class Run:
 
     @property
     def before(self) -> RunStep | None:
-        """The first step with that number."""
+        """The first step at which the number `main` was measured."""
         return next(iter(measured_steps(self.record)), None)
 
     @property
@@ -66,7 +66,7 @@ class Run:
     def best_mean(self) -> float | None:
         """The held-out mean of `best`, measured again with other seeds than it was chosen by; None if it was not."""
         step = self.best_step
-        return None if step is None else self.record.again.get(step.step)
+        return None if step is None else self.record.second_means.get(step.step)
 
     @property
     def signs(self) -> list[Sign]:
@@ -103,10 +103,10 @@ class Run:
         return data_frame({"at": at, **columns}, [step.step for step in self.steps], "step", types=kinds)
 
     def table(self) -> RunTable:
-        """The numbers, with what a tracker needs to know about the run. Its project is its sweep, if it has one.
+        """Make the table that trackers get: numbers, options, tags, and a project, which is the sweep if it has one.
 
-        Its name there is the model, or `MODEL:N` for the second run of the model and later ones: unlike its name here,
-        it does not change when another run of the model begins.
+        At a tracker a run is called after its model, and later runs of the model `MODEL:N`. Unlike `name`, this does
+        not change when another run of the model begins.
         """
         origin = self._lab.origins.all().get((self.service, self.model))
         own = {"model": self.model, "service": self.service, "collections": ", ".join(self._collections())}

@@ -34,8 +34,8 @@ _NAMED = 3
 class RunView(NotebookView):
     """One or several runs. `runs` are the runs, in the order in which they were named.
 
-    lab: the store. home: the lab folder. names: as of `find_runs`. They are looked up again whenever a page asks, so a
-    run that another kernel goes on with is shown as far as it is.
+    lab: the store. home: the lab folder. names: as of `find_runs`. Each request of a page reads the runs again, because
+    another kernel may have gone on with them.
     """
 
     module = "run"
@@ -45,7 +45,7 @@ class RunView(NotebookView):
         self.runs: Sequence[Run] = find_runs(load_runs(lab()), names)
 
     def write(self, note: str | None = None, tags: Sequence[str] = (), untags: Sequence[str] = ()) -> None:
-        """Write a note on each of the runs, unless it is None; add tags, and take some away."""
+        """Write a note on each of the runs, unless it is None; add and remove tags."""
         for run in self.runs:
             if note is not None:
                 run.note = note
@@ -82,15 +82,15 @@ class RunView(NotebookView):
         }
 
     def calls(self) -> Mapping[str, Callable[..., Any]]:
-        return {"renewed": self._renewed, "texts": self._texts}
+        return {"renewed": self._state_if_changed, "texts": self._texts}
 
-    def _renewed(self, version: Sequence[int]) -> Mapping[str, Any] | None:
-        """The state, if the lab has changed since a version; else None."""
+    def _state_if_changed(self, version: Sequence[int]) -> Mapping[str, Any] | None:
+        """Return the state if the lab has changed since a version; else None."""
         if list(self._lab().changes()) == list(version):
             return None
         if any(set(name) & set("*?[") for name in self._names):
             self.runs = find_runs(load_runs(self._lab()), self._names)
-        else:  # a later run of the model, which would have the name now, is another one
+        else:  # by identity, because the name may now mean a later run of the model
             listed = {_identity(run): run for run in load_runs(self._lab(), {run.model for run in self.runs})}
             self.runs = [listed.get(_identity(run), run) for run in self.runs]
         return self.state()
@@ -100,16 +100,17 @@ class RunView(NotebookView):
         return {"texts": tree(render.text_cards(texts, render.looks_of(self.overlay().courses)))}
 
     def overlay(self) -> Overlay:
+        """Lay the runs over each other: the plain values that the view draws, with seeds of one setting joined."""
         origins = self._lab().origins.all()
         groups = join_seeds(self.runs, origins)
         courses = [make_course(runs, origins) for runs in groups]
         rows = [_row(course.name, runs) for course, runs in zip(courses, groups, strict=True)]
         numbers = known_numbers(name for course in courses for name in course.numbers)
         hints = [hint for runs in groups for run in runs for hint in _hints(run, self._label(run))]
-        return Overlay(courses, rows, numbers, hints, _about(self.runs, origins), _next(self.runs))
+        return Overlay(courses, rows, numbers, hints, _about(self.runs, origins), _next_cells(self.runs))
 
     def _label(self, run: Run) -> str:
-        """What a hint calls a run; empty for the only one."""
+        """Return what a hint calls a run; empty for the only one."""
         origins = self._lab().origins.all()
         label, own = name_of([run], origins), origins.get((run.service, run.model))
         alike = sum(name_of([each], origins) == label for each in self.runs) > 1
@@ -126,7 +127,7 @@ class RunView(NotebookView):
 
 
 def _identity(run: Run) -> tuple[str, str, int]:
-    """What a run is known by when another run of its model has begun, and it has another name."""
+    """Return the key of a run. Unlike its name, it stays the same when another run of its model begins."""
     return run.service, run.model, run.record.number
 
 
@@ -139,8 +140,8 @@ def _about(runs: Sequence[Run], origins: Mapping[tuple[str, str], Origin]) -> st
     return " · ".join([of, steps, *(models if len(models) == 1 else [])])
 
 
-def _next(runs: Sequence[Run]) -> list[str]:
-    """Cells about the best checkpoint, beside the second best if there are several runs, and a report of all."""
+def _next_cells(runs: Sequence[Run]) -> list[str]:
+    """Return cells to type next: compare the two best checkpoints, export the best, report on all."""
     ranked = sorted((run for run in runs if run.best_step), key=_best_mean, reverse=True)
     if not ranked:
         return []
@@ -153,7 +154,7 @@ def _next(runs: Sequence[Run]) -> list[str]:
 
 
 def _hints(run: Run, label: str) -> list[Hint]:
-    """What to know about a run. label: what the view calls it; empty if it is the only one."""
+    """Return hints on a run. label: what the view calls it; empty if it is the only one."""
     name = f"{label}: " if label else ""
     hints = [Hint(f"{name}{sign.fact}", "", sign.cell) for sign in run.signs]
     if run.because:
@@ -164,7 +165,7 @@ def _hints(run: Run, label: str) -> list[Hint]:
 
 
 def _row(name: str, runs: Sequence[Run]) -> RunRow:
-    """A row of the table: of one run, or the means over several seeds."""
+    """Make a row of the table, of one run or with the means over several seeds."""
     first = runs[0]
     best = [run.best_step for run in runs]
     means = [step.numbers[run.main] for run, step in zip(runs, best, strict=True) if step]
