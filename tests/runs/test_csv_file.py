@@ -26,6 +26,12 @@ def test_a_row_per_step_with_its_time_and_empty_cells_for_what_is_not_known(tmp_
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("path", ["", ".", "/"])
+def test_a_path_without_the_name_of_a_file_is_refused(path):
+    with pytest.raises((InputError, LabError)):
+        write_csv(table(2), path)
+
+
 @given(st.lists(st.floats(allow_nan=False), min_size=1, max_size=50))
 def test_pandas_reads_equal_numbers(tmp_path_factory, values):
     path = tmp_path_factory.mktemp("csv") / "run.csv"

@@ -1,5 +1,6 @@
 """Runs of a lab: what belongs to one, its numbers, its best checkpoint, and how it is named."""
 
+import math
 import re
 import sqlite3
 from contextlib import closing
@@ -395,6 +396,7 @@ def test_jobs_that_end_in_another_order_are_one_run_by_step(session, trainer):
         trainer.train(made, step=step)
     (run,) = session.runs()
     assert [step.step for step in run.steps] == [0, 1, 2]
+    assert (run.seconds, run.hours()) == (2, [1 / 3600, 1 / 3600, 2 / 3600])
 
 
 def test_rewards_of_another_checkpoint_are_not_those_of_a_step(session, trainer):
@@ -419,6 +421,83 @@ def test_a_stray_measurement_on_held_out_rows_changes_no_run(session, trainer):
     assert run.history["held_out"].tolist() == [0.5, 0.75, 0.5]
 
 
+def in_turns(trainer, names, held, rows=lambda name: "row"):
+    """Rounds of a loop of each name: its held-out rows, then a job on its own rows; `held` are the held-out rewards."""
+    for step, (name, rewards) in enumerate(zip(names, held, strict=True)):
+        trainer.sample(f"held_out.{name}", rewards, step=step, rows=rows(name))
+        trainer.train(trainer.sample(name, HALF, step=step), step=step + 1)
+
+
+@pytest.mark.parametrize("names", [["first", "first", "second", "second"], ["first", "second", "first", "second"]])
+def test_a_loop_of_another_name_with_the_same_held_out_rows_goes_on_with_the_run(session, trainer, names):
+    in_turns(trainer, names, [HALF, HALF, BETTER, HALF])
+    trainer.sample("best.second", BETTER, step=2)
+    (run,) = session.runs()
+    assert run.history["held_out"].tolist() == [0.5, 0.5, 0.75, 0.5]
+    assert (run.best, run.best_mean) == ("lab/practice@2", 0.75)
+
+
+def test_a_loop_of_another_name_with_other_held_out_rows_begins_a_run(session, trainer):
+    in_turns(trainer, ["first", "first", "second", "second"], [HALF, HALF, BETTER, HALF], rows=lambda name: name)
+    newest, first = session.runs()
+    assert (newest.because, newest.best) == (("held-out rows",), "lab/practice@2")
+    assert first.history["held_out"].tolist() == [0.5, 0.5]
+
+
+def test_of_loops_that_take_turns_the_held_out_means_that_do_not_compare_are_named(session, trainer):
+    in_turns(trainer, ["first", "second", "first"], [HALF, BETTER, HALF], rows=lambda name: name)
+    (run,) = session.runs()
+    assert run.history["held_out"].dropna().tolist() == [0.5, 0.5]
+    sign = next(sign for sign in run.signs if "held_out.second" in sign.fact)
+    assert (sign.step, sign.fact) == (
+        1,
+        "the means of held_out.second are left out: they do not compare with the other held-out means",
+    )
+
+
+def test_of_a_job_on_two_collections_one_may_not_be_measured(session, trainer):
+    for name in ("one", "two", "one"):
+        trainer.sample(f"held_out.{name}", HALF, step=0, rows=name)
+    trainer.train(trainer.sample("one", HALF), trainer.sample("two", HALF), step=1)
+    trainer.sample("held_out.one", HALF, step=1, rows="one")
+    trainer.train(trainer.sample("one", HALF, step=1), trainer.sample("two", HALF, step=1), step=2)
+    (run,) = session.runs()
+    assert run.history["held_out"].notna().tolist() == [True, False]
+
+
+def test_a_model_and_a_run_of_another_model_have_names_of_their_own(session, trainer):
+    two_steps(trainer)
+    trainer.train(trainer.sample("letters", HALF, step=2, code="v2"), step=3)
+    two_steps(trainer, model="lab/practice:1")
+    two_steps(trainer, model="lab/practice:2")
+    names = [run.name for run in session.runs()]
+    assert names == ["lab/practice:2", "lab/practice:1", "lab/practice", "lab/practice::1"]
+    assert [session.runs(name).runs[0].model for name in names] == [*names[:2], "lab/practice", "lab/practice"]
+    assert len({run.table().name for run in session.runs()}) == 4
+
+
+def test_a_service_that_numbers_checkpoints_from_0_has_a_step_for_each(session, trainer):
+    for step in range(3):
+        trainer.train(trainer.sample("letters", HALF, step=step - 1), step=step)
+    (run,) = session.runs()
+    assert [step.step for step in run.steps] == [-1, 0, 1]
+    run.to_csv(session.settings.home / "run.csv")
+
+
+def test_cells_to_type_next_quote_a_name_with_blanks(session, trainer):
+    model = "lab/of others"
+    trainer.sample("held_out.letters", BETTER, model=model)
+    two_steps(trainer, model=model)
+    assert "%runs 'lab/of others'" in repr(session.runs())
+    assert "%export 'lab/of others@0' --to best" in session.runs(model).overlay().next
+
+
+def test_an_option_that_becomes_true_is_changed_and_not_a_number_is_not(session, trainer):
+    trainer.train(trainer.sample("letters", HALF), step=1, options={"a": 1, "b": math.nan})
+    trainer.train(trainer.sample("letters", HALF, step=1), step=2, options={"a": True, "b": math.nan})
+    assert [each.option for each in session.runs()[0].changes] == ["a"]
+
+
 def test_a_measured_checkpoint_before_a_gap_is_a_step(session, trainer):
     for step, held in ((0, HALF), (1, BETTER)):
         trainer.sample("held_out.letters", held, step=step)
@@ -434,8 +513,15 @@ def test_services_with_a_model_of_one_name_have_runs_of_their_own(session, train
     trainer.train(trainer.sample("letters", HALF), step=None, status="failed")
     trainer.train(trainer.sample("letters", HALF), step=1)
     own = {run.service: run for run in session.runs()}
+    assert own["https://other.example"].name == "lab/practice"
     assert "held_out" not in own["embedded"].history
     assert [len(run.record.failed) for run in (own["embedded"], own["https://other.example"])] == [0, 1]
+    trainer.service = "embedded"
+    trainer.train(trainer.sample("letters", HALF, step=2), step=3)
+    assert [(run.name, run.service) for run in session.runs()] == [
+        ("lab/practice", "embedded"),
+        ("lab/practice:2", "https://other.example"),
+    ]
 
 
 def test_a_pass_rate_begins_at_0_and_is_there_only_if_anything_passes(session, trainer):

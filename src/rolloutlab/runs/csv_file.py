@@ -26,6 +26,8 @@ def write_csv(table: RunTable, path: str | os.PathLike[str]) -> Path:
     if not isinstance(path, str | os.PathLike):
         raise InputError(f"a {type(path).__name__} is not a file path", hint=hint)
     target = path_of(path, hint)
+    if not target.name:
+        raise InputError(f"{str(path)!r} is not the path of a file", hint=hint)
     draft = target.with_name(f".{uuid.uuid4().hex}.draft")
     try:
         with draft.open("w", encoding="utf-8", newline="") as file:

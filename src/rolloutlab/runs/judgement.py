@@ -9,6 +9,7 @@ from typing import Any
 
 from rolloutlab.objective.preflight import count
 from rolloutlab.runs.records import RunRecord, RunStep
+from rolloutlab.sanitize import escape_to_one_line
 from rolloutlab.widgets.collection_list import OFTEN_CUT_OFF
 from rolloutlab.widgets.kit.listing import percent
 from rolloutlab.widgets.text import distinct
@@ -66,9 +67,15 @@ def find_changes(record: RunRecord) -> list[Change]:
     for one, other in pairwise(jobs):
         for name in dict.fromkeys([*one.options, *other.options]):
             before, after = one.options.get(name), other.options.get(name)
-            if before != after:
+            if _differ(before, after):
                 changes.append(Change(other.step, name, before, after))
     return changes
+
+
+def _differ(before: Any, after: Any) -> bool:
+    """Whether a value of an option changed. True is not 1, and not a number equals itself."""
+    both_nan = before != before and after != after
+    return not both_nan and (before != after or isinstance(before, bool) != isinstance(after, bool))
 
 
 def find_signs(record: RunRecord) -> list[Sign]:
@@ -81,6 +88,7 @@ def find_signs(record: RunRecord) -> list[Sign]:
         _find_longer_answers(jobs),
         _find_gap(jobs),
         _find_failed_jobs(record),
+        *_find_left_out(record),
     ]
     return [sign for sign in signs if sign]
 
@@ -158,3 +166,9 @@ def _find_failed_jobs(record: RunRecord) -> Sign | None:
     newest = record.failed[-1]
     fact = f"{count(len(record.failed), 'job')} made no checkpoint, the last one {newest.status}"
     return Sign(record.steps[-1].step, fact, f"%job {newest.id[:8]}")
+
+
+def _find_left_out(record: RunRecord) -> list[Sign]:
+    """Report the means on held-out rows that no step shows."""
+    says = "the means of {} are left out: they do not compare with the other held-out means"
+    return [Sign(step, says.format(escape_to_one_line(name))) for name, step in record.left_out.items()]

@@ -23,12 +23,19 @@ class TrainedJob:
         held_out: By the name of a collection of held-out rows, how the checkpoint that the job starts from was measured
             on them, newest first: it may have been measured several times, and in several ways.
         after: The same of the checkpoint that the job made.
+        own: The names of the held-out rows of the collections that the job trained on, as far as there are any.
     """
 
     job: SubmittedJob
     trained_on: Measures
     held_out: Measured
     after: Measured = field(default_factory=dict)
+    own: tuple[str, ...] = ()
+
+    def own_held_out(self) -> Measured:
+        """Return how the checkpoint was measured on the job's own held-out rows; on all if none are its own."""
+        names = self.own or tuple(self.held_out)
+        return {name: self.held_out[name] for name in names if self.held_out.get(name)}
 
 
 @dataclass(frozen=True)
@@ -44,6 +51,26 @@ class Stretch:
     jobs: tuple[TrainedJob, ...]
     because: tuple[str, ...] = ()
     held_out: Measures = field(default_factory=dict)
+
+    @property
+    def last_submitted(self) -> str:
+        """When its last job was submitted."""
+        return max(each.job.created_at for each in self.jobs)
+
+    def find_left_out(self) -> dict[str, int]:
+        """Find the held-out rows of its own jobs whose means do not compare with the others; with their first step."""
+        first: dict[str, int] = {}
+        for job in self.jobs:
+            for name, measured in job.own_held_out().items():
+                fits = any(compares(one, other) for one, other in product(self.held_out.values(), measured))
+                if name not in self.held_out and not fits:
+                    first.setdefault(name, start_of(job.job))
+        return first
+
+
+def start_of(job: SubmittedJob) -> int:
+    """Return the checkpoint that a job starts from. Services number them without gaps."""
+    return 0 if job.step is None else job.step - 1
 
 
 def split_lineage(jobs: Sequence[TrainedJob]) -> list[Stretch]:
@@ -84,17 +111,23 @@ class _Run:
         if job.job.step in self._jobs:
             return ["model"]
         words: list[str] = []
+        own = job.own_held_out()
         for name, reference in self._held_out.items():
-            newest = [_words(reference, each, rows=True) for each in job.held_out.get(name, ())][:1]
-            following = next((measured[name] for measured in later if measured.get(name)), ())
-            known = any(compares(reference, each) for each in job.held_out.get(name, ()))
-            goes_on = known and (not following or any(compares(reference, each) for each in following))
-            words += [] if goes_on else chain.from_iterable(newest)
+            if name in own:
+                measured = own[name]
+                following = next((each[name] for each in later if each.get(name)), ())
+                known = any(compares(reference, each) for each in measured)
+                goes_on = known and (not following or any(compares(reference, each) for each in following))
+            else:  # a loop of another name: its rows may be the same, or both loops may take turns
+                measured = [each for other, some in own.items() if other not in self._held_out for each in some]
+                others = chain.from_iterable(chain.from_iterable(each.values()) for each in later)
+                goes_on = any(compares(reference, each) for each in chain(measured, others))
+            words += [] if goes_on or not measured else _words(reference, measured[0], rows=True)
         return [f"held-out {word}" for word in dict.fromkeys(words)]
 
     def add(self, job: TrainedJob) -> None:
         self._jobs[job.job.step] = job
-        self._held_out = self._held_out or {name: measured[0] for name, measured in job.held_out.items() if measured}
+        self._held_out = self._held_out or {name: measured[0] for name, measured in job.own_held_out().items()}
 
     def stretch(self) -> Stretch:
         jobs = sorted(self._jobs.values(), key=lambda each: each.job.step or 0)  # a service may end them in any order

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 
-from rolloutlab.api.wire.base import moment
 from rolloutlab.runs.run import Run
 from rolloutlab.store.origins import Origin
 from rolloutlab.widgets.run import RunCourse
@@ -33,7 +32,7 @@ def make_course(runs: Sequence[Run], origins: Mapping[tuple[str, str], Origin]) 
 
     At a step, the mean is over the seeds that have the number there. A band is drawn where at least two have it.
     """
-    first = runs[0]
+    first, hours = runs[0], _hours_by_step(runs)
     steps = sorted({step.step for run in runs for step in run.steps})
     names = [each.name for each in known_numbers(name for run in runs for step in run.steps for name in step.numbers)]
     means, lows, highs = dict[str, Values](), dict[str, Values](), dict[str, Values]()
@@ -47,7 +46,7 @@ def make_course(runs: Sequence[Run], origins: Mapping[tuple[str, str], Origin]) 
         name=name_of(runs, origins),
         members=[run.name for run in runs],
         steps=steps,
-        hours=[_hours(runs, step) for step in steps],
+        hours=[hours[step] for step in steps],
         numbers=means,
         lows=lows,
         highs=highs,
@@ -71,12 +70,10 @@ def _values_at(runs: Sequence[Run], step: int, name: str) -> list[float]:
     return [each.numbers[name] for each in there if name in each.numbers]
 
 
-def _hours(runs: Sequence[Run], step: int) -> float:
-    """Return the hours from the first job to a step, averaged over the runs that have it."""
-    hours = [
-        (moment(each.at) - moment(run.steps[0].at)).total_seconds() / 3600
-        for run in runs
-        for each in run.steps
-        if each.step == step
-    ]
-    return sum(hours) / len(hours)
+def _hours_by_step(runs: Sequence[Run]) -> dict[int, float]:
+    """Return the hours from the first job to each step, averaged over the runs that have it."""
+    hours: dict[int, list[float]] = {}
+    for run in runs:
+        for step, since in zip(run.steps, run.hours(), strict=True):
+            hours.setdefault(step.step, []).append(since)
+    return {step: sum(each) / len(each) for step, each in hours.items()}

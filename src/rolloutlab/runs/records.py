@@ -1,5 +1,6 @@
 """Runs as the lab has them: for each step what was sampled, how it was scored, and what the job reported."""
 
+import itertools
 import math
 from bisect import bisect_right
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -10,7 +11,7 @@ from typing import Any
 from rolloutlab.api.job_state import gradient_steps, last_value, last_whole, since_restart, step_figures
 from rolloutlab.api.job_state import number as number_in
 from rolloutlab.api.prices import DOLLAR, Amount
-from rolloutlab.runs.lineage import Measured, Measures, Stretch, TrainedJob, compares, split_lineage
+from rolloutlab.runs.lineage import Measured, Measures, Stretch, TrainedJob, compares, split_lineage, start_of
 from rolloutlab.sampling.config import SamplingConfig, read_config
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import StoredCollection, SubmittedJob
@@ -25,6 +26,8 @@ _RATES = ("pass_rate", "held_out_pass_rate")
 """Numbers that are left out if no answer of a run has reward 1: the reward may not mean by it that an answer passed."""
 _HELD_OUT = ("reward", "pass_rate", "length", "cut_off")
 """Numbers that are also read from held-out rows."""
+
+_Checkpoint = tuple[str | None, int | None]
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,7 @@ class RunRecord:
     """A run: the jobs of one model whose mean rewards can be compared.
 
     Attributes:
-        name: The model, or `MODEL:N` for a run that a later one of the model follows.
+        name: The model for the run that was trained last, and `MODEL:N` for the others of this model.
         service: The service that trained it.
         model: The model.
         steps: In order; the last one may be a checkpoint that was only measured.
@@ -67,7 +70,10 @@ class RunRecord:
         failed: The jobs of the model that failed or were cancelled during the run.
         second_means: By step, the held-out mean when it was measured again, with other seeds than those by which the
             best step was chosen.
-        number: Its number among the runs of its model, which does not change when another one begins.
+        number: Its number among the runs of its model, which stays when another one begins.
+        fixed_name: The model for its first run, `MODEL:N` for later ones. It stays when another run begins.
+        left_out: Collections of held-out rows whose means do not compare with those of the run, and the first step at
+            which they were measured.
     """
 
     name: str
@@ -78,23 +84,37 @@ class RunRecord:
     failed: tuple[SubmittedJob, ...] = ()
     second_means: Mapping[int, float] = field(default_factory=dict)
     number: int = 1
+    fixed_name: str = ""
+    left_out: Mapping[str, int] = field(default_factory=dict)
 
 
 def read_runs(lab: Lab, models: Collection[str] | None = None) -> list[RunRecord]:
     """Read the runs of a lab, the one that was trained last first. models: only the runs of these; None for all."""
-    jobs = [job for job in lab.jobs.newest_first()[::-1] if models is None or job.model in models]
+    known = lab.jobs.newest_first()[::-1]
+    names = {job.model for job in known}
+    jobs = [job for job in known if models is None or job.model in models]
     reader = _RunReader(lab, jobs)
     records = []
     for model in dict.fromkeys(job.model for job in jobs):
         stretches = reader.read_stretches([job for job in jobs if job.model == model])
+        newest = max(stretches, key=lambda each: each.last_submitted, default=None)
         for number, stretch in enumerate(stretches, 1):
             later = [each for each in stretches[number:] if _service_of(each) == _service_of(stretch)]
             until = later[0].jobs[0].job.created_at if later else None
             is_first = all(_service_of(each) != _service_of(stretch) for each in stretches[: number - 1])
             failed = reader.read_failed(stretch, is_first=is_first, until=until)
-            name = model if number == len(stretches) else f"{model}:{number}"
-            records.append(reader.read_record(name, number, stretch, failed))
-    return sorted(records, key=lambda record: record.steps[-1].at, reverse=True)
+            numbered = _number_name(model, number, names)
+            record = reader.read_record(model if stretch is newest else numbered, stretch, failed)
+            records.append(replace(record, number=number, fixed_name=model if number == 1 else numbered))
+    return sorted(records, key=lambda record: max(step.at for step in record.steps), reverse=True)
+
+
+def _number_name(model: str, number: int, models: Collection[str]) -> str:
+    """Name a run by its number. Other services may have a model that is called like that: then a colon is added."""
+    name = f"{model}:{number}"
+    while name in models:
+        name = name.replace(":", "::", 1) if "::" not in name else f"{name}:"
+    return name
 
 
 def _service_of(stretch: Stretch) -> str:
@@ -109,13 +129,9 @@ class _RunReader:
         self._generations = lab.generations()
         self._by_label = {f"{each.name}:{each.generation}": each for each in self._generations}
         self._plans = {each.id: read_config(each.plan) for each in self._generations}
-        self._sampled: dict[tuple[str, str | None, int | None], list[StoredCollection]] = {}
-        """By name, model and checkpoint, newest first."""
-        for each in self._generations:
-            if plan := self._plans[each.id]:
-                self._sampled.setdefault((each.name, *_checkpoint_of(plan)), []).append(each)
-        names = dict.fromkeys(each.name for each in self._generations)
-        self._held_out_names = [name for name in names if name.startswith(held_out_name(""))]
+        self._held_out = self._index_by_checkpoint(held_out_name(""))
+        self._second = self._index_by_checkpoint(again_name(""))
+        self._held_out_names = {name for named in self._held_out.values() for name in named}
         self._services: dict[str, list[tuple[str, str]]] = {}
         """By model, when each of its jobs was submitted, and to which service."""
         for job in sorted(jobs, key=lambda each: each.created_at):  # kernels may store them in another order
@@ -124,6 +140,14 @@ class _RunReader:
         self._numbers = lab.step_numbers.of(self._find_ids())
         self._costs = dict(lab.spending.of_each())
         self._paid = list(lab.spending.trained())
+
+    def _index_by_checkpoint(self, prefix: str) -> dict[_Checkpoint, dict[str, list[StoredCollection]]]:
+        """Index the generations whose names begin so: by the checkpoint, then by name, newest first."""
+        index: dict[_Checkpoint, dict[str, list[StoredCollection]]] = {}
+        for each in self._generations:
+            if each.name.startswith(prefix) and (plan := self._plans[each.id]):
+                index.setdefault(_checkpoint_of(plan), {}).setdefault(each.name, []).append(each)
+        return index
 
     def _find_ids(self) -> Iterator[int]:
         """Find the ids of the collections that jobs trained on, and of those with held-out rows."""
@@ -150,8 +174,8 @@ class _RunReader:
         during = (job for job in own if since <= job.created_at and (until is None or job.created_at < until))
         return tuple(job for job in during if job.status in {"failed", "cancelled"})
 
-    def read_record(self, name: str, number: int, stretch: Stretch, failed: tuple[SubmittedJob, ...]) -> RunRecord:
-        """Read the record of a run. number: among the runs of its model. failed: its jobs that made no checkpoint."""
+    def read_record(self, name: str, stretch: Stretch, failed: tuple[SubmittedJob, ...]) -> RunRecord:
+        """Read the record of a run. failed: its jobs that made no checkpoint."""
         first, measures = stretch.jobs[0].job, stretch.held_out
         steps = [self._read_step(each, measures) for each in stretch.jobs]
         made = {each.job.step for each in stretch.jobs if each.job.step is not None} - {each.step for each in steps}
@@ -164,16 +188,24 @@ class _RunReader:
         if not any(step.numbers.get(rate) for step in steps for rate in _RATES):
             steps = [replace(step, numbers=_drop(step.numbers, _RATES)) for step in steps]
         means = {each.step: self._read_second_mean(first, each.step, measures) for each in steps}
-        again = {step: mean for step, mean in means.items() if mean is not None}
-        return RunRecord(name, first.service, first.model, tuple(steps), stretch.because, failed, again, number)
+        return RunRecord(
+            name,
+            first.service,
+            first.model,
+            tuple(steps),
+            stretch.because,
+            failed,
+            second_means={step: mean for step, mean in means.items() if mean is not None},
+            left_out=stretch.find_left_out(),
+        )
 
     def _read_trained_job(self, job: SubmittedJob) -> TrainedJob:
         """Read how the means before and after a job were measured."""
         collections = () if job.options.get("sft") else self._find_trained_on(job)
         trained_on = {each.name: self._read_measure(each) for each in collections}
         known = {name: measure for name, measure in trained_on.items() if _is_known(measure)}
-        before, after = (self._read_measures_at(job, step) for step in (_start_of(job), _start_of(job) + 1))
-        return TrainedJob(job, known, before, after)
+        before, after = (self._read_measures_at(job, step) for step in (start_of(job), start_of(job) + 1))
+        return TrainedJob(job, known, before, after, self._find_own_names(job))
 
     def _read_measures_at(self, job: SubmittedJob, step: int) -> Measured:
         """Read how a checkpoint of a job's model was measured on held-out rows."""
@@ -193,16 +225,15 @@ class _RunReader:
         return self._measures[collection.id, rows]
 
     def _find_candidates(self, job: SubmittedJob, step: int) -> dict[str, list[StoredCollection]]:
-        """Find the scored held-out generations that a checkpoint of a job's model sampled, newest first, by name.
-
-        Only the held-out rows of the collections that the job trained on count. If these have none, as after a rename,
-        those of all collections count.
-        """
-        own = dict.fromkeys(held_out_name(label.rpartition(":")[0]) for label in job.collections)
-        names = [name for name in own if name in self._held_out_names] or self._held_out_names
-        listed = {name: self._sampled.get((name, job.model, step), []) for name in names}
+        """Find the scored held-out generations that a checkpoint of a job's model sampled, newest first, by name."""
+        listed = self._held_out.get((job.model, step), {})
         scored = {name: [each for each in some if self._is_scored_at(each, job)] for name, some in listed.items()}
         return {name: some for name, some in scored.items() if some}
+
+    def _find_own_names(self, job: SubmittedJob) -> tuple[str, ...]:
+        """Find the names of the held-out rows of the collections that a job trained on; none after a rename."""
+        own = dict.fromkeys(held_out_name(label.rpartition(":")[0]) for label in job.collections)
+        return tuple(name for name in own if name in self._held_out_names)
 
     def _is_scored_at(self, collection: StoredCollection, job: SubmittedJob) -> bool:
         """Whether a generation has rewards, and was sampled at the service of a job.
@@ -217,23 +248,28 @@ class _RunReader:
         return services[max(0, before - 1)][1] == job.service
 
     def _find_held_out(self, job: SubmittedJob, step: int, measures: Measures) -> list[StoredCollection]:
-        """Find the held-out generations of a checkpoint, measured as those of the run; none unless all are there."""
+        """Find the held-out generations of a checkpoint, measured as those of the run; none unless all are there.
+
+        A loop of another name may have measured the same rows with the same reward, and counts as well.
+        """
         candidates = self._find_candidates(job, step)
-        listed = [
-            [each for each in candidates.get(name, ()) if compares(self._read_measure(each, rows=True), measure)]
-            for name, measure in measures.items()
-        ]
-        return [some[0] for some in listed] if all(listed) else []
+        chosen: list[StoredCollection] = []
+        for name, measure in measures.items():
+            others = chain.from_iterable(some for other, some in candidates.items() if other not in measures)
+            either = chain(candidates.get(name, ()), others)
+            fits = (each for each in either if compares(self._read_measure(each, rows=True), measure))
+            chosen += itertools.islice((each for each in fits if each not in chosen), 1)
+        return chosen if len(chosen) == len(measures) else []
 
     def _read_step(self, trained: TrainedJob, measures: Measures) -> RunStep:
-        job, collections, step = trained.job, self._find_trained_on(trained.job), _start_of(trained.job)
+        job, collections, step = trained.job, self._find_trained_on(trained.job), start_of(trained.job)
         held = self._find_held_out(job, step, measures)
         own = [each for each in collections if self._was_sampled_by(each, job.model, step)]
         numbers, errors = self._read_means(
             collections, held, is_own=len(own) == len(collections) and not job.options.get("sft")
         )
         numbers |= self._read_job_numbers(job)
-        again = [each for name in measures for each in self._sampled.get((_second_name(name), job.model, step), ())]
+        again = chain.from_iterable(self._second.get((job.model, step), {}).values())
         if cost := self._take_cost([*collections, *held, *again], job):
             numbers["cost"] = cost / DOLLAR
         settings = {"reward": self._find_settings(collections), "held_out": self._find_settings(held)}
@@ -259,16 +295,12 @@ class _RunReader:
 
     def _read_second_mean(self, job: SubmittedJob, step: int, measures: Measures) -> float | None:
         """Read the mean that was measured again with other seeds, if rows and reward were the same."""
-        means = []
         for name, measure in measures.items():
-            made = self._sampled.get((_second_name(name), job.model, step), ())
-            fits = (
-                each
-                for each in made
-                if self._is_scored_at(each, job) and compares(self._read_measure(each, rows=True), measure)
-            )
-            means += [self._numbers[each.id].reward for each in list(fits)[:1]]
-        return means[0] if means else None
+            made = self._second.get((job.model, step), {})
+            for each in chain(made.get(_second_name(name), ()), *made.values()):
+                if self._is_scored_at(each, job) and compares(self._read_measure(each, rows=True), measure):
+                    return self._numbers[each.id].reward
+        return None
 
     def _read_means(
         self, collections: Sequence[StoredCollection], held: Sequence[StoredCollection], *, is_own: bool = True
@@ -334,7 +366,7 @@ class _RunReader:
         return {**settings, **tools}
 
 
-def _checkpoint_of(plan: SamplingConfig) -> tuple[str, int | None]:
+def _checkpoint_of(plan: SamplingConfig) -> _Checkpoint:
     """Find the model and the checkpoint that a plan samples. It may name both as `lab/practice@2`."""
     model, at, step = plan.model.rpartition("@")
     return (model, int(step) if step.isdecimal() else plan.step) if at else (plan.model, plan.step)
@@ -348,11 +380,6 @@ def _is_known(measure: Measure) -> bool:
 def _second_name(held_out: str) -> str:
     """Return the name of the collection that measures held-out rows again, by that of the first measurement."""
     return again_name(held_out.removeprefix(held_out_name("")))
-
-
-def _start_of(job: SubmittedJob) -> int:
-    """Return the checkpoint that a job starts from. Services number them without gaps."""
-    return (job.step or 1) - 1
 
 
 def _drop(numbers: Mapping[str, float], names: Sequence[str]) -> dict[str, float]:

@@ -2,6 +2,8 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from datetime import datetime
+from itertools import accumulate
 from os import PathLike
 from pathlib import Path
 from shlex import quote
@@ -80,8 +82,20 @@ class Run:
 
     @property
     def seconds(self) -> float:
-        """From its first job to its last step, in seconds of the clock."""
-        return (moment(self.steps[-1].at) - moment(self.steps[0].at)).total_seconds()
+        """From its earliest step to its latest, in seconds of the clock."""
+        return (max(self._times) - min(self._times)).total_seconds()
+
+    def hours(self) -> list[float]:
+        """Return the hours from its earliest step to each step, or to the latest step before that.
+
+        Jobs of several kernels may be submitted in another order than that of the checkpoints that they make.
+        """
+        begun = min(self._times)
+        return [(at - begun).total_seconds() / 3600 for at in accumulate(self._times, max)]
+
+    @property
+    def _times(self) -> list[datetime]:
+        return [moment(step.at) for step in self.steps]
 
     @property
     def cost(self) -> float | None:
@@ -114,7 +128,7 @@ class Run:
         history = {name: [step.numbers.get(name) for step in self.steps] for name in self._names()}
         return RunTable(
             project=(origin.sweep if origin else None) or "rolloutlab",
-            name=self.model if self.record.number == 1 else f"{self.model}:{self.record.number}",
+            name=self.record.fixed_name,
             config={**options, **own},
             tags=self.tags,
             steps=[step.step for step in self.steps],

@@ -145,12 +145,13 @@ def _next_cells(runs: Sequence[Run]) -> list[str]:
     ranked = sorted((run for run in runs if run.best_step), key=_best_mean, reverse=True)
     if not ranked:
         return []
-    best, held = ranked[0], [step.held_out for step in ranked[0].steps if step.held_out]
-    compared = [f"%compare {held[0].name} {ranked[1].best} {best.best}"] if held and len(ranked) > 1 else []
+    held = [step.held_out for step in ranked[0].steps if step.held_out]
+    both = [quote(str(each.best)) for each in ranked[:2]]
+    compared = [f"%compare {quote(held[0].name)} {both[1]} {both[0]}"] if held and len(ranked) > 1 else []
     names = ", ".join(repr(run.name) for run in runs[:_REPORTED])
     named = names if len(runs) == 1 else f"[{names}]"
     report = [f'lab.report({named}, "run.html")'] if len(runs) <= _REPORTED else []
-    return [*compared, f"%export {best.best} --to best", *report]
+    return [*compared, f"%export {both[0]} --to best", *report]
 
 
 def _hints(run: Run, label: str) -> list[Hint]:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from shlex import quote
 from typing import Any
 
 from rolloutlab.hints import Hint
@@ -97,7 +98,7 @@ def run_listing(runs: Sequence[ListedRun], now: datetime, *, all_of_them: bool =
     )
     about = f"{len(rows)} of {len(runs):,}, newest first" if left else f"{len(runs):,}" if rows else "none yet"
     more = [Hint(f"{left} older runs are not shown.", "lab.runs() has them all.", "", "info")] if left else []
-    cells = [f"%runs {runs[0].name}"] if runs else ["%jobs"]
+    cells = [f"%runs {quote(runs[0].name)}"] if runs else ["%jobs"]
     return Listing("Runs", f"{about}{what}", _COLUMNS, rows, hints=more, cells=cells)
 
 
@@ -118,7 +119,7 @@ def _row(run: ListedRun, now: datetime) -> ListingRow:
         _note(run),
     ]
     below = [line for line in (", ".join(options), _noted(run)) if line]
-    return ListingRow(cells, opens=opened(run.facts, f"%runs {run.name}"), below=below)
+    return ListingRow(cells, opens=opened(run.facts, f"%runs {quote(run.name)}"), below=below)
 
 
 def _best(run: ListedRun) -> Cell:
