@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from itertools import takewhile
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -49,7 +49,7 @@ _OF_FINE_TUNING = {"files", "where"}
 """Options that only fine-tuning jobs have; a loop makes none of these."""
 
 Measured = tuple[Round, Measure]
-"""Means, and how they were measured."""
+"""The results of a round or of a measurement, and how they were measured."""
 RoundOptions = tuple[Mapping[str, Any], Options]
 """The options of a round's job as they are given, and resolved."""
 
@@ -65,29 +65,29 @@ class Loop(ShownLive):
     model: the model that the loop trains.
     ended: why the loop stopped before its last round, if it did.
     warnings: about its options.
-    notes: on what an earlier call had begun, and whether this one went on with it.
-    judged: a judge gives the rewards; their means do not compare checkpoints.
-    made: the results of each round, as the lab has them.
-    held: the results on the held-out rows.
-    held_again: the results of the best checkpoint on the held-out rows with other seeds. The highest of several means
-        is on average too high; the mean with other seeds is not.
-    of_rounds, of_held_out: how this call measures rounds and held-out rows, if that is known before it samples.
-    fixed_rows: every round takes the same rows, so means of other rows do not compare.
-    state: paths of parts of the reward code that scoring itself changes, such as a counter or a cache; comparisons of
-        reward code leave them out.
+    notes: lines about what an earlier call began, and whether this call went on with it.
+    judged: a judge gives the rewards, so their means do not tell which checkpoint is better.
+    round_results: the results of each round, as the lab has them.
+    held_out_results: the results on the held-out rows.
+    second_results: the results of best checkpoints that were measured again, with other seeds. The highest of several
+        means is on average too high; the mean with other seeds is not.
+    round_measure, held_out_measure: how this call measures rounds and held-out rows, if known before it samples.
+    fixed_rows: every round takes the same rows, so means of other rows cannot be compared with theirs.
+    state: paths of parts of the reward code that scoring itself changes, such as a counter or a cache. They are left
+        out when reward code is compared.
     """
 
     name: str
     model: str
     ended: str = ""
-    warnings: Sequence[str] = ()
+    warnings: Sequence[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     judged: bool = False
-    made: list[Measured] = field(default_factory=list)
-    held: list[Measured] = field(default_factory=list)
-    held_again: list[Measured] = field(default_factory=list)
-    of_rounds: Measure | None = None
-    of_held_out: Measure | None = None
+    round_results: list[Measured] = field(default_factory=list)
+    held_out_results: list[Measured] = field(default_factory=list)
+    second_results: list[Measured] = field(default_factory=list)
+    round_measure: Measure | None = None
+    held_out_measure: Measure | None = None
     fixed_rows: bool = True
     state: set[str] = field(default_factory=set)
 
@@ -98,59 +98,65 @@ class Loop(ShownLive):
         Means that were measured in another way than the newest are `earlier_reward` and `earlier_held_out`.
         """
         rounds = [replace(one, reward=None, spread=None, earlier_reward=one.reward) if self._round_differs(how) else one
-                  for one, how in self.made]  # fmt: skip
-        return _with_measures(rounds, self._of_step(self.held), self._of_step(self.held, earlier=True))
+                  for one, how in self.round_results]  # fmt: skip
+        newest, earlier = (self._last_by_step(self.held_out_results, earlier=each) for each in (False, True))
+        return _with_measures(rounds, newest, earlier)
 
     @property
     def measured(self) -> dict[int, float]:
         """The held-out mean by checkpoint, for checkpoints that were measured in the same way as the newest."""
-        return {step: one.reward for step, one in self._of_step(self.held).items() if one.reward is not None}
+        last = self._last_by_step(self.held_out_results)
+        return {step: one.reward for step, one in last.items() if one.reward is not None}
 
     @property
     def last_measured(self) -> int | None:
         """The number of the round before which the held-out rows were last measured as they are now."""
-        numbers = [one.number for one, how in self.held if one.reward is not None and not self._held_out_differs(how)]
+        scored = [(one.number, how) for one, how in self.held_out_results if one.reward is not None]
+        numbers = [number for number, how in scored if not self._held_out_differs(how)]
         return max(numbers, default=None)
 
     @property
     def again(self) -> dict[int, float]:
-        """The same means, measured once more with other seeds."""
-        return {step: one.reward for step, one in self._of_step(self.held_again).items() if one.reward is not None}
+        """Held-out means by checkpoint that were measured again with other seeds."""
+        last = self._last_by_step(self.second_results)
+        return {step: one.reward for step, one in last.items() if one.reward is not None}
 
     @property
     def changes(self) -> list[str]:
-        """Lines about means that do not compare with the newest, because they were measured in another way."""
-        rounds, steps = self._different()
-        return [*_change_lines("mean reward", "round", rounds), *_change_lines("held-out mean", "step", steps)]
+        """Lines about means that cannot be compared with the newest, because they were measured in another way."""
+        rounds, steps = self._find_different()
+        return [*_describe_changes("mean reward", "round", rounds), *_describe_changes("held-out mean", "step", steps)]
 
     @property
     def remarks(self) -> list[str]:
-        """The same lines, and whether further jobs are another run of the model."""
-        rounds, steps = self._different()
+        """The lines of `changes`, and one more if further jobs begin another run of the model."""
+        rounds, steps = self._find_different()
         anew = any(BEGINS_RUN & {*words} for _, words in rounds)
         anew |= any((BEGINS_RUN | {"rows"}) & {*words} for _, words in steps)
         line = f"jobs from now on are another run of {self.model} -> %runs {self.model}"
         return [*self.changes, line] if anew else self.changes
 
-    def _different(self) -> tuple[list[tuple[int | None, list[str]]], list[tuple[int | None, list[str]]]]:
-        """The rounds, and the steps with held-out means, that were measured in another way, each with what differs."""
-        rounds = [(one.number, self._round_differs(how)) for one, how in self.made if one.reward is not None]
-        steps = [(one.step, self._held_out_differs(how)) for one, how in self.held if one.reward is not None]
+    def _find_different(self) -> tuple[list[tuple[int | None, list[str]]], list[tuple[int | None, list[str]]]]:
+        """Find the rounds and the held-out steps that were measured in another way, each with what differs."""
+        rounds = [(one.number, self._round_differs(how)) for one, how in self.round_results if one.reward is not None]
+        held_out = [(one.step, how) for one, how in self.held_out_results if one.reward is not None]
+        steps = [(step, self._held_out_differs(how)) for step, how in held_out]
         return [each for each in rounds if each[1]], [each for each in steps if each[1]]
 
     def _round_differs(self, how: Measure) -> list[str]:
-        newest = self.of_rounds or self.made[-1][1]
+        newest = self.round_measure or self.round_results[-1][1]
         return how.differences(newest, self.state, rows=self.fixed_rows)
 
     def _held_out_differs(self, how: Measure) -> list[str]:
-        if self.of_held_out:
-            return how.differences(self.of_held_out, self.state)
-        own = self.of_rounds or (self.made[-1][1] if self.made else how)  # the rows are others anyway
-        newest = self.held[-1][1]
-        return how.differences(newest, self.state) or how.differences(own, self.state, rows=False)
+        if self.held_out_measure:
+            return how.differences(self.held_out_measure, self.state)
+        newest = self.held_out_results[-1][1]
+        of_rounds = self.round_measure or (self.round_results[-1][1] if self.round_results else how)
+        # without the rows, which always differ between rounds and held-out rows
+        return how.differences(newest, self.state) or how.differences(of_rounds, self.state, rows=False)
 
-    def _of_step(self, means: Sequence[Measured], *, earlier: bool = False) -> dict[int, Round]:
-        """By checkpoint, its last mean that compares with the newest mean; with `earlier`, its last that does not."""
+    def _last_by_step(self, means: Sequence[Measured], *, earlier: bool = False) -> dict[int, Round]:
+        """Find each checkpoint's last mean that compares with the newest; with `earlier`, the last that does not."""
         return {
             one.step: one
             for one, how in means
@@ -208,7 +214,7 @@ class Loop(ShownLive):
         return None if step is None else self.again.get(step)
 
     def plot(self) -> Plot:
-        """Mean reward by round, of what it trains on and of what is held out."""
+        """Plot the mean reward by round, of what the loop trains on and of what is held out."""
         return render.plot(self.name, self.rounds)
 
     def __repr__(self) -> str:
@@ -219,7 +225,7 @@ class Loop(ShownLive):
         return for_notebook(render.html(self.name, self.model, self.rounds, best, lines, self.ended, self.notes))
 
     def heading(self) -> str:
-        """The result in a line."""
+        """Summarize the loop in a line."""
         rounds = count(sum(one.trained is not None for one in self.rounds), "round")
         best = f", best {self.best}" if self.best else ""
         if self.best_mean is not None:
@@ -228,7 +234,7 @@ class Loop(ShownLive):
 
 
 def check_counts(**counts: Any) -> None:
-    """InputError unless each is a positive integer; `jobs` may be 0."""
+    """Raise InputError unless each count is a positive integer; `jobs` may be 0."""
     for name, value in counts.items():
         least = 0 if name == "jobs" else 1
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
@@ -237,18 +243,18 @@ def check_counts(**counts: Any) -> None:
 
 @dataclass(frozen=True)
 class LoopPlan:
-    """The plan of a loop.
+    """What a loop does in each round, and how many rounds it makes.
 
     steps: how it samples, scores, trains and measures.
     lab: the store.
     rows: the rows of a round, by its number.
     options: the options of the job of a round, by its number.
-    jobs: how many rounds to make.
+    jobs: how many rounds to make; with `one_of_several`, how many the loop has in the end.
     every: rounds between two measurements of the held-out rows.
     patience: the loop stops after so many rounds in a row in which nothing trained.
     parts: digests of the reward code before the first scoring, by path.
     begun: the round that an earlier call has begun and not finished, if there is one.
-    of_many: as of `run_loop`.
+    one_of_several: as of `run_loop`.
     """
 
     steps: LoopSteps
@@ -260,16 +266,16 @@ class LoopPlan:
     patience: int
     parts: Mapping[str, str]
     begun: Unfinished | None = None
-    of_many: bool = False
+    one_of_several: bool = False
 
     @property
     def scores(self) -> bool:
         """Whether the loop has a reward of its own, beside that of an environment or a program."""
         return self.steps.reward is not None
 
-    def tell(self, line: str) -> str:
-        """A line about a single round; empty if the loop is one of several."""
-        return "" if self.of_many else line
+    def line_of_round(self, line: str) -> str:
+        """Return a line about a single round, or an empty one if the loop is one of several."""
+        return "" if self.one_of_several else line
 
 
 def run_loop(
@@ -282,12 +288,12 @@ def run_loop(
     jobs: int,
     every: int,
     patience: int,
-    of_many: bool = False,
+    one_of_several: bool = False,
 ) -> Loop:
-    """Check everything, then make `jobs` rounds after those that the lab has; after each, `live` shows the loop.
+    """Check everything, then make `jobs` rounds after those that the lab has, and show the loop after each.
 
     A round that an earlier call has begun is finished first, and is one of the `jobs`. The loop ends early if nothing
-    trained in `patience` rounds in a row. After an error or an interrupt, the finished rounds are shown, and then it is
+    trained in `patience` rounds in a row. After an error or an interrupt, the finished rounds are shown before it is
     raised.
 
     Args:
@@ -296,76 +302,99 @@ def run_loop(
         over: as of `Session.loop`.
         live: shows the loop.
         default_rate: the policy's learning rate, if known.
-        jobs: how many rounds to make; 0 only shows the loop.
+        jobs: how many rounds to make; 0 only loads the loop.
         every: rounds between two measurements of the held-out rows.
-        patience: as above.
-        of_many: it is one of several loops: make as many rounds as the lab lacks of `jobs`, finish the last
-            measurement, and say nothing about single rounds.
+        patience: rounds in a row in which nothing trained before the loop ends.
+        one_of_several: the loop is one of several. Then `jobs` is how many rounds it has in the end, the last
+            measurement is finished even if no round is missing, and there are no lines about single rounds.
 
     Raises:
         As `Session.loop`.
     """
-    bounds = {steps.name: steps.sampling.get("max_tokens") if jobs else 1}  # without jobs nothing is divided by it
-
-    @cache  # a function of the user's is asked once for each round
-    def options(number: int) -> RoundOptions:
-        given = steps.options_of(number)
-        return given, settle(checked_config(expanded(given, bounds).options))
-
     check_counts(jobs=jobs, every=every, patience=patience)
-    limit = steps.sampling.get("limit")
     steps.check()
     lab.check_name(steps.name)
-    begun = _find_begun(steps, lab, lambda number: options(number)[1]) if jobs else None
-    begins = begun.stored.generation if begun else _following(lab, steps.name)
-    first = Options() if callable(steps.options) and not jobs else options(begins)[1]
-    fixed_rows = not callable(over) and (jobs > 0 or over is not None)
-    of_rounds = of_held_out = None
-    parts: Mapping[str, str] = steps.parts() if jobs else {}
-    if jobs:
-        check_newest_environment(lab, steps.name, given_source(steps.sampling.get("env")))
-        check_newest_program(lab, steps.name, steps.program)
-    if jobs:  # read once, because every round takes the same rows, and an iterator gives them only once
-        with Progress("reading rows") as shown:
-            over = over if callable(over) else rows_of(over, limit, shown.count)
-            held_out = steps.held_out if steps.held_out is None else rows_of(steps.held_out, limit, shown.count)
-        steps = replace(steps, held_out=held_out)
-        _check_parts([] if callable(over) else over, steps.held_out)
-        of_rounds, of_held_out = steps.check(None if callable(over) else over, steps.held_out)
-
-    def rows(number: int) -> Any:
-        if not callable(over):
-            return over
-        of_round = rows_of(over(number), limit)
-        _check_parts(of_round, None)
-        return of_round
-
-    with Progress(f"loop {steps.name}") as shown:
-        judged = isinstance(steps.reward, Judge)
-        loop = load_loop(
-            lab, steps.name, steps.calls.models.selected, first,
-            judged=judged, scores=steps.reward is not None, counted=shown.step,
-        )  # fmt: skip
-    loop = replace(loop, of_rounds=of_rounds, of_held_out=of_held_out, fixed_rows=fixed_rows)
-    loop.warnings = (
-        [*rate_warnings(first.learning_rate or 0.0, default_rate), *_of_earlier_version(loop)] if jobs else []
+    options = _cache_options(steps, will_train=jobs > 0)
+    if not jobs:
+        first = Options() if callable(steps.options) else options(_find_next_number(lab, steps.name))[1]
+        return replace(_load(steps, lab, first), fixed_rows=over is not None and not callable(over))
+    begun = _find_begun(steps, lab, lambda number: options(number)[1])
+    first = options(begun.stored.generation if begun else _find_next_number(lab, steps.name))[1]
+    parts = steps.parts()
+    check_newest_environment(lab, steps.name, given_source(steps.sampling.get("env")))
+    check_newest_program(lab, steps.name, steps.program)
+    over, held_out = read_rows(over, steps.held_out, steps.sampling.get("limit"))
+    steps = replace(steps, held_out=held_out)
+    fixed_rows = None if callable(over) else over
+    _check_split(fixed_rows or [], held_out)
+    round_measure, held_out_measure = steps.check(fixed_rows, held_out)
+    loop = replace(
+        _load(steps, lab, first),
+        round_measure=round_measure,
+        held_out_measure=held_out_measure,
+        fixed_rows=fixed_rows is not None,
     )
-    for line in [*loop.warnings, *loop.remarks] if jobs else ():
+    loop.warnings = [*rate_warnings(first.learning_rate or 0.0, default_rate), *_warn_of_earlier_version(loop)]
+    for line in [*loop.warnings, *loop.remarks]:
         live.update(loop, line)
+    rows = partial(_rows_of_round, over, steps.sampling.get("limit"))
+    plan = LoopPlan(steps, lab, rows, options, jobs, every, patience, parts, begun, one_of_several)
     try:
-        plan = LoopPlan(steps, lab, rows, options, jobs, every, patience, parts, begun, of_many)
-        for line in _rounds(loop, plan) if jobs else ():
+        for line in _make_rounds(loop, plan):
             live.update(loop, line)
     except BaseException as error:
-        loop.ended = _say_what_stopped(loop, error)
+        loop.ended = _explain_stop(loop, error)
         live.update(loop, loop.ended)
         raise
     return loop
 
 
-def _say_what_stopped(loop: Loop, error: BaseException) -> str:
-    """Why a loop has stopped, and how to continue it. An interrupt gets the same text as a note."""
-    number = _next(loop) + isinstance(error, JobFailedError)  # a job that failed would fail again
+def read_rows(over: Any, held_out: Any, limit: int | None) -> tuple[Any, list[Row] | None]:
+    """Read the rows of a loop once, because every round takes the same ones, and an iterator gives them only once.
+
+    A function of the round's number is returned as it is.
+    """
+    with Progress("reading rows") as shown:
+        over = over if callable(over) else rows_of(over, limit, shown.count)
+        return over, None if held_out is None else rows_of(held_out, limit, shown.count)
+
+
+def _rows_of_round(over: Any, limit: int | None, number: int) -> Any:
+    """Return the rows of a round. over: the rows of every round, or a function of the round's number."""
+    if not callable(over):
+        return over
+    rows = rows_of(over(number), limit)
+    _check_split(rows, None)
+    return rows
+
+
+def _cache_options(steps: LoopSteps, *, will_train: bool) -> Callable[[int], RoundOptions]:
+    """Make a function that returns the options of a round, and calls a function of the user's once for each round.
+
+    will_train: False if the loop is only loaded. Options that are derived from `max_tokens` then need none.
+    """
+    bounds = {steps.name: steps.sampling.get("max_tokens") if will_train else 1}
+
+    @cache
+    def options_of(number: int) -> RoundOptions:
+        given = steps.options_of(number)
+        return given, settle(checked_config(expanded(given, bounds).options))
+
+    return options_of
+
+
+def _load(steps: LoopSteps, lab: Lab, options: Options) -> Loop:
+    """Do what `load_loop` does for the loop of these steps, and show the progress."""
+    judged, scores = isinstance(steps.reward, Judge), steps.reward is not None
+    with Progress(f"loop {steps.name}") as shown:
+        model = steps.calls.models.selected
+        return load_loop(lab, steps.name, model, options, judged=judged, scores=scores, counted=shown.step)
+
+
+def _explain_stop(loop: Loop, error: BaseException) -> str:
+    """Return why a loop has stopped, and how to continue it. An interrupt also gets this as its note."""
+    # a job that failed would fail again, so the same call begins the round after it
+    number = _next_number(loop) + (1 if isinstance(error, JobFailedError) else 0)
     goes_on = f"the same call goes on, in round {number}"
     if isinstance(error, KeyboardInterrupt):
         interrupted(error, "its rounds are kept", goes_on)
@@ -374,8 +403,8 @@ def _say_what_stopped(loop: Loop, error: BaseException) -> str:
     return stopped if isinstance(error, InputError | TypeError) else f"{stopped}; {goes_on}"
 
 
-def _check_parts(over: Sequence[Row], held_out: Sequence[Row] | None) -> None:
-    """InputError for rows that a split has held out and that a loop would train on, or the other way round."""
+def _check_split(over: Sequence[Row], held_out: Sequence[Row] | None) -> None:
+    """Raise InputError if a loop would train on rows that a split has held out, or measure on rows to train on."""
     for rows, part, name in ((over, HELD_OUT, "over"), (held_out or [], TRAIN, "held_out")):
         if any(row.part == part for row in rows):
             hint = "lab.loop(..., over=split.train, held_out=split.held_out)"
@@ -383,9 +412,9 @@ def _check_parts(over: Sequence[Row], held_out: Sequence[Row] | None) -> None:
 
 
 def _find_begun(steps: LoopSteps, lab: Lab, options: Callable[[int], Options]) -> Unfinished | None:
-    """The round that an earlier call has begun and not finished."""
-    trains = steps.service, steps.calls.models.selected
-    begun = find_unfinished_round(lab, steps.name, trains, options, steps.factor, scores=steps.reward is not None)
+    """Find the round that an earlier call has begun and not finished."""
+    trained = steps.service, steps.calls.models.selected
+    begun = find_unfinished_round(lab, steps.name, trained, options, steps.factor, scores=steps.reward is not None)
     if begun is None or begun.job is None or steps.has_job(begun.job.id):
         return begun
     if begun.job.status is None:  # a kernel was killed before the service had all of the job
@@ -393,8 +422,8 @@ def _find_begun(steps: LoopSteps, lab: Lab, options: Callable[[int], Options]) -
     return replace(begun, job=None)
 
 
-def _following(lab: Lab, name: str) -> int:
-    """The number of the next round of a loop."""
+def _find_next_number(lab: Lab, name: str) -> int:
+    """Find the number that the next round of a loop will have."""
     return 1 + max((each.generation for each in lab.collections() if each.name == name), default=0)
 
 
@@ -425,35 +454,37 @@ def load_loop(
         read = list[Measured]()
         for i, (each, number) in enumerate(zip(stored, numbers, strict=True)):
             counted("rounds read", i, len(stored))
-            read.append(_means(number, Collection(lab, each), options, lab, jobs))
+            read.append(_read_results(number, Collection(lab, each), options, lab, jobs))
         return read
 
     def measurements(of: str) -> list[Measured]:
-        """A measurement has the number of the round that followed it."""
+        """Read the finished measurements in a collection; the number of each is that of the round after it."""
         stored = [each for each in lab.generations(of)[::-1] if is_finished(lab, each, scores=scores)]
         before = [[one.generation for one in rounds if one.id < each.id] for each in stored]
         return means(stored, [1 + max(numbers, default=0) for numbers in before])
 
     held, again = measurements(held_out_name(name)), measurements(again_name(name))
     made = means(rounds, [each.generation for each in rounds])
-    loop = Loop(name, model, judged=judged, made=made, held=held, held_again=again)
-    loop.state.update(*(how.state for _, how in (*loop.made, *held, *again)))
+    loop = Loop(
+        name, model, judged=judged, round_results=made, held_out_results=held, second_results=again,
+    )  # fmt: skip
+    loop.state.update(*(how.state for _, how in (*made, *held, *again)))
     return loop
 
 
-def _of_earlier_version(loop: Loop) -> list[str]:
-    """A line about means that an earlier version stored, without the parts of the reward code to compare."""
-    if all(how.is_described for _, how in (*loop.made, *loop.held)):
+def _warn_of_earlier_version(loop: Loop) -> list[str]:
+    """Return a line if an earlier version stored some means, without the parts of the reward code to compare."""
+    if all(how.is_described for _, how in (*loop.round_results, *loop.held_out_results)):
         return []
     return ["some means were stored by an earlier version: only the source text of their reward can be compared"]
 
 
 @contextmanager
-def _watched(loop: Loop, plan: LoopPlan) -> Iterator[None]:
-    """A context that records which parts of the reward code change while it scores.
+def _record_state(loop: Loop, plan: LoopPlan) -> Iterator[None]:
+    """Record which parts of the reward code change while the context scores.
 
-    Such parts are state, like a counter, and not settings. Parts that change between two calls are not recorded, so a
-    comparison of the two calls still finds them.
+    Such parts are state, like a counter, and not settings. Parts that change between two calls are not recorded, so
+    that a comparison of the two calls still finds them.
     """
     try:
         yield
@@ -466,8 +497,8 @@ def _watched(loop: Loop, plan: LoopPlan) -> Iterator[None]:
             plan.lab.keep_state(newest.id, loop.state)
 
 
-def _change_lines(mean: str, place: str, different: Sequence[tuple[int | None, list[str]]]) -> list[str]:
-    """A line about means that were measured in another way than the newest.
+def _describe_changes(mean: str, place: str, different: Sequence[tuple[int | None, list[str]]]) -> list[str]:
+    """Return a line about means that were measured in another way than the newest.
 
     mean: what kind of mean. place: the noun of a place, `round` or `step`. different: the places, each with what
     differs there.
@@ -489,34 +520,34 @@ def _with_measures(rounds: list[Round], measured: Mapping[int, Round], earlier: 
     """
     left, left_earlier = dict(measured), dict(earlier)
     rounds = [
-        one if one.step is None else _measured(one, left.pop(one.step, None), left_earlier.pop(one.step, None))
+        one if one.step is None else _with_held_out(one, left.pop(one.step, None), left_earlier.pop(one.step, None))
         for one in rounds
     ]
     last = rounds[-1] if rounds else None
     later = [step for step in {**left, **left_earlier} if last and last.step is not None and step > last.step]
     if last and later:
         row, step = Round(last.number + 1, max(later)), max(later)
-        rounds.append(_measured(row, left.get(step), left_earlier.get(step)))
+        rounds.append(_with_held_out(row, left.get(step), left_earlier.get(step)))
     return rounds
 
 
-def _measured(one: Round, held_out: Round | None, earlier: Round | None) -> Round:
-    """A round with the mean of the held-out rows under its checkpoint, if that was measured."""
+def _with_held_out(one: Round, held_out: Round | None, earlier: Round | None) -> Round:
+    """Add to a round the held-out means of its checkpoint, if it was measured."""
     one = replace(one, held_out=held_out.reward, held_out_unscored=held_out.unscored) if held_out else one
     return replace(one, earlier_held_out=earlier.reward) if earlier else one
 
 
-def _rounds(loop: Loop, plan: LoopPlan) -> Iterator[str]:
-    """Add each round to the loop; yields a line per round."""
+def _make_rounds(loop: Loop, plan: LoopPlan) -> Iterator[str]:
+    """Make the rounds and measurements of a loop, adding each to it; yields lines about them."""
     steps, lab, known = plan.steps, plan.lab, loop.remarks
-    begun, idle = (yield from _check_begun(loop, plan)), _idle_rounds(loop)
+    begun, idle = (yield from _check_begun(loop, plan)), _count_idle_rounds(loop)
     held_out = None if steps.held_out is None else find_unfinished(lab, held_out_name(loop.name), scores=plan.scores)
-    left = max(0, plan.jobs + 1 - _next(loop)) if plan.of_many else plan.jobs
-    if plan.of_many and idle and idle % plan.patience == 0:
+    left = max(0, plan.jobs + 1 - _next_number(loop)) if plan.one_of_several else plan.jobs
+    if plan.one_of_several and idle and idle % plan.patience == 0:
         left, loop.ended = 0, f"{loop.name} stays ended: nothing trained in {plan.patience} rounds in a row"
         yield loop.ended
     for _ in range(left):
-        given, _ = plan.options(_next(loop))  # a wrong one is an error before anything is sampled
+        given, _ = plan.options(_next_number(loop))  # a wrong one is an error before anything is sampled
         if (held_out or _is_due(loop, plan)) and not (begun and begun.job):
             yield from _measure(loop, plan, held_out)
             held_out = None
@@ -524,11 +555,11 @@ def _rounds(loop: Loop, plan: LoopPlan) -> Iterator[str]:
         idle = idle + 1 if why else 0
         if why and idle % plan.patience == 0:
             loop.ended = f"nothing trained in {plan.patience} rounds in a row: {why}"
-        number = loop.made[-1][0].number
+        number = loop.round_results[-1][0].number
         shown = next(one for one in loop.rounds[::-1] if one.number == number)
-        yield plan.tell(render.line(shown, given if callable(steps.options) else {}))
+        yield plan.line_of_round(render.line(shown, given if callable(steps.options) else {}))
         for line in loop.remarks:
-            if line not in known:  # rows from a function are known with the round
+            if line not in known:  # rows that come from a function are only known once the round is sampled
                 yield line
         known = loop.remarks
         if loop.ended:
@@ -540,126 +571,127 @@ def _rounds(loop: Loop, plan: LoopPlan) -> Iterator[str]:
 
 def _make_round(loop: Loop, plan: LoopPlan, begun: Unfinished | None) -> str:
     """Sample, score and train a round, or what `begun` lacks of one; return why nothing trained, or an empty text."""
-    steps, started, number, why = plan.steps, perf_counter(), _next(loop), ""
+    steps, started, number, why = plan.steps, perf_counter(), _next_number(loop), ""
     given, options = plan.options(number)
     if begun and begun.job:
         collection = steps.wait_for_job(begun.label, begun.job.id)
     else:
         rows = None if begun else plan.rows(number)
-        with _watched(loop, plan):
+        with _record_state(loop, plan):
             collection = steps.finish_round(begun, given) if begun else steps.sample(rows, number, given)
         why = steps.train(collection.label, given)
     number = int(collection.label.rpartition(":")[2])
-    made, how = _means(number, collection, options, plan.lab, plan.lab.jobs.newest_first())
-    loop.made.append((replace(made, seconds=perf_counter() - started), how))
+    made, how = _read_results(number, collection, options, plan.lab, plan.lab.jobs.newest_first())
+    loop.round_results.append((replace(made, seconds=perf_counter() - started), how))
     return why
 
 
 def _check_begun(loop: Loop, plan: LoopPlan) -> Generator[str, None, Unfinished | None]:
     """Yield a line about the round that an earlier call has begun; return it if this call can go on with it.
 
-    Then it is no round of the loop any more, until it is finished.
+    In that case it is taken out of the loop's results until it is finished.
     """
     begun = plan.begun
     if begun is None:
         return None
-    number, (last, how) = begun.stored.generation, loop.made.pop()
+    number, (last, how) = begun.stored.generation, loop.round_results.pop()
     changed = []
     if not begun.job:
-        rows = plan.rows(_next(loop))
-        changed = plan.steps.changes_of_round(begun, plan.lab, rows, _next(loop), loop.state)
+        rows = plan.rows(_next_number(loop))
+        changed = plan.steps.changes_of_round(begun, plan.lab, rows, _next_number(loop), loop.state)
     if changed:
-        loop.made.append((last, how))
+        loop.round_results.append((last, how))
         line = f"round {number} cannot go on, as what follows changed since it began: {', '.join(changed)}"
-        yield _noted(loop, line)
+        yield _add_note(loop, line)
         return None
-    yield _noted(loop, f"round {number} goes on: {begun}")
+    yield _add_note(loop, f"round {number} goes on: {begun}")
     return begun
 
 
-def _noted(loop: Loop, line: str) -> str:
-    """The line, which the view of the loop has from now on, too."""
+def _add_note(loop: Loop, line: str) -> str:
+    """Add a line to the notes of the loop, and return it."""
     loop.notes.append(line)
     return line
 
 
-def _idle_rounds(loop: Loop) -> int:
-    """How many of the last rounds trained nothing."""
-    rounds = (one for one, _ in reversed(loop.made))
+def _count_idle_rounds(loop: Loop) -> int:
+    """Count the rounds at the end of a loop in which nothing trained."""
+    rounds = (one for one, _ in reversed(loop.round_results))
     return len([*takewhile(lambda one: one.reward is not None and one.options is None and not one.trained, rounds)])
 
 
 def _is_due(loop: Loop, plan: LoopPlan) -> bool:
     """Whether the held-out rows are to be measured before the next round.
 
-    What counts are rounds since the last measurement, of this call or another. So a call that goes on measures before
+    Rounds are counted from the last measurement, even one of an earlier call. So a call that goes on measures before
     the same rounds as one that was not interrupted.
     """
     if plan.steps.held_out is None:
         return False
     last = loop.last_measured
-    return last is None or _next(loop) - last >= plan.every
+    return last is None or _next_number(loop) - last >= plan.every
 
 
 def _measure_at_end(loop: Loop, plan: LoopPlan, begun: Unfinished | None) -> Iterator[str]:
     """Measure the held-out rows under the newest checkpoint, and once more under the best one."""
-    if begun or loop.last_measured != _next(loop):
+    if begun or loop.last_measured != _next_number(loop):
         yield from _measure(loop, plan, begun)
-        yield plan.tell(render.line(loop.rounds[-1]))
+        yield plan.line_of_round(render.line(loop.rounds[-1]))
     best = loop.best_step
     if best is None or best in loop.again:
         return
     begun = find_unfinished(plan.lab, again_name(loop.name), scores=plan.scores)
     changed = plan.steps.changes_of_measure(begun, plan.lab, loop.state, best) if begun else []
     if begun:
-        yield _noted(loop, _line_of_measure("measuring the best checkpoint again", begun, changed))
-    with _watched(loop, plan):
+        yield _add_note(loop, _describe_measurement("measuring the best checkpoint again", begun, changed))
+    with _record_state(loop, plan):
         measured = plan.steps.finish(begun) if begun and not changed else plan.steps.measure_again(best)
-    loop.held_again.append(_means(_next(loop), measured, Options(), plan.lab))
-    yield plan.tell(loop.heading())
+    loop.second_results.append(_read_results(_next_number(loop), measured, Options(), plan.lab))
+    yield plan.line_of_round(loop.heading())
 
 
 def _measure(loop: Loop, plan: LoopPlan, begun: Unfinished | None) -> Iterator[str]:
-    """Measure the held-out rows under the newest checkpoint. begun: what an interrupted call has of that."""
+    """Measure the held-out rows under the newest checkpoint. begun: the measurement that an earlier call began."""
     changed = plan.steps.changes_of_measure(begun, plan.lab, loop.state) if begun else []
     if begun:
-        yield _noted(loop, _line_of_measure("measuring the held-out rows", begun, changed))
-    with _watched(loop, plan):
+        yield _add_note(loop, _describe_measurement("measuring the held-out rows", begun, changed))
+    with _record_state(loop, plan):
         measured = plan.steps.finish(begun) if begun and not changed else plan.steps.measure()
-    loop.held.append(_means(_next(loop), measured, Options(), plan.lab))
+    loop.held_out_results.append(_read_results(_next_number(loop), measured, Options(), plan.lab))
 
 
-def _line_of_measure(what: str, begun: Unfinished, changed: Sequence[str]) -> str:
+def _describe_measurement(what: str, begun: Unfinished, changed: Sequence[str]) -> str:
+    """Return a line about a measurement that an earlier call began: whether it goes on, or what has changed."""
     if changed:
         return f"{what} begins anew, as what follows changed since {begun.label} began: {', '.join(changed)}"
     return f"{what} goes on: {begun}"
 
 
-def _next(loop: Loop) -> int:
-    return 1 + (loop.made[-1][0].number if loop.made else 0)
+def _next_number(loop: Loop) -> int:
+    return 1 + (loop.round_results[-1][0].number if loop.round_results else 0)
 
 
-def _means(
+def _read_results(
     number: int, collection: Collection, options: Options, lab: Lab, jobs: Sequence[SubmittedJob] = ()
 ) -> Measured:
-    """The results of one generation, and how they were measured.
+    """Read the results of one generation, and how they were measured.
 
-    options: decide what trains, if none of `jobs` trained on the generation. jobs: of the lab, newest first.
+    options: decide what would train, if none of `jobs` trained on the generation. jobs: of the lab, newest first.
     """
     sent = next((job.options for job in reversed(jobs) if job.collections == (collection.label,)), None)
     sent = None if sent is None or sent.keys() & _OF_FINE_TUNING else sent
     options = options if sent is None else settle(ExperimentalTrainingConfig.model_validate(dict(sent)))
     groups, stored = collection.groups, collection.stored
     plan = read_config(stored.plan)
-    made = replace(_round(number, groups, options, plan), options=sent)
+    made = replace(_summarize_round(number, groups, options, plan), options=sent)
     return made, measure(lab.scorings.last(stored), plan, groups)
 
 
-def _round(number: int, groups: Sequence[Group], options: Options, plan: SamplingConfig | None) -> Round:
-    """The results of a round.
+def _summarize_round(number: int, groups: Sequence[Group], options: Options, plan: SamplingConfig | None) -> Round:
+    """Compute the results of a round.
 
-    The mean is over the first `n` completions of each group. Top-ups go only to groups that all failed or all passed.
-    With their completions the mean would count hard and easy rows more, and would not compare with other rounds.
+    The mean is over the first `n` completions of each group. Only groups that all failed or all passed are topped up:
+    with those completions the mean would count hard and easy rows more than others, unlike in other rounds.
     """
     check = preflight(members_of(groups), options)
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]

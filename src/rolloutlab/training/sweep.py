@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any, overload
 
 from rolloutlab.errors import InputError, NotOfferedError
 from rolloutlab.objective.options import Options, settle
-from rolloutlab.sampling.dataset import rows_of
 from rolloutlab.scoring.judge import Judge
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.origins import Origin
-from rolloutlab.training.loop import Loop, check_counts, load_loop, run_loop
+from rolloutlab.training.loop import Loop, check_counts, load_loop, read_rows, run_loop
 from rolloutlab.training.loop_steps import LoopSteps
 from rolloutlab.training.models import Models
 from rolloutlab.training.submission import checked_config, expanded
@@ -19,22 +18,25 @@ from rolloutlab.training.variants import Grid, Variant, plan_variants
 from rolloutlab.trajectories.tables import data_frame
 from rolloutlab.widgets import sweep as render
 from rolloutlab.widgets.html import for_notebook
-from rolloutlab.widgets.progress import Live, Progress, ShownLive
+from rolloutlab.widgets.progress import Live, ShownLive
 from rolloutlab.widgets.sweep import LoopResult
 
 if TYPE_CHECKING:
     import pandas as pd
 
 SEEDS_PER_LOOP = 1_000_000_000
-"""From the first seed of a loop to that of the next one with the same settings: a thousand rounds."""
+"""Distance between the first seeds of two loops with the same settings: the seeds of a thousand rounds."""
 
 
 @dataclass(repr=False, eq=False)
 class Loops(ShownLive, Sequence[Loop]):
     """The loops of a sweep, or of one loop with several seeds, in order; shown as a table.
 
-    name: of the sweep. variants: the settings and the seed of each loop. ended: why it stopped before the last loop was
-    finished, if it did. notes: lines on single loops, such as what was resumed.
+    name: the name of the sweep.
+    variants: the settings and the seed of each loop that is planned.
+    loops: those that have begun.
+    ended: why the sweep stopped before the last loop was finished, if it did.
+    notes: lines about single loops, such as what was resumed.
     """
 
     name: str
@@ -57,12 +59,12 @@ class Loops(ShownLive, Sequence[Loop]):
     def best_loop(self) -> Loop | None:
         """The loop with the highest held-out mean of a checkpoint.
 
-        Without held-out rows it is the one with the highest mean of a round. If the sampling differs between the loops,
-        these means do not compare, and there is none.
+        Without held-out rows it is the one with the highest mean of a round. There is none if the sampling differs
+        between the loops, because such means cannot be compared.
         """
         measured = [one for one in self.loops if one.measured]
         own = [] if any(each.sampling for each in self.variants) else self.loops
-        chosen = [(one, self._chosen_by(one)) for one in measured or own if one.best_step is not None]
+        chosen = [(one, self._mean_of_best(one)) for one in measured or own if one.best_step is not None]
         return max(chosen, key=lambda pair: pair[1], default=(None, 0.0))[0]
 
     @property
@@ -76,8 +78,8 @@ class Loops(ShownLive, Sequence[Loop]):
         return self.best_loop.best_mean if self.best_loop else None
 
     @staticmethod
-    def _chosen_by(one: Loop) -> float:
-        """The mean by which the best checkpoint of a loop was chosen; held-out means come before those of rounds."""
+    def _mean_of_best(one: Loop) -> float:
+        """Return the mean by which the best checkpoint of a loop was chosen: a held-out mean, if there is one."""
         step = one.best_step
         assert step is not None, "it has a best checkpoint"
         if one.measured:
@@ -113,13 +115,13 @@ class Loops(ShownLive, Sequence[Loop]):
         measured, step = one.measured, one.best_step
         rounds = sum(each.trained is not None for each in one.rounds)
         before = measured[min(measured)] if measured else None
-        best = None if step is None else self._chosen_by(one)
+        best = None if step is None else self._mean_of_best(one)
         return LoopResult(
             one.name, one.model, variant.settings, variant.seed, rounds, before, best, one.best_mean, step
         )
 
     def put(self, loop: Loop) -> None:
-        """Add a loop, or show its present state in its place."""
+        """Add a loop, or replace the last one if it is the same."""
         if self.loops and self.loops[-1].name == loop.name:
             self.loops[-1] = loop
         else:
@@ -135,7 +137,7 @@ class Loops(ShownLive, Sequence[Loop]):
 
 
 class _LiveLoop(Live):
-    """Shows one of several loops, in the table of all; a line is passed on once."""
+    """Shows one of several loops in the table of all of them, and each of its lines once."""
 
     def __init__(self, live: Live, loops: Loops) -> None:
         self._live, self._loops = live, loops
@@ -150,21 +152,14 @@ class _LiveLoop(Live):
             self._live.update(self._loops, "")
 
 
-def start_model(models: Models, name: str, base: str, made_from: str | None) -> None:
-    """Register the model of a loop. made_from: the checkpoint that it begins at; None for checkpoint 0 of its base."""
-    if made_from is None:
-        models.register(name, base)
-    else:
-        with models.switched(name):
-            models.select(name, None, made_from)
-
-
 @dataclass(frozen=True)
 class LoopSettings:
     """What all loops of a sweep have in common.
 
-    steps: of the loop as it would be without the grid. over: as of `Session.loop`. jobs: how many rounds each is to
-    have in the end; 0 only shows the loops. every, patience: as of `Session.loop`.
+    steps: the steps of a loop with the settings of the call, without those of the grid.
+    over: as of `Session.loop`.
+    jobs: how many rounds each loop has in the end; 0 only shows the loops.
+    every, patience: as of `Session.loop`.
     """
 
     steps: LoopSteps
@@ -174,10 +169,10 @@ class LoopSettings:
     patience: int
 
     def steps_of(self, variant: Variant) -> LoopSteps:
-        """The steps of one loop. Held-out rows are measured in all loops alike, so that the means compare."""
+        """Make the steps of one loop. All loops measure held-out rows alike, so that their means can be compared."""
         steps, own = self.steps, variant.sampling
         seed = steps.seed or 0
-        alike = {"n": steps.n, "sampling": steps.sampling, "seed": seed}
+        measuring = {"n": steps.n, "sampling": steps.sampling, "seed": seed}
         sampling = {**steps.sampling, **{name: value for name, value in own.items() if name not in {"n", "top_up"}}}
         return replace(
             steps,
@@ -186,13 +181,21 @@ class LoopSettings:
             n=own.get("n", steps.n),
             factor=own.get("top_up", steps.factor),
             sampling=sampling,
-            options=_with(steps.options, variant.options),
-            measuring=alike,
+            options=_merge_options(steps.options, variant.options),
+            measuring=measuring,
         )
 
 
-def _with(given: Any, own: Mapping[str, Any]) -> Any:
-    """Options of a job, or a function of the round that returns them, with those of one loop."""
+@dataclass(frozen=True)
+class _ModelStart:
+    """Where the models of the loops begin. made_from: a checkpoint; None for checkpoint 0 of the base."""
+
+    base: str = ""
+    made_from: str | None = None
+
+
+def _merge_options(given: Any, own: Mapping[str, Any]) -> Any:
+    """Merge the options of one loop into those of the call, which may be a function of the round's number."""
     if not own:
         return given
     if callable(given):
@@ -210,10 +213,10 @@ def run_loops(
     seeds: int,
     check_price: Callable[[str], None],
 ) -> Loops:
-    """Check every loop, then make what each lacks of its rounds, one loop after another.
+    """Check every loop, then make the rounds that each lacks, one loop after another.
 
-    After an interrupt or an error what is finished stays, and the same call makes the rest. The selected model is the
-    same afterwards.
+    After an interrupt or an error what is finished stays, and the same call makes the rest. The selected model stays
+    selected.
 
     Args:
         settings: what the loops have in common.
@@ -221,9 +224,9 @@ def run_loops(
         models: the models of the service.
         live: shows the loops.
         default_rate: the policy's learning rate, if known.
-        grid: the settings in which the loops differ; none for seeds alone.
-        seeds: how many loops of each setting.
-        check_price: InputError if there is a budget and no price of a model.
+        grid: the settings in which the loops differ; empty if only their seeds do.
+        seeds: how many loops each combination of settings has.
+        check_price: called with each model; raises InputError if there is a budget, and no price of the model.
 
     Raises:
         As `Session.sweep`.
@@ -237,27 +240,25 @@ def run_loops(
     if not settings.jobs:
         loops.loops = [_load(lab, each, steps) for each in variants]
         return loops
-    settings = _read_rows(settings)
+    over, held_out = read_rows(settings.over, steps.held_out, steps.sampling.get("limit"))
+    settings = replace(settings, over=over, steps=replace(steps, held_out=held_out))
     for variant in [each for each in variants if each.seed == 0]:
         _check_variant(settings, variant)
     for variant in variants:
         check_price(variant.model)
-    begin, missing = _check_models(lab, models, steps, variants)
+    start, missing = _check_models(lab, models, steps, variants)
     one_live = _LiveLoop(live, loops)
     try:
         for i, variant in enumerate(variants):
             live.update(loops, f"{i + 1} of {len(variants)}: {variant}")
-            # before the model is there: a kill in between must not leave a model that belongs to nothing
             if variant.model in missing:
-                made_for = Origin(begin.made_from, steps.name, dict(variant.settings), variant.seed)
-                lab.origins.set(steps.service, variant.model, made_for)
-                start_model(models, variant.model, begin.base, begin.made_from)
+                _make_model(lab, models, steps, variant, start)
             with models.switched(variant.model):
-                made = run_loop(
+                loop = run_loop(
                     settings.steps_of(variant), lab, settings.over, one_live, default_rate,
-                    jobs=settings.jobs, every=settings.every, patience=settings.patience, of_many=True,
+                    jobs=settings.jobs, every=settings.every, patience=settings.patience, one_of_several=True,
                 )  # fmt: skip
-            loops.put(made)
+            loops.put(loop)
     except BaseException as error:
         loops.ended = f"stopped by {type(error).__name__}; the same call makes the rest"
         live.update(loops, "")
@@ -265,45 +266,42 @@ def run_loops(
     return loops
 
 
+def _make_model(lab: Lab, models: Models, steps: LoopSteps, variant: Variant, start: _ModelStart) -> None:
+    """Register the model of a loop, and record that it belongs to this sweep."""
+    # recorded first: a kill in between must not leave a model that belongs to nothing
+    origin = Origin(start.made_from, steps.name, dict(variant.settings), variant.seed)
+    lab.origins.set(steps.service, variant.model, origin)
+    if start.made_from is None:
+        models.register(variant.model, start.base)
+    else:
+        with models.switched(variant.model):
+            models.select(variant.model, None, start.made_from)
+
+
 def _check_given_once(steps: LoopSteps, grid: Grid) -> None:
-    """InputError for a setting that the call has in the grid and beside it."""
+    """Raise InputError if a setting is in the grid, and is given once more beside it."""
     own = {} if steps.options is None or callable(steps.options) else steps.options
     for name in grid:
         if name in own or name in steps.sampling:
             raise InputError(f"{name} is in the grid, and is given once more", hint=f"leave out {name}=")
 
 
-def _read_rows(settings: LoopSettings) -> LoopSettings:
-    """The same with rows that were read once: every loop takes the same ones, and an iterator gives them only once."""
-    limit, over, held_out = settings.steps.sampling.get("limit"), settings.over, settings.steps.held_out
-    with Progress("reading rows") as shown:
-        over = over if callable(over) else rows_of(over, limit, shown.count)
-        held_out = held_out if held_out is None else rows_of(held_out, limit, shown.count)
-    return replace(settings, over=over, steps=replace(settings.steps, held_out=held_out))
-
-
 def _check_variant(settings: LoopSettings, variant: Variant) -> None:
-    """Raise the errors that a loop would raise before it samples anything."""
+    """Raise the errors that a loop of this variant would raise before it samples anything."""
     steps = settings.steps_of(variant)
     settle(checked_config(expanded(steps.options_of(1), {steps.name: steps.sampling.get("max_tokens")}).options))
     steps.check(None if callable(settings.over) else settings.over, steps.held_out)
 
 
-@dataclass(frozen=True)
-class _Begin:
-    """Where the models of the loops begin. made_from: a checkpoint; None for checkpoint 0 of the base."""
+def _check_models(
+    lab: Lab, models: Models, steps: LoopSteps, variants: Sequence[Variant]
+) -> tuple[_ModelStart, set[str]]:
+    """Check the models and collections of the loops; return where missing models begin, and their names.
 
-    base: str = ""
-    made_from: str | None = None
-
-
-def _check_models(lab: Lab, models: Models, steps: LoopSteps, variants: Sequence[Variant]) -> tuple[_Begin, set[str]]:
-    """Where the models that are missing begin, and their names.
-
-    All begin where the first of them did: at the checkpoint that was the newest of the selected model at that time.
+    All begin where the first one began: at what was then the newest checkpoint of the selected model.
 
     Raises:
-        InputError: a model or a collection of the same name is there, and is none of this sweep.
+        InputError: there is a model or a collection of such a name that this sweep has not made.
         NotOfferedError: the selected model has been trained, and the service makes no models from checkpoints.
     """
     origins, there, names = lab.origins.all(), set[str](), set(lab.sizes())
@@ -314,20 +312,20 @@ def _check_models(lab: Lab, models: Models, steps: LoopSteps, variants: Sequence
         _check_own(variant, own[variant.model], steps.name, there, names)
     missing = {variant.model for variant in variants if variant.model not in there}
     if not missing:
-        return _Begin(), missing
+        return _ModelStart(), missing
     selected = models.existing(models.selected)
     begun = [known for known in own.values() if known is not None]
     now = f"{selected.name}@{selected.newest}" if selected.newest > 0 else None
     made_from = begun[0].made_from if begun else now
     if made_from is not None:
         models.check_forks()
-    return _Begin(selected.base, made_from), missing
+    return _ModelStart(selected.base, made_from), missing
 
 
 def _check_own(variant: Variant, known: Origin | None, sweep: str, there: set[str], names: set[str]) -> None:
-    """InputError if the model or the collection of a loop belongs to something else. known: what the model is of."""
+    """Raise InputError if this sweep has not made the model or the collection of a loop. known: who made the model."""
     is_own = known is not None and (known.sweep, known.seed) == (sweep, variant.seed)
-    is_own = is_own and known is not None and known.settings == _stored(variant.settings)
+    is_own = is_own and known is not None and known.settings == _as_read_back(variant.settings)
     if known is not None and not is_own:
         raise InputError(f"the model {variant.model} belongs to another sweep", hint="another NAME")
     taken = [name for name in names if name.partition(":")[0] == variant.collection]
@@ -336,13 +334,14 @@ def _check_own(variant: Variant, known: Origin | None, sweep: str, there: set[st
         raise InputError(f"there is already {what}, which this sweep has not made", hint="another NAME")
 
 
-def _stored(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings as the lab gives them back."""
+def _as_read_back(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Turn tuples into lists, as settings are when the lab reads them from JSON."""
     return {name: list(value) if isinstance(value, tuple) else value for name, value in settings.items()}
 
 
 def _load(lab: Lab, variant: Variant, steps: LoopSteps) -> Loop:
+    """Load the loop of a variant as the lab has it."""
     judged, scores = isinstance(steps.reward, Judge), steps.reward is not None
     loop = load_loop(lab, variant.collection, variant.model, Options(), judged=judged, scores=scores)
-    # held-out rows are not measured by the settings of the rounds
-    return replace(loop, of_held_out=loop.held[-1][1] if loop.held else None)
+    # held-out rows are measured with the settings of the call, so they are not to be compared with those of the rounds
+    return replace(loop, held_out_measure=loop.held_out_results[-1][1] if loop.held_out_results else None)

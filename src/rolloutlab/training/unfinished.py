@@ -41,7 +41,7 @@ class Unfinished:
         return not (self.stored.missing or self.unscored)
 
     def __str__(self) -> str:
-        """How far it came: `5 of 16 completions were sampled`."""
+        """Say how far it came: `5 of 16 completions were sampled`."""
         if self.job:
             return "its job was submitted"
         there, planned = self.stored.trajectories, count(self.stored.trajectories + self.stored.missing, "completion")
@@ -53,39 +53,42 @@ class Unfinished:
 
 
 def find_unfinished(lab: Lab, name: str, *, scores: bool) -> Unfinished | None:
-    """The newest generation of a collection, if some of its completions are not sampled or not scored yet.
+    """Find the newest generation of a collection, if some of its completions are not sampled or not scored yet.
 
-    scores: whether the loop has a reward of its own, so that rewards of an environment or a program do not suffice.
+    scores: the loop has a reward of its own, so that rewards of an environment or a program do not suffice.
     """
-    newest = _newest(lab, name, scores=scores)
+    newest = _read_newest(lab, name, scores=scores)
     return None if newest is None or newest.is_sampled_and_scored else newest
 
 
 def find_unfinished_round(
     lab: Lab,
     name: str,
-    trains: tuple[str, str],
+    trained: tuple[str, str],
     options: Callable[[int], Options],
     factor: float | None,
     *,
     scores: bool,
 ) -> Unfinished | None:
-    """As `find_unfinished`, for a round: it is also unfinished if something of it would train, and no job has.
+    """Find the newest round of a loop, if it is not finished.
+
+    Besides what `find_unfinished` checks, a round is unfinished if it would train and no job has trained on it, or if
+    the lab has not seen the end of its job.
 
     Args:
         lab: the store.
         name: the collection.
-        trains: the service and the model that the loop trains.
+        trained: the service and the model that the loop trains.
         options: the options of the job of a round, by its number. Called only if no job has trained on the newest.
-        factor: the loop tops up its rounds by this factor.
+        factor: the factor by which the loop tops up its rounds; None if it does not.
         scores: as of `find_unfinished`.
     """
-    newest = _newest(lab, name, scores=scores)
+    newest = _read_newest(lab, name, scores=scores)
     if newest is None:
         return None
     if job := newest.job:
-        # whether the service has ended it by now depends on the time alone: what counts is what the lab has seen
-        is_own = (job.service, job.model) == trains and not job.options.get("sft")
+        # by the status that the lab stored: to ask the service would make the result depend on when this call is made
+        is_own = (job.service, job.model) == trained and not job.options.get("sft")
         return newest if is_own and job.status not in ENDED else None
     if not newest.is_sampled_and_scored:
         return newest
@@ -96,13 +99,13 @@ def find_unfinished_round(
 
 
 def is_finished(lab: Lab, stored: StoredCollection, *, scores: bool) -> bool:
-    """Whether all completions of a generation were sampled and scored. scores: as of `find_unfinished`."""
+    """Whether a generation is wholly sampled and scored, as far as is known. scores: as of `find_unfinished`."""
     missing = lab.collection(f"{stored.name}:{stored.generation}").missing
-    return read_config(stored.plan) is None or not (missing or _unscored(lab, stored, scores=scores))
+    return read_config(stored.plan) is None or not (missing or _count_unscored(lab, stored, scores=scores))
 
 
-def _newest(lab: Lab, name: str, *, scores: bool) -> Unfinished | None:
-    """The newest generation of a collection as it is; None if it was not sampled here."""
+def _read_newest(lab: Lab, name: str, *, scores: bool) -> Unfinished | None:
+    """Read how far the newest generation of a collection came; None if it was not sampled from prompts or rows here."""
     stored = next(iter(lab.generations(name)), None)
     plan = read_config(stored.plan) if stored and stored.plan else None
     if stored is None or plan is None or plan.sessions or plan.continues:
@@ -110,11 +113,11 @@ def _newest(lab: Lab, name: str, *, scores: bool) -> Unfinished | None:
     label, last = f"{stored.name}:{stored.generation}", lab.scorings.last(stored)
     job = next((each for each in lab.jobs.newest_first() if label in each.collections), None)
     begun = last is not None and last.source == "function"
-    return Unfinished(lab.collection(label), plan, _unscored(lab, stored, scores=scores), begun, job)
+    return Unfinished(lab.collection(label), plan, _count_unscored(lab, stored, scores=scores), begun, job)
 
 
-def _unscored(lab: Lab, stored: StoredCollection, *, scores: bool) -> int:
-    """The number of its completions that are not scored yet."""
+def _count_unscored(lab: Lab, stored: StoredCollection, *, scores: bool) -> int:
+    """Count the completions of a generation that are not scored yet."""
     if scores and lab.scorings.last(stored) is None:
         return lab.collection(f"{stored.name}:{stored.generation}").trajectories
     return unscored_in(lab, stored)
