@@ -37,7 +37,7 @@ _ADAPTER_CONFIG, _WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 class CheckpointExport:
     """The result of an export: the folder, and what is in it.
 
-    url: of the repository that it was uploaded to, if any; private: whether that is private.
+    url: the repository that it was uploaded to, if any. private: whether that repository is private.
     """
 
     checkpoint: str
@@ -58,10 +58,12 @@ class CheckpointExport:
 
 @dataclass(frozen=True)
 class CheckpointExporter:
-    """Takes checkpoints of the present service away.
+    """Downloads checkpoints of the connected service into folders.
 
-    connector: of the session. lab: returns the store. jobs: of the lab. progress: makes the line that shows what a call
-    does.
+    connector: the connection of the session.
+    lab: returns the store.
+    jobs: returns the jobs of the lab.
+    progress: makes the line that shows what a call does.
     """
 
     connector: Connector
@@ -72,7 +74,7 @@ class CheckpointExporter:
     def export(
         self, checkpoint: Checkpoint, folder: str | os.PathLike[str], *, merged: bool, push: str | None, overwrite: bool
     ) -> CheckpointExport:
-        """See `LabModels.export`."""
+        """Write a checkpoint into a folder, whole or not at all, as `LabModels.export` describes."""
         target = path_of(folder, "--to FOLDER").resolve()
         hub = Hub(push) if push is not None else None
         check_target(target, overwrite=overwrite)
@@ -84,16 +86,16 @@ class CheckpointExporter:
                     path.mkdir(parents=True)
                 listed = self._fetch(checkpoint, adapter, shown)
                 _check_base(listed, checkpoint, merged=merged)
-                facts = self._facts(checkpoint, listed, merged=merged)
+                facts = self._find_facts(checkpoint, listed, merged=merged)
                 if merged:
                     self._merge(checkpoint, adapter, draft, listed, shown.waiting)
                 else:
-                    # a path of this machine is of no use to others, and none of their business
-                    is_private = hub is not None and not facts.hub_base
-                    _complete_adapter(adapter, draft, Path(listed.base).name if is_private else listed.base)
+                    # of a base that is not on the hub only the name is uploaded, not its path on this machine
+                    hides_path = hub is not None and not facts.hub_base
+                    _complete_adapter(adapter, draft, Path(listed.base).name if hides_path else listed.base)
                 shown.waiting("writing its model card")
                 (draft / CARD).write_text(model_card(facts), encoding="utf-8")
-                done = _seal(draft, target, checkpoint, facts)
+                done = _publish(draft, target, checkpoint, facts)
             except OSError as error:
                 raise refused(f"{target} cannot be written", error, "--to another folder") from error
             finally:
@@ -105,7 +107,7 @@ class CheckpointExporter:
             return replace(done, url=hub.url, private=private)
 
     def _fetch(self, checkpoint: Checkpoint, folder: Path, shown: "Progress") -> CheckpointFileList:
-        """Download the adapter and its tokenizer, and compare each file with its checksum."""
+        """Download the adapter and its tokenizer, and check the size and checksum of each file."""
         http, address = self.connector.http, self.connector.address()
         try:
             listed = http.run(training.checkpoint_files(http, address, checkpoint.model.id, checkpoint.step))
@@ -116,12 +118,12 @@ class CheckpointExporter:
             raise ServiceError(f"{address.base_url} lists no {missing.pop()} of {checkpoint}", hint="%service log")
         total, before = sum(file.bytes for file in listed.data), 0
         for file in listed.data:
-            with _Received(folder / file.name, file) as received:
+            with _Download(folder / file.name, file) as download:
                 http.run(
                     training.save_checkpoint_file(
-                        http, address, checkpoint.model.id, checkpoint.step, file.name, received.write
+                        http, address, checkpoint.model.id, checkpoint.step, file.name, download.write
                     ),
-                    lambda done=before, file=received: shown.update(done + file.bytes, total, "bytes"),  # type: ignore[misc]
+                    lambda done=before, file=download: shown.update(done + file.bytes, total, "bytes"),  # type: ignore[misc]
                 )
             before += file.bytes
         return listed
@@ -134,6 +136,7 @@ class CheckpointExporter:
         listed: CheckpointFileList,
         note: Callable[[str], None],
     ) -> None:
+        """Write the merged weights into the draft. An error says that the base has to be on this machine."""
         try:
             write_merged(adapter, draft, listed.base, listed.fingerprint, listed.dtype, note)
         except PolicyError as error:
@@ -143,9 +146,10 @@ class CheckpointExporter:
             hint = f"%export {checkpoint} --to FOLDER without --merged, which writes the adapter"
             raise PolicyError(there, hint=hint) from error
 
-    def _facts(self, checkpoint: Checkpoint, listed: CheckpointFileList, *, merged: bool) -> CheckpointFacts:
+    def _find_facts(self, checkpoint: Checkpoint, listed: CheckpointFileList, *, merged: bool) -> CheckpointFacts:
+        """Find what the model card tells: the jobs behind the checkpoint, and how it was evaluated."""
         lab, jobs = self.lab(), self.jobs()
-        made, foreign = jobs.made(checkpoint)
+        made, foreign = jobs.find_lineage(checkpoint)
         evaluation = find_evaluation(lab, jobs, checkpoint)
         names = jobs.trained_last([checkpoint])
         cell = f"%compare {names[0] if names else 'NAME'} {checkpoint.model.name}@0 {checkpoint} --over held_out"
@@ -153,7 +157,7 @@ class CheckpointExporter:
 
 
 def check_target(target: Path, *, overwrite: bool) -> None:
-    """InputError unless a folder may take this place: it is missing or empty, or with `overwrite` an earlier export."""
+    """Raise InputError unless the target is missing or empty, or, with `overwrite`, holds an earlier export alone."""
     try:
         there = sorted(each.name for each in target.iterdir())
     except FileNotFoundError:
@@ -165,22 +169,22 @@ def check_target(target: Path, *, overwrite: bool) -> None:
     if not overwrite:
         hint = "--overwrite replaces an earlier export; or --to another folder"
         raise InputError(f"{target} is not empty", hint=hint)
-    others = sorted(set(there) - _recorded(target))
+    others = sorted(set(there) - _read_record(target))
     if others:  # only what an export has written may be deleted
         message = f"{target} has files that no export wrote: {', '.join(others[:3])}"
         raise InputError(message, hint=f"--to another folder, or !rm -r {shlex.quote(str(target))}")
 
 
-def _recorded(folder: Path) -> set[str]:
-    """The files of an earlier export, by its record; none if it has no record."""
+def _read_record(folder: Path) -> set[str]:
+    """Read the names of an earlier export's files from its record; none if there is no record."""
     try:
         return {RECORD, *map(str, json.loads((folder / RECORD).read_text())["files"])}
     except (OSError, ValueError, KeyError, TypeError):
         return set()
 
 
-class _Received:
-    """A file that arrives in parts. At the end it must have the size and checksum that were listed."""
+class _Download:
+    """A file that arrives in parts. At the end it must have the checksum that was listed; it never gets larger."""
 
     def __init__(self, path: Path, expected: CheckpointFile) -> None:
         self.bytes = 0
@@ -195,7 +199,7 @@ class _Received:
         self._digest.update(part)
         self._file.write(part)
 
-    def __enter__(self) -> "_Received":
+    def __enter__(self) -> "_Download":
         return self
 
     def __exit__(self, kind: object, *_error: object) -> None:
@@ -209,20 +213,20 @@ class _Received:
 
 
 def _not_offered(error: NotOfferedError, checkpoint: Checkpoint, address: Address) -> NotOfferedError:
-    """The error, with what to type at a service of another kind."""
+    """Return the error with what to type to download from a service of another kind."""
     typed = dialect_of(address).download(address, str(checkpoint))
     return NotOfferedError(error.message, hint=typed or error.hint, status=error.status)
 
 
 def _check_base(listed: CheckpointFileList, checkpoint: Checkpoint, *, merged: bool) -> None:
-    """InputError for an adapter whose base is an adapter too: peft loads the one on the other only after a merge."""
+    """Raise InputError for an adapter whose base is an adapter too: peft can only load it on a merged base."""
     if listed.merged_base and not merged:
         message = f"the base of {checkpoint} is itself an adapter, which its service has merged"
         raise InputError(message, hint=f"%export {checkpoint} --to FOLDER --merged")
 
 
 def _complete_adapter(adapter: Path, draft: Path, base: str) -> None:
-    """Move the files to where they are wanted, and name the base, by which peft finds it."""
+    """Move the adapter's files into the draft, and write into its configuration the base that peft is to load."""
     for path in sorted(adapter.iterdir()):
         path.rename(draft / path.name)
     config: dict[str, Any] = json.loads((draft / _ADAPTER_CONFIG).read_text())
@@ -230,8 +234,8 @@ def _complete_adapter(adapter: Path, draft: Path, base: str) -> None:
     (draft / _ADAPTER_CONFIG).write_text(json.dumps(config, indent=2) + "\n")
 
 
-def _seal(draft: Path, target: Path, checkpoint: Checkpoint, facts: CheckpointFacts) -> CheckpointExport:
-    """Write the record, flush all to the disk, and put the folder in its place."""
+def _publish(draft: Path, target: Path, checkpoint: Checkpoint, facts: CheckpointFacts) -> CheckpointExport:
+    """Write the record, flush all files to the disk, and move the draft to the target."""
     names = sorted(path.name for path in draft.iterdir())
     record = {
         "checkpoint": str(checkpoint),
@@ -255,7 +259,7 @@ def _seal(draft: Path, target: Path, checkpoint: Checkpoint, facts: CheckpointFa
 
 
 def _notes(facts: CheckpointFacts) -> tuple[str, ...]:
-    """What its user should know of the folder."""
+    """Return notes for the user of the folder: that its base is only here, or that nothing was measured."""
     notes = []
     if not facts.merged and not facts.hub_base:
         notes.append(f"its base is on this machine only, at {facts.base} -> --merged for a folder that needs no base")

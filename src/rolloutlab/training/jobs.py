@@ -43,8 +43,8 @@ _SHORTEST = 4
 _CANDIDATES = 3
 
 
-def by_name(jobs: Sequence[SubmittedJob], name: str | None, selected: str) -> SubmittedJob:
-    """The job with a name: the beginning of its id, or the checkpoint that it made. None is the newest job.
+def find_job(jobs: Sequence[SubmittedJob], name: str | None, selected: str) -> SubmittedJob:
+    """Find a job by the beginning of its id, or by the checkpoint that it made. None is the newest job.
 
     jobs: newest first. selected: the model that `@3` is a checkpoint of.
 
@@ -53,14 +53,14 @@ def by_name(jobs: Sequence[SubmittedJob], name: str | None, selected: str) -> Su
     """
     model, at, step = str(name or "").rpartition("@")
     if not at:
-        return _by_prefix(jobs, name)
+        return _find_by_prefix(jobs, name)
     made = [job for job in jobs if job.model == (model or selected) and str(job.step) == step]
     if not made:
         raise NotFoundError(f"no job of this lab made {model or selected}@{step}", hint="%jobs lists them")
     return made[0]
 
 
-def _by_prefix(jobs: Sequence[SubmittedJob], beginning: str | None) -> SubmittedJob:
+def _find_by_prefix(jobs: Sequence[SubmittedJob], beginning: str | None) -> SubmittedJob:
     if beginning is None and not jobs:
         raise NotFoundError("this lab has not submitted a job", hint="%%train NAME")
     matches = [job for job in jobs if job.id.startswith(str(beginning))] if beginning else list(jobs[:1])
@@ -75,14 +75,14 @@ def _by_prefix(jobs: Sequence[SubmittedJob], beginning: str | None) -> Submitted
     return matches[0]
 
 
-def refreshed(
+def refresh_jobs(
     store: SubmittedJobs,
     http: HttpClient,
     address: Address | None,
     service: str,
     tick: Callable[[], None] | None = None,
 ) -> list[SubmittedJob]:
-    """Every job of the lab, newest first, with its present status.
+    """Update the status of the jobs of a service, and return every job of the lab, newest first.
 
     Only jobs of `service` that have not ended are requested. The new statuses are recorded, and so are the events of
     jobs that have ended since.
@@ -90,13 +90,13 @@ def refreshed(
     Args:
         store: The jobs of the lab.
         http: The client.
-        address: The address of the service; without it no job is requested.
+        address: The address of the service; if it is None, no job is requested.
         service: The name of the service.
         tick: Called again and again while the service answers.
     """
     known = store.newest_first()
     running = [job for job in known if address and job.service == service and job.status not in ENDED]
-    asked = http.run(with_status(http, address, running), tick) if address and running else []
+    asked = http.run(request_status(http, address, running), tick) if address and running else []
     current = {job.id: job for job in asked}
     # a job that succeeded without a known checkpoint is not recorded yet: `Job` still asks the service for it
     complete = [job for job in asked if job.status != "succeeded" or job.step is not None]
@@ -110,8 +110,8 @@ def refreshed(
     return [current.get(job.id, job) for job in known]
 
 
-async def with_status(http: HttpClient, address: Address, jobs: Sequence[SubmittedJob]) -> list[SubmittedJob]:
-    """The same jobs with their present status; all are requested at once, with a short timeout.
+async def request_status(http: HttpClient, address: Address, jobs: Sequence[SubmittedJob]) -> list[SubmittedJob]:
+    """Request the present status of jobs, all at once and with a short timeout.
 
     A status is `unknown` if the service has no such job, and `unreachable` if the service does not answer.
     """
@@ -138,7 +138,7 @@ async def with_status(http: HttpClient, address: Address, jobs: Sequence[Submitt
 async def read_events(
     http: HttpClient, address: Address, jobs: Sequence[SubmittedJob]
 ) -> dict[str, Sequence[wire.Event]]:
-    """The events of jobs by id, without events about a part of a step. Jobs whose events come too late are left out."""
+    """Request the events of jobs, by id, but those about a part of a step. Jobs that take too long are left out."""
     free = asyncio.Semaphore(_CONCURRENT)
 
     async def one(job: SubmittedJob) -> Sequence[wire.Event]:
@@ -151,10 +151,8 @@ async def read_events(
     return {job.id: whole_steps(events) for job, events in zip(jobs, listed, strict=True) if events}
 
 
-async def trained_models(
-    http: HttpClient, address: Address, jobs: Sequence[SubmittedJob]
-) -> dict[str, wire.TrainingJob]:
-    """The jobs that a service has, by id: which model each trained, and the checkpoint it made.
+async def request_jobs(http: HttpClient, address: Address, jobs: Sequence[SubmittedJob]) -> dict[str, wire.TrainingJob]:
+    """Request the jobs that a service has, by id: which model each trained, and the checkpoint it made.
 
     Raises:
         UnreachableError, ServiceError: a request failed. If that were ignored, a comparison could give a verdict on
@@ -174,13 +172,13 @@ async def trained_models(
 
 
 def whole_steps(events: Sequence[wire.Event]) -> list[wire.Event]:
-    """All events but those about a part of a step."""
+    """Return all events but those about a part of a step."""
     return [event for event in events if event.type != "step_progress"]
 
 
-def _apart(base: Checkpoint, other: Checkpoint) -> list[tuple[SelectedModel, Set[int]]]:
-    """The steps that lead to one of two checkpoints but not to both."""
-    first, second = _history(base), _history(other)
+def _steps_apart(base: Checkpoint, other: Checkpoint) -> list[tuple[SelectedModel, Set[int]]]:
+    """Find the steps that lead to one of two checkpoints but not to both, by model."""
+    first, second = _steps_to(base), _steps_to(other)
     apart: list[tuple[SelectedModel, Set[int]]] = []
     for model_id in first | second:
         both = [history[model_id] for history in (first, second) if model_id in history]
@@ -189,14 +187,15 @@ def _apart(base: Checkpoint, other: Checkpoint) -> list[tuple[SelectedModel, Set
     return apart
 
 
-def _history(checkpoint: Checkpoint) -> dict[str, tuple[SelectedModel, range]]:
-    """The steps that lead to a checkpoint, by the id of the model that made them."""
+def _steps_to(checkpoint: Checkpoint) -> dict[str, tuple[SelectedModel, range]]:
+    """Find the steps that lead to a checkpoint, by the id of the model that made them."""
     line = checkpoint.model.made_from
     begins = [*(each.step for each in line), 0]
     steps = {checkpoint.model.id: (checkpoint.model, range(begins[0] + 1, checkpoint.step + 1))}
     for each, begin in zip(line, begins[1:], strict=True):
         made = range(begin + 1, each.step + 1)
-        # the model may be deleted: each of its steps counts as a checkpoint, whose prompts have to be known
+        # The model that this one was made from may be deleted, so its checkpoints cannot be listed. Each of its steps
+        # counts as a checkpoint: if no job of this lab made it, a note says that its prompts are not known.
         steps[str(each.model_id)] = SelectedModel(each.model, str(each.model_id), "", tuple(made)), made
     return steps
 
@@ -204,7 +203,7 @@ def _history(checkpoint: Checkpoint) -> dict[str, tuple[SelectedModel, range]]:
 class LabJobs:
     """The jobs of a lab, each looked up at the service that it was submitted to.
 
-    lab: returns the lab, which it opens if needed: a `Job` may outlive the lab that is open now.
+    lab: opens the lab if needed, and returns it. A `Job` may outlive the lab that is open when it is made.
     """
 
     def __init__(self, lab: Callable[[], Lab], connector: Connector, scorers: Scorers) -> None:
@@ -212,36 +211,36 @@ class LabJobs:
         self._connector = connector
         self._scorers = scorers
         self._courses: dict[str, JobCourse] = {}
-        """The courses of ended jobs, by id."""
+        """What the events of ended jobs tell, by id."""
 
     def job(self, job_id: str | None, selected: str) -> Job:
         """Find a job by the beginning of its id, or by the checkpoint that it made. None is the newest job.
 
         selected: the model that `@3` is a checkpoint of. Raises as `Session.job`.
         """
-        submitted = by_name(self._lab().jobs.newest_first(), job_id, selected)
+        submitted = find_job(self._lab().jobs.newest_first(), job_id, selected)
         events = self._lab().jobs.events(submitted.id)
-        if not events:  # those may be all there is of a job; without them its service has to be known
+        if not events:  # a job whose events are recorded can be shown even if its service is not known
             self._connector.known_address(submitted.service)
-        names = [self._name_now(label) for label in submitted.collections]
+        names = [self._find_present_name(label) for label in submitted.collections]
         compare = next(filter(None, map(self._compare_command, names)), "")
-        find, ended = partial(self._address, submitted), partial(self._ended, submitted.id)
-        shown = names, ended, events, compare, submitted.options, partial(self._newest, submitted)
-        trained_on = partial(self._trained_on, submitted)
-        return Job(self._connector.http, find, submitted.id, submitted.model, *shown, trained_on)
+        find, ended = partial(self._find_address, submitted), partial(self._record_end, submitted.id)
+        about = names, ended, events, compare, submitted.options, partial(self._request_newest, submitted)
+        trained_on = partial(self._summarize_trained_on, submitted)
+        return Job(self._connector.http, find, submitted.id, submitted.model, *about, trained_on)
 
     def last(self, model: str) -> LastJob | None:
-        """The last job of a model at the present service that has neither failed nor been cancelled."""
+        """Find the last job of a model at the present service that has neither failed nor been cancelled."""
         for job in self._lab().jobs.newest_first():
             mine = job.model == model and job.service == self._connector.name
             if mine and job.status not in {"failed", "cancelled"}:
-                names = [*map(self._name_now, job.collections), *job.options.get("files", ())]
+                names = [*map(self._find_present_name, job.collections), *job.options.get("files", ())]
                 tuned = bool(job.options.get("sft"))
                 return LastJob(job.id[:8], tuple(names), {} if tuned else job.options, is_fine_tuning=tuned)
         return None
 
-    def _trained_on(self, submitted: SubmittedJob) -> Overview | None:
-        """The overview of the collection that a job trains on; None if it trains on several, or on files.
+    def _summarize_trained_on(self, submitted: SubmittedJob) -> Overview | None:
+        """Summarize the collection that a job trains on; None if it trains on several, or on files.
 
         Its hints are about the present rewards. If the rewards have changed since the job, the only hint says so.
         """
@@ -255,25 +254,25 @@ class LabJobs:
             overview = summarize_job(shared, lab)
         overview = replace(overview, checkpoints=lab.results.checkpoints(collection.id))
         if lab.rewards.is_changed_since(collection, submitted.created_at):
-            changed = f"Rewards of {self._name_now(submitted.collections[0])} have changed since this job."
+            changed = f"Rewards of {self._find_present_name(submitted.collections[0])} have changed since this job."
             return replace(overview, hints=[Hint(changed, kind="info")])
         return replace(overview, hints=[hint for hint in overview.hints if hint.kind == "warn"])
 
     def refresh(self, tick: Callable[[], None] | None = None) -> None:
-        """Record what has become of jobs that had not ended, if their service runs; none is started for it.
+        """Record what has become of jobs that had not ended, if their service runs; no service is started.
 
-        tick: is called again and again while the service answers.
+        tick: called again and again while the service answers.
         """
         if any(job.status not in ENDED for job in self._lab().jobs.newest_first()):
-            self._refreshed(self._connector.running(), tick)
+            self._refresh(self._connector.running(), tick)
 
     def table(self, shown: int, tick: Callable[[], None] | None = None) -> "pd.DataFrame":
-        """One row per job, newest first, with its status now; no service is started for it. shown: rows of the view.
+        """List every job, newest first, with its present status; no service is started. shown: rows of the view.
 
-        tick: is called again and again while the service answers.
+        tick: called again and again while the service answers.
         """
         address = self._connector.running()
-        jobs = self._refreshed(address, tick)
+        jobs = self._refresh(address, tick)
         running = [job for job in jobs if job.status == "running" and job.service == self._connector.name]
         current = self._connector.http.run(read_events(self._connector.http, address, running), tick) if address else {}
         for job in jobs:
@@ -281,27 +280,27 @@ class LabJobs:
                 course = read_course(partial(self._lab().jobs.events, job.id))
                 self._courses |= {job.id: course} if course != JobCourse() else {}  # its events may still come
         courses = self._courses | {job_id: read_course(partial(list, events)) for job_id, events in current.items()}
-        return job_table(job_results(self._lab(), jobs, courses, self._name_now), shown)
+        return job_table(job_results(self._lab(), jobs, courses, self._find_present_name), shown)
 
     def trained_between(self, base: Checkpoint, others: Sequence[Checkpoint]) -> list[tuple[set[str], list[str]]]:
-        """For each other checkpoint: the prompts that only it or only the base was trained on, and notes.
+        """Find, for each other checkpoint, the prompts that only it or only the base was trained on, and notes.
 
-        These are the prompts of jobs of this lab. For two checkpoints of one model, they are of the jobs between the
-        two steps; for two models, of all jobs of both models up to these steps. Prompts are JSON texts.
+        The prompts, as JSON texts, are those of jobs of this lab: of the jobs between two checkpoints of one model, or
+        of all jobs that led to either of two checkpoints of different models.
 
         A note is a line about prompts that are not known: of fine-tuning on files, of fine-tuning on a part of a
         collection, or of checkpoints that no job of this lab made.
 
-        A model and a service can have several names, so the service decides which model a job trained. A job that the
-        service does not have is matched by the names that it was submitted under. It counts, because it may have made
-        a checkpoint.
+        Which model a job trained is asked of the service, because models and services can have several names. A job
+        that the service does not have is matched by the names that it was submitted under. Such a job counts, because
+        it may have made a checkpoint.
         """
         address, http = self._connector.running(), self._connector.http
-        submitted = self._refreshed(address)
-        known = http.run(trained_models(http, address, submitted)) if address else {}
-        return [self._trained_apart(apart, submitted, known) for apart in (_apart(base, other) for other in others)]
+        submitted = self._refresh(address)
+        known = http.run(request_jobs(http, address, submitted)) if address else {}
+        return [self._find_trained_apart(_steps_apart(base, other), submitted, known) for other in others]
 
-    def _trained_apart(
+    def _find_trained_apart(
         self,
         spans: Sequence[tuple[SelectedModel, Set[int]]],
         submitted: Sequence[SubmittedJob],
@@ -309,12 +308,12 @@ class LabJobs:
     ) -> tuple[set[str], list[str]]:
         labels, notes = list[str](), list[str]()
         for model, steps in spans:
-            foreign = set(model.steps) & steps
+            foreign = set(model.steps) & steps  # checkpoints that no job of this lab made
             for job, step in self._jobs_of(model, submitted, known):
                 foreign = foreign - {step} if step is not None else set()  # a lost job may have made any of them
                 if step is None or step in steps:
                     labels += job.collections
-                    notes += self._notes(job)
+                    notes += self._notes_on(job)
             if foreign:
                 which = f"{count(len(foreign), 'checkpoint')} of {model.name}"
                 notes.append(f"no job of this lab made {which} in between: what it trained on there is not known")
@@ -323,7 +322,7 @@ class LabJobs:
     def _jobs_of(
         self, model: SelectedModel, submitted: Sequence[SubmittedJob], known: Mapping[str, wire.TrainingJob]
     ) -> Iterator[tuple[SubmittedJob, int | None]]:
-        """The jobs that trained a model and may have made a checkpoint, each with its step; None where that is lost."""
+        """Yield the jobs that may have made a checkpoint of a model, each with its step; None if that is not known."""
         service = self._connector.name
         for job in submitted:
             if response := known.get(job.id):
@@ -335,14 +334,14 @@ class LabJobs:
             if same and (lost or step is not None):
                 yield job, None if lost else step
 
-    def made(self, checkpoint: Checkpoint) -> tuple[list[tuple[SubmittedJob, int | None]], list[int]]:
-        """The jobs of this lab that led to a checkpoint, oldest first, and the steps that no job of this lab made.
+    def find_lineage(self, checkpoint: Checkpoint) -> tuple[list[tuple[SubmittedJob, int | None]], list[int]]:
+        """Find the jobs of this lab that led to a checkpoint, oldest first, and the steps that no job of this lab made.
 
-        Each job has the step that it made; None if that is lost.
+        Each job has the step that it made; None if that is not known.
         """
         address, http = self._connector.running(), self._connector.http
-        submitted = self._refreshed(address)
-        known = http.run(trained_models(http, address, submitted)) if address else {}
+        submitted = self._refresh(address)
+        known = http.run(request_jobs(http, address, submitted)) if address else {}
         of_model = self._jobs_of(checkpoint.model, submitted, known)
         made = [(job, step) for job, step in of_model if step is None or step <= checkpoint.step]
         steps = range(1, checkpoint.step + 1)
@@ -350,7 +349,7 @@ class LabJobs:
         return made[::-1], sorted(foreign)
 
     def trained_last(self, checkpoints: Sequence[Checkpoint]) -> list[str]:
-        """The collections that still exist on which the models of these checkpoints were trained last, each once."""
+        """Find the collections that the models of these checkpoints were trained on last, as far as they exist."""
         labels: dict[str, None] = {}
         for names in {
             checkpoint.model.id: {checkpoint.model.name, checkpoint.model.id} for checkpoint in checkpoints
@@ -361,21 +360,22 @@ class LabJobs:
                     labels[self._lab().find(label).label] = None
         return list(labels)
 
-    def _notes(self, job: SubmittedJob) -> Iterator[str]:
+    def _notes_on(self, job: SubmittedJob) -> Iterator[str]:
+        """Yield lines about what a fine-tuning job trained on that cannot be told from its collections."""
         if files := ", ".join(job.options.get("files", ())):
             yield f"also fine-tuned on {files} in between: whether these prompts are in it is not checked"
         if where := job.options.get("where"):
-            names = ", ".join(map(self._name_now, job.collections))
+            names = ", ".join(map(self._find_present_name, job.collections))
             yield f"fine-tuned on {names} where {where} in between: all its prompts count as trained on"
 
-    def _refreshed(self, address: Address | None, tick: Callable[[], None] | None = None) -> list[SubmittedJob]:
-        return refreshed(self._lab().jobs, self._connector.http, address, self._connector.name, tick)
+    def _refresh(self, address: Address | None, tick: Callable[[], None] | None = None) -> list[SubmittedJob]:
+        return refresh_jobs(self._lab().jobs, self._connector.http, address, self._connector.name, tick)
 
-    def _address(self, job: SubmittedJob, start: bool) -> Address:
+    def _find_address(self, job: SubmittedJob, start: bool) -> Address:
         return self._connector.address_of(job.service, start=start, hint=f"%job {job.id[:8]} --wait")
 
-    async def _newest(self, job: SubmittedJob, address: Address) -> int | None:
-        """The newest checkpoint of the model of a job; None where this session has not registered the model."""
+    async def _request_newest(self, job: SubmittedJob, address: Address) -> int | None:
+        """Request the newest checkpoint of the model of a job; None if this session has not registered the model."""
         if not (model_id := self._connector.model_ids.get((job.service, job.model))):
             return None
         try:
@@ -384,22 +384,22 @@ class LabJobs:
             return None
         return max((checkpoint.step for checkpoint in listed), default=None)
 
-    def _ended(self, job_id: str, events: Sequence[wire.Event]) -> None:
-        """Record the final status of a job, and its events except those about a part of a step."""
+    def _record_end(self, job_id: str, events: Sequence[wire.Event]) -> None:
+        """Record the final status of a job, and its events but those about a part of a step."""
         self._lab().jobs.set_status(job_id, status(events), step_made(events))
         self._lab().jobs.keep_events(job_id, whole_steps(events))
 
-    def _name_now(self, label: str) -> str:
-        """The present name of a collection; the old one if it was deleted or renamed since."""
+    def _find_present_name(self, label: str) -> str:
+        """Find the present name of a collection; the given one if it was deleted or renamed since."""
         try:
             return self._lab().find(label).label
         except NotFoundError:
             return label
 
     def _compare_command(self, label: str) -> str:
-        """The cell that compares checkpoints on a collection; empty if its prompts cannot be sampled again.
+        """Return the cell that compares checkpoints on a collection; empty if its prompts cannot be sampled again.
 
-        If this notebook does not know the function that scored the collection, the cell has a body that scores.
+        If this notebook does not have the function that scored the collection, the cell has a body that scores.
         """
         try:
             collection = self._lab().collection(label)

@@ -520,7 +520,7 @@ def gather(
     text_only: bool = False,
     counted: Counted = lambda _: None,
 ) -> Submission:
-    """Check the options and the trajectories for training `model`; it is not an error if nothing would train.
+    """Check the options, read the collections, and make the job that they would be. Nothing may train in it.
 
     Args:
         collections: to train on.
@@ -537,6 +537,34 @@ def gather(
         raise NothingTrainsError("no collection is given: nothing would train", hint="%%train NAME")
     given = expanded(options, bounds_of(collections))
     config = checked_config(given.options)
+    read = _read_collections(collections, model, counted, text_only=text_only)
+    warnings = _warnings_of(collections, read)
+    names = tuple(c.name for c in collections)
+    warned = [*_source_warnings(read.sources, model, None), *warnings, *honoured(config, embedded=text_only)]
+    warned += _turn_warnings(config, read.members, read.turn_rewards, read.turns_missed, names[0])
+    return Submission(
+        model=model,
+        names=names,
+        collections=tuple(c.label for c in collections),
+        config=config,
+        seats=read.seats,
+        groups=ScoredTrajectories(collections, read.rewards),
+        members=read.members,
+        warnings=tuple(warnings),
+        sources=read.sources,
+        sampled=read.sampled,
+        check=preflight(read.members, settle(config), read.unscored, warned),
+        origins=read.origins,
+        turn_rewards=read.turn_rewards,
+        turns_missed=read.turns_missed,
+        embedded=text_only,
+        expanded=given,
+        top_ups={c.stored.label: top_up_cell(c.stored) for c in collections},
+    )
+
+
+def _read_collections(collections: Sequence[Collection], model: str, counted: Counted, *, text_only: bool) -> _Read:
+    """Read the collections from the lab, group by group."""
     read = _Read()
     counted(done := 0)
     for collection in collections:
@@ -544,6 +572,11 @@ def gather(
         for group in collection.each_group():
             read.add(collection, group, weights, model, text_only=text_only)
             counted(done := done + len(group.trajectories))
+    return read
+
+
+def _warnings_of(collections: Sequence[Collection], read: _Read) -> list[str]:
+    """Return the warnings about how the trajectories were sampled and scored."""
     warnings = setting_warnings(read.settings)
     warnings += [
         f"{count(missing, 'trajectory')} of {c.name} not sampled yet"
@@ -562,25 +595,7 @@ def gather(
     if read.odd:
         what = f"{count(len(read.odd), 'trajectory')} with parts other than text ({read.odd[0]})"
         warnings.append(f"{what}: a policy that reads text alone leaves it out")
-    names, labels = tuple(c.name for c in collections), tuple(c.label for c in collections)
-    warned = [*_source_warnings(read.sources, model, None), *warnings, *honoured(config, embedded=text_only)]
-    warned += _turn_warnings(config, read.members, read.turn_rewards, read.turns_missed, names[0])
-    check = preflight(read.members, settle(config), read.unscored, warned)
-    groups = ScoredTrajectories(collections, read.rewards)
-    gathered = (
-        read.seats,
-        groups,
-        read.members,
-        tuple(warnings),
-        read.sources,
-        read.sampled,
-        check,
-        read.origins,
-        read.turn_rewards,
-        read.turns_missed,
-    )
-    top_ups = {c.stored.label: top_up_cell(c.stored) for c in collections}
-    return Submission(model, names, labels, config, *gathered, embedded=text_only, expanded=given, top_ups=top_ups)
+    return warnings
 
 
 def gather_for(
@@ -589,7 +604,7 @@ def gather_for(
     options: Mapping[str, Any],
     counted: Counted = lambda _: None,
 ) -> Submission:
-    """As `gather`, for a job of the selected model that starts from its newest checkpoint; starts no service."""
+    """Gather a job of the selected model that starts from its newest checkpoint; no service is started."""
     gathered = gather(collections, options, models.selected, models.text_only, counted)
     gathered = replace(gathered, trains=models.may_train)
     return gathered.beginning(models.start()).on(models.engine(), models.default_rate())
