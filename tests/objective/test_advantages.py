@@ -14,7 +14,7 @@ from rolloutlab.objective.advantages import (
     Member,
     Reason,
     TokenWeight,
-    balanced,
+    apply_balance,
     group_advantages,
     job_weights,
     plain_weights,
@@ -358,7 +358,7 @@ def test_tokens_that_the_balance_sets_to_zero_still_count_in_the_means():
     ],
 )
 def test_a_positive_balance_shrinks_negative_advantages_and_a_negative_one_positive(advantage, balance, expected):
-    assert balanced(advantage, balance) == expected
+    assert apply_balance(advantage, balance) == expected
 
 
 def test_a_job_whose_whole_advantage_is_balanced_away_trains_nothing_and_says_why():

@@ -47,7 +47,7 @@ def test_after_any_edits_the_shares_are_to_the_last_bit_those_of_the_whole_job(g
         live.change(edit)
         groups = [edit.get(i, group) for i, group in enumerate(groups)]
         expected = token_weights(groups, options)
-        assert [live.shares(i) for i in range(4)] == expected
+        assert [live.weights_of(i) for i in range(4)] == expected
         shares = [share for group in expected for share in group]
         training = [share for share in shares if share.reason is None]
         assert live.reasons() == Counter(share.reason for share in shares if share.reason)
@@ -64,11 +64,11 @@ def test_a_reward_that_is_larger_than_all_others_changes_the_unit_of_every_group
     calm = [Member("a", 0.0, (1,)), Member("b", 1e9, (1,))]
     huge = [Member("a", 0.0, (1,)), Member("b", 1e300, (1,))]
     live = IncrementalAdvantages([calm, calm], Options(scale_rewards=False))
-    before = live.shares(0)
+    before = live.weights_of(0)
     live.change({1: huge})
-    assert live.shares(0) == token_weights([calm, huge], Options(scale_rewards=False))[0] != before
+    assert live.weights_of(0) == token_weights([calm, huge], Options(scale_rewards=False))[0] != before
     live.change({1: calm})
-    assert live.shares(0) == before
+    assert live.weights_of(0) == before
 
 
 def test_a_balance_that_takes_everything_away_is_told_as_the_reason():

@@ -22,7 +22,7 @@ _HUGE = 1e100
 
 
 def plain_weights(rewards: Sequence[Sequence[float]], tokens: Sequence[Sequence[int]]) -> list[tuple[float, float]]:
-    """The heart of this module in its simplest form: the advantage and the token weight of each trajectory of a job.
+    """Compute the advantage and the token weight of each trajectory of a job, in their simplest form.
 
     Start reading here. `token_weights` gives the same numbers (a test compares the two). Beyond them it handles rewards
     that differ only by rounding, credit per turn, the other options, and why a trajectory does not train.
@@ -107,7 +107,7 @@ class TokenWeight(NamedTuple):
     turns: tuple[float | None, ...] = ()
 
     def by_turn(self) -> list["TurnWeight"]:
-        """One TurnWeight per turn, then one for all other tokens; without `credit: turn` only one, for all tokens."""
+        """Return a TurnWeight per turn, then one for all other tokens; without `credit: turn` one for all tokens."""
         turns = self.member.turns if self.turns else ()
         rest = Turn(self.member.reward, self.member.tokens - sum([turn.tokens for turn in turns]))
         advantages = self.turns or (None if self.reason else self.advantage,)
@@ -130,7 +130,7 @@ class TurnWeight(NamedTuple):
 
 
 def mean_of(values: Iterable[float]) -> float:
-    """The mean of at least one number. It is right even if the sum is too large for a float."""
+    """Compute the mean of at least one number. It is right even if the sum is too large for a float."""
     listed = list(values)
     return math.fsum(value / len(listed) for value in listed)
 
@@ -138,13 +138,13 @@ def mean_of(values: Iterable[float]) -> float:
 def group_advantages(
     rewards_G: Sequence[float], scale_rewards: bool = True, unit: float = 1.0, largest: float = 0.0
 ) -> list[float]:
-    """A_i = (R_i - mean) / (population standard deviation + 1e-6), or / `unit` without `scale_rewards`.
+    """Compute A_i = (R_i - mean) / (population standard deviation + 1e-6), or / `unit` without `scale_rewards`.
 
     Rewards that differ only by rounding are equal, and a reward within rounding of the mean has advantage 0: the mean
     of 0.1, 0.1, 0.1 is 0.10000000000000002, and that residue must not become a full-size advantage.
 
-    largest: the largest magnitude among the numbers that the rewards were computed from. It sets the tolerance for
-    rounding, if it is larger than all |R_i|.
+    unit: as of `job_unit`. largest: the largest magnitude among the numbers that the rewards were computed from. If it
+    is larger than all |R_i|, it sets the tolerance for rounding.
     """
     if not rewards_G:
         return []
@@ -201,14 +201,14 @@ class Scale(NamedTuple):
 
 
 def token_weights(groups: Sequence[Sequence[Member]], options: Options) -> list[list[TokenWeight]]:
-    """The token weights of a job, one list per group, in order.
+    """Compute the token weights of a job, one list per group, in order.
 
     Group statistics are over all members, everything else is over the members that train.
 
     - Token weights are w_i = 1 / (n_i + 1e-6), scaled to mean 1 over the job's N tokens. They are 1 if
       `loss_aggregation` is not `sequence_mean`.
-    - Advantages are balanced, then scaled so that the mean of |A|·w over the N tokens is 1. So it has no effect to
-      multiply all rewards by a factor.
+    - Advantages are balanced, then scaled so that the mean of |A|·w over the N tokens is 1. So multiplying all rewards
+      by a factor has no effect.
     """
     return job_weights(groups, options).weights
 
@@ -221,23 +221,23 @@ class JobWeights(NamedTuple):
 
 
 def job_weights(groups: Sequence[Sequence[Member]], options: Options) -> JobWeights:
-    """See `token_weights`."""
+    """Do what `token_weights` does, and return the factor of the advantages as well."""
     unit = job_unit((largest_reward(group, options) for group in groups), options)
     weights = [group_weights(group, options, unit) for group in groups]
     scale = job_scale([g.tokens for g in weights], [g.weight for g in weights], [g.size for g in weights])
     rewards = joint_range(map(reward_range, groups))
     factor = 1 / scale.size / unit if scale and scale.size else None
-    return JobWeights([scaled_weights(group, scale, rewards) for group in weights], factor)
+    return JobWeights([scale_weights(group, scale, rewards) for group in weights], factor)
 
 
 def reward_range(members_G: Sequence[Member]) -> RewardRange:
-    """The lowest and the highest reward of a group."""
+    """Find the lowest and the highest reward of a group."""
     rewards_G = [m.reward for m in members_G]
     return RewardRange(min(rewards_G), max(rewards_G)) if rewards_G else RewardRange()
 
 
 def joint_range(range_g: Iterable[RewardRange]) -> RewardRange:
-    """The range of a job from those of its groups."""
+    """Join the ranges of the groups of a job."""
     ranges = [RewardRange(), *range_g]
     return RewardRange(min(each.low for each in ranges), max(each.high for each in ranges))
 
@@ -247,8 +247,8 @@ def rewards_differ(low: float, high: float) -> bool:
     return any(group_advantages([low, high]))
 
 
-def equal_reason(reward: float, members: int, job: RewardRange) -> Reason:
-    """Why a group whose members all have this reward does not train.
+def why_equal(reward: float, members: int, job: RewardRange) -> Reason:
+    """Return why a group whose members all have this reward does not train.
 
     members: the number of members. job: the range of the rewards of the job.
     """
@@ -261,7 +261,7 @@ def equal_reason(reward: float, members: int, job: RewardRange) -> Reason:
 
 
 def largest_reward(members_G: Sequence[Member], options: Options) -> float:
-    """The largest |R_i| of a group, or |reward to go|."""
+    """Find the largest |R_i| of a group; with `credit: turn` also among its rewards to go."""
     rewards = [abs(m.reward) for m in members_G]
     if options.credit == "turn":
         rewards += [abs(turn.reward_to_go) for m in members_G for turn in m.turns]
@@ -269,7 +269,7 @@ def largest_reward(members_G: Sequence[Member], options: Options) -> float:
 
 
 def job_unit(largest_g: Iterable[float], options: Options) -> float:
-    """The divisor of all advantages without `scale_rewards`: it keeps the sums of huge rewards finite.
+    """Compute the unit: the divisor of all advantages without `scale_rewards`, which keeps sums of huge rewards finite.
 
     largest_g: `largest_reward` of each group.
     """
@@ -277,7 +277,7 @@ def job_unit(largest_g: Iterable[float], options: Options) -> float:
 
 
 def group_weights(members_G: Sequence[Member], options: Options, unit: float = 1.0) -> GroupWeights:
-    """The weights of a group in any job of this unit: they do not depend on other groups."""
+    """Compute the weights of a group before the scale of the job. Other groups matter only through `unit`."""
     raw_P, tokens_P, member_P = _list_advantages(members_G, options, unit)
     trained_P = [n if a else 0 for a, n in zip(raw_P, tokens_P, strict=True)]
     tokens_G = trained_P[: len(members_G)]
@@ -289,7 +289,7 @@ def group_weights(members_G: Sequence[Member], options: Options, unit: float = 1
         tokens_G = [0 if reason is Reason.TRUNCATED else n for reason, n in zip(reasons_G, tokens_G, strict=True)]
     advantages_P: list[float | None] = [a if n else None for a, n in zip(raw_P, trained_P, strict=True)]
     if options.advantage_balance:
-        advantages_P = [a and balanced(a, options.advantage_balance) for a in advantages_P]
+        advantages_P = [a and apply_balance(a, options.advantage_balance) for a in advantages_P]
     is_sequence_mean = options.loss_aggregation == "sequence_mean"
     weights_G = [(1.0 / (n + _TINY) if is_sequence_mean else 1.0) if n else 0.0 for n in tokens_G]
     weight_P = [weights_G[i] * n for i, n in zip(member_P, trained_P, strict=True)]  # w_i times tokens
@@ -305,8 +305,8 @@ def _list_advantages(
     """Compute each advantage of a group over the axis P.
 
     Returns:
-        advantages_P; tokens_P, the trainable tokens with that advantage, so a member has those outside its turns; and
-        member_P, the index of the member.
+        advantages_P; tokens_P, the trainable tokens that have the advantage: those of a turn, or of a member those
+        outside its turns; and member_P, the index of the member.
     """
     advantages = group_advantages([m.reward for m in members_G], options.scale_rewards, unit)
     tokens, members = [sum(m.tokens_H) for m in members_G], list(range(len(members_G)))
@@ -324,23 +324,23 @@ def _list_advantages(
 
 
 def job_scale(tokens_g: Sequence[int], weight_g: Sequence[float], size_g: Sequence[float]) -> Scale | None:
-    """The scale of a job from the sums of its groups; None if there are no trainable tokens."""
+    """Compute the scale of a job from the sums of its groups; None if there are no trainable tokens."""
     if not (tokens := sum(tokens_g)):
         return None
     mean_weight = math.fsum(weight_g) / tokens
     return Scale(mean_weight, math.fsum(size_g) / mean_weight / tokens)
 
 
-def scaled_weights(group: GroupWeights, scale: Scale | None, rewards: RewardRange) -> list[TokenWeight]:
-    """The token weights of a group in a job of this scale and this range of rewards."""
+def scale_weights(group: GroupWeights, scale: Scale | None, rewards: RewardRange) -> list[TokenWeight]:
+    """Scale the weights of a group to a job of this scale and this range of rewards."""
     reasons_G = group.reasons_G
     if Reason.EQUAL_REWARDS in reasons_G:
-        equal = equal_reason(group.members_G[0].reward, len(group.members_G), rewards)
+        equal = why_equal(group.members_G[0].reward, len(group.members_G), rewards)
         reasons_G = [equal if reason is Reason.EQUAL_REWARDS else reason for reason in reasons_G]
     if scale and not scale.size:
         reasons_G = [reason or Reason.BALANCED_AWAY for reason in reasons_G]
-        nothing: list[float | None] = [None] * len(group.member_P)
-        group, scale = group._replace(advantages_P=nothing, weights_G=[0.0] * len(reasons_G)), None
+        untrained: list[float | None] = [None] * len(group.member_P)
+        group, scale = group._replace(advantages_P=untrained, weights_G=[0.0] * len(reasons_G)), None
     weight, size = scale or (1.0, 1.0)
     scaled_P = [a and a / size for a in group.advantages_P]
     turns_G: list[tuple[float | None, ...]] = [()] * len(reasons_G)
@@ -353,15 +353,15 @@ def scaled_weights(group: GroupWeights, scale: Scale | None, rewards: RewardRang
 def _reasons(
     members_G: Sequence[Member], any_advantage: bool, tokens_G: Sequence[int], options: Options
 ) -> list[Reason | None]:
-    """Why each member does not train; None if it does.
+    """Find why each member does not train; None if it does.
 
     any_advantage: whether the group has an advantage other than 0. tokens_G: tokens of each member with an advantage.
     """
     masked = options.mask_truncated and any(m.truncated for m in members_G)
     if all(tokens_G) and not masked:
         return [None] * len(members_G)
-    some = Reason.NO_TURN_ADVANTAGE if options.credit == "turn" else Reason.MEAN_REWARD
-    zero = some if any_advantage else Reason.EQUAL_REWARDS
+    beside_others = Reason.NO_TURN_ADVANTAGE if options.credit == "turn" else Reason.MEAN_REWARD
+    zero = beside_others if any_advantage else Reason.EQUAL_REWARDS
     pairs = zip(members_G, tokens_G, strict=True)
     return [
         (Reason.TRUNCATED if masked and m.truncated else None) if n else zero if m.tokens else _untrainable(m)
@@ -370,13 +370,14 @@ def _reasons(
 
 
 def _untrainable(member: Member) -> Reason:
+    """Return why a member has no trainable tokens."""
     if member.unreadable:
         return Reason.UNREADABLE
     return Reason.TOO_LONG if member.too_long else Reason.NO_LOGPROBS
 
 
-def balanced(advantage: float, balance: float) -> float:
-    """The advantage after `advantage_balance` b: b > 0 shrinks what is <= 0, b < 0 what is >= 0."""
+def apply_balance(advantage: float, balance: float) -> float:
+    """Apply `advantage_balance`: above 0 it shrinks advantages up to 0, below 0 it shrinks those from 0 on."""
     if balance > 0 and advantage <= 0:
         return advantage * (1 - balance)
     if balance < 0 and advantage >= 0:

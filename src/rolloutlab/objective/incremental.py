@@ -9,12 +9,12 @@ from rolloutlab.objective.options import Options
 
 
 class IncrementalAdvantages:
-    """Token weights that stay up to date. They always equal `token_weights` of the same groups, bit for bit.
+    """Keeps token weights up to date. They always equal `token_weights` of the same groups, bit for bit.
 
-    After a change, only its group is computed again, and one sum per statistic over the groups of the job.
+    After a change, only the groups that changed are computed again, and one sum per statistic over all groups.
 
-    job: the advantages of the whole job that these groups are a part of, with the same options; its scale and its range
-        of rewards are used. By default these groups are the whole job.
+    job: the advantages of the whole job, with the same options, if these groups are only a part of it. Its scale and
+        its range of rewards are then used. By default these groups are the whole job.
     """
 
     def __init__(
@@ -49,23 +49,23 @@ class IncrementalAdvantages:
         self._own_range = advantages.joint_range(self._range_g)
         self._own_scale = advantages.job_scale(self._tokens_g, self._weight_g, self._size_g)
 
-    def shares(self, index: int) -> list[TokenWeight]:
-        """The token weights of a group."""
-        return advantages.scaled_weights(self._groups[index], self._scale, self._range)
+    def weights_of(self, index: int) -> list[TokenWeight]:
+        """Return the token weights of a group."""
+        return advantages.scale_weights(self._groups[index], self._scale, self._range)
 
-    def why_not(self, index: int) -> Reason | None:
-        """Why nothing of a group trains; None if something trains. A group without members is unscored."""
+    def reason_of(self, index: int) -> Reason | None:
+        """Return why nothing of a group trains; None if something trains. A group without members is unscored."""
         group = self._groups[index]
         if self._trains and group.trains:
             return None
         if not group.members_G:
             return Reason.UNSCORED
         if index in self._equal_by_group:
-            return advantages.equal_reason(self._range_g[index].low, len(group.members_G), self._range)
+            return advantages.why_equal(self._range_g[index].low, len(group.members_G), self._range)
         return group.reasons_G[0] or Reason.BALANCED_AWAY
 
     def spread(self, index: int) -> float:
-        """The highest less the lowest reward of a group; 0 without members."""
+        """Return the highest minus the lowest reward of a group; 0 without members."""
         low, high = self._range_g[index]
         return high - low if self._groups[index].members_G else 0.0
 
@@ -78,12 +78,12 @@ class IncrementalAdvantages:
         return self._job._own_range
 
     def reasons(self) -> dict[Reason, int]:
-        """How many members each reason keeps from training."""
+        """Count how many members each reason keeps from training."""
         balanced_away = 0 if self._trains else sum(self._trains_g)
         reasons = Counter({**self._reasons, Reason.BALANCED_AWAY: balanced_away, Reason.EQUAL_REWARDS: 0})
         for index, n in self._equal_by_group.items():
             members = len(self._groups[index].members_G)
-            reasons[advantages.equal_reason(self._range_g[index].low, members, self._range)] += n
+            reasons[advantages.why_equal(self._range_g[index].low, members, self._range)] += n
         return {reason: n for reason, n in reasons.items() if n}
 
     @property
@@ -108,7 +108,7 @@ class IncrementalAdvantages:
         return self._scale is not None and self._scale.size > 0
 
     def _largest_reward(self, members_G: Sequence[Member]) -> float:
-        # with scale_rewards `job_unit` ignores it, so it is not computed
+        # with `scale_rewards` the unit does not depend on it, so it is not computed
         return 0.0 if self._options.scale_rewards else advantages.largest_reward(members_G, self._options)
 
     def _replace(self, index: int, group: GroupWeights) -> None:
@@ -125,7 +125,7 @@ class IncrementalAdvantages:
 
 
 def _count_equal_rewards(group: GroupWeights) -> int:
-    """How many members do not train because all rewards of the group are equal."""
+    """Count the members that do not train because all rewards of the group are equal."""
     return group.reasons_G.count(Reason.EQUAL_REWARDS)
 
 

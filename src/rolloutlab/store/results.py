@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
 
-from rolloutlab.objective.advantages import Reason, RewardRange, equal_reason, rewards_differ
+from rolloutlab.objective.advantages import Reason, RewardRange, rewards_differ, why_equal
 from rolloutlab.store.sqlite import Database
 
 ModelStep = tuple[str, int | None]
@@ -136,4 +136,4 @@ def _equal(scored: Sequence[_GroupResult]) -> Iterable[Reason]:
     of_all = RewardRange(min(lows), max(highs))
     for group, low in zip(scored, lows, strict=True):
         if not group.differs:
-            yield equal_reason(low, group.scored, of_all)
+            yield why_equal(low, group.scored, of_all)

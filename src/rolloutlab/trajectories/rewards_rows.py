@@ -58,8 +58,8 @@ class RewardsRows:
         members = [self._members(g) for g in range(len(self.groups))]
         self._scored_g = list(map(len, members))
         self._mean_g = list(map(_mean, members))
-        of_job = None if job is None else job._shares
-        self._shares: IncrementalAdvantages = IncrementalAdvantages(members, Options(), of_job)
+        of_job = None if job is None else job._advantages
+        self._advantages: IncrementalAdvantages = IncrementalAdvantages(members, Options(), of_job)
         self._collections = len(parts)
 
     @cached_property
@@ -118,12 +118,12 @@ class RewardsRows:
                 self.__dict__.pop("_weight_g", None)
             self._scored_g[g], self._mean_g[g] = len(members_G), _mean(members_G)
             self._deviation_g.pop(g, None)
-        self._shares.change(members)
+        self._advantages.change(members)
 
     def shares(self, g: int) -> dict[int, TokenWeight]:
         """By row, the token weights of the scored trajectories of a group."""
         scored = [i for i in self.groups[g].rows if self.outlines[i].reward is not None]
-        return dict(zip(scored, self._shares.shares(g), strict=True))
+        return dict(zip(scored, self._advantages.weights_of(g), strict=True))
 
     def all_shares(self) -> list[TokenWeight | None]:
         """The token weight of each row; None where it has no reward."""
@@ -135,7 +135,7 @@ class RewardsRows:
 
     def why_not(self, g: int) -> Reason | None:
         """Why nothing of a group trains; None where something does."""
-        return self._shares.why_not(g)
+        return self._advantages.reason_of(g)
 
     def mean_of(self, g: int) -> float | None:
         """Mean reward of a group; None where it has none."""
@@ -143,7 +143,7 @@ class RewardsRows:
 
     def spread_of(self, g: int) -> float:
         """The highest less the lowest reward of a group; 0 where it has none."""
-        return self._shares.spread(g)
+        return self._advantages.spread(g)
 
     def deviation_of(self, g: int) -> float:
         """The standard deviation of the rewards of a group; 0 if all are equal, or too large to be squared."""
@@ -157,7 +157,7 @@ class RewardsRows:
     @property
     def largest(self) -> float:
         """The largest |advantage| of the job."""
-        return self._shares.largest
+        return self._advantages.largest
 
     def sizes_and_means(self) -> list[tuple[int, float]]:
         """For each group with rewards: how many it has, and their mean."""
@@ -165,7 +165,7 @@ class RewardsRows:
 
     def summary(self) -> dict[str, Any]:
         """The figures of the whole view, as JSON. largest: the largest |advantage|. tokens: how many would train."""
-        scored, shares = sum(self._scored_g), self._shares
+        scored, shares = sum(self._scored_g), self._advantages
         reasons = {Reason.UNSCORED: len(self) - scored} if scored < len(self) else {}
         return {
             "trajectories": len(self),
