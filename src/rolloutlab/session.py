@@ -1104,6 +1104,8 @@ class Session:
         seeded: bool,
     ) -> LoopSettings:
         """Plan a loop as it is called. seeded: its seed is 0 by default, and not a random one."""
+        from rolloutlab.runs.records import find_run_changes
+
         budget, seed, over = given.get("budget"), given.get("seed", 0 if seeded else None), given.get("over")
         shared = budget if isinstance(budget, Budget | None) else Budget(budget)
         self._models.check_trains()
@@ -1117,6 +1119,7 @@ class Session:
         steps = LoopSteps(
             self, name, prompt, reward, given.get("n", 8), seed, options, given.get("held_out"), sampling, shared,
             program, given.get("top_up"), self._connector.name, draws_rows,
+            find_run_changes=partial(find_run_changes, self.store, self._connector.name),
         )  # fmt: skip
         return LoopSettings(steps, over, jobs, given.get("every", 5), given.get("patience", 3))
 

@@ -75,8 +75,6 @@ class NotebookPage:
         """
         outputs = self.start(code)
         self.wait_until_ended()
-        # JupyterLab scrolls to the next cell only sometimes, and a view draws only what is near the window.
-        outputs.evaluate("element => element.scrollIntoView({ block: 'nearest' })")
         error = self.page.evaluate("number => window.harness.error(number)", self._number)
         assert bool(error) == fails, error or "the cell has not failed"
         return outputs

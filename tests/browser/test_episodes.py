@@ -43,6 +43,13 @@ def climbed(notebook: Any, request: pytest.FixtureRequest) -> str:
     return name
 
 
+def first_card(shown: Locator) -> Locator:
+    """The first completion there, scrolled to: JupyterLab does so only sometimes, and a view draws what is in sight."""
+    card = shown.get_by_role("article").first
+    card.scroll_into_view_if_needed()
+    return card
+
+
 def earned(where: Locator) -> list[str]:
     """The rewards beside the turns there, by the roles of the turns."""
     turns = where.locator(".rl-turn").all()
@@ -53,7 +60,7 @@ def earned(where: Locator) -> list[str]:
 
 def test_the_reward_of_each_answer_is_beside_it_and_the_end_of_the_episode_above(notebook: Any, climbed: str):
     shown = notebook.run(f"%group {climbed}/0").locator(".rl-view-groups")
-    card = shown.get_by_role("article").first
+    card = first_card(shown)
     expect(card.locator(".rl-turn")).to_have_count(7)
     assert earned(card) == [
         "user", LOST, "user", LOST, "user", WON, "user",
@@ -66,10 +73,10 @@ def test_the_reward_of_each_answer_is_beside_it_and_the_end_of_the_episode_above
     shown.get_by_role("button", name="Tokens").click()
     expect(card.locator(".rl-token")).not_to_have_count(0)
     assert earned(card)[1::2] == [LOST, LOST, WON]
-    card = notebook.run(f"%group {climbed}/1").get_by_role("article").first
+    card = first_card(notebook.run(f"%group {climbed}/1"))
     expect(card.locator("footer .rl-odd")).to_have_text("ended after max_turns answers")
     shown = notebook.run(f"%group {climbed}/2").locator(".rl-view-groups")
-    card = shown.get_by_role("article").first
+    card = first_card(shown)
     expect(card.locator("footer .rl-odd")).to_have_text("ended by an error")
     expect(card).to_have_accessible_name(re.compile("would not train"))
     expect(card.locator("details")).to_contain_text("ended: Climb.step raised ValueError: the rope is torn")

@@ -47,7 +47,7 @@ def test_means_of_another_reward_are_in_a_column_of_their_own_and_not_the_best(s
     changes = [
         f"mean reward of rounds 1 to 2: measured with another reward, {NOT_COMPARED}",
         f"held-out mean of steps 0 to 2: measured with another reward, {NOT_COMPARED}",
-        "jobs from now on are another run of lab/practice -> %runs lab/practice",
+        "another run of lab/practice begins, as the reward and held-out reward were changed -> %runs lab/practice",
     ]
     assert lines[:3] == made.remarks == changes
     assert made.changes == changes[:2]
@@ -64,6 +64,35 @@ def test_another_reward_is_another_run_of_the_model(session):
     assert newest.history["held_out"].tolist() == made.history["held_out"].dropna().tolist()
     assert first.name == "lab/practice:1"
     assert first.history["held_out"].tolist() == made.history["earlier_held_out"].dropna().tolist()
+
+
+def test_that_another_run_begins_is_said_once_by_the_call_whose_jobs_begin_it(session):
+    def begins(**given):
+        made = loop(session, ones, **{"jobs": 1, **given})
+        return [line.partition(" as ")[2] for line in made.remarks if line.startswith("another run of")]
+
+    assert begins() == []
+    assert loop(session, jobs=1).because == ("reward",)
+    assert begins() == ["the reward was changed -> %runs lab/practice"]
+    assert begins() == begins(jobs=0) == begins(over=OTHER_ROWS) == []
+    assert len(session.runs()) == 3
+    assert loop(session, jobs=1, over=lambda number: ROWS).because == ("reward",)
+    assert loop(session, ones, jobs=1, over=lambda number: ROWS).because == ()
+    session.model("lab/second")
+    assert loop(session, jobs=1).because == ()
+
+
+def test_a_loop_of_another_name_says_that_its_job_begins_another_run(session):
+    def other(reward, held_out):
+        given = {"over": ROWS, "n": 2, "jobs": 1, "max_tokens": 4, "held_out": held_out, "say": lambda _: None}
+        return session.loop("other", PROMPT, reward, **given)
+
+    loop(session, jobs=1, held_out=ROWS)
+    assert other(hundreds, ROWS).because == ()
+    made = other(ones, OTHER_ROWS)
+    assert made.because == ("reward", "held-out reward", "held-out rows")
+    assert made.remarks[-1].endswith("reward and held-out reward and held-out rows were changed -> %runs lab/practice")
+    assert [run.because for run in session.runs()] == [made.because, ()]
 
 
 def test_a_loop_that_is_only_shown_compares_as_it_did(session):
@@ -90,7 +119,7 @@ def test_held_out_means_of_another_measure_are_not_compared_and_are_measured_ane
     made = loop(session, jobs=1, **{"held_out": ROWS, **options})
     said = f"held-out mean of steps 0 to 1: measured with {what}, {NOT_COMPARED}"
     assert [line for line in made.changes if line.startswith("held-out")] == [said]
-    assert (len(session.runs()) == 2) == any(line.startswith("jobs from now on") for line in made.remarks)
+    assert (len(session.runs()) == 2) == bool(made.because)
     assert 1 in made.measured
     assert session.store.collection("held_out.letters").generation == 4  # two of them new, of checkpoint 1 another one
 

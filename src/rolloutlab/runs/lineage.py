@@ -1,6 +1,6 @@
 """Where the runs of a model begin: a job whose rewards do not compare with those of the job before starts a new one."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import chain, product
 
@@ -113,16 +113,15 @@ class _Run:
         words: list[str] = []
         own = job.own_held_out()
         for name, reference in self._held_out.items():
-            if name in own:
-                measured = own[name]
-                following = next((each[name] for each in later if each.get(name)), ())
-                known = any(compares(reference, each) for each in measured)
-                goes_on = known and (not following or any(compares(reference, each) for each in following))
-            else:  # a loop of another name: its rows may be the same, or both loops may take turns
-                measured = [each for other, some in own.items() if other not in self._held_out for each in some]
-                others = chain.from_iterable(chain.from_iterable(each.values()) for each in later)
-                goes_on = any(compares(reference, each) for each in chain(measured, others))
-            words += [] if goes_on or not measured else _words(reference, measured[0], rows=True)
+            # the rows of a loop of another name may be the same
+            names = {name} if name in own else own.keys() - self._held_out.keys()
+            measured = _flatten(own, names)
+            following = next(filter(None, (_flatten(each, names) for each in later)), [])
+            known = any(compares(reference, each) for each in measured)
+            goes_on = known and (not following or any(compares(reference, each) for each in following))
+            again = () if name in names else chain.from_iterable(_flatten(each, {name}) for each in later)
+            takes_turns = any(compares(reference, each) for each in again)
+            words += [] if goes_on or takes_turns or not measured else _words(reference, measured[0], rows=True)
         return [f"held-out {word}" for word in dict.fromkeys(words)]
 
     def add(self, job: TrainedJob) -> None:
@@ -132,6 +131,10 @@ class _Run:
     def stretch(self) -> Stretch:
         jobs = sorted(self._jobs.values(), key=lambda each: each.job.step or 0)  # a service may end them in any order
         return Stretch(tuple(jobs), self._because, self._held_out)
+
+
+def _flatten(measured: Measured, names: Set[str]) -> list[Measure]:
+    return [each for name, some in measured.items() if name in names for each in some]
 
 
 def compares(one: Measure, other: Measure) -> bool:

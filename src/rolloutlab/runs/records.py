@@ -109,6 +109,35 @@ def read_runs(lab: Lab, models: Collection[str] | None = None) -> list[RunRecord
     return sorted(records, key=lambda record: max(step.at for step in record.steps), reverse=True)
 
 
+def find_run_changes(
+    lab: Lab, service: str, model: str, name: str, round_measure: Measure | None, held_out_measure: Measure | None
+) -> tuple[str, ...]:
+    """Return what changed if the next job on a collection begins another run of its model; empty if none begins.
+
+    Args:
+        lab: the store.
+        service: the service that trains.
+        model: the model.
+        name: the collection.
+        round_measure: how its rewards will be made; None if that is not known.
+        held_out_measure: the same of its held-out rows.
+    """
+    jobs = [job for job in lab.jobs.newest_first()[::-1] if job.model == model]
+    made = [job for job in jobs if job.service == service and job.step is not None]
+    if not made:
+        return ()
+    reader = _RunReader(lab, jobs)
+    before = [reader.read_trained_job(job) for job in made]
+    step = max(start_of(job) for job in made) + 1
+    own = held_out_name(name)
+    held_out = {} if held_out_measure is None else {own: [replace(held_out_measure, prompts=())]}
+    trained_on = {} if round_measure is None or not _is_known(round_measure) else {name: round_measure}
+    trained_on = {each: replace(measure, rows=(), prompts=()) for each, measure in trained_on.items()}
+    planned = TrainedJob(SubmittedJob("", service, model, (), {}, "", step=step + 1), trained_on, held_out, {}, (own,))
+    newest = split_lineage([*before, planned])[-1]
+    return newest.because if newest.jobs == (planned,) else ()
+
+
 def _number_name(model: str, number: int, models: Collection[str]) -> str:
     """Name a run by its number. Other services may have a model that is called like that: then a colon is added."""
     name = f"{model}:{number}"
@@ -160,7 +189,7 @@ class _RunReader:
         stretches: list[Stretch] = []
         for service in dict.fromkeys(job.service for job in jobs):
             made = [job for job in jobs if job.service == service and job.step is not None]
-            stretches += split_lineage([self._read_trained_job(job) for job in made])
+            stretches += split_lineage([self.read_trained_job(job) for job in made])
         return sorted(stretches, key=lambda stretch: min(each.job.created_at for each in stretch.jobs))
 
     def read_failed(self, stretch: Stretch, *, is_first: bool, until: str | None) -> tuple[SubmittedJob, ...]:
@@ -199,7 +228,7 @@ class _RunReader:
             left_out=stretch.find_left_out(),
         )
 
-    def _read_trained_job(self, job: SubmittedJob) -> TrainedJob:
+    def read_trained_job(self, job: SubmittedJob) -> TrainedJob:
         """Read how the means before and after a job were measured."""
         collections = () if job.options.get("sft") else self._find_trained_on(job)
         trained_on = {each.name: self._read_measure(each) for each in collections}

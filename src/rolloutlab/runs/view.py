@@ -18,6 +18,7 @@ from rolloutlab.runs.texts import Kind, pick_texts
 from rolloutlab.runs.tracker import open_trackers
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.origins import Origin
+from rolloutlab.training.measures import were_changed
 from rolloutlab.widgets import run as render
 from rolloutlab.widgets.base import NotebookView
 from rolloutlab.widgets.html import for_notebook
@@ -159,8 +160,7 @@ def _hints(run: Run, label: str) -> list[Hint]:
     name = f"{label}: " if label else ""
     hints = [Hint(f"{name}{sign.fact}", "", sign.cell) for sign in run.signs]
     if run.because:
-        were = "were" if len(run.because) > 1 or run.because[0].endswith("rows") else "was"
-        fact = f"{name}it begins at step {run.steps[0].step}, as the {' and '.join(run.because)} {were} changed:"
+        fact = f"{name}it begins at step {run.steps[0].step}, as the {were_changed(run.because)}:"
         hints.append(Hint(fact, "earlier means do not compare.", "", "info"))
     return hints
 

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from itertools import takewhile
+from shlex import quote
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,7 @@ from rolloutlab.scoring.judge import Judge
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import Group, StoredCollection, SubmittedJob
 from rolloutlab.training.loop_steps import LoopSteps
-from rolloutlab.training.measures import BEGINS_RUN, Measure, again_name, held_out_name, measure
+from rolloutlab.training.measures import Measure, again_name, held_out_name, measure, were_changed
 from rolloutlab.training.submission import checked_config, expanded
 from rolloutlab.training.unfinished import Unfinished, find_unfinished, find_unfinished_round, is_finished
 from rolloutlab.trajectories.collection import Collection
@@ -73,6 +74,7 @@ class Loop(ShownLive):
         means is on average too high; the mean with other seeds is not.
     round_measure, held_out_measure: how this call measures rounds and held-out rows, if known before it samples.
     fixed_rows: every round takes the same rows, so means of other rows cannot be compared with theirs.
+    because: what changed, if the first job of this call begins another run of the model.
     state: paths of parts of the reward code that scoring itself changes, such as a counter or a cache. They are left
         out when reward code is compared.
     """
@@ -89,6 +91,7 @@ class Loop(ShownLive):
     round_measure: Measure | None = None
     held_out_measure: Measure | None = None
     fixed_rows: bool = True
+    because: Sequence[str] = ()
     state: set[str] = field(default_factory=set)
 
     @property
@@ -129,12 +132,11 @@ class Loop(ShownLive):
 
     @property
     def remarks(self) -> list[str]:
-        """The lines of `changes`, and one more if further jobs begin another run of the model."""
-        rounds, steps = self._find_different()
-        anew = any(BEGINS_RUN & {*words} for _, words in rounds)
-        anew |= any((BEGINS_RUN | {"rows"}) & {*words} for _, words in steps)
-        line = f"jobs from now on are another run of {self.model} -> %runs {self.model}"
-        return [*self.changes, line] if anew else self.changes
+        """The lines of `changes`, and one more if this call begins another run of the model."""
+        if not self.because:
+            return self.changes
+        line = f"another run of {self.model} begins, as the {were_changed(self.because)}"
+        return [*self.changes, f"{line} -> %runs {quote(self.model)}"]
 
     def _find_different(self) -> tuple[list[tuple[int | None, list[str]]], list[tuple[int | None, list[str]]]]:
         """Find the rounds and the held-out steps that were measured in another way, each with what differs."""
@@ -335,6 +337,7 @@ def run_loop(
         fixed_rows=fixed_rows is not None,
     )
     loop.warnings = [*rate_warnings(first.learning_rate or 0.0, default_rate), *_warn_of_earlier_version(loop)]
+    loop.because = steps.find_run_changes(loop.model, steps.name, loop.round_measure, loop.held_out_measure)
     for line in [*loop.warnings, *loop.remarks]:
         live.update(loop, line)
     rows = partial(_rows_of_round, over, steps.sampling.get("limit"))
@@ -579,11 +582,22 @@ def _make_round(loop: Loop, plan: LoopPlan, begun: Unfinished | None) -> str:
         rows = None if begun else plan.rows(number)
         with _record_state(loop, plan):
             collection = steps.finish_round(begun, given) if begun else steps.sample(rows, number, given)
+        if (
+            loop.round_measure is None
+        ):  # the rows are of a function, or the reward function did not fit a sample of them
+            _see_new_run(loop, plan, collection)
         why = steps.train(collection.label, given)
     number = int(collection.label.rpartition(":")[2])
     made, how = _read_results(number, collection, options, plan.lab, plan.lab.jobs.newest_first())
     loop.round_results.append((replace(made, seconds=perf_counter() - started), how))
     return why
+
+
+def _see_new_run(loop: Loop, plan: LoopPlan, collection: Collection) -> None:
+    """Record what changed if a job on these completions begins another run of the model."""
+    stored = collection.stored
+    how = Measure(plan.lab.scorings.last(stored), read_config(stored.plan), (), ())
+    loop.because = loop.because or plan.steps.find_run_changes(loop.model, loop.name, how, None)
 
 
 def _check_begun(loop: Loop, plan: LoopPlan) -> Generator[str, None, Unfinished | None]:

@@ -34,6 +34,7 @@ from rolloutlab.trajectories.top_up import check_factor
 
 Schedule = Callable[[int], Mapping[str, Any]]
 """A function from the number of a round to the options of its job."""
+RunChanges = Callable[[str, str, Measure | None, Measure | None], Sequence[str]]
 SEEDS_PER_ROUND = 1_000_000
 """Each row of a round has its own seed. Rounds do not share seeds, up to this many rows."""
 
@@ -129,6 +130,8 @@ class LoopSteps:
     factor: its `top_up`.
     draws_rows: whether its rows follow from a random seed, so that each call has others.
     measuring: fields that are others while the held-out rows are measured.
+    find_run_changes: returns what changed if the next job on a collection begins another run of a model, else nothing;
+        given the model, the collection, and how its rounds and held-out rows will be measured.
     """
 
     calls: LoopCalls
@@ -146,6 +149,7 @@ class LoopSteps:
     service: str = EMBEDDED
     draws_rows: bool = False
     measuring: Mapping[str, Any] = field(default_factory=dict)
+    find_run_changes: RunChanges = lambda *_: ()
 
     def check(self, over: Any = None, held_out: Any = None) -> tuple[Measure | None, Measure | None]:
         """Raise the errors that the calls would raise for these rows, before anything is sampled.

@@ -73,6 +73,12 @@ def measure(scoring: NewScoring | None, plan: SamplingConfig | None, groups: Seq
     return Measure(scoring, plan, digest_texts(rows), digest_texts(prompts))
 
 
+def were_changed(words: Sequence[str]) -> str:
+    """Return that these were changed, as a clause: `reward was changed`, `prompt and held-out rows were changed`."""
+    were = "were" if len(words) > 1 or words[0].endswith("rows") else "was"
+    return f"{' and '.join(words)} {were} changed"
+
+
 def held_out_name(name: str) -> str:
     """The collection of the held-out rows."""
     return f"held_out.{name}"
