@@ -647,7 +647,10 @@ def test_an_interrupt_between_two_turns_says_that_what_was_sampled_is_kept(play,
         return echo(request)
 
     _, arrivals = play(new("user: a\nassistant:\nuser: b", over=None, n=2), fail_second)
-    assert arrivals.kept() == "0 of 2 completions had arrived; what was sampled is kept -> %%chat capitals:1 --resume"
+    assert (
+        arrivals.describe_kept()
+        == "0 of 2 completions had arrived; what was sampled is kept -> %%chat capitals:1 --resume"
+    )
 
 
 def test_a_trajectory_of_two_checkpoints_says_so_on_the_wire(play, lab):

@@ -17,7 +17,7 @@ from rolloutlab.sampling.dataset import rows_of
 from rolloutlab.sampling.near import near_duplicates, words_of
 from rolloutlab.sampling.plan import plan_new
 from rolloutlab.sampling.prompt import fill_text
-from rolloutlab.sampling.split import HELD_OUT, TRAIN, normalized, positions_in, ranges_of, split_rows
+from rolloutlab.sampling.split import HELD_OUT, TRAIN, normalize, positions_in, ranges_of, split_rows
 from rolloutlab.sampling.tools import Tools
 
 ROWS = [{"question": f"What is {i} + {i}?", "topic": f"topic {i % 20}", "answer": 2 * i} for i in range(400)]
@@ -269,7 +269,7 @@ def test_a_row_of_a_part_that_was_changed_is_made_plain_again():
 
 
 def test_texts_are_normalized_as_a_person_compares_them():
-    assert normalized("  What\tIS\n\uff11+1 ?") == normalized("what is 1+1 ?")
+    assert normalize("  What\tIS\n\uff11+1 ?") == normalize("what is 1+1 ?")
 
 
 def test_training_on_what_is_held_out_is_noticed_and_so_is_comparing_on_what_is_trained(session):

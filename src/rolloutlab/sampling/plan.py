@@ -43,7 +43,7 @@ from rolloutlab.store.models import CollectionSummary, Group, NewGroup, StoredCo
 
 _PLANNED = ("model", "n", "temperature", "top_p", "max_tokens", "stop", "seed", "max_turns", "env_timeout")
 """Options that a plan stores as they are given."""
-_KEPT = ("temperature", "top_p", "max_tokens", "stop", "max_turns", "types", "parts")
+_INHERITED = ("temperature", "top_p", "max_tokens", "stop", "max_turns", "types", "parts")
 """Fields of a plan that its continuation inherits: settings of the requests, and facts about the rows."""
 _FIXED = ("temperature", "top_p", "max_tokens")
 """Options that override the ones in a program's own requests."""
@@ -53,7 +53,7 @@ OF_PROGRAMS = ("model", "n", "seed", "timeout", *_FIXED)
 
 @dataclass(frozen=True)
 class SamplingRun:
-    """The rollouts that one call samples, and the generation they belong to.
+    """The rollouts that one call samples, and the generation that they belong to.
 
     name: the collection.
     plan: its settings.
@@ -79,20 +79,20 @@ class SamplingRun:
     program: Program | None = None
 
     def episodes(self) -> Episodes | None:
-        """The environments of its conversations, if it has some."""
+        """Make the environments of the conversations, if there are any."""
         return Episodes(self.source, self.plan, self.groups, self.tools) if self.source else None
 
     def first_request(self) -> ChatRequest | None:
-        """The request that would be sent first; None if nothing is left to sample."""
+        """Make the request that would be sent first; None if nothing is left to sample."""
         if not self.rollouts:
             return None
         rollout, group = self.rollouts[0], self.groups[self.rollouts[0].place]
         return request_of(with_next_prompt(rollout, group), group, self.plan)
 
     async def first_request_in_episode(self) -> ChatRequest | None:
-        """The request that would be sent first with an environment; None if nothing is left to sample.
+        """Make the request that would be sent first with an environment; None if nothing is left to sample.
 
-        One instance of the environment is started to build the request, and closed again.
+        One instance of the environment is started for it, and closed again.
 
         Raises:
             EpisodeError: the environment cannot begin.
@@ -129,7 +129,7 @@ def plan_chat(
     source, system, column = given_source(given.get("env")), given.get("system"), given.get("prompt_column")
     settings: dict[str, Any] = {"model": model} | {key: value for key, value in given.items() if key in _PLANNED}
     is_empty = isinstance(prompt, str) and not prompt.strip()
-    if is_empty and not (source or system or column) and (stored := _stored(lab, name)):
+    if is_empty and not (source or system or column) and (stored := _find_newest(lab, name)):
         rows = over if over is None else read(over, limit)
         model, n = settings.pop("model"), settings.pop("n", None)
         settings = {"seed": new_seed()} | settings
@@ -140,8 +140,8 @@ def plan_chat(
     return plan_new(name, prompt, over, system, variables, settings, tools, limit, column, source, read)
 
 
-def _stored(lab: Lab, name: str) -> StoredCollection | None:
-    """The newest generation of a collection; None if there is none."""
+def _find_newest(lab: Lab, name: str) -> StoredCollection | None:
+    """Find the generation that a name means; None if there is none."""
     try:
         return lab.find(name)
     except NotFoundError:
@@ -188,14 +188,15 @@ def plan_new(
         template = template_of(prompt, system, column)
     rows = read(over, limit)
     groups = [template.group(row, variables) for row in rows]
-    changed = {"template": template.stored(), "prompt_column": template.column, "tools": tools.schemas}
+    of_prompt = {"template": template.stored(), "prompt_column": template.column, "tools": tools.schemas}
     own = {"env": source.name, "code": describe_parts(source, "env")} if source else {}
-    plan = make_config({**settings, **changed, **_about(rows), **own})
-    return _new_run(name, plan, groups, tools, [*tools.notes, *left_out(rows), *_notes(template, rows, tools)], source)
+    plan = make_config({**settings, **of_prompt, **_settings_of(rows), **own})
+    notes = [*tools.notes, *left_out(rows), *_unsent_notes(template, rows, tools)]
+    return _make_run(name, plan, groups, tools, notes, source)
 
 
 def _rows_of_source(source: Source, limit: int | None, seed: Any) -> Any:
-    """The rows that a source brings; None if it has none."""
+    """Ask a source for its rows; None if it has none."""
     if not isinstance(seed, int):
         raise InputError(f"seed: {seed!r} is not an integer", hint="%%chat? shows the options")
     return source.rows(limit, seed)
@@ -230,8 +231,8 @@ def plan_program(
     own = {"program": program.name, "fixed": fixed, "code": describe_parts(program.solve, "program")}
     given = {key: settings[key] for key in (*OF_PROGRAMS, "checkpoint") if key in settings}
     groups = [NewGroup((), row) for row in rows]
-    plan = make_config({**given, **_about(rows), **own})
-    return _new_run(name, plan, groups, Tools(), left_out(rows), program=program)
+    plan = make_config({**given, **_settings_of(rows), **own})
+    return _make_run(name, plan, groups, Tools(), left_out(rows), program=program)
 
 
 def plan_sessions(lab: Lab, label: str, program: Program, timeout: float) -> SamplingRun:
@@ -260,13 +261,13 @@ def check_newest_environment(lab: Lab, name: str, source: Source | None) -> None
         check_environment(newest.label, newest.plan.get("env"), source)
 
 
-def _about(rows: Sequence[Row]) -> dict[str, Any]:
-    """The settings that a collection stores about its rows: types of columns and parts of a split."""
+def _settings_of(rows: Sequence[Row]) -> dict[str, Any]:
+    """Return what a collection stores about its rows: types of columns and parts of a split."""
     return {"types": kinds_of(rows), "parts": ranges_of(rows)}
 
 
-def _notes(template: PromptTemplate, rows: Sequence[Row], tools: Tools) -> list[str]:
-    """Lines about what is not sent as the rows have it: tools, and messages of a conversation in a column."""
+def _unsent_notes(template: PromptTemplate, rows: Sequence[Row], tools: Tools) -> list[str]:
+    """Return lines about what the rows have and is not sent: tools, and messages of a conversation in a column."""
     notes = []
     described = [bool(tools_in(row, template.column)) for row in rows if tools_beside(row)]
     if template.column and (unread := described.count(False)):
@@ -305,22 +306,22 @@ def plan_again(
     program: Program | None = None,
     limit: int | None = None,
 ) -> SamplingRun:
-    """Plan a collection called `name` with the prompts and seeds of another one, from another model.
+    """Plan to sample the prompts of a collection again, with the same seeds, from another model or with other rows.
 
     Args:
         lab: the store.
-        label: the other collection.
-        name: the new collection.
+        label: the collection that was sampled.
+        name: the collection to sample into.
         model: the model to sample.
-        over: rows to fill the template of the other collection with; None for the prompts of that collection.
+        over: rows to fill the template with; None for the same prompts.
         variables: values for `{{x}}` if a row has no column x.
-        n: trajectories per prompt; None keeps the number of the other collection.
-        tools: the tools that the other collection was sampled with.
-        prompt: a function that makes the prompts of `over`. Needed if a function made those of the other collection.
-        source: makes the environments, if the other collection was sampled with some.
-        settings: fields of `SamplingConfig` that replace those of the other collection.
-        program: the program of the other collection, if it has one. Then no tools and no prompt may be given.
-        limit: the most prompts of the other collection; None is all. It does not limit `over`.
+        n: trajectories per prompt; None for as many as before.
+        tools: the tools that the collection was sampled with.
+        prompt: a function that makes the prompts of `over`. Needed if a function made those of the collection.
+        source: makes the environments, if the collection was sampled with some.
+        settings: fields of `SamplingConfig` that replace those of the collection.
+        program: the program of the collection, if it has one. Then no tools, no prompt and no source may be given.
+        limit: the most of the same prompts; None for all. It does not limit `over`.
 
     Raises:
         NotFoundError: no such collection.
@@ -329,24 +330,17 @@ def plan_again(
     summary = lab.collection(label)
     plan = SamplingConfig.model_validate(summary.plan) if summary.plan else None
     if plan and program:
-        _check_unused(label, program, prompt=prompt, tools=tools.schemas, env=source)
+        _check_prompt_options(label, program, prompt=prompt, tools=tools.schemas, env=source)
         rows = [group.row for group in lab.groups(summary)] if over is None else over
         stored = {"n": plan.n if n is None else n, "seed": plan.seed, "timeout": plan.timeout, **plan.fixed}
         return plan_program(name, program, rows, {**stored, "model": model, **settings})
-    if plan:
-        check_no_program(label, plan)
-    if plan is None or plan.continues:
-        hint = f"%compare {plan.continues}" if plan and plan.continues else "%%chat NAME or lab.rollouts, then %compare"
-        raise InputError(f"{label} was not sampled from prompts that could be sampled again", hint=hint)
+    plan = _check_has_prompts(label, plan)
     old = lab.groups(summary)
-    tools.check(label, _tools_of(summary, old))
+    tools.check(label, _tool_names(summary, old))
     check_environment(label, plan.env, source)
-    notes = list(tools.notes)
-    code = {**(describe_parts(source, "env") if source else {})}
-    for tool, function in tools.functions.items():
-        code |= describe_parts(function, f"tool {tool}")
     changed: dict[str, Any] = {"model": model, "step": None, "tools": tools.schemas, "topped_up": {}}
-    changed |= {"code": code or None, **({} if n is None else {"n": n}), **settings}
+    changed |= {"code": _describe_code(source, tools), **({} if n is None else {"n": n}), **settings}
+    notes = list(tools.notes)
     if over is None:
         groups = [NewGroup(g.prompt, g.row, g.script) for g in old[:limit]]
         changed |= {"parts": first_ranges(plan.parts, len(groups))}
@@ -354,18 +348,37 @@ def plan_again(
         rows, template = rows_of(over), _template_of_other_rows(label, plan, prompt)
         groups = [template.group(row, variables) for row in rows]
         notes += left_out(rows)
-        changed |= {**_about(rows), "template": template.stored(), "prompt_column": template.column}
-    return _new_run(name, make_config(plan.model_dump(exclude_defaults=True) | changed), groups, tools, notes, source)
+        changed |= {**_settings_of(rows), "template": template.stored(), "prompt_column": template.column}
+    return _make_run(name, make_config(plan.model_dump(exclude_defaults=True) | changed), groups, tools, notes, source)
 
 
-def _check_unused(label: str, program: Program, **options: Any) -> None:
-    """InputError if options are given that only collections of prompts have."""
+def _check_has_prompts(label: str, plan: SamplingConfig | None) -> SamplingConfig:
+    """Return the plan; raise InputError unless it has prompts that can be sampled again."""
+    if plan:
+        check_no_program(label, plan)
+    if plan is None or plan.continues:
+        hint = f"%compare {plan.continues}" if plan and plan.continues else "%%chat NAME or lab.rollouts, then %compare"
+        raise InputError(f"{label} was not sampled from prompts that could be sampled again", hint=hint)
+    return plan
+
+
+def _describe_code(source: Source | None, tools: Tools) -> dict[str, str] | None:
+    """Return digests of the code of an environment and of tools; None if there is none."""
+    code = {**(describe_parts(source, "env") if source else {})}
+    for tool, function in tools.functions.items():
+        code |= describe_parts(function, f"tool {tool}")
+    return code or None
+
+
+def _check_prompt_options(label: str, program: Program, **options: Any) -> None:
+    """Raise InputError if options are given that only collections of prompts have."""
     if wrong := [option for option, value in options.items() if value]:
         message = f"{label} was captured from the program {program.name}, which takes no {' and no '.join(wrong)}"
         raise InputError(message, hint=f"lab.compare({label!r}, over=rows)")
 
 
 def _template_of_other_rows(label: str, plan: SamplingConfig, prompt: Prompt | None) -> PromptTemplate:
+    """Return the template for the prompts of other rows: the given one, or that of the collection."""
     if prompt is not None:
         return template_of(prompt)
     if not plan.template:
@@ -374,9 +387,9 @@ def _template_of_other_rows(label: str, plan: SamplingConfig, prompt: Prompt | N
     return template_again(plan.template, plan.prompt_column)
 
 
-def _tools_of(summary: CollectionSummary, groups: Sequence[Group]) -> list[str]:
-    """Names of the tools that a collection was sampled with; of an imported one, the tools of its trajectories."""
-    # tools of an environment or of a prompt column are not functions of the notebook, and are not compared
+def _tool_names(summary: CollectionSummary, groups: Sequence[Group]) -> list[str]:
+    """List the names of the tools that a collection was sampled with; of an imported one, those of its trajectories."""
+    # tools of an environment or of a prompt column are not functions of the notebook, so they are not checked
     own = summary.plan.get("env") or summary.plan.get("prompt_column")
     planned = summary.plan.get("tools", [] if own else None)
     if planned is None:
@@ -384,7 +397,7 @@ def _tools_of(summary: CollectionSummary, groups: Sequence[Group]) -> list[str]:
     return [str(tool["function"]["name"]) for tool in planned]
 
 
-def _new_run(
+def _make_run(
     name: str,
     plan: SamplingConfig,
     groups: Sequence[NewGroup],
@@ -393,6 +406,7 @@ def _new_run(
     source: Source | None = None,
     program: Program | None = None,
 ) -> SamplingRun:
+    """Make the run of a new generation: `plan.n` rollouts of each group."""
     plan = plan.model_copy(update={"total": plan.n * len(groups)})
     rollouts = [r for i, g in enumerate(groups) for r in new_rollouts(i, range(plan.n), g, plan)]
     return SamplingRun(name, plan, groups, rollouts, tools, notes=notes, source=source, program=program)
@@ -406,7 +420,7 @@ def plan_continuation(
     given: TurnOptions,
     tools: Tools,
 ) -> SamplingRun:
-    """Plan a new generation in which every conversation of an older one goes on.
+    """Plan a new generation that continues every conversation of an older one.
 
     Settings that are not in `given` are those of the older generation.
 
@@ -423,18 +437,18 @@ def plan_continuation(
         InputError: it holds no trajectory, or had other tools; or as of `plan_new`.
     """
     summary = lab.collection(label)
-    if summary.plan and not summary.plan.get("sessions"):  # conversations of sessions may go on, as imported ones may
+    if summary.plan and not summary.plan.get("sessions"):  # sessions, like imported conversations, can go on
         check_no_program(label, SamplingConfig.model_validate(summary.plan))
     turns = turns_of(as_messages(prompt))
     old = lab.groups(summary)
-    tools.check(label, _tools_of(summary, old))
+    tools.check(label, _tool_names(summary, old))
     groups = [
         NewGroup(g.prompt, g.row, [filled(turn, g.row, given.get("variables") or {}) for turn in turns]) for g in old
     ]
     rollouts = [r for i, group in enumerate(old) for r in continued_rollouts(i, group, len(turns), tools.schemas)]
     if not rollouts:
         raise InputError(f"{label} holds no conversation to go on with", hint=f"%%chat {label} --resume")
-    stored = {name: summary.plan[name] for name in _KEPT if name in summary.plan}
+    stored = {name: summary.plan[name] for name in _INHERITED if name in summary.plan}
     settings = {"model": model} | {key: value for key, value in given.items() if key in _PLANNED and value != ()}
     changed = {"total": summary.missing + len(rollouts), "continues": f"{summary.name}:{summary.generation}"}
     plan = make_config({**stored, **settings, "tools": tools.schemas, **changed})
@@ -457,7 +471,7 @@ def plan_resume(
         label: the generation.
         tools: the tools that it was sampled with.
         source: makes the environments, if it was sampled with some.
-        sizes: the groups that grow: the place of each, and its new number of trajectories.
+        sizes: the new number of trajectories of each group that grows, by its place.
         program: the program of the generation, if it has one.
         timeout: seconds for each rollout of the program. None for the time-out of the generation.
 
@@ -480,7 +494,7 @@ def plan_resume(
         plan = make_config({**summary.plan, "timeout": timeout})
     groups = lab.groups(summary, unfinished=True)
     if program is None:
-        tools.check(label, _tools_of(summary, groups))
+        tools.check(label, _tool_names(summary, groups))
         check_environment(label, plan.env, source)
     plan = plan.grow(sizes)
     rollouts = [r for i, group in enumerate(groups) for r in missing_rollouts(i, group, plan)]

@@ -51,9 +51,9 @@ class Writer(Protocol):
 
     @property
     def collection(self) -> StoredCollection | None: ...
-    def interrupted(self) -> tuple[str, str]: ...
-    def unfinished(self) -> tuple[str, str | None]: ...
-    def kept(self) -> str: ...
+    def describe_interrupt(self) -> tuple[str, str]: ...
+    def describe_unfinished(self) -> tuple[str, str | None]: ...
+    def describe_kept(self) -> str: ...
 
 
 @contextmanager
@@ -62,22 +62,22 @@ def early_end(writer: Writer, meter: Meter, progress: ProgressBar) -> Iterator[N
     try:
         yield
     except KeyboardInterrupt as error:
-        interrupted(error, *writer.interrupted())
+        interrupted(error, *writer.describe_interrupt())
         raise
     except BudgetError as error:
-        kept, rest = writer.unfinished()
+        kept, rest = writer.describe_unfinished()
         raise BudgetError(f"{error.message}; {kept}", hint=meter.more(rest)) from None
     except BaseException:
-        progress.keep(writer.kept())
+        progress.keep(writer.describe_kept())
         raise
     finally:
         meter.close(writer.collection)
 
 
-def open_writer(lab: Lab, run: SamplingRun, again: Callable[[str], str] = str) -> TrajectoryWriter[Any]:
-    """Open the writer of a run. If the run adds to a stored generation, it is locked. again: as of the writer."""
+def open_writer(lab: Lab, run: SamplingRun, with_budget: Callable[[str], str] = str) -> TrajectoryWriter[Any]:
+    """Open the writer of a run. A stored generation that the run adds to is locked. with_budget: as of the writer."""
     put: Callable[..., None] = put_rollouts if run.program else put_answers
-    return TrajectoryWriter(lab, run, partial(put, lab, run), again)
+    return TrajectoryWriter(lab, run, partial(put, lab, run), with_budget)
 
 
 def sample(
@@ -129,9 +129,9 @@ def sample(
 
         with early_end(writer, meter, progress):
             connector.http.run(play(), show, to_its_end=True)
-    progress.keep(writer.unscored())
-    progress.keep(writer.surplus())
-    progress.keep(writer.troubles())
+    progress.keep(writer.unscored_line())
+    progress.keep(writer.surplus_line())
+    progress.keep(writer.trouble_line())
     writer.check()
     assert writer.collection, "writer.check() raises if nothing was stored"
     return lab.by_id(writer.collection.id)

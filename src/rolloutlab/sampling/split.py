@@ -21,14 +21,15 @@ TRAIN, HELD_OUT = "train", "held_out"
 
 _BITS = 64
 _LEAST_DISTINCT = 0.5
-"""A column identifies rows if at least this share of its values is distinct: questions do, topics do not."""
+"""Share of distinct values from which on a column is taken for prompts: questions differ, topics repeat."""
 _LEAST_WORDS = 4
-"""Texts with so many words on average are prompts, even if each is in many rows. A topic is a word or two."""
+"""Words per text, on average, from which on a column is taken for prompts, even if its values repeat in many rows."""
 _MANY_ROWS = 250_000
+"""Rows after which a line says how many have been read, again and again."""
 _MANY = 5_000
-"""The comparison of at least so many texts is announced."""
+"""Texts from which on a line announces their comparison, which then takes seconds."""
 _PROMPTS = re.compile("prompts?|questions?|problems?|query|instruction|input|text|messages|conversations?")
-"""Columns that hold prompts, whatever is in them."""
+"""Names of columns that are taken for prompts, whatever is in them."""
 
 
 class RowPart(list[Row]):
@@ -62,11 +63,11 @@ def split_rows(
     Args:
         data: as `over` in `lab.chat`.
         held_out: the fraction of rows to hold out. A hash of its content and `seed` decides the part of each row, so no
-            row changes its part if the order changes or rows are added. If a part is split again, another hash is used,
-            so the fraction applies within that part even with the same seed.
-        seed: of the hash.
-        by: a column or several; rows with equal values there stay together, and only these values are hashed. Texts are
-            compared without case, white space and Unicode forms.
+            row changes its part if the order changes or rows are added. A part that is split again is hashed anew, so
+            the fraction applies within it even with the same seed.
+        seed: the seed of the hash.
+        by: one or more columns. Rows with equal values there stay together, because only these values are hashed. Case,
+            white space and Unicode forms of texts make no difference.
         say: called with lines on the sizes of the parts, and on prompts of one part that are equal or nearly equal to
             prompts of the other (`near.near_duplicates`).
 
@@ -79,14 +80,14 @@ def split_rows(
     columns = [by] if isinstance(by, str) else by
     parts: dict[str, list[Row]] = {TRAIN: [], HELD_OUT: []}
     rows = rows_of(data, on_read=partial(_say_read, say))
-    within = _common_parts(rows)
+    within = _find_common_parts(rows)
     for row in rows:
-        row.part = HELD_OUT if _share(_key(row, columns), seed, within) < held_out else TRAIN
+        row.part = HELD_OUT if _draw(_key(row, columns), seed, within) < held_out else TRAIN
         row.within = within
         parts[row.part].append(row)
     for name, of_part in parts.items():
         if not of_part:
-            what = f"no row is in {name}: which rows are is decided by a hash, so few rows may all be in one part"
+            what = f"no row is in {name}: a hash decides where each row goes, so few rows may all go to one part"
             raise InputError(what, hint="another seed or share, or more different values of by")
     split = DataSplit(RowPart(parts[TRAIN], TRAIN), RowPart(parts[HELD_OUT], HELD_OUT))
     for line in (*left_out(rows), *describe(split)):
@@ -100,12 +101,12 @@ def _say_read(say: Callable[[str], None], read: int) -> None:
 
 
 def describe(split: DataSplit) -> Iterator[str]:
-    """Lines about a split: the sizes of the parts, then for each column the equal and the nearly equal texts of both.
+    """Describe a split, line by line: the sizes of its parts, then for each column the texts that both parts share.
 
-    A comparison of many texts takes seconds, and is announced by a line before it.
+    Nearly equal texts count too. Comparing many texts takes seconds, so a line announces it.
     """
     yield ", ".join(map(repr, split))
-    for column, train, held_out in _texts(split):
+    for column, train, held_out in _find_prompt_columns(split):
         if len(train) + len(held_out) >= _MANY:
             yield f"comparing {count(len(train) + len(held_out), 'text')} of {column} ..."
         known = set(train)
@@ -120,24 +121,24 @@ def describe(split: DataSplit) -> Iterator[str]:
             i, j = next(iter(sorted(near.items())))
             alike = {alone[i] for i in near}
             similar = count(sum(text in alike for text in held_out), "row")
-            what = f"{similar} of held_out with a {column} nearly as in train: {_difference(alone[i], train[j])}"
+            what = f"{similar} of held_out with a {column} nearly as in train: {_quote_difference(alone[i], train[j])}"
             yield f"{what} -> lab.split(..., by=COLUMN), one that such rows share"
 
 
-def _difference(one: str, other: str) -> str:
-    """Two texts, from shortly before they differ."""
+def _quote_difference(one: str, other: str) -> str:
+    """Quote two texts from shortly before they differ."""
     same = next((k for k, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
     begin = max(0, same - 30)
     return f"{one[begin : begin + 60]!r} and {other[begin : begin + 60]!r}"
 
 
-def _texts(split: DataSplit) -> Iterator[tuple[str, list[str], list[str]]]:
-    """Columns that hold prompts, with the normalized texts of both parts."""
+def _find_prompt_columns(split: DataSplit) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Find the columns that hold prompts, with the normalized texts of both parts."""
     for column in {column: None for row in split.held_out for column in row}:
-        train, held_out = ([_text(row.get(column)) for row in part] for part in split)
+        train, held_out = ([_prompt_text(row.get(column)) for row in part] for part in split)
         every = [text for text in (*train, *held_out) if text]
         distinct = set(every)
-        if len(distinct) < 2:  # an instruction that all rows have
+        if len(distinct) < 2:  # the same text in all rows, such as an instruction
             continue
         words = sum(len(text.split()) for text in distinct) / len(distinct)
         is_named = _PROMPTS.fullmatch(column.casefold())
@@ -145,13 +146,13 @@ def _texts(split: DataSplit) -> Iterator[tuple[str, list[str], list[str]]]:
             yield column, train, held_out
 
 
-def normalized(text: str) -> str:
-    """A text without differences in case, white space and Unicode forms (NFKC)."""
+def normalize(text: str) -> str:
+    """Remove differences in case, white space and Unicode forms (NFKC) from a text."""
     return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
 
 
 def ranges_of(rows: Sequence[Row]) -> dict[str, list[tuple[int, int]]]:
-    """By part of a split, the positions of its rows, as ranges `(first, last)`."""
+    """Return the positions of the rows of each part of a split, as ranges `(first, last)`."""
     ranges: dict[str, list[tuple[int, int]]] = {}
     for i, row in enumerate(rows):
         if row.part:
@@ -164,7 +165,7 @@ def ranges_of(rows: Sequence[Row]) -> dict[str, list[tuple[int, int]]]:
 
 
 def first_ranges(ranges: Mapping[str, Sequence[tuple[int, int]]], rows: int) -> dict[str, list[tuple[int, int]]]:
-    """The ranges of the parts of the first so many rows, from the ranges of all rows."""
+    """Cut the ranges of all rows down to those of the first `rows` rows."""
     return {
         part: kept
         for part, own in ranges.items()
@@ -173,47 +174,48 @@ def first_ranges(ranges: Mapping[str, Sequence[tuple[int, int]]], rows: int) -> 
 
 
 def positions_in(plan: Mapping[str, Any], part: str) -> set[int]:
-    """The groups of a stored collection whose rows belong to a part, by the collection's plan."""
+    """Find the groups of a stored collection whose rows belong to a part of a split."""
     return {i for first, last in plan.get("parts", {}).get(part, ()) for i in range(first, last + 1)}
 
 
 def _key(row: Row, columns: Sequence[str]) -> Any:
+    """Return what is hashed of a row: its values in some columns, or the whole row."""
     for column in columns:
         if column in row.unusable:
             raise row.unusable[column]
         if column not in row:
             raise InputError(f"{row.place} has no column {column!r}", hint=f"columns: {', '.join(row)}")
-    return [normalized(value) if isinstance(value := row[column], str) else value for column in columns] or row
+    return [normalize(value) if isinstance(value := row[column], str) else value for column in columns] or row
 
 
-def _common_parts(rows: Sequence[Row]) -> tuple[str, ...]:
-    """The nested parts that all rows belong to, the largest first. Empty if they differ, or if a row has no part."""
+def _find_common_parts(rows: Sequence[Row]) -> tuple[str, ...]:
+    """Find the parts of earlier splits that all rows come from, each a part of the one before; empty without any."""
     paths = [(*row.within, row.part) if row.part else () for row in rows]
     first, last = min(paths), max(paths)
     differ = next((i for i, (one, other) in enumerate(zip(first, last, strict=False)) if one != other), None)
     return first[:differ]
 
 
-def _share(key: Any, seed: int, within: Sequence[str]) -> float:
-    """A number from 0 to 1, evenly distributed over keys, and independently within each part of an earlier split."""
+def _draw(key: Any, seed: int, within: Sequence[str]) -> float:
+    """Hash a key to a number from 0 to 1, evenly distributed. `within` hashes each part of an earlier split anew."""
     text = json.dumps([seed, key, *within], sort_keys=True, ensure_ascii=True)
     drawn = int.from_bytes(hashlib.sha256(text.encode()).digest()[: _BITS // 8])
     return drawn / float(2**_BITS)
 
 
-def _text(value: Any) -> str:
-    """The text of a prompt. Of a conversation, also one in JSON, it is what was asked; of other lists, their JSON."""
+def _prompt_text(value: Any) -> str:
+    """Return the text of a prompt, normalized: of a conversation what the user asked, of other lists their JSON."""
     messages = read_json(value) or value
     if are_messages(messages):
         asked = [m for m in messages if m.get("role", m.get("from")) not in {"system", "developer", *_ANSWERS}]
-        value = "\n".join(_asked(m.get("content", m.get("value"))) for m in asked)
+        value = "\n".join(_content_text(m.get("content", m.get("value"))) for m in asked)
     elif isinstance(value, list | dict) and value:
         value = json.dumps(value, sort_keys=True, ensure_ascii=False)
-    return normalized(value) if isinstance(value, str) else ""
+    return normalize(value) if isinstance(value, str) else ""
 
 
-def _asked(content: Any) -> str:
-    """The text of a content, and its other parts as JSON: a question about another image is another one."""
+def _content_text(content: Any) -> str:
+    """Return the text of a content and, as JSON, its other parts: a question about another image is another one."""
     parts = content if isinstance(content, list) else []
     others = [part for part in parts if not isinstance(part, dict) or "text" not in part]
     return plain_text(content) + (json.dumps(others, sort_keys=True) if others else "")

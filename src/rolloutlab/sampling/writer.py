@@ -24,7 +24,7 @@ WHAT_IS_STORED = "%collections lists what is stored"
 
 
 class SampledRecord(Protocol):
-    """One unit of storage: conversations after an answer, or a rollout of a program that has ended.
+    """What is stored at a time: conversations after an answer, or a rollout of a program that has ended.
 
     step: the sampled checkpoint, if the service reports it.
     usage: prompt and sampled tokens.
@@ -56,16 +56,23 @@ R_contra = TypeVar("R_contra", bound=SampledRecord, contravariant=True)
 
 
 class Put(Protocol[R_contra]):
-    """Writes records to the groups, inside a transaction. begins: whether they are the first ones of the generation."""
+    """Writes records to groups inside a transaction. begins: whether they are the first records of the generation."""
 
     def __call__(self, records: Sequence[R_contra], groups: Sequence[Group], *, begins: bool) -> None: ...
 
 
 class Generation:
-    """A generation, created with what is stored first, and locked against other processes by `lock`.
+    """A generation, which is created together with its first records, and locked against other processes by `lock`.
 
-    groups: the stored groups; empty until something is stored. begun: the stored generation; None for a new one. what:
-    the plural noun of its records, for an error.
+    `groups` are the stored groups: none until something is stored.
+
+    Args:
+        lab: the store.
+        name: the collection.
+        plan: its settings.
+        groups: new or stored groups.
+        begun: the stored generation; None for a new one.
+        what: the plural noun of its records, for an error.
 
     Raises:
         ConflictError: another process samples it, or has stored something of it since it was looked up.
@@ -85,6 +92,7 @@ class Generation:
         self._plan = plan
         self._wanted = groups
         self.groups = [group for group in groups if isinstance(group, Group)]
+        # a top-up: the plan has more trajectories for some groups than the stored one
         self._grows = begun is not None and plan.topped_up != SamplingConfig.model_validate(begun.plan).topped_up
         self.collection: StoredCollection | None = begun
         self.lock = CollectionLock()
@@ -97,13 +105,13 @@ class Generation:
                 raise
 
     def _check_unchanged(self, begun: CollectionSummary, what: str) -> None:
-        """ConflictError if another process has stored something since the generation was looked up."""
+        """Raise ConflictError if another process has stored something since the generation was looked up."""
         if self._lab.collection(self.label).trajectories != begun.trajectories:
             raise ConflictError(f"another kernel has just stored {what} of {self.label}", hint="run the cell again")
 
     @property
     def label(self) -> str:
-        """The collection's name and generation, by the name that it had when the run began."""
+        """The collection's name and generation, under the name that it had when the run began."""
         begun = self.collection
         return f"{begun.name}:{begun.generation}" if begun else self._name
 
@@ -113,7 +121,7 @@ class Generation:
         step: the checkpoint that a new generation keeps in its plan.
         """
         if self.groups:
-            self._lab.at_once(lambda: self._go_on(put))
+            self._lab.at_once(lambda: self._store_more(put))
             self._grows = False
             return
 
@@ -134,11 +142,10 @@ class Generation:
         self._lab.keep_name(collection.name, collection.id)
         self.collection = self._lab.by_id(collection.id)  # under the name that it has from now on
 
-    def _go_on(self, put: Callable[[Sequence[Group]], None]) -> None:
-        """Store into the stored groups. The first call also stores their new sizes, if the plan lets them grow.
+    def _store_more(self, put: Callable[[Sequence[Group]], None]) -> None:
+        """Store into the stored groups; the first call of a top-up also stores their new sizes.
 
-        The sizes wait for the first record: else a run that was interrupted before it would leave groups that look
-        incomplete.
+        Not earlier: a run that was interrupted before its first record would leave groups that look incomplete.
         """
         if self._grows and self.collection:
             self._lab.keep_sizes(self.collection.id, self._plan.topped_up, self._plan.total)
@@ -148,7 +155,7 @@ class Generation:
 class TrajectoryWriter(Generic[R]):
     """Writes records into a generation of a collection. The first records create the generation.
 
-    again: adds the budget of the call to the cell that samples the rest.
+    with_budget: adds the budget of the call to a cell.
 
     Attributes, all of the run so far:
         total: the trajectories that the plan samples.
@@ -158,9 +165,9 @@ class TrajectoryWriter(Generic[R]):
         tokens: sampled tokens.
     """
 
-    def __init__(self, lab: Lab, run: SamplingRun, put: Put[R], again: Callable[[str], str] = str) -> None:
+    def __init__(self, lab: Lab, run: SamplingRun, put: Put[R], with_budget: Callable[[str], str] = str) -> None:
         self._run = run
-        self._again = again
+        self._with_budget = with_budget
         self._put = put
         self._noun, self._arrived = ("rollout", "ended") if run.program else ("completion", "arrived")
         self._generation = Generation(lab, run.name, run.plan, run.groups, run.begun, f"{self._noun}s")
@@ -180,18 +187,18 @@ class TrajectoryWriter(Generic[R]):
         return self._generation.collection
 
     def under_way(self) -> AbstractContextManager[None]:
-        """Make a context in which completions are stored; it unlocks the collection at its end."""
+        """Make a context in which records are stored; it unlocks the collection at its end."""
         return self._generation.lock.under_way()
 
     def close(self) -> None:
-        """Unlock the collection; inside `under_way` that is left to its end."""
+        """Unlock the collection; inside `under_way`, leave that to the end of the context."""
         self._generation.lock.close()
 
     def take(self, records: Sequence[R]) -> None:
         """Store records, then count them. The first records create the generation."""
         begins = not self._generation.groups
         step = next((record.step for record in records if record.step is not None), None)
-        self._unstored = sum(record.begun for record in records)  # those of an earlier failure come again
+        self._unstored = sum(record.begun for record in records)  # records that could not be stored come again
         self._generation.store(partial(self._put, records, begins=begins), step)
         self._unstored = 0
         if begins:
@@ -204,19 +211,19 @@ class TrajectoryWriter(Generic[R]):
         self._surplus += sum(record.surplus for record in records)
         self._troubles += [record.trouble for record in records if record.trouble]
 
-    def troubles(self) -> str:
-        """A line for the user if some rollouts ended early, by an error or the time-out; else ""."""
+    def trouble_line(self) -> str:
+        """Return a line for the user if some rollouts ended early, by an error or the time-out; else ""."""
         if not self._troubles:
             return ""
         which = f"{len(self._troubles):,} of {count(self.total, self._noun)}"
         return f"{which} ended early, without a reward; the first: {self._troubles[0]}"
 
-    def surplus(self) -> str:
-        """As `surplus_line`, of the choices so far."""
+    def surplus_line(self) -> str:
+        """Return a line for the user if the service gave more choices than were requested; else ""."""
         return surplus_line(self._surplus)
 
-    def unscored(self) -> str:
-        """A line for the user if nothing in the environment gave some episodes a reward; else ""."""
+    def unscored_line(self) -> str:
+        """Return a line for the user if nothing in the environment gave some episodes a reward; else ""."""
         if not self._unscored:
             return ""
         what = f"{count(self._unscored, 'episode')} of {self._run.plan.env} ended without a reward"
@@ -228,14 +235,14 @@ class TrajectoryWriter(Generic[R]):
         self.failed += trajectories
         self._first_error = self._first_error or error
 
-    def kept(self) -> str:
-        """What is stored after an error, and what to type to continue; "" if nothing is."""
+    def describe_kept(self) -> str:
+        """Say what is stored after an error, and what to type to continue; "" if nothing has arrived."""
         if not self.begun:
             return self._lost().removeprefix("; ")
         return f"{self._so_far()}; what was sampled is kept{self._lost()} -> {self._rest()}"
 
-    def interrupted(self) -> tuple[str, str]:
-        """Message and hint after an interrupt."""
+    def describe_interrupt(self) -> tuple[str, str]:
+        """Return the message and the hint after an interrupt."""
         if self._generation.lock.is_under_way:  # after a second interrupt, which did not wait for the disk
             rest = f"{self._rest()} samples the rest" if self.collection else WHAT_IS_STORED
             return f"{self._so_far()} and are kept; others are still being stored", rest
@@ -249,10 +256,10 @@ class TrajectoryWriter(Generic[R]):
         what = f"samples the other {missing:,}" if missing else "shows them"
         return f"{self._so_far()} and are kept{self._lost()}", f"{self._rest()} {what}"
 
-    def unfinished(self) -> tuple[str, str | None]:
-        """What is stored and what is missing after a budget ran out, and the cell that samples the rest.
+    def describe_unfinished(self) -> tuple[str, str | None]:
+        """Say what is stored and what is missing after a budget ran out, and return the cell that samples the rest.
 
-        The cell is None if the same cell samples it.
+        The cell is None if it is the same cell again.
         """
         if not self.begun:
             return "nothing was sampled", None
@@ -272,21 +279,22 @@ class TrajectoryWriter(Generic[R]):
         return f"{self.done:,} of {count(self.total, self._noun)} had {self._arrived}"
 
     def _lost(self) -> str:
-        """What had come and could not be stored, after a semicolon; "" if all is stored."""
+        """Say, after a semicolon, what arrived and could not be stored; "" if everything is stored."""
         return f"; {count(self._unstored, self._noun)} more could not be stored" if self._unstored else ""
 
     def _rest(self) -> str:
-        return self._again(self._cell())
+        """Return the cell that samples the rest, within the budget of the call."""
+        return self._with_budget(self._cell())
 
     def _cell(self) -> str:
-        """The cell that samples the rest, without a budget."""
+        """Return the cell that samples the rest, without a budget."""
         label, program = self._generation.label, self._run.program
         if program:
             return to_resume(label, program.name, program.typed)
         return self._run.plan.cell_again(label, "--resume")
 
     def note(self, waits: bool = False) -> str:
-        """A line on failures, speed and remaining time. waits: whether the service is unreachable."""
+        """Return a line on failures, speed and remaining time. waits: whether the service is unreachable."""
         if waits:
             return "the service is unreachable; retrying for some minutes"
         seconds = time.monotonic() - self._since
@@ -298,7 +306,7 @@ class TrajectoryWriter(Generic[R]):
 
 
 def surplus_line(number: int) -> str:
-    """A line for the user if a service gave more choices than were requested; else ""."""
+    """Return a line for the user if a service gave `number` choices more than were requested; else ""."""
     if not number:
         return ""
     return f"{count(number, 'choice')} more than requested came and {'is' if number == 1 else 'are'} not kept"

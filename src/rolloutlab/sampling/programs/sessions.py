@@ -137,12 +137,12 @@ class SessionWriter:
                 self._refused, hint=f"{error.hint or 'end what holds the file'}, and run it again"
             ) from error
 
-    def kept(self) -> str:
-        """What is stored after an error, and what to type to continue."""
+    def describe_kept(self) -> str:
+        """Say what is stored after an error, and what to type to continue."""
         return f"{self.so_far()} -> {self._rest()}" if self.done else ""
 
-    def interrupted(self) -> tuple[str, str]:
-        """Message and hint after an interrupt."""
+    def describe_interrupt(self) -> tuple[str, str]:
+        """Return the message and the hint after an interrupt."""
         if self._lock.is_under_way:  # after a second interrupt, which did not wait for the disk
             kept = f"{count(self.done, 'session')} had begun and {_are(self.done)} kept"
             return f"{kept}; others are still being stored", self._rest() if self.collection else WHAT_IS_STORED
@@ -151,8 +151,8 @@ class SessionWriter:
         kept = f"{count(self.done, 'session')} had begun and {_are(self.done)} kept"
         return "; ".join(filter(None, [self._refused, kept])), self._rest()
 
-    def unfinished(self) -> tuple[str, str | None]:
-        """What is stored after a budget ran out, and the cell that goes on; None if it is the same cell."""
+    def describe_unfinished(self) -> tuple[str, str | None]:
+        """Say what is stored after a budget ran out; return the cell that goes on, or None if it is the same cell."""
         return (self.so_far(), self._cell()) if self.done else ("nothing was sampled", None)
 
     def notes(self) -> str:
