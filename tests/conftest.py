@@ -182,7 +182,7 @@ class Service:
 
     def empty(self) -> None:
         """Delete all models, with their jobs."""
-        for folder in (self.folder / "models").iterdir():
+        for folder in (self.folder / "models").glob("*"):
             self.jobs.delete_model(folder.name)
 
     def call(self, method: str, path: str, **options: Any) -> Any:

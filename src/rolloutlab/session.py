@@ -63,7 +63,7 @@ from rolloutlab.scoring.workers import RewardOptions
 from rolloutlab.search.build import SearchOptions
 from rolloutlab.search.open import LabIndex, SearchPlaces
 from rolloutlab.search.query import Search
-from rolloutlab.settings import Settings
+from rolloutlab.settings import EMBEDDED, Settings
 from rolloutlab.store.bare_names import BareNames
 from rolloutlab.store.damage import check_lab
 from rolloutlab.store.lab import Lab
@@ -331,7 +331,11 @@ class Session:
         if name is None and start is not None:
             message = "a model that is made from a checkpoint needs a name"
             raise InputError(message, hint=f"%model lab/second --from {start}")
-        return self._models.select(name or self._models.selected, base, start)
+        selected = self._models.select(name or self._models.selected, base, start)
+        made_from = str(selected.made_from[0]) if selected.made_from else None
+        if made_from or self._connector.name == EMBEDDED:  # other services may not know it
+            self.store.origins.set_made_from(self._connector.name, selected.name, made_from)
+        return selected
 
     @takes(SamplingOptions, TurnOptions, ChatOptions)
     def chat(self, name: str, prompt: Prompt = "", **given: Unpack[ChatOptions]) -> Collection:

@@ -492,6 +492,43 @@ def test_cells_to_type_next_quote_a_name_with_blanks(session, trainer):
     assert "%export 'lab/of others@0' --to best" in session.runs(model).overlay().next
 
 
+def test_parts_of_rewards_that_are_no_texts_hide_nothing_else(session, trainer):
+    def components(reward):
+        return {"half \ud800": reward, "whole": 2 * reward}
+
+    odd = trainer.sample("odd", HALF, model="lab/odd", components=components)
+    trainer.train(odd, step=1, model="lab/odd")
+    two_steps(trainer)
+    with closing(sqlite3.connect(session.settings.home / "lab.db")) as database, database:
+        database.execute("UPDATE trajectories SET components = '{\"a\": Infinity}' WHERE position = 1")
+    steps = session.runs()["lab/odd"].steps
+    (half,) = (name for name in steps[0].numbers if name.startswith("reward.half"))
+    assert (half.encode(), steps[0].numbers["reward.whole"]) == ("reward.half \ufffd\ufffd\ufffd".encode(), 1.0)
+    assert len(session.runs()) == 2
+
+
+def test_a_run_says_which_checkpoint_its_model_was_made_from(session, tmp_path):
+    given = {"over": [{"i": 1}, {"i": 2}], "n": 4, "max_tokens": 3, "seed": 1, "say": lambda _: None}
+
+    def reward(answer):
+        return float(len(answer) % 2)
+
+    def loop(jobs):
+        return session.loop("letters", "user: {{i}}", reward, jobs=jobs, **given)
+
+    loop(2)
+    session.model("lab/fork", start="lab/practice@1")
+    loop(1)
+    (run,) = session.runs("lab/fork").runs
+    assert run.made_from == "lab/practice@1"
+    assert "lab/fork was made from lab/practice@1." in repr(session.runs("lab/fork"))
+    assert "lab/practice@1" in session.runs()._repr_html_()
+    report = session.report("lab/fork", tmp_path / "run.html").read_text()
+    assert "checkpoint that lab/fork was made from" in report
+    session.model("lab/practice")
+    assert session.runs("lab/practice").runs[0].made_from is None
+
+
 def test_an_option_that_becomes_true_is_changed_and_not_a_number_is_not(session, trainer):
     trainer.train(trainer.sample("letters", HALF), step=1, options={"a": 1, "b": math.nan})
     trainer.train(trainer.sample("letters", HALF, step=1), step=2, options={"a": True, "b": math.nan})

@@ -2,6 +2,7 @@
 
 import pytest
 
+from rolloutlab.errors import LabError
 from rolloutlab.store.models import SubmittedJob
 from tests.labs import lab_with
 
@@ -54,6 +55,15 @@ def test_a_run_with_another_reward_is_beside_the_earlier_one(loop):
     loop(tracker, lambda answer: 100.0 + len(answer))
     assert tracker.tables["lab/practice"] == first["lab/practice"]
     assert list(tracker.tables["lab/practice:2"]) == [1]
+
+
+def test_a_run_that_cannot_be_read_ends_no_loop_and_is_said_once(loop, monkeypatch):
+    def fail(lab, models):
+        raise LabError("lab.db cannot be read")
+
+    monkeypatch.setattr("rolloutlab.runs.sending.load_runs", fail)
+    lines = loop(Kept(), jobs=2)
+    assert lines.count("no run was sent: LabError: lab.db cannot be read") == 1
 
 
 def test_a_tracker_that_fails_ends_no_loop_and_gets_the_run_later(loop):

@@ -104,6 +104,10 @@ def test_a_number_of_any_kind_is_a_reward(outcome):
     assert (reward, type(reward), components) == (float(outcome), float, {})
 
 
+def test_half_a_character_in_the_name_of_a_component_is_replaced():
+    assert one(returns({"a\ud800": 1.0})) == (1.0, {"a?": 1.0})
+
+
 def test_the_reward_of_components_is_their_sum():
     outcome = {"right": 1, "short": 0.25, "polite": False}
     assert one(returns(outcome)) == (1.25, {"right": 1.0, "short": 0.25, "polite": 0.0})

@@ -247,6 +247,8 @@ def test_names_are_readable_and_no_longer_than_a_service_takes():
     (variant,) = plan_variants("x", "lab/m", grid, 1)
     assert variant.collection.startswith("x.stop-_a_b_-")
     assert variant.collection.endswith(".algorithm-dapo.ppo-true.top_p-none.learning_rate-1e-05.seed0")
+    (odd,) = plan_variants("x", "lab/m", {"algorithm": ["a\ud800b"]}, 1)
+    assert odd.collection.startswith("x.algorithm-a_b-")
     long = plan_variants("x" * 300, "lab/m", {"epochs": [1, 2]}, 2)
     assert {len(each.model.partition("/")[2]) for each in long} == {255}
     assert len({each.collection for each in long}) == 4

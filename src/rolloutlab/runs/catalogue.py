@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any, overload
 from rolloutlab.errors import InputError, NotFoundError
 from rolloutlab.objective.preflight import count
 from rolloutlab.runs.judgement import measured_steps
-from rolloutlab.runs.records import RunStep, read_runs
+from rolloutlab.runs.records import RunRecord, RunStep, read_runs
 from rolloutlab.runs.run import Run
 from rolloutlab.store.lab import Lab
+from rolloutlab.store.origins import Origin
 from rolloutlab.store.run_notes import RunNote
+from rolloutlab.training.measures import were_changed
 from rolloutlab.trajectories.tables import data_frame, here_and_now
 from rolloutlab.widgets.html import for_notebook
 from rolloutlab.widgets.kit.listing import Listing, terminal_width
@@ -65,8 +67,13 @@ class RunList(Sequence[Run]):
 
 def load_runs(lab: Lab, models: Collection[str] | None = None) -> RunList:
     """The runs of a lab. models: only the runs of these; None stands for all."""
-    notes, records = lab.run_notes.by_job(), read_runs(lab, models)
-    return RunList([Run(lab, record, notes.get(_first_job(record.steps), RunNote())) for record in records])
+    notes, origins = lab.run_notes.by_job(), lab.origins.all()
+
+    def load(record: RunRecord) -> Run:
+        note = notes.get(_first_job(record.steps), RunNote())
+        return Run(lab, record, note, origins.get((record.service, record.model), Origin()))
+
+    return RunList([load(record) for record in read_runs(lab, models)])
 
 
 def find_runs(runs: Sequence[Run], names: Sequence[str]) -> list[Run]:
@@ -128,7 +135,8 @@ def _listed(run: Run, differing: Sequence[str]) -> ListedRun:
     before, best, name = run.before, run.best_step, run.main
     options = _options(run)
     facts = [("model", run.model), ("trained on", ", ".join(_collections(run))), ("service", run.service)]
-    facts += [("begun anew because of another", " and ".join(run.because))] if run.because else []
+    facts += [("its model was made from", run.made_from)] if run.made_from else []
+    facts += [("another run of its model, as the", were_changed(run.because))] if run.because else []
     facts += [("what to know", "; ".join(sign.fact for sign in run.signs))] if run.signs else []
     return ListedRun(
         name=run.name,

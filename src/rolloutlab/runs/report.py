@@ -47,7 +47,7 @@ def make_report(lab: Lab, view: RunView, bases: Mapping[str, str]) -> RunReport:
     facts += [("machine", f"{platform.system()} {platform.machine()}")]
     facts += [(f"service of {run.name}", run.service) for run in runs]
     seconds = [(run.name, run.seconds) for run in runs]
-    made = list(dict.fromkeys([*_bases(lab, runs, bases), *_environments(runs)]))
+    made = list(dict.fromkeys([*_bases(runs, bases), *_environments(runs)]))
     return RunReport(view.overlay(), list(_texts(lab, runs)), made, list(_sources(lab, runs)), facts, seconds)
 
 
@@ -64,14 +64,13 @@ def _collections(run: Run) -> list[StoredCollection]:
     return [each for step in run.steps for each in (*step.collections, step.held_out) if each]
 
 
-def _bases(lab: Lab, runs: Sequence[Run], bases: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def _bases(runs: Sequence[Run], bases: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """What the model of each run began with, as far as it is known: its base, or a checkpoint of another model."""
-    origins = lab.origins.all()
     for run in runs:
         if run.service == _EMBEDDED and run.model in bases:
             yield f"base of {run.model}", bases[run.model]
-        if (origin := origins.get((run.service, run.model))) and origin.made_from:
-            yield f"checkpoint that {run.model} was made from", origin.made_from
+        if run.made_from:
+            yield f"checkpoint that {run.model} was made from", run.made_from
 
 
 def _environments(runs: Sequence[Run]) -> Iterator[tuple[str, str]]:

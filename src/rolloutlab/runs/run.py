@@ -17,6 +17,7 @@ from rolloutlab.runs.records import RunRecord, RunStep
 from rolloutlab.runs.table import RunTable
 from rolloutlab.sanitize import replace_surrogates
 from rolloutlab.store.lab import Lab
+from rolloutlab.store.origins import Origin
 from rolloutlab.store.run_notes import RunNote
 from rolloutlab.trajectories.tables import data_frame
 from rolloutlab.widgets.run_numbers import known_numbers
@@ -29,19 +30,21 @@ class Run:
     """The jobs of one model whose mean rewards can be compared: what each checkpoint sampled, and what trained on it.
 
     Attributes:
-        name: What it is called in `%runs NAME`: its model, or `MODEL:N` if a later run of the model follows.
+        name: What it is called in `%runs NAME`: its model, or `MODEL:N` if another run of the model was trained later.
         model: The model.
         service: The service that trained it.
         steps: Its checkpoints, in order, as `RunStep`.
         because: What changed before its first job, so that its means cannot be compared with those of the run before.
+        made_from: The checkpoint that its model was made from, if this is the first run of the model.
     """
 
-    def __init__(self, lab: Lab, record: RunRecord, note: RunNote) -> None:
-        self._lab, self._note = lab, note
+    def __init__(self, lab: Lab, record: RunRecord, note: RunNote, origin: Origin) -> None:
+        self._lab, self._note, self._origin = lab, note, origin
         self.record = record
         self.name, self.model, self.service = record.name, record.model, record.service
         self.steps: Sequence[RunStep] = record.steps
         self.because = record.because
+        self.made_from = origin.made_from if record.number == 1 else None
 
     @property
     def main(self) -> str:
@@ -122,12 +125,11 @@ class Run:
         At a tracker a run is called after its model, and later runs of the model `MODEL:N`. Unlike `name`, this does
         not change when another run of the model begins.
         """
-        origin = self._lab.origins.all().get((self.service, self.model))
         own = {"model": self.model, "service": self.service, "collections": ", ".join(self._collections())}
         options = next((step.options for step in reversed(self.steps) if step.job), {})
         history = {name: [step.numbers.get(name) for step in self.steps] for name in self._names()}
         return RunTable(
-            project=(origin.sweep if origin else None) or "rolloutlab",
+            project=self._origin.sweep or "rolloutlab",
             name=self.record.fixed_name,
             config={**options, **own},
             tags=self.tags,

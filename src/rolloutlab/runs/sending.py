@@ -1,6 +1,7 @@
 """Send runs to trackers: while a loop goes on, and when a user asks for it."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 from rolloutlab.errors import described
 from rolloutlab.runs.catalogue import load_runs
@@ -54,19 +55,23 @@ class LiveReporting(Live):
             return
         loops = [shown] if isinstance(shown, Loop) else shown if isinstance(shown, Loops) else []
         newest: dict[str, Run] = {}  # older runs of a model do not change any more
-        for run in load_runs(self._lab(), {loop.model for loop in loops}):
-            if run.service == self._service and _is_later(run, newest.get(run.model)):
-                newest[run.model] = run
+        with self._going_on("no run was sent"):
+            for run in load_runs(self._lab(), {loop.model for loop in loops}):
+                if run.service == self._service and _is_later(run, newest.get(run.model)):
+                    newest[run.model] = run
         for run in newest.values():
             for tracker in self._trackers:
-                self._send_one(run, tracker)
+                with self._going_on(f"{run.name} was not sent"):
+                    self._where[tracker.log(run.table())] = None
         self._sent = version
 
-    def _send_one(self, run: Run, tracker: Tracker) -> None:
+    @contextmanager
+    def _going_on(self, failure: str) -> Iterator[None]:
+        """A context that says an error once instead of raising it. failure: what did not happen then."""
         try:
-            self._where[tracker.log(run.table())] = None
+            yield
         except Exception as error:  # noqa: BLE001 - whatever a tracker does, the loop goes on
-            line = f"{run.name} was not sent: {described(error)}"
+            line = f"{failure}: {described(error)}"
             if line not in self._failed:
                 self._failed.add(line)
                 self._tell(line)

@@ -138,7 +138,7 @@ def _about(runs: Sequence[Run], origins: Mapping[tuple[str, str], Origin]) -> st
     of = f"sweep {sweeps.pop()}" if sweeps != {None} and len(sweeps) == 1 else ", ".join(list(trained)[:_NAMED])
     models = dict.fromkeys(run.model for run in runs)
     steps = count(max(len(run.steps) for run in runs), "step")
-    return " · ".join([of, steps, *(models if len(models) == 1 else [])])
+    return " · ".join(filter(None, [of, steps, *(models if len(models) == 1 else [])]))
 
 
 def _next_cells(runs: Sequence[Run]) -> list[str]:
@@ -159,6 +159,8 @@ def _hints(run: Run, label: str) -> list[Hint]:
     """Return hints on a run. label: what the view calls it; empty if it is the only one."""
     name = f"{label}: " if label else ""
     hints = [Hint(f"{name}{sign.fact}", "", sign.cell) for sign in run.signs]
+    if run.made_from:
+        hints.append(Hint(f"{name}{run.model} was made from {run.made_from}.", "", "", "info"))
     if run.because:
         fact = f"{name}it begins at step {run.steps[0].step}, as the {were_changed(run.because)}:"
         hints.append(Hint(fact, "earlier means do not compare.", "", "info"))

@@ -12,6 +12,7 @@ from typing import Any
 from rolloutlab.errors import InputError, RewardError
 from rolloutlab.objective.credit import ENVIRONMENT
 from rolloutlab.objective.preflight import count
+from rolloutlab.sanitize import replace_surrogates
 from rolloutlab.scoring.foreign import recognise_foreign
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import Score, StoredCollection, StoredTrajectory, TrajectoryKey
@@ -154,6 +155,7 @@ def _callable(function: Any) -> RewardFunction:
 
 
 def _check_name(name: str) -> None:
+    """Raise RewardError for a name that no column can have."""
     if name in {"", *BEFORE, *AFTER}:
         raise RewardError(f"a component cannot be called {name!r}, as a column is", hint=f"right_{name}: ...")
 
@@ -249,7 +251,7 @@ def outcome_of(name: str, value: Any, trajectory: str, *, none_is_valid: bool = 
         return finite(value, f"{trajectory} ({name})" if name else trajectory)
     if not value:
         raise RewardError(f"the reward of {trajectory} has no components", hint="return 0.0, or a component")
-    parts = {str(k): finite(v, f"{trajectory} ({k})") for k, v in value.items()}
+    parts = {replace_surrogates(str(k)): finite(v, f"{trajectory} ({k})") for k, v in value.items()}
     for part in parts.keys() - {"reward"}:
         _check_name(part)
     return parts

@@ -39,6 +39,12 @@ class Origins:
         values = service, model, origin.made_from, origin.sweep, json.dumps(origin.settings), origin.seed
         self._database.execute(f"INSERT OR REPLACE INTO origins ({columns}) VALUES (?, ?, ?, ?, ?, ?)", *values)
 
+    def set_made_from(self, service: str, model: str, checkpoint: str | None) -> None:
+        """Store which checkpoint a model was made from; None for a new model. The model of a sweep keeps its origin."""
+        known = self.all().get((service, model), Origin())
+        if known.sweep is None and known.made_from != checkpoint:
+            self.set(service, model, Origin(checkpoint))
+
     def all(self) -> dict[tuple[str, str], Origin]:
         """Every origin that is known, by service and model."""
         if not self._database.has_table("origins"):  # a read-only lab of an earlier version

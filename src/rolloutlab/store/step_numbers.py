@@ -26,9 +26,10 @@ _GROUPS = f"""
     {_OF_THESE} LEFT JOIN outlines o INDEXED BY outlines_without_text ON o.trajectory_id = t.id
     GROUP BY c.id, g.id ORDER BY c.id
 """
+# Labs of others may have names with half a character in them, and numbers that JSON has not: the rest is read.
 _COMPONENTS = f"""
-    SELECT c.id, part.key, avg(part.value / 1024.0) * 1024
-    {_OF_THESE} AND t.reward IS NOT NULL AND t.components <> '{{}}'
+    SELECT c.id, CAST(part.key AS BLOB), avg(part.value / 1024.0) * 1024
+    {_OF_THESE} AND t.reward IS NOT NULL AND t.components <> '{{}}' AND json_valid(t.components)
     CROSS JOIN json_each(t.components) part ON part.type IN ('integer', 'real')
     GROUP BY c.id, part.key ORDER BY c.id
 """
@@ -76,7 +77,7 @@ class GenerationNumbers:
         chosen = json.dumps(list(collections))
         parts: dict[int, dict[str, float]] = {}
         for number, name, mean in self._database.read(_COMPONENTS, chosen):
-            parts.setdefault(number, {})[name] = mean
+            parts.setdefault(number, {})[name.decode(errors="replace")] = mean
         rows = [(row[0], _GroupNumbers(*tuple(row)[1:])) for row in self._database.read(_GROUPS, chosen)]
         return {
             number: _numbers([group for _, group in groups], parts.get(number, {}))

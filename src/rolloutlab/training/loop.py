@@ -508,7 +508,7 @@ def _describe_changes(mean: str, place: str, different: Sequence[tuple[int | Non
     """
     if not different:
         return []
-    places = [str(where) for where, _ in different if where is not None]
+    places = [*dict.fromkeys(str(where) for where, _ in different if where is not None)]
     shown = f"{place} {places[0]}" if len(places) == 1 else f"{place}s {places[0]} to {places[-1]}" if places else place
     words = list(dict.fromkeys(word for _, some in different for word in some))
     what = f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else words[0]

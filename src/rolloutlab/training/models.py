@@ -268,7 +268,7 @@ class Models:
 
     def _to_fork(self, name: str, source: str) -> str:
         """What to type where a checkpoint does not exist: the newest one of its model, or of the closest model."""
-        wanted, names = source.rpartition("@")[0], [card.id for card in self.cards()]
+        wanted, names = source.rpartition("@")[0], [card.id for card in self.cards() if card.id != name]
         close = get_close_matches(wanted, names, n=1)
         return f"%model {name} --from {close[0]}" if close else "%models"
 

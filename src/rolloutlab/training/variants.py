@@ -115,4 +115,4 @@ def _fit(name: str, longest: int) -> str:
 
 
 def _shortened(word: str, text: str, length: int) -> str:
-    return f"{word[:length]}-{sha256(text.encode()).hexdigest()[:8]}"
+    return f"{word[:length]}-{sha256(text.encode(errors='replace')).hexdigest()[:8]}"

@@ -7,7 +7,7 @@ from typing import Any
 
 from rolloutlab.hints import Hint
 from rolloutlab.objective.preflight import count
-from rolloutlab.sanitize import escape_control_chars
+from rolloutlab.sanitize import escape_control_chars, escape_to_one_line
 from rolloutlab.widgets.html import Html, escape
 from rolloutlab.widgets.kit.change import changed
 from rolloutlab.widgets.kit.chart import COLOURS, ChartLine, chart, charts
@@ -252,7 +252,7 @@ def _opened(row: RunRow) -> Html:
 
 
 def _change(text: Callable[[Any], str], step: int, option: str, before: Any, after: Any) -> str:
-    return f"from step {step}: {option} {text(after)} instead of {text(before)}"
+    return f"from step {step}: {escape_to_one_line(option)} {text(after)} instead of {text(before)}"
 
 
 def curves(shown: Overlay, numbers: Sequence[RunNumber]) -> Html:
