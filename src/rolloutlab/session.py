@@ -57,7 +57,7 @@ from rolloutlab.scoring import sandbox
 from rolloutlab.scoring.ask import ModelAsker
 from rolloutlab.scoring.foreign import ForeignReward, grader_reward
 from rolloutlab.scoring.functions import Functions, Scorers
-from rolloutlab.scoring.judge import Judge, JudgeOptions, give, judge_collection
+from rolloutlab.scoring.judge import Judge, JudgeOptions, judge_collection, store_scores
 from rolloutlab.scoring.score import ScoringRequest, prepared, score_collection
 from rolloutlab.scoring.workers import RewardOptions
 from rolloutlab.search.build import SearchOptions
@@ -810,7 +810,7 @@ class Session:
         finally:
             for line in filter(None, [disagreement, *meter.lines()]):
                 say(line)
-        give(self.store, collection.label, scores, judge, overwrite=overwrite, say=say)
+        store_scores(self.store, collection.label, scores, judge, overwrite=overwrite, say=say)
         return collection
 
     def rewards(self, names: str | Sequence[str]) -> RewardsView:

@@ -46,12 +46,12 @@ RUBRIC = """\
 - Invented facts, and words that are there only to please a judge, lower the score."""
 
 TRIES = 3
-"""Requests about a group before the judge counts as unusable."""
+"""Requests about a group after which a judge without usable scores is an error."""
 
 CONCURRENT = 16
 """Groups that are judged at once."""
 _MOST_SAMPLES = 16
-"""Beyond so many samples another rubric is the cheaper advice."""
+"""The most samples that are advised. Beyond them another rubric is cheaper."""
 
 _TASK = """\
 You compare completions that a language model gave to the same conversation, and score each from 0 (worst) to 1 (best).
@@ -69,7 +69,7 @@ each of {labels}:
 {{"{first}": {{"why": "one sentence", "score": 0.5}}, ...}}"""
 
 Dialog = Generator[ChatRequest, ChatCompletion, list["Verdict"]]
-"""The dialog about one group: yields requests, is sent their completions, returns a verdict per trajectory."""
+"""The dialog about one group: it yields requests, is sent their completions, and returns a verdict per trajectory."""
 
 
 class JudgeOptions(TypedDict, total=False):
@@ -107,7 +107,7 @@ class Judge:
 def dialogs_of(
     groups: Sequence[Group], rubric: str, variables: Mapping[str, Any], *, model: str, samples: int, seed: int
 ) -> list[list[Dialog]]:
-    """Make the dialogs about each group. Every second one shows the answers in the reverse order of the one before.
+    """Make the dialogs about each group. Every second one has the completions in the reverse order of the one before.
 
     Args:
         groups: The groups.
@@ -115,7 +115,7 @@ def dialogs_of(
         variables: The variables of the notebook.
         model: The model that judges.
         samples: The number of dialogs per group.
-        seed: Seeds the orders of the answers.
+        seed: The seed of the orders of the completions.
 
     Raises:
         InputError: `samples` is not positive, or the rubric names an unknown variable.
@@ -129,7 +129,7 @@ def dialogs_of(
         return random.Random(f"{seed}/{i // 2}/{group.name.rpartition('/')[2]}")
 
     return [
-        [_dialog(group, text, model, order(group, i), back=i % 2 == 1) for i in range(samples)]
+        [_judge_group(group, text, model, order(group, i), back=i % 2 == 1) for i in range(samples)]
         for group, text in zip(groups, rubrics, strict=True)
     ]
 
@@ -148,11 +148,11 @@ def judge_collection(
     cache: bool,
     say: Callable[[str], None],
 ) -> tuple[list[Score], str]:
-    """Return the judge's scores of every group that has trajectories to score, and its `disagreement_line`.
+    """Have a judge score every group that has trajectories to score; return the scores and its `disagreement_line`.
 
     Each judgement is stored as it comes, with what it cost. A judgement is requested only once: if the same judge has
-    judged the same completions before, the stored one is used. The tokens of the judge, even of unusable completions,
-    are added to the counts of the collection.
+    judged the same completions before, the stored one is used. The tokens of the judge, even of unusable answers, are
+    added to the counts of the collection.
 
     Args:
         collection: The collection.
@@ -165,54 +165,59 @@ def judge_collection(
         progress: Shows the progress.
         meter: Counts the requests against the budget.
         cache: Whether to use stored judgements.
-        say: Gets a line about stored judgements that are used.
+        say: Called with lines about stored judgements that are used.
 
     Raises:
         RolloutlabError: the errors of `Session.judge`.
     """
     meter.check(judge.model, max_tokens=judge.max_tokens)
     groups = [g for g in collection.groups if any(overwrite or t.source != "hand" for t in g.trajectories)]
-    model, samples = judge.model, judge.samples
-    begin = partial(dialogs_of, groups, judge.rubric, variables, model=model, samples=samples, seed=judge.seed)
+    begin = partial(
+        dialogs_of, groups, judge.rubric, variables, model=judge.model, samples=judge.samples, seed=judge.seed
+    )
     dialogs = begin()
     address = connector.address(progress.waiting)
     verdicts = StoredVerdicts(lab, collection.stored, groups, _fingerprint(judge, connector.name), meter)
     if cache:
-        before = _of_same_requests(verdicts.stored(), begin)
-        old = _of_older_checkpoints(before, model, connector, address)
-        verdicts.heard.update({place: each for place, each in before.items() if each.by not in old})
-        for line in _before_lines(verdicts.heard, old, len(groups), samples):
+        stored = _keep_same_requests(verdicts.stored(), begin)
+        old = _find_older_checkpoints(stored, judge.model, connector, address)
+        verdicts.heard.update({place: each for place, each in stored.items() if each.by not in old})
+        for line in _reuse_lines(verdicts.heard, old, len(groups), judge.samples):
             say(line)
     else:
         verdicts.forget()
     places = {Place(number, i): each for number, of_group in enumerate(dialogs) for i, each in enumerate(of_group)}
-    kept = frozenset(verdicts.heard)
-    work = {place: dialog for place, dialog in places.items() if place not in kept}
-    ask = _asker(judge, connector, address, meter, verdicts)
+    before = frozenset(verdicts.heard)
+    missing = {place: dialog for place, dialog in places.items() if place not in before}
+    ask = _make_ask(judge, connector, address, meter, verdicts)
     try:
-        show = partial(_show, progress, verdicts, len(places))
-        connector.http.run(judge_all(work, ask, verdicts), show, to_its_end=True)
+        show = partial(_show_progress, progress, verdicts, len(places))
+        connector.http.run(judge_all(missing, ask, verdicts), show, to_its_end=True)
     except BaseException as error:
-        _say_what_is_kept(error, name, len(verdicts.heard), len(kept), len(places), meter, progress)
+        _say_what_is_kept(error, name, len(verdicts.heard), len(before), len(places), meter, progress)
         raise
     finally:
         meter.close(collection.stored)
     by = sorted({hearing.by for place, hearing in verdicts.heard.items() if place in places})
-    if kept and len(by) > 1:
+    if before and len(by) > 1:
         say(f"what was judged before is of another model of this name: {', '.join(by)} -> --no-cache judges all again")
-    judged = [[verdicts.heard[Place(n, i)].verdicts for i in range(samples)] for n in range(len(groups))]
-    scores = [
-        _to_score(trajectory, of_trajectory)
-        for group, samples_of in zip(groups, judged, strict=True)
-        for trajectory, of_trajectory in zip(group.trajectories, zip(*samples_of, strict=True), strict=True)
+    judged = [[verdicts.heard[Place(n, i)].verdicts for i in range(judge.samples)] for n in range(len(groups))]
+    return _make_scores(groups, judged), disagreement_line(judged)
+
+
+def _make_scores(groups: Sequence[Group], judged: Sequence[Sequence[Sequence[Verdict]]]) -> list[Score]:
+    """Turn verdicts into scores. judged: per group, per sample, a verdict on each completion."""
+    return [
+        _make_score(trajectory, verdicts)
+        for group, samples in zip(groups, judged, strict=True)
+        for trajectory, verdicts in zip(group.trajectories, zip(*samples, strict=True), strict=True)
     ]
-    return scores, disagreement_line(judged)
 
 
-def _asker(
+def _make_ask(
     judge: Judge, connector: Connector, address: Address, meter: Meter, verdicts: StoredVerdicts
 ) -> Callable[[ChatRequest], Awaitable[ChatCompletion]]:
-    """Asks the judge, within the budget; tokens are counted with the next verdicts that are stored."""
+    """Make a function that asks the judge within the budget. Tokens are counted when the next verdicts are stored."""
     bounded = {"max_tokens": judge.max_tokens} if judge.max_tokens else {}
 
     async def metered(request: ChatRequest) -> ChatCompletion:
@@ -227,7 +232,7 @@ def _asker(
     return ask
 
 
-def _show(progress: ProgressBar, verdicts: StoredVerdicts, total: int) -> None:
+def _show_progress(progress: ProgressBar, verdicts: StoredVerdicts, total: int) -> None:
     progress.update(len(verdicts.heard), total)
 
 
@@ -237,9 +242,13 @@ def _say_what_is_kept(
     """Say how many answers are kept, and how to go on, when an interrupt or an error has ended a judging.
 
     Args:
-        error: an interrupt or an error; one of the budget is raised again with a longer message.
-        name: of the collection.
-        heard, before, total: answers that are stored, were before, and are wanted.
+        error: an interrupt or an error. A BudgetError is raised again with this in its message.
+        name: the collection.
+        heard: how many answers are stored now.
+        before: how many were stored before the call.
+        total: how many are wanted.
+        meter: of the call.
+        progress: shows the line, unless the error has it.
     """
     there = f"{heard:,} of {total:,} answers are kept; no reward of {name} was changed"
     goes_on = heard > before
@@ -254,12 +263,14 @@ def _say_what_is_kept(
 
 
 def _fingerprint(judge: Judge, service: str) -> str:
-    """A hash of what verdicts depend on, except the completions and the columns and variables that the rubric names."""
+    """Hash what verdicts depend on, except the completions and the columns and variables that the rubric names."""
     return f"{PAID}{_sha256(json.dumps([service, asdict(judge)]))}"
 
 
-def _of_same_requests(stored: Mapping[Place, Hearing], begin: Callable[[], list[list[Dialog]]]) -> dict[Place, Hearing]:
-    """Those of the stored judgements whose requests would be the same now."""
+def _keep_same_requests(
+    stored: Mapping[Place, Hearing], begin: Callable[[], list[list[Dialog]]]
+) -> dict[Place, Hearing]:
+    """Keep the stored judgements whose requests would be the same now."""
     dialogs = begin() if stored else []
     return {
         place: hearing
@@ -269,22 +280,22 @@ def _of_same_requests(stored: Mapping[Place, Hearing], begin: Callable[[], list[
     }
 
 
-def _of_older_checkpoints(
+def _find_older_checkpoints(
     before: Mapping[Place, Hearing], model: str, connector: Connector, address: Address
 ) -> set[str]:
-    """The checkpoints of this model that judged before and are not the newest one, for which its name stands."""
+    """Find the checkpoints of this model that judged before and are not its newest one, which its name stands for."""
     steps = {each.by for each in before.values() if each.by.startswith(f"{model}@")}
     if not steps:
         return set()
     cards: list[ModelCard] = []
-    with suppress(RolloutlabError):  # another service, which writes its names so
+    with suppress(RolloutlabError):  # another kind of service, whose names of models may look like checkpoints
         cards = connector.http.run(models(connector.http, address))
     newest = next((card.newest_step for card in cards if card.id == model), None)
     return set() if newest is None else steps - {f"{model}@{newest}"}
 
 
-def _before_lines(heard: Mapping[Place, Hearing], old: set[str], groups: int, samples: int) -> list[str]:
-    """Lines about stored judgements. old: the checkpoints whose judgements are not used."""
+def _reuse_lines(heard: Mapping[Place, Hearing], old: set[str], groups: int, samples: int) -> list[str]:
+    """Return lines about stored judgements that are used. old: checkpoints whose judgements are not."""
     lines = [f"{each} has judged here before and is not the newest checkpoint: judging afresh" for each in sorted(old)]
     whole = Counter(place.group for place in heard)
     complete = sum(times == samples for times in whole.values())
@@ -297,10 +308,10 @@ def _before_lines(heard: Mapping[Place, Hearing], old: set[str], groups: int, sa
     return lines
 
 
-def give(
+def store_scores(
     lab: Lab, label: str, scores: Sequence[Score], judge: Judge, *, overwrite: bool, say: Callable[[str], None]
 ) -> None:
-    """Store the scores of a judge as one change; `say` gets a line if rewards given by hand were kept."""
+    """Store the scores of a judge as one change; `say` is called with a line if rewards given by hand were kept."""
     options = {"samples": judge.samples, "seed": judge.seed}
     change = lab.scorings.begin(lab.find(label), NewScoring("judge", [judge.model], judge.rubric, options))
     lab.scorings.store(change, "judge", scores, keep_hand=not overwrite)
@@ -312,7 +323,7 @@ async def judge_all(
     ask: Callable[[ChatRequest], Awaitable[ChatCompletion]],
     verdicts: StoredVerdicts,
 ) -> None:
-    """Run every dialog, some at a time, and store what comes of each. The first error cancels the rest."""
+    """Run the dialogs, some at a time, and store the verdicts of each. The first error cancels the rest."""
     free = asyncio.Semaphore(CONCURRENT)
 
     async def run(place: Place, dialog: Dialog) -> None:
@@ -345,34 +356,34 @@ async def judge_all(
 
 
 def disagreement_line(groups: Sequence[Sequence[Sequence[Verdict]]]) -> str:
-    """A line that says how far the samples of each group disagree; empty if each group was judged once.
+    """Say in a line how far the samples of each group disagree; empty if each group was judged once.
 
-    If chance causes more than half of the variance of the rewards within groups (`_chance`), the line ends with what to
-    type.
+    If more than half of the variance of the rewards within groups is chance (`_split_variance`), the line ends with
+    what to type.
 
     groups: per group, per sample, a verdict on each completion.
     """
     repeated = [samples for samples in groups if len(samples) > 1]
     if not repeated:
         return ""
-    first = [effect for samples in repeated if len(samples[0]) > 1 for effect in _position_bias(samples)]
-    means = [_means(samples) for samples in repeated]
+    bias = [effect for samples in repeated if len(samples[0]) > 1 for effect in _position_bias(samples)]
+    means = [_rewards_of(samples) for samples in repeated]
     others = _mean([abs(a - b) for group in means for a, b in combinations(group, 2)])
     line = (
-        f"judged in opposite orders: scores of the same completion differ by {_apart(repeated):.2f}, "
+        f"judged in opposite orders: scores of the same completion differ by {_mean_difference(repeated):.2f}, "
         f"rewards of a group's completions by {others:.2f}"
     )
-    line += f"; first place instead of last is worth {_mean(first):+.2f}" if first else ""
-    return line + _advice(repeated, _mean(first))
+    line += f"; first place instead of last is worth {_mean(bias):+.2f}" if bias else ""
+    return line + _advice(repeated, _mean(bias))
 
 
 def _advice(groups: Sequence[Sequence[Sequence[Verdict]]], bias: float) -> str:
-    """What to type if chance has more than half of the variance of the rewards; else empty.
+    """Return what to type if more than half of the variance of the rewards is chance; else an empty text.
 
     A reward is the mean of S scores, so its variance is that of quality, plus that of chance in one score divided by S.
-    Both parts are equal at S = (variance of chance in one score) / (variance of quality). So many samples are advised.
+    The two parts are equal at S = (variance of chance in one score) / (variance of quality), which is advised.
     """
-    of_one, of_reward, of_quality = _chance(groups, bias)
+    of_one, of_reward, of_quality = _split_variance(groups, bias)
     if of_reward <= 1e-12 or of_quality > of_reward / 2 - 1e-12:
         return ""
     enough = 2 * math.ceil(of_one / of_quality / 2) if of_quality > 0 else math.inf
@@ -380,22 +391,22 @@ def _advice(groups: Sequence[Sequence[Sequence[Verdict]]], bias: float) -> str:
     return f" -> {more}a clearer rubric, or another judge"
 
 
-def _chance(groups: Sequence[Sequence[Sequence[Verdict]]], bias: float) -> tuple[float, float, float]:
-    """Three variances within groups, averaged over the groups: of chance in one score, of the rewards, and of quality.
+def _split_variance(groups: Sequence[Sequence[Sequence[Verdict]]], bias: float) -> tuple[float, float, float]:
+    """Compute three variances within groups, averaged over groups: of chance in one score, of rewards, and of quality.
 
     bias: what the first place is worth. It is subtracted before the scores of a completion are compared.
     """
     compared = [samples for samples in groups if len(samples[0]) > 1]
-    fair = [[_fair(verdicts, bias) for verdicts in samples] for samples in compared]
+    fair = [[_without_bias(verdicts, bias) for verdicts in samples] for samples in compared]
     of_one = _mean([_variance(scores) for samples in fair for scores in zip(*samples, strict=True)])
-    of_reward = _mean([_variance(_means(samples)) for samples in compared])
+    of_reward = _mean([_variance(_rewards_of(samples)) for samples in compared])
     of_fair = _mean([_variance([_mean(scores) for scores in zip(*samples, strict=True)]) for samples in fair])
     in_means = _mean([1 / len(samples) for samples in compared]) * of_one
     return of_one, of_reward, of_fair - in_means
 
 
 def parse(answer: str, labels: Sequence[str]) -> tuple[dict[str, Verdict], str]:
-    """The valid verdicts of an answer by label, and what is wrong with its form, if anything is.
+    """Read the valid verdicts of an answer, by label, and say what is wrong with its form, if anything is.
 
     There may be reasoning, prose and a code fence around the JSON. Only one object may have scores: if there are two,
     one may be a quotation from a completion.
@@ -405,12 +416,12 @@ def parse(answer: str, labels: Sequence[str]) -> tuple[dict[str, Verdict], str]:
         return {}, "more than one JSON object has scores" if scored else "no JSON object has scores"
     if unknown := sorted(scored[0].keys() - set(labels)):
         return {}, f"there is no completion {unknown[0]!r}"
-    verdicts = {label: _verdict(value) for label, value in scored[0].items()}
+    verdicts = {label: _read_verdict(value) for label, value in scored[0].items()}
     return {label: verdict for label, verdict in verdicts.items() if verdict}, ""
 
 
-def _to_score(trajectory: StoredTrajectory, verdicts: Sequence[Verdict]) -> Score:
-    """The mean score of a trajectory; its note is the sentence of the verdict that is nearest to it."""
+def _make_score(trajectory: StoredTrajectory, verdicts: Sequence[Verdict]) -> Score:
+    """Average the verdicts on a trajectory. The note is the sentence of the verdict nearest to the mean."""
     mean = _mean([verdict.score for verdict in verdicts])
     nearest = min(verdicts, key=lambda verdict: abs(verdict.score - mean))
     scores = [verdict.score for verdict in verdicts]
@@ -418,25 +429,25 @@ def _to_score(trajectory: StoredTrajectory, verdicts: Sequence[Verdict]) -> Scor
     return Score(trajectory, mean, {"judge": mean, **apart}, nearest.why)
 
 
-def _apart(groups: Sequence[Sequence[Sequence[Verdict]]]) -> float:
-    """The mean difference between two scores of the same completion."""
+def _mean_difference(groups: Sequence[Sequence[Sequence[Verdict]]]) -> float:
+    """Average the differences between two scores of the same completion."""
     every = [verdicts for samples in groups for verdicts in zip(*samples, strict=True)]
     return _mean([abs(a.score - b.score) for verdicts in every for a, b in combinations(verdicts, 2)])
 
 
-def _fair(verdicts: Sequence[Verdict], bias: float) -> list[float]:
-    """The scores of one sample without what their places are worth."""
+def _without_bias(verdicts: Sequence[Verdict], bias: float) -> list[float]:
+    """Subtract from the scores of one sample what their places are worth."""
     last = max(len(verdicts) - 1, 1)
     return [verdict.score + bias * (verdict.place or 0) / last for verdict in verdicts]
 
 
-def _means(samples: Sequence[Sequence[Verdict]]) -> list[float]:
-    """The reward of each completion of a group: the mean of its scores."""
+def _rewards_of(samples: Sequence[Sequence[Verdict]]) -> list[float]:
+    """Return the reward of each completion of a group: the mean of its scores."""
     return [_mean([verdict.score for verdict in verdicts]) for verdicts in zip(*samples, strict=True)]
 
 
 def _variance(values: Sequence[float]) -> float:
-    """The unbiased estimate of the variance, from a sample."""
+    """Estimate the variance from a sample, without bias."""
     mean = _mean(values)
     return math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
 
@@ -446,9 +457,9 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _position_bias(samples: Sequence[Sequence[Verdict]]) -> list[float]:
-    """For each pair of samples in opposite orders: how much higher a completion scores in first place than in last.
+    """Compute, for each pair of samples in opposite orders, how much more the first place scores than the last.
 
-    Averaged over the two completions at the ends, so that their quality cancels.
+    It is the mean over the two completions at the ends, so that their quality cancels.
     """
     effects = []
     for ahead, back in zip(samples[::2], samples[1::2], strict=False):
@@ -457,14 +468,14 @@ def _position_bias(samples: Sequence[Sequence[Verdict]]) -> list[float]:
     return effects
 
 
-def _dialog(group: Group, rubric: str, model: str, order: random.Random, *, back: bool) -> Dialog:
-    """Requests about a group until each completion has a verdict; valid verdicts are not requested again."""
+def _judge_group(group: Group, rubric: str, model: str, order: random.Random, *, back: bool) -> Dialog:
+    """Yield requests about a group until each completion has a verdict; valid verdicts are not requested again."""
     shuffled = list(group.trajectories)
     order.shuffle(shuffled)
     if back:
         shuffled.reverse()
     labels = {_label(i): trajectory for i, trajectory in enumerate(shuffled)}
-    messages = _material(group, labels, rubric)
+    messages = _first_messages(group, labels, rubric)
     verdicts: dict[str, Verdict] = {}
     problem = ""
     for _ in range(TRIES):
@@ -491,8 +502,8 @@ def _dialog(group: Group, rubric: str, model: str, order: random.Random, *, back
     raise RewardError(wrong, hint=f"%group {group.name} shows it; no reward was changed")
 
 
-def _material(group: Group, labels: Mapping[str, StoredTrajectory], rubric: str) -> list[dict[str, str]]:
-    """The messages of the first request: the task, then the conversation once and each completion after it.
+def _first_messages(group: Group, labels: Mapping[str, StoredTrajectory], rubric: str) -> list[dict[str, str]]:
+    """Make the messages of the first request: the task, then the conversation, once, and each completion.
 
     Lines outside quotes begin with a mark that is a hash of everything quoted, so that no completion can contain it.
     """
@@ -502,36 +513,36 @@ def _material(group: Group, labels: Mapping[str, StoredTrajectory], rubric: str)
     mark = _digest(quoted)
     while mark in quoted:
         mark = _digest(mark)
-    lines = [f"[[{mark} the conversation]]", *_lines(prompt, mark), f"[[{mark} end of the conversation]]"]
+    lines = [f"[[{mark} the conversation]]", *_quote(prompt, mark), f"[[{mark} end of the conversation]]"]
     for label, trajectory in labels.items():
         note = trajectory.choices[-1].ending_note if trajectory.choices else None
         cut = f", {note}" if note else ", cut off by max_tokens" if trajectory.finish_reason == "length" else ""
         lines += [
             "",
             f"[[{mark} completion {label}]]",
-            *_lines(completions[label], mark),
+            *_quote(completions[label], mark),
             f"[[{mark} end of {label}{cut}]]",
         ]
     task = _TASK.format(mark=mark, rubric=rubric, labels=", ".join(labels), first=next(iter(labels)))
     return [{"role": "system", "content": task}, {"role": "user", "content": "\n".join(lines)}]
 
 
-def _lines(messages: Sequence[Mapping[str, Any]], mark: str) -> list[str]:
-    return [line for message in messages for part in _parts(message, mark) for line in part]
+def _quote(messages: Sequence[Mapping[str, Any]], mark: str) -> list[str]:
+    return [line for message in messages for part in _quote_message(message, mark) for line in part]
 
 
-def _parts(message: Mapping[str, Any], mark: str) -> Iterator[tuple[str, str]]:
-    """A message under its role, and its reasoning before it under a line of its own."""
+def _quote_message(message: Mapping[str, Any], mark: str) -> Iterator[tuple[str, str]]:
+    """Yield a message under a line with its role; its reasoning comes before it, under a line of its own."""
     if message["role"] == "assistant":
         reasoning, answer = reasoning_of(message, plain_text(message.get("content")))
         if reasoning:
             yield f"[[{mark} reasoning of the assistant]]", reasoning
             message = {name: value for name, value in message.items() if name not in FIELDS} | {"content": answer}
-    yield f"[[{mark} {message['role']}]]", _text(message)
+    yield f"[[{mark} {message['role']}]]", _text_of(message)
 
 
-def _text(message: Mapping[str, Any]) -> str:
-    """The text of a message, then tool calls and all other properties as JSON."""
+def _text_of(message: Mapping[str, Any]) -> str:
+    """Return the text of a message, then tool calls and all other properties as JSON."""
     content = message.get("content")
     parts = content if isinstance(content, list) else [{"text": content}] if content else []
     texts = [str(part["text"]) if "text" in part else json.dumps(part, ensure_ascii=False) for part in parts]
@@ -540,7 +551,7 @@ def _text(message: Mapping[str, Any]) -> str:
 
 
 def _digest_of(request: ChatRequest) -> str:
-    """The hash of a first request: of the instruction, the completions and their order."""
+    """Hash a first request: the instruction, the completions and their order."""
     return _sha256(request.model_dump_json())
 
 
@@ -553,11 +564,11 @@ def _sha256(text: str) -> str:
 
 
 def _label(place: int) -> str:
-    """A, B, ... Z, AA, AB, ..."""
+    """Return the label of a place: A, B, ... Z, AA, AB, ..."""
     return (_label(place // 26 - 1) if place >= 26 else "") + chr(ord("A") + place % 26)
 
 
-def _verdict(value: Any) -> Verdict | None:
+def _read_verdict(value: Any) -> Verdict | None:
     score, why = (value.get("score"), value.get("why")) if isinstance(value, dict) else (value, None)
     if isinstance(score, bool) or not isinstance(score, int | float) or not 0 <= score <= 1:
         return None

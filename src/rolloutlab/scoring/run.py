@@ -31,13 +31,13 @@ from rolloutlab.store.models import Group, Ref, Score, StoredTrajectory
 from rolloutlab.store.scorings import Failure, RewardResult
 
 MIN_OUTCOMES = 16
-"""Trajectories after which a run stops if more than half have failed."""
+"""A run stops early if more than half of at least this many trajectories have failed."""
 _BATCH = 512
-"""Outcomes after which they are stored at the latest."""
+"""The most outcomes that wait to be stored."""
 _INTERVAL = 1.0
-"""Seconds after which outcomes are stored at the latest."""
-_SHARE = 20.0
-"""The pause before outcomes are stored again is at least this many times as long as the last write took.
+"""The most seconds that outcomes wait to be stored."""
+_WRITE_PAUSE = 20.0
+"""The pause between two writes is this many times as long as the last write took, up to `_INTERVAL`.
 
 So with slow functions each outcome is stored at once. Outcomes may have been paid for: the sooner they are on disk, the
 fewer are lost if the process is killed.
@@ -57,12 +57,15 @@ Remembered = Callable[[str, Iterable[int]], Mapping[int, Any]]
 """Returns the stored results of a key by trajectory (`Scorings.remembered`)."""
 
 Store = Callable[[Sequence[Score], Sequence[Failure], Sequence[RewardResult]], None]
-"""Called with each batch of outcomes."""
+"""Stores a batch of outcomes."""
 
 
 @dataclass(eq=False)
 class _InProgress:
-    """A trajectory that is being scored, with the results and errors of its functions so far."""
+    """A trajectory that is being scored, with the results and errors of its functions so far.
+
+    waiting: how many functions have no result yet. place: its place in the order of the groups.
+    """
 
     trajectory: StoredTrajectory
     waiting: int
@@ -100,9 +103,9 @@ class ScoringRun:
             options: Concurrency, time-out and retries.
             store: Called with each batch of outcomes.
             loop: The event loop of coroutine functions.
-            wanted: Whether to score a trajectory. A function of a group gets all members, even unwanted ones.
+            wanted: Whether to score a trajectory. Functions of a group still get all its members.
             cache_keys: The key of stored results, by the name of each function whose results are cached.
-            remembered: Returns stored results; None if there are none.
+            remembered: Returns the stored results; None if no results are cached.
         """
         self._groups, self._calls, self._weights, self._options = groups, calls, weights, options
         self._store, self._wanted, self._remembered = store, wanted, remembered
@@ -111,7 +114,7 @@ class ScoringRun:
         self.tally = Tally()
         self.stored = 0
         """Trajectories whose outcomes are stored."""
-        self._first: tuple[int, BaseException] | None = None
+        self._first_failure: tuple[int, BaseException] | None = None
         self.stopped_early = False
         self._error: BaseException | None = None
         self._scores: list[Score] = []
@@ -130,8 +133,8 @@ class ScoringRun:
     def wait(self, watch: Callable[[], object] = lambda: None) -> None:
         """Run until all is done; `watch` is called in this thread meanwhile.
 
-        An interrupt, also one that a function raises, stores what is done and leaves within a second; calls that hang
-        are left behind.
+        After an interrupt, even one that a function raises, what is done is stored, and this call ends within a second.
+        Calls that hang are left behind.
 
         Raises:
             What `store` raises; RolloutlabError for an argument that is wrong for all trajectories.
@@ -163,17 +166,18 @@ class ScoringRun:
             self._ended.set()
 
     def _score(self) -> None:
+        """Begin calls as others end, until all have ended or the run stops; then store the rest."""
         jobs = self._jobs()
-        coming = True
+        has_more = True
         while True:
-            while coming and not self._stop.is_set() and len(self._under_way) < self._workers.limit:
+            while has_more and not self._stop.is_set() and len(self._under_way) < self._workers.limit:
                 try:
                     job = next(jobs, _END)
                 except Exception as error:  # noqa: BLE001 - it is raised by `wait`, once what was computed is stored
                     self._error = error
                     self._stop.set()
                     break
-                coming = job is not _END
+                has_more = job is not _END
                 if isinstance(job, PendingCall):
                     self._begin(job)
                 else:
@@ -188,13 +192,13 @@ class ScoringRun:
         interrupted = self._stop.is_set()
         until = time.monotonic() + (_GRACE if interrupted else _PATIENCE)
         for job in [job for job in self._under_way if job.delay and job.begun is None]:
-            del self._under_way[job]  # no further call is made
+            del self._under_way[job]  # a retry that has not begun yet: no further call is made
         while self._under_way and time.monotonic() < until and self._stop.is_set() == interrupted:
             self._collect()
         self._flush(last=True, complete=not (interrupted or self.stopped_early))
 
     def _jobs(self) -> Iterator[PendingCall | None]:
-        """Yield the calls to make, and a None after `_GROUPS` groups: then results are stored even without any call."""
+        """Yield the calls to make, and None after every `_GROUPS` groups, to store cached results without calls."""
         groups = iter(self._groups)
         while some := list(islice(groups, _GROUPS)):
             ids = [t.id for group in some for t in group.trajectories]
@@ -216,7 +220,7 @@ class ScoringRun:
                 results = known.get(call.name, {})
                 if each.trajectory.id in results:
                     self.tally.reused += 1
-                    self._put(each, call, results[each.trajectory.id], remember=False)
+                    self._take_value(each, call, results[each.trajectory.id], remember=False)
                 else:
                     yield PendingCall(call, (each.trajectory,), group, [each])
 
@@ -226,7 +230,7 @@ class ScoringRun:
         self._workers.start(job)
 
     def _collect(self) -> None:
-        """Take the results that are there, waiting a moment for the first, and end calls that are late."""
+        """Take the results that have come, after waiting a moment for the first, and end calls that are late."""
         with suppress(Empty):
             self._take(self._workers.results.get(timeout=_POLL))
             for _ in range(self._workers.limit):
@@ -249,7 +253,7 @@ class ScoringRun:
             return
         del self._under_way[job]
         if error and error.error == "KeyboardInterrupt":
-            self._error = error.cause or KeyboardInterrupt()  # none came with it from another process
+            self._error = error.cause or KeyboardInterrupt()  # an error from another process has no cause
             self.scoring = job.name
             self._stop.set()
             return
@@ -262,17 +266,17 @@ class ScoringRun:
             delay = self._options.backoff * 2**job.attempt
             self._begin(PendingCall(job.call, job.members, job.group, job.scores, job.attempt + 1, delay))
             return
-        values = error or _values(job, result.value)
+        values = error or _values_of(job, result.value)
         for each in job.scores:
             if isinstance(values, CallError):
                 self._fail(each, job.call, values)
             else:
-                self._put(each, job.call, values[each.trajectory.id], remember=True)
+                self._take_value(each, job.call, values[each.trajectory.id], remember=True)
 
-    def _put(self, each: _InProgress, call: RewardCall, value: Any, *, remember: bool) -> None:
+    def _take_value(self, each: _InProgress, call: RewardCall, value: Any, *, remember: bool) -> None:
         try:
             outcome = outcome_of(call.name, value, each.trajectory.name, none_is_valid=call.style == "TRL")
-        except BaseException as wrong:  # noqa: BLE001 - of the value's own methods: a failure of this trajectory
+        except BaseException as wrong:  # noqa: BLE001 - a method of the value may fail: a failure of this trajectory
             self._fail(each, call, described(wrong))
             return
         each.outcomes[call.name] = outcome
@@ -305,12 +309,12 @@ class ScoringRun:
                 return
         name, error = next(iter(each.errors.items()))
         self.tally.failed[error.error] += 1
-        if self._first is None or each.place < self._first[0]:
-            self._first = each.place, _raised(name, error, ref.name)
+        if self._first_failure is None or each.place < self._first_failure[0]:
+            self._first_failure = each.place, _error_of(name, error, ref.name)
         self._failures.append(Failure(ref, name, error.error, error.message[:_MAX_MESSAGE], error.line))
 
     def _has_too_many_failures(self) -> bool:
-        """Whether more than half of the trajectories have failed, even if all that are under way succeed."""
+        """Whether more than half of the trajectories will have failed, even if all that are under way succeed."""
         failures = self.tally.failures - self.tally.failed[NotApplicableError.__name__]
         if self.tally.done < MIN_OUTCOMES or failures <= self.tally.done / 2:
             return False
@@ -344,30 +348,30 @@ class ScoringRun:
         self.stored += len(self._scores) + len(self._failures)
         self._scores, self._failures, self._results = [], [], []
         self._flushed = time.monotonic()
-        self._pause_to_flush = min(_INTERVAL, _SHARE * (self._flushed - begun))
+        self._pause_to_flush = min(_INTERVAL, _WRITE_PAUSE * (self._flushed - begun))
 
     @property
     def first_error(self) -> BaseException | None:
         """The error of the failed trajectory that is first in the order of the groups."""
-        return self._first and self._first[1]
+        return self._first_failure and self._first_failure[1]
 
     @property
     def unstored_failures(self) -> list[Failure]:
         """The failures of a run that scored no trajectory: it stores nothing."""
         return [*self._failures]
 
-    def summed(self) -> list[str]:
-        """Components of functions that return several, if the reward is their sum and no weight was given."""
+    def summed_components(self) -> list[str]:
+        """List the components of functions that return several, if the reward is their sum and no weight was given."""
         return [*self._summed] if len(self._summed) > 1 and not self._weights else []
 
     def unused_weights(self) -> dict[str, str]:
-        """Weights whose component no trajectory has, each with a component of a similar name, or an empty text."""
+        """Find weights whose component no trajectory has, each with a component of a similar name, or an empty text."""
         unused = [name for name in self._weights if name not in self._known] if self.tally.scored else []
         return {name: near_miss(name, [*self._known]) for name in unused}
 
 
-def _values(job: PendingCall, value: Any) -> dict[int, Any] | CallError:
-    """The values that a call returned, by the trajectory's id; a function of a group must return one per member."""
+def _values_of(job: PendingCall, value: Any) -> dict[int, Any] | CallError:
+    """Split what a call returned into values by trajectory id. A function of a group must return one per member."""
     if job.call.per == "trajectory":
         return {job.members[0].id: value}
     try:
@@ -383,8 +387,8 @@ def _values(job: PendingCall, value: Any) -> dict[int, Any] | CallError:
     return {t.id: each for t, each in zip(job.members, values, strict=True)}
 
 
-def _raised(name: str, error: CallError, trajectory: str) -> BaseException:
-    """The error that a cell stops with if every trajectory has failed."""
+def _error_of(name: str, error: CallError, trajectory: str) -> BaseException:
+    """Make the error that a cell stops with if every trajectory has failed."""
     if isinstance(error.cause, RolloutlabError):
         return error.cause
     who = " ".join(filter(None, ("the reward function", name)))
@@ -399,8 +403,8 @@ def _raised(name: str, error: CallError, trajectory: str) -> BaseException:
     return made
 
 
-def stopped(tally: Tally, name: str, left: int, first: BaseException | None) -> RewardError:
-    """The error of a run that stopped because more than half of its trajectories failed."""
+def too_many_failures(tally: Tally, name: str, left: int, first: BaseException | None) -> RewardError:
+    """Make the error of a run that stopped because more than half of its trajectories failed."""
     why = getattr(first, "message", str(first))
     rest = f"; {count(left, 'trajectory')} not tried" if left else ""
     return RewardError(

@@ -28,15 +28,15 @@ DISK_MB = 64
 """Size of any file, and with bubblewrap of the whole temporary folder."""
 _CHILD = Path(__file__).with_name("sandbox_child.py")
 _LEAST_MB = 256
-"""Memory that checks have at least: they import more than most programs do."""
+"""The least memory of checks, which import more than most programs do."""
 _LAST_SECONDS = 2.0
-"""Seconds in which checks say what failed, after the time limit."""
+"""Seconds that checks get after the time limit, to report what failed."""
 _LAST_KILL = 5.0
-"""Seconds in which a supervisor ends what the program has started, before it is killed itself."""
+"""Seconds that a supervisor gets to end what the program has started, before it is killed itself."""
 _LOOK = 0.02
-"""Seconds between two looks at the processes: a fork bomb doubles in less than a thousandth."""
+"""Seconds between two looks at the processes. A fork bomb doubles in less than a millisecond."""
 _FIRST_UID = 2_000_000_000
-"""User ids from here on have no files and no other processes. If root runs a sandbox, it gets such an id of its own."""
+"""User ids from here on have no files and no processes. A program that root runs gets an id of its own from here."""
 _SYSTEM = "/usr", "/bin", "/lib", "/lib64", "/etc/alternatives", "/etc/ld.so.cache", "/etc/localtime", "/etc/passwd"
 
 
@@ -110,7 +110,7 @@ def python(
         InputError: a limit is not positive, or this system has no `fork`.
         RewardError: the sandbox itself failed.
     """
-    _check(code, timeout, memory_mb, checks)
+    _check_arguments(code, timeout, memory_mb, checks)
     isolation = _isolation(shutil.which("bwrap"))
     if not isolation.wrapper:
         _say_once(isolation.problem)
@@ -125,7 +125,7 @@ def python(
         checking = None if checks is None else _Checks(checks, pipes, output)
         program = _start_program(
             isolation, folder, {"code": code, "report": reported, "calls": checking.calls if checking else []},
-            _limits(memory, timeout), given,
+            _process_limits(memory, timeout), given,
         )  # fmt: skip
         try:
             pipes.close(reported)
@@ -133,13 +133,13 @@ def python(
                 checking.start(memory, timeout)
             out, err, limit, truncated = _watch(program, isolation, memory, end)
         finally:
-            _end(program, isolation)
+            _end_program(program, isolation)
             passed, why = checking.end(end) if checking else (None, "")
         begun, _, how = os.read(report, 4096).partition(b"\n")
     if not begun:
         late = f"the machine is too busy to start it within {timeout:g} s" if limit else "no reason given"
         raise RewardError(f"the sandbox did not start: {err[-500:] or late}")
-    # no `how`: the program has killed its supervisor, which runs with the same rights
+    # without `how` the program has killed its supervisor, which runs with the same rights
     returncode, finished = json.loads(how) if how else (-signal.SIGKILL, False)
     isolated = bool(isolation.wrapper)
     return SandboxResult(
@@ -148,7 +148,7 @@ def python(
     )  # fmt: skip
 
 
-def _check(code: object, timeout: object, memory_mb: object, checks: object) -> None:
+def _check_arguments(code: object, timeout: object, memory_mb: object, checks: object) -> None:
     if not hasattr(os, "fork"):
         raise InputError("the sandbox needs Linux or macOS", hint="run the notebook in WSL or in a container")
     if not isinstance(code, str):
@@ -161,9 +161,11 @@ def _check(code: object, timeout: object, memory_mb: object, checks: object) -> 
 
 
 class _Isolation(NamedTuple):
-    """What keeps programs apart. wrapper: bubblewrap's command, before Python's; empty if bubblewrap does not work.
+    """How programs are isolated here.
 
-    as_user: root's programs run as a user without files. problem: why there is no bubblewrap.
+    wrapper: bubblewrap's command, which comes before Python's; empty if bubblewrap does not work.
+    as_user: programs of root run as a user without files.
+    problem: why bubblewrap is not used.
     """
 
     wrapper: tuple[str, ...]
@@ -178,10 +180,10 @@ class _Isolation(NamedTuple):
 
 @cache
 def _isolation(bwrap: str | None) -> _Isolation:
-    """Find what works here by starting Python in it, the strongest first."""
+    """Find the strongest isolation that works here, by starting Python in each."""
     is_root = os.getuid() == 0
     problem = "it is not installed"
-    for wrapper in ([_wrapper(bwrap)] if bwrap else []) + [()]:
+    for wrapper in ([_bubblewrap_command(bwrap)] if bwrap else []) + [()]:
         for as_user in (True, False) if is_root else (False,):  # Python may lie where no other user can read it
             try:
                 subprocess.run(
@@ -195,8 +197,8 @@ def _isolation(bwrap: str | None) -> _Isolation:
     return _Isolation((), False, problem)
 
 
-def _wrapper(bwrap: str) -> tuple[str, ...]:
-    """The command of bubblewrap (bwrap(1)): namespaces of all kinds, and only what Python is made of, read-only."""
+def _bubblewrap_command(bwrap: str) -> tuple[str, ...]:
+    """Make the command of bubblewrap (bwrap(1)): all kinds of namespaces, and read-only files, of Python alone."""
     searched = subprocess.run(
         [sys.executable, "-I", "-c", "import sys; print(*sys.path, sep='\\0', end='')"],
         capture_output=True, text=True, check=False,
@@ -210,18 +212,18 @@ def _wrapper(bwrap: str) -> tuple[str, ...]:
     binds = [part for path in shown for part in ("--ro-bind", path, path)]
     apart = ("--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL")
     memory = ("--proc", "/proc", "--dev", "/dev", "--size", str(DISK_MB * 2**20), "--tmpfs", "/dev/shm")
-    # /proc as well: root could else change settings of the kernel, for which it needs no capability
+    # /proc is read-only too, because root could change settings of the kernel there without any capability
     return (bwrap, *apart, *binds, *memory, "--remount-ro", "/dev", "--remount-ro", "/proc")
 
 
 def _identity(user: int | None) -> dict[str, Any]:
-    """The arguments of a process of another user."""
+    """Return the arguments of Popen that run a process as another user; none if `user` is None."""
     return {} if user is None else {"user": user, "group": user, "extra_groups": []}
 
 
 @cache
 def _say_once(problem: str) -> None:
-    """Print that there is no bubblewrap, in the first cell that runs a program."""
+    """Print that there is no bubblewrap, only in the first cell that runs a program."""
     lacks = "so the code of a policy has your network, and can read your files and signal your processes"
     is_missing = not shutil.which("bwrap") and shutil.which("apt-get")
     hint = "!apt-get install -y bubblewrap" if is_missing else 'lab.sandbox.python("").unprotected lists it'
@@ -229,7 +231,7 @@ def _say_once(problem: str) -> None:
 
 
 class _Pipes:
-    """Pipes. Ends that are still open when `stack` is left are closed then."""
+    """Opens pipes. Ends that are still open when `stack` is left are closed then."""
 
     def __init__(self, stack: ExitStack) -> None:
         self._open: set[int] = set()
@@ -248,21 +250,22 @@ class _Pipes:
 
 
 def _command(file: IO[bytes], options: Mapping[str, Any]) -> list[str]:
-    """The command of a child that reads its options from a file: other processes can read arguments."""
+    """Make the command of a child. Its options are in a file, because other processes can read arguments."""
     file.write(json.dumps(options).encode())
     file.seek(0)
-    child = _CHILD.read_text("utf-8")  # as a text, since its file may lie where the program's user cannot read it
+    child = _CHILD.read_text("utf-8")  # as a text, because the program's user may not be able to read the file
     return [sys.executable, "-I", "-u", "-B", "-X", "utf8", "-c", child, str(file.fileno())]
 
 
 def _environment(folder: str = "/") -> dict[str, str]:
+    """Make the environment variables of a child."""
     threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    # by default glibc reserves 64 MB of address space for each thread's memory, which the limit counts
+    # by default glibc reserves 64 MB of address space for each thread, which would count as memory
     return {"PATH": os.defpath, "LANG": "C.UTF-8", "HOME": folder, "TMPDIR": folder, "MALLOC_ARENA_MAX": "1"} | threads
 
 
-def _limits(memory: int, timeout: float) -> dict[str, int]:
-    """The limits of each process of a program, by their names in resource(3)."""
+def _process_limits(memory: int, timeout: float) -> dict[str, int]:
+    """Return the limits of each process of a program, by their names in resource(3)."""
     seconds = (int(min(timeout, 10**9)) + 1) * (os.cpu_count() or 1)  # of all threads, on all cores
     return {"CPU": seconds, "FSIZE": DISK_MB * 2**20, "CORE": 0, "AS": memory, "NOFILE": 256}
 
@@ -270,11 +273,13 @@ def _limits(memory: int, timeout: float) -> dict[str, int]:
 def _start_program(
     isolation: _Isolation, folder: str, options: dict[str, Any], limits: dict[str, int], stdin: IO[bytes]
 ) -> "subprocess.Popen[bytes]":
+    """Start the supervisor of a program, which then starts the program in a process of its own."""
     user = _FIRST_UID + secrets.randbelow(2**27) if isolation.as_user else None
     if user is not None:
         os.chown(folder, user, user)
-    if sys.platform == "linux":  # elsewhere the limit counts not only the user's threads
-        limits["NPROC"] = PROCESSES + (isolation.own_processes if user else _tasks_of(os.getuid()))
+    if sys.platform == "linux":  # on other systems the limit is not one of the user's threads
+        # a user that this process shares has threads already, which the limit counts too
+        limits["NPROC"] = PROCESSES + (isolation.own_processes if user else _count_tasks(os.getuid()))
     own = ("--size", str(DISK_MB * 2**20), "--tmpfs", folder, "--chdir", folder, "--remount-ro", "/")
     wrapper = (*isolation.wrapper, *own) if isolation.wrapper else ()
     with tempfile.TemporaryFile() as file:
@@ -283,15 +288,15 @@ def _start_program(
             stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=folder, env=_environment(folder),
             pass_fds=[file.fileno(), options["report"], *options["calls"]], start_new_session=True, **_identity(user),
         )  # fmt: skip
-    with suppress(OSError):  # when memory runs out the kernel ends the program first
+    with suppress(OSError):  # so that the kernel ends the program first when memory runs out
         Path(f"/proc/{program.pid}/oom_score_adj").write_text("1000")
     return program
 
 
 class _Checks:
-    """The process of checks, which waits until the program has ended, and the pipes between the two.
+    """The process of checks, which waits until the program has run, and the pipes between the two.
 
-    calls: the program's ends of the pipes: it reads requests from the first and writes answers to the second.
+    calls: the program's ends of the pipes. It reads requests from the first, and writes answers to the second.
     """
 
     def __init__(self, checks: str, pipes: _Pipes, output: IO[bytes]) -> None:
@@ -317,7 +322,10 @@ class _Checks:
         self._pipes.close(*own, *self.calls)
 
     def end(self, until: float) -> tuple[bool, str]:
-        """Whether the checks passed, and what they wrote. They end with the program, or soon after the time limit."""
+        """Wait for the checks; return whether they passed, and what they wrote.
+
+        They end with the program, or are ended soon after the time limit.
+        """
         if self._process is None:
             return False, ""
         try:
@@ -351,9 +359,9 @@ def _watch(
         while selector.get_map() or process.poll() is None:
             ready = selector.select(_LOOK)
             if not ready and process.poll() is not None:
-                ready = selector.select(0)  # what it wrote since
+                ready = selector.select(0)  # what it wrote before it ended
                 if not ready:
-                    break  # a process that escaped holds a pipe open
+                    break  # a process that has escaped still holds a pipe
             for key, _ in ready:
                 data = os.read(key.fd, 1 << 16)
                 room = OUTPUT - len(kept[key.fd])
@@ -365,15 +373,15 @@ def _watch(
             if now > end:
                 limit = "timeout"
             elif now > look:
-                look, limit = now + _LOOK, _crowd(process.pid, isolation, memory)
+                look, limit = now + _LOOK, _exceeded_limit(process.pid, isolation, memory)
             if limit:
                 break
     out, err = (bytes(each).decode(errors="replace") for each in kept.values())
     return out, err, limit, truncated
 
 
-def _tree(pid: int) -> list[int]:
-    """The processes below a process, parents before children; none if /proc does not list them."""
+def _descendants(pid: int) -> list[int]:
+    """List the descendants of a process, parents before children; none if /proc does not list them."""
     below = [pid]
     for each in below:  # which grows
         with suppress(OSError):  # it has ended
@@ -382,10 +390,10 @@ def _tree(pid: int) -> list[int]:
     return below[1:]
 
 
-def _crowd(pid: int, isolation: _Isolation, memory: int) -> Literal["", "memory", "processes"]:
-    """Which limit all processes of the program together are over: the kernel counts memory for each by itself."""
-    own = isolation.own_processes if isolation.wrapper else 0  # without it, `pid` is the supervisor
-    programs, pages = _tree(pid)[own:], 0
+def _exceeded_limit(pid: int, isolation: _Isolation, memory: int) -> Literal["", "memory", "processes"]:
+    """Find the limit that all processes of the program together exceed. The kernel only limits the memory of each."""
+    own = isolation.own_processes if isolation.wrapper else 0  # without bubblewrap `pid` is the supervisor itself
+    programs, pages = _descendants(pid)[own:], 0
     for each in programs:
         with suppress(OSError):  # it has ended
             _, resident, shared, *_ = map(int, Path(f"/proc/{each}/statm").read_text().split())
@@ -395,13 +403,13 @@ def _crowd(pid: int, isolation: _Isolation, memory: int) -> Literal["", "memory"
     return "memory" if pages * os.sysconf("SC_PAGE_SIZE") > memory else ""
 
 
-def _end(process: "subprocess.Popen[bytes]", isolation: _Isolation) -> None:
-    """End a program that still runs, and wait for the end of all that it has started."""
+def _end_program(process: "subprocess.Popen[bytes]", isolation: _Isolation) -> None:
+    """End a program that still runs, and wait until everything that it has started has ended."""
     with process:
         if process.poll() is not None:
             return
-        first = _tree(process.pid)[:1] if isolation.wrapper else []
-        for each in first:  # with the first process of a namespace the kernel ends all others before it
+        first = _descendants(process.pid)[:1] if isolation.wrapper else []
+        for each in first:  # when the first process of a namespace is killed, the kernel ends all others in it
             with suppress(ProcessLookupError):
                 os.kill(each, signal.SIGKILL)
         if not first:
@@ -412,8 +420,8 @@ def _end(process: "subprocess.Popen[bytes]", isolation: _Isolation) -> None:
             os.killpg(process.pid, signal.SIGKILL)
 
 
-def _tasks_of(user: int) -> int:
-    """Threads that a user has already, since the limit counts them, too."""
+def _count_tasks(user: int) -> int:
+    """Count the threads that a user has already."""
     tasks = 0
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
@@ -422,7 +430,7 @@ def _tasks_of(user: int) -> int:
 
 
 def _unprotected(isolation: _Isolation, checked: bool | None) -> tuple[str, ...]:
-    """What a run was not protected from."""
+    """List what a run was not protected from."""
     root = os.getuid() == 0 and not isolation.as_user
     lines = {
         "ok: a program can pretend that it reached its end -> checks=": checked is None,

@@ -6,10 +6,10 @@ is a file descriptor of a JSON object (`sandbox.py`). Of a program: `code`, `lim
 or two file descriptors, by which its checks call it). Of checks: `checks` (the text), `limits`, and `requests` and
 `answers` (the other ends of `calls`).
 
-Nothing of a program runs in the process of its checks. It sends plain values as JSON; what is not plain stays there,
-and is an object here whose attributes and calls are asked for. Such an object is not compared here and is neither true
-nor false, so that a program cannot answer `double(2) == 4` by an object of its own. Nor can it end a loop of the
-checks, which would pass as if it had compared something: exceptions by which Python ends loops become others.
+Nothing of a program runs in the process of its checks. The program sends plain values as JSON. Any other value stays in
+its process; the checks get a `Remote`, which asks the program for attributes and calls. A `Remote` cannot be compared
+with values and is neither true nor false, so that a program cannot answer `double(2) == 4` by an object of its own. Nor
+can a program end a loop of the checks before anything was compared: exceptions that end loops become others.
 """
 
 from __future__ import annotations  # nothing is imported for types: it would take a third of the time
@@ -38,18 +38,18 @@ _PDEATHSIG, _SET_DUMPABLE, _SUBREAPER, _NO_NEW_PRIVS = 1, 4, 36, 38
 _CAPABILITIES_3 = 0x20080522
 _MARK = 16
 _LAST_KILL = 4.0
-"""Seconds after which killing what a program has started is given up."""
+"""Seconds after which to give up killing what a program has started."""
 _LONGEST = 10_000_000
 """Bytes of one answer of the program."""
 _ENDS_LOOPS = "StopIteration", "StopAsyncIteration", "GeneratorExit"
 _LARGE = 10**1000
-"""Python reads and writes decimal integers of up to 4300 digits alone."""
+"""From here on integers are sent in hexadecimal: Python reads and writes at most 4300 decimal digits."""
 _LISTS = list, tuple, set, frozenset
 _DICTS = dict, OrderedDict, Counter, defaultdict
 
 
 def encode(value: Any, other: Callable[[Any], Any]) -> Any:
-    """Encode a value as JSON; `other` encodes what is not plain. Subclasses are not: they may override `==`."""
+    """Encode a value as JSON. `other` encodes what is not plain, such as subclasses, which may override `==`."""
     kind = type(value)
     if value is None or kind in (bool, str, float):
         return value
@@ -74,7 +74,7 @@ def encode(value: Any, other: Callable[[Any], Any]) -> Any:
 
 
 def decode(node: Any, other: Callable[[str, Any], Any]) -> Any:
-    """Decode what `encode` made. Any other input, which a program may send, raises some exception."""
+    """Decode what `encode` made. Any other input, which a program may send, raises an exception."""
     if type(node) is not list:
         return node
     kind, held = node
@@ -137,8 +137,8 @@ def _restrict(limits: Mapping[str, int]) -> None:
     os.setsid()
     set_limits(limits)
     _prctl(_PDEATHSIG, signal.SIGKILL)
-    _prctl(_NO_NEW_PRIVS, 1)  # else another program that root starts would have its capabilities again
-    if sys.platform == "linux":  # capset(2): without them root, too, can neither mount nor change limits
+    _prctl(_NO_NEW_PRIVS, 1)  # otherwise a program that root starts from here would get the capabilities back
+    if sys.platform == "linux":  # capset(2): without capabilities even root can neither mount nor change limits
         header = (ctypes.c_uint32 * 2)(_CAPABILITIES_3, 0)
         ctypes.CDLL(None).capset(header, (ctypes.c_uint32 * 6)())
 
@@ -160,7 +160,7 @@ def _prctl(option: int, value: int) -> None:
 
 
 def _kill_all(pid: int) -> None:
-    """End the program's process group, then every child: orphans become children of this process, so this ends."""
+    """End the program's process group, then every child. Orphans become children of this process, so none is missed."""
     give_up = time.monotonic() + _LAST_KILL
     while time.monotonic() < give_up:
         with suppress(OSError):
@@ -184,14 +184,14 @@ def _children() -> list[int]:
 
 
 def run(source: str, mark: bytes, end: int, calls: list[int]) -> None:
-    """Run the program as `__main__`, mark that its last line has run, and then answer its checks.
+    """Run the program as `__main__`, write the mark when its last line has run, and then answer its checks.
 
-    A program that ends itself before, by `os._exit(0)` or `sys.exit()`, leaves no mark: a check after it has not run.
-    One whose last line calls `sys.exit`, `quit` or `unittest.main`, and exits there with 0, has come to its end. The
-    mark is in the process of the program, which can find it and forge its end. So checks that count are made in
-    another process, and nothing there trusts what `ServedProgram` answers.
+    A program that exits earlier, by `os._exit(0)` or `sys.exit()`, leaves no mark, because checks that it has after
+    that have not run. A program that exits with 0 on its last line, by `sys.exit`, `quit` or `unittest.main`, has come
+    to its end. The mark is in the process of the program, which can find it and forge its end. So checks that count
+    run in another process, which trusts nothing that `ServedProgram` answers.
     """
-    write, path = os.write, os.path.abspath("main.py")  # the program may replace what modules have
+    write, path = os.write, os.path.abspath("main.py")  # kept now: the program may replace functions of modules
     lines: list[IO[bytes]] = [os.fdopen(calls[0], "rb"), os.fdopen(calls[1], "wb")] if calls else []
     with open(path, "wb") as file:
         file.write(source.encode("utf-8", "surrogatepass"))
@@ -209,7 +209,7 @@ def run(source: str, mark: bytes, end: int, calls: list[int]) -> None:
         code = source.encode("utf-8", "surrogatepass")
         exec(compile(code, path, "exec", dont_inherit=True), names)
     except SystemExit as stop:
-        if _exits_at_its_end(stop, source, path):
+        if _exits_at_last_statement(stop, source, path):
             finish()
         raise
     except Exception as error:
@@ -219,7 +219,8 @@ def run(source: str, mark: bytes, end: int, calls: list[int]) -> None:
     finish()
 
 
-def _exits_at_its_end(stop: SystemExit, source: str, path: str) -> bool:
+def _exits_at_last_statement(stop: SystemExit, source: str, path: str) -> bool:
+    """Whether a program exited with 0 by a call of `exit`, `quit` or `main` that is its last statement."""
     last: Any = ast.parse(source).body[-1]
     while isinstance(last, ast.If):
         last = last.body[-1]
@@ -235,7 +236,7 @@ def _exits_at_its_end(stop: SystemExit, source: str, path: str) -> bool:
 
 
 class ServedProgram:
-    """The program as its checks reach it. names: of its module."""
+    """Answers the requests of the checks. names: the names of the program's module."""
 
     def __init__(self, names: dict[str, Any], requests: IO[bytes], answers: IO[bytes]) -> None:
         self._names, self._requests, self._answers = names, requests, answers
@@ -244,48 +245,49 @@ class ServedProgram:
         self._place(type("Names", (), {"__getattr__": lambda _, name: names[name]})())
 
     def serve(self) -> None:
-        """Answer the requests of the checks with what the functions and objects of the program say."""
+        """Send the names of the program, then answer requests until the checks end."""
         self._send([name for name in self._names if not name.startswith("__")])
         for line in self._requests:
             what, where, given, named = json.loads(line)
-            values = [self._decoded(node) for node in given]
+            values = [self._decode(node) for node in given]
             answer: tuple[str, Any]
             try:
-                done = _do(what, self._kept[where], values, {name: self._decoded(node) for name, node in named.items()})
-                answer = "value", self._encoded(done)
+                keywords = {name: self._decode(node) for name, node in named.items()}
+                done = _perform(what, self._kept[where], values, keywords)
+                answer = "value", self._encode(done)
             except Exception as error:
                 answer = "raised", [self._kind(type(error)), str(error)]
-            changed = [self._encoded(value) if type(value) in (list, dict, set) else None for value in values]
+            changed = [self._encode(value) if type(value) in (list, dict, set) else None for value in values]
             self._send([*answer, changed])
 
     def _place(self, thing: Any) -> int:
-        if id(thing) not in self._places:  # which stays its own: it is kept
+        if id(thing) not in self._places:  # the id stays unique, because `_kept` keeps the object alive
             self._places[id(thing)] = len(self._kept)
             self._kept.append(thing)
         return self._places[id(thing)]
 
     def _kind(self, error: type[BaseException]) -> Any:
-        """The name of an exception of Python; of one of the program its place, name and base."""
+        """Encode an exception class: one of Python by its name, one of the program by its place, name and base."""
         if error.__module__ == "builtins":
             return error.__name__
         base = next(base for base in error.__bases__ if issubclass(base, Exception))
         return ["exception", [self._place(error), error.__name__, self._kind(base)]]
 
-    def _other(self, value: Any) -> Any:
+    def _encode_object(self, value: Any) -> Any:
         if isinstance(value, type):
             own = issubclass(value, Exception) and value.__module__ != "builtins"
             return self._kind(value) if own else ["object", [self._place(value), value.__name__]]
         if hasattr(value, "tolist"):  # an array, or a number of one
-            return encode(value.tolist(), self._other)
+            return encode(value.tolist(), self._encode_object)
         return ["object", [self._place(value), type(value).__name__]]
 
-    def _encoded(self, value: Any) -> Any:
+    def _encode(self, value: Any) -> Any:
         try:
-            return encode(value, self._other)
+            return encode(value, self._encode_object)
         except RecursionError:
             return ["object", [self._place(value), type(value).__name__]]
 
-    def _decoded(self, node: Any) -> Any:
+    def _decode(self, node: Any) -> Any:
         return decode(node, lambda _, held: self._kept[held[0]])
 
     def _send(self, answer: Any) -> None:
@@ -293,7 +295,8 @@ class ServedProgram:
         self._answers.flush()
 
 
-def _do(what: str, thing: Any, values: list[Any], named: dict[str, Any]) -> Any:
+def _perform(what: str, thing: Any, values: list[Any], named: dict[str, Any]) -> Any:
+    """Do with an object of the program what the checks request."""
     if what == "call":
         return thing(*values, **named)
     if what == "get":
@@ -318,7 +321,7 @@ class ProgramError(RuntimeError):
 
 
 class Remote:
-    """An object of the program."""
+    """An object of the program, in the process of the checks."""
 
     _link: Link
 
@@ -326,14 +329,14 @@ class Remote:
         self.__dict__.update(_link=link, _place=place, _kind=kind)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # of this class alone: a copy or a comparison here must not be the program's
+        if name.startswith("__"):  # never the program's: it must not decide how an object is copied or compared here
             raise AttributeError(name)
         try:
             return self._link.ask("get", self, [name])
         except AttributeError as error:
-            if name == "keys":  # by which `dict` knows a mapping
+            if name == "keys":  # `dict` tells a mapping by this attribute
                 raise
-            # else `getattr` would take its default
+            # no AttributeError, for which `getattr` would return its default
             raise ProgramError(f"AttributeError: {error}") from None
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -354,7 +357,7 @@ class Remote:
     def __contains__(self, value: Any) -> bool:
         try:
             items = iter(self)
-        except TypeError:  # what cannot be iterated over has no word but the program's
+        except TypeError:  # it cannot be iterated over, so only the program can say what it contains
             return self._link.ask_for(bool, "in", self, [value])
         return any(each is value or each == value for each in items)
 
@@ -370,7 +373,7 @@ class Remote:
             raise StopIteration
         return held[0]
 
-    def __reversed__(self) -> Any:  # else an IndexError of the program would end it
+    def __reversed__(self) -> Any:  # by index, an IndexError of the program would end the loop
         return reversed(list(self))
 
     def __bool__(self) -> bool:
@@ -385,7 +388,7 @@ class Remote:
             "value, as a number, text, list or dict, or compare an attribute or str() of it"
         )
 
-    def __hash__(self) -> int:  # else it would be unlike every value of a set or dictionary, in silence
+    def __hash__(self) -> int:  # a default hash would make it differ from every member of a set, silently
         raise TypeError(f"{self._words()} cannot be looked up or be a key here; take a plain value of it")
 
     def _words(self) -> str:
@@ -404,7 +407,7 @@ class Link:
         """Whether the program was called, or a plain value of it was read."""
 
     def read(self) -> Any:
-        """The next answer, as JSON."""
+        """Read the next answer, which is JSON."""
         line = self._answers.readline(_LONGEST)
         if not line.endswith(b"\n"):
             raise ProgramError("the program ended before its checks did, or gave an answer of more than 10 MB")
@@ -414,9 +417,9 @@ class Link:
             raise ProgramError(f"the program gave an answer that cannot be read: {error!r}") from None
 
     def ask(self, what: str, remote: Remote, arguments: list[Any], named: dict[str, Any] | None = None) -> Any:
-        """What the program answers. Lists, dictionaries and sets that it changes in place are changed here, too."""
-        sent = [_sent(each) for each in arguments]
-        request = what, remote._place, sent, {name: _sent(each) for name, each in (named or {}).items()}
+        """Ask the program and return its answer. Lists, dictionaries and sets that it changed are changed here, too."""
+        sent = [_encode_argument(each) for each in arguments]
+        request = what, remote._place, sent, {name: _encode_argument(each) for name, each in (named or {}).items()}
         try:
             self._requests.write(json.dumps(request).encode() + b"\n")
             self._requests.flush()
@@ -427,9 +430,9 @@ class Link:
             kind, held, changed = answer
             for own, before, after in zip(arguments, sent, changed, strict=True):
                 if after is not None and after != before:
-                    _change(own, self._decoded(after))
+                    _copy_into(own, self._decode(after))
             is_raised = kind == "raised"
-            value = self._kind(held[0])(str(held[1])) if is_raised else self._decoded(held)
+            value = self._kind(held[0])(str(held[1])) if is_raised else self._decode(held)
         except Exception as error:
             raise ProgramError(f"the program gave an answer that cannot be read: {error!r}") from None
         self.has_answered |= what != "get" or not (isinstance(value, Remote | type))
@@ -438,17 +441,17 @@ class Link:
         return value
 
     def ask_for(self, kind: type[T], what: str, remote: Remote, arguments: list[Any] | None = None) -> T:
-        """An answer of one type, as Python's own functions need it."""
+        """Ask for an answer of one type, as special methods must return it."""
         value = self.ask(what, remote, arguments or [])
-        if not isinstance(value, kind):  # no subclass: a plain value is of its own type, and nothing derives Remote
+        if not isinstance(value, kind):  # exact: plain values are never of a subclass, and Remote has none
             raise ProgramError(f"{what} of an object of the program is a {type(value).__name__}")
         return value
 
-    def _decoded(self, node: Any) -> Any:
-        return decode(node, self._other)
+    def _decode(self, node: Any) -> Any:
+        return decode(node, self._find_object)
 
-    def _other(self, kind: str, held: Any) -> Any:
-        """An object of the program, the same each time; an exception class of it is one here, to be caught."""
+    def _find_object(self, kind: str, held: Any) -> Any:
+        """Find what stands for an object of the program, always the same: a Remote, or an exception class to catch."""
         place, name, *bases = held
         if place not in self._objects:
             if kind == "exception":
@@ -458,14 +461,14 @@ class Link:
         return self._objects[place]
 
     def _kind(self, node: Any) -> type[Exception]:
-        """The class of an exception: Python's own by its name, so that checks can expect it, or one of the program."""
+        """Decode an exception class: Python's own, so that checks can expect it, or what stands for the program's."""
         if type(node) is list:
-            kind = self._other(*node)
+            kind = self._find_object(*node)
         else:
             kind = getattr(builtins, node, None)
             if node in _ENDS_LOOPS:
                 return type(node, (ProgramError,), {})
-            if node.startswith("Unicode"):  # which are not made of a text
+            if node.startswith("Unicode"):  # their constructors take more than a text
                 return ValueError
         return kind if isinstance(kind, type) and issubclass(kind, Exception) else ProgramError
 
@@ -491,7 +494,8 @@ class Names(dict):  # type: ignore[type-arg]  # `Any` is not imported
         return value
 
 
-def _change(own: Any, new: Any) -> None:
+def _copy_into(own: Any, new: Any) -> None:
+    """Change a list, dictionary or set of the checks to what the program made of it."""
     if type(own) is not type(new):
         return
     if isinstance(own, list):
@@ -501,12 +505,12 @@ def _change(own: Any, new: Any) -> None:
         own.update(new)
 
 
-def _sent(value: Any) -> Any:
-    """A value as the program gets it; TypeError for one that is neither plain nor the program's."""
-    return encode(value, _sent_object)
+def _encode_argument(value: Any) -> Any:
+    """Encode an argument for the program. TypeError: it is neither plain nor an object of the program."""
+    return encode(value, _encode_object)
 
 
-def _sent_object(value: Any) -> Any:
+def _encode_object(value: Any) -> Any:
     if isinstance(value, Remote):
         return ["object", [value._place, value._kind]]
     made = "value.tolist()" if hasattr(value, "tolist") else "a number, text, list or dict"
@@ -514,7 +518,7 @@ def _sent_object(value: Any) -> Any:
 
 
 def _run_tests(names: dict[str, Any], tree: ast.Module) -> None:
-    """Run tests that only pytest or unittest would run: functions `test…`, and methods of classes."""
+    """Run the tests that only pytest or unittest would call: functions `test…`, and methods of test classes."""
     used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
     case = getattr(sys.modules.get("unittest"), "TestCase", None)
     for name, value in list(names.items()):
@@ -533,12 +537,12 @@ def _run_tests(names: dict[str, Any], tree: ast.Module) -> None:
 
 
 def _run_test(name: str, test: Any) -> None:
-    if test() is not None:  # a coroutine or a generator has not run
+    if test() is not None:  # a coroutine or a generator, which has not run
         raise SystemExit(f"{name}() did not run to its end: write it as a plain function")
 
 
 def run_checks(checks: str, link: Link) -> None:
-    """Run checks on the program at the other end of a link; they have passed where this returns."""
+    """Run checks on the program at the other end of a link. They have passed if this returns."""
     tree = ast.parse(checks, "<checks>")
     # unittest and doctest look for their tests in the module of this name
     module = sys.modules["__main__"] = type(sys)("__main__")
@@ -552,7 +556,7 @@ def run_checks(checks: str, link: Link) -> None:
     else:
         _run_tests(names, tree)
     master = getattr(sys.modules.get("doctest"), "master", None)
-    if master is not None and master.failures:  # it only prints them
+    if master is not None and master.failures:  # doctest prints failures and raises nothing
         raise SystemExit(f"{master.failures} examples of doctest failed")
     if not link.has_answered:
         raise SystemExit("the checks called nothing of the program")

@@ -17,7 +17,7 @@ from rolloutlab.scoring.calls import RewardCall, RewardCell
 from rolloutlab.scoring.estimate import MeasuredCalls, ModelUsage, Tally, pace, time_line, token_lines, used
 from rolloutlab.scoring.foreign import ForeignReward, call_of
 from rolloutlab.scoring.functions import Functions, Scorers, by_name, required, say_kept, source_of, weights_of
-from rolloutlab.scoring.run import ScoringRun, stopped
+from rolloutlab.scoring.run import ScoringRun, too_many_failures
 from rolloutlab.scoring.workers import ScoringOptions
 from rolloutlab.settings import Price
 from rolloutlab.store.lab import Lab
@@ -391,12 +391,12 @@ def report(run: ScoringRun, total: int, name: str, say: Say) -> None:
     if tally.failures and not tally.scored and run.first_error:
         raise run.first_error
     if run.stopped_early:
-        raise stopped(tally, name, total - tally.done, run.first_error)
+        raise too_many_failures(tally, name, total - tally.done, run.first_error)
     if tally.failures:
         say(f"{tally.line()} -> %%reward {name} --resume")
     if tally.reused:
         say(f"{count(tally.reused, 'result')} of the same function remembered -> --no-cache calls it again")
-    if parts := run.summed():
+    if parts := run.summed_components():
         say(f"the reward is {' + '.join(parts)} -> --weight {parts[-1]}=0 leaves {parts[-1]} out of the sum")
     for weight, near in run.unused_weights().items():
         meant = f" -> --weight {near}=... (not {weight})" if near else ""
