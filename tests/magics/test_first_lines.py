@@ -120,9 +120,9 @@ def test_jobs_are_asked_for_below_a_line(scored, order, ticking):
 
 
 def test_the_rounds_of_a_loop_are_read_below_a_line(scored, order, slow):
-    slow(loop, "_means")
+    slow(loop, "_read_results")
     scored.loop("capitals", "Capital of Peru?", by_place, jobs=0)
-    assert before(order, "_means") == ["loop capitals: 0 of 1  rounds read"]
+    assert before(order, "_read_results") == ["loop capitals: 0 of 1  rounds read"]
 
 
 def test_a_search_opens_its_index_below_a_line(scored, order, slow):
