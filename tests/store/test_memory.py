@@ -76,7 +76,7 @@ def test_a_reward_function_sees_every_trajectory_and_few_are_in_memory(session, 
 
 def test_the_mean_reward_and_the_size_of_a_collection_need_no_conversation(session, monkeypatch):
     session.reward("many", lambda *_: 0.5)
-    monkeypatch.setattr(session.store, "_page", None)
+    monkeypatch.setattr(session.store, "_read_page", None)
     many = session.collection("many")
     assert (many.mean_reward, len(many)) == (0.5, 800)
 

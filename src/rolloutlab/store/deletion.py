@@ -22,7 +22,7 @@ class CollectionLifecycle:
         Raises:
             NotFoundError: there is none of that name.
         """
-        return self._move(
+        return self._change_deleted(
             f"UPDATE collections SET deleted_at = ? WHERE {_MATCHES_LABEL} AND deleted_at IS NULL",
             (now(), *_label_values(label)),
             NotFoundError(f"there is no collection {label!r}", hint="%collections lists them"),
@@ -35,7 +35,7 @@ class CollectionLifecycle:
             NotFoundError: nothing of that name is deleted.
         """
         values = _label_values(label)
-        return self._move(
+        return self._change_deleted(
             f"UPDATE collections SET deleted_at = NULL WHERE {_MATCHES_LABEL}"
             f" AND deleted_at = (SELECT max(deleted_at) FROM collections WHERE {_MATCHES_LABEL})",
             (*values, *values),
@@ -43,7 +43,7 @@ class CollectionLifecycle:
         )
 
     def deleted(self) -> list[str]:
-        """Names and labels of deleted collections, for `restore`. The one that was deleted last comes first."""
+        """List names and labels of deleted collections, for `restore`. The one that was deleted last comes first."""
         sql = "SELECT name, generation FROM collections WHERE deleted_at IS NOT NULL ORDER BY deleted_at DESC, id DESC"
         pairs = ((name, f"{name}:{generation}") for name, generation in self._database.read(sql))
         return list(dict.fromkeys(label for pair in pairs for label in pair))
@@ -52,7 +52,7 @@ class CollectionLifecycle:
         """Rename all generations of a collection, deleted ones too.
 
         Raises:
-            NotFoundError: there is no collection `old`. ConflictError: `new` is in use, or was and is deleted.
+            NotFoundError: there is no collection `old`. ConflictError: there is a collection `new`, or a deleted one.
         """
         if (parts_of(old) or (old, None))[1] is not None:
             raise InputError(f"{old!r} is one generation; a name belongs to all", hint=old.partition(":")[0])
@@ -78,7 +78,9 @@ class CollectionLifecycle:
 
         self._database.change(change)
 
-    def _move(self, sql: str, values: tuple[object, ...], missing: NotFoundError) -> list[str]:
+    def _change_deleted(self, sql: str, values: tuple[object, ...], missing: NotFoundError) -> list[str]:
+        """Delete or restore generations by a statement; return their labels. Raises `missing` if there are none."""
+
         def move(connection: Connection) -> tuple[str, list[int], int | None]:
             if not (moved := connection.execute(f"{sql} RETURNING name, generation", values).fetchall()):
                 raise missing
@@ -91,6 +93,7 @@ class CollectionLifecycle:
 
 
 def _label_values(label: str) -> tuple[str, int | None, int | None]:
+    """Return the values of `_MATCHES_LABEL`."""
     if not (parts := parts_of(label)):
         raise NotFoundError(f"there is no collection {label!r}", hint="%collections lists them")
     name, generation = parts

@@ -79,9 +79,9 @@ _OUTLINE = """
     SELECT t.id, column4, column5, column6, column7 FROM (VALUES {}) CROSS JOIN trajectories t
     ON t.group_id = column1 AND t.position = column2 AND t.items = column3
 """
-"""Writes outlines only of the trajectories just written. One that was finished earlier has other items."""
+"""Writes outlines of the trajectories just written. One that was finished before, and not written, has other items."""
 _COPY_PROMPT = "UPDATE groups SET prompt = (SELECT prompt FROM groups WHERE id = ?2) WHERE id = ?1"
-"""Needed for programs: the prompt of their groups is only what the sampled trajectories have in common."""
+"""Needed for programs, whose groups have as a prompt only what their sampled trajectories have in common."""
 _COPY_SAMPLES = """
     INSERT INTO trajectories
         (group_id, position, items, pending, extra, model, step, sampling, created_at, reward, components, source)
@@ -91,7 +91,7 @@ _COPY_SAMPLES = """
     FROM trajectories WHERE group_id = ?2
 """
 _AT_ONCE = 64
-"""Trajectories in one statement."""
+"""The most trajectories in one statement."""
 _SPEND = """
     UPDATE collections SET prompt_tokens = prompt_tokens + ?, completion_tokens = completion_tokens + ? WHERE id =
 """
@@ -103,7 +103,7 @@ _LAST = 2**62
 class Lab:
     """The database of a lab folder, shared by any number of processes. Each call is durable when it returns.
 
-    names: what bare names mean in a notebook. If it is None, a bare name means the newest generation.
+    names: the generations that bare names mean in a notebook. None: a bare name means the newest generation.
     """
 
     def __init__(self, path: Path, names: BareNames | None = None) -> None:
@@ -131,11 +131,11 @@ class Lab:
         return self._database.read_only
 
     def check_writable(self) -> None:
-        """LabError if the lab is read-only; called before paid work such as sampling."""
+        """Raise LabError if the lab is read-only. Called before paid work such as sampling."""
         self._database.check_writable()
 
     def changes(self) -> tuple[int, int]:
-        """A version that changes with every write of any process; cheap."""
+        """Return a version that changes with every write of any process; cheap."""
         return self._database.changes()
 
     def open_collection(self, name: str, plan: Mapping[str, Any] | None = None) -> CollectionSummary:
@@ -156,7 +156,7 @@ class Lab:
         return self.collection(f"{name}:{generation}")
 
     def keep_state(self, collection_id: int, parts: Iterable[str]) -> None:
-        """Store, with a collection, which variables of its reward functions changed by themselves."""
+        """Store, with a collection, which parts of its reward code scoring itself changed."""
         sql = "UPDATE collections SET plan = json_set(plan, '$.state', json(?)) WHERE id = ?"
         self._database.execute(sql, json.dumps(sorted(parts)), collection_id)
 
@@ -176,16 +176,16 @@ class Lab:
 
     @staticmethod
     def check_name(name: str) -> None:
-        """InputError unless it is a valid collection name."""
+        """Raise InputError unless it is a valid collection name."""
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise InputError(f"{name!r} is not a valid collection name", hint="letters, digits, _ - and .")
 
     def collections(self) -> list[CollectionSummary]:
-        """Every generation of every collection, newest first."""
+        """Read every generation of every collection, newest first."""
         return [CollectionSummary(**self._fields(row)) for row in self._database.read(_ALL)]
 
     def hidden(self) -> dict[str, int]:
-        """The collections that lists and searches leave out (`models.is_hidden`), with their trajectories by name."""
+        """Count the trajectories of the collections that lists and searches leave out (`models.is_hidden`), by name."""
         sql = """
             SELECT c.name, count(*) AS trajectories FROM collections c JOIN groups g ON g.collection_id = c.id
             JOIN trajectories t ON t.group_id = g.id AND t.pending = 0
@@ -194,15 +194,15 @@ class Lab:
         return {row["name"]: row["trajectories"] for row in self._database.read(sql, f"{models.COMPARED}*")}
 
     def sizes(self) -> dict[str, int]:
-        """Number of groups by label, newest first; fast on large labs."""
+        """Count the groups of every generation, by label, newest first; fast on large labs."""
         rows = self._database.read(
             f"SELECT {_NAMED}, (SELECT count(*) FROM groups WHERE collection_id = c.id) AS groups"
             " FROM collections c WHERE deleted_at IS NULL ORDER BY id DESC"
         )
-        return {self._stored(row, without=("groups",)).label: row["groups"] for row in rows}
+        return {self._to_stored(row, without=("groups",)).label: row["groups"] for row in rows}
 
     def collection(self, label: str) -> CollectionSummary:
-        """The collection `name`, `name:N` or `name:latest`, with counts.
+        """Find the collection `name`, `name:N` or `name:latest`, with counts.
 
         A bare name is this notebook's generation where there are `names`, and the newest where there are none.
 
@@ -213,37 +213,37 @@ class Lab:
         return CollectionSummary(**self._fields(row))
 
     def generations(self, name: str | None = None) -> list[StoredCollection]:
-        """Every generation of one name, or of all, newest first, without counts."""
+        """Read every generation of one name, or of all, newest first, without counts."""
         of_name = "c.name = ?1 AND" if name is not None else "?1 IS NULL AND"
         sql = f"SELECT {_NAMED} FROM collections c WHERE {of_name} c.deleted_at IS NULL ORDER BY c.id DESC"
-        return [self._stored(row) for row in self._database.read(sql, name)]
+        return [self._to_stored(row) for row in self._database.read(sql, name)]
 
     def rows(self, collection: StoredCollection) -> list[str]:
-        """The rows of a collection's groups as JSON, in the order of the groups."""
+        """Read the rows of a collection's groups as JSON, in the order of the groups."""
         read = self._database.read("SELECT row FROM groups WHERE collection_id = ? ORDER BY position", collection.id)
         return [row["row"] for row in read]
 
     def find(self, label: str) -> StoredCollection:
-        """As `collection`, but without counts, and therefore fast."""
+        """Find a collection as `collection` does, but without counts, and therefore fast."""
         latest = isinstance(label, str) and label.endswith(f":{LATEST}")
         name, generation = parts_of(label.removesuffix(f":{LATEST}") if latest else label) or ("", None)
         if self._names and generation is None and not latest and (own := self._names.own(name)) is not None:
-            return self._own(name, own, self._names)
+            return self._find_own(name, own, self._names)
         last = _LAST if generation is None else generation
         if not (rows := self._database.read(_FIND, name, generation or 0, last)):
             note = ": this needs one name, not a pattern" if set(label) & set("*?[") else ""
-            raise NotFoundError(f"there is no collection {label!r}{note}", hint=self._closest(label))
+            raise NotFoundError(f"there is no collection {label!r}{note}", hint=self._find_closest(label))
         if generation is None:
             self.keep_name(name, rows[0]["id"])
-        return self._stored(rows[0])
+        return self._to_stored(rows[0])
 
     def keep_name(self, name: str, number: int) -> None:
         """Let a bare name mean the collection with this id from now on, in this notebook."""
         if self._names:
             self._names.keep(name, number)
 
-    def _own(self, name: str, own: int, names: BareNames) -> StoredCollection:
-        """The generation that a bare name means in this notebook. Tells the user if a newer one exists."""
+    def _find_own(self, name: str, own: int, names: BareNames) -> StoredCollection:
+        """Find the generation that a bare name means in this notebook. Tells the user if there is a newer one."""
         collection = self.by_id(own)
         if collection.name != name:
             raise NotFoundError(f"{name} was renamed to {collection.name}", hint=collection.label)
@@ -253,9 +253,9 @@ class Lab:
         return collection
 
     def by_id(self, number: int) -> StoredCollection:
-        """The collection with an id, under its current name; NotFoundError if it was deleted."""
+        """Find the collection with an id, under its present name; NotFoundError if it was deleted."""
         (row,) = self._database.read(f"SELECT {_NAMED}, c.deleted_at FROM collections c WHERE c.id = ?", number)
-        collection = self._stored(row, without=("deleted_at",))
+        collection = self._to_stored(row, without=("deleted_at",))
         if row["deleted_at"]:
             label = f"{collection.name}:{collection.generation}"
             raise NotFoundError(f"{label} was deleted", hint=f"%collections --restore {label}")
@@ -280,7 +280,7 @@ class Lab:
         return ""
 
     def keep_restored(self, labels: Sequence[str]) -> None:
-        """Let a bare name mean the restored generation, if that is newer than the one it means."""
+        """Let a bare name mean the restored generation, if it is newer than the one that the name means now."""
         name, _, number = labels[0].partition(":")
         self.forget_deleted(name)
         restored, own = self.find(f"{name}:{number or LATEST}"), self._names.own(name) if self._names else None
@@ -288,30 +288,30 @@ class Lab:
             self.keep_name(name, restored.id)
 
     def made_elsewhere(self, trajectories: Iterable[str]) -> list[str]:
-        """Lines about trajectories (`letters:2/0/3`) of a newer generation than the one that the bare name means."""
+        """Return lines about trajectories (`letters:2/0/3`) of newer generations than those that bare names mean."""
         counts = Counter(name.partition("/")[0] for name in trajectories)
         lines = []
         for label, hits in counts.items():
             name, generation = parts_of(label) or ("", None)
             own = self._names.own(name) if self._names and generation is not None else None
-            mine = self._generation(own) if own is not None else None
+            mine = self._find_generation(own) if own is not None else None
             if mine is not None and mine < (generation or 0):
                 what = f"{hits} of the hits {'is' if hits == 1 else 'are'} of {label}, which was made elsewhere"
                 lines.append(f"{what}; {name} is {name}:{mine} in this notebook -> generation == {mine} in --where")
         return lines
 
-    def _generation(self, number: int) -> int | None:
-        """The generation of the collection with an id; None if it was deleted."""
+    def _find_generation(self, number: int) -> int | None:
+        """Find the generation of the collection with an id; None if it was deleted."""
         try:
             return self.by_id(number).generation
         except NotFoundError:
             return None
 
-    def _stored(self, row: Row, without: Sequence[str] = ()) -> StoredCollection:
+    def _to_stored(self, row: Row, without: Sequence[str] = ()) -> StoredCollection:
         return StoredCollection(**{key: value for key, value in self._fields(row).items() if key not in without})
 
     def _fields(self, row: Row) -> dict[str, Any]:
-        """The values of `_NAMED`. If this notebook's generation is not the newest, no bare name is shown."""
+        """Return the values of `_NAMED`. `bare` is set if the bare name means this generation, and it is the newest."""
         own = self._names.own(row["name"]) if self._names else None
         fields = dict(row)
         newest = fields.pop("newest")
@@ -331,7 +331,7 @@ class Lab:
         return self._database.change(lambda connection: [add(connection, *each) for each in enumerate(groups)])
 
     def group_texts(self, collection: StoredCollection) -> list[tuple[int, tuple[str, str, str]]]:
-        """The id of each group, with its prompt, row and script as stored; fast, because no trajectory is read."""
+        """Read the id of each group, with its prompt, row and script as stored; fast, because no trajectory is read."""
         rows = self._database.read(_GROUPS, collection.id, 0, _LAST, _LAST)
         return [(row["id"], (row["prompt"], row["row"], row["script"])) for row in rows]
 
@@ -371,7 +371,7 @@ class Lab:
         return self._database.change(lambda connection: fit_prompt(connection, group, beginning))
 
     def refs(self, group: Group) -> dict[int, models.Ref]:
-        """The trajectories of a group by their position."""
+        """Find the trajectories of a group by their position."""
         rows = self._database.read("SELECT id, position FROM trajectories WHERE group_id = ?", group.id)
         return {row["position"]: models.Ref(row["id"], f"{group.name}/{row['position']}") for row in rows}
 
@@ -409,7 +409,7 @@ class Lab:
         """
         if not placed:
             return
-        rows = [row for each in placed for row in _rows(each)]
+        rows = [row for each in placed for row in _make_rows(each)]
         usage = [sum(each.usage[i] for each in placed) for i in (0, 1)]
 
         def put(connection: Connection) -> None:
@@ -433,31 +433,33 @@ class Lab:
     def groups(
         self, collection: StoredCollection, position: int | None = None, *, unfinished: bool = False
     ) -> list[Group]:
-        """The groups of a collection with their trajectories, or only the one at `position`.
+        """Read the groups of a collection with their trajectories, or only the one at `position`.
 
         unfinished: include conversations that were cut short between two turns.
         """
         first, last = (0, _LAST) if position is None else (position, position)
-        return self._page(collection, first, last, _LAST, unfinished)
+        return self._read_page(collection, first, last, _LAST, unfinished)
 
     def each_group(self, collection: StoredCollection) -> Iterator[Group]:
-        """As `groups`, read in pages, for collections larger than memory."""
+        """Yield the groups of a collection, read in pages, for collections larger than memory."""
         first = 0
-        while page := self._page(collection, first, _LAST, _PAGE, unfinished=False):
+        while page := self._read_page(collection, first, _LAST, _PAGE, unfinished=False):
             yield from page
             first = page[-1].position + 1
 
-    def _page(self, collection: StoredCollection, first: int, last: int, limit: int, unfinished: bool) -> list[Group]:
+    def _read_page(
+        self, collection: StoredCollection, first: int, last: int, limit: int, unfinished: bool
+    ) -> list[Group]:
         if not (groups := self._database.read(_GROUPS, collection.id, first, last, limit)):
             return []
         between = groups[0]["position"], groups[-1]["position"]
         members: dict[int, list[Row]] = {}
         for row in self._database.read(_MEMBERS, collection.id, *between, unfinished):
             members.setdefault(row["group_id"], []).append(row)
-        return [_group(row, collection, members.get(row["id"], [])) for row in groups]
+        return [_read_group(row, collection, members.get(row["id"], [])) for row in groups]
 
     def prompts(self, labels: Iterable[str]) -> set[str]:
-        """The prompts of these generations (`name:N`, deleted ones too), as `prompt_key` has them."""
+        """Read the prompts of these generations (`name:N`, even deleted ones), as `prompt_key` has them."""
         sql = """
             SELECT prompt, row, position, plan FROM groups g JOIN collections c ON c.id = g.collection_id
             WHERE c.name = ? AND c.generation = ?
@@ -465,7 +467,7 @@ class Lab:
         pages = (self._database.read(sql, *(parts_of(label) or (label, None))) for label in labels)
         return {_prompt_key(row) for rows in pages for row in rows}
 
-    def _closest(self, label: str) -> str:
+    def _find_closest(self, label: str) -> str:
         rows = self._database.read("SELECT DISTINCT name FROM collections WHERE deleted_at IS NULL")
         names = [row["name"] for row in rows]
         close = get_close_matches(label, names, n=1)
@@ -474,7 +476,7 @@ class Lab:
 
 
 def texts_of(new: NewGroup) -> tuple[str, str, str]:
-    """Prompt, row and script of a group as they are stored."""
+    """Return prompt, row and script of a group as they are stored."""
     script = f"[{','.join(map(dumped, new.script))}]"
     return dumped(new.prompt), json.dumps(new.row, allow_nan=False), script
 
@@ -484,8 +486,8 @@ def _prompt_key(row: Row) -> str:
     return prompt_key(row["prompt"], json.loads(row["row"]), row["position"], plan)
 
 
-def _rows(placed: Placed) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
-    """Rows of `trajectories` and `outlines`."""
+def _make_rows(placed: Placed) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
+    """Yield the rows of `trajectories` and `outlines` of some arrivals."""
     sampling, created_at = json.dumps(placed.sampling), now()
     for arrival in placed.arrivals:
         texts = (placed.group.id, arrival.position, arrival.items, arrival.pending, arrival.extra)
@@ -501,16 +503,18 @@ def _execute(connection: Connection, sql: str, rows: Sequence[tuple[Any, ...]]) 
     connection.execute(sql.format(", ".join([marks] * len(rows))), [value for row in rows for value in row])
 
 
-def _group(row: Row, collection: StoredCollection, members: list[Row]) -> Group:
+def _read_group(row: Row, collection: StoredCollection, members: list[Row]) -> Group:
     name = f"{collection.label}/{row['position']}"
     prompt = _PROMPT.validate_json(row["prompt"])
-    # a row for each: what a reward function changes in its own must not change what the next one sees
-    trajectories = tuple(_trajectory(member, name, prompt, json.loads(row["row"])) for member in members)
+    # a copy of the row for each trajectory, because a reward function may change the one that it gets
+    trajectories = tuple(_read_trajectory(member, name, prompt, json.loads(row["row"])) for member in members)
     script = _SCRIPT.validate_json(row["script"])
     return Group(row["id"], name, prompt, json.loads(row["row"]), trajectories, script)
 
 
-def _trajectory(row: Row, group: str, prompt: tuple[Message, ...], scenario: dict[str, Any]) -> models.StoredTrajectory:
+def _read_trajectory(
+    row: Row, group: str, prompt: tuple[Message, ...], scenario: dict[str, Any]
+) -> models.StoredTrajectory:
     as_stored = ("id", "model", "step", "created_at", "reward", "source", "pending")
     return models.StoredTrajectory(
         name=f"{group}/{row['position']}",
