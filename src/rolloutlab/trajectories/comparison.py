@@ -41,10 +41,10 @@ class Pair:
     prompt: its text.
     before, after: the rewards, in the order of the seeds.
     trained: whether a job trained on the prompt between the two checkpoints.
-    rows: how many rows gave this same prompt.
+    rows: how many rows have this prompt.
     of_train: whether its row is in the part `train` of a split.
-    left_out: the number of completions that lack a reward on one of the sides.
-    seats: group and position of each trajectory; they are the same in both collections.
+    left_out: how many completions lack a reward on a side, and are left out.
+    seats: group and position of each trajectory, which are the same in both collections.
     row: the row that filled in the prompt.
     """
 
@@ -145,7 +145,7 @@ class Comparison:
         self.bounds = _bounds(self.pairs, bounds, of_components)
         self._notes = tuple(map(escape_control_chars, notes))
         self._sides = tuple(sides)
-        # now, as the samples may be deleted while the result is still shown
+        # read now, because the samples may be deleted while the result is still shown
         self._figures, self._only = _figures(sides, self.pairs)
         self._completions = sum(len(side.collection) for side in sides)
         self._assumption = ""
@@ -173,7 +173,7 @@ class Comparison:
         return sum(pair.trained for pair in self.pairs)
 
     def interval(self, level: float = 0.95) -> Bounds:
-        """The confidence interval of the difference over prompts. With one prompt it is over its trajectories.
+        """Compute the confidence interval of the difference over prompts. With one prompt it is over its trajectories.
 
         The method depends on the differences; `rolloutlab.trajectories.intervals` has them all:
 
@@ -204,14 +204,14 @@ class Comparison:
 
     @property
     def _differences(self) -> list[float]:
-        """One number per prompt; per trajectory where there is one prompt."""
+        """One number per prompt, or if there is one prompt, per trajectory."""
         if len(self.pairs) > 1:
             return [pair.difference for pair in self.pairs]
         (only,) = self.pairs
         return [after - before for before, after in zip(only.before, only.after, strict=True)]
 
     def to_frame(self) -> "pd.DataFrame":
-        """One row per prompt, the largest loss first: prompt, before, after, difference, n, trained."""
+        """Make a DataFrame with a row per prompt, largest loss first: prompt, before, after, difference, n, trained."""
         rows = [
             [p.prompt, mean_of(p.before), mean_of(p.after), p.difference, len(p.after), p.trained] for p in self.pairs
         ]
@@ -220,7 +220,7 @@ class Comparison:
         return frame.sort_values("difference", kind="stable")
 
     def completions(self, group: str) -> list[AnswerPair]:
-        """The completions of a prompt, paired by seed. Pairs with equal texts, rewards and finish reasons are merged.
+        """Read the completions of a prompt, paired by seed. Pairs with equal texts, rewards and endings are merged.
 
         group: its name in `to_frame()`.
 
@@ -239,9 +239,9 @@ class Comparison:
         return list(merged.values())
 
     def describe(self) -> dict[str, Any]:
-        """The comparison as JSON values, without completions.
+        """Describe the comparison in JSON values, without completions.
 
-        - `prompts`: by their change, the largest loss first.
+        - `prompts`: sorted by their difference, the largest loss first.
         - `figures`: means over prompts on both sides: tokens of a completion, the share of completions that were cut
           off, and components of the reward.
         - `only`: components that only one side has, with the side: `before` or `after`.
@@ -285,11 +285,11 @@ class Comparison:
         return {"better": better, "worse": worse, "equal": equal, "rows": sum(pair.rows for pair in self.pairs)}
 
     def words(self) -> list[str]:
-        """The result, line by line."""
+        """Describe the result, line by line."""
         low, high = self.interval()
         counts = self._counts()
         pooled = f" ({counts['rows']:,} rows; equal prompts count once)" if counts["rows"] > len(self.pairs) else ""
-        bounds = f"95% interval {_signed(low)} to {_signed(high)}{self._basis()}"
+        bounds = f"95% interval {_with_sign(low)} to {_with_sign(high)}{self._basis()}"
         if math.isinf(low):
             bounds = "all differences equal" if len(self._differences) > 1 else "too few for an interval"
         return [
@@ -298,16 +298,16 @@ class Comparison:
             f"difference {self.difference:+{shape(self.difference)}} ({bounds}): {self._verdict(low, high)}",
             f"better on {counts['better']:,}, worse on {counts['worse']:,}, equal on {counts['equal']:,}",
             *self._remarks(),
-            *self._sampled(),
+            *self._reuse_lines(),
         ]
 
-    def _sampled(self) -> list[str]:
-        """How many completions were reused, if any was."""
+    def _reuse_lines(self) -> list[str]:
+        """Say how many completions were reused, if any was."""
         reused = sum(side.reused for side in self._sides)
         return [f"{count(self._completions, 'completion')}, {reused:,} of them reused"] if reused else []
 
     def _remarks(self) -> list[str]:
-        """Lines about what limits the figures, such as completions that were left out."""
+        """Return lines about what limits the figures, such as completions that were left out."""
         left_out = sum(pair.left_out for pair in self.pairs)
         of_train = sum(pair.of_train and not pair.trained for pair in self.pairs)
         noted = f"{of_train:,} of these prompts are of the part train of a split -> --over split.held_out"
@@ -318,7 +318,7 @@ class Comparison:
         ]
 
     def _basis(self) -> str:
-        """The assumptions of the interval, unless it is Student's for differences that are near enough to normal."""
+        """State the assumptions of the interval; none if it is Student's, of differences near enough to normal."""
         validity = ", valid at every look" if self.anytime else ""
         if self.bounds is None:
             return f"{validity}, which assumes roughly normal differences"
@@ -343,17 +343,17 @@ class Comparison:
         return "better" if low > 0 else "worse" if high < 0 else "no clear difference -> more prompts, or a larger -n"
 
     def plot(self) -> Plot:
-        """Mean reward of each prompt before and after."""
+        """Plot the mean reward of each prompt before and after."""
         return render.plot(self.describe()["prompts"])
 
     def __repr__(self) -> str:
         return render.text(self.words(), self.describe())
 
     def _repr_html_(self) -> str:
-        return for_notebook(render.html(self.describe(), self._open))
+        return for_notebook(render.html(self.describe(), self._completions_as_json))
 
-    def _open(self, group: str) -> list[dict[str, Any]]:
-        """As `completions`, as JSON values."""
+    def _completions_as_json(self, group: str) -> list[dict[str, Any]]:
+        """Return what `completions` returns as JSON values."""
         return [asdict(pair) for pair in self.completions(group)]
 
 
@@ -374,7 +374,11 @@ class Comparisons:
         return iter(self._each)
 
     def __getitem__(self, checkpoint: int | str) -> Comparison:
-        """NotFoundError: the checkpoint is none of those that were compared with the base."""
+        """Return the comparison of a checkpoint, by its place or its name.
+
+        Raises:
+            NotFoundError: the checkpoint was not compared with the base.
+        """
         if isinstance(checkpoint, int):
             return self._each[checkpoint]
         for each in self._each:
@@ -384,7 +388,7 @@ class Comparisons:
         raise NotFoundError(f"{checkpoint!r} was not compared", hint=names)
 
     def to_frame(self) -> "pd.DataFrame":
-        """One row per prompt, in the order of the rows: prompt, the mean reward of each checkpoint, n."""
+        """Make a DataFrame with a row per prompt, in order: prompt, the mean reward of each checkpoint, n."""
         base = self._each[0]
         columns = ["prompt", base.before, *(each.after for each in self._each), "n"]
         rows = [
@@ -394,18 +398,18 @@ class Comparisons:
         return data_frame(rows, [pair.name for pair in base.pairs], "group", columns)
 
     def describe(self) -> list[dict[str, Any]]:
-        """As `Comparison.describe`, of each."""
+        """Describe each comparison, as `Comparison.describe` does."""
         return [each.describe() for each in self._each]
 
     def words(self) -> list[str]:
-        """The results, line by line."""
+        """Describe the results, line by line."""
         return [line for each in self._each for line in each.words()]
 
     def __repr__(self) -> str:
         return render.several_text(self.describe(), [repr(each) for each in self._each])
 
     def _repr_html_(self) -> str:
-        return for_notebook(render.several_html(self.describe(), [each._open for each in self._each]))
+        return for_notebook(render.several_html(self.describe(), [each._completions_as_json for each in self._each]))
 
 
 def compare_sides(
@@ -422,19 +426,19 @@ def compare_sides(
     Args:
         name: As in `Comparison`.
         sides: The sides; the first is the base.
-        apart: For each other side: the prompts that only one of it and the base was trained on, and notes.
+        apart: For each other side, the prompts that either it or the base was trained on but not both, and notes.
         weights: The weights of the components of rewards.
         anytime: As in `Comparison`.
         bounds: As in `Comparison`.
     """
     base, *others = sides
     known = component_bounds(chain.from_iterable(side.collection.trajectories for side in sides), weights)
-    made = []
+    comparisons = []
     for other, (trained, notes) in zip(others, apart, strict=True):
         beside = [side.collection for side in others if side is not other]
         of_train = other.collection.part("train")
         pairs = pairs_of(base.collection, other.collection, trained, of_train, beside)
-        made.append(
+        comparisons.append(
             Comparison(
                 name,
                 base.checkpoint,
@@ -447,7 +451,7 @@ def compare_sides(
                 sides=(base, other),
             )
         )
-    return made[0] if len(made) == 1 else Comparisons(made)
+    return comparisons[0] if len(comparisons) == 1 else Comparisons(comparisons)
 
 
 def pairs_of(
@@ -457,11 +461,11 @@ def pairs_of(
     of_train: Set[int] = frozenset(),
     beside: Sequence[Collection] = (),
 ) -> list[Pair]:
-    """The prompts of two collections that were sampled with the same prompts and seeds, in the order of their rows.
+    """Pair the prompts of two collections that were sampled with the same prompts and seeds, in their order.
 
     Groups with the same prompt and script are one pair, because their trajectories are as alike as those of one group.
-    Only trajectories with a reward on both sides count. The trajectories of a prompt that has none of these are counted
-    in `left_out` of the first pair.
+    Only trajectories with a reward on both sides count. If a prompt has no such trajectory, it has no pair, and its
+    trajectories are counted in `left_out` of the first pair.
 
     Args:
         before: The first collection.
@@ -476,8 +480,9 @@ def pairs_of(
         olds, news, *further = (_rewards_by_position(group) for group in (old, new, *others))
         both = [position for position in olds if position in news and all(position in each for each in further)]
         left_out = max(len(group.trajectories) for group in (old, new, *others)) - len(both)
-        lost += 0 if both else left_out
-        if both:
+        if not both:
+            lost += left_out
+        else:
             rewards = tuple(olds[position] for position in both), tuple(news[position] for position in both)
             prompt = prompt_key(dumped(new.prompt), new.row, place, after.stored.plan)
             name, text = old.name.rpartition("/")[2], new.trajectories[0].prompt
@@ -493,7 +498,7 @@ def pairs_of(
                 row=new.row,
             )
             key = (prompt, *map(dumped, new.script))
-            pairs[key] = _pooled(pairs[key], pair) if key in pairs else pair
+            pairs[key] = _pool(pairs[key], pair) if key in pairs else pair
     listed = list(pairs.values())
     return [replace(pair, left_out=pair.left_out + (0 if i else lost)) for i, pair in enumerate(listed)]
 
@@ -502,7 +507,8 @@ def _rewards_by_position(group: Group) -> dict[int, float]:
     return {int(t.name.rpartition("/")[2]): t.reward for t in group.trajectories if t.reward is not None}
 
 
-def _pooled(one: Pair, other: Pair) -> Pair:
+def _pool(one: Pair, other: Pair) -> Pair:
+    """Join two pairs of the same prompt."""
     rewards = one.before + other.before, one.after + other.after
     return replace(
         one,
@@ -521,10 +527,10 @@ _OF_SUMMARY: dict[str, Callable[[TrajectorySummary], float]] = {
 
 
 def _figures(sides: Sequence[Side], pairs: Sequence[Pair]) -> tuple[dict[str, tuple[float, float]], dict[str, str]]:
-    """Means of token counts, cut-offs and reward components over prompts, on both sides.
+    """Average token counts, cut-offs and reward components over prompts, on both sides.
 
-    Also, for each measure that only one side has, that side: `before` or `after`. A component with the name of another
-    measure is called `reward.NAME`.
+    The second result names, for each measure that only one side has, that side: `before` or `after`. A component with
+    the name of another measure is called `reward.NAME`.
     """
     both = [{(each.group, each.position): each for each in side.collection.outlines()} for side in sides]
     parts = dict.fromkeys(name for seats in both for each in seats.values() for name in each.components)
@@ -556,7 +562,7 @@ def _mean_at(
 
 
 def _answers(side: Side, pair: Pair, which: int) -> list[ComparedAnswer]:
-    """The completions of a prompt on one side, with the rewards that were compared, which may have changed since."""
+    """Read the completions of a prompt on one side, with the rewards that were compared and may have changed since."""
     places = dict.fromkeys(place for place, _ in pair.seats)
     stored = {(place, t.position): t for place in places for t in side.collection.group(place).trajectories}
     rewards = (pair.before, pair.after)[which]
@@ -571,7 +577,7 @@ def _answer(trajectory: StoredTrajectory, reward: float) -> ComparedAnswer:
 def component_bounds(
     trajectories: Iterable[StoredTrajectory], weights: Mapping[str, float] | None = None
 ) -> Bounds | None:
-    """The bounds of rewards that are weighted sums of components with usual bounds.
+    """Find the bounds of rewards that are weighted sums of components with usual bounds.
 
     None if a reward is not the weighted sum of its components, or if a component is outside all `USUAL_BOUNDS`.
     weights: the weight of each component, 1 by default.
@@ -599,12 +605,13 @@ def component_bounds(
 
 
 def _usual_bounds(values: Sequence[float]) -> Bounds | None:
+    """Find the first of `USUAL_BOUNDS` that all values are within."""
     within = (bounds for bounds in USUAL_BOUNDS if all(bounds[0] <= value <= bounds[1] for value in values))
     return next(within, None)
 
 
 def _bounds(pairs: Sequence[Pair], given: Bounds | None, of_components: Bounds | None) -> Bounds | None:
-    """The bounds of the rewards, as far as they are known."""
+    """Find the bounds of the rewards, as far as they are known. InputError: the given ones are wrong."""
     rewards = [reward for pair in pairs for reward in (*pair.before, *pair.after)]
     if given is None:
         return of_components or _usual_bounds(rewards)
@@ -617,8 +624,8 @@ def _bounds(pairs: Sequence[Pair], given: Bounds | None, of_components: Bounds |
     return given
 
 
-def _signed(bound: float) -> str:
-    """A number with its sign and three decimals, or more if it is so small that three would hide its sign."""
+def _with_sign(bound: float) -> str:
+    """Format a number with its sign and three decimals, or more digits if three would show it as 0."""
     if 0 < abs(bound) < 0.0005:
         return f"{bound:+.1g}"
     return f"{bound:+{'.3f' if abs(bound) < 0.001 else shape(bound)}}"

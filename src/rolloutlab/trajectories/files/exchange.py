@@ -46,17 +46,18 @@ class Export:
 
 @dataclass(frozen=True)
 class ExportFilter:
-    """Which trajectories of a group are written.
+    """Selects the trajectories of a group that are written.
 
-    best: only the one with the highest reward; the first of several. min_reward: only those with at least this reward.
-    scored: only those with a reward.
+    best: only the one with the highest reward, or the first of several. min_reward: only those with at least this
+    reward. scored: only those with a reward.
     """
 
     best: bool = False
     min_reward: float | None = None
     scored: bool = False
 
-    def of(self, group: Group) -> list[StoredTrajectory]:
+    def select(self, group: Group) -> list[StoredTrajectory]:
+        """Select trajectories of a group."""
         least = self.min_reward
         chosen = [t for t in group.trajectories if t.reward is not None and (least is None or t.reward >= least)]
         if self.best:
@@ -81,7 +82,7 @@ class LabFiles:
             lab: returns the store.
             connector: of the session.
             collection: finds a collection by its name.
-            own_model: returns the name of the selected model, which it has registered.
+            own_model: registers the selected model if it is not yet, and returns its name.
             progress: makes the line that shows what a call does.
         """
         self._lab = lab
@@ -179,7 +180,7 @@ class LabFiles:
 
 
 def find_all(lab: Lab, names: str | Sequence[str]) -> list[CollectionSummary]:
-    """The collections of these names; NotFoundError for an unknown name, InputError without any name."""
+    """Find the collections of these names; NotFoundError for an unknown name, InputError without any name."""
     collections = [lab.collection(name) for name in ([names] if isinstance(names, str) else names)]
     if not collections:
         raise InputError("no collection is given", hint="%export NAME FILE")
@@ -196,7 +197,16 @@ def export(
     overwrite: bool,
     written: Callable[[int], None],
 ) -> Export:
-    """Write the selected trajectories of collections; `written` gets their number so far.
+    """Write the selected trajectories of collections into a file, whole or not at all.
+
+    Args:
+        lab: the store.
+        collections: what to write.
+        path: the file.
+        kind: the format; None takes it from the name of the file.
+        selection: which trajectories to write.
+        overwrite: replace the file if there is one.
+        written: called with the number of trajectories written so far.
 
     Raises:
         InputError: the format is unknown, the file is there already or cannot be written, or nothing is selected.
@@ -205,7 +215,7 @@ def export(
     writer = _writer(kind)
     if writer and not writer.writes_unscored:
         selection = replace(selection, scored=True)
-    counted = _Counted(lab, collections, selection, written)
+    counted = _CountedGroups(lab, collections, selection, written)
     with replacing(path, overwrite=overwrite) as draft:
         _check_name(kind, path)
         if kind == "csv":
@@ -219,7 +229,7 @@ def export(
 
 
 def _format_of(path: Path) -> str:
-    """The format of a file name; InputError for an unknown ending."""
+    """Find the format of a file by its name; InputError for an unknown ending."""
     name = path.name.removesuffix(".gz")
     if path.suffix == ".parquet":
         return "parquet"
@@ -232,6 +242,7 @@ def _format_of(path: Path) -> str:
 
 
 def _check_name(kind: str, path: Path) -> None:
+    """Raise InputError if the format is unknown, or the file is not named as one of it."""
     if kind not in writable():
         raise InputError(f"unknown format {kind!r}", hint=f"--format {'|'.join(writable())}")
     if any((kind == own) != (path.suffix == f".{own}") for own in ("parquet", "csv")):
@@ -240,7 +251,7 @@ def _check_name(kind: str, path: Path) -> None:
 
 
 def _writer(kind: str) -> FileWriter | None:
-    """The plug-in that writes a format; None for a format of this room, or an unknown one."""
+    """Load the plug-in that writes a format; None if this package writes it, or if it is unknown."""
     plugin = plugins.load(READERS, kind) if kind in plugins.names(READERS) else None
     return plugin if isinstance(plugin, FileWriter) else None
 
@@ -256,8 +267,8 @@ def _write(kind: str, writer: FileWriter | None, path: Path, draft: Path, groups
 
 
 @dataclass
-class _Counted:
-    """The groups of collections with what is chosen of them, counted as they pass."""
+class _CountedGroups:
+    """Iterates over the groups of collections with their selected trajectories, and counts them."""
 
     lab: Lab
     collections: Sequence[StoredCollection]
@@ -269,7 +280,7 @@ class _Counted:
     def __iter__(self) -> Iterator[tuple[StoredCollection, Group]]:
         for collection in self.collections:
             for group in self.lab.each_group(collection):
-                chosen = self.selection.of(group)
+                chosen = self.selection.select(group)
                 if chosen:
                     self.trajectories += len(chosen)
                     self.groups += 1
@@ -277,7 +288,7 @@ class _Counted:
                     self.written(self.trajectories)
 
 
-_OWN = {"jsonl": columns.read_rows, "parquet": columns.read_rows, "openai": openai.read}
+_OWN_READERS = {"jsonl": columns.read_rows, "parquet": columns.read_rows, "openai": openai.read}
 
 
 def import_file(
@@ -295,8 +306,8 @@ def import_file(
         path: The file.
         name: The name of the collection; None takes the one in the file.
         kind: The format; None recognises it by the first line.
-        on_progress: Gets the number of trajectories read so far.
-        say: Gets a line for each column with values that are left out.
+        on_progress: Called with the number of trajectories read so far.
+        say: Called with a line for each column with values that are left out.
 
     Raises:
         NotFoundError: there is no such file.
@@ -309,7 +320,7 @@ def import_file(
     dropped: list[Row] = []
     values = parquet.documents(path, dropped) if path.suffix == ".parquet" else documents(path)
     with lab.draft() as draft:
-        draft.add(_counted(_recorded(values, name, kind), on_progress))
+        draft.add(_count_read(_read_recorded(values, name, kind), on_progress))
         labels = draft.publish()
     for line in left_out(dropped):
         say(line)
@@ -317,23 +328,25 @@ def import_file(
 
 
 def _kind_of(document: Any) -> str:
-    """The format of a line of a file, or of a row."""
+    """Recognise the format of a line of a file, or of a row."""
     readers: Iterable[tuple[str, Reader]] = plugins.load_all(READERS)
     foreign = next((name for name, reader in readers if reader.matches(document)), None)
     of_openai = isinstance(document, dict) and "messages_and_choices" not in document and "messages" in document
     return foreign or ("openai" if of_openai else "jsonl")
 
 
-def _recorded(values: Iterator[Document], name: str | None, kind: str | None) -> Iterator[Recorded]:
-    for first in values:  # a reader takes all of them
+def _read_recorded(values: Iterator[Document], name: str | None, kind: str | None) -> Iterator[Recorded]:
+    """Read trajectories with the reader of their format; None recognises it by the first line."""
+    for first in values:  # once: the reader takes all that follow
         kind = kind or _kind_of(first[1])
         if kind not in readable():
             raise InputError(f"unknown format {kind!r}", hint=f"--format {'|'.join(readable())}")
-        read = _OWN[kind] if kind in _OWN else plugins.load(READERS, kind).read
+        read = _OWN_READERS[kind] if kind in _OWN_READERS else plugins.load(READERS, kind).read
         yield from read(chain([first], values), name)
 
 
-def _counted(trajectories: Iterable[Recorded], on_progress: Callable[[int], None]) -> Iterator[Recorded]:
+def _count_read(trajectories: Iterable[Recorded], on_progress: Callable[[int], None]) -> Iterator[Recorded]:
+    """Pass trajectories on, and report how many were read."""
     for number, recorded in enumerate(trajectories, start=1):
         yield recorded
         on_progress(number)
