@@ -217,6 +217,23 @@ def test_what_a_loss_of_power_cut_off_is_not_read(tmp_path, size):
     assert Progress(tmp_path / "kept", "one").read() is None
 
 
+def test_a_kill_while_progress_is_written_leaves_files_in_the_draft_of_the_job_alone(tmp_path, monkeypatch):
+    def killed(tensors, file, metadata):
+        file.with_name(".tmpAbC123").write_bytes(b"half")  # the name that safetensors gives what it writes
+        raise SystemExit
+
+    kept = partial_of(tmp_path / ".job-1")
+    monkeypatch.setattr("rolloutlab.policy.progress.save_file", killed)
+    monkeypatch.setattr("rolloutlab.policy.progress.remove", lambda _: None)
+    with pytest.raises(SystemExit):
+        Progress(kept, "one").write(STATE, [])
+    assert [path.name for path in tmp_path.iterdir()] == [f"{kept.name}.draft"]
+    assert kept.name.startswith(".job-1."), "the next start of the service removes it, and so does the end of the job"
+    monkeypatch.undo()
+    Progress(kept, "one").write(STATE, [])
+    assert list(tmp_path.iterdir()) == [kept]
+
+
 def test_a_full_disk_does_not_end_a_job(tmp_path, monkeypatch):
     def full(*_, **__):
         raise OSError(28, "No space left on device")

@@ -45,11 +45,17 @@ class Progress:
     def _save(self, state: State, reported: list[dict[str, object]]) -> None:
         tensors = {_ADAPTER + name: tensor for name, tensor in state.adapter.items()}
         tensors |= {_OPTIMIZER + name: tensor for name, tensor in state.optimizer.items()}
+        # A folder, because safetensors first writes a file of a random name beside its target. After a kill, the next
+        # start of the service removes the folder with it.
         draft = self._path.with_name(f"{self._path.name}.draft")
         try:
-            save_file(tensors, draft, metadata={"key": self._key, "reported": json.dumps(reported)})
-            draft.replace(self._path)
+            draft.mkdir(exist_ok=True)
+            file = draft / self._path.name
+            save_file(tensors, file, metadata={"key": self._key, "reported": json.dumps(reported)})
+            file.replace(self._path)
         except (OSError, SafetensorError):
+            pass
+        finally:
             remove(draft)
 
     def read(self) -> tuple[State, list[dict[str, object]]] | None:
