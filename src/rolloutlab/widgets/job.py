@@ -45,7 +45,7 @@ from rolloutlab.widgets.plot import Panels, Plot, Series
 from rolloutlab.widgets.text import checkpoint_name, with_minus
 
 Numbers = Mapping[str, Sequence[float | None]]
-"""By name, one per gradient step; None where a step does not report it."""
+"""By name, a number per gradient step; None if the step does not report it."""
 
 Options = Mapping[str, Any]
 _T = TypeVar("_T")
@@ -57,9 +57,12 @@ _DIGITS = 6
 class Curve:
     """Numbers of the gradient steps that are drawn together.
 
-    title: the title. names: the names of the numbers. healthy: what the curve is, and what to expect. odd: a function
-    of the first and the last value of the first number, and of the course of the job. It returns what is not as
-    expected, and after ` -> ` what to type; None if all is well. first: draw it before the others.
+    title: the title.
+    names: the names of the numbers.
+    healthy: what the curve is, and what to expect.
+    odd: checks the curve, by the first and the last value of its first number and by the course of the job. It returns
+        what is not as expected, and after ` -> ` what to type; None if all is well.
+    first: draw it before the others.
     """
 
     title: str
@@ -71,23 +74,26 @@ class Curve:
 
 @dataclass(frozen=True)
 class Course:
-    """Other facts about a job. answer: the mean number of trained tokens of a trajectory; None if it is not known."""
+    """Facts about a job that checks of curves need. answer: its mean trained tokens per trajectory; None: unknown."""
 
     answer: float | None = None
 
 
 _NO_COURSE = Course()
 _STALE = "they are of an older checkpoint, or their logprobs of another engine -> sample again"
-"""What it means if the first step is already far from the policy that sampled. The mean ratio cannot show that: its
-expectation is 1 for any two policies at level `token`, and below 1 at other levels."""
+"""Why the first step may already be far from the policy that sampled. The mean ratio cannot show that: its expectation
+is 1 for any two policies at level `token`, and below 1 at other levels."""
 
 
 _ALIKE = 0.2
-"""Nats per answer, below which at least exp(-0.2), 82%, of two answers to a prompt are the same."""
+"""Nats per answer below which an entropy is odd: at least exp(-0.2), 82%, of pairs of answers are then the same."""
 
 
-def _entropy(_first: float, last: float, course: Course) -> str | None:
-    """Entropies add up over an answer, and two answers are equal with a chance of at least exp(-sum) (Jensen)."""
+def _odd_entropy(_first: float, last: float, course: Course) -> str | None:
+    """Report an entropy so low that answers to a prompt hardly differ.
+
+    Entropies add up over an answer, and two answers are equal with a probability of at least exp(-sum) (Jensen).
+    """
     if course.answer is None or last * course.answer >= _ALIKE:
         return None
     alike = math.floor(100 * math.exp(-max(0.0, last * course.answer)))
@@ -95,11 +101,11 @@ def _entropy(_first: float, last: float, course: Course) -> str | None:
     return f"{nats}: at least {alike}% of pairs of answers to a prompt are the same"
 
 
-def _kl(first: float, _last: float, _course: Course) -> str | None:
+def _odd_kl(first: float, _last: float, _course: Course) -> str | None:
     return f"{first:.2g} on the first step, where fresh completions have 0: {_STALE}" if first > 0.05 else None
 
 
-def _correlation(first: float, _last: float, _course: Course) -> str | None:
+def _odd_correlation(first: float, _last: float, _course: Course) -> str | None:
     return f"{first:.3f} on the first step, where fresh completions have 1: {_STALE}" if first < 0.98 else None
 
 
@@ -114,14 +120,18 @@ _OWN_LOSS = "The value of your function."
 CURVES = (
     Curve("reward by step", ("reward",), "Each step has other prompts: no sign of progress."),
     Curve(
-        "KL to the sampler", ("kl",), "Nats per token. 0 at step 1 if the answers are fresh, above it later.", _kl, True
+        "KL to the sampler",
+        ("kl",),
+        "Nats per token. 0 at step 1 if the answers are fresh, above it later.",
+        _odd_kl,
+        True,
     ),
-    Curve("entropy", ("entropy",), "Nats per token. Long answers can differ at 0.01.", _entropy, True),
+    Curve("entropy", ("entropy",), "Nats per token. Long answers can differ at 0.01.", _odd_entropy, True),
     Curve(
         "agreement",
         ("old_new_correlation",),
         "Correlation of the sampler's and the trainer's probabilities. Fresh answers begin at 1.",
-        _correlation,
+        _odd_correlation,
         True,
     ),
     Curve("loss", ("loss",), _LOSS),
@@ -152,7 +162,7 @@ FINE_TUNING_CURVES = (
 
 
 def curves_of(options: Mapping[str, Any]) -> Sequence[Curve]:
-    """The curves of a job by its options, as they are recorded in the lab."""
+    """Choose the curves of a job by its options, as they are recorded in the lab."""
     if options.get("sft"):
         return FINE_TUNING_CURVES
     other = {"loss": _OWN_LOSS} if options.get("custom_loss") else {"loss": _PPO_LOSS} if options.get("ppo") else {}
@@ -163,7 +173,7 @@ def curves_of(options: Mapping[str, Any]) -> Sequence[Curve]:
 
 
 def _largest_ratio(options: Options) -> str:
-    """What the largest ratio is of, and how often its token counts."""
+    """Describe the largest ratio: what it is a ratio of, and how often its token counts."""
     level = options.get("importance_sampling_level") or "token"
     of = {"token": "one token", "sequence": "one history, a mean over its tokens"}.get(
         level, "one token and its history"
@@ -187,26 +197,26 @@ def _largest_ratio(options: Options) -> str:
 def numbers_of(
     events: Sequence[Event], first: int = 0, curves: Sequence[Curve] = CURVES
 ) -> dict[str, list[float | None]]:
-    """The numbers of curves over the gradient steps of these events, from the step `first` on."""
+    """Read the numbers of curves from the gradient steps of these events, from the step `first` on."""
     steps = gradient_steps(events)[first:]
     names = [name for curve in curves for name in curve.names if any(name in step for step in steps)]
-    return {name: list(map(_short, numbers(steps, name))) for name in names}
+    return {name: list(map(_shorten, numbers(steps, name))) for name in names}
 
 
 def curves_with_numbers(numbers: Numbers, curves: Sequence[Curve] = CURVES) -> list[Curve]:
-    """The curves that have numbers. A reward that is the whole job's, so always the same, is not drawn."""
+    """Select the curves that have numbers, without a reward that is the same on each step: that of the whole job."""
     there = [c for c in curves if any(y is not None for name in c.names for y in numbers.get(name, ()))]
     return [curve for curve in there if curve.names != ("reward",) or len({*numbers["reward"]} - {None}) > 1]
 
 
 def course_of(events: Sequence[Event]) -> Course:
-    """What the events of a job tell beside the curves."""
+    """Read from the events of a job what checks of curves need."""
     tokens, answers = (last_whole(events, "preflight", name) for name in ("trainable_tokens", "trainable_trajectories"))
     return Course(tokens / answers if tokens is not None and answers else None)
 
 
 def oddities(numbers: Numbers, curves: Sequence[Curve] = CURVES, course: Course = _NO_COURSE) -> dict[str, str]:
-    """By title, what is not as expected about curves."""
+    """Find what is not as expected about curves, by their titles."""
     odd = {}
     for curve in curves_with_numbers(numbers, curves):
         values = [value for value in numbers.get(curve.names[0], ()) if value is not None]
@@ -216,17 +226,17 @@ def oddities(numbers: Numbers, curves: Sequence[Curve] = CURVES, course: Course 
 
 
 def _odd_hints(odd: Mapping[str, str]) -> list[Hint]:
-    """Hints about curves that are not as expected."""
+    """Make hints about curves that are not as expected."""
     return [as_hint(f"{title}: {sentence}") for title, sentence in odd.items()]
 
 
-def _unfolded(given: Sequence[Hint]) -> list[Html]:
-    """Hints that are all shown without a click."""
+def _unfold(given: Sequence[Hint]) -> list[Html]:
+    """Make hints that are all shown without a click."""
     return [hints([hint]) for hint in given]
 
 
-def _short(value: float | None) -> float | None:
-    """A number with as many digits as a picture needs."""
+def _shorten(value: float | None) -> float | None:
+    """Round a number to the digits that a picture needs."""
     return None if value is None else float(f"{value:.{_DIGITS}g}")
 
 
@@ -269,15 +279,15 @@ PLOTTED = ("reward", "loss", "entropy", "grad_norm")
 
 
 def text(model: str, events: Sequence[Event], options: Options = _NONE) -> str:
-    """The job as plain text. options: as recorded in the lab."""
+    """Show a job as plain text. options: as recorded in the lab."""
     events = since_restart(events)
     divided = [f"  {division}"] if (division := _division(events, options)) else []
     curves = curves_of(options)
     odd = _odd_hints(oddities(numbers_of(events, curves=curves), curves, course_of(events)))
-    lines = [_heading(model, events), *divided, *_reasons(events, options), *(f"  {hint.line()}" for hint in odd)]
+    lines = [_heading(model, events), *divided, *_note_lines(events, options), *(f"  {hint.line()}" for hint in odd)]
     steps = gradient_steps(events)
     if figures := step_figures(steps, _SHOWN):
-        lines.append("  " + "  ".join(f"{name} {_number(value)}" for name, value in figures.items()))
+        lines.append("  " + "  ".join(f"{name} {_format(value)}" for name, value in figures.items()))
     return "\n".join(lines)
 
 
@@ -289,7 +299,7 @@ def html(
     compare: str = "",
     trained_on: Overview | None = None,
 ) -> Html:
-    """The job as HTML; its course as pictures that need no script. The arguments are those of `head`."""
+    """Show a job as HTML, with curves that need no script. The arguments are those of `head`."""
     events = since_restart(events)
     made, curves = last_whole(events, "checkpoint_saved", "step"), curves_of(options)
     numbers = numbers_of(events, curves=curves)
@@ -298,7 +308,8 @@ def html(
     steps = step_under_way(events) or ("" if rows is None else f"{done} of {count(rows, 'gradient step')}")
     about = " · ".join(filter(None, [_begun_on(events, collections), steps]))
     states = [chip(status(events), _KINDS.get(status(events), ""))]
-    states += [chip(f"trained last on {before}", "out")] if (before := _before(collections, trained_on)) else []
+    if before := _sampler_trained_on(collections, trained_on):
+        states.append(chip(f"trained last on {before}", "out"))
     odd = oddities(numbers, curves, course_of(events))
     there = curves_with_numbers(numbers, curves)
     first = [curve for curve in there if curve.first or curve.title in odd] or there[:_OPENED]
@@ -308,11 +319,11 @@ def html(
     return panel(
         parts.head(name, about, *states),
         hints(_hints(events, collections[0] if collections else "NAME", options, trained_on)),
-        *_unfolded(_odd_hints({title: what for title, what in odd.items() if not drawn.get(title)})),
+        *_unfold(_odd_hints({title: what for title, what in odd.items() if not drawn.get(title)})),
         _band(model, events, options, trained_on),
         charts(*drawn.values()),
         f'<details><summary class="rl-foot">every curve, and how to read it</summary>{rest}</details>' if rest else "",
-        next_cells(*_next(events, collections, made, compare, options)),
+        next_cells(*_next_cells(events, collections, made, compare, options)),
     )
 
 
@@ -324,11 +335,15 @@ def head(
     options: Options = _NONE,
     trained_on: Overview | None = None,
 ) -> dict[str, Any]:
-    """What a browser shows above the curves, as JSON: progress, what did not train and why, what to type next.
+    """Make what a browser shows above the curves, as JSON: progress, what did not train and why, what to type next.
 
-    collections: names of what it trains on, for what there is to type. compare: the command that compares checkpoints
-    on one of them, where any was sampled from prompts that can be sampled again. options: as recorded in the lab.
-    trained_on: the overview of what it trains on, if that is one collection.
+    Args:
+        model: the model that the job trains.
+        events: of the job.
+        collections: names of what it trains on, for the cells to type.
+        compare: the cell that compares checkpoints on one of these collections; empty if none can be sampled again.
+        options: as recorded in the lab.
+        trained_on: the overview of what it trains on, if that is one collection.
     """
     events = since_restart(events)
     done, rows, _ = job_progress(events)
@@ -341,34 +356,34 @@ def head(
         "ended": bool(events) and events[-1].type in ENDINGS,
         "model": escape_control_chars(model),
         "about": escape_control_chars(_begun_on(events, collections)),
-        "before": escape_control_chars(_before(collections, trained_on)),
+        "before": escape_control_chars(_sampler_trained_on(collections, trained_on)),
         "done": done,
         "part": fraction_done(events) - done,
         "within": _within(events),
         "rows": rows,
         "made": None if made is None else escape_control_chars(f"{model}@{made}"),
         "band": tree(_band(model, events, options, trained_on)),
-        "hints": tree("".join([notes, *_unfolded(above)])),
+        "hints": tree("".join([notes, *_unfold(above)])),
         "odd": odd,
-        "next": [escape_control_chars(line) for line in _next(events, collections, made, compare, options)],
+        "next": [escape_control_chars(line) for line in _next_cells(events, collections, made, compare, options)],
     }
 
 
 def _begun_on(events: Sequence[Event], collections: Sequence[str]) -> str:
-    """`from @12 · stuck2:13`: the checkpoint that it starts from, and what it trains on."""
+    """Name the checkpoint that a job starts from, and what it trains on: `from @12 · stuck2:13`."""
     begun = last_whole(events, "training_started", "step")
     return " · ".join(filter(None, ["" if begun is None else f"from @{begun}", ", ".join(collections)]))
 
 
-def _before(collections: Sequence[str], trained_on: Overview | None) -> str:
-    """The collections that the sampled checkpoint was trained on; empty if they are the job's own."""
+def _sampler_trained_on(collections: Sequence[str], trained_on: Overview | None) -> str:
+    """Name the collections that the sampled checkpoint was trained on; empty if they are those of the job."""
     before = trained_on.trained_on if trained_on else ""
     own = {name.partition(":")[0] for name in collections}
     return "" if {name.partition(":")[0] for name in before.split(", ")} <= own else before
 
 
 def plot(model: str, steps: Sequence[dict[str, Any]], names: Sequence[str]) -> Panels:
-    """A chart per number, over the gradient steps that have it."""
+    """Plot each number over the gradient steps that have it."""
     shown = [name for name in names if any(y is not None for y in numbers(steps, name))]
     every = -(-len(steps) // _MAX_POINTS) or 1
     places, drawn = [float(i) for i in range(1, len(steps) + 1)][::every], steps[::every]
@@ -388,19 +403,19 @@ def _heading(model: str, events: Sequence[Event]) -> str:
 
 
 def step_under_way(events: Sequence[Event]) -> str:
-    """`step 1 of 2, 40k of 96k tokens`; nothing where that is not reported."""
+    """Say how far the present step is: `step 1 of 2, 40k of 96k tokens`; empty if that is not reported."""
     done, rows, _ = job_progress(events)
     within = _within(events)
     return f"step {done + 1:,}{f' of {rows:,}' if rows else ''}, {within}" if within else ""
 
 
 def _within(events: Sequence[Event]) -> str:
-    """`40k of 96k tokens`."""
+    """Say how much of the present step is done: `40k of 96k tokens`; empty if that is not reported."""
     return f"{short(within[0])} of {short(within[1])} tokens" if (within := within_step(events)) else ""
 
 
 def _division(events: Sequence[Event], options: Options) -> str:
-    """`2 steps of 8 groups (each 64 completions, ≈ 96k tokens)`; nothing where the service divides in its own way."""
+    """Say how a job is divided: `2 steps of 8 groups (each 64 completions, ≈ 96k tokens)`; empty if not known."""
     rows = last_whole(events, "training_started", "num_sequences")
     names = ("trainable_groups", "trainable_trajectories", "trainable_tokens")
     groups, answers, tokens = (last_whole(events, "preflight", name) for name in names)
@@ -415,31 +430,31 @@ def _division(events: Sequence[Event], options: Options) -> str:
     return step_words(groups, max(1, rows // epochs), answers, tokens, epochs)
 
 
-def _reasons(events: Sequence[Event], options: Options) -> list[str]:
-    """Why it failed, and how many trajectories did not train."""
+def _note_lines(events: Sequence[Event], options: Options) -> list[str]:
+    """Return what `_notes` returns as lines of a text."""
     return [f"  {note.fact}" for note in _notes(events, "NAME", options)]
 
 
 def _notes(events: Sequence[Event], collection: str, options: Options) -> list[Hint]:
-    """Why it failed, which numbers it lost, what did not train and why, and warnings, in this order."""
+    """Make notes: why the job failed, which numbers are not finite, what did not train and why, and warnings."""
     failed = [
         Hint(escape_control_chars(str(event.data.get("error_message") or NO_REASON)), cell="%service log", kind="bad")
         for event in events
         if event.type == "training_failed"
     ]
     checked = [event.data for event in events if event.type in {"preflight", "drift"}]
-    left_out = [hint for data in checked for hint in _left_out(data, collection, options)]
-    warnings = [warning for data in checked for warning in _as(list, data.get("warnings"))]
+    left_out = [hint for data in checked for hint in _left_out_hints(data, collection, options)]
+    warnings = [warning for data in checked for warning in _value_as(list, data.get("warnings"))]
     return [
         *failed,
-        *_lost(gradient_steps(events)),
+        *_diverged_hints(gradient_steps(events)),
         *left_out,
         *(as_hint(escape_control_chars(str(warning))) for warning in warnings),
     ]
 
 
-def _lost(steps: Sequence[Mapping[str, Any]]) -> list[Hint]:
-    """Hints about numbers of steps that are NaN, infinite or null, and from which step on: the job has diverged."""
+def _diverged_hints(steps: Sequence[Mapping[str, Any]]) -> list[Hint]:
+    """Make hints about numbers that are NaN, infinite or null, with the step from which on the job has diverged."""
     by_place: dict[str, list[str]] = {}
     for name, title in _ALWAYS_FINITE.items():
         at = [i for i, step in enumerate(steps, 1) if name in step and number(step[name]) is None]
@@ -453,34 +468,34 @@ def _lost(steps: Sequence[Mapping[str, Any]]) -> list[Hint]:
     ]
 
 
-def _left_out(data: Mapping[str, Any], collection: str, options: Options) -> Iterator[Hint]:
-    """What did not train by one check, and why."""
-    for reason, n in _as(dict, data.get("reasons")).items():
+def _left_out_hints(data: Mapping[str, Any], collection: str, options: Options) -> Iterator[Hint]:
+    """Yield hints about what did not train by one check, and why."""
+    for reason, n in _value_as(dict, data.get("reasons")).items():
         why, fix = explained(reason, collection)
         fix = "" if options.get("files") else fix  # it is about trajectories
-        what = list(map(str, _as(dict, data.get(reason)))) if reason == "unreadable" else []
+        what = list(map(str, _value_as(dict, data.get(reason)))) if reason == "unreadable" else []
         why += f", {', '.join(what[:_MAX_PLACES])}" * bool(what)
         line = f"{'some' if whole(n) is None else n} did not train: {why}" + f" -> {fix}" * bool(fix)
         yield as_hint(escape_control_chars(line), "info")
 
 
-def _as(kind: type[_T], value: Any) -> _T:
-    """The value of an event if it has this type; else an empty value, because a service may send null, or anything."""
+def _value_as(kind: type[_T], value: Any) -> _T:
+    """Return a value of an event if it has this type, else an empty one: a service may send null, or anything."""
     return value if isinstance(value, kind) else kind()
 
 
 def _hints(events: Sequence[Event], collection: str, options: Options, trained_on: Overview | None) -> list[Hint]:
-    """What a person should know: why it failed, what was wrong with the answers, what did not train, warnings."""
+    """Make all hints, the most urgent first: the notes, and what was wrong with the answers."""
     made = _notes(events, collection, options)
     answers = list(trained_on.hints) if trained_on else []
     return sorted([*answers, *made], key=lambda hint: _URGENCY[hint.kind])
 
 
 def _band(model: str, events: Sequence[Event], options: Options, trained_on: Overview | None) -> Html:
-    """Figures of the whole job, and of its last gradient step."""
+    """Draw the figures of the whole job, and of its last gradient step."""
     steps = gradient_steps(events)
     examples = "conversations" if options.get("sft") else "answers"
-    rewards = _known(steps, "reward")
+    rewards = _known_values(steps, "reward")
     figures = [_reward_figure(rewards, trained_on, _whose(model, events, trained_on))] if rewards else []
     for name, part, all_ in (("Groups that train", "trainable_groups", "groups"), *_PARTS):
         n, of = (last_whole(events, "preflight", each) for each in (part, all_))
@@ -498,13 +513,13 @@ def _band(model: str, events: Sequence[Event], options: Options, trained_on: Ove
         values = [(i, value) for i, value in enumerate(numbers(steps, name), 1) if value is not None]
         if values:
             (begun, first), (ended, last) = values[0], values[-1]
-            steps_of = f"at step {ended}, {_rounded(first)} at step {begun}" if ended > begun else f"at step {ended}"
-            figures.append(figure(title, _rounded(last), unit, *([line(steps_of)] if len(steps) > 1 else [])))
+            steps_of = f"at step {ended}, {_round_off(first)} at step {begun}" if ended > begun else f"at step {ended}"
+            figures.append(figure(title, _round_off(last), unit, *([line(steps_of)] if len(steps) > 1 else [])))
     return band(*figures, *_plan_figures(events, options))
 
 
 def _whose(model: str, events: Sequence[Event], trained_on: Overview | None) -> str:
-    """Which checkpoint the rewards of a job belong to: the one that it started from, others, or not known."""
+    """Say which checkpoint the rewards of a job belong to: the one that it started from, others, or not known."""
     if not trained_on or not trained_on.checkpoints:
         return "of what it trained on"
     (name, step), *others = trained_on.checkpoints
@@ -515,7 +530,7 @@ def _whose(model: str, events: Sequence[Event], trained_on: Overview | None) -> 
 
 
 def _reward_figure(rewards: Sequence[float], trained_on: Overview | None, whose: str) -> Html:
-    """The mean reward of the job. If a service reports a reward for each step, it is the mean of those."""
+    """Draw the mean reward of the job. If a service reports a reward for each step, it is the mean of those."""
     mean = mean_of(rewards)
     same = trained_on and trained_on.whole.mean is not None and math.isclose(trained_on.whole.mean, mean, abs_tol=1e-3)
     unit = overview.around(trained_on).strip() if trained_on and same else ""
@@ -523,7 +538,7 @@ def _reward_figure(rewards: Sequence[float], trained_on: Overview | None, whose:
 
 
 def _plan_figures(events: Sequence[Event], options: Options) -> list[Html]:
-    """Its steps and its learning rate."""
+    """Draw the steps and the learning rate of a job."""
     figures = []
     sequences, trajectories = (
         last_whole(events, "preflight", name) for name in ("sequences", "trainable_trajectories")
@@ -545,32 +560,34 @@ def _plan_figures(events: Sequence[Event], options: Options) -> list[Html]:
 
 
 def _chart(curve: Curve, numbers: Numbers, odd: str = "") -> Html:
-    """The chart of a curve, with how to read it, or what is odd. A second line that is always 0 is left out."""
+    """Draw a curve, with how to read it, or what is odd. A second line that is always 0 is left out."""
     drawn = [
         ChartLine(name, [(float(i), y) for i, y in enumerate(numbers[name], 1) if y is not None])
         for k, name in enumerate(curve.names)
         if any(y if k else y is not None for y in numbers.get(name, ()))
     ]
     values = [y for _, y in drawn[0].points] if drawn else []
-    of_job = f"median {_typeset(median(values))}" if values and curve.names[0] in DISTANCES else ""
-    value = of_job or "".join(map(_typeset, values[-1:]))
+    middle = f"median {_typeset(median(values))}" if values and curve.names[0] in DISTANCES else ""
+    value = middle or "".join(map(_typeset, values[-1:]))
     steps = float(max(map(len, numbers.values()), default=0))
     return chart(curve.title, drawn, value=value, says=arrows(odd or curve.healthy), odd=bool(odd), until=steps)
 
 
-def _next(events: Sequence[Event], collections: Sequence[str], made: Any, compare: str, options: Options) -> list[str]:
-    """What to type once the job has ended."""
+def _next_cells(
+    events: Sequence[Event], collections: Sequence[str], made: Any, compare: str, options: Options
+) -> list[str]:
+    """Return the cells to type once the job has ended."""
     if made is None:
         message = str(last_value(events, "training_failed", "error_message") or "")
-        return [_again(collections, options, message)] if status(events) in {"failed", "cancelled"} else []
+        return [_cell_again(collections, options, message)] if status(events) in {"failed", "cancelled"} else []
     begun = last_value(events, "training_started", "step")
     before = f" --before {begun}" if begun is not None else ""
     command, newline, body = compare.partition("\n")
     return [f"{command}{before} --after {made}{newline}{body}"] if compare else []
 
 
-def _again(collections: Sequence[str], options: Options, message: str) -> str:
-    """The cell that submits such a job again. message: why it failed; options that it names are left out."""
+def _cell_again(collections: Sequence[str], options: Options, message: str) -> str:
+    """Return the cell that submits such a job again, without the options that the `message` of its failure names."""
     names = [*collections, *options.get("files", ())] or ["NAME"]
     given = {name: value for name, value in options.items() if name not in _NO_OPTIONS and name not in message}
     where, sft = str(options.get("where") or ""), bool(options.get("sft"))
@@ -581,13 +598,13 @@ def _again(collections: Sequence[str], options: Options, message: str) -> str:
     return f"%%train {' '.join(names)}" + " --sft" * sft + f' --where "{where}"' * bool(where)
 
 
-def _known(steps: Sequence[Mapping[str, Any]], name: str) -> list[float]:
-    """One number of the steps that have it."""
+def _known_values(steps: Sequence[Mapping[str, Any]], name: str) -> list[float]:
+    """Return the values of a number at the steps that have it."""
     return [value for value in numbers(steps, name) if value is not None]
 
 
 def _course_table(numbers: Numbers, curves: Sequence[Curve]) -> Html:
-    """A row for each curve: its course, its first and last value, and how to read it."""
+    """Draw a table with a row for each curve: its course, its first and last value, and how to read it."""
     rows = []
     for curve in curves_with_numbers(numbers, curves):
         values = [y for y in numbers.get(curve.names[0], ()) if y is not None]
@@ -600,14 +617,14 @@ def _course_table(numbers: Numbers, curves: Sequence[Curve]) -> Html:
     return table(columns, rows, "curves") if rows else Html("")
 
 
-def _rounded(value: float) -> str:
-    """A figure as text. A value that differs from 0 only by rounding is 0."""
+def _round_off(value: float) -> str:
+    """Format a figure. A value that differs from 0 only by rounding is 0."""
     return "0" if abs(value) < _ROUNDING else f"{value:.3g}"
 
 
-def _number(value: float) -> str:
+def _format(value: float) -> str:
     return f"{value:.4g}"
 
 
 def _typeset(value: float) -> str:
-    return with_minus(_number(value))
+    return with_minus(_format(value))
