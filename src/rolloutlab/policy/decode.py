@@ -20,12 +20,12 @@ from rolloutlab.policy.cache_rows import empty_cache, joined, keep, selected, tr
 
 Finish = Literal["stop", "length", "abandoned"]
 _FIRST = 4096
-"""Tokens with noise of their own, so that two checkpoints mostly draw the same one: in vocabularies that were built by
-merging, the first are the most frequent. Noise for all of 49,152 took as long as the forward pass of a model with 135
-million parameters (128 completions, two cores).
+"""So many tokens, the first of the vocabulary, have noise of their own: then two checkpoints with the same seed mostly
+draw the same token, as the first tokens of vocabularies that were built by merging are the most frequent. Noise for all
+of 49,152 took as long as the forward pass of a model with 135 million parameters (128 completions, two cores).
 """
 _BLOCK = 16
-"""Of the others, so many share their noise."""
+"""Each block of so many other tokens shares its noise."""
 KEPT_PROMPTS = 8192
 """Prompt tokens, padding included, that a batch keeps the cache of, for further completions of the same prompts."""
 
@@ -34,8 +34,8 @@ KEPT_PROMPTS = 8192
 class CompletionRequest:
     """One completion to sample. Its randomness depends on (seed, index, position) alone, not on the rest of the batch.
 
-    temperature 0 takes the most likely token. top: how many of the most likely tokens to record at each position.
-    forced: the first tokens, instead of sampled ones. stops: strings with whose first the completion ends.
+    temperature: 0 takes the most likely token. top: how many of the most likely tokens to record at each position.
+    forced: tokens to begin with, instead of sampled ones. stops: the completion ends at the first of these strings.
     """
 
     prompt: tuple[int, ...]
@@ -53,8 +53,9 @@ class CompletionRequest:
 class Completion:
     """The sampled tokens of a request, the end-of-turn token included.
 
-    logprobs: of the unscaled full-vocabulary distribution, in nats, one per token. top: for each token, the most likely
-    ones there with their logprobs, best first. watch: called after each token; a Finish that it returns ends it.
+    logprobs: one per token, in nats, of the distribution over the whole vocabulary at temperature 1. top: for each
+    token, the most likely tokens at its position with their logprobs, best first. watch: called after each token; if it
+    returns a Finish, the completion ends.
     """
 
     request: CompletionRequest
@@ -72,15 +73,15 @@ class Completion:
 
 @dataclass(frozen=True)
 class _Prefill:
-    """The forward pass over some prompts P. rows: the row of each; logits: after its last token."""
+    """The forward pass over some prompts P. rows: the row of each prompt. logits_PV: after its last token."""
 
     rows: dict[tuple[int, ...], int]
     cache: DynamicCache
     mask_PT: Tensor
     logits_PV: Tensor
 
-    def copies(self, prompts: Sequence[tuple[int, ...]]) -> tuple[DynamicCache, Tensor, Tensor]:
-        """Cache, mask and logits of these prompts, which may repeat."""
+    def copy_rows(self, prompts: Sequence[tuple[int, ...]]) -> tuple[DynamicCache, Tensor, Tensor]:
+        """Copy the cache, mask and logits of these prompts, which may repeat."""
         index_B = torch.tensor([self.rows[ids] for ids in prompts], device=self.mask_PT.device)
         return selected(self.cache, index_B), self.mask_PT[index_B], self.logits_PV[index_B]
 
@@ -94,14 +95,14 @@ class Decoder:
         self._end_ids = end_ids
         self._rows: list[Completion] = []
         self._places: list[int] = []
-        """Of each row, its place in the order of joining: rows move when others leave."""
+        """The number of each row in the order of joining. Rows move when others leave."""
         self._joined = 0
         self._cache = empty_cache(model)
         self._mask_BT = torch.zeros(0, 0, dtype=torch.long, device=model.device)
         self._logits_BV = torch.zeros(0, 0, device=model.device)
         self._noise = _Noise([], model.device)
         self._prefills: list[_Prefill] = []
-        """Of the last prompts, the newest at the end."""
+        """The forward passes over the last prompts, the newest at the end."""
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -122,7 +123,7 @@ class Decoder:
 
     @torch.inference_mode()
     def resume(self, rows: Sequence[Completion]) -> None:
-        """Add completions to the batch, with the tokens that they have; each distinct prompt is prefilled once."""
+        """Add completions to the batch with the tokens that they have. Each distinct prompt is prefilled once."""
         places = {ids: i for i, prefill in enumerate(self._prefills) for ids in prefill.rows}
         if missing := [ids for ids in dict.fromkeys(row.ids for row in rows) if ids not in places]:
             places.update(dict.fromkeys(missing, len(self._prefills)))
@@ -130,7 +131,7 @@ class Decoder:
         members: dict[int, list[Completion]] = {}
         for row in rows:
             members.setdefault(places[row.ids], []).append(row)
-        parts = [self._prefills[i].copies([row.ids for row in group]) for i, group in members.items()]
+        parts = [self._prefills[i].copy_rows([row.ids for row in group]) for i, group in members.items()]
         if self._rows:
             parts.insert(0, (self._cache, self._mask_BT, self._logits_BV))
         caches, masks, logits = zip(*parts, strict=True)
@@ -151,8 +152,8 @@ class Decoder:
         """Free the cache of prompts that is kept for further completions."""
         self._prefills.clear()
 
-    def rest(self) -> None:
-        """Free what an empty batch holds, which of a large policy can be hundreds of megabytes."""
+    def release(self) -> None:
+        """Free what an empty batch still holds: hundreds of megabytes with a large policy."""
         self.forget_prompts()
         if not self._rows:
             self._cache, self._logits_BV = empty_cache(self._model), self._logits_BV[:0].clone()
@@ -194,7 +195,7 @@ class Decoder:
     def _forward(
         self, ids_BT: Tensor, mask_BT: Tensor, positions_BT: Tensor, cache: DynamicCache, **options: Any
     ) -> Tensor:
-        """The logits (B, V) after the last token; the cache takes in what is read."""
+        """Compute the logits (B, V) after the last token, and add the tokens to the cache."""
         inputs = {"input_ids": ids_BT, "attention_mask": mask_BT, "position_ids": positions_BT}
         out = self._model(**inputs, **{self._cache_argument: cache}, use_cache=True, **options)
         logits_BV: Tensor = out.logits[:, -1].float()
@@ -229,7 +230,7 @@ class Decoder:
         return finish or ("length" if len(row.tokens) >= row.request.max_tokens else None)
 
     def _drop(self, left: Set[int]) -> Tensor:
-        """Remove rows; those behind take the places that are free. The earlier index of each row that stays."""
+        """Remove rows; the last rows take their places. Returns the former index of each row that stays."""
         count = len(self._rows) - len(left)
         behind = [i for i in range(count, len(self._rows)) if i not in left]
         order = [behind.pop() if i in left else i for i in range(count)]
@@ -243,7 +244,7 @@ class Decoder:
         return index_B
 
     def _trim(self) -> None:
-        """Drop positions that are padding in every row: without it a busy batch would grow for ever."""
+        """Drop positions that are padding in every row. Without this a busy batch would grow for ever."""
         if unused := int(self._mask_BT.any(0).int().argmax()) if self._rows else 0:
             self._mask_BT = self._mask_BT[:, unused:]
             trim(self._cache, unused)
@@ -255,9 +256,9 @@ class Decoder:
 
 
 def _cache_argument(model: Any) -> str:
-    """The name by which a model takes its cache: `cache` since transformers 5.24, `past_key_values` before.
+    """Find the name of a model's argument for the cache: `cache` since transformers 5.24, `past_key_values` before.
 
-    Asked of the model, not of the release: a model with code of its own keeps the name it was written with.
+    The signature decides, not the release: a model with code of its own keeps the name that it was written with.
     """
     model = model.get_base_model() if isinstance(model, PeftModel) else model
     return "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
@@ -278,7 +279,7 @@ class _Noise:
 
 
 def choose(logprobs_BV: Tensor, noise: _Noise, position_B: Tensor) -> Tensor:
-    """The next token of each completion, drawn from the softmax of logprob / temperature.
+    """Draw the next token of each completion from the softmax of logprob / temperature.
 
     The randomness is a hash of (seed, index, position, token), so a completion is the same whatever else is in the
     batch, up to rounding in the model.
@@ -291,11 +292,11 @@ def choose(logprobs_BV: Tensor, noise: _Noise, position_B: Tensor) -> Tensor:
 
 
 def _draw(scores_BV: Tensor, key_B: Tensor, position_B: Tensor) -> Tensor:
-    """The largest of score + Gumbel noise, which draws from the softmax.
+    """Draw tokens from the softmax of scores: the token with the largest score + Gumbel noise.
 
-    The largest of a block of tokens is distributed as the log of the sum of their exponentials, with noise (Maddison et
-    al., arXiv 1411.0030). So the tokens behind the first are drawn in blocks, and where one wins, a token of it: as
-    exact, with less noise to compute.
+    The largest score + noise of a block of tokens is distributed like the log of the sum of their exponentials + noise
+    (Maddison et al., arXiv 1411.0030). So tokens behind the first `_FIRST` are drawn in two stages: a block, and if it
+    wins, a token within it. That draws from the same distribution with less noise to compute.
     """
     rows, _vocabulary = scores_BV.shape
     first_BF, rest_BR = scores_BV[:, :_FIRST], scores_BV[:, _FIRST:]
@@ -316,9 +317,9 @@ def _draw(scores_BV: Tensor, key_B: Tensor, position_B: Tensor) -> Tensor:
 
 
 def gumbel(key_B: Tensor, position_B: Tensor, counter: Tensor) -> Tensor:
-    """Standard Gumbel noise (B, V) from a counter-based hash (SplitMix64, doi 10.1145/2714064.2660195).
+    """Compute standard Gumbel noise (B, V) with a counter-based hash (SplitMix64, doi 10.1145/2714064.2660195).
 
-    counter: such as the tokens; of shape V, the same for all completions, or (B, V).
+    counter: a number per value of the noise, such as the token; of shape V, the same for all completions, or (B, V).
     """
     x = _mix_(key_B + _wrap(0x9E3779B97F4A7C15) * (position_B + 1))[:, None] + _wrap(0xD1B54A32D192ED03) * (counter + 1)
     uniform = _shift(_mix_(x), 41).float().add_(0.5).mul_(2.0**-23)  # 23 bits and a half: never 0, and never 1 in fp32
@@ -326,19 +327,19 @@ def gumbel(key_B: Tensor, position_B: Tensor, counter: Tensor) -> Tensor:
 
 
 def _mix_(x: Tensor) -> Tensor:
-    """In place, which takes a tenth less time for a draw."""
+    """Mix the bits (the finalizer of SplitMix64), in place: a draw then takes a tenth less time."""
     x.bitwise_xor_(_shift(x, 30)).mul_(_wrap(0xBF58476D1CE4E5B9))
     x.bitwise_xor_(_shift(x, 27)).mul_(_wrap(0x94D049BB133111EB))
     return x.bitwise_xor_(_shift(x, 31))
 
 
 def _shift(x: Tensor, bits: int) -> Tensor:
-    """Logical right shift; torch's own is arithmetic."""
+    """Shift right without the sign; torch's own shift is arithmetic."""
     return (x >> bits).bitwise_and_((1 << (64 - bits)) - 1)
 
 
 def _wrap(constant: int) -> int:
-    """A 64-bit constant as the signed integer with the same bits."""
+    """Return the signed integer with the bits of a 64-bit constant."""
     return constant - (1 << 64) if constant >= 1 << 63 else constant
 
 
@@ -346,5 +347,5 @@ def _nucleus(scores_BV: Tensor, top_p_B: Tensor) -> Tensor:
     """Keep the fewest tokens whose probability reaches top_p (arXiv 1904.09751); the most likely one always stays."""
     sorted_BV, order_BV = scores_BV.softmax(-1).sort(-1, descending=True)
     cut_BV = sorted_BV.cumsum(-1) - sorted_BV >= top_p_B[:, None]
-    cut_BV[:, 0] = False  # a top_p below the smallest number of fp32 is 0
+    cut_BV[:, 0] = False  # top_p may be 0 in fp32, which would cut all
     return scores_BV.masked_fill(cut_BV.scatter(1, order_BV, cut_BV), -torch.inf)

@@ -257,7 +257,7 @@ class Sampler:
             idle = not self._queue and not self._running()
         if idle and not self._policy.small:  # a small one keeps its last prompts for the next chat
             for batch in self._batches():
-                batch.decoder.rest()
+                batch.decoder.release()
             release_memory()
             end_helpers()
         with self._changed:
