@@ -70,9 +70,9 @@ class Jobs:
         self._changed = threading.Condition()
         self._closed = False
         self._waiting: set[str] = set()  # ids of queued jobs that need another engine or base
-        self._cancelling: set[str] = set()  # ids of jobs to cancel: looked up in each piece of work, so not on disk
+        self._cancelling: set[str] = set()  # ids of jobs to cancel; in memory, because each piece of work looks them up
         self.streaming = True
-        """False once the service stops: event streams end then."""
+        """False once the service stops, which ends event streams."""
         self._listeners: set[Callable[[], None]] = set()
         self._losses = LossFiles(folder / "losses")
         self.bodies = Bodies(database, folder / "jobs")
@@ -109,7 +109,7 @@ class Jobs:
                 another body.
         """
         job_id = _new_id(key)
-        if present := self.existing(key, digest):
+        if present := self.find_by_key(key, digest):
             return present
         model_id, kind = str(fine_tuning.model_id) if fine_tuning else "", "sft" if fine_tuning else "rl"
         if fine_tuning is None:
@@ -125,7 +125,7 @@ class Jobs:
             with self._changed, self._database.write() as connection:
                 if rows := connection.execute(_BY_KEY, (key or None, job_id)).fetchall():
                     return _check_digest(rows[0], digest)
-                self._cancelling.discard(job_id)  # of a job with this key that was deleted with its model
+                self._cancelling.discard(job_id)  # left by a job of this id that was deleted with its model
                 moved = draft.replace(self.bodies.path(job_id))
                 flush(moved.parent)
                 queued = connection.execute(
@@ -135,7 +135,7 @@ class Jobs:
                 )
                 self._changed.notify()
         except BaseException:
-            if moved:  # the job is not queued: its body would stay there until the next start
+            if moved:  # the job is not queued, and nothing else would remove its body before the next start
                 remove(moved)
             raise
         if not queued.rowcount:
@@ -144,8 +144,8 @@ class Jobs:
         self.bodies.remove_lost_copy(job_id, digest)
         return job_id
 
-    def existing(self, key: str | None, digest: str) -> str | None:
-        """The id of the job that was created with this key; ConflictError when that had another body."""
+    def find_by_key(self, key: str | None, digest: str) -> str | None:
+        """Find the id of the job that was created with this key; ConflictError if it had another body."""
         rows = self._database.read(_BY_KEY, key or None, _new_id(key))
         return _check_digest(rows[0], digest) if rows else None
 
@@ -154,7 +154,7 @@ class Jobs:
             raise invalid_option(name, f"the engine {self._engine.name} does not honour it: {why}", field)
 
     def _check_options(self, model_id: str, config: ExperimentalTrainingConfig | None, *, by_owner: bool) -> None:
-        """Check that the engine honours the options, and what they name in this lab: a checkpoint, a loss's source."""
+        """Check that the engine honours the options, and that a checkpoint and a loss that they name exist."""
         self._check_honoured(config, "experimental_config")
         if config and config.custom_loss is not None:
             self._losses.check_owner(by_owner=by_owner)
@@ -168,19 +168,19 @@ class Jobs:
                 raise invalid_option("kl_ref_step", f"there is no checkpoint {config.kl_ref_step} of this model")
 
     def job(self, job_id: str) -> TrainingJob:
-        """The job with this id, or NotFoundError."""
+        """Read the job with this id; NotFoundError if there is none."""
         if not (rows := self._database.read("SELECT * FROM jobs WHERE id = ?", job_id)):
             raise NotFoundError(f"there is no training job with id {job_id}")
         return TrainingJob.model_validate({name: rows[0][name] for name in TrainingJob.model_fields})
 
     def events(self, job_id: str, after: int, limit: int) -> list[Event]:
-        """Up to `limit` events of a job whose id is larger than `after`, in order."""
+        """Read up to `limit` events of a job whose ids are larger than `after`, in order."""
         self.job(job_id)
         sql = "SELECT * FROM events WHERE job_id = ? AND id > ? ORDER BY id LIMIT ?"
         rows = self._database.read(sql, job_id, after, limit)
         return [Event(id=str(row["id"]), type=row["type"], data=json.loads(row["data"])) for row in rows]
 
-    def ended(self, job_id: str) -> bool:
+    def has_ended(self, job_id: str) -> bool:
         """Whether a job has ended, so that no further event comes."""
         return self.job(job_id).status not in {"queued", "running"}
 
@@ -237,7 +237,7 @@ class Jobs:
             return True
 
     def close(self) -> None:
-        """Stop at the next row or piece of work; the running job goes on at the next start of the service."""
+        """Stop at the next row or piece of work. The running job goes on when the service starts again."""
         self._stop()
         self._thread.join()
 
@@ -280,7 +280,7 @@ class Jobs:
         except Cancelled:
             if not self._closed:
                 return _Outcome("cancelled", "training_cancelled", {})
-            with suppress(LabError):  # the next start does it then
+            with suppress(LabError):  # otherwise the next start queues it again
                 self._requeue(row["id"])
             return None
         except RolloutlabError as error:
@@ -297,7 +297,7 @@ class Jobs:
             started = connection.execute(sql, (now(), step, job_id))
         if not started.rowcount:  # it was cancelled since `_next`
             return None
-        if row["cancel_wanted"]:  # of a service that was killed before it had ended the job
+        if row["cancel_wanted"]:  # the service was killed before it had cancelled the job
             raise Cancelled
         self._raise_if_stopped(job_id)
         last: dict[str, object] = {}
@@ -323,7 +323,7 @@ class Jobs:
         return _Outcome("succeeded", "training_ended", {"step": new_step}, step=new_step, metrics=last)
 
     def _read_task(self, row: Row, step: int, callbacks: Callbacks) -> Task:
-        """The gradient steps of a job from its body."""
+        """Read the gradient steps of a job from its body."""
         base, body = self._registry.base, self.bodies.path(row["id"])
         if row["kind"] == "sft":
             job, conversations = sft_upload.read(body)
@@ -365,7 +365,7 @@ class Jobs:
         self._cancelling.discard(job_id)
 
     def _requeue_running(self) -> None:
-        """Queue the jobs again that a killed service was training; fail one whose custom loss may have ended it."""
+        """Queue jobs that a killed service was training again; a job whose custom loss may have ended it fails."""
         sql = "SELECT * FROM jobs WHERE id = ? AND status = 'running' AND NOT cancel_wanted"
         for row in self._database.read(sql, self._losses.marked_job()):
             self._record(row, _failed(_CRASHED))
@@ -376,14 +376,14 @@ class Jobs:
         self._losses.remove_mark()
 
     def _requeue(self, job_id: str) -> None:
-        """Queue a job again that was running."""
+        """Queue a job that was running again."""
         with self._database.write() as connection:
             connection.execute("UPDATE jobs SET status = 'queued' WHERE id = ? AND status = 'running'", (job_id,))
             connection.execute("DELETE FROM events WHERE job_id = ?", (job_id,))
             _add_event(connection, job_id, "restarted", {"reason": "the service stopped while it trained"})
 
     def _find_waiting(self) -> None:
-        """Keep jobs that need another engine or base queued until a start with it; `create` refuses new ones."""
+        """Find queued jobs that wait for a start with another engine or base; `create` refuses new ones."""
         jobs = self._database.read("SELECT id, model_id FROM jobs WHERE status = 'queued'")
         conflicts = {row["id"]: conflict for row in jobs if (conflict := self._registry.conflict(row["model_id"]))}
         with self._database.write() as connection:
@@ -402,7 +402,7 @@ def _failed(message: str) -> _Outcome:
 
 
 def _new_id(key: str | None) -> str:
-    """The client's key if it is a UUID: a client that loses the response then still knows the id."""
+    """Return the client's key if it is a UUID, so that a client that loses the response still knows the id."""
     try:
         return str(uuid.UUID(key or ""))
     except ValueError:
@@ -416,7 +416,7 @@ def _add_event(connection: Connection, job_id: str, kind: str, data: dict[str, o
 
 
 def _check_digest(row: Row, digest: str) -> str:
-    """The id of a job whose key was sent again; ConflictError when the body differs."""
+    """Return the id of a job whose key was sent again; ConflictError if the body differs."""
     if row["digest"] not in {None, digest}:
         raise ConflictError(f"the Idempotency-Key was used for the job {row['id']} with another body")
     return str(row["id"])

@@ -48,7 +48,7 @@ def router(base: Base, jobs: Jobs, **common: Any) -> APIRouter:
         idempotency_key: Annotated[str | None, Header()] = None,
     ) -> TrainingJobResponse:
         digest = hashlib.sha256(body.to_json().encode()).hexdigest()
-        if present := jobs.existing(idempotency_key, digest):  # it has a copy of data that may have expired
+        if present := jobs.find_by_key(idempotency_key, digest):  # it has a copy of data that may have expired
             return TrainingJobResponse(id=UUID(present))
         data = jobs.files.path(body.training_data_url)
         if data is None:

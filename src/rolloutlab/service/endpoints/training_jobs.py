@@ -39,7 +39,7 @@ async def stream(jobs: Jobs, job_id: str, after: int, heartbeat: float = _HEARTB
     with jobs.subscribe(wake), suppress(NotFoundError, LabError):  # its model may be deleted, the disk full
         while jobs.streaming:
             changed.clear()
-            ended = await run_in_threadpool(jobs.ended, job_id)  # before the events: none can follow then
+            ended = await run_in_threadpool(jobs.has_ended, job_id)  # before the events: none can follow then
             events = await run_in_threadpool(jobs.events, job_id, after, _PAGE)
             for event in events:
                 after = int(event.id)
