@@ -37,80 +37,81 @@ from rolloutlab.store.sqlite import Database
 
 
 class Texts(Protocol):
-    """Reads ids and texts, which are not held in memory."""
+    """Reads ids and texts, which are not kept in memory."""
 
     def with_ids(self, ids: Iterable[str]) -> Places:
-        """Records with one of the ids."""
+        """Find the records with one of the ids."""
 
     def documents(self, within: Places) -> Iterator[tuple[int, str]]:
-        """Documents of records that have one, with their places."""
+        """Yield the documents of records that have one, with their places."""
 
     def reasonings(self, within: Places) -> Iterator[tuple[int, str]]:
-        """The reasoning in documents of records that have some, with their places."""
+        """Yield the reasoning in documents of records that have some, with their places."""
 
 
 class Filter:
-    """Evaluates conditions. alive_N: which records are not deleted. A negated condition also matches records without
-    the field.
+    """Evaluates conditions. A negated condition also matches records without the field.
+
+    alive_N: which records are not deleted.
     """
 
     def __init__(self, columns: Columns, alive_N: Mask, texts: Texts, find: TimedSearch) -> None:
         self._columns, self._alive_N, self._texts, self._find = columns, alive_N, texts, find
 
     def mask(self, where: Where, within_N: Mask | None = None) -> Mask:
-        """The matching records among `within_N`. Texts are read for these only."""
+        """Find the matching records among `within_N`. Only their texts are read."""
         within_N = self._alive_N if within_N is None else within_N
         if isinstance(where, All):
-            cheap_first = sorted(where.parts, key=_reads)
+            cheap_first = sorted(where.parts, key=_reads_texts)
             return functools.reduce(lambda met_N, part: self.mask(part, met_N), cheap_first, within_N)
         if isinstance(where, AnyOf):
             met_N = np.zeros_like(within_N)
-            for part in sorted(where.parts, key=_reads):
+            for part in sorted(where.parts, key=_reads_texts):
                 met_N |= self.mask(part, within_N & ~met_N)
             return met_N
-        met_N = self._met(where, within_N)
-        return within_N & ~met_N if _negated(where) else within_N & met_N
+        met_N = self._evaluate(where, within_N)
+        return within_N & ~met_N if _is_negated(where) else within_N & met_N
 
-    def _met(self, where: Where, within_N: Mask) -> Mask:
-        """Where a condition holds, ignoring its negation."""
+    def _evaluate(self, where: Where, within_N: Mask) -> Mask:
+        """Find where a condition holds, ignoring its negation."""
         if isinstance(where, Matches):
             return mask_of(list(self._find(where.pattern, self._texts_of(where.field, within_N))), self._total)
         if isinstance(where, Contains):
             if where.field in TEXTS:
-                return self._read(
+                return self._texts_meet(
                     where.field, lambda text: isinstance(where.value, str) and where.value in text, within_N
                 )
-            return self._has(where.field, where.value)
+            return self._contains(where.field, where.value)
         if isinstance(where, Among):
-            return self._among(where.field, where.values, within_N)
+            return self._equals_any(where.field, where.values, within_N)
         if isinstance(where, Compare):
             if where.operator in ("$eq", "$ne"):
-                return self._among(where.field, (where.value,), within_N)
+                return self._equals_any(where.field, (where.value,), within_N)
             operator, value = where.operator, where.value
-            return self._where(where.field, lambda column: ordered(column, operator, value))
+            return self._column_meets(where.field, lambda column: compare_numbers(column, operator, value))
         raise InputError(f"{where!r} is not a condition", hint='(F.reward > 0.5) & (F.model == "lab/practice")')
 
-    def _among(self, field: str, values: tuple[Scalar, ...], within_N: Mask) -> Mask:
+    def _equals_any(self, field: str, values: tuple[Scalar, ...], within_N: Mask) -> Mask:
         if field == ID:
             return mask_of(self._texts.with_ids(value for value in values if isinstance(value, str)), len(within_N))
         if field in TEXTS:
-            return self._read(field, set(values).__contains__, within_N)
-        return self._where(field, lambda column: equal(column, values))
+            return self._texts_meet(field, set(values).__contains__, within_N)
+        return self._column_meets(field, lambda column: equals_any(column, values))
 
-    def _has(self, field: str, value: Scalar) -> Mask:
+    def _contains(self, field: str, value: Scalar) -> Mask:
         column = self._columns.by_name.get(field)
         lists = {} if column is None else column.lists
         return mask_of([place for place, values in lists.items() if any(same(v, value) for v in values)], self._total)
 
-    def _read(self, field: str, meets: Callable[[str], bool], within_N: Mask) -> Mask:
+    def _texts_meet(self, field: str, meets: Callable[[str], bool], within_N: Mask) -> Mask:
         return mask_of([place for place, text in self._texts_of(field, within_N) if meets(text)], self._total)
 
     def _texts_of(self, field: str, within_N: Mask) -> Iterator[tuple[int, str]]:
         read = self._texts.documents if field == DOCUMENT else self._texts.reasonings
         return read(np.flatnonzero(within_N))
 
-    def _where(self, field: str, test: Callable[[Column], Mask]) -> Mask:
-        """Where a column passes a test, without the column's spare capacity."""
+    def _column_meets(self, field: str, test: Callable[[Column], Mask]) -> Mask:
+        """Find where a column passes a test, without the spare capacity of the column."""
         column = self._columns.by_name.get(field)
         return np.zeros(self._total, np.bool_) if column is None else test(column)[: self._total]
 
@@ -120,12 +121,12 @@ class Filter:
 
 
 def same(value: Any, other: Any) -> bool:
-    """Equality in a search: 1 equals 1.0, and True equals neither."""
+    """Whether two values are equal in a search: 1 equals 1.0, and True equals neither."""
     return isinstance(value, bool) == isinstance(other, bool) and bool(value == other)
 
 
-def equal(column: Column, values: tuple[Scalar, ...]) -> Mask:
-    """Where a column has one of the values."""
+def equals_any(column: Column, values: tuple[Scalar, ...]) -> Mask:
+    """Find where a column has one of the values."""
     codes = [column.code(value) for value in values if isinstance(value, str)]
     met_N = np.zeros(len(column.kinds_N), np.bool_)
     if len(codes) == 1:
@@ -136,16 +137,16 @@ def equal(column: Column, values: tuple[Scalar, ...]) -> Mask:
         if isinstance(value, bool):
             met_N |= (column.kinds_N == BOOL) & (column.bits_N == value)
         elif not isinstance(value, str):
-            met_N |= ordered(column, "$eq", value)
+            met_N |= compare_numbers(column, "$eq", value)
     return met_N
 
 
-def ordered(column: Column, operator: str, value: Scalar) -> Mask:
-    """Where a column's number compares with a number, exactly: int64 and float64 are not converted."""
+def compare_numbers(column: Column, operator: str, value: Scalar) -> Mask:
+    """Find where the numbers of a column compare with a number, exactly: int64 and float64 are not converted."""
     met_N = np.zeros(len(column.kinds_N), np.bool_)
     if isinstance(value, bool | str):
         return met_N
-    for kind, bound in ((INT, _whole(operator, value)), (FLOAT, _floating(operator, value))):
+    for kind, bound in ((INT, _bound_of_integers(operator, value)), (FLOAT, _bound_of_floats(operator, value))):
         if kind in column.present and bound is not None:
             numbers_N = column.bits_N if kind == INT else column.floats()
             with np.errstate(invalid="ignore"):
@@ -157,11 +158,11 @@ _ORDERS: dict[str, Callable[[Any, Any], Any]] = {
     "$eq": np.equal, "$gt": np.greater, "$gte": np.greater_equal, "$lt": np.less, "$lte": np.less_equal,
 }  # fmt: skip
 _Bound = tuple[str, int | float] | None
-"""An equivalent operator and bound of the column's own type; None if no value of that type matches."""
+"""An operator and a bound of the column's own type that match the same values; None if no value of it matches."""
 
 
-def _whole(operator: str, value: float) -> _Bound:
-    """For a column of integers."""
+def _bound_of_integers(operator: str, value: float) -> _Bound:
+    """Turn a comparison into one with an integer, for a column of integers."""
     if isinstance(value, float) and not math.isfinite(value):
         return operator, value
     if operator == "$eq":
@@ -169,8 +170,8 @@ def _whole(operator: str, value: float) -> _Bound:
     return operator, math.ceil(value) if operator in ("$gte", "$lt") else math.floor(value)
 
 
-def _floating(operator: str, value: float) -> _Bound:
-    """For a column of floats, which cannot represent every integer."""
+def _bound_of_floats(operator: str, value: float) -> _Bound:
+    """Turn a comparison into one with a float, for a column of floats, which cannot represent every integer."""
     try:
         near = float(value)
     except OverflowError:
@@ -183,11 +184,11 @@ def _floating(operator: str, value: float) -> _Bound:
     return ("$gte" if up else "$lt", near) if near > value else ("$gt" if up else "$lte", near)
 
 
-def _negated(where: Where) -> bool:
+def _is_negated(where: Where) -> bool:
     return where.operator == "$ne" if isinstance(where, Compare) else bool(getattr(where, "negated", False))
 
 
-def _reads(where: Where) -> bool:
+def _reads_texts(where: Where) -> bool:
     """Whether a condition reads texts."""
     return any(getattr(each, "field", None) in TEXTS for each in conditions.conditions_of(where))
 
@@ -217,7 +218,7 @@ class TableSnapshot:
 
     def knn(self, knn: Knn, within: Places) -> Hits:
         if knn.key == BM25:
-            return self._matching(knn, within)
+            return self._keyword(knn, within)
         if isinstance(knn.query, str):
             otherwise = ", or %search --embed-with MODEL" if knn.key == EMBEDDING else ""
             problem = f"$knn.query {knn.query!r} on {knn.key} is a text, and only vectors can be compared there"
@@ -225,10 +226,10 @@ class TableSnapshot:
         return self._dense(knn.query, knn.limit, within) if knn.key == EMBEDDING else self._sparse(knn, within)
 
     def get(self, places: Places, keys: Sequence[str]) -> Mapping[str, Sequence[Any]]:
-        stored = self._stored(places, [key for key in keys if key in _STORED])
-        return {key: stored[key] if key in stored else self._column(key, places) for key in keys}
+        stored = self._read_stored(places, [key for key in keys if key in _STORED])
+        return {key: stored[key] if key in stored else self._read_column(key, places) for key in keys}
 
-    def _column(self, key: str, places: Places) -> list[Any]:
+    def _read_column(self, key: str, places: Places) -> list[Any]:
         if key == REASONING_TEXT:
             texts = dict(self._table.reasonings(places))
             return [texts.get(place, MISSING) for place in places.tolist()]
@@ -238,7 +239,7 @@ class TableSnapshot:
         values = [None if vectors is None else vectors.get(place) for place in places.tolist()]
         return [MISSING if vector is None else vector for vector in values]
 
-    def _stored(self, places: Places, keys: Sequence[str]) -> dict[str, list[Any]]:
+    def _read_stored(self, places: Places, keys: Sequence[str]) -> dict[str, list[Any]]:
         if not keys:
             return {}
         order = np.argsort(places)
@@ -256,7 +257,7 @@ class TableSnapshot:
         if isinstance(query, SparseVector):
             raise InputError(f"$knn.query on {EMBEDDING} is sparse", hint="Knn([0.1, 0.2]), a number per dimension")
         if (vectors := self._table.vectors) is None:
-            return _nothing()
+            return _no_hits()
         with np.errstate(over="ignore"):
             query_D = np.asarray(query, np.float32)
         if query_D.shape != (vectors.dimension,) or not np.isfinite(query_D).all():
@@ -278,13 +279,13 @@ class TableSnapshot:
             raise InputError(problem, hint="one finite value for each index")
         return vectors.nearest(knn.query, knn.limit, within)
 
-    def _matching(self, knn: Knn, within: Places) -> Hits:
-        """Documents with any word of a text, by 1 minus their BM25 score."""
+    def _keyword(self, knn: Knn, within: Places) -> Hits:
+        """Find documents with any word of a text. Their distance is 1 minus their BM25 score."""
         if not isinstance(knn.query, str):
             raise InputError(f"$knn.query on {BM25!r} must be a text", hint=f'Knn("some words", key={BM25!r})')
         if not (words := {word.casefold(): word for word in _WORD.findall(knn.query)}):
-            return _nothing()
-        # FTS5 tokenizes the quoted words further, as the documents
+            return _no_hits()
+        # FTS5 tokenizes the quoted words further, as it does documents
         query = " OR ".join(f'"{word}"' for word in words.values())
         sql = "SELECT rowid AS row, bm25(words) FROM words WHERE words MATCH ? ORDER BY rowid"
         rows = self._database.read(sql, query)
@@ -296,5 +297,5 @@ class TableSnapshot:
         return Hits(places[order], distances[order])
 
 
-def _nothing() -> Hits:
+def _no_hits() -> Hits:
     return Hits(np.zeros(0, np.int64), np.zeros(0, np.float32))
