@@ -319,8 +319,8 @@ class Session:
                 with services that cannot register models.
             base: the base model of a new model. For a model of the project `lab` it is by default the service's own.
             start: the checkpoint that a new model is made from: `lab/practice@2`, `lab/practice` for its newest, or a
-                step of the selected model. It is copied with the state of its optimizer, and keeps its number. A model
-                that was made from it before goes on.
+                step of the selected model. It is copied with the state of its optimizer, and keeps its number. If the
+                model was made from it before, the model is selected as it is now.
 
         Raises:
             InputError: the name is new, its project is not `lab`, and there is neither a base nor a start. It may be a
@@ -432,7 +432,7 @@ class Session:
         summary, program = self.store.collection(name), given.get("program")
         by_program = program is not None or timeout is not None or summary.plan.get("program")
         if by_program and not given.get("tools") and "env" not in given:
-            again = self._programs.again(summary, program, self._connector.program_variables)
+            again = self._programs.find_to_resume(summary, program, self._connector.program_variables)
             run = plan_resume(self.store, summary.label, Tools(), program=again, timeout=timeout)
         else:
             tools = self.tools.resolve(given.get("tools", ()))
@@ -477,7 +477,7 @@ class Session:
         stored = self.store.find(name)
         check_top_up(stored, factor)
         bounds = {name: stored.plan.get("max_tokens")}
-        trains = settle(checked_config(expanded(options or {}, bounds).options))
+        training = settle(checked_config(expanded(options or {}, bounds).options))
         program, budget = given.get("program"), given.get("budget")
         shared = budget if isinstance(budget, Budget | None) else Budget(budget)
         tools, source = self.tools.resolve(given.get("tools", ())), given_source(given.get("env"))
@@ -485,9 +485,10 @@ class Session:
         check_environment(stored.label, stored.plan.get("env"), source)
         if not isinstance(reward, Judge | None):  # a wrong one is an error before anything is sampled
             prepared(self.store, stored, ScoringRequest(reward, None, {}, self._reward_loop), lambda _: None)
-        label, captured = f"{stored.name}:{stored.generation}", stored.plan.get("program") or program is not None
+        label, by_program = f"{stored.name}:{stored.generation}", stored.plan.get("program") or program is not None
         try:
-            again = self._programs.again(stored, program, self._connector.program_variables) if captured else None
+            variables = self._connector.program_variables
+            again = self._programs.find_to_resume(stored, program, variables) if by_program else None
         except InputError as error:
             if program is None:
                 error.hint = f"%%rollout {stored.label} --top-up with the cell or --with the function that it is of"
@@ -497,7 +498,7 @@ class Session:
             self._sample(plan_resume(self.store, label, tools, source, sizes, again), given)
 
         score_more = partial(self._score_more, stored, reward, shared, say)
-        top_up_groups(self.store, stored, factor, trains, sample_more, score_more, say)
+        top_up_groups(self.store, stored, factor, training, sample_more, score_more, say)
         return self._collection(self.store.by_id(stored.id))
 
     @takes(SamplingOptions, TurnOptions)
@@ -541,7 +542,7 @@ class Session:
             SamplingError: rollouts without any answer.
             And as `chat`.
         """
-        program = self._programs.known(name, program_of(solve, self._connector.program_variables))
+        program = self._programs.remember(name, program_of(solve, self._connector.program_variables))
         settings = {"model": self._models.selected, **given}
         run = plan_program(name, program, given.get("over"), settings, given.get("limit"), _read)
         return self._sample(run, given, register="model" not in given)
@@ -556,7 +557,7 @@ class Session:
         resume: bool = False,
         **given: Unpack[SessionOptions],
     ) -> Collection:
-        """Run a program once that evaluates many samples; each sample is a trajectory.
+        """Run an evaluation program once; each sample that it evaluates is a trajectory.
 
         The calls of the program name their sample in the header `X-Session-ID`. Samples that begin with the same
         messages are a group. Samples are stored while the program runs.
@@ -599,7 +600,7 @@ class Session:
             data: rows, as `over` of `chat`.
             held_out: the fraction of rows to hold out. A hash of a row's content and of `seed` decides where the row
                 goes. So a row keeps its place if the order changes or rows are added. If you split one of the lists
-                again, another hash is used, so that the fraction applies even with the same seed.
+                again, its rows are hashed anew, so that the fraction applies even with the same seed.
             seed: the seed of the hash.
             by: one or more columns. Rows with equal values in them stay together, because only these values are hashed.
                 Case, white space and Unicode forms of texts make no difference.
@@ -1029,11 +1030,12 @@ class Session:
             reward: functions, or a `Judge`. The scores of a judge compare only completions of one group, so there is no
                 `best` and no held-out score. With `env` or `solve` it may be left out: these give rewards themselves.
             solve: a program, as of `rollouts`, that samples instead of a prompt.
-            jobs: how many rounds to make now, beside those that are finished. With `seeds`, how many each loop has in
-                the end.
+            jobs: how many rounds to make now. Finished rounds do not count, and the one that was interrupted does. With
+                `seeds`, how many rounds each loop has in the end.
             seeds: make so many loops, one after another, and return all: each with other sampling seeds, on a new model
                 that begins where the selected one is, as `sweep` does. Their collections are `name.seed0`,
-                `name.seed1` and so on, and their models have the same names after that of the selected model.
+                `name.seed1` and so on; if `lab/practice` is selected, their models are `lab/practice.name.seed0` and
+                so on.
             options: as of `train`, including `algorithm`; or a function that takes the number of a round and returns
                 such options.
             say: called with a line per round if no chart can be shown.
@@ -1137,7 +1139,7 @@ class Session:
 
     @contextmanager
     def _live(self, say: Say, report_to: Sequence[str]) -> Iterator[Live]:
-        """What shows a loop while it goes on. With trackers, it also sends its run to them."""
+        """Make what shows a loop while it goes on. With trackers, it also sends the run to them."""
         if not report_to:
             yield Live(say)
             return
@@ -1231,11 +1233,11 @@ class Session:
                 a loop stands for its best checkpoint. The others are compared with the first, the base. By default
                 `before` and `after`.
             best: `checkpoints` are names of runs, as `runs` takes them, which stand for their best checkpoints.
-            before: the base if no `checkpoints` are given; None is the oldest one, which is 0 unless the model was made
-                from a checkpoint.
+            before: the base, if you give no `checkpoints`. None is the oldest checkpoint, which is 0 unless the model
+                was made from a checkpoint.
             after: the checkpoint that is compared with `before`; None is the newest.
-            over: other rows for the collection's prompt, such as held-out ones. A prompt does not count for the verdict
-                if a job of this lab trained only one of the two checkpoints on it.
+            over: other rows for the collection's prompt, such as held-out ones. There is no verdict if a job of this
+                lab trained one of the two checkpoints, and not the other, on any of the prompts.
 
         Raises:
             NotFoundError: no such collection or checkpoint.
@@ -1244,37 +1246,46 @@ class Session:
         """
         from rolloutlab.trajectories.comparison import Side, compare_sides  # and numpy
 
-        runs = self.runs(*map(str, checkpoints)).runs if best and checkpoints else checkpoints
-        given_ones = [best_checkpoint(each) for each in runs]
-        find = partial(find_checkpoints, self._models, given_ones, before, after, given.get("model"), name or "NAME")
+        named_ones = self.runs(*map(str, checkpoints)).runs if best and checkpoints else checkpoints
+        wanted = [best_checkpoint(each) for each in named_ones]
+        find = partial(find_checkpoints, self._models, wanted, before, after, given.get("model"), name or "NAME")
         name = find_collection(self._jobs, find(), over) if name is None else name
         summary = self.store.collection(name)
         source, program = given_source(given.get("env")), self._programs.of(summary)
         check_environment(name, summary.plan.get("env"), source)
         functions, weights = self._scorers.scorer_for(summary, reward, name, gives_reward=bool(source or program))
         chosen = find()
-        over = over if over is None else _read(over)  # once, for all
-        at_once = given.get("concurrency", CONCURRENT)
-        play = partial(self._play, play=partial(sample, concurrency=at_once))
-        sampler = SideSampler(
-            self.store, summary, play, over, given.get("variables"), given.get("n"), given.get("tools", ()),
-            given.get("prompt"), source, program,
-        )  # fmt: skip
+        sampler = self._side_sampler(summary, over, source, program, given)
         sides = []
         for checkpoint in chosen:
             sampled, reused = sampler.sample(checkpoint, scored=functions is not None)
             scored = self.reward(sampled.label, functions, weights) if functions else sampled
             sides.append(Side(str(checkpoint), scored, reused))
         with Progress(f"comparing {name}") as shown:
-            shown.begin(
-                "comparing the rewards of each prompt", sum(map(len, (s.collection for s in sides))) * _SUM_SECONDS
-            )
-            base_note = note_on_base(given_ones, before, chosen[0])
+            completions = sum(len(side.collection) for side in sides)
+            shown.begin("comparing the rewards of each prompt", completions * _SUM_SECONDS)
+            base_note = note_on_base(wanted, before, chosen[0])
             trained = self._jobs.trained_between(chosen[0], chosen[1:])
-            apart = [(prompts, [*base_note, *notes]) for prompts, notes in trained]
+            trained_apart = [(prompts, [*base_note, *notes]) for prompts, notes in trained]
             return compare_sides(
-                name, sides, apart, weights, anytime=given.get("anytime", False), bounds=given.get("bounds")
+                name, sides, trained_apart, weights, anytime=given.get("anytime", False), bounds=given.get("bounds")
             )
+
+    def _side_sampler(
+        self,
+        summary: StoredCollection,
+        over: Any,
+        source: Source | None,
+        program: Program | None,
+        given: CompareOptions,
+    ) -> SideSampler:
+        """Make what samples the sides of a comparison. Rows are read once, for all sides."""
+        rows = None if over is None else _read(over)
+        play = partial(self._play, play=partial(sample, concurrency=given.get("concurrency", CONCURRENT)))
+        return SideSampler(
+            self.store, summary, play, rows, given.get("variables"), given.get("n"), given.get("tools", ()),
+            given.get("prompt"), source, program,
+        )  # fmt: skip
 
     @takes(SearchOptions)
     def search(
@@ -1380,7 +1391,7 @@ class Session:
     ) -> Collection:
         """Make the completions of a run with `play`, and return its collection.
 
-        register: the model is the selected one, which may not be registered at the service yet.
+        register: the model is the selected one; register it first if the service does not have it yet.
         """
         meter: Meter = self._meter(SAMPLING, budget)
         prepare = partial(self._models.ensure_registered, run.plan.model) if register else lambda _: None
@@ -1420,7 +1431,7 @@ def _reading(
 
 
 def _read(over: Any, limit: int | None = None) -> list[Row]:
-    """The rows, and after 0.3 seconds how many have been read."""
+    """Read rows, and show after 0.3 seconds how many have been read."""
     with Progress("reading rows") as shown:
         return rows_of(over, limit, shown.count)
 

@@ -39,13 +39,13 @@ class KnownPrograms:
     def __init__(self) -> None:
         self._programs: dict[tuple[str, str], Program] = {}
 
-    def known(self, label: str, program: Program) -> Program:
-        """Remember the program of a collection."""
+    def remember(self, label: str, program: Program) -> Program:
+        """Remember the program of a collection, and return it."""
         self._programs[label.partition(":")[0], program.name] = program
         return program
 
-    def again(self, summary: StoredCollection, solve: Any, environment: Environment) -> Program:
-        """The program that plays what a collection lacks: `solve`, or the collection's own program if that is None.
+    def find_to_resume(self, summary: StoredCollection, solve: Any, environment: Environment) -> Program:
+        """Find the program that plays what a collection lacks: `solve`, or if that is None the collection's own.
 
         Raises:
             InputError: as of `check_captured`, `program_of` and `of`.
@@ -53,14 +53,14 @@ class KnownPrograms:
         check_captured(summary)
         known = self.of(summary) if solve is None else program_of(solve, environment)
         assert known, "it was captured"
-        return self.known(summary.name, known)
+        return self.remember(summary.name, known)
 
     def rename(self, old: str, new: str) -> None:
         """Follow a renamed collection."""
         self._programs = {(new if name == old else name, by): each for (name, by), each in self._programs.items()}
 
     def of(self, summary: StoredCollection) -> Program | None:
-        """The program of a collection; None if it has none. InputError if this notebook has not run it."""
+        """Find the program of a collection; None if it has none. InputError if this notebook has not run it."""
         name = summary.plan.get("program")
         if name and (summary.name, name) not in self._programs:
             message = f"{summary.label} was captured from {name}, which this notebook has not run"
