@@ -21,7 +21,7 @@ from rolloutlab.environments.protocol import Source
 from rolloutlab.environments.source import given_source, rows_of_round, source_of
 from rolloutlab.errors import InputError
 from rolloutlab.keywords import takes
-from rolloutlab.objective.algorithms import named
+from rolloutlab.objective.algorithms import add_algorithm
 from rolloutlab.objective.options import settle
 from rolloutlab.runtime import LoopThread
 from rolloutlab.sampling.config import new_seed
@@ -58,7 +58,7 @@ from rolloutlab.scoring.ask import ModelAsker
 from rolloutlab.scoring.foreign import ForeignReward, grader_reward
 from rolloutlab.scoring.functions import Functions, Scorers
 from rolloutlab.scoring.judge import Judge, JudgeOptions, judge_collection, store_scores
-from rolloutlab.scoring.score import ScoringRequest, prepared, score_collection
+from rolloutlab.scoring.score import ScoringRequest, make_calls, score_collection
 from rolloutlab.scoring.workers import RewardOptions
 from rolloutlab.search.build import SearchOptions
 from rolloutlab.search.open import LabIndex, SearchPlaces
@@ -96,10 +96,10 @@ from rolloutlab.training.loop import Loop, run_loop
 from rolloutlab.training.loop_steps import OF_ROUNDS, LoopOptions, LoopSteps, Schedule
 from rolloutlab.training.models import Models, SelectedModel
 from rolloutlab.training.refusals import check_honoured
-from rolloutlab.training.submission import JobOptions, checked_config, expanded, gather_for, prepare, submit
+from rolloutlab.training.submission import JobOptions, check_config, expand_options, gather_for, prepare, submit
 from rolloutlab.training.sweep import Loops, LoopSettings, run_loops
 from rolloutlab.training.variants import check_grid
-from rolloutlab.trajectories.branch import Branch, branched, gathered
+from rolloutlab.trajectories.branch import Branch, copy_trajectories, take_branch
 from rolloutlab.trajectories.collection import Collection, group_of, rows_to_show, select
 from rolloutlab.trajectories.files.exchange import LabFiles
 from rolloutlab.trajectories.logprobs import ask_service
@@ -477,14 +477,14 @@ class Session:
         stored = self.store.find(name)
         check_top_up(stored, factor)
         bounds = {name: stored.plan.get("max_tokens")}
-        training = settle(checked_config(expanded(options or {}, bounds).options))
+        training = settle(check_config(expand_options(options or {}, bounds).options))
         program, budget = given.get("program"), given.get("budget")
         shared = budget if isinstance(budget, Budget | None) else Budget(budget)
         tools, source = self.tools.resolve(given.get("tools", ())), given_source(given.get("env"))
         given["budget"] = shared
         check_environment(stored.label, stored.plan.get("env"), source)
         if not isinstance(reward, Judge | None):  # a wrong one is an error before anything is sampled
-            prepared(self.store, stored, ScoringRequest(reward, None, {}, self._reward_loop), lambda _: None)
+            make_calls(self.store, stored, ScoringRequest(reward, None, {}, self._reward_loop), lambda _: None)
         label, by_program = f"{stored.name}:{stored.generation}", stored.plan.get("program") or program is not None
         try:
             variables = self._connector.program_variables
@@ -855,7 +855,7 @@ class Session:
         sft, where, loss = given.get("sft", False), given.get("where"), given.get("loss")
         self.store.check_writable()
         self._models.check_trains()
-        options = named(options, given.get("algorithm"))
+        options = add_algorithm(options, given.get("algorithm"))
         meter = self._meter(TRAINING, given.get("budget"))
         meter.check_training(self._models.selected)
         if check_sft(sft=sft, where=where):
@@ -928,7 +928,7 @@ class Session:
             InputError: invalid options.
             NotFoundError: no such collection.
         """
-        options, price = named(options, algorithm), self._terms.price(self._models.selected)
+        options, price = add_algorithm(options, algorithm), self._terms.price(self._models.selected)
         if check_sft(sft=sft, where=where):
             wanted = fine_tuning(
                 self.store, lambda: self._search.index, names, options or {}, where, self._models.selected
@@ -964,7 +964,7 @@ class Session:
         shared = budget if isinstance(budget, Budget | None) else Budget(budget)
         form = TrainingForm(
             collections,
-            named(options, algorithm) or {},
+            add_algorithm(options, algorithm) or {},
             lambda counted: gather_for(self._models, collections, {}, counted),
             lambda: (self.store.changes(), self._models.selected),
             partial(self._submit_quietly, collections, shared),
@@ -1246,8 +1246,8 @@ class Session:
         """
         from rolloutlab.trajectories.comparison import Side, compare_sides  # and numpy
 
-        named_ones = self.runs(*map(str, checkpoints)).runs if best and checkpoints else checkpoints
-        wanted = [best_checkpoint(each) for each in named_ones]
+        given_runs = self.runs(*map(str, checkpoints)).runs if best and checkpoints else checkpoints
+        wanted = [best_checkpoint(each) for each in given_runs]
         find = partial(find_checkpoints, self._models, wanted, before, after, given.get("model"), name or "NAME")
         name = find_collection(self._jobs, find(), over) if name is None else name
         summary = self.store.collection(name)
@@ -1317,7 +1317,7 @@ class Session:
             place, answer, notes = self._search.search(shown.step, query, everything=all, **given)
         notes += self.store.made_elsewhere([hit.id for hit in answer.outcome.hits])
         if into is not None:
-            notes.append(f"copied to {gathered(self.store, [hit.id for hit in answer.outcome.hits], into)}")
+            notes.append(f"copied to {copy_trajectories(self.store, [hit.id for hit in answer.outcome.hits], into)}")
         return SearchResult(
             answer.search, answer.outcome, notes, place.documents, partial(place.breakdown, answer.executed)
         )
@@ -1331,7 +1331,7 @@ class Session:
         Raises:
             NotFoundError: no such trajectory. InputError: it has no such turn.
         """
-        return branched(self.store, getattr(hit, "id", hit), turn)
+        return take_branch(self.store, getattr(hit, "id", hit), turn)
 
     def _read_lab(self) -> LabRecord:
         """Return the jobs, collections and results of comparisons that the lab has stored."""

@@ -4,7 +4,7 @@ import pytest
 
 from rolloutlab.api.wire.training import ExperimentalTrainingConfig
 from rolloutlab.errors import InputError
-from rolloutlab.objective.algorithms import ALGORITHMS, algorithm_problem, expand, named
+from rolloutlab.objective.algorithms import ALGORITHMS, add_algorithm, algorithm_problem, expand
 from rolloutlab.objective.option_docs import OPTIONS, beyond_specification, contradictions, problems
 from rolloutlab.objective.options import settle
 
@@ -120,7 +120,7 @@ def test_a_word_that_is_nearly_it_has_it_as_its_hint():
 
 
 def test_it_is_given_once():
-    assert named({"epsilon": 0.1}, None) == {"epsilon": 0.1}
-    assert named(None, "dapo") == named({"algorithm": "dapo"}, "dapo") == {"algorithm": "dapo"}
+    assert add_algorithm({"epsilon": 0.1}, None) == {"epsilon": 0.1}
+    assert add_algorithm(None, "dapo") == add_algorithm({"algorithm": "dapo"}, "dapo") == {"algorithm": "dapo"}
     with pytest.raises(InputError, match="given twice: grpo and dapo"):
-        named({"algorithm": "grpo"}, "dapo")
+        add_algorithm({"algorithm": "grpo"}, "dapo")

@@ -15,7 +15,7 @@ from rolloutlab.objective.option_docs import OPTIONS
 from rolloutlab.objective.options import settle
 from rolloutlab.store.lab import Lab
 from rolloutlab.training.models import Start
-from rolloutlab.training.submission import checked_config, gather, prepare
+from rolloutlab.training.submission import check_config, gather, prepare
 from rolloutlab.trajectories.collection import Collection
 from rolloutlab.trajectories.members import members_of
 from tests.labs import lab_with
@@ -88,20 +88,20 @@ def collect(lab):
 )
 def test_an_unknown_option_names_the_closest(name, closest):
     with pytest.raises(InputError, match=f"unknown option '{name}'") as refused:
-        checked_config({name: 1})
+        check_config({name: 1})
     assert refused.value.hint.startswith(f"{closest}: ")
 
 
 def test_an_option_like_no_other_names_them_all():
     with pytest.raises(InputError) as refused:
-        checked_config({"zeal": 1})
+        check_config({"zeal": 1})
     assert all(name in refused.value.hint for name in OPTIONS)
 
 
 @pytest.mark.parametrize(("name", "bad"), OUT_OF_RANGE.items())
 def test_a_value_out_of_range_is_refused_with_its_name_and_itself(name, bad):
     with pytest.raises(InputError) as refused:
-        checked_config({"epsilon": 0.2, "learning_rate": 1e-3, name: bad})
+        check_config({"epsilon": 0.2, "learning_rate": 1e-3, name: bad})
     assert refused.value.message.startswith(f"{name}: ")
     assert repr(bad) in refused.value.message
     assert refused.value.hint.startswith(f"{name}: ")
@@ -109,7 +109,7 @@ def test_a_value_out_of_range_is_refused_with_its_name_and_itself(name, bad):
 
 def test_everything_that_is_wrong_with_the_options_is_said_at_once():
     with pytest.raises(InputError) as refused:
-        checked_config({"advantage_balance": 3, "learning_rate": 2e-3, "epsilon": -0.1, "lerning_rate": 1, "ppo": 1})
+        check_config({"advantage_balance": 3, "learning_rate": 2e-3, "epsilon": -0.1, "lerning_rate": 1, "ppo": 1})
     assert refused.value.message == (
         "advantage_balance: 3 is outside -1 to 1; epsilon: -0.1 is below 0; unknown option 'lerning_rate'; "
         "ppo: 1 is neither true nor false"
@@ -120,14 +120,14 @@ def test_everything_that_is_wrong_with_the_options_is_said_at_once():
 @pytest.mark.parametrize("name", ["epsilon", "vendor_k2_tau", "kimi_k2_tau", "learning_rate"])
 def test_the_hint_for_a_number_is_a_number(name):
     with pytest.raises(InputError) as refused:
-        checked_config({name: "much"})
+        check_config({name: "much"})
     assert math.isfinite(float(refused.value.hint.partition(": ")[2]))
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, True, "1e-3"])
 def test_a_learning_rate_is_a_finite_number(bad):
     with pytest.raises(InputError, match="learning_rate"):
-        checked_config({"learning_rate": bad})
+        check_config({"learning_rate": bad})
 
 
 def test_every_option_of_the_specification_is_one():
@@ -136,9 +136,9 @@ def test_every_option_of_the_specification_is_one():
 
 def test_truncated_importance_sampling_needs_the_logprobs_to_be_computed_again():
     with pytest.raises(InputError, match="truncated_importance_sampling: only with precalculate_logprobs") as refused:
-        checked_config({"truncated_importance_sampling": 2.0})
+        check_config({"truncated_importance_sampling": 2.0})
     assert refused.value.hint == "precalculate_logprobs: true"
-    assert checked_config({"truncated_importance_sampling": 2.0, "precalculate_logprobs": True})
+    assert check_config({"truncated_importance_sampling": 2.0, "precalculate_logprobs": True})
 
 
 def test_the_report_names_who_honours_what_the_specification_lacks(collect):
@@ -156,12 +156,12 @@ def test_the_report_names_who_honours_what_the_specification_lacks(collect):
 
 def test_the_options_are_sent_as_given_and_nothing_else_is():
     given = {"learning_rate": 2e-3, "ppo": True, "importance_sampling_level": "sequence", "advantage_balance": -1}
-    assert checked_config(given).to_wire() == given
-    assert checked_config({}).to_wire() == {}
+    assert check_config(given).to_wire() == given
+    assert check_config({}).to_wire() == {}
 
 
 def test_the_k2_tau_of_real_services_is_the_one_of_the_specification():
-    assert checked_config({"kimi_k2_tau": 0.5}).vendor_k2_tau == 0.5
+    assert check_config({"kimi_k2_tau": 0.5}).vendor_k2_tau == 0.5
 
 
 def test_what_has_no_reward_is_left_out_and_groups_stay_groups(collect):
@@ -197,7 +197,7 @@ def test_the_check_is_over_exactly_what_is_sent(collect):
 def test_the_check_is_made_with_the_options_of_the_job(collect):
     collection, options = collect([1.0, 0.0, 0.25], [10.0, 2.0]), {"scale_rewards": False, "advantage_balance": 0.5}
     shares = prepare([collection], options, MODEL).check.shares
-    assert shares == token_weights(members_of(collection.groups), settle(checked_config(options)))
+    assert shares == token_weights(members_of(collection.groups), settle(check_config(options)))
     assert shares != prepare([collection], {}, MODEL).check.shares
 
 

@@ -7,7 +7,7 @@ from rolloutlab.errors import InputError, NotFoundError
 from rolloutlab.sampling.prompt import parse_chat
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import NewGroup, Score
-from rolloutlab.trajectories.branch import Branch, branched, gathered
+from rolloutlab.trajectories.branch import Branch, copy_trajectories, take_branch
 from tests.labs import lab_with
 
 
@@ -39,15 +39,15 @@ def contents(messages):
 
 
 def test_a_branch_keeps_so_many_answers(lab):
-    assert contents(branched(lab, "capitals:1/0/0", 0)) == ["France?"]
-    assert contents(branched(lab, "capitals:1/0/0", 1)) == ["France?", "Paris", "Sure?"]
-    assert contents(branched(lab, "capitals/0/0")) == ["France?", "Paris", "Sure?", "Yes", "Really?"]
+    assert contents(take_branch(lab, "capitals:1/0/0", 0)) == ["France?"]
+    assert contents(take_branch(lab, "capitals:1/0/0", 1)) == ["France?", "Paris", "Sure?"]
+    assert contents(take_branch(lab, "capitals/0/0")) == ["France?", "Paris", "Sure?", "Yes", "Really?"]
 
 
 @pytest.mark.parametrize("turn", [-1, 3, True, "1"])
 def test_a_turn_that_is_not_there_is_refused(lab, turn):
     with pytest.raises(InputError, match="capitals/0/0 has 3 answers"):
-        branched(lab, "capitals/0/0", turn)
+        take_branch(lab, "capitals/0/0", turn)
 
 
 @pytest.mark.parametrize(
@@ -56,11 +56,11 @@ def test_a_turn_that_is_not_there_is_refused(lab, turn):
 )
 def test_what_names_no_trajectory_is_refused(lab, name, error):
     with pytest.raises(error):
-        branched(lab, name)
+        take_branch(lab, name)
 
 
 def test_the_cell_of_a_branch_says_its_messages(lab):
-    messages = branched(lab, "capitals:1/0/0", 1)
+    messages = take_branch(lab, "capitals:1/0/0", 1)
     first, _, body = messages.cell("again").partition("\n")
     assert (first, parse_chat(body)) == ("%%chat again -n 8", messages)
 
@@ -84,7 +84,7 @@ def test_braces_in_a_message_are_no_place_for_a_value():
 
 
 def test_hits_become_a_collection_whose_groups_share_a_prompt(lab):
-    label = gathered(lab, ["capitals:1/1/1", "capitals:1/0/0", "capitals:1/1/0"], "best")
+    label = copy_trajectories(lab, ["capitals:1/1/1", "capitals:1/0/0", "capitals:1/1/0"], "best")
     groups = lab.groups(lab.find(label))
     response = [
         [(t.prompt, t.answer, t.reward, t.components, t.source, t.step, t.row) for t in g.trajectories] for g in groups
@@ -101,9 +101,9 @@ def test_hits_become_a_collection_whose_groups_share_a_prompt(lab):
 
 def test_nothing_found_makes_no_collection(lab):
     with pytest.raises(NotFoundError):
-        gathered(lab, [], "best")
+        copy_trajectories(lab, [], "best")
     with pytest.raises(InputError):
-        gathered(lab, ["capitals:1/0/0"], "no name")
+        copy_trajectories(lab, ["capitals:1/0/0"], "no name")
     with pytest.raises(NotFoundError):
-        gathered(lab, ["capitals:1/0/0", "capitals:1/0/7"], "best")
+        copy_trajectories(lab, ["capitals:1/0/0", "capitals:1/0/7"], "best")
     assert [c.name for c in lab.collections()] == ["capitals"]

@@ -99,8 +99,8 @@ AS_TYPED = Expanded({})
 """No algorithm was given."""
 
 
-def named(options: Any, algorithm: str | None) -> Any:
-    """The options, with the algorithm of a separate argument. InputError if the options name another algorithm."""
+def add_algorithm(options: Any, algorithm: str | None) -> Any:
+    """Add the algorithm of a separate argument to options. InputError if the options name another algorithm."""
     options = {} if options is None else options
     if algorithm is None or not isinstance(options, Mapping):
         return options

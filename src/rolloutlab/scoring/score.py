@@ -140,7 +140,7 @@ def score_collection(
     if options.dry_run:
         return _dry_run(lab, collection, request, resumed, say)
     lab.check_writable()
-    calls = prepared(lab, stored, request, say)
+    calls = make_calls(lab, stored, request, say)
     recorded = asdict(options) | {"weights": weights_of(request.weights)}
     new = scoring_of(required(request.functions), calls, recorded)
     began = partial(scorers.add, stored, functions=required(request.functions), weights=request.weights)
@@ -189,7 +189,7 @@ def _dry_run(
     Raises:
         InputError: as in `score_collection`.
     """
-    calls, weights = prepared(lab, collection.stored, request, say), weights_of(request.weights)
+    calls, weights = make_calls(lab, collection.stored, request, say), weights_of(request.weights)
     options = replace(request.options, concurrency=1, retries=0)
     functions = by_name(required(request.functions))
     before = {name: dict(getattr(function, "usage", {})) for name, function in functions.items()}
@@ -278,7 +278,7 @@ def _cache_keys(request: ScoringRequest, calls: Sequence[RewardCall]) -> dict[st
     return keys
 
 
-def prepared(lab: Lab, stored: StoredCollection, request: ScoringRequest, say: Say) -> list[RewardCall]:
+def make_calls(lab: Lab, stored: StoredCollection, request: ScoringRequest, say: Say) -> list[RewardCall]:
     """Make the calls of the functions for the rows of a collection; `say` gets notes on ambiguous parameters."""
     columns = lab.scorings.columns(stored)
     calls = []

@@ -28,7 +28,7 @@ from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import Group, StoredCollection, SubmittedJob
 from rolloutlab.training.loop_steps import LoopSteps
 from rolloutlab.training.measures import Measure, again_name, held_out_name, measure, were_changed
-from rolloutlab.training.submission import checked_config, expanded
+from rolloutlab.training.submission import check_config, expand_options
 from rolloutlab.training.unfinished import Unfinished, find_unfinished, find_unfinished_round, is_finished
 from rolloutlab.trajectories.collection import Collection
 from rolloutlab.trajectories.members import members_of
@@ -381,7 +381,7 @@ def _cache_options(steps: LoopSteps, *, will_train: bool) -> Callable[[int], Rou
     @cache
     def options_of(number: int) -> RoundOptions:
         given = steps.options_of(number)
-        return given, settle(checked_config(expanded(given, bounds).options))
+        return given, settle(check_config(expand_options(given, bounds).options))
 
     return options_of
 

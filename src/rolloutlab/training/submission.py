@@ -154,7 +154,7 @@ class Submission:
 
     def under(self, options: Mapping[str, Any]) -> "Submission":
         """The same trajectories, as they were gathered, with other options; InputError when an option is wrong."""
-        return replace(self, expanded=Expanded(dict(options)))._checked(checked_config(options), self.begins)
+        return replace(self, expanded=Expanded(dict(options)))._checked(check_config(options), self.begins)
 
     def beginning(self, start: Start | None) -> "Submission":
         """The same for a job that starts from this checkpoint; None if it is not known."""
@@ -395,7 +395,7 @@ def _end(trajectory: StoredTrajectory) -> str:
 def check_options(options: Mapping[str, Any], *, names_only: bool = False) -> None:
     """InputError if an option or the algorithm is unknown, or an option is out of range. It names all that are wrong.
 
-    `checked_config` checks whether the options go together: it also has the options that an algorithm stands for.
+    `check_config` checks whether the options go together: it also has the options that an algorithm stands for.
 
     names_only: do not check the values.
     """
@@ -430,7 +430,7 @@ def honoured(
     return [f"{names}: not in the specification, so this service may ignore it -> %connect embedded honours it"]
 
 
-def expanded(options: Mapping[str, Any], bounds: Mapping[str, int | None]) -> Expanded:
+def expand_options(options: Mapping[str, Any], bounds: Mapping[str, int | None]) -> Expanded:
     """Check options, and add those that the name of an algorithm among them stands for.
 
     bounds: `max_tokens` by the name of the collection; None if it had no limit, or the limit is not known.
@@ -459,7 +459,7 @@ def _refuse_bounds(options: Mapping[str, Any], bounds: Mapping[str, int | None])
     raise InputError(why, hint=f"loss_scale_factor: {max((most for most in bounds.values() if most), default=512)}")
 
 
-def checked_config(options: Mapping[str, Any]) -> ExperimentalTrainingConfig:
+def check_config(options: Mapping[str, Any]) -> ExperimentalTrainingConfig:
     """The options of a job; InputError as of `check_options`, or if they do not go together."""
     check_options(options)
     _check_together(options)
@@ -535,8 +535,8 @@ def gather(
     check_options(options)
     if not collections:
         raise NothingTrainsError("no collection is given: nothing would train", hint="%%train NAME")
-    given = expanded(options, bounds_of(collections))
-    config = checked_config(given.options)
+    given = expand_options(options, bounds_of(collections))
+    config = check_config(given.options)
     read = _read_collections(collections, model, counted, text_only=text_only)
     warnings = _warnings_of(collections, read)
     names = tuple(c.name for c in collections)

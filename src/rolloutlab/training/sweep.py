@@ -13,7 +13,7 @@ from rolloutlab.store.origins import Origin
 from rolloutlab.training.loop import Loop, check_counts, load_loop, read_rows, run_loop
 from rolloutlab.training.loop_steps import LoopSteps
 from rolloutlab.training.models import Models
-from rolloutlab.training.submission import checked_config, expanded
+from rolloutlab.training.submission import check_config, expand_options
 from rolloutlab.training.variants import Grid, Variant, plan_variants
 from rolloutlab.trajectories.tables import data_frame
 from rolloutlab.widgets import sweep as render
@@ -289,7 +289,7 @@ def _check_given_once(steps: LoopSteps, grid: Grid) -> None:
 def _check_variant(settings: LoopSettings, variant: Variant) -> None:
     """Raise the errors that a loop of this variant would raise before it samples anything."""
     steps = settings.steps_of(variant)
-    settle(checked_config(expanded(steps.options_of(1), {steps.name: steps.sampling.get("max_tokens")}).options))
+    settle(check_config(expand_options(steps.options_of(1), {steps.name: steps.sampling.get("max_tokens")}).options))
     steps.check(None if callable(settings.over) else settings.over, steps.held_out)
 
 

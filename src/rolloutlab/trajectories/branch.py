@@ -35,8 +35,8 @@ class Branch(list[dict[str, Any]]):
         return f"lab.chat({name!r}, {made}{list(self)!r}, n=8)"
 
 
-def branched(lab: Lab, name: Any, turn: int | None = None) -> Branch:
-    """The messages of a trajectory before one of its answers.
+def take_branch(lab: Lab, name: Any, turn: int | None = None) -> Branch:
+    """Take the messages of a trajectory before one of its answers.
 
     turn: the index of that answer, from 0; by default the last.
 
@@ -55,11 +55,11 @@ def branched(lab: Lab, name: Any, turn: int | None = None) -> Branch:
 
 
 def trajectory(lab: Lab, name: Any) -> StoredTrajectory:
-    """The trajectory of that name, as `letters:1/0/3`; NotFoundError when there is none."""
+    """Find the trajectory of a name such as `letters:1/0/3`; NotFoundError if there is none."""
     return _member(_group(lab, name), name)
 
 
-def gathered(lab: Lab, names: Sequence[str], collection: str) -> str:
+def copy_trajectories(lab: Lab, names: Sequence[str], collection: str) -> str:
     """Copy trajectories, with their rewards, into a new generation of a collection; return its label.
 
     Trajectories of one group stay in one group, because they answer the same prompt.
