@@ -84,8 +84,8 @@ def test_that_another_run_begins_is_said_once_by_the_call_whose_jobs_begin_it(se
 
 def test_a_loop_of_another_name_says_that_its_job_begins_another_run(session):
     def other(reward, held_out):
-        given = {"over": ROWS, "n": 2, "jobs": 1, "max_tokens": 4, "held_out": held_out, "say": lambda _: None}
-        return session.loop("other", PROMPT, reward, **given)
+        given = {"over": ROWS, "n": 2, "jobs": 1, "max_tokens": 4, "seed": 1, "held_out": held_out}
+        return session.loop("other", PROMPT, reward, say=lambda _: None, **given)
 
     loop(session, jobs=1, held_out=ROWS)
     assert other(hundreds, ROWS).because == ()
@@ -93,6 +93,16 @@ def test_a_loop_of_another_name_says_that_its_job_begins_another_run(session):
     assert made.because == ("reward", "held-out reward", "held-out rows")
     assert made.remarks[-1].endswith("reward and held-out reward and held-out rows were changed -> %runs lab/practice")
     assert [run.because for run in session.runs()] == [made.because, ()]
+
+
+def test_a_loop_is_shown_without_its_reward_and_after_its_held_out_rows_were_deleted(session):
+    made = loop(session, held_out=ROWS)
+    assert repr(session.loop("letters", jobs=0)) == repr(made)
+    session.delete("held_out.letters")
+    shown = session.loop("letters", jobs=0)
+    assert shown.measured == {}
+    assert shown.history["reward"].tolist() == made.history["reward"].dropna().tolist()
+    loop(session, jobs=1)
 
 
 def test_a_loop_that_is_only_shown_compares_as_it_did(session):

@@ -152,7 +152,7 @@ class Loop(ShownLive):
     def _held_out_differs(self, how: Measure) -> list[str]:
         if self.held_out_measure:
             return how.differences(self.held_out_measure, self.state)
-        newest = self.held_out_results[-1][1]
+        newest = (self.held_out_results or self.second_results)[-1][1]
         of_rounds = self.round_measure or (self.round_results[-1][1] if self.round_results else how)
         # without the rows, which always differ between rounds and held-out rows
         return how.differences(newest, self.state) or how.differences(of_rounds, self.state, rows=False)
@@ -314,7 +314,7 @@ def run_loop(
         As `Session.loop`.
     """
     check_counts(jobs=jobs, every=every, patience=patience)
-    steps.check()
+    steps.check(will_train=jobs > 0)
     lab.check_name(steps.name)
     options = _cache_options(steps, will_train=jobs > 0)
     if not jobs:
@@ -447,7 +447,7 @@ def load_loop(
         name: the collection.
         model: the model that the loop trains.
         options: of rounds without a job.
-        judged: a judge gives the rewards.
+        judged: a judge gives the rewards, as it also does if the last round has been judged.
         scores: the loop has a reward beside that of an environment or a program.
         counted: called with a text and the number of generations read, of how many.
     """
@@ -468,6 +468,7 @@ def load_loop(
 
     held, again = measurements(held_out_name(name)), measurements(again_name(name))
     made = means(rounds, [each.generation for each in rounds])
+    judged |= any(how.scoring is not None and how.scoring.source == "judge" for _, how in made[-1:])
     loop = Loop(
         name, model, judged=judged, round_results=made, held_out_results=held, second_results=again,
     )  # fmt: skip

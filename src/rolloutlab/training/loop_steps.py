@@ -53,7 +53,7 @@ def check_sampling(given: Mapping[str, Any], known: Iterable[str]) -> None:
 def check_reward(reward: Functions | Judge | None, held_out: Any, *, given: bool) -> None:
     """InputError or RewardError unless `reward` can score what a loop samples. No function is called.
 
-    given: an environment or a program gives the rewards, so a loop needs no reward function.
+    given: an environment or a program gives the rewards, or has given them, so a loop needs no reward function.
     """
     if reward is None:
         if not given:
@@ -151,15 +151,19 @@ class LoopSteps:
     measuring: Mapping[str, Any] = field(default_factory=dict)
     find_run_changes: RunChanges = lambda *_: ()
 
-    def check(self, over: Any = None, held_out: Any = None) -> tuple[Measure | None, Measure | None]:
+    def check(
+        self, over: Any = None, held_out: Any = None, *, will_train: bool = True
+    ) -> tuple[Measure | None, Measure | None]:
         """Raise the errors that the calls would raise for these rows, before anything is sampled.
 
         Returns how the means of the rounds and of the held-out rows will be measured. A measure is None if the rows are
-        None, and if the reward function does not fit them.
+        None, and if the reward function does not fit them. will_train: False if the loop is only shown, which needs no
+        reward.
         """
         call = self.calls.rollouts if self.program else self.calls.chat
         check_sampling(self.sampling, signature(call).parameters.keys() - {"solve"})
-        check_reward(self.reward, self.held_out, given=bool(self.program) or self.sampling.get("env") is not None)
+        has_own = bool(self.program) or self.sampling.get("env") is not None
+        check_reward(self.reward, self.held_out, given=has_own or not will_train)
         if self.factor is not None:
             check_factor(self.factor, self.n)
             if self.sampling.get("temperature") == 0 and not (self.program or self.sampling.get("env")):
