@@ -26,6 +26,7 @@ def fork(work: Callable[[], object], log: Path) -> int:
     if pid:
         return pid
     os.setsid()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has its jobs in the background ignore it
     with log.open("ab", buffering=0) as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
