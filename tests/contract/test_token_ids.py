@@ -249,10 +249,10 @@ def test_answers_of_one_text_and_other_tokens_are_continued_in_turn():
         choice = Choice(finish_reason="stop", index=0, message=message, logprobs=ChoiceLogprobs(content=tokens))
         earlier.add([question], [choice])
     sent = [question, AssistantMessage(role="assistant", content=" yes"), question]
-    assert [earlier.restored(sent)[1].token_ids for _ in range(3)] == [[1, 2], [3], [1, 2]]
-    assert earlier.restored([question, question, *sent[1:]])[2].token_ids is None
+    assert [earlier.restore(sent)[1].token_ids for _ in range(3)] == [[1, 2], [3], [1, 2]]
+    assert earlier.restore([question, question, *sent[1:]])[2].token_ids is None
     thought = AssistantMessage(role="assistant", content="yes", reasoning_content="of its own")
-    assert earlier.restored([question, thought])[1].token_ids is None
+    assert earlier.restore([question, thought])[1].token_ids is None
 
 
 def test_a_client_gets_the_tokens_of_no_other_text(practice_service):

@@ -41,7 +41,7 @@ def make_app(
     authority: AuthorizationServer,
     lab: LabTools,
 ) -> FastAPI:
-    """Make the application of its parts.
+    """Make the application from its parts.
 
     A health check needs no token. If it has a `nonce`, the response also proves that the service knows the token.
 
@@ -63,7 +63,7 @@ def make_app(
     app = FastAPI(title="rolloutlab", version="1.0.0", lifespan=mcp.lifespan, **urls)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False)
     app.add_exception_handler(OAuthError, error_response)
-    bearer = [Depends(_bearer(authority.api_guard(token)))]
+    bearer = [Depends(_make_token_check(authority.api_guard(token)))]
     completer = Completer(registry, engine, ledger)
     common: dict[str, Any] = {"dependencies": bearer, "responses": TRAINING}
     routers = [
@@ -92,7 +92,7 @@ def make_app(
 
 
 def _engine_router(engine: Engine, **common: Any) -> APIRouter:
-    """GET /v1/preview/engine: the engine's name and status, and the options that it does not support."""
+    """Make the router of GET /v1/preview/engine: the engine's name, status and unsupported options."""
     routes = APIRouter(prefix="/v1/preview", tags=["engine"], **common)
     notes = engine.base.notes()
 
@@ -112,12 +112,16 @@ def _engine_router(engine: Engine, **common: Any) -> APIRouter:
 
 
 def _host(url: str) -> str:
-    """The host of a URL as in a Host header, without the port."""
+    """Return the host of a URL as in a Host header, without the port."""
     parts = urlsplit(url)
     return parts.netloc.removesuffix(f":{parts.port}")
 
 
-def _bearer(guard: Guard) -> Callable[..., Awaitable[None]]:
+def _make_token_check(guard: Guard) -> Callable[..., Awaitable[None]]:
+    """Make a dependency that refuses a request unless its token has the scope of the service.
+
+    The guard reads the token itself. `HTTPBearer` is there for the OpenAPI document alone.
+    """
     scheme = HTTPBearer(auto_error=False)
 
     async def check(

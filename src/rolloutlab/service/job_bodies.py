@@ -25,7 +25,7 @@ _AGAIN = "submit the job again"
 
 @contextmanager
 def reading(body: Path) -> Iterator[None]:
-    """Context for code that reads the body of a job; its errors become TrainingError.
+    """Turn errors of the code inside, which reads the body of a job, into TrainingErrors.
 
     Raises:
         TrainingError: the body cannot be read, or is damaged.
@@ -42,9 +42,9 @@ def reading(body: Path) -> Iterator[None]:
 
 
 class Bodies:
-    """The bodies of jobs, as files `ID.json`. Files of jobs that the database does not list are moved to `.lost`.
+    """The bodies of jobs, as files `ID.json`. folder: `jobs` in the service's folder.
 
-    folder: `jobs` in the service's folder.
+    Files of jobs that the database does not list are moved to `.lost`.
     """
 
     def __init__(self, database: Database, folder: Path) -> None:
@@ -54,7 +54,7 @@ class Bodies:
 
     @contextmanager
     def draft(self) -> Iterator[Path]:
-        """A path for the body of a job to be created; the file is removed at the end unless it has been moved.
+        """Yield a path for the body of a job to be created. The file is removed at the end unless it has been moved.
 
         Raises:
             LabError: an OSError inside, for instance because the disk is full.
@@ -76,10 +76,10 @@ class Bodies:
         remove(self.path(job_id))
 
     def clean_up(self) -> None:
-        """Remove drafts and bodies of ended jobs, which a killed service has left; set aside unlisted bodies.
+        """Remove what a killed service has left: drafts, and bodies of ended jobs. Set aside unlisted bodies.
 
-        Unlisted bodies are not removed: the database may be older than they are, say from a backup. Files with other
-        names than the service's own are left alone.
+        Unlisted bodies are not removed: the database may be older than they are, say from a backup. Files with names
+        that the service does not use are left alone.
 
         Raises:
             LabError: a body cannot be moved.

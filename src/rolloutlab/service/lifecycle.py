@@ -20,7 +20,7 @@ from rolloutlab.fsutil import Lock, locked, own, refused, remove, write_private
 _ALPHABET = "abcdefghjkmnpqrstuvwxyz23456789"
 """Without letters and digits that look alike."""
 _PASSCODE_LENGTH = 12
-"""The minimum, too: the number of guesses is not limited."""
+"""Also the minimum for a passcode that the owner sets, since the number of guesses is not limited."""
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.05, 5.0
 """Seconds between two looks for attached clients."""
 
@@ -40,10 +40,11 @@ class Folder:
     def claim(self, timeout: float = 0.0) -> None:
         """Lock the folder, waiting up to `timeout` seconds, and remove `service.json` of a killed service.
 
-        With a timeout, it waits for another service that is starting, as long as that one keeps writing notes.
+        With a timeout, the wait goes on while another service is starting, as long as that one keeps writing notes.
 
         Raises:
-            InputError: another service runs. LabError: the folder cannot be locked.
+            InputError: another service runs.
+            LabError: the folder cannot be locked.
         """
         while not self._lock.try_acquire(timeout):
             if not timeout or not self._is_starting(timeout):
@@ -65,13 +66,13 @@ class Folder:
             return False
 
     def draw_token(self) -> str:
-        """A new bearer token, in a file that only the user can read; each start draws one."""
+        """Draw a new bearer token and write it to a file that only the user can read. Each start draws one."""
         token = secrets.token_urlsafe(32)
         self._write_secret(self.path / "token", token)
         return token
 
     def key(self) -> bytes:
-        """The key that signs client ids; made once, in a file that only the user can read. It may be any bytes.
+        """Return the key that signs client ids. It is made once, in a file that only the user can read; any bytes do.
 
         Raises:
             LabError: it cannot be read or written.
@@ -82,10 +83,11 @@ class Folder:
         return self._read(path)
 
     def passcode(self) -> str:
-        """The passcode that the owner types on the consent page. It has 59 random bits, and is made on first use.
+        """Return the passcode that the owner types on the consent page. It is made on first use, of 59 random bits.
 
         Raises:
-            InputError: the file holds a short one, or no text. LabError: it cannot be read, written, or locked.
+            InputError: the file holds a short one, or no text.
+            LabError: the file cannot be read, written or locked.
         """
         path = self.path / "passcode"
         with locked(self.path / "passcode.lock"):  # the service and a command line may both be first
@@ -108,7 +110,7 @@ class Folder:
             raise LabError(what, hint=f"ls -ld {path}, or --home DIR") from error
 
     def last_port(self) -> int:
-        """The port of the last start, or 0; grants are bound to the URL with that port."""
+        """Return the port of the last start, or 0. Grants are bound to the URL with that port."""
         try:
             return int((self.path / "port").read_text())
         except (OSError, ValueError):
@@ -130,9 +132,9 @@ class Folder:
             remove(self.path / name)
 
     def attached(self) -> bool:
-        """Whether any process holds a client lock, or that cannot be checked; removes the files of ended processes."""
+        """Whether any process holds a client lock, or it cannot be checked. Files of ended processes are removed."""
         try:
-            held = [self._held(path) for path in sorted((self.path / "clients").glob("*.lock"))]
+            held = [self._is_held(path) for path in sorted((self.path / "clients").glob("*.lock"))]
         except (LabError, OSError) as error:  # out of file descriptors, until clients disconnect
             logging.getLogger(__name__).warning("attached clients cannot be checked: %s", error)
             return True
@@ -147,7 +149,8 @@ class Folder:
             raise refused(f"{path} cannot be written", error, "--home DIR") from error
 
     @staticmethod
-    def _held(path: Path) -> bool:
+    def _is_held(path: Path) -> bool:
+        """Whether a process holds the lock of a file. A file without a holder is removed."""
         lock = Lock(path)
         if not lock.try_acquire():
             return True

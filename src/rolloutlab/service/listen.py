@@ -34,7 +34,12 @@ _TOO_MANY = "the service has as many connections as it has file descriptors for"
 
 @dataclass(frozen=True)
 class ListenAddress:
-    """host: a name or an IP address, as in the service's URLs. certificate, key: PEM files.
+    """Where the service listens.
+
+    Attributes:
+        host: A name or an IP address, as in the service's URLs.
+        certificate: The PEM file of the certificate; None for http.
+        key: The PEM file of its key.
 
     Raises:
         InputError: the host cannot be in a URL, needs a certificate, or certificate and key do not match.
@@ -56,12 +61,16 @@ class ListenAddress:
         self._check_files()
 
     def url(self, port: int) -> str:
-        """The origin of the service, as browsers write it."""
+        """Return the origin of the service, as browsers write it."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return canonical_resource(f"{'https' if self.certificate else 'http'}://{host}:{port}")
 
     def listen(self, port: int) -> socket.socket:
-        """Listen; port 0 takes a free one. InputError: the host is not of this machine, or the port is taken."""
+        """Listen on a port; 0 takes a free one.
+
+        Raises:
+            InputError: the host is not of this machine, or the port is taken.
+        """
         try:
             family, _, _, _, (address, *_) = socket.getaddrinfo(self.host, None, type=socket.SOCK_STREAM)[0]
             socket.create_server((address, 0), family=family).close()
@@ -77,13 +86,13 @@ class ListenAddress:
         return listener
 
     def _command(self, host: str) -> str:
-        """The command that serves at a host, with these files."""
+        """Return the command that serves at a host, with these files."""
         local = self.certificate is None and self.key is None and host in PLAIN_HOSTS
         files = "" if local else f" --tls-cert {self.certificate or 'cert.pem'} --tls-key {self.key or 'key.pem'}"
         return f"rolloutlab serve --host {host}{files}"
 
     def _is_host(self) -> bool:
-        """Whether it is a host, and not a wildcard address, which no URL can have."""
+        """Whether the host can be in a URL, which a wildcard address cannot."""
         try:
             return urlsplit(self.url(1)).hostname == self.host.lower() and self.host not in _WILDCARDS
         except InputError:
@@ -101,9 +110,9 @@ class ListenAddress:
 
 
 def max_connections() -> int | None:
-    """The number of file descriptors that are left for connections, after raising the soft limit to the hard one.
+    """Raise the soft limit of file descriptors to the hard one, and return how many are free for connections.
 
-    None where the operating system has no such limit.
+    The result is None where the operating system has no such limit.
     """
     try:
         import resource
@@ -120,7 +129,7 @@ def max_connections() -> int | None:
 
 
 def limit_connections(protocol: Callable[..., asyncio.Protocol], limit: int) -> Callable[..., asyncio.Protocol]:
-    """A factory of uvicorn's protocols that rejects connections beyond a limit."""
+    """Make a factory of uvicorn's protocols that rejects connections beyond a limit."""
     waiting: set[asyncio.Protocol] = set()
 
     def make(server_state: Any, **options: Any) -> asyncio.Protocol:

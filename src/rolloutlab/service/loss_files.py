@@ -18,9 +18,9 @@ from rolloutlab.errors import LabError, TrainingError
 from rolloutlab.fsutil import Lock, refused, remove
 
 _LARGEST = 1_000_000
-"""Bytes of a source."""
+"""The most bytes of a source."""
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-"""Linux: another one after each start of the machine."""
+"""On Linux, its content is another one after each start of the machine."""
 _AGAIN = "lab.train(..., loss=fn) writes it again, and trains"
 
 
@@ -58,7 +58,7 @@ class LossFiles:
             self.remove_mark()
 
     def marked_job(self) -> str | None:
-        """The id of the job whose loss ran when the last process ended; None after a restart of the machine."""
+        """Return the id of the job whose loss ran when the last process ended; None after a restart of the machine."""
         try:
             job_id, _, boot_id = self._mark.read_text().partition(" ")
         except (OSError, UnicodeDecodeError):
@@ -70,7 +70,7 @@ class LossFiles:
 
     @staticmethod
     def check_owner(*, by_owner: bool) -> None:
-        """Refuse a job with a loss of one's own unless the owner of the lab sent it.
+        """Refuse a job with a loss of the user's own unless the owner of the lab sent it.
 
         Raises:
             HTTPException: 403.
@@ -79,7 +79,7 @@ class LossFiles:
             raise HTTPException(403, "custom_loss is accepted from this machine with the lab's own token alone")
 
     def read(self, digest: str) -> str:
-        """The source of a loss by its SHA-256 in hexadecimal digits: the very bytes that were hashed.
+        """Read the source of a loss by its SHA-256 in hexadecimal digits: the very bytes that were hashed.
 
         Raises:
             TrainingError: it is missing, changed, a link or not private; the hint writes it again.
@@ -116,7 +116,7 @@ def _boot_id() -> str:
 
 
 def _is_private(state: os.stat_result) -> bool:
-    """Whether this user owns a file and no other can read or write it; modes mean nothing on Windows."""
+    """Whether this user owns a file and no other can read or write it; true on Windows, where modes mean nothing."""
     if os.name == "nt":
         return True
     return state.st_uid == os.getuid() and not state.st_mode & (stat.S_IRWXG | stat.S_IRWXO)

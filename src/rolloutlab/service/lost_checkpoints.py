@@ -46,13 +46,12 @@ class LostCheckpoints:
         self._engine = engine
 
     def reconcile(self, *, start_empty: bool) -> None:
-        """At start: finish interrupted deletions, set aside unlisted checkpoints.
+        """Finish interrupted deletions and set aside unlisted checkpoints, at the start of the service.
 
         start_empty: go on even if the database lists no model but trained checkpoints lie beside it.
 
         Raises:
-            LabError: a folder cannot be moved; or, without `start_empty`, the database lists no model but there are
-                trained checkpoints.
+            LabError: a folder cannot be moved; or the database lists no model, and `start_empty` would be needed.
         """
         listed = self._listed_steps()
         if not listed and not start_empty:
@@ -71,7 +70,7 @@ class LostCheckpoints:
                     model.rmdir()
 
     def set_aside(self, path: Path) -> None:
-        """Move the folder of an unlisted checkpoint to `.lost`; LabError when it cannot be moved."""
+        """Move the folder of an unlisted checkpoint to `.lost`, or raise LabError."""
         try:
             check_checkpoint(path)
             reason = UNLISTED
@@ -80,8 +79,8 @@ class LostCheckpoints:
         set_aside(path, self._lost / path.parent.name, reason)
 
     def all(self) -> list[LostCheckpoint]:
-        """All lost checkpoints, by model and step."""
-        return [_describe(path) for path in self._paths()]
+        """Return all lost checkpoints, by model and step."""
+        return [_describe(path) for path in self._find_all()]
 
     def recover(self) -> RecoveredCheckpoints:
         """List intact checkpoints again under their model and step, with their models where those are unlisted.
@@ -89,7 +88,7 @@ class LostCheckpoints:
         A checkpoint that cannot be recovered remains, with the reason.
         """
         recovered, remaining = [], []
-        for path in self._paths():
+        for path in self._find_all():
             lost = _describe(path)
             try:
                 recovered.append(lost.model_copy(update={"model": self._recover(path, lost)}))
@@ -102,7 +101,7 @@ class LostCheckpoints:
     def purge(self) -> list[LostCheckpoint]:
         """Delete lost checkpoints, and return the deleted ones. Nothing behind a symbolic link is deleted."""
         removed = []
-        for path in self._paths():
+        for path in self._find_all():
             lost = _describe(path)
             if not path.parent.is_symlink():
                 remove(path)
@@ -115,16 +114,18 @@ class LostCheckpoints:
         return removed
 
     def _recover(self, path: Path, lost: LostCheckpoint) -> str:
-        """Move a checkpoint back and list it; the name of its model.
+        """Move a checkpoint back, list it, and return the name of its model.
 
-        Raises CheckpointError: it is damaged, or of another model or step than its path; ConflictError: it conflicts
-        with a listed checkpoint or a running job; LabError: the disk refuses.
+        Raises:
+            CheckpointError: it is damaged, or of another model or step than its path says.
+            ConflictError: it conflicts with a listed checkpoint or a running job, or it cannot be moved.
+            LabError: the database cannot be written.
         """
         for each in (path.parent, path, *path.rglob("*")):
             if each.is_symlink():
                 raise CheckpointError(f"{each} is a symbolic link", hint="put the files themselves in its place")
         check_checkpoint(path)
-        metadata, fits = _checked_metadata(path, lost), self._engine.fits(path)
+        metadata, fits = _read_matching_metadata(path, lost), self._engine.fits(path)
         if not metadata and not fits:
             raise ConflictError("its tensors are for another base policy than the one that is served")
         target = self._models / str(lost.model_id) / str(lost.step)
@@ -144,9 +145,10 @@ class LostCheckpoints:
         return name
 
     def _insert(self, connection: Connection, lost: LostCheckpoint, metadata: Metadata, target: Path) -> str:
-        """Insert the row of a checkpoint, and of its model if that is not listed; the model's name.
+        """Insert the row of a checkpoint, and of its model if that is not listed; return the model's name.
 
-        Raises ConflictError: a job of the model is running, or it has a checkpoint of this step.
+        Raises:
+            ConflictError: a job of the model is running, or the model has a checkpoint of this step.
         """
         model_id = str(lost.model_id)
         if connection.execute(_RUNNING, (model_id,)).fetchone():
@@ -162,7 +164,7 @@ class LostCheckpoints:
         return name
 
     def _insert_model(self, connection: Connection, model_id: str, metadata: Metadata) -> str:
-        """Insert the row of a model under its name, or the next free one; the name."""
+        """Insert the row of a model under its name or the next free one, and return that name with its project."""
         short = model_id[:8]
         if metadata:
             entity, project, first = metadata.entity, metadata.project, metadata.name
@@ -179,7 +181,7 @@ class LostCheckpoints:
         return f"{project}/{name}"
 
     def _check_not_lost(self) -> None:
-        """LabError when trained checkpoints exist though no model is listed; step 0 is just the base policy."""
+        """Raise LabError if there are trained checkpoints, but no model is listed. Step 0 is just the base policy."""
         unlisted = [path for model in self._model_folders(self._models) for path in _step_folders(model)]
         trained = [path for path in unlisted if path.name != "0" and _may_be_intact(path)]
         if trained:
@@ -192,7 +194,7 @@ class LostCheckpoints:
 
     @staticmethod
     def _finish_deletions(folder: Path, listed: set[str]) -> None:
-        """Remove drafts, and finish deletions; undo those that were not committed."""
+        """Remove drafts, finish the deletions that were committed, and undo the others."""
         for path in sorted(folder.glob(".*")):
             deleted = _DELETED.fullmatch(path.name)
             if deleted and deleted["name"] in listed and not (folder / deleted["name"]).exists():
@@ -208,15 +210,15 @@ class LostCheckpoints:
 
     @staticmethod
     def _model_folders(folder: Path) -> list[Path]:
-        """Folders of models, without symbolic links, which someone has put there by hand."""
+        """Find the folders of models, without symbolic links, which the service never makes."""
         return [path for path in _id_folders(folder) if not path.is_symlink()]
 
-    def _paths(self) -> list[Path]:
-        """The folders of lost checkpoints, by model and step."""
+    def _find_all(self) -> list[Path]:
+        """Find the folders of lost checkpoints, by model and step."""
         return [path for model in _id_folders(self._lost) for path in _step_folders(model)]
 
 
-def deleting(path: Path) -> Path:
+def mark_deleted(path: Path) -> Path:
     """Rename a folder before its deletion, so that the next start can finish or undo it; return the new path."""
     renamed = path.with_name(f".{path.name}-deleted")
     remove(renamed)
@@ -230,7 +232,7 @@ def _id_folders(folder: Path) -> list[Path]:
 
 
 def _step_folders(model: Path) -> list[Path]:
-    """Folders `STEP`, in `.lost` also `STEP-2` and so on for further checkpoints of the same step."""
+    """Find the folders `STEP`; in `.lost` also `STEP-2` and so on, for further checkpoints of the same step."""
     paths = [path for path in model.glob("*") if path.is_dir() and _STEP.fullmatch(path.name)]
     return sorted(paths, key=lambda path: [*map(int, path.name.split("-"))])
 
@@ -247,7 +249,7 @@ def _describe(path: Path) -> LostCheckpoint:
 
 
 def _size(path: Path) -> int:
-    """Bytes of the regular files in a folder, without those behind links and those that cannot be read."""
+    """Count the bytes of the regular files in a folder. Files behind links and unreadable ones are left out."""
     if path.is_symlink():
         return 0
     size = 0
@@ -259,8 +261,8 @@ def _size(path: Path) -> int:
     return size
 
 
-def _checked_metadata(path: Path, lost: LostCheckpoint) -> Metadata:
-    """The metadata of a checkpoint; CheckpointError when they contradict its path."""
+def _read_matching_metadata(path: Path, lost: LostCheckpoint) -> Metadata:
+    """Read the metadata of a checkpoint, or raise CheckpointError if its path says another model or step."""
     metadata = read_metadata(path)
     if metadata and (metadata.id, metadata.step) != (lost.model_id, lost.step):
         message = f"{path} holds step {metadata.step} of the model {metadata.id}"

@@ -17,7 +17,7 @@ from rolloutlab.engines.engine import Engine, KeepsElsewhere
 from rolloutlab.errors import CheckpointError, ConflictError, InputError, NotFoundError
 from rolloutlab.fsutil import remove
 from rolloutlab.policy.checkpoints import adapter_sums, copy_files, drafted, seal, writing
-from rolloutlab.service.lost_checkpoints import LostCheckpoints, deleting
+from rolloutlab.service.lost_checkpoints import LostCheckpoints, mark_deleted
 from rolloutlab.store.models import now
 from rolloutlab.store.sqlite import Database, Row
 
@@ -38,8 +38,12 @@ Metrics = Mapping[str, object]
 class _Beginning:
     """The first checkpoint of a new model.
 
-    step: its number. base: see `Registry._serves`. made_from: the checkpoint of another model that it is a copy of,
-    and the ancestors of that; empty for a checkpoint 0 that the engine makes. metrics: those of the original.
+    Attributes:
+        step: Its number.
+        base: The base policy and the options that it was made on, as for `Registry._serves`.
+        made_from: The checkpoint of another model that it is a copy of, then the ancestors of that one. Empty for a
+            checkpoint 0 that the engine makes.
+        metrics: The metrics of the original.
     """
 
     step: int
@@ -77,14 +81,15 @@ class Registry:
         self.lost.reconcile(start_empty=start_empty)
 
     def register(self, request: RegisterModel) -> Model:
-        """Register a model; its first checkpoint exists at once.
+        """Register a model. Its first checkpoint exists at once.
 
-        It is checkpoint 0, the base policy; or a copy of `from_checkpoint`, under the same number.
+        The first checkpoint is 0, the base policy, or a copy of `from_checkpoint` under the same number.
 
         Raises:
             InputError: the name is taken and `return_existing` is false, or the base model is not the service's.
             ConflictError: the name is taken by a model that was not made from `from_checkpoint`.
-            NotFoundError, CheckpointError: there is no such checkpoint, or it is damaged.
+            NotFoundError: there is no such checkpoint.
+            CheckpointError: that checkpoint is damaged.
         """
         if request.base_model not in {None, self.base.name}:
             raise InputError(
@@ -98,14 +103,14 @@ class Registry:
             if rows and not request.return_existing:
                 raise InputError(f"the model {'/'.join(name)} exists", hint="return_existing: true")
             if not rows:
-                return self._create(entity, *name, self._beginning(request.from_checkpoint))
+                return self._create(entity, *name, self._find_beginning(request.from_checkpoint))
             if request.from_checkpoint is not None:
                 self._check_made_from(rows[0], request.from_checkpoint)
-            conflict = self._conflict(rows[0])
+            conflict = self._find_conflict(rows[0])
             return _model(rows[0]).model_copy(update={"conflict": conflict.with_hint} if conflict else {})
 
     def model(self, model_id: str) -> Model:
-        """The model with this id, or NotFoundError."""
+        """Return the model with this id, or raise NotFoundError."""
         return _model(self._row(model_id))
 
     def _row(self, model_id: str) -> Row:
@@ -114,16 +119,17 @@ class Registry:
         return rows[0]
 
     def checkpoints(self, model_id: str) -> list[Checkpoint]:
-        """All checkpoints of a model, oldest first."""
+        """Return all checkpoints of a model, oldest first."""
         rows = self._database.read("SELECT * FROM checkpoints WHERE model_id = ? ORDER BY step", model_id)
         return [_checkpoint(row) for row in rows]
 
     def files(self, model_id: str, step: int) -> "CheckpointFiles":
-        """The files of a checkpoint's adapter.
+        """Return the files of a checkpoint's adapter.
 
         Raises:
-            NotFoundError: there is no such model or checkpoint. ConflictError: the model has another base than is
-            served here. CheckpointError: the checkpoint is damaged.
+            NotFoundError: there is no such model or checkpoint.
+            ConflictError: the model has another base than is served here.
+            CheckpointError: the checkpoint is damaged.
         """
         model = self.model(model_id)
         if not any(checkpoint.step == step for checkpoint in self.checkpoints(model_id)):
@@ -138,7 +144,7 @@ class Registry:
             return CheckpointFiles(folder, {}, f"the adapter of {model.project}/{model.name}@{step} is kept {place}")
 
     def page(self, model_id: str, after: int | None, limit: int, descending: bool) -> list[Checkpoint]:
-        """Up to `limit` checkpoints of a model beyond the step `after`, which may have been deleted."""
+        """Return up to `limit` checkpoints of a model beyond the step `after`, which may have been deleted."""
         order, beyond = ("DESC", "<") if descending else ("ASC", ">")
         where = f"model_id = ? AND (? IS NULL OR step {beyond} ?) ORDER BY step {order} LIMIT ?"
         rows = self._database.read(f"SELECT * FROM checkpoints WHERE {where}", model_id, after, after, limit)
@@ -148,7 +154,8 @@ class Registry:
         """Delete checkpoints. Their step numbers are never used again.
 
         Raises:
-            NotFoundError: there is no such model. ConflictError: no checkpoint of the model would be left.
+            NotFoundError: there is no such model.
+            ConflictError: no checkpoint of the model would remain.
         """
         model = self.model(model_id)
         requested = dict.fromkeys(steps)
@@ -169,7 +176,7 @@ class Registry:
         return DeletedCheckpoints(deleted_count=len(deleted), not_found_steps=missing)
 
     def delete(self, model_id: str) -> None:
-        """Delete a model with its jobs and checkpoints; NotFoundError when there is none."""
+        """Delete a model with its jobs and checkpoints, or raise NotFoundError."""
         self._row(model_id)
         steps = {checkpoint.step for checkpoint in self.checkpoints(model_id)}
         with self._deleting() as (connection, folders):
@@ -179,11 +186,11 @@ class Registry:
 
     def discard(self, model_id: str) -> None:
         """Remove the files of a model that is no longer listed."""
-        remove(deleting(self._folder / "models" / model_id))
+        remove(mark_deleted(self._folder / "models" / model_id))
 
     @contextmanager
     def _deleting(self) -> Iterator[tuple[Connection, list[Path]]]:
-        """Delete rows and folders together: a transaction, and a list of folders for its body to fill.
+        """Delete rows and folders together. Yields a transaction, and a list to which the caller adds the folders.
 
         The folders are renamed before the commit and removed after it. After a kill at any moment, the next start can
         tell from the rows whether to finish the deletion or to undo it.
@@ -194,7 +201,7 @@ class Registry:
             with self._database.write() as connection:
                 yield connection, folders
                 for folder in folders:
-                    moved[folder] = deleting(folder)
+                    moved[folder] = mark_deleted(folder)
         except BaseException:
             for folder, renamed in moved.items():
                 if renamed.exists():
@@ -204,33 +211,33 @@ class Registry:
             remove(renamed)
 
     def newest_step(self, model_id: str) -> int:
-        """The largest listed step; NotFoundError when the model is not listed."""
+        """Return the largest listed step, or raise NotFoundError if the model is not listed."""
         [[step]] = self._database.read("SELECT max(step) FROM checkpoints WHERE model_id = ?", model_id)
         if step is None:
             raise NotFoundError(f"there is no model with id {model_id}")
         return int(step)
 
     def next_step(self, model_id: str) -> int:
-        """One more than the largest step there ever was; NotFoundError when the model is not listed."""
+        """Return one more than the largest step there ever was, or raise NotFoundError if the model is not listed."""
         return int(self._row(model_id)["last_step"]) + 1
 
     def resolve(self, name: str) -> tuple[Model | None, int]:
-        """Find the model and step that the `model` of a request names; the model is None for the base policy.
+        """Find the model and step that the `model` of a request names. The model is None for the base policy.
 
         Accepted: the base model's id; `project/name[@N]`; `UUID[@N]`; `wandb-artifact:///entity/project/name[:stepN|:latest]`,
         also with two slashes. A name without a step is the newest checkpoint.
 
         Raises:
-            NotFoundError: no such model or checkpoint.
+            NotFoundError: there is no such model or checkpoint.
             ConflictError: the model has another base policy, adapters or dtype than what is served.
         """
         if name == self.base.name:
             return None, 0
-        row, version = self._by_name(name)
+        row, version = self._find_row(name)
         model = _model(row)
         if not (steps := [checkpoint.step for checkpoint in self.checkpoints(str(model.id))]):
             raise NotFoundError(f"{model.project}/{model.name} has just been deleted")
-        if conflict := self._conflict(row):
+        if conflict := self._find_conflict(row):
             raise conflict
         if version in {None, "latest"}:
             return model, steps[-1]
@@ -242,7 +249,7 @@ class Registry:
 
     @contextmanager
     def checkpoint(self, model_id: str, step: int) -> Iterator[Path]:
-        """The folder of a checkpoint, for an engine to read.
+        """Yield the folder of a checkpoint, for an engine to read.
 
         Raises:
             CheckpointError: the engine refuses it as damaged; the hint is how to delete it.
@@ -270,10 +277,10 @@ class Registry:
         return base in {self._made_on, " ".join([self.base.fingerprint, *adapters]), *([] if adapters else [None])}
 
     def conflict(self, model_id: str) -> ConflictError | None:
-        """Why a model can be neither sampled nor trained here; NotFoundError when there is no such model."""
-        return self._conflict(self._row(model_id))
+        """Find why a model can be neither sampled nor trained here, if so; NotFoundError if there is no such model."""
+        return self._find_conflict(self._row(model_id))
 
-    def _conflict(self, row: Row) -> ConflictError | None:
+    def _find_conflict(self, row: Row) -> ConflictError | None:
         if self._serves(row["base"]):
             return None
         short = f"{row['project']}/{row['name']}"
@@ -291,7 +298,7 @@ class Registry:
         )
 
     def _free_name(self, row: Row) -> str:
-        """A name that no model of another policy has, for a new model of the policy that is served."""
+        """Find a name that no model of another policy has, for a new model of the policy that is served."""
         sql = "SELECT name, base FROM models WHERE entity = ? AND project = ?"
         models = self._database.read(sql, row["entity"], row["project"])
         taken = {each["name"] for each in models if not self._serves(each["base"])}
@@ -299,7 +306,7 @@ class Registry:
         return next(name for name in chain([own], (f"{own}-{i}" for i in count(2))) if name not in taken)
 
     def cards(self) -> list[ModelCard]:
-        """What can be sampled, by shortest name: the base policy and each model; with base, step and checkpoints."""
+        """List what can be sampled, by shortest names: the base policy, and each model that this service serves."""
         rows = self._database.read(
             "SELECT m.*, max(c.step) AS newest_step, count(c.step) AS checkpoints FROM models m"
             " JOIN checkpoints c ON c.model_id = m.id GROUP BY m.id ORDER BY m.created_at, m.rowid"
@@ -308,13 +315,13 @@ class Registry:
         return [_card(self.base.name), *map(_card_of, served)]
 
     def remove_drafts(self, job_ids: Collection[str]) -> None:
-        """At start: remove all drafts except those of these jobs, which will be resumed."""
+        """Remove the drafts that an earlier service has left, except those of these jobs, which will be resumed."""
         for path in (self._folder / "models").glob("*/.job-*"):
             if path.name.removeprefix(".job-").partition(".")[0] not in job_ids:
                 remove(path)
 
     def draft(self, model_id: str, job_id: str) -> Path:
-        """A new, empty folder for the checkpoint of a job. Raises LabError: it cannot be made."""
+        """Make a new, empty folder for the checkpoint of a job, or raise LabError."""
         path = self._draft(model_id, job_id)
         with writing(path):
             remove(path)
@@ -322,7 +329,7 @@ class Registry:
         return path
 
     def remove_draft(self, model_id: str, job_id: str) -> None:
-        """A job has ended: remove what is left of its draft, and what an engine kept of it."""
+        """Remove the draft of a job that has ended, if it is still there, and what an engine kept beside it."""
         path = self._draft(model_id, job_id)
         for each in path.parent.glob(f"{path.name}*"):
             remove(each)
@@ -377,8 +384,8 @@ class Registry:
         with self.checkpoint(str(first.made_from[0].model_id), first.step) as source:
             copy_files(source, draft)
 
-    def _beginning(self, from_checkpoint: str | None) -> _Beginning:
-        """What a new model begins with. Raises as `resolve`, and InputError for the name of the base policy."""
+    def _find_beginning(self, from_checkpoint: str | None) -> _Beginning:
+        """Find what a new model begins with. Raises as `resolve`, and InputError for the name of the base policy."""
         if from_checkpoint is None:
             return _Beginning(0, self._made_on)
         source, step = self.resolve(from_checkpoint)
@@ -391,10 +398,10 @@ class Registry:
         return _Beginning(step, row["base"], made_from, metrics)
 
     def _check_made_from(self, row: Row, from_checkpoint: str) -> None:
-        """ConflictError unless a model was made from this checkpoint, which may have been deleted since."""
+        """Raise ConflictError unless a model was made from this checkpoint, which may have been deleted since."""
         first = next(iter(_model(row).made_from or []), None)
         try:
-            wanted = next(iter(self._beginning(from_checkpoint).made_from))
+            wanted = next(iter(self._find_beginning(from_checkpoint).made_from))
         except NotFoundError:
             if first and from_checkpoint in {str(first), f"{first.model_id}@{first.step}"}:
                 return
@@ -408,8 +415,8 @@ class Registry:
         message = f"{project}/{name} exists and {began}, not from {wanted}"
         raise ConflictError(message, hint=f"%model {project}/{free} --from {wanted}")
 
-    def _by_name(self, name: str) -> tuple[Row, str | None]:
-        """The row of a model's name, and the name's version, if any."""
+    def _find_row(self, name: str) -> tuple[Row, str | None]:
+        """Find the row of the model that a name stands for, and the version in the name, if any."""
         if match := _ID.match(name):
             return self._row(match["id"].lower()), match["version"]
         match = _ARTIFACT.match(name) or _SHORT.match(name)

@@ -42,12 +42,12 @@ def set_aside(path: Path, folder: Path, reason: str) -> Path:
 
 
 def note_of(path: Path) -> Path:
-    """The note of a quarantined path: `3.json` for the folder `3`, `ID.reason.json` for the file `ID.json`."""
+    """Return the path of a quarantined path's note: `3.json` for a folder `3`, `ID.reason.json` for `ID.json`."""
     return path.with_name(f"{path.stem}.reason.json" if path.suffix else f"{path.name}.json")
 
 
 def reason_of(path: Path) -> str:
-    """The reason in a note, or the common one if the note is missing or damaged."""
+    """Read the reason in a note, or return the common one if the note is missing or damaged."""
     try:
         return Note.model_validate_json(note_of(path).read_bytes()).reason
     except (OSError, ValidationError):

@@ -49,7 +49,7 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        for listener in sockets or ():  # again: asyncio uses one number for the backlog and for accepts per turn
+        for listener in sockets or ():  # again: asyncio uses one number both as backlog and for accepts per turn
             listener.listen(_BACKLOG)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -90,7 +90,7 @@ def serve(
     url = address.url(listener.getsockname()[1])
     with ExitStack() as failing:
         failing.callback(listener.close)
-        engine = open_engine(policy_name, model, note=_noted(folder))
+        engine = open_engine(policy_name, model, note=_make_note(folder))
         database, registry, jobs = _open(folder, engine, start_empty=start_empty)
         for close in (database.close, engine.close, jobs.close):
             failing.callback(close)
@@ -111,7 +111,7 @@ def serve(
 
     async def run() -> None:
         folder.publish(url, identity["policy"])
-        print("\x1b[K" * sys.stdout.isatty(), end="")  # clears the line of `_noted`
+        print("\x1b[K" * sys.stdout.isatty(), end="")  # clears the line of `_make_note`
         print(f"rolloutlab serves {policy_name} at {url}; the token is in {folder.path / 'token'}", flush=True)
         print(*engine.base.notes(), sep="\n", end="\n" * bool(engine.base.notes()), flush=True)
         stop = partial(setattr, server, "should_exit", True)
@@ -132,8 +132,8 @@ def serve(
         database.close()
 
 
-def _noted(folder: Folder) -> Callable[[str], None]:
-    """Says what a long start is doing: in the folder, for kernels, and in a terminal in one line."""
+def _make_note(folder: Folder) -> Callable[[str], None]:
+    """Make a function that says what a long start is doing: in the folder, for kernels, and in a terminal."""
 
     def note(doing: str) -> None:
         folder.note_start(doing)
@@ -171,10 +171,7 @@ def _open(folder: Folder, engine: Engine, *, start_empty: bool) -> tuple[Databas
 
 
 def _listen(address: ListenAddress, folder: Folder, port: int) -> socket.socket:
-    """Listen on the port.
-
-    If it is 0, on that of the last start, so that OAuth grants stay valid. If that is taken, on a free one.
-    """
+    """Listen on a port. For 0 it is that of the last start, so that OAuth grants stay valid, or else a free one."""
     try:
         listener = address.listen(port or folder.last_port())
     except InputError:

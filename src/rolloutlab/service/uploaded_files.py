@@ -10,12 +10,12 @@ from rolloutlab.fsutil import flush, remove
 
 KEPT_SECONDS = 24 * 60 * 60
 _SCHEME = "rolloutlab-file:///"
-"""URLs name no host, so that there is nothing to fetch, and stay valid on another port."""
+"""URLs name no host: there is nothing to fetch, and they stay valid when the service gets another port."""
 _URL = re.compile(re.escape(_SCHEME) + r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")
 
 
 class FileSize(NamedTuple):
-    """Conversations of a file that a job would learn from, and the rows that they fill."""
+    """The conversations of a file that a job would learn from, and the rows that they fill."""
 
     trainable: int
     rows: int
@@ -44,17 +44,17 @@ class UploadedFiles:
         return file_id, f"{_SCHEME}{file_id}", int(moved.stat().st_mtime) + KEPT_SECONDS
 
     def path(self, url: str) -> Path | None:
-        """The file of a URL; None if the URL was not issued here, or the file has expired."""
+        """Find the file of a URL; None if the URL was not issued here, or the file has expired."""
         match = _URL.fullmatch(url)
         path = self._folder / f"{match[1]}.jsonl" if match else None
         return path if path and path.is_file() and not _expired(path) else None
 
     def size(self, path: Path) -> FileSize | None:
-        """What was counted in a file when it was uploaded; None where that was before this service started."""
+        """Return what was counted in a file at its upload; None if that was before this service started."""
         return self._sizes.get(path)
 
     def clean_up(self) -> None:
-        """Remove expired files; at the start of the service and with each upload."""
+        """Remove expired files, at the start of the service and at each upload."""
         for path in self._folder.glob("*.jsonl"):
             if _expired(path):
                 remove(path)

@@ -26,13 +26,13 @@ from rolloutlab.fsutil import flush
 
 M = TypeVar("M", bound=Wire)
 MAX_ERRORS = 50
-"""Validation errors that are reported of one body."""
+"""The most validation errors that are reported of one body."""
 BODIES = (ChatRequest, CreateSFTTrainingJob, CreateTrainingJob, DeleteCheckpoints, LogprobsRequest, RegisterModel)
 ERRORS = (ChatProblem, HTTPValidationError, Problem)
 _NOT_JSON = (b"NaN", b"Infinity")
 """Not JSON, but pydantic's JSON parser accepts them in fields that a model does not declare."""
 MAX_BYTES = 64_000_000
-"""Limit of a body that is read as a whole. Those of training jobs are streamed to a file, and may have any size."""
+"""The limit of a body that is read as a whole. Bodies of training jobs are streamed to files, and may have any size."""
 _CHUNK = 1 << 20
 _COMPONENTS = "#/components/schemas/{model}"
 
@@ -46,13 +46,13 @@ class InvalidBodyError(Exception):
 
 
 def invalid_option(name: str, message: str, field: str = "experimental_config") -> InvalidBodyError:
-    """The error for an option that is valid by itself, but not in this job. field: the field with the options."""
+    """Make the error for an option that is valid by itself, but not in this job. field: the field with the options."""
     loc: list[str | int] = ["body", field, name]
     return InvalidBodyError([ValidationError(loc=loc, msg=message, type="value_error")])
 
 
 def reads(model: type[M]) -> Callable[[Request], Coroutine[Any, Any, M]]:
-    """A FastAPI dependency: the body as a `model`, or InvalidBodyError."""
+    """Make a FastAPI dependency that reads the body as a `model`, or raises InvalidBodyError."""
 
     async def read(request: Request) -> M:
         body = bytearray()
@@ -69,10 +69,11 @@ def reads(model: type[M]) -> Callable[[Request], Coroutine[Any, Any, M]]:
 
 
 async def spool(request: Request, path: Path) -> str:
-    """Stream a body to a file and flush it to disk; its SHA-256 in hexadecimal digits.
+    """Stream a body to a file, flush it to disk, and return its SHA-256 in hexadecimal digits.
 
     Raises:
-        OSError: it cannot be written, for instance because the disk is full. Cancelled: the client disconnected.
+        OSError: the file cannot be written, for instance because the disk is full.
+        Cancelled: the client disconnected.
     """
     digest = hashlib.sha256()
     try:
@@ -87,7 +88,7 @@ async def spool(request: Request, path: Path) -> str:
 
 
 async def _chunks(request: Request) -> AsyncIterator[bytes]:
-    """The body in chunks large enough to pay for the switch to a thread."""
+    """Yield the body in chunks large enough to pay for the switch to a thread."""
     chunk = bytearray()
     async for part in request.stream():
         chunk += part
@@ -98,7 +99,7 @@ async def _chunks(request: Request) -> AsyncIterator[bytes]:
 
 
 def parse(model: type[M], text: bytes, path: tuple[str | int, ...] = ("body",)) -> M:
-    """Validate a JSON text, or raise InvalidBodyError. path: of the text within the body."""
+    """Validate a JSON text, or raise InvalidBodyError. path: where the text is within the body."""
     if why := too_large(text):
         raise InvalidBodyError([ValidationError(loc=list(path), msg=why, type="too_large")])
     if not any(name in text for name in _NOT_JSON):
@@ -115,12 +116,12 @@ def parse(model: type[M], text: bytes, path: tuple[str | int, ...] = ("body",)) 
 
 
 def describe(model: type[Wire], example: dict[str, Any] | None = None) -> dict[str, Any]:
-    """The `requestBody` of an endpoint in the OpenAPI document."""
+    """Return the `requestBody` of an endpoint in the OpenAPI document."""
     return {"requestBody": {"required": True, **refer(model, example)}}
 
 
 def refer(model: type[Wire], example: dict[str, Any] | None = None) -> dict[str, Any]:
-    """The `content` of a body in the OpenAPI document; FastAPI would read the model again for each endpoint."""
+    """Return the `content` of a body in the OpenAPI document. FastAPI would read the model again for each endpoint."""
     schema = {"$ref": _COMPONENTS.format(model=model.__name__)}
     return {"content": {"application/json": {"schema": schema, **({"example": example} if example else {})}}}
 

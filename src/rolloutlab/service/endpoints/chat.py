@@ -41,7 +41,7 @@ Completions = Future[list[Completion]]
 
 
 def router(registry: Registry, completer: "Completer", **common: Any) -> APIRouter:
-    """The OpenAI-compatible endpoints, below /v1. common: options of all routes, as for the other routers."""
+    """Make the router of the OpenAI-compatible endpoints, below /v1. common: options of all its routes."""
     routes = APIRouter(prefix="/v1", tags=["chat"], **common)
 
     extra: dict[str, Any] = {"responses": {200: {"content": _EVENTS}}, "openapi_extra": describe(ChatRequest, _EXAMPLE)}
@@ -91,7 +91,7 @@ class Ledger:
 
 
 def usage_router(ledger: Ledger, **common: Any) -> APIRouter:
-    """Token counts by project and model."""
+    """Make the router of GET /v1/preview/usage: token counts by project and model."""
     routes = APIRouter(prefix="/v1/preview/usage", tags=["chat"], **common)
 
     @routes.get("")
@@ -118,8 +118,10 @@ class Completer:
         """Resolve the model, render the prompt, check the settings.
 
         Raises:
-            InputError: a setting is not supported. ContextError: its prompt is too long.
-            NotFoundError: no such model. RenderingError: the policy cannot render its messages.
+            InputError: a setting is not supported.
+            ContextError: the prompt is too long.
+            NotFoundError: there is no such model or checkpoint.
+            RenderingError: the policy cannot render the messages.
         """
         ignored = ignored_fields(body)
         if body.top_logprobs and body.logprobs is False:
@@ -129,14 +131,14 @@ class Completer:
         model, step = self._registry.resolve(body.model)
         tools = () if body.tool_choice == "none" else tuple(body.tools or ())
         self._parser.check(tools)
-        messages = self._earlier.restored(body.messages)
+        messages = self._earlier.restore(body.messages)
         prompt = tuple(self._renderer.prompt(messages, tools))
         ignored += tuple(f"messages.{i}.content" for i in self._renderer.unread(messages, tools))
         return CompletionOptions(
             model=f"{model.project}/{model.name}@{step}" if model else self._registry.base.name,
             step=step,
             model_id=str(model.id) if model else None,
-            requests=tuple(_requests(body, prompt, context, self._forced_tokens(body, tools))),
+            requests=tuple(_make_requests(body, prompt, context, self._forced_tokens(body, tools))),
             stops=body.stops(),
             tools=tools,
             logprobs=body.logprobs is not False,
@@ -148,21 +150,25 @@ class Completer:
         )
 
     async def complete(self, options: CompletionOptions, receive: Receive) -> str:
-        """The whole chat completion as JSON. Raises Cancelled: the client disconnected; decoding stops."""
+        """Return the whole chat completion as JSON.
+
+        Raises:
+            Cancelled: the client disconnected, and decoding stops.
+        """
         future = asyncio.wrap_future(await run_in_threadpool(self._sample, options))
-        rows = await while_connected(future, receive)
-        return await run_in_threadpool(lambda: self._ended(options, rows).to_json())
+        rows = await wait_while_connected(future, receive)
+        return await run_in_threadpool(lambda: self._finish(options, rows).to_json())
 
     async def begin(self, options: CompletionOptions) -> tuple[Pieces, Completions]:
-        """Queue the completions of a stream; raises as `Registry.checkpoint`, before a status is sent."""
+        """Queue the completions of a stream. Errors are those of `Registry.checkpoint`, before a status is sent."""
         pieces: Pieces = asyncio.Queue()
-        put = _from_thread(pieces)
-        future = await run_in_threadpool(self._sample, options, self._reader(options, put))
+        put = _make_put(pieces)
+        future = await run_in_threadpool(self._sample, options, self._make_reader(options, put))
         future.add_done_callback(lambda _: put(None))
         return pieces, future
 
     async def stream(self, options: CompletionOptions, pieces: Pieces, future: Completions) -> AsyncIterator[str]:
-        """The completion as server-sent events, one per token; decoding stops when the client disconnects."""
+        """Yield the completion as server-sent events, one per token. Decoding stops when the client disconnects."""
         sent = dict.fromkeys((each.index for each in options.requests), (0, 0))
         try:
             yield _event(self._writer.opening(options).to_json())
@@ -172,7 +178,7 @@ class Completer:
                 sent[row.request.index] = reasoned + len(reasoning), answered + len(content)
                 yield _event(self._writer.piece(options, *piece).to_json())
             rows = future.result()
-            await run_in_threadpool(self._ended, options, rows)
+            await run_in_threadpool(self._finish, options, rows)
             for chunk in self._writer.endings(options, rows, sent):
                 yield _event(chunk.to_json())
             yield _event("[DONE]")
@@ -181,7 +187,7 @@ class Completer:
         finally:
             future.cancel()
 
-    def _ended(self, options: CompletionOptions, rows: list[Completion]) -> ChatCompletion:
+    def _finish(self, options: CompletionOptions, rows: list[Completion]) -> ChatCompletion:
         """Make the completion, count its tokens and remember its turns. A full disk does not lose the completion."""
         with suppress(errors.LabError):
             self._ledger.add(options.project, options.model, usage(rows))
@@ -190,7 +196,7 @@ class Completer:
         return completion
 
     def _forced_tokens(self, body: ChatRequest, tools: tuple[FunctionTool, ...]) -> Tokens:
-        """The tokens that `tool_choice` forces the completion to begin with."""
+        """Return the tokens that `tool_choice` forces the completion to begin with."""
         choice = body.tool_choice
         if choice is None or choice in {"none", "auto"}:
             return ()
@@ -204,14 +210,14 @@ class Completer:
         return self._parser.forced(name)
 
     def _sample(self, options: CompletionOptions, on_token: OnToken | None = None) -> Completions:
-        """Queue the completions; raises as `Registry.checkpoint`."""
+        """Queue the completions. Errors are those of `Registry.checkpoint`."""
         if options.model_id is None:
             return self._engine.sample(None, options.requests, on_token)
         with self._registry.checkpoint(options.model_id, options.step) as checkpoint:
             return self._engine.sample(checkpoint, options.requests, on_token)
 
-    def _reader(self, options: CompletionOptions, put: Callable[[Piece], None]) -> OnToken:
-        """Calls `put` for every token, with the text that it has made final."""
+    def _make_reader(self, options: CompletionOptions, put: Callable[[Piece], None]) -> OnToken:
+        """Make a function that calls `put` for every token, with the text that the token has made final."""
         texts = {
             each.index: (
                 self._parser.stream(options.stops, options.tools),
@@ -234,8 +240,8 @@ def _check_length(body: ChatRequest, context: int) -> None:
             raise ContextError(f"{len(items):,} {name} do not fit into the policy's context of {context:,} tokens")
 
 
-def _requests(body: ChatRequest, prompt: Tokens, context: int, forced: Tokens) -> list[CompletionRequest]:
-    """One per completion; the seed is random by default."""
+def _make_requests(body: ChatRequest, prompt: Tokens, context: int, forced: Tokens) -> list[CompletionRequest]:
+    """Make one request per completion. The seed is random by default."""
     if not prompt:
         raise RenderingError("the chat template renders these messages as nothing", hint="a message with some text")
     room = context - len(prompt)
@@ -254,9 +260,9 @@ def _requests(body: ChatRequest, prompt: Tokens, context: int, forced: Tokens) -
     return [replace(first, index=index) for index in range(body.n)]
 
 
-async def while_connected(future: "asyncio.Future[T]", receive: Receive) -> T:
-    """The result; when the client disconnects, the future is cancelled and Cancelled raised."""
-    disconnected = asyncio.create_task(_disconnected(receive))
+async def wait_while_connected(future: "asyncio.Future[T]", receive: Receive) -> T:
+    """Return the result of a future. If the client disconnects before, cancel the future and raise Cancelled."""
+    disconnected = asyncio.create_task(_wait_for_disconnect(receive))
     try:
         pending: set[asyncio.Future[Any]] = {future, disconnected}
         await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
@@ -270,13 +276,13 @@ async def while_connected(future: "asyncio.Future[T]", receive: Receive) -> T:
         future.cancel()
 
 
-async def _disconnected(receive: Receive) -> None:
+async def _wait_for_disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
 def _stream_error(error: Exception) -> ChatProblem:
-    """The last event of a stream that failed; the traceback of a bug is logged."""
+    """Make the last event of a stream that failed, and log the traceback of a bug."""
     if isinstance(error, errors.RolloutlabError):
         message = error.message
     elif isinstance(error, CancelledError):
@@ -287,8 +293,8 @@ def _stream_error(error: Exception) -> ChatProblem:
     return ChatProblem(error=ChatError(message=message, type="server_error"))
 
 
-def _from_thread(queue: Pieces) -> Callable[[Piece | None], None]:
-    """A thread-safe `put` into the queue, which does nothing once the loop is closed."""
+def _make_put(queue: Pieces) -> Callable[[Piece | None], None]:
+    """Make a thread-safe `put` into the queue, which does nothing once the loop is closed."""
     loop = asyncio.get_running_loop()
 
     def put(piece: Piece | None) -> None:

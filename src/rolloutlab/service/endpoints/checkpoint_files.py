@@ -23,9 +23,9 @@ Step = Annotated[int, InPath(ge=0, le=LARGEST_STEP)]
 
 
 def router(registry: Registry, base: Base, *, on_this_machine: bool, **common: Any) -> APIRouter:
-    """The endpoints. on_this_machine: its clients are on the service's machine, where they can read its folders."""
+    """Make the router. on_this_machine: whether clients are on the service's machine, and can read its folders."""
     routes = APIRouter(prefix="/v1/preview/models", tags=["models"], **common)
-    of_tokenizer = cache(lambda: tokenizer_files(base.tokenizer))
+    read_tokenizer_files = cache(lambda: tokenizer_files(base.tokenizer))
 
     @routes.get("/{model_id}/checkpoints/{step}/files", response_model_exclude_unset=True)
     def list_checkpoint_files(model_id: UUID, step: Step) -> wire.CheckpointFileList:
@@ -34,7 +34,10 @@ def router(registry: Registry, base: Base, *, on_this_machine: bool, **common: A
             return wire.CheckpointFileList(object="list", data=[], elsewhere=files.elsewhere)
         data = [
             *(_file(name, (files.folder / name).stat().st_size, digest) for name, digest in files.sums.items()),
-            *(_file(name, len(text), hashlib.sha256(text).hexdigest()) for name, text in of_tokenizer().items()),
+            *(
+                _file(name, len(text), hashlib.sha256(text).hexdigest())
+                for name, text in read_tokenizer_files().items()
+            ),
         ]
         source = base.source or base.name
         return wire.CheckpointFileList(
@@ -56,8 +59,8 @@ def router(registry: Registry, base: Base, *, on_this_machine: bool, **common: A
         files = registry.files(str(model_id), step)
         if name in files.sums:
             return FileResponse(files.folder / name, media_type=_BYTES)
-        if files.sums and name in of_tokenizer():
-            return Response(of_tokenizer()[name], media_type=_BYTES)
+        if files.sums and name in read_tokenizer_files():
+            return Response(read_tokenizer_files()[name], media_type=_BYTES)
         raise NotFoundError(f"the checkpoint {step} of this model has no such file")
 
     return routes

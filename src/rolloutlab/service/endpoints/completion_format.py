@@ -22,9 +22,12 @@ Sent = tuple[int, int]
 class CompletionOptions:
     """A validated chat request: what to sample, from which checkpoint, and how to write the response.
 
-    model_id: None is the base policy. ignored: the fields of the request that have no effect. continues: whether the
-    prompt begins with the prompt and the sampled tokens of the turn before; None if no earlier turn has tokens.
-    messages: the messages of the request, with the tokens of sampled turns.
+    Attributes:
+        model_id: The id of the model; None for the base policy.
+        ignored: The fields of the request that have no effect.
+        continues: Whether the prompt begins with the prompt and the sampled tokens of the turn before; None if no
+            earlier turn has tokens.
+        messages: The messages of the request, with the tokens of sampled turns.
     """
 
     model: str
@@ -44,7 +47,7 @@ class CompletionOptions:
 
     @property
     def head(self) -> dict[str, Any]:
-        """The fields that a completion and its chunks share."""
+        """Fields that a completion and its chunks share."""
         return {"id": self.id, "created": self.created, "model": self.model}
 
     @property
@@ -54,7 +57,7 @@ class CompletionOptions:
 
 
 class Writer:
-    """Builds the responses."""
+    """Builds completions and their chunks."""
 
     def __init__(self, renderer: Renderer, parser: CompletionParser) -> None:
         self._renderer = renderer
@@ -65,21 +68,21 @@ class Writer:
         return wire.ChatCompletion(object="chat.completion", choices=choices, usage=usage(rows), **options.head)
 
     def opening(self, options: CompletionOptions) -> Chunk:
-        """The first chunk: the role of every choice."""
+        """Make the first chunk: the role of every choice."""
         delta = wire.Delta(role="assistant", content="")
         return _chunk(options, [wire.ChunkChoice(index=request.index, delta=delta) for request in options.requests])
 
     def piece(self, options: CompletionOptions, row: Completion, position: int, text: Text) -> Chunk:
-        """A token of a choice, with the text that it has made final."""
+        """Make the chunk of a token, with the text that the token has made final."""
         entries = [self._entry(row, position)] if options.logprobs else None
         logprobs = wire.ChoiceLogprobs(content=entries) if entries else None
         delta = _delta(*text) if text[0] else wire.Delta(content=text[1])
         return _chunk(options, [wire.ChunkChoice(index=row.request.index, delta=delta, logprobs=logprobs)])
 
     def endings(self, options: CompletionOptions, rows: Sequence[Completion], sent: dict[int, Sent]) -> Iterator[Chunk]:
-        """The rest of each choice and its finish reason, then the usage.
+        """Yield the rest of each choice and its finish reason, then the usage if it was requested.
 
-        sent: characters of reasoning and of content already sent, by index of the choice.
+        sent: the numbers of characters of reasoning and of content that were sent before, by index of the choice.
         """
         for row in rows:
             choice = self._choice(options, row)
@@ -109,7 +112,7 @@ class Writer:
         )
 
     def _unread(self, row: Completion, parsed: ParsedMessage) -> dict[str, str]:
-        """The mark of reasoning that is part of the answer, since it is not read."""
+        """Return the field with the mark of reasoning that was not read, and so is part of the content; or no field."""
         mark = "" if parsed.reasoning else self._parser.unread_reasoning(row.tokens)
         return {UNREAD: mark} if mark else {}
 
@@ -126,7 +129,7 @@ class Writer:
 
 
 def usage(rows: Sequence[Completion]) -> wire.Usage:
-    """Token counts of a request: the prompt counts once, whatever `n` is."""
+    """Count the tokens of a request. The prompt counts once, whatever `n` is."""
     completion, prompt = sum(len(row.tokens) for row in rows), len(rows[0].request.prompt)
     return wire.Usage(prompt_tokens=prompt, completion_tokens=completion, total_tokens=prompt + completion)
 

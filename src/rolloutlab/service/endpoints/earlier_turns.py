@@ -10,7 +10,7 @@ from rolloutlab.api.wire.reasoning import reasoning_of
 from rolloutlab.api.wire.turns import as_message, kept, kept_of
 
 _MAX_TOKENS = 4_000_000
-"""Tokens that are kept, in the turns that were asked for last: about 200 MB."""
+"""The most tokens that are kept: about 200 MB. Turns that were not added or restored for longest are dropped."""
 
 
 class EarlierTurns:
@@ -21,7 +21,7 @@ class EarlierTurns:
     """
 
     def __init__(self, reads: Callable[[AssistantMessage], bool]) -> None:
-        """reads: whether a message with token ids can be read by the policy."""
+        """reads: tells whether the policy can read a message with token ids."""
         self._reads = reads
         self._turns: OrderedDict[bytes, list[AssistantMessage]] = OrderedDict()
         self._tokens = 0
@@ -30,7 +30,7 @@ class EarlierTurns:
     def add(self, messages: Sequence[Message], choices: Sequence[Choice]) -> None:
         """Keep the turns that were sampled after these messages, where their tokens are known."""
         answers = [message for each in choices if isinstance(message := as_message(each), AssistantMessage)]
-        before = _digests(messages)[-1]
+        before = _hash_beginnings(messages)[-1]
         with self._lock:
             for answer in answers:
                 if answer.token_ids:
@@ -39,13 +39,13 @@ class EarlierTurns:
                 _, oldest = self._turns.popitem(last=False)
                 self._tokens -= sum(len(each.token_ids or ()) for each in oldest)
 
-    def restored(self, messages: Sequence[Message]) -> list[Message]:
-        """The messages, those of sampled turns with their tokens; a message that has tokens is left as it is."""
-        turns = enumerate(zip(messages, _digests(messages)[1:], strict=True))
+    def restore(self, messages: Sequence[Message]) -> list[Message]:
+        """Return the messages, those of sampled turns with their tokens. A message that has tokens stays as it is."""
+        turns = enumerate(zip(messages, _hash_beginnings(messages)[1:], strict=True))
         own = {i: digest for i, (each, digest) in turns if isinstance(each, AssistantMessage) and not each.token_ids}
-        return [self._restored(each, own[i]) if i in own else each for i, each in enumerate(messages)]
+        return [self._restore_message(each, own[i]) if i in own else each for i, each in enumerate(messages)]
 
-    def _restored(self, message: Message, digest: bytes) -> Message:
+    def _restore_message(self, message: Message, digest: bytes) -> Message:
         with self._lock:
             answers = self._turns.get(digest)
             if not answers:
@@ -68,8 +68,8 @@ class EarlierTurns:
             self._tokens += len(answer.token_ids or ())
 
 
-def _digests(messages: Sequence[Message]) -> list[bytes]:
-    """A digest of what clients keep of each beginning of a conversation, the empty one included."""
+def _hash_beginnings(messages: Sequence[Message]) -> list[bytes]:
+    """Hash what clients keep of each beginning of a conversation, the empty one included."""
     digests = [b""]
     for each in kept(messages):
         digests.append(sha256(digests[-1] + repr(each).encode(errors="surrogatepass")).digest())

@@ -51,7 +51,7 @@ def add_error_handlers(app: FastAPI) -> None:
 
 
 async def _invalid(request: Request, error: RequestValidationError) -> Response:
-    return _unprocessable(request, [_located(item, error.body) for item in error.errors()])
+    return _unprocessable(request, [_locate(item, error.body) for item in error.errors()])
 
 
 async def _invalid_body(request: Request, error: InvalidBodyError) -> Response:
@@ -66,7 +66,7 @@ def _unprocessable(request: Request, errors: list[ValidationError]) -> Response:
     return JSONResponse({"detail": [item.to_wire() for item in errors]}, 422)
 
 
-def _located(item: dict[str, Any], body: object) -> ValidationError:
+def _locate(item: dict[str, Any], body: object) -> ValidationError:
     source, *loc = item["loc"]
     if source != "body":
         return ValidationError(loc=[source, *loc], msg=str(item["msg"]), type=str(item["type"]))
@@ -90,7 +90,7 @@ async def _http_error(request: Request, error: HTTPException) -> Response:
 
 
 async def _internal_error(request: Request, _error: Exception) -> Response:
-    """A bug; Starlette logs its traceback."""
+    """Answer after a bug. Starlette logs its traceback."""
     message = "the service failed; its log has the details"
     return _chat_problem(500, message) if _is_chat_side(request) else JSONResponse({"detail": message}, 500)
 
@@ -100,7 +100,7 @@ async def _disconnected(_request: Request, _error: Exception) -> Response:
 
 
 def _code(error: errors.RolloutlabError) -> str | None:
-    """OpenAI's error code."""
+    """Return OpenAI's code of an error, if it has one."""
     if isinstance(error, errors.ContextError):
         return "context_length_exceeded"
     return "model_not_found" if isinstance(error, errors.NotFoundError) else None

@@ -27,23 +27,22 @@ _ESCAPE = re.compile(rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-
 
 
 def check(path: Path) -> CreateTrainingJob:
-    """Validate a job; its groups are dropped once they are validated, so the result has none.
+    """Validate a job, and return it without its groups, of which only one trajectory at a time is in memory.
 
     Raises:
         InvalidBodyError: the file is not JSON, or not a job.
     """
     with path.open("rb") as file:
-        return _Validator(JsonStream(file)).job()
+        return _Validator(JsonStream(file)).check_job()
 
 
 def read(path: Path) -> tuple[ExperimentalTrainingConfig | None, Iterator[Iterator[Trajectory | Garbled]]]:
-    """The options and the groups of a validated job.
+    """Return the options and the groups of a validated job.
 
-    A trajectory with undecodable text is returned as Garbled; only this trajectory is left out of the training.
-
-    Groups and their trajectories are read lazily: use each before the next, as with `itertools.groupby`.
+    A trajectory with undecodable text is returned as Garbled, so that it alone is left out of the training. Groups and
+    their trajectories are read lazily: use each before the next, as with `itertools.groupby`.
     """
-    return _config(path), _groups(path)
+    return _read_config(path), _read_all_groups(path)
 
 
 class _Validator:
@@ -53,10 +52,10 @@ class _Validator:
         self._reader = reader
         self._errors: list[ValidationError] = []
 
-    def job(self) -> CreateTrainingJob:
+    def check_job(self) -> CreateTrainingJob:
         job = None
         try:
-            job = self._hollow(CreateTrainingJob, "trajectory_groups", self._group)
+            job = self._parse_hollow(CreateTrainingJob, "trajectory_groups", self._check_group)
             self._reader.end()
         except MalformedJsonError as error:
             self._add([ValidationError(loc=["body", *error.path], msg=str(error), type="json_invalid")])
@@ -66,15 +65,15 @@ class _Validator:
             raise invalid_option(name, why)
         return job
 
-    def _group(self) -> None:
-        self._hollow(TrajectoryGroup, "trajectories", self._trajectory)
+    def _check_group(self) -> None:
+        self._parse_hollow(TrajectoryGroup, "trajectories", self._check_trajectory)
 
-    def _trajectory(self) -> None:
+    def _check_trajectory(self) -> None:
         if trajectory := self._parse(Trajectory, _mark_undecodable(self._reader.value())):
-            self._add(list(islice(_positive_logprobs(trajectory, ("body", *self._reader.path)), MAX_ERRORS)))
+            self._add(list(islice(_find_positive_logprobs(trajectory, ("body", *self._reader.path)), MAX_ERRORS)))
 
-    def _hollow(self, model: type[M], long: str, item: Callable[[], None]) -> M | None:
-        """Validate an object, but the items of its array `long` one by one; the array is empty in the result."""
+    def _parse_hollow(self, model: type[M], long: str, item: Callable[[], None]) -> M | None:
+        """Validate an object, and apart from it each item of its array `long`, which is empty in the result."""
         if self._reader.peek() != b"{":
             return self._parse(model, self._reader.value())
         members = []
@@ -101,8 +100,8 @@ class _Validator:
             raise InvalidBodyError(self._errors[:MAX_ERRORS])
 
 
-def _positive_logprobs(trajectory: Trajectory, path: tuple[str | int, ...]) -> Iterator[ValidationError]:
-    """Logprobs of sampled tokens above 0 by more than rounding: no probability has them."""
+def _find_positive_logprobs(trajectory: Trajectory, path: tuple[str | int, ...]) -> Iterator[ValidationError]:
+    """Find logprobs of sampled tokens that are above 0 by more than rounding: no probability has them."""
     for i, history in enumerate(trajectory.histories()):
         base = (*path, "additional_histories", i - 1) if i else path
         for j, item in enumerate(history.messages_and_choices):
@@ -115,16 +114,16 @@ def _positive_logprobs(trajectory: Trajectory, path: tuple[str | int, ...]) -> I
                     yield ValidationError(loc=loc, msg="A logprob should be at most 0", type="less_than_equal")
 
 
-def _trajectory(text: bytes) -> Trajectory | Garbled:
+def _parse_trajectory(text: bytes) -> Trajectory | Garbled:
     marked = _mark_undecodable(text)
     trajectory = Trajectory.model_validate_json(marked)
     if marked == text:
         return trajectory
-    return Garbled(trajectory, ".".join(map(str, _marked_path(from_json(marked)) or ("a name",))))
+    return Garbled(trajectory, ".".join(map(str, _find_mark(from_json(marked)) or ("a name",))))
 
 
 def _mark_undecodable(text: bytes) -> bytes:
-    """JSON with a mark for each run of invalid UTF-8, and for each unpaired surrogate."""
+    """Replace each run of invalid UTF-8 and each unpaired surrogate of a JSON text by a mark."""
     try:
         text.decode()
     except UnicodeDecodeError:
@@ -139,18 +138,18 @@ def _is_unpaired(escape: bytes) -> bool:
     return len(escape) == 6 and escape[2:3] in b"dD" and escape[3:4] in b"89abcdefABCDEF"
 
 
-def _marked_path(value: Any) -> tuple[str | int, ...] | None:
-    """The path of the first string with a mark, if any."""
+def _find_mark(value: Any) -> tuple[str | int, ...] | None:
+    """Find the path of the first string with a mark. A mark in a name is not looked for."""
     if isinstance(value, str):
         return () if _MARK in value else None
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for name, each in inner:
-        if (path := _marked_path(each)) is not None:
+        if (path := _find_mark(each)) is not None:
             return (name, *path)
     return None
 
 
-def _config(path: Path) -> ExperimentalTrainingConfig | None:
+def _read_config(path: Path) -> ExperimentalTrainingConfig | None:
     with path.open("rb") as file:
         reader = JsonStream(file)
         for name in reader.members():
@@ -161,18 +160,18 @@ def _config(path: Path) -> ExperimentalTrainingConfig | None:
     return None
 
 
-def _groups(path: Path) -> Iterator[Iterator[Trajectory | Garbled]]:
+def _read_all_groups(path: Path) -> Iterator[Iterator[Trajectory | Garbled]]:
     with path.open("rb") as file:
         reader = JsonStream(file)
         for name in reader.members():
             if name == "trajectory_groups":
-                yield from _read_groups(reader, _trajectory)
+                yield from _read_groups(reader, _parse_trajectory)
             else:
                 reader.value()
 
 
 def _read_groups(reader: JsonStream, parse_trajectory: Callable[[bytes], T]) -> Iterator[Iterator[T]]:
-    """The groups of the array at the reader's position."""
+    """Yield the groups of the array at the reader's position."""
     for _ in reader.items():
         group = _read_group(reader, parse_trajectory)
         yield group

@@ -22,12 +22,12 @@ _SCALAR = re.compile(rb"[^\s,:\[\]{}\"NI]++")
 _SPACE = re.compile(rb"[ \t\n\r]*+")
 _DEPTH = {b"{": 1, b"[": 1, b"}": -1, b"]": -1}
 _MAX_VALUE = 1 << 28
-"""Bytes of one value, such as a trajectory: it is in memory as a whole."""
+"""The most bytes of one value, such as a trajectory, which is in memory as a whole."""
 _MAX_DEPTH = 256  # beyond the limit of the strict parser
 
 
 class MalformedJsonError(Exception):
-    """The text is not JSON. path: of the value with the error."""
+    """The text is not JSON. path: where the value with the error is."""
 
     def __init__(self, path: tuple[str | int, ...], message: str) -> None:
         super().__init__(message)
@@ -35,7 +35,7 @@ class MalformedJsonError(Exception):
 
 
 class JsonStream:
-    """Reads one JSON text from beginning to end. `path` is that of the current value."""
+    """Reads one JSON text from beginning to end. path: where the current value is."""
 
     def __init__(self, file: BinaryIO) -> None:
         self.path: list[str | int] = []
@@ -44,7 +44,7 @@ class JsonStream:
         self._position = 0
 
     def peek(self) -> bytes:
-        """The next character that is not white space; empty at the end of the text."""
+        """Return the next character that is not white space, and stay before it; empty at the end of the text."""
         while True:
             if space := _SPACE.match(self._text, self._position):
                 self._position = space.end()
@@ -52,7 +52,7 @@ class JsonStream:
                 return self._text[self._position : self._position + 1]
 
     def members(self) -> Iterator[str]:
-        """The names of the current object; the value of each must be read before the next name."""
+        """Yield the names of the current object. The value of each must be read before the next name."""
         seen: set[str] = set()
         for _ in self._elements(b"{", b"}"):
             if self.peek() != b'"':
@@ -70,14 +70,14 @@ class JsonStream:
             self.path.pop()
 
     def items(self) -> Iterator[int]:
-        """The indices of the current array; the value at each must be read before the next index."""
+        """Yield the indices of the current array. The value at each must be read before the next index."""
         for index in self._elements(b"[", b"]"):
             self.path.append(index)
             yield index
             self.path.pop()
 
     def value(self) -> bytes:
-        """The text of the current value. What is inside an array or object is not validated here."""
+        """Read the text of the current value. What is inside an array or object is not validated here."""
         first = self.peek()
         flat = _WHOLE_STRING if first == b'"' else _SCALAR
         length = self._nested_length() if first in {b"{", b"["} else self._flat_length(flat)
@@ -85,12 +85,12 @@ class JsonStream:
         return self._text[start : self._position]
 
     def end(self) -> None:
-        """Raise unless the text ends here."""
+        """Raise MalformedJsonError unless the text ends here."""
         if self.peek():
             raise self._unexpected("the end")
 
     def _nested_length(self) -> int:
-        """The length of the current object or array."""
+        """Measure the current object or array, in bytes."""
         depth = length = 1
         while depth:
             skipped = _INSIDE.match(self._text, self._position + length)
@@ -104,7 +104,7 @@ class JsonStream:
         return length
 
     def _flat_length(self, pattern: re.Pattern[bytes]) -> int:
-        """The length of the current string or scalar."""
+        """Measure the current string or scalar, in bytes."""
         while True:
             match = pattern.match(self._text, self._position)
             if match and match.end() < len(self._text):

@@ -19,7 +19,7 @@ from rolloutlab.errors import Cancelled, RenderingError
 from rolloutlab.policy.rendering import Renderer
 from rolloutlab.policy.token_sequence import TokenSequence
 from rolloutlab.service.endpoints.body import describe, reads
-from rolloutlab.service.endpoints.chat import while_connected
+from rolloutlab.service.endpoints.chat import wait_while_connected
 from rolloutlab.service.model_registry import Registry
 
 _RENDERED = {"role", "content", "refusal", "tool_calls", "function_call", *FIELDS}
@@ -27,7 +27,7 @@ _RENDERED = {"role", "content", "refusal", "tool_calls", "function_call", *FIELD
 
 
 def router(registry: Registry, engine: Engine, **common: Any) -> APIRouter:
-    """Logprobs and token ids of every assistant turn of given histories, under a checkpoint.
+    """Make the router of logprobs and token ids of every assistant turn of given histories, under a checkpoint.
 
     A Choice with logprobs is scored at its sampled tokens. Any other assistant turn is rendered by the policy's chat
     template, and scored at those tokens. So imported conversations become trainable, and for stored ones the logprobs
@@ -45,7 +45,7 @@ def router(registry: Registry, engine: Engine, **common: Any) -> APIRouter:
         gone = threading.Event()
         scores = to_thread.run_sync(score, body, gone, limiter=limiter, abandon_on_cancel=True)
         try:
-            return await while_connected(asyncio.ensure_future(scores), request.receive)
+            return await wait_while_connected(asyncio.ensure_future(scores), request.receive)
         finally:
             gone.set()  # else the thread would go on for a client that does not wait any more
 
@@ -75,8 +75,8 @@ class _Tokenized:
         self._renderer = renderer
         try:
             _check_length(history, context)
-            history = _without_audio(history)
-            self._items = [self._with_tokens(history, i) for i in range(len(history.messages_and_choices))]
+            history = _remove_audio(history)
+            self._items = [self._add_tokens(history, i) for i in range(len(history.messages_and_choices))]
             self.sequences: list[TokenSequence] = renderer.sequences(
                 History(messages_and_choices=self._items, **({"tools": history.tools} if history.tools else {}))
             )
@@ -86,7 +86,7 @@ class _Tokenized:
             raise RenderingError(f"{name}: its first token has no context", hint="a message before the answer")
 
     def turns(self, logprobs: Iterator[float]) -> list[ScoredTurn]:
-        """The turns with the next logprobs, one for each trained token of the sequences."""
+        """Return the turns with the next logprobs, one for each trained token of the sequences."""
         ids = [i for each in self.sequences for i, trained in zip(each.ids, each.trained, strict=True) if trained]
         entries = self._entries(ids, logprobs)
         items = [(i, item.sampled_tokens()) for i, item in enumerate(self._items) if isinstance(item, Choice)]
@@ -98,11 +98,11 @@ class _Tokenized:
             text, raw = self._renderer.token(token_id)
             yield wire.TokenLogprob(token=text, logprob=logprob, bytes=raw, top_logprobs=[], token_id=token_id)
 
-    def _with_tokens(self, history: History, i: int) -> MessageOrChoice:
-        """The i-th item; an assistant's turn as if it had been sampled."""
+    def _add_tokens(self, history: History, i: int) -> MessageOrChoice:
+        """Return the i-th item, an assistant's turn as if it had been sampled."""
         item = history.messages_and_choices[i]
         if isinstance(item, Choice) and item.sampled_tokens():
-            return _unforced(item)
+            return _mark_sampled(item)
         if not isinstance(item, Choice | AssistantMessage):
             return item
         if why := wire.cut_off(item):
@@ -112,7 +112,7 @@ class _Tokenized:
         before: list[Any] = [each.message if isinstance(each, Choice) else each for each in items]
         ids = self._renderer.answer(before, history.tools)
         entries = [wire.TokenLogprob(token="", logprob=0.0, top_logprobs=[], token_id=token_id) for token_id in ids]
-        message = wire.CompletionMessage.model_validate(_rendered_fields(before[-1].to_wire()))
+        message = wire.CompletionMessage.model_validate(_keep_rendered_fields(before[-1].to_wire()))
         return Choice(finish_reason="stop", index=0, message=message, logprobs=ChoiceLogprobs(content=entries))
 
 
@@ -123,14 +123,14 @@ def _check_length(history: History, context: int) -> None:
         raise RenderingError(f"{count:,} messages do not fit into the policy's context of {context:,} tokens")
 
 
-def _unforced(choice: Choice) -> Choice:
-    """The Choice with forced tokens marked as sampled, so that they are scored too."""
+def _mark_sampled(choice: Choice) -> Choice:
+    """Mark the forced tokens of a Choice as sampled, so that they are scored too."""
     entries = [token.model_copy(update={"forced": None}) for token in choice.sampled_tokens()]
     return choice.model_copy(update={"logprobs": ChoiceLogprobs(content=entries)})
 
 
-def _without_audio(history: History) -> History:
-    """The history without the audio of turns that also have text, which is what is scored."""
+def _remove_audio(history: History) -> History:
+    """Remove the audio of turns that also have text, which is what is scored."""
     items = [
         item.model_copy(update={"audio": None}) if isinstance(item, AssistantMessage) and item.content else item
         for item in history.messages_and_choices
@@ -138,8 +138,8 @@ def _without_audio(history: History) -> History:
     return history.model_copy(update={"messages_and_choices": items})
 
 
-def _rendered_fields(message: dict[str, Any]) -> dict[str, Any]:
-    """The fields of an assistant message that chat templates read, its content as one string."""
+def _keep_rendered_fields(message: dict[str, Any]) -> dict[str, Any]:
+    """Keep the fields of an assistant message that chat templates read, its content as one string."""
     fields = {name: value for name, value in message.items() if name in _RENDERED}
     if isinstance(fields.get("content"), list):
         fields["content"] = "".join(part.get("text", part.get("refusal")) for part in fields["content"])

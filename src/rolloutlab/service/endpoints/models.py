@@ -15,6 +15,7 @@ _ID = r"^[0-9a-f-]{36}:\d{1,18}$"
 
 
 def router(registry: Registry, jobs: Jobs, **common: Any) -> APIRouter:
+    """Make the router of models and their checkpoints."""
     routes = APIRouter(prefix="/v1/preview/models", tags=["models"], **common)
 
     extra = describe(wire.RegisterModel)
@@ -36,7 +37,7 @@ def router(registry: Registry, jobs: Jobs, **common: Any) -> APIRouter:
         order: Literal["asc", "desc"] = "asc",
     ) -> wire.CheckpointList:
         model = str(registry.model(str(model_id)).id)
-        checkpoints = registry.page(model, _step(model, after), limit + 1, order == "desc")
+        checkpoints = registry.page(model, _step_of(model, after), limit + 1, order == "desc")
         page = checkpoints[:limit]
         first, last = (page[0].id, page[-1].id) if page else (None, None)
         has_more = len(checkpoints) > limit
@@ -52,7 +53,7 @@ def router(registry: Registry, jobs: Jobs, **common: Any) -> APIRouter:
 
 
 def lost_router(registry: Registry, **common: Any) -> APIRouter:
-    """Checkpoints on disk that the database does not list."""
+    """Make the router of checkpoints on disk that the database does not list."""
     routes = APIRouter(prefix="/v1/preview/lost-checkpoints", tags=["models"], **common)
 
     @routes.get("", response_model_exclude_unset=True)
@@ -70,8 +71,8 @@ def lost_router(registry: Registry, **common: Any) -> APIRouter:
     return routes
 
 
-def _step(model_id: str, after: str | None) -> int | None:
-    """The step of a checkpoint's id."""
+def _step_of(model_id: str, after: str | None) -> int | None:
+    """Return the step in a checkpoint's id, which must be of this model."""
     if after is None:
         return None
     owner, _, step = after.partition(":")

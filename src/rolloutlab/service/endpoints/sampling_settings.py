@@ -102,7 +102,7 @@ _REPORTED: dict[str, tuple[Any, ...]] = {
     "prompt_logprobs": (0, False), "verbosity": ("medium",),
     "prompts": (), "samples": (), "speed": (), "step": (), "stream_id": (), "tool": (),
 }  # fmt: skip
-"""Other known fields of services and frameworks, which the header reports except at these values. They are listed so
+"""Other known fields of services and frameworks. The header reports them, except at these values. They are listed so
 that none is taken for a misspelt setting."""
 
 _OFFERED = [name for name, field in ChatRequest.model_fields.items() if not field.is_required()]
@@ -110,7 +110,7 @@ _MAX_HEADER = 1000
 
 
 def ignored_fields(body: ChatRequest) -> tuple[str, ...]:
-    """The names of a request's fields that have no effect here and are not known to be harmless.
+    """Find the fields of a request that have no effect here and are not known to be harmless.
 
     Raises:
         InputError: an unsupported setting would change what is sampled, or a name is nearly that of a setting.
@@ -131,7 +131,7 @@ def ignored_fields(body: ChatRequest) -> tuple[str, ...]:
 
 
 def header(names: tuple[str, ...]) -> dict[str, str]:
-    """The header with the ignored names, if there are any. A very long list is cut between two names."""
+    """Make the header with the ignored names, if there are any. A very long list is cut between two names."""
     text = ", ".join(quote(name, safe="", errors="replace") or '""' for name in names)
     if len(text) > _MAX_HEADER:
         text = text[:_MAX_HEADER].rpartition(", ")[0] or text[:_MAX_HEADER]
@@ -139,7 +139,7 @@ def header(names: tuple[str, ...]) -> dict[str, str]:
 
 
 def _replacement(name: str) -> str:
-    """What to type instead of an unsupported setting."""
+    """Say what to type instead of an unsupported setting."""
     if name in _EQUIVALENT:
         return f"leave {name} out, or type {_EQUIVALENT[name]}"
     numbers = [value for value in _NEUTRAL[name] if isinstance(value, int | float) and not isinstance(value, bool)]
@@ -147,7 +147,7 @@ def _replacement(name: str) -> str:
 
 
 def _correction(setting: str) -> str:
-    """What to type instead of a misspelt setting."""
+    """Say what to type instead of a misspelt setting."""
     if setting in _OFFERED:
         return f"{setting}, or leave it out"
     if setting in _EQUIVALENT:
@@ -156,36 +156,39 @@ def _correction(setting: str) -> str:
 
 
 def _closest_setting(name: str) -> str | None:
-    """The setting that a name misspells: case, hyphens and underscores aside, within `_max_typos` of it."""
-    typed = _folded(name)
-    distances = {own: _distance(typed, folded) for own, folded in _SETTINGS.items() if _comparable(typed, folded)}
+    """Find the setting that a name misspells, within `_max_typos`. Case, hyphens and underscores do not count."""
+    typed = _fold(name)
+    distances = {own: _distance(typed, folded) for own, folded in _SETTINGS.items() if _may_be_close(typed, folded)}
     close = [own for own, distance in distances.items() if distance <= _max_typos(own, typed)]
     return min(close, key=lambda own: distances[own], default=None)
 
 
-def _folded(name: str) -> str:
+def _fold(name: str) -> str:
     return re.sub(r"[\W_]", "", name).casefold()
 
 
-_SETTINGS = {name: _folded(name) for name in (*_OFFERED, *sorted(_NEUTRAL))}
+_SETTINGS = {name: _fold(name) for name in (*_OFFERED, *sorted(_NEUTRAL))}
 _TYPOS = 2
 
 
 def _max_typos(setting: str, typed: str) -> int:
-    """None in two letters, one in five, two in more; for a setting that is not offered, two only from ten letters."""
+    """Return how many typos are taken for a misspelling: none up to two letters, one up to five, two beyond.
+
+    For a setting that is not offered, two count only from ten letters on.
+    """
     shorter = min(len(_SETTINGS[setting]), len(typed))
     if shorter <= _TYPOS:
         return 0
     return 1 if shorter <= 5 or (setting in _NEUTRAL and shorter < 10) else _TYPOS
 
 
-def _comparable(a: str, b: str) -> bool:
-    """A cheap test whether the distance can be at most two: each edit changes at most two letters of the sets."""
+def _may_be_close(a: str, b: str) -> bool:
+    """Test cheaply whether the distance can be at most two: each edit changes at most two letters of the sets."""
     return abs(len(a) - len(b)) <= _TYPOS and len(set(a) ^ set(b)) <= 2 * _TYPOS
 
 
 def _distance(a: str, b: str) -> int:
-    """The Levenshtein distance."""
+    """Compute the Levenshtein distance."""
     row = list(range(len(b) + 1))
     for i, letter in enumerate(a, 1):
         before, row[0] = row[0], i

@@ -14,13 +14,13 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 def conversations(path: Path) -> Iterator[tuple[str, Conversation]]:
-    """The conversations of an uploaded file, read lazily, each with its own name or `line 7`.
+    """Read the conversations of an uploaded file lazily, each with its own name or `line 7`.
 
     Raises:
         InvalidBodyError: a line is no conversation; the path begins with the line.
     """
     with path.open("rb") as file:
-        yield from _lines(file)
+        yield from _read_lines(file)
 
 
 def write(job: CreateSFTTrainingJob, data: Path, body: Path) -> None:
@@ -32,19 +32,19 @@ def write(job: CreateSFTTrainingJob, data: Path, body: Path) -> None:
 
 
 def read(body: Path) -> tuple[CreateSFTTrainingJob, Iterator[tuple[str, Conversation]]]:
-    """A job that `write` has written, and its conversations."""
+    """Read a job that `write` has written, and its conversations."""
     with body.open("rb") as file:
         job = CreateSFTTrainingJob.model_validate_json(file.readline())
-    return job, _after_job(body)
+    return job, _read_after_job(body)
 
 
-def _after_job(body: Path) -> Iterator[tuple[str, Conversation]]:
+def _read_after_job(body: Path) -> Iterator[tuple[str, Conversation]]:
     with body.open("rb") as file:
         file.readline()
-        yield from _lines(file)
+        yield from _read_lines(file)
 
 
-def _lines(file: BinaryIO) -> Iterator[tuple[str, Conversation]]:
+def _read_lines(file: BinaryIO) -> Iterator[tuple[str, Conversation]]:
     number = 0
     while text := file.readline(MAX_LINE_BYTES + 1):
         number += 1

@@ -22,11 +22,11 @@ STREAM = "text/event-stream"
 _HEARTBEAT = 15.0
 _PAGE = 200
 _MAX_INTEGER = 2**63 - 1
-"""Of SQLite."""
+"""The largest integer of SQLite."""
 
 
 async def stream(jobs: Jobs, job_id: str, after: int, heartbeat: float = _HEARTBEAT) -> AsyncIterator[str]:
-    """Server-sent events after a cursor, until the job has ended or is deleted, or the service stops.
+    """Yield the server-sent events after a cursor, until the job has ended or is deleted, or the service stops.
 
     heartbeat: seconds of silence after which a comment is sent, so that a broken connection is noticed.
     """
@@ -55,6 +55,7 @@ async def stream(jobs: Jobs, job_id: str, after: int, heartbeat: float = _HEARTB
 
 
 def router(jobs: Jobs, **common: Any) -> APIRouter:
+    """Make the router of training jobs and their events."""
     routes = APIRouter(prefix="/v1/preview/training-jobs", tags=["training-jobs"], **common)
 
     @routes.post(

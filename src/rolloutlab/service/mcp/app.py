@@ -86,7 +86,7 @@ def _import_server() -> "type[McpServer]":
 
 
 def required_scopes(body: bytes) -> set[str]:
-    """The scopes that the messages of a body need; everything but the call of a writing tool needs `lab:read`."""
+    """Find the scopes that the messages of a body need: `lab:read`, except for the call of a tool that writes."""
     try:
         messages = from_json(body)
     except ValueError:
@@ -112,7 +112,7 @@ async def _post_body(request: Request) -> bytes:
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    """A `receive` that delivers a body which has been read already."""
+    """Make a `receive` that delivers a body which has been read already."""
     messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def replay() -> Message:

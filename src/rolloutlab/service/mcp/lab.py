@@ -30,7 +30,7 @@ _MAX_PATTERN_CHARS, _PATTERN_SECONDS = 1_000, 3.0
 
 
 class LabTools:
-    """Callable from any thread, one call at a time."""
+    """The tools as methods, which any thread may call, one call at a time."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -43,7 +43,7 @@ class LabTools:
                 opened[name].close()
 
     def search(self, dictionary: Mapping[str, Any]) -> Plain:
-        """The hits of a search dictionary: id, score, passage and metadata; ten by default.
+        """Find the hits of a search dictionary: id, score, passage and metadata; ten by default.
 
         Raises:
             InputError: not a valid search, with the path of the error; or its regular expressions take too long.
@@ -64,14 +64,14 @@ class LabTools:
         return {"hits": hits, "notes": [*notes, *answer.notes, *answer.outcome.warnings]}
 
     def trajectory(self, name: str) -> Plain:
-        """A whole trajectory; NotFoundError when there is none of that name."""
+        """Return a whole trajectory, or raise NotFoundError."""
         collection, trajectory = self._find(name)
         shown = ("reward", "source", "components", "model", "step", "created_at", "row", "messages")
         values = {name: getattr(trajectory, name) for name in shown}
         return {"id": _stable_name(collection, trajectory.name), **values}
 
     def collections(self, limit: int, offset: int, *, everything: bool = False) -> Plain:
-        """The collections, newest first. everything: those of comparisons as well."""
+        """List the collections, newest first. everything: list those of comparisons as well."""
         stored = [each for each in self._lab.collections() if everything or not is_hidden(each.name)]
         counts = ("groups", "trajectories", "scored", "mean_reward")
         rows = [
@@ -81,7 +81,7 @@ class LabTools:
         return {"collections": rows, "total": len(stored)}
 
     def groups(self, label: str, limit: int, offset: int) -> Plain:
-        """The groups of a collection, each with its prompt and the rewards of its trajectories."""
+        """List the groups of a collection, each with its prompt and the rewards of its trajectories."""
         collection = self._lab.collection(label)
         positions = self._lab.outlines.positions(collection)  # they may have gaps
         groups = [group for i in positions[offset : offset + limit] for group in self._lab.groups(collection, i)]
@@ -183,7 +183,7 @@ class LabTools:
 
 
 def passage(document: str, words: Sequence[str]) -> str:
-    """The part of a document around the first occurrence of any of some words."""
+    """Cut out the part of a document around the first occurrence of any of some words."""
     folded = document.casefold()
     positions = [position for word in words if (position := folded.find(word.casefold())) >= 0]
     start = max(0, min(positions, default=0) - _PASSAGE // 3)
@@ -209,7 +209,7 @@ def _check_pattern_length(dictionary: Any) -> None:
 
 
 def _split_prompt(messages: Sequence[Mapping[str, Any]]) -> tuple[list[Message], list[Message]]:
-    """The prompt, and everything from the first assistant message on."""
+    """Split a conversation into its prompt and everything from the first assistant message on."""
     try:
         parsed = _MESSAGES.validate_python(list(messages))
     except ValidationError as error:
@@ -232,5 +232,5 @@ def _group_summary(collection: StoredCollection, group: Group) -> Plain:
 
 
 def _stable_name(collection: StoredCollection, name: str) -> str:
-    """A name with the number of the generation, so that it stays valid when a newer one begins."""
+    """Add the number of the generation to a name, so that it stays valid when a newer one begins."""
     return f"{collection.name}:{collection.generation}/{name.partition('/')[2]}"

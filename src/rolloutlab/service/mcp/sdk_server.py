@@ -43,7 +43,7 @@ class McpServer:
         )
 
     def run(self) -> AbstractAsyncContextManager[None]:
-        """Context in which requests can be served."""
+        """Return a context in which requests can be served."""
         return self._manager.run()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -55,20 +55,20 @@ class McpServer:
     async def _call(
         self, ctx: ServerRequestContext[Any, Request], params: types.CallToolRequestParams
     ) -> types.CallToolResult:
-        """The result of a tool call; errors of the lab are results too, for the model to read."""
+        """Return the result of a tool call. Errors of the lab are results too, for the model to read."""
         info: TokenInfo = ctx.request.scope[TOKEN_INFO] if ctx.request else TokenInfo("", "", ())
         tool = TOOLS.get(params.name)
         if tool is None:
-            return _failed(f"there is no tool {params.name!r}; the tools are {', '.join(TOOLS)}")
+            return _error_result(f"there is no tool {params.name!r}; the tools are {', '.join(TOOLS)}")
         if tool.scope not in info.scopes:  # checked again: the SDK might parse an ambiguous body differently
-            return _failed(f"{tool.name} needs the scope {tool.scope}")
+            return _error_result(f"{tool.name} needs the scope {tool.scope}")
         try:
             arguments = params.arguments or {}
             result = await to_thread.run_sync(tool.call, self._lab, arguments, info.client_name, limiter=self._limiter)
             text = json.dumps(result, ensure_ascii=False)
             return types.CallToolResult(content=[types.TextContent(text=text)], structured_content=result)
         except RolloutlabError as error:
-            return _failed("\n".join([error.message, *([f"-> {error.hint}"] if error.hint else [])]))
+            return _error_result("\n".join([error.message, *([f"-> {error.hint}"] if error.hint else [])]))
 
 
 def _to_wire(tool: Tool) -> types.Tool:
@@ -76,5 +76,5 @@ def _to_wire(tool: Tool) -> types.Tool:
     return types.Tool(name=tool.name, description=tool.description, input_schema=dict(tool.schema), annotations=hints)
 
 
-def _failed(message: str) -> types.CallToolResult:
+def _error_result(message: str) -> types.CallToolResult:
     return types.CallToolResult(content=[types.TextContent(text=message)], is_error=True)

@@ -24,7 +24,7 @@ class Tool:
     name: str
     arguments: type[BaseModel] | None
     run: Callable[[LabTools, Any, str], Plain]
-    """Implementation: lab, valid arguments and the caller's name to a JSON-ready result."""
+    """The implementation. It gets the lab, valid arguments and the caller's name, and returns a JSON-ready result."""
     description: str
     scope: str = READ
 
@@ -42,7 +42,7 @@ class Tool:
         return {name: part for name, part in json_schema().items() if name not in unsupported}
 
     def call(self, lab: LabTools, arguments: Mapping[str, Any], caller: str) -> Plain:
-        """The result for a caller's arguments; InputError if they are invalid, and the errors of the lab."""
+        """Run the tool with a caller's arguments. Raises InputError if they are invalid, and the errors of the lab."""
         try:
             valid = self.arguments.model_validate(arguments) if self.arguments else arguments
         except ValidationError as error:

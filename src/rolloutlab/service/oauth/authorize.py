@@ -32,10 +32,10 @@ class AuthorizationEndpoint:
     pages: Pages
 
     async def authorize(self, request: Request) -> Response:
-        """The consent page, an error page, or a redirect with an error."""
+        """Answer with the consent page, an error page, or a redirect with an error."""
         query = request.url.query
         try:
-            client = await self._client(query)
+            client = await self._find_client(query)
             redirect_uri = client.check_redirect(single_param(query, "redirect_uri"))
         except OAuthError as error:
             return self.pages.error(error)
@@ -47,7 +47,7 @@ class AuthorizationEndpoint:
             return RedirectResponse(url, 303, headers={"Cache-Control": "no-store"})
         return self.consent.show(authorization)
 
-    async def _client(self, query: str) -> Client:
+    async def _find_client(self, query: str) -> Client:
         if len(query) > _MAX_QUERY:
             raise OAuthError("invalid_request", "the URL is too long")
         if (client_id := single_param(query, "client_id")) is None:
@@ -62,10 +62,10 @@ class AuthorizationEndpoint:
 def parse_authorization(
     params: Mapping[str, str], client: Client, redirect_uri: str, resources: Iterable[Resource]
 ) -> AuthorizationRequest:
-    """The request of a client whose redirect URI has been checked.
+    """Read the request of a client whose redirect URI has been checked.
 
     Raises:
-        OAuthError: to be sent to the redirect URI.
+        OAuthError: the request is refused. The error is to be sent to the redirect URI.
     """
     if "request" in params or "request_uri" in params:
         raise OAuthError("request_not_supported", "request objects are not supported")

@@ -8,7 +8,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from rolloutlab.service.oauth.grants import Grants, TokenInfo
-from rolloutlab.service.oauth.metadata import Resource, in_order
+from rolloutlab.service.oauth.metadata import Resource, sort_scopes
 
 OWNER = "the owner of the lab"
 
@@ -20,7 +20,7 @@ def from_owner(request: Request) -> bool:
 
 
 class Guard:
-    """Checks the token of a request. key: a static token that is accepted beside OAuth tokens, with every scope."""
+    """Checks the token of a request. key: a static token that is accepted as well, with every scope."""
 
     def __init__(self, resource: Resource, grants: Grants, key: str | None = None) -> None:
         self._resource = resource
@@ -28,7 +28,7 @@ class Guard:
         self._key = key
 
     async def authenticate(self, request: Request) -> TokenInfo:
-        """What the token of a request allows.
+        """Return what the token of a request allows.
 
         Raises:
             HTTPException: 401 without a valid token, 400 with a second one in the query.
@@ -47,14 +47,14 @@ class Guard:
         raise self._error(401, "invalid_token", "the token is expired, revoked or not valid for this resource")
 
     def require(self, info: TokenInfo, scopes: Collection[str]) -> None:
-        """Check scopes.
+        """Raise unless a token has these scopes.
 
         Raises:
-            HTTPException: 403; its challenge lists them and those already granted, for a step-up authorization.
+            HTTPException: 403. Its challenge lists the scopes with those already granted, for a step-up authorization.
         """
-        if missing := in_order(set(scopes) - set(info.scopes)):
+        if missing := sort_scopes(set(scopes) - set(info.scopes)):
             description = f"the scope {' '.join(missing)} is required"
-            raise self._error(403, "insufficient_scope", description, in_order({*info.scopes, *scopes}))
+            raise self._error(403, "insufficient_scope", description, sort_scopes({*info.scopes, *scopes}))
 
     def _error(
         self, status: int, error: str = "", description: str = "", scopes: tuple[str, ...] | None = None

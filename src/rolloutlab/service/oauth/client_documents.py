@@ -27,9 +27,9 @@ def is_public(address: str) -> bool:
 
 
 class ClientDocuments:
-    """Fetches metadata documents, and caches them as their HTTP headers allow.
+    """Fetches metadata documents and caches them as their HTTP headers allow.
 
-    reachable: which IP addresses may be contacted.
+    reachable: tells which IP addresses may be contacted.
     """
 
     def __init__(self, reachable: Callable[[str], bool] = is_public, clock: Callable[[], float] = time.time) -> None:
@@ -38,7 +38,7 @@ class ClientDocuments:
         self._cache: dict[str, tuple[float, Client]] = {}
 
     async def get(self, url: str) -> Client:
-        """The client with this URL as its id.
+        """Find the client with this URL as its id.
 
         Raises:
             OAuthError: invalid_client: the document cannot be fetched, or is not valid.
@@ -81,7 +81,7 @@ def is_document_url(url: str) -> bool:
 
 
 def parse_document(url: str, body: bytes) -> Client:
-    """The client that a metadata document describes.
+    """Read the client that a metadata document describes.
 
     Raises:
         OAuthError: invalid_client: not a JSON object, another client_id, a missing field, or a client secret.
@@ -104,7 +104,7 @@ def parse_document(url: str, body: bytes) -> Client:
 
 
 def freshness_lifetime(headers: Mapping[str, str], now: float) -> float:
-    """Seconds for which a response may be cached (RFC 9111, 4.2.1), at most a day; 0 without such headers."""
+    """Return for how many seconds a response may be cached (RFC 9111, 4.2.1): at most a day, 0 without such headers."""
     parts = [part.strip().partition("=") for part in headers.get("cache-control", "").lower().split(",")]
     directives = {name: value.strip('"') for name, _, value in parts}
     if {"no-store", "no-cache"} & directives.keys():
@@ -118,7 +118,7 @@ def freshness_lifetime(headers: Mapping[str, str], now: float) -> float:
 
 
 def notebook_document(url: str, redirect_uris: Sequence[str] = REDIRECTS) -> dict[str, Any]:
-    """The document to publish at a URL as the client id of notebooks.
+    """Make the document to publish at a URL as the client id of notebooks.
 
     Raises:
         InputError: the URL cannot be a client id, or a redirect URI is neither https nor loopback.

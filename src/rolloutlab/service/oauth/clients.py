@@ -36,9 +36,11 @@ _HOST = re.compile(r"[a-z0-9.-]+|[0-9a-f:.]+")
 class Client:
     """An OAuth client.
 
-    name: chosen by the client, not verified. auth_method: how it authenticates at the token endpoint. renews: whether
-    it may get refresh tokens. document: whether its id is the URL of a metadata document; otherwise it is registered
-    here.
+    Attributes:
+        name: Chosen by the client, and not verified.
+        auth_method: How it authenticates at the token endpoint.
+        renews: Whether it may get refresh tokens.
+        document: Whether its id is the URL of a metadata document; otherwise it is registered here.
     """
 
     id: str
@@ -49,7 +51,7 @@ class Client:
     document: bool = False
 
     def check_redirect(self, uri: str | None) -> str:
-        """The redirect URI of a request: an exact match of a registered one, port included (OAuth 2.1, 4.1.1).
+        """Return a request's redirect URI, which must match a registered one exactly, with its port (OAuth 2.1, 4.1.1).
 
         Raises:
             OAuthError: invalid_request: it is missing, or not registered.
@@ -62,7 +64,7 @@ class Client:
 
 
 def parse_client(client_id: str, metadata: Mapping[str, Any], *, is_document: bool = False) -> Client:
-    """A client from its metadata; `client_secret_basic` is the default authentication of a registration.
+    """Make a client from its metadata. `client_secret_basic` is the default authentication of a registration.
 
     Raises:
         OAuthError: invalid_redirect_uri, or invalid_client_metadata.
@@ -86,7 +88,11 @@ def parse_client(client_id: str, metadata: Mapping[str, Any], *, is_document: bo
 
 
 def check_redirect_uri(uri: Any) -> str:
-    """A redirect URI: https, or http on the browser's own machine. Raises OAuthError: invalid_redirect_uri."""
+    """Return a redirect URI if it is https, or http on the browser's own machine.
+
+    Raises:
+        OAuthError: invalid_redirect_uri.
+    """
     parts = split_url(uri)
     if parts is None or parts.username is not None or parts.password is not None:
         raise OAuthError("invalid_redirect_uri", f"{uri!r} is not an absolute URL without a fragment or user name")
@@ -96,7 +102,7 @@ def check_redirect_uri(uri: Any) -> str:
 
 
 def split_url(url: Any) -> SplitResult | None:
-    """The parts of an absolute URL without a fragment; None for anything else."""
+    """Split an absolute URL without a fragment; None for anything else."""
     if not isinstance(url, str) or len(url) > _MAX_URL or not _URL.fullmatch(url):
         return None
     try:
@@ -107,7 +113,7 @@ def split_url(url: Any) -> SplitResult | None:
 
 
 def clean_name(name: str) -> str:
-    """A name on one line, without control and bidi characters that could disguise it."""
+    """Put a name on one line, without control and bidi characters that could disguise it."""
     printable = "".join(" " if unicodedata.category(char)[0] in "CZ" else char for char in name)
     return " ".join(printable.split())[:_MAX_NAME] or _NO_NAME
 
@@ -131,7 +137,7 @@ class ClientRegistration:
         self._clock = clock
 
     async def register(self, request: Request) -> Response:
-        """The registration endpoint."""
+        """Answer a request to the registration endpoint."""
         if media_type(request) != "application/json":  # which no page of another origin can send without CORS
             raise OAuthError("invalid_client_metadata", "the Content-Type must be application/json")
         try:
@@ -143,7 +149,7 @@ class ClientRegistration:
         return JSONResponse(self.add(metadata), 201, headers=NO_STORE)
 
     def add(self, metadata: dict[str, Any]) -> dict[str, Any]:
-        """The registration response: id, secret, and the metadata that took effect.
+        """Make the registration response: id, secret, and the metadata that took effect.
 
         `scope` is ignored on purpose: a client may request another one later (step-up).
 
@@ -171,7 +177,7 @@ class ClientRegistration:
         }
 
     def get(self, client_id: str) -> Client | None:
-        """A registered client."""
+        """Return a registered client; None if the id was not signed here."""
         if (content := self._signer.verify(client_id)) is None:
             return None
         _, name, redirect_uris, auth_method, renews = from_json(content)

@@ -32,7 +32,7 @@ Clock = Callable[[], float]
 _LIFETIME = 600
 _MAX_TRIES = 5
 _MAX_CLOSED = 200
-"""Denied requests, and those with wrong passcodes, that are remembered."""
+"""The most denied requests, and requests with wrong passcodes, that are remembered."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class AuthorizationRequest:
 
 
 def response_url(redirect_uri: str, issuer: str, state: str | None, **params: str) -> str:
-    """The redirect URI with a response: always with `iss` (RFC 9207, 2), with `state` if the request had one."""
+    """Add a response to a redirect URI: always with `iss` (RFC 9207, 2), with `state` if the request had one."""
     query = urlencode({**params, "iss": issuer, **({"state": state} if state is not None else {})})
     parts = urlsplit(redirect_uri)
     return parts._replace(query=f"{parts.query}&{query}" if parts.query else query).geturl()
@@ -60,10 +60,10 @@ def same_passcode(a: str, b: str) -> bool:
     There is no lockout across requests: of 31^12 = 8 * 10^17 passcodes, 10,000 guesses per second for a year hit with a
     chance of one in two million, while a lockout would let any client keep the owner out.
     """
-    return secrets.compare_digest(_normalized(a), _normalized(b))
+    return secrets.compare_digest(_normalize(a), _normalize(b))
 
 
-def _normalized(passcode: str) -> bytes:
+def _normalize(passcode: str) -> bytes:
     return "".join(passcode.split()).replace("-", "").lower().encode()
 
 
@@ -85,15 +85,15 @@ class Decisions:
         return name not in self._allowed and self._tries.get(name, _MAX_TRIES) > 0
 
     def allow(self, name: str, expires_at: float) -> None:
-        """expires_at: of its form, in seconds since 1970."""
+        """Remember an allowed request. expires_at: when its form expires, in seconds since 1970."""
         now = self._clock()
         self._allowed = {each: end for each, end in self._allowed.items() if end > now} | {name: expires_at}
 
     def deny(self, name: str) -> None:
         self._set_tries(name, 0)
 
-    def wrong_passcode(self, name: str) -> None:
-        """Count a wrong passcode; after the last try the request counts as denied."""
+    def count_wrong_passcode(self, name: str) -> None:
+        """Count a wrong passcode. After the last try the request counts as denied."""
         self._set_tries(name, self._tries.get(name, _MAX_TRIES) - 1)
 
     def _set_tries(self, name: str, tries: int) -> None:
@@ -134,7 +134,7 @@ class ConsentPage:
         self._decisions = Decisions(clock)
 
     def show(self, authorization: AuthorizationRequest) -> Response:
-        """The page for a new request, with its cookie."""
+        """Make the page for a new request, with its cookie."""
         # the client's other redirect URIs may be many, and would make the form large
         client = replace(authorization.client, redirect_uris=(authorization.redirect_uri,))
         name = secrets.token_urlsafe(16)
@@ -146,10 +146,10 @@ class ConsentPage:
         return page
 
     async def decide(self, request: Request) -> Response:
-        """The endpoint of the form: redirects back to the client, or shows the page or an error."""
+        """Answer a sent form: redirect back to the client, or show the page again or an error."""
         try:
             params = await read_form(request)
-            pending = self._verified(request, params.get("request", ""))
+            pending = self._verify_form(request, params.get("request", ""))
             if params.get("decision") != "allow":
                 return self._deny(pending, "the owner of the lab denied the request")
             if await run_in_threadpool(self._is_passcode, params.get("passcode", "")):
@@ -165,8 +165,8 @@ class ConsentPage:
             description = "The passcode of this lab cannot be used; rolloutlab passcode, in a terminal, shows why."
             raise OAuthError("server_error", description, 500) from error
 
-    def _verified(self, request: Request, token: str) -> _PendingRequest:
-        """The request of a form that this server's page, in this browser, has sent."""
+    def _verify_form(self, request: Request, token: str) -> _PendingRequest:
+        """Return the request of a form, or raise unless this server's page, in this browser, has sent it."""
         if request.headers.get("origin", self._issuer) != self._issuer:
             raise OAuthError("invalid_request", "The form was sent by another page.", 403)
         content = self._signer.verify(token)
@@ -188,9 +188,9 @@ class ConsentPage:
             raise OAuthError("invalid_request", "The request has expired or is decided. Start the sign-in again.")
 
     def _retry(self, pending: _PendingRequest) -> Response:
-        """The page again after a wrong passcode; after the last try, the request is denied."""
+        """Show the page again after a wrong passcode. After the last try, deny the request."""
         self._check_open(pending)  # again: a concurrent form of the same page may have decided it meanwhile
-        self._decisions.wrong_passcode(pending.name)
+        self._decisions.count_wrong_passcode(pending.name)
         if not self._decisions.is_open(pending.name):
             return self._deny(pending, "too many wrong passcodes")
         return self._page(pending, "That is not the passcode of this lab.", 403)
@@ -214,7 +214,7 @@ class ConsentPage:
         return self._redirect(pending, error="access_denied", error_description=description)
 
     def _redirect(self, pending: _PendingRequest, **params: str) -> Response:
-        """303, so that the browser does not post the passcode to the client (OAuth 2.1, 7.5.2)."""
+        """Redirect with 303, so that the browser does not post the passcode to the client (OAuth 2.1, 7.5.2)."""
         url = response_url(pending.authorization.redirect_uri, self._issuer, pending.authorization.state, **params)
         headers = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
         return RedirectResponse(url, 303, headers=headers)
@@ -237,5 +237,5 @@ class ConsentPage:
 
 
 def _csp_source(parts: SplitResult) -> str:
-    """A URL as a source expression of a content security policy, which cannot name an IPv6 address (CSP 3, 2.3.1)."""
+    """Write a URL as a source of a content security policy, which cannot name an IPv6 address (CSP 3, 2.3.1)."""
     return f"{parts.scheme}:" if "[" in parts.netloc else f"{parts.scheme}://{parts.netloc}"

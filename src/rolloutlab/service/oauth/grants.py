@@ -13,7 +13,7 @@ from sqlite3 import Connection
 
 from rolloutlab.service.oauth.clients import Client
 from rolloutlab.service.oauth.errors import OAuthError
-from rolloutlab.service.oauth.metadata import in_order
+from rolloutlab.service.oauth.metadata import sort_scopes
 from rolloutlab.service.oauth.signing import base64url
 from rolloutlab.store.sqlite import Database, Row
 
@@ -48,7 +48,7 @@ class TokenInfo:
 
 
 class Grants:
-    """Issues and checks codes and tokens. lifetime: of an access token, in seconds. clock: seconds since 1970."""
+    """Issues and checks codes and tokens. lifetime: seconds of an access token. clock: returns seconds since 1970."""
 
     def __init__(self, database: Database, lifetime: float = 600.0, clock: Callable[[], float] = time.time) -> None:
         self._database = database
@@ -64,7 +64,7 @@ class Grants:
                 " VALUES (?, ?, ?, ?, ?, ?)",
                 (client.id, client.name, resource, redirect_uri, challenge, client.renews),
             )
-            return self._token(connection, int(cursor.lastrowid or 0), CODE, scopes, _CODE_LIFETIME)
+            return self._insert_token(connection, int(cursor.lastrowid or 0), CODE, scopes, _CODE_LIFETIME)
 
     def redeem(self, code: str, client_id: str, verifier: str, redirect_uri: str | None, resource: str) -> Issued:
         """Issue tokens for a code.
@@ -73,7 +73,7 @@ class Grants:
             OAuthError: invalid_grant: the code is not valid, or client, redirect URI or verifier differ;
                 invalid_target: the resource differs.
         """
-        row = self._unused(code, CODE)
+        row = self._find_unused(code, CODE)
         if row["client_id"] != client_id:
             raise OAuthError("invalid_grant", "the code was issued to another client")
         if redirect_uri is not None and redirect_uri != row["redirect_uri"]:
@@ -86,14 +86,15 @@ class Grants:
         return self._exchange(row, tuple(row["scope"].split()))
 
     def refresh(self, token: str, client_id: str, scopes: Iterable[str] | None, resource: str | None) -> Issued:
-        """New tokens for a refresh token, which can be used once. scopes: a subset of those granted, None for all.
+        """Issue new tokens for a refresh token, which can be used once. scopes: some of those granted, None for all.
 
         Raises:
-            OAuthError: invalid_grant, invalid_target, or invalid_scope: one was not granted.
+            OAuthError: invalid_grant: the token is not valid, or of another client; invalid_target: it is for another
+                resource; invalid_scope: a scope was not granted.
         """
-        row = self._unused(token, REFRESH)
+        row = self._find_unused(token, REFRESH)
         granted = tuple(row["scope"].split())
-        requested = granted if scopes is None else in_order(scopes)
+        requested = granted if scopes is None else sort_scopes(scopes)
         if row["client_id"] != client_id:
             raise OAuthError("invalid_grant", "the refresh token was issued to another client")
         if resource is not None and resource != row["resource"]:
@@ -103,14 +104,14 @@ class Grants:
         return self._exchange(row, requested, refresh_scopes=granted)
 
     def access(self, token: str, resource: str) -> TokenInfo | None:
-        """What an access token allows; None when it is unknown, expired, or for another resource."""
+        """Return what an access token allows; None if it is unknown, expired, or for another resource."""
         rows = self._database.read(_FIND, sha256(token), ACCESS)
         if not rows or rows[0]["resource"] != resource or rows[0]["expires_at"] <= self._clock():
             return None
         return TokenInfo(rows[0]["client_id"], rows[0]["client_name"], tuple(rows[0]["scope"].split()))
 
     def revoke(self, token: str, client_id: str) -> None:
-        """Revoke a client's own token (RFC 7009, 2.1); a refresh token with its whole grant."""
+        """Revoke a client's own token (RFC 7009, 2.1), a refresh token with its whole grant."""
         with self._database.write() as connection:
             for row in connection.execute(_FIND, (sha256(token), REFRESH)).fetchall():
                 if row["client_id"] == client_id:
@@ -119,8 +120,8 @@ class Grants:
             sql = f"DELETE FROM oauth_tokens WHERE hash = ? AND kind = ? AND grant_id IN ({own})"
             connection.execute(sql, (sha256(token), ACCESS, client_id))
 
-    def _unused(self, secret: str, kind: str) -> Row:
-        """The row of a code or refresh token; if it has been used, its grant is deleted."""
+    def _find_unused(self, secret: str, kind: str) -> Row:
+        """Find the row of an unused code or refresh token, or raise. If it has been used, delete its grant."""
         with self._database.write() as connection:
             row: Row | None = connection.execute(_FIND, (sha256(secret), kind)).fetchone()
             if row is not None and row["used"]:
@@ -135,16 +136,20 @@ class Grants:
         with self._database.write() as connection:
             used = connection.execute("UPDATE oauth_tokens SET used = 1 WHERE hash = ? AND used = 0", (row["hash"],))
             if used.rowcount:
-                access = self._token(connection, grant_id, ACCESS, scopes, self._lifetime)
+                access = self._insert_token(connection, grant_id, ACCESS, scopes, self._lifetime)
                 if row["renews"]:
-                    refresh = self._token(connection, grant_id, REFRESH, refresh_scopes or scopes, _REFRESH_LIFETIME)
-            else:  # a concurrent request has used it since `_unused`
+                    refresh = self._insert_token(
+                        connection, grant_id, REFRESH, refresh_scopes or scopes, _REFRESH_LIFETIME
+                    )
+            else:  # a concurrent request has used it since `_find_unused`
                 connection.execute("DELETE FROM oauth_grants WHERE id = ?", (grant_id,))
         if access is None:
             raise OAuthError("invalid_grant", f"the {_NAMES[row['kind']]} is already used")
         return Issued(access, refresh, int(self._lifetime), scopes)
 
-    def _token(self, connection: Connection, grant_id: int, kind: str, scopes: tuple[str, ...], lifetime: float) -> str:
+    def _insert_token(
+        self, connection: Connection, grant_id: int, kind: str, scopes: tuple[str, ...], lifetime: float
+    ) -> str:
         secret = secrets.token_urlsafe(32)
         connection.execute(
             "INSERT INTO oauth_tokens (hash, grant_id, kind, scope, expires_at) VALUES (?, ?, ?, ?, ?)",
@@ -161,5 +166,5 @@ class Grants:
 
 
 def sha256(secret: str) -> str:
-    """The stored form of a secret: 64 hexadecimal digits."""
+    """Hash a secret for storage, to 64 hexadecimal digits."""
     return hashlib.sha256(secret.encode()).hexdigest()

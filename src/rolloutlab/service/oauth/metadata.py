@@ -46,7 +46,7 @@ class Resource:
         return f"{self.issuer}{self.metadata_path}"
 
     def metadata(self) -> dict[str, Any]:
-        """The metadata document (RFC 9728, 2); its scopes are those that basic use needs."""
+        """Make the metadata document (RFC 9728, 2). Its scopes are those that basic use needs."""
         return {
             "resource": self.uri,
             "authorization_servers": [self.issuer],
@@ -56,7 +56,7 @@ class Resource:
         }
 
     def requested_scopes(self, scope: str | None) -> tuple[str, ...]:
-        """The scopes of a request's `scope` parameter, in the order of `SCOPES`.
+        """Read the scopes of a request's `scope` parameter, in the order of `SCOPES`.
 
         Raises:
             OAuthError: invalid_scope: one is not of this resource.
@@ -64,21 +64,21 @@ class Resource:
         scopes = set(scope.split()) if scope else set(self.basic)
         if unknown := sorted(scopes - set(self.scopes)):
             raise OAuthError("invalid_scope", f"{self.uri} has no scope {' '.join(unknown)}")
-        return in_order(scopes)
+        return sort_scopes(scopes)
 
 
 def context_server(issuer: str) -> Resource:
-    """The MCP server over the lab."""
+    """Make the resource of the MCP server over the lab."""
     return Resource("the memory of this lab", issuer, "/context", (READ, WRITE), (READ,))
 
 
 def api(issuer: str) -> Resource:
-    """The training and chat API."""
+    """Make the resource of the training and chat API."""
     return Resource("the models of this lab", issuer, "/v1", (SERVICE,), (SERVICE,))
 
 
 def select_resource(resources: Iterable[Resource], uri: str | None) -> Resource:
-    """The resource that a request names (RFC 8707, 2).
+    """Find the resource that a request names (RFC 8707, 2).
 
     Raises:
         OAuthError: invalid_target: it names none, or one of another server.
@@ -95,21 +95,21 @@ def select_resource(resources: Iterable[Resource], uri: str | None) -> Resource:
     raise OAuthError("invalid_target", f"{uri} is not a resource of this server")
 
 
-def in_order(scopes: Iterable[str]) -> tuple[str, ...]:
-    """Scopes in the order of `SCOPES`."""
+def sort_scopes(scopes: Iterable[str]) -> tuple[str, ...]:
+    """Sort scopes in the order of `SCOPES`, and drop unknown ones."""
     requested = set(scopes)
     return tuple(scope for scope in SCOPES if scope in requested)
 
 
 def metadata(issuer: str, resources: tuple[Resource, ...]) -> dict[str, Any]:
-    """The metadata of the authorization server, with `iss` (RFC 9207) and client ID metadata documents."""
+    """Make the metadata of the authorization server, with `iss` (RFC 9207) and client ID metadata documents."""
     return {
         "issuer": issuer,
         "authorization_endpoint": f"{issuer}{AUTHORIZE}",
         "token_endpoint": f"{issuer}{TOKEN}",
         "registration_endpoint": f"{issuer}{REGISTER}",
         "revocation_endpoint": f"{issuer}{REVOKE}",
-        "scopes_supported": list(in_order(scope for resource in resources for scope in resource.scopes)),
+        "scopes_supported": list(sort_scopes(scope for resource in resources for scope in resource.scopes)),
         "response_types_supported": ["code"],
         "response_modes_supported": ["query"],
         "grant_types_supported": ["authorization_code", "refresh_token"],

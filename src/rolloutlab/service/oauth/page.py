@@ -22,7 +22,7 @@ class Pages:
         self._style = Markup((_FOLDER / "style.css").read_text())
 
     def show(self, name: str, status: int = 200, form_targets: str = "'none'", **values: Any) -> HTMLResponse:
-        """A page. form_targets: the source list of its `form-action` directive."""
+        """Render a page. form_targets: the source list of its `form-action` directive."""
         nonce = secrets.token_urlsafe(16)
         html = self._templates.get_template(name).render(nonce=nonce, style=self._style, **values)
         policy = (
@@ -40,5 +40,5 @@ class Pages:
         return HTMLResponse(html, status, headers)
 
     def error(self, error: OAuthError) -> HTMLResponse:
-        """The error page, for requests whose redirect URI is not known to be the client's: no error is sent there."""
+        """Render the error page. No error may be sent to a redirect URI that is not known to be the client's."""
         return self.show("refused.html", error.status, error=error.error, description=error.description)

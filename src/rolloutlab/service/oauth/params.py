@@ -13,7 +13,7 @@ _MAX_PARAMETERS = 50
 
 
 def parse_params(text: str) -> dict[str, str]:
-    """Query or form parameters; an empty one counts as omitted (RFC 6749, 3.1).
+    """Parse query or form parameters. An empty one counts as omitted (RFC 6749, 3.1).
 
     Raises:
         OAuthError: invalid_request: a parameter is repeated.
@@ -25,13 +25,13 @@ def parse_params(text: str) -> dict[str, str]:
 
 
 def single_param(text: str, name: str) -> str | None:
-    """A parameter, or None unless it is there exactly once and is not empty. Other parameters are not checked."""
+    """Return a parameter that is there exactly once and is not empty, or None. Other parameters are not checked."""
     values = [value for each, value in _parse(text) if each == name]
     return values[0] if len(values) == 1 and values[0] else None
 
 
 async def read_form(request: Request) -> dict[str, str]:
-    """The parameters of a form body; OAuthError (invalid_request) when it is not a form, or too large."""
+    """Read the parameters of a form body, or raise OAuthError (invalid_request) if it is no form, or too large."""
     if media_type(request) != "application/x-www-form-urlencoded":
         raise OAuthError("invalid_request", "the Content-Type must be application/x-www-form-urlencoded")
     text = await read_body(request)
@@ -42,7 +42,7 @@ async def read_form(request: Request) -> dict[str, str]:
 
 
 async def read_body(request: Request) -> bytes:
-    """The body; OAuthError (invalid_request, 413) when it is too large."""
+    """Read the body, or raise OAuthError (invalid_request, 413) if it is too large."""
     try:
         return await read_limited(request, _MAX_BYTES)
     except ValueError as error:
@@ -50,7 +50,12 @@ async def read_body(request: Request) -> bytes:
 
 
 async def read_limited(request: Request, max_bytes: int) -> bytes:
-    """The body; ValueError when it is larger than `max_bytes`, Cancelled when the client disconnects."""
+    """Read the body.
+
+    Raises:
+        ValueError: it is larger than `max_bytes`.
+        Cancelled: the client disconnected.
+    """
     body = bytearray()
     try:
         async for part in request.stream():

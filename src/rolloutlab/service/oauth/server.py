@@ -23,9 +23,14 @@ from rolloutlab.store.sqlite import Database
 class AuthorizationServer:
     """Issues and checks tokens for the two resources of a lab.
 
-    issuer: the origin of the service. key: signs client ids; a new key invalidates every registration.
-    read_passcode: returns the lab's current passcode. lifetime: seconds of an access token. reachable: which IP
-    addresses may be contacted for client ID metadata documents. clock: seconds since 1970.
+    Args:
+        issuer: The origin of the service.
+        database: The service's database.
+        key: Signs client ids. A new key invalidates every registration.
+        read_passcode: Returns the lab's current passcode.
+        lifetime: The lifetime of an access token, in seconds.
+        reachable: Tells which IP addresses may be contacted for client ID metadata documents.
+        clock: Returns seconds since 1970.
     """
 
     def __init__(
@@ -49,11 +54,11 @@ class AuthorizationServer:
         self._documents = ClientDocuments(reachable, clock)
 
     def api_guard(self, key: str) -> Guard:
-        """The guard of the training and chat API, which also accepts the service's own token."""
+        """Make the guard of the training and chat API. key: the service's own token, which it accepts as well."""
         return Guard(self._api, self._grants, key)
 
     def context_guard(self) -> Guard:
-        """The guard of the MCP server."""
+        """Make the guard of the MCP server."""
         return Guard(self._context, self._grants)
 
     def routes(self) -> list[Route]:

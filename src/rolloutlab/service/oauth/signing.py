@@ -12,12 +12,12 @@ class Signer:
         self._key = hmac.digest(key, use.encode(), "sha256")
 
     def sign(self, content: bytes) -> str:
-        """The content, not encrypted, and its signature, in base64url: `CONTENT.SIGNATURE`."""
+        """Return `CONTENT.SIGNATURE`, both in base64url. The content is not encrypted."""
         text = base64url(content)
         return f"{text}.{self.signature(text)}"
 
     def verify(self, token: str) -> bytes | None:
-        """The content of a token that was signed here; None for any other text."""
+        """Return the content of a token that was signed here; None for any other text."""
         text, _, signature = token.partition(".")
         if not hmac.compare_digest(signature.encode(), self.signature(text).encode()):
             return None
@@ -28,5 +28,5 @@ class Signer:
 
 
 def base64url(content: bytes) -> str:
-    """Base64url without padding."""
+    """Encode in base64url without padding."""
     return base64.urlsafe_b64encode(content).rstrip(b"=").decode()

@@ -22,7 +22,7 @@ _VERIFIER = re.compile(r"[A-Za-z0-9._~-]{43,128}")
 
 
 def authenticate(request: Request, params: Mapping[str, str], registration: ClientRegistration) -> str:
-    """The id of the client that a request comes from.
+    """Return the id of the client that a request comes from.
 
     A client with a metadata document has no secret; its codes and tokens are bound to its id.
 
@@ -31,7 +31,7 @@ def authenticate(request: Request, params: Mapping[str, str], registration: Clie
             uses two methods.
     """
     header = request.headers.get("authorization")
-    basic = _basic(header) if header else None
+    basic = _parse_basic(header) if header else None
     if basic and "client_secret" in params:
         raise OAuthError("invalid_request", "the client uses two authentication methods")
     if basic and params.get("client_id", basic[0]) != basic[0]:
@@ -49,8 +49,8 @@ def authenticate(request: Request, params: Mapping[str, str], registration: Clie
     return client.id
 
 
-def _basic(header: str) -> tuple[str, str]:
-    """Id and secret of a Basic header, each form-encoded (RFC 6749, 2.3.1)."""
+def _parse_basic(header: str) -> tuple[str, str]:
+    """Read id and secret from a Basic header, where each is form-encoded (RFC 6749, 2.3.1)."""
     scheme, _, credentials = header.partition(" ")
     try:
         client_id, colon, secret = base64.b64decode(credentials.strip(), validate=True).decode().partition(":")
@@ -75,7 +75,7 @@ class TokenEndpoint:
         self._grants = grants
 
     async def issue(self, request: Request) -> Response:
-        """Tokens for a code or a refresh token."""
+        """Issue tokens for a code or a refresh token."""
         params = await read_form(request)
         issued = await run_in_threadpool(self._issue, request, params)
         lifetime, scope = issued.lifetime, " ".join(issued.scopes)
@@ -84,10 +84,10 @@ class TokenEndpoint:
         return JSONResponse(content | renewal, headers=NO_STORE)
 
     async def revoke(self, request: Request) -> Response:
-        """Revoke a token; 200 also for an unknown one (RFC 7009, 2.2)."""
+        """Revoke a token. The status is 200 for an unknown one too (RFC 7009, 2.2)."""
         params = await read_form(request)
         client_id = await run_in_threadpool(authenticate, request, params, self._registration)
-        await run_in_threadpool(self._grants.revoke, _required(params, "token"), client_id)
+        await run_in_threadpool(self._grants.revoke, _require(params, "token"), client_id)
         return Response(status_code=200, headers=NO_STORE)
 
     def _issue(self, request: Request, params: dict[str, str]) -> Issued:
@@ -103,20 +103,20 @@ class TokenEndpoint:
                 raise OAuthError("unsupported_grant_type", "grant_type must be authorization_code or refresh_token")
 
     def _redeem(self, client_id: str, params: dict[str, str]) -> Issued:
-        verifier = _required(params, "code_verifier")
+        verifier = _require(params, "code_verifier")
         if not _VERIFIER.fullmatch(verifier):
             raise OAuthError("invalid_grant", "code_verifier must be 43 to 128 letters, digits and - . _ ~")
         resource = select_resource(self._resources, params.get("resource"))
-        code = _required(params, "code")
+        code = _require(params, "code")
         return self._grants.redeem(code, client_id, verifier, params.get("redirect_uri"), resource.uri)
 
     def _refresh(self, client_id: str, params: dict[str, str]) -> Issued:
         resource = select_resource(self._resources, params["resource"]).uri if "resource" in params else None
         scopes = params["scope"].split() if "scope" in params else None
-        return self._grants.refresh(_required(params, "refresh_token"), client_id, scopes, resource)
+        return self._grants.refresh(_require(params, "refresh_token"), client_id, scopes, resource)
 
 
-def _required(params: dict[str, str], name: str) -> str:
+def _require(params: dict[str, str], name: str) -> str:
     if name not in params:
         raise OAuthError("invalid_request", f"the parameter {name} is missing")
     return params[name]
