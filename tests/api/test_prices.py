@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rolloutlab.api.budget import Budget
-from rolloutlab.api.prices import DOLLAR, Tokens, billed, bound, cost, price_of, shown
+from rolloutlab.api.prices import DOLLAR, Tokens, bound, cost, count_billed, price_of, shown
 from rolloutlab.api.wire.chat import ChatCompletion, ChatRequest
 from rolloutlab.errors import InputError
 from rolloutlab.settings import Price
@@ -138,12 +138,12 @@ def completion(usage, content="Paris", tokens=0):
 )
 def test_what_a_service_does_not_count_costs_as_much_as_it_could(usage, tokens, counted):
     names = "prompt_tokens", "completion_tokens", "total_tokens"
-    assert billed(completion(usage and dict(zip(names, usage, strict=True)), tokens=tokens), MOST) == counted
+    assert count_billed(completion(usage and dict(zip(names, usage, strict=True)), tokens=tokens), MOST) == counted
 
 
 def test_an_empty_completion_may_have_no_tokens():
     usage = {"prompt_tokens": 3, "completion_tokens": 0, "total_tokens": 3}
-    assert billed(completion(usage, content=""), MOST) == Tokens(3, 0)
+    assert count_billed(completion(usage, content=""), MOST) == Tokens(3, 0)
 
 
 OPERATIONS = st.lists(st.tuples(st.integers(0, 30), st.floats(0, 1)) | st.none(), max_size=60)

@@ -22,8 +22,8 @@ _EMPTY = ("tool_calls", "annotations")
 _REASONING = {"reasoning", "thinking", "redacted_thinking"}
 
 
-def parsed(kind: type[W], answer: Any) -> W:
-    """Validate the answer of a service. Raises ServiceError: it has another form."""
+def parse_answer(kind: type[W], answer: Any) -> W:
+    """Validate the answer of a service, or raise ServiceError."""
     try:
         return kind.model_validate(answer)
     except ValidationError as error:
@@ -33,8 +33,8 @@ def parsed(kind: type[W], answer: Any) -> W:
     raise ServiceError(f"the service answered in another form: {where}: {first['msg']}")
 
 
-def tidied(body: Any) -> Any:
-    """Bring the body of a chat completion into the form of the specification; leave alone what has no clear meaning."""
+def tidy_completion(body: Any) -> Any:
+    """Bring the body of a chat completion into the form of the specification. What has no clear meaning stays."""
     if not isinstance(body, Mapping):
         return body
     created, choices = body.get("created"), body.get("choices")
@@ -44,9 +44,9 @@ def tidied(body: Any) -> Any:
     tidy = {
         **body,
         **head,
-        "choices": [_choice(i, each) for i, each in enumerate(choices)] if isinstance(choices, list) else choices,
+        "choices": [_tidy_choice(i, each) for i, each in enumerate(choices)] if isinstance(choices, list) else choices,
     }
-    return {**tidy, "usage": _whole_counts(body["usage"])} if "usage" in body else tidy
+    return {**tidy, "usage": _tidy_usage(body["usage"])} if "usage" in body else tidy
 
 
 def failure_of(choice: Any) -> str | None:
@@ -68,14 +68,14 @@ def failure_of(choice: Any) -> str | None:
 
 
 def text_of(content: Any) -> Any:
-    """Text that is a list of text parts, joined."""
+    """Join the text parts of a content. A content of any other form is returned unchanged."""
     if not isinstance(content, list) or not all(isinstance(part, Mapping) and "text" in part for part in content):
         return content
     return "".join(str(part["text"]) for part in content)
 
 
 def arguments_of(function: Mapping[str, Any]) -> Any:
-    """The arguments of a call as a JSON text. Some services send an object instead, or nothing for no arguments."""
+    """Return the arguments of a call as JSON text. Some services send an object, or nothing for no arguments."""
     arguments = function.get("arguments")
     if arguments is None:
         return "{}"
@@ -83,7 +83,7 @@ def arguments_of(function: Mapping[str, Any]) -> Any:
 
 
 def reasoning_and_text(content: Any) -> tuple[str, Any]:
-    """Split a content into its reasoning and its text; a content in an unknown form is returned unchanged.
+    """Split a content into its reasoning and its text. A content of an unknown form is returned unchanged, as the text.
 
     Reasoning is text, or parts of text: `thinking` of Anthropic and Mistral, `reasoning` and `summary` of others.
     """
@@ -101,7 +101,7 @@ def _thought(part: Mapping[str, Any]) -> Any:
     return text_of(next((part[name] for name in ("thinking", "reasoning", "text", "summary") if name in part), None))
 
 
-def _choice(place: int, choice: Any) -> Any:
+def _tidy_choice(place: int, choice: Any) -> Any:
     message = choice.get("message") if isinstance(choice, Mapping) else None
     if not isinstance(message, Mapping):
         return choice
@@ -117,13 +117,13 @@ def _choice(place: int, choice: Any) -> Any:
             tidy["reasoning_content"] = reasoning
     tidy["role"] = message.get("role") or "assistant"
     if isinstance(calls := tidy.get("tool_calls"), list):
-        tidy["tool_calls"] = _calls(calls)
+        tidy["tool_calls"] = _tidy_calls(calls)
     if isinstance(function := message.get("function_call"), Mapping):
         tidy["function_call"] = {**function, "arguments": arguments_of(function)}
     return {**choice, "index": index, "message": tidy}
 
 
-def _calls(calls: list[Any]) -> list[Any]:
+def _tidy_calls(calls: list[Any]) -> list[Any]:
     """Give each call of a message a type and a unique id, by which a tool message names its call."""
     used: set[str] = set()
     tidy = []
@@ -140,8 +140,8 @@ def _calls(calls: list[Any]) -> list[Any]:
     return tidy
 
 
-def _whole_counts(usage: Any) -> Any:
-    """The usage of a completion. None if its counts are no integers: a wrong usage must not lose the completion."""
+def _tidy_usage(usage: Any) -> Any:
+    """Tidy the usage of a completion; None if its counts are no integers. A wrong usage must not lose a completion."""
     counts = [usage.get(name) for name in ("prompt_tokens", "completion_tokens")] if isinstance(usage, Mapping) else []
     if not counts or any(type(each) is not int or each < 0 for each in counts):
         return None

@@ -8,8 +8,13 @@ from rolloutlab.settings.values import MOST_DOLLARS
 class Budget:
     """A limit in dollars. A request reserves its highest possible cost before it is sent, and pays its real cost after.
 
-    spent: what ended requests cost. held: what running requests have reserved. The sum of both stays within the limit
-    if no request costs more than it reserved. Amounts are in 1e-12 dollars. It is not thread-safe.
+    The sum of `spent` and `held` stays within the limit if no request costs more than it reserved. Amounts are in 1e-12
+    dollars. A budget is not thread-safe.
+
+    Attributes:
+        limit: The limit.
+        spent: What ended requests cost.
+        held: What running requests have reserved.
     """
 
     def __init__(self, dollars: float) -> None:

@@ -42,23 +42,23 @@ class Dialect:
         return self.endpoints is None or self.endpoints.fullmatch(f"{method} {path}") is not None
 
     def typed(self, address: Address) -> str:
-        """What a user types after `%connect` to use the service."""
+        """Return what a user types after `%connect` to use the service."""
         return address.base_url
 
     def chat_name(self, address: Address, model: str) -> str:  # noqa: ARG002 - vendors use the address
-        """The name of a model in chat requests."""
+        """Return the name of a model in chat requests."""
         return model
 
     def download(self, address: Address, checkpoint: str) -> str:  # noqa: ARG002 - as above
-        """What a user types to download a checkpoint such as `lab/sorter@3`; empty if that is not known."""
+        """Return what a user types to download a checkpoint such as `lab/sorter@3`; empty if that is not known."""
         return ""
 
     def completion(self, model: str, completion: ChatCompletion) -> ChatCompletion:  # noqa: ARG002 - as above
-        """A completion of a model, with the checkpoint that sampled it."""
+        """Return a completion of a model with the checkpoint that sampled it, where the service names one."""
         return completion
 
     def registration(self, address: Address, model: RegisterModel) -> dict[str, Any]:  # noqa: ARG002 - as above
-        """The body that registers a model. Raises InputError: the service would not take it."""
+        """Return the body that registers a model, or raise InputError if the service would not take it."""
         return model.to_wire()
 
     def page(self, answer: Any) -> Any:
@@ -66,7 +66,7 @@ class Dialect:
         return answer
 
     def job(self, job: CreateTrainingJob) -> CreateTrainingJob:
-        """The job with the option k2 tau under both names, `vendor_k2_tau` and `kimi_k2_tau`."""
+        """Return the job with the option k2 tau under both names, `vendor_k2_tau` and `kimi_k2_tau`."""
         config = job.experimental_config
         if config is None or config.vendor_k2_tau is None:
             return job
@@ -74,7 +74,7 @@ class Dialect:
         return job.model_copy(update={"experimental_config": renamed})
 
     def trajectory(self, trajectory: Trajectory) -> bytes:
-        """The JSON of a trajectory of a job."""
+        """Return the JSON of a trajectory of a job."""
         return trajectory.to_json().encode()
 
 
@@ -89,6 +89,6 @@ _OWN = {"rolloutlab": Dialect(), "openai": _SamplesOnly()}
 
 
 def dialect_of(address: Address) -> Dialect:
-    """The dialect of a service."""
+    """Return the dialect of a service."""
     dialect: Dialect = _OWN[address.kind] if address.kind in _OWN else load(ENGINES, address.kind).DIALECT
     return dialect

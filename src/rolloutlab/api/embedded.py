@@ -27,7 +27,7 @@ _TIMEOUT = 15.0
 
 @dataclass(frozen=True)
 class Published:
-    """A running service. instance: differs with every start."""
+    """A running service, as its folder names it. instance: differs with every start."""
 
     base_url: str
     inference_base_url: str
@@ -37,14 +37,14 @@ class Published:
     token: str = field(repr=False)
 
     async def answers(self, http: HttpClient, timeout: float = _TIMEOUT) -> bool:
-        """Whether the process at the address proves that it knows the token. Raises RolloutlabError: no JSON comes."""
+        """Whether the process at the address proves that it knows the token. RolloutlabError if no JSON comes."""
         nonce, url = secrets.token_hex(16), f"{self.base_url}/v1/health"
         health = await http.request("GET", url, params={"nonce": nonce}, timeout=timeout, retry=False)
         return proves(health, self.token, nonce, self.base_url) and health.get("instance") == self.instance
 
 
 def read_published(folder: Path) -> Published | None:
-    """The service published in a folder; None without one, or while its files are being written."""
+    """Read the service that is published in a folder; None without one, or while its files are being written."""
     try:
         document = dict(json.loads((folder / "service.json").read_text()))
         texts = {name: str(document[name]) for name in ("base_url", "inference_base_url", "policy", "instance")}
@@ -66,15 +66,15 @@ class FolderToken:
     http: HttpClient = field(repr=False, compare=False)
 
     def of(self, url: str) -> "FolderToken | None":
-        """Itself for URLs of the service; see `Bearers`."""
+        """Return itself for URLs of the service; see `Bearers`."""
         return self if url.startswith(f"{self.base_url}/") else None
 
     async def token(self) -> str | None:
-        """The token as it was last read."""
+        """Return the token as it was last read."""
         return self.current
 
     async def after(self, status: int, headers: Iterable[tuple[str, str]], operation: str, token: str | None) -> bool:  # noqa: ARG002
-        """Whether the token was refused and there is a new one; see `TokenSource`.
+        """Read the token again after a 401, and return whether there is a new one; see `TokenSource`.
 
         Raises:
             UnreachableError: the service of this token has ended, and another program refused it.
@@ -108,7 +108,7 @@ _KILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # Windows: SIGTERM kills the
 _POLL = 0.05
 _HANDOVER = 1.0  # seconds in which a starting service removes the published file of a killed one
 _ATTACH_TIMEOUT = 1.0  # seconds to wait for a service that tests a client's lock; a suspended service holds it longer
-_ACTIONS = ("status", "stop", "log", "check")  # actions of `%service`; `check` is handled by the session
+_ACTIONS = ("status", "stop", "log", "check")  # of `%service`; the session itself handles `check`
 _UNPROVED = (
     "does not prove that it knows the token of this lab: it is a service of an older rolloutlab, or another program"
 )
@@ -119,8 +119,10 @@ _ERROR = re.compile(r"^[\w.]+Error: (?P<message>.+)(?:\n  -> (?P<hint>.+))?", re
 class Embedded:
     """A client's handle of the embedded service: a process of its own, shared by every kernel of the lab folder.
 
-    settings: of the service that is started next; they may be replaced.
-    timeout: seconds for a health check, after which the service counts as hanging.
+    Args:
+        settings: The settings for the service that is started next. The attribute may be replaced.
+        http: Sends the requests.
+        timeout: Seconds for a health check, after which the service counts as hanging.
     """
 
     def __init__(self, settings: Settings, http: HttpClient, *, timeout: float = _TIMEOUT) -> None:
@@ -129,7 +131,7 @@ class Embedded:
         self._http = http
         self._timeout = timeout
         self._lock: Lock | None = None
-        self._foreign: Published | None = None  # what answers for another lab, of which this one is a copy
+        self._foreign: Published | None = None  # the service of the lab that this one is a copy of
 
     @property
     def log(self) -> Path:
@@ -137,14 +139,17 @@ class Embedded:
         return self._folder / "log"
 
     def address(self, tick: Callable[[str], None] = lambda _: None, *, start_empty: bool = False) -> Address:
-        """The address of the service, started if necessary; `tick` is called with what is done while it starts.
+        """Return the address of the service, which is started if none runs.
 
-        start_empty: start also where its database lists no model but checkpoints are on disk.
+        Args:
+            tick: Called while the service starts, with what it is doing.
+            start_empty: Start it even if its database lists no model and checkpoints are on disk.
 
         Raises:
             PolicyError: the service ended at its start; the message has its error.
-            UnreachableError: it has neither answered nor said what it is doing for two minutes; and as `running`.
-            InputError: it runs with another policy than that of the settings. LabError: its folder cannot be written.
+            UnreachableError: it has neither answered nor noted anything new for two minutes; or an error of `running`.
+            InputError: it runs with another policy than that of the settings.
+            LabError: its folder cannot be written.
         """
         try:
             address = self._find_or_start(tick, start_empty)
@@ -156,12 +161,12 @@ class Embedded:
         return address
 
     def other_policy(self) -> str | None:
-        """A sentence that says so if the running service has another policy or engine than the settings; else None."""
+        """Say so if the running service has another policy or engine than the settings; None if it has not."""
         policy, expected = self._published().policy, named_policy(self.settings.policy, self.settings.model)
         return f"the service of this lab runs the policy {policy!r}, not {expected!r}" if policy != expected else None
 
     def _find_or_start(self, tick: Callable[[str], None], start_empty: bool) -> Address:
-        """The address of the service, started if necessary. In a read-only lab, only a running service can be used."""
+        """Return the address of the service, started if necessary. In a read-only lab it must be running already."""
         if may_fill(self._folder / "clients"):
             self._attach()
             return self.running() or self._start(tick, start_empty)
@@ -171,10 +176,10 @@ class Embedded:
         raise LabError(f"{home} is read-only: no service runs, and none can be started in it", hint=to_copy(home))
 
     def running(self) -> Address | None:
-        """The address of a running service that has proved that it knows the lab's token; None when none runs.
+        """Return the address of a running service that has proved that it knows the lab's token; None if none runs.
 
         Raises:
-            UnreachableError: it runs but does not answer, or another program is at its address.
+            UnreachableError: the service runs but does not answer, or another program is at its address.
         """
         published = read_published(self._folder)
         if published is None or published == self._foreign:
@@ -182,7 +187,7 @@ class Embedded:
         # a service that is being stopped breaks the connection and ends soon after, one with too many clients sends
         # 503, and one that has just locked the folder removes the file of a killed one a moment later
         deadline = time.monotonic() + min(_HANDOVER, self._timeout / 2)
-        for _ in _until(self._timeout):
+        for _ in _poll_for(self._timeout):
             try:
                 proved = self._http.run(published.answers(self._http, self._timeout), every=_POLL)
             except RolloutlabError as error:
@@ -205,19 +210,20 @@ class Embedded:
         raise UnreachableError(hangs, hint="%service stop")
 
     def pid(self) -> int:
-        """Process id of the running service."""
+        """Return the process id of the running service."""
         return self._published().pid
 
     def stop(self) -> bool:
-        """End the running service; False when none runs. One that does not end by itself within seconds is killed.
+        """End the running service, and return whether one ran. It is killed unless it ends by itself within seconds.
 
-        Nothing is lost: the next service resumes a running job from the gradient steps that it has kept.
+        Nothing is lost: the next service resumes a running job from the gradient steps that are on disk.
 
         Raises:
-            UnreachableError: it does not end. LabError: the lab is read-only, so that its service is not this user's.
+            UnreachableError: the service does not end.
+            LabError: the lab is read-only, so that its service is not this user's.
         """
         published = read_published(self._folder)
-        if published is None or self._ended_within(0):
+        if published is None or self._wait_for_end(0):
             return False
         if self._is_read_only():  # the process may have ended and its pid been reused
             message = f"{self._folder.parent} is read-only: whether its service still runs is unknown"
@@ -226,19 +232,20 @@ class Embedded:
             os.kill(published.pid, signal.SIGTERM)
         with suppress(AttributeError, OSError):  # a suspended process handles SIGTERM only when it is continued
             os.kill(published.pid, signal.SIGCONT)
-        if not self._ended_within(_STOP_TIMEOUT) and read_published(self._folder) == published:
+        if not self._wait_for_end(_STOP_TIMEOUT) and read_published(self._folder) == published:
             # it may be in code that lets no other code run, such as a regular expression
             with suppress(ProcessLookupError):
                 os.kill(published.pid, _KILL)
-        if not self._ended_within(_KILL_TIMEOUT):
+        if not self._wait_for_end(_KILL_TIMEOUT):
             raise UnreachableError("the embedded service does not end", hint=f"!kill -9 {published.pid}")
         return True
 
     def report(self, action: str) -> str:
-        """Output of `%service`: the `status`, the end of the `log`, or the status after `stop`.
+        """Do what `%service` was asked for, and return its output.
 
         Raises:
-            InputError: unknown action; and as `running` and `stop`.
+            InputError: there is no such action.
+            RolloutlabError: the errors of `running` and `stop`.
         """
         if action not in _ACTIONS:
             close = get_close_matches(str(action), _ACTIONS, n=1)
@@ -257,8 +264,11 @@ class Embedded:
                 state = "\n".join([state, *engine.lines()])
         return f"{state}\nits context server is {running.base_url}/context -> %login embedded"
 
-    def _ended_within(self, seconds: float) -> bool:
-        """Whether the service lets go of the folder within so many seconds; False if that cannot be tested."""
+    def _wait_for_end(self, seconds: float) -> bool:
+        """Wait until the service unlocks the folder, and return whether it did within so many seconds.
+
+        The result is False if that cannot be tested.
+        """
         if self._is_read_only():
             return False
         lock = Lock(self._folder / "lock")
@@ -268,11 +278,11 @@ class Embedded:
         return True
 
     def _is_read_only(self) -> bool:
-        """Whether the service's lock cannot be tested."""
+        """Whether the folder is read-only, so that the service's lock cannot be tested."""
         return not may_fill(self._folder) or is_read_only(self._folder / "lock")
 
     def close(self) -> None:
-        """Detach; the service ends by itself after the last client has detached."""
+        """Detach. The service ends by itself after the last client has detached."""
         self._leave_parent()
         if self._lock:
             with suppress(OSError):  # the service removes the file of a process that has ended
@@ -281,7 +291,7 @@ class Embedded:
             self._lock = None
 
     def _leave_parent(self) -> None:
-        """After a fork: this process is a client of its own, and its parent stays one."""
+        """Give up the lock of the parent after a fork: the parent stays attached, and this process attaches itself."""
         if self._lock and self._lock.is_of_parent:
             self._lock = None
 
@@ -303,7 +313,7 @@ class Embedded:
         return published
 
     def _start(self, tick: Callable[[str], None], start_empty: bool) -> Address:
-        settings, begun = self.settings, time.time()
+        settings, started_at = self.settings, time.time()
         tick(_STARTING)
         command = [sys.executable, "-P", "-m", "rolloutlab", "serve", "--home", str(settings.home)]
         command += ["--policy", settings.policy, *settings.model.arguments, "--linger", str(settings.linger)]
@@ -325,23 +335,23 @@ class Embedded:
                 return address
             if process.poll() is not None:
                 raise self._start_error(start)
-            if (now := self._doing_since(begun)) != doing:
+            if (now := self._read_note(started_at)) != doing:
                 doing, deadline = now, time.monotonic() + _START_TIMEOUT
             tick(doing or _STARTING)
             time.sleep(_POLL)
         process.terminate()
         raise UnreachableError(f"the embedded service did not answer in {_START_TIMEOUT:.0f} s", hint="%service log")
 
-    def _doing_since(self, begun: float) -> str:
-        """What a starting service has noted that it is doing, since a time."""
+    def _read_note(self, since: float) -> str:
+        """Read what a starting service has noted that it is doing; empty unless it was noted since a time."""
         note = self._folder / "starting"
         try:
-            return note.read_text() if note.stat().st_mtime >= begun else ""
+            return note.read_text() if note.stat().st_mtime >= since else ""
         except (OSError, ValueError):
             return ""
 
     def _start_error(self, start: int) -> PolicyError:
-        """Why a service ended at its start: the last error in its log from byte `start` on."""
+        """Make the error for a service that ended at its start, from the last one in its log after byte `start`."""
         written = self.log.read_bytes()[start:].decode(errors="replace")
         message = "the embedded service ended at its start"
         if not (errors := list(_ERROR.finditer(written))):
@@ -351,7 +361,8 @@ class Embedded:
         return PolicyError(f"{message}: {errors[-1]['message']}", hint=errors[-1]["hint"] or "%service log")
 
 
-def _until(seconds: float) -> Iterator[None]:
+def _poll_for(seconds: float) -> Iterator[None]:
+    """Yield every `_POLL` seconds, for so many seconds."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         yield

@@ -32,8 +32,10 @@ _TIMEOUT = 10.0
 class Offer:
     """What a service offers.
 
-    models: the names that it lists; None without a list. trains: whether it trains; None if that is not known. own:
-    whether it is rolloutlab's own.
+    Attributes:
+        models: The names that it lists; None without a list.
+        trains: Whether it trains models; None if that is not known.
+        own: Whether it is rolloutlab's own.
     """
 
     models: tuple[str, ...] | None
@@ -42,18 +44,19 @@ class Offer:
 
 
 async def ask(http: HttpClient, address: Address) -> Offer:
-    """Ask a service what it offers: GET {inference_base_url}/models, else a chat; then training jobs at {base_url}.
+    """Ask a service what it offers: at {inference_base_url} models, else chats; at {base_url} training jobs.
 
     Raises:
-        UnreachableError: no connection. SignInError: it requires a key, or another one. ServiceError: it is no service
-            for chat completions.
+        UnreachableError: there is no connection.
+        SignInError: it requires a key, or another one.
+        ServiceError: it is no service for chat completions.
     """
     url = f"{address.inference_base_url}/models"
     if not dialect_of(address).lists_models:
         if await _chats(http, address):
             return Offer(None, dialect_of(address).trains)
-        raise _not_such(url.replace("/models", "/chat/completions"), "Not Found")
-    listed = await _asked(http, address, "GET", url)
+        raise _no_such_service(url.replace("/models", "/chat/completions"), "Not Found")
+    listed = await _try_once(http, address, "GET", url)
     if (cards := model_cards(listed.body)) is not None:
         return Offer(tuple(card.id for card in cards), await _trains(http, address), _is_own(cards))
     if isinstance(listed.error, SignInError) and listed.error.status == 401:
@@ -62,19 +65,19 @@ async def ask(http: HttpClient, address: Address) -> Offer:
         return Offer(None, await _trains(http, address))
     if isinstance(listed.error, ServiceError) and not isinstance(listed.error, RefusedError):
         raise listed.error
-    raise _not_such(url, listed.words or "it lists no models")
+    raise _no_such_service(url, listed.words or "it lists no models")
 
 
 _OLDER = "this service is older than the option"
 
 
 async def engine_of(http: HttpClient, address: Address, *, own: bool = False) -> EngineStatus | None:
-    """The engine of a service: rolloutlab's own reports it, the dialect of a vendor has it; None if neither is so.
+    """Find the engine of a service, which rolloutlab's own reports and a vendor's dialect has; None for any other.
 
-    own: whether it is known to be rolloutlab's. Otherwise its list of models is read first, to see whose it is.
+    own: whether the service is known to be rolloutlab's. Otherwise its list of models is read first, to find out.
 
     Raises:
-        RolloutlabError: it does not answer.
+        RolloutlabError: the service does not answer.
     """
     if (known := dialect_of(address)).endpoints is not None:
         return known.engine
@@ -101,7 +104,7 @@ async def _once(http: HttpClient, address: Address, method: str, url: str, body:
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _Reply:
     """What a service answered to a request: a body, or an error."""
 
     body: Any = None
@@ -109,11 +112,11 @@ class _Asked:
 
     @property
     def words(self) -> str:
-        """Its reason, where it did not do what it was asked for."""
+        """The message of an error, or one in the body."""
         return self.error.message if self.error else message_of(self.body)
 
-    def is_as(self, other: "_Asked", path: str, other_path: str) -> bool:
-        """Whether it answered the same at another path; an error may name the path."""
+    def equals(self, other: "_Reply", path: str, other_path: str) -> bool:
+        """Whether another path got the same reply. The paths themselves, which an error may name, do not count."""
         here, there = self.error, other.error
         if here is None or there is None:
             return here is there and self.body == other.body
@@ -123,40 +126,42 @@ class _Asked:
         )
 
 
-async def _asked(http: HttpClient, address: Address, method: str, url: str, body: Any = None) -> _Asked:
-    """The answer to a request; raises UnreachableError alone."""
+async def _try_once(http: HttpClient, address: Address, method: str, url: str, body: Any = None) -> _Reply:
+    """Send a request once, and return its answer or its error. Only UnreachableError is raised."""
     try:
-        return _Asked(await _once(http, address, method, url, body))
+        return _Reply(await _once(http, address, method, url, body))
     except UnreachableError:
         raise
     except (ServiceError, NotFoundError) as error:
-        return _Asked(error=error)
+        return _Reply(error=error)
 
 
-async def _any_path(http: HttpClient, address: Address, method: str, url: str, asked: _Asked, body: Any = None) -> bool:
-    """Whether a service answers the same at any path. Gateways do: a page, a redirect, 400, 403, 404 or 500."""
+async def _replies_at_any_path(
+    http: HttpClient, address: Address, method: str, url: str, reply: _Reply, body: Any = None
+) -> bool:
+    """Whether a service replies the same at any path, as gateways do: a page, a redirect, 400, 403, 404 or 500."""
     other = f"{url.rpartition('/')[0]}/no-such-endpoint"
-    return asked.is_as(await _asked(http, address, method, other, body), urlsplit(url).path, urlsplit(other).path)
+    return reply.equals(await _try_once(http, address, method, other, body), urlsplit(url).path, urlsplit(other).path)
 
 
 async def _chats(http: HttpClient, address: Address) -> bool:
-    """Whether it has chat completions; an error about the model or the request means that it does.
+    """Whether a service has chat completions. An error about the model or the request means that it does.
 
     Raises:
-        SignInError: it requires a key.
+        SignInError: the service requires a key.
     """
     url = f"{address.inference_base_url}/chat/completions"
     body = {"model": "none", "messages": [{"role": "user", "content": "?"}], "max_tokens": 1}
-    asked = await _asked(http, address, "POST", url, body)
-    if isinstance(asked.body, dict) and "choices" in asked.body:
+    reply = await _try_once(http, address, "POST", url, body)
+    if isinstance(reply.body, dict) and "choices" in reply.body:
         return True
-    if isinstance(asked.error, NotOfferedError):
+    if isinstance(reply.error, NotOfferedError):
         return False
-    if isinstance(asked.error, NotFoundError) and names_a_thing(asked.words):
+    if isinstance(reply.error, NotFoundError) and names_a_thing(reply.words):
         return True
-    if isinstance(asked.error, SignInError) and (asked.error.status == 401 or not names_a_thing(asked.words)):
-        raise asked.error
-    return not await _any_path(http, address, "POST", url, asked, body)
+    if isinstance(reply.error, SignInError) and (reply.error.status == 401 or not names_a_thing(reply.words)):
+        raise reply.error
+    return not await _replies_at_any_path(http, address, "POST", url, reply, body)
 
 
 async def _trains(http: HttpClient, address: Address) -> bool | None:
@@ -168,25 +173,25 @@ async def _trains(http: HttpClient, address: Address) -> bool | None:
     if (known := dialect_of(address).trains) is not None:
         return known
     url = f"{address.base_url}/v1/preview/training-jobs"
-    asked = await _asked(http, address, "GET", url)
-    if isinstance(asked.error, NotOfferedError) and asked.error.status == 405:
-        if not await _any_path(http, address, "GET", url, asked):
+    reply = await _try_once(http, address, "GET", url)
+    if isinstance(reply.error, NotOfferedError) and reply.error.status == 405:
+        if not await _replies_at_any_path(http, address, "GET", url, reply):
             return True
-    elif not isinstance(asked.error, NotFoundError):
-        if await _any_path(http, address, "GET", url, asked):
+    elif not isinstance(reply.error, NotFoundError):
+        if await _replies_at_any_path(http, address, "GET", url, reply):
             return False
-        if isinstance(asked.error, SignInError):
-            raise asked.error
-        if asked.error is None:
-            return not (isinstance(asked.body, dict) and "error" in asked.body)  # LM Studio answers 200 to any path
-        return True if isinstance(asked.error, RefusedError) and asked.error.status >= 400 else None
-    created = (await _asked(http, address, "POST", url, {})).error
+        if isinstance(reply.error, SignInError):
+            raise reply.error
+        if reply.error is None:
+            return not (isinstance(reply.body, dict) and "error" in reply.body)  # LM Studio answers 200 to any path
+        return True if isinstance(reply.error, RefusedError) and reply.error.status >= 400 else None
+    created = (await _try_once(http, address, "POST", url, {})).error
     if isinstance(created, NotFoundError):
         return False
     # None also if the service accepts the empty job
     return created.status in {400, 422} if isinstance(created, RefusedError) else None
 
 
-def _not_such(url: str, reason: str) -> ServiceError:
+def _no_such_service(url: str, reason: str) -> ServiceError:
     hint = "%connect URL --inference URL, where chat completions have an address of their own"
     return ServiceError(f"{url.removesuffix('/v1/models')} is not such a service: {reason} (GET {url})", hint=hint)

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from rolloutlab.api.answers import arguments_of, failure_of, parsed, reasoning_and_text, text_of, tidied
+from rolloutlab.api.answers import arguments_of, failure_of, parse_answer, reasoning_and_text, text_of, tidy_completion
 from rolloutlab.api.dialect import dialect_of
 from rolloutlab.api.http.client import HttpClient, Tries
 from rolloutlab.api.http.errors import message_of, status_error
@@ -23,7 +23,7 @@ from rolloutlab.settings import Address
 
 
 class StreamedCompletion:
-    """Assembles the chunks of one streamed completion, leniently, as services differ in what they repeat.
+    """Assembles the chunks of one streamed completion. It is lenient, as services differ in what they repeat.
 
     on_chunk: gets each chunk.
     """
@@ -38,7 +38,7 @@ class StreamedCompletion:
         self.text = ""
 
     @property
-    def begun(self) -> bool:
+    def has_begun(self) -> bool:
         """Whether there is anything of an answer yet."""
         return bool(self._choices)
 
@@ -54,9 +54,9 @@ class StreamedCompletion:
         return len(self.text) > before
 
     def _take(self, data: str) -> bool:
-        """Add the `data:` of one event; whether it is a chunk."""
+        """Add the `data:` of one event, and return whether it is a chunk."""
         try:
-            chunk = self._in_whole_characters(_object(json.loads(data)))
+            chunk = self._hold_half_characters(_unwrap(json.loads(data)))
             if chunk.get("object") == "chat.completion":
                 self._whole = chunk
                 return True
@@ -71,8 +71,8 @@ class StreamedCompletion:
         self._on_chunk(chunk)
         return True
 
-    def _in_whole_characters(self, chunk: dict[str, Any]) -> dict[str, Any]:
-        """The chunk without half a surrogate pair at the end of a text: it is put before the text of the next chunk."""
+    def _hold_half_characters(self, chunk: dict[str, Any]) -> dict[str, Any]:
+        """Hold back half a surrogate pair at the end of a chunk's text; it is put before the text of the next chunk."""
         for choice in chunk.get("choices") or []:
             delta = choice.get("delta") or {}
             for name, value in delta.items():
@@ -86,7 +86,7 @@ class StreamedCompletion:
         return chunk
 
     def whole(self) -> dict[str, Any]:
-        """The completion as a response without streaming. Raises ServiceError: a finish reason is missing."""
+        """Return the completion as a response without streaming, or raise ServiceError if it broke off."""
         if self._whole:
             return dict(join_surrogates(self._whole))
         if not self._choices or any("finish_reason" not in choice for choice in self._choices.values()):
@@ -115,7 +115,7 @@ class StreamedCompletion:
 
 
 def _place(calls: Mapping[int, Any], call: Mapping[str, Any]) -> int:
-    """The place of a tool call in its message. Gemini sends no `index`: there each call with a name is a new one."""
+    """Find the place of a call in its message. Gemini sends no `index`: there each call with a name is a new one."""
     if isinstance(index := call.get("index"), int):
         return index
     return len(calls) if (call.get("function") or {}).get("name") or not calls else len(calls) - 1
@@ -153,7 +153,7 @@ _FOR_NOW = {408, 409, 429}
 async def models(
     http: HttpClient, address: Address, *, timeout: float = 60.0, retry: bool | None = None
 ) -> list[ModelCard]:
-    """GET {inference_base_url}/models; raises as `HttpClient.request`, and NotOfferedError for no list of models."""
+    """GET {inference_base_url}/models. Raises as `HttpClient.request`, and NotOfferedError if there is no such list."""
     url = f"{address.inference_base_url}/models"
     headers, message = address.headers, f"{address.inference_base_url} does not list its models"
     if not dialect_of(address).lists_models:
@@ -184,20 +184,23 @@ async def reads_token_ids(http: HttpClient, address: Address) -> bool:
 async def complete(
     http: HttpClient, address: Address, request: ChatRequest, tries: Tries | None = None
 ) -> ChatCompletion:
-    """POST {inference_base_url}/chat/completions. A request is retried if the connection breaks: it has no side effect.
+    """POST {inference_base_url}/chat/completions. The request has no side effect, so it is retried after a broken one.
 
     Choices that the service reports as failed are left out, so there may be fewer than were requested.
 
     tries: called before each try, and after each failed one.
 
     Raises:
-        ServiceError: the response is not a chat completion, or no choice is whole; and as `HttpClient.request`.
+        ServiceError: the response is not a chat completion, or no choice is whole.
+        RolloutlabError: the errors of `HttpClient.request`.
     """
 
-    async def made() -> ChatCompletion:
-        return _checked(address, await http.request("POST", retry=True, tries=tries, **_options(address, request)))
+    async def attempt() -> ChatCompletion:
+        return _check_completion(
+            address, await http.request("POST", retry=True, tries=tries, **_options(address, request))
+        )
 
-    return await _explained(address, request, _tried(http, made, tries))
+    return await _explain_errors(address, request, _retry_after_errors(http, attempt, tries))
 
 
 async def stream(
@@ -208,21 +211,30 @@ async def stream(
     tries: Tries | None = None,
     on_chunk: Callable[[dict[str, Any]], None] = lambda _: None,
 ) -> ChatCompletion:
-    """Complete a request as `complete` does, streamed: `on_text` gets all text so far, `on_chunk` each chunk."""
+    """Complete a request as `complete` does, and show the completion while it is streamed.
+
+    Args:
+        http: Sends the request.
+        address: The service.
+        request: The request.
+        on_text: Called with all text so far, when there is more of it.
+        tries: Called before each try, and after each failed one.
+        on_chunk: Called with each chunk.
+    """
     streaming = request.model_copy(update={"stream": True, "stream_options": StreamOptions(include_usage=True)})
 
-    async def made() -> ChatCompletion:
+    async def attempt() -> ChatCompletion:
         streamed = StreamedCompletion(on_chunk)
         async for data in http.events(tries=tries, **_options(address, streaming)):
             try:
                 added = streamed.add(data)
             except ServiceError as error:
-                raise error if streamed.begun else _SentWith200(error) from None
+                raise error if streamed.has_begun else _SentWith200(error) from None
             if added:
                 on_text(streamed.text)
-        return _checked(address, streamed.whole(), every=True)  # of one that failed, parts were passed on
+        return _check_completion(address, streamed.whole(), every=True)  # parts of a failed one were passed on before
 
-    return await _explained(address, request, _tried(http, made, tries))
+    return await _explain_errors(address, request, _retry_after_errors(http, attempt, tries))
 
 
 class _SentWith200(Exception):  # noqa: N818 - it carries an error
@@ -233,7 +245,7 @@ class _SentWith200(Exception):  # noqa: N818 - it carries an error
         self.error = error
 
 
-async def _tried(
+async def _retry_after_errors(
     http: HttpClient, attempt: Callable[[], Awaitable[ChatCompletion]], tries: Tries | None
 ) -> ChatCompletion:
     """Attempt a completion. Retry if the answer has status 200 but is an error with a code such as 429."""
@@ -252,12 +264,12 @@ async def _tried(
         await asyncio.sleep(pause)
 
 
-def _checked(address: Address, body: Any, *, every: bool = False) -> ChatCompletion:
-    """The completion, without the choices that failed. every: none may have failed."""
-    body = _object(body)
+def _check_completion(address: Address, body: Any, *, every: bool = False) -> ChatCompletion:
+    """Check a completion, and leave out the choices that failed. every: none may have failed."""
+    body = _unwrap(body)
     if isinstance(body, Mapping) and not body.get("choices") and (words := message_of(body)):
-        raise _SentWith200(_failure(address, body, words))
-    tidy = tidied(body)
+        raise _SentWith200(_error_in(address, body, words))
+    tidy = tidy_completion(body)
     choices = tidy.get("choices") if isinstance(tidy, Mapping) else None
     if isinstance(choices, list) and (failed := [each for each in choices if failure_of(each) is not None]):
         whole = [each for each in choices if failure_of(each) is None]
@@ -270,23 +282,23 @@ def _checked(address: Address, body: Any, *, every: bool = False) -> ChatComplet
     return completion
 
 
-def _failure(address: Address, body: Mapping[str, Any], words: str) -> RolloutlabError:
-    """The error in a body with status 200. Gateways send such; some name the status of the service behind them."""
+def _error_in(address: Address, body: Mapping[str, Any], words: str) -> RolloutlabError:
+    """Make the error of a body with status 200. Gateways send such, some with the status of the service behind them."""
     if code := _status_in(body):
         return status_error(address.inference_base_url, code, words, json.dumps(body).encode())
     return ServiceError(f"{address.inference_base_url} answered with an error: {words}", hint=_OTHER)
 
 
 def _status_in(body: Mapping[str, Any]) -> int:
-    """The HTTP status that an error in a body names; 0 for none."""
+    """Find the HTTP status that an error in a body names; 0 for none."""
     error = body.get("error")
     code = error.get("code") if isinstance(error, Mapping) else body.get("code")
     number = int(code) if isinstance(code, int | str) and str(code).isdecimal() else 0
     return number if 400 <= number < 600 else 0
 
 
-def _object(body: Any) -> Any:
-    """The object in a list of one, as Google sends its errors."""
+def _unwrap(body: Any) -> Any:
+    """Return the object in a list of one, as Google sends its errors; anything else unchanged."""
     return body[0] if isinstance(body, list) and len(body) == 1 and isinstance(body[0], Mapping) else body
 
 
@@ -297,18 +309,19 @@ def _options(address: Address, request: ChatRequest) -> dict[str, Any]:
     return {"url": f"{address.inference_base_url}/chat/completions", **options}
 
 
-async def _explained(
+async def _explain_errors(
     address: Address, request: ChatRequest, work: Coroutine[Any, Any, ChatCompletion]
 ) -> ChatCompletion:
-    """Await a completion, and explain its error: for a 404 the hint is what to type; an invalid form is a ServiceError.
+    """Await a completion, and explain its error: a 404 by what to type, an invalid form by a ServiceError.
 
-    The chain of the error must not contain the body of the response: some services repeat the key that they were sent.
+    Some services repeat the key that they were sent, so the error must not show it. Neither may the chain of the error
+    contain the body of the response.
     """
     failure: RolloutlabError
     try:
         return dialect_of(address).completion(request.model, await work)
     except NotFoundError as error:
-        failure = NotFoundError(error.message, hint=_registers(address, request.model))
+        failure = NotFoundError(error.message, hint=_hint_for(address, request.model))
     except ServiceError as error:
         failure = error
     except ValidationError as error:
@@ -324,7 +337,7 @@ async def _explained(
 
 
 async def _token(address: Address) -> str | None:
-    """The token that requests to a service have."""
+    """Return the token that requests to a service carry, if any."""
     if isinstance(address.token, str | None):
         return address.token
     source = address.token.of(f"{address.inference_base_url}/chat/completions")
@@ -333,8 +346,8 @@ async def _token(address: Address) -> str | None:
     return None
 
 
-def _registers(address: Address, model: str) -> str:
-    """What to type for a model that the service does not have. A name such as `org/model` may be one of a model hub."""
+def _hint_for(address: Address, model: str) -> str:
+    """Say what to type for a model that the service lacks. A name such as `org/model` may be one of a model hub."""
     kind = dialect_of(address)
     if model.startswith("lab/") and kind.has("POST", "models"):
         return f"%model {model} registers it"
@@ -344,7 +357,7 @@ def _registers(address: Address, model: str) -> str:
 async def score_histories(
     http: HttpClient, address: Address, model: str, histories: Sequence[History], *, retry: bool = True
 ) -> ScoredHistories:
-    """POST /v1/preview/logprobs. Raises ServiceError without such an endpoint, and as `HttpClient.request`."""
+    """POST /v1/preview/logprobs. Raises as `HttpClient.request`, and ServiceError if there is no such endpoint."""
     url = f"{address.base_url}/v1/preview/logprobs"
     body = LogprobsRequest(model=model, histories=list(histories)).to_json()
     lacks = f"{address.base_url} gives no logprobs for conversations from elsewhere"
@@ -359,8 +372,8 @@ async def score_histories(
     except NotOfferedError as error:
         raise ServiceError(lacks, hint=hint) from error
     except NotFoundError as error:
-        raise NotFoundError(error.message, hint=_registers(address, model)) from error
-    answer = parsed(ScoredHistories, scored)
+        raise NotFoundError(error.message, hint=_hint_for(address, model)) from error
+    answer = parse_answer(ScoredHistories, scored)
     if len(answer.data) != len(histories):
         what = f"the logprobs of {len(answer.data):,} of {len(histories):,} conversations"
         raise ServiceError(f"{address.base_url} sent {what}", hint="%connect embedded")

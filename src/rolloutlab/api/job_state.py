@@ -19,13 +19,13 @@ STATUS = {
 
 
 NO_REASON = "the service gave no reason"
-"""Of a job that failed without a message."""
+"""The reason that is shown for a job that failed without a message."""
 ENDED = frozenset({"succeeded", "failed", "cancelled"})
 """Statuses of a job that has ended."""
 
 
 def number(value: Any) -> float | None:
-    """A finite number, unchanged. None for anything else that a service may send: null, NaN, infinity, a text."""
+    """Return a finite number unchanged; None for anything else that a service may send: null, NaN, infinity, a text."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
@@ -35,34 +35,34 @@ def number(value: Any) -> float | None:
 
 
 def whole(value: Any) -> int | None:
-    """An integer, such as a count or a step; None for any other value."""
+    """Return an integer, such as a count or a step, unchanged; None for any other value."""
     return value if isinstance(value, int) and number(value) is not None else None
 
 
 def numbers(steps: Sequence[Mapping[str, Any]], name: str) -> list[float | None]:
-    """One number of each gradient step; None where a step does not have it."""
+    """Return one number of each gradient step; None where a step does not have it."""
     return [number(step.get(name)) for step in steps]
 
 
 def since_restart(events: Sequence[Event]) -> Sequence[Event]:
-    """The events from the last restart on, as a restarted job repeats its steps."""
+    """Return the events from the last restart on: a restarted job repeats its steps."""
     restarts = [i for i, event in enumerate(events) if event.type == "restarted"]
     return events[restarts[-1] :] if restarts else events
 
 
 def status(events: Sequence[Event]) -> str:
-    """queued, running, succeeded, failed or cancelled."""
+    """Return the status of a job: queued, running, succeeded, failed or cancelled."""
     reported = [STATUS[event.type] for event in events if event.type in STATUS]
     return reported[-1] if reported else "queued"
 
 
 def step_made(events: Sequence[Event]) -> int | None:
-    """The step of the checkpoint of a job that has succeeded."""
+    """Return the step of the checkpoint that a job has made; None before it has succeeded."""
     return last_whole(events, "training_ended", "step")
 
 
 def job_progress(events: Sequence[Event]) -> tuple[int, int | None, str]:
-    """The number of rows done, the number of all rows, and a note.
+    """Count the rows that are done and all rows of a job, and return both with a note.
 
     The number of all rows is None if the service does not report it, or reports fewer than are done.
     """
@@ -77,7 +77,7 @@ def job_progress(events: Sequence[Event]) -> tuple[int, int | None, str]:
 
 
 def within_step(events: Sequence[Event]) -> tuple[int, int] | None:
-    """Trained tokens of the running gradient step: those that are done, and all; None if that is unknown."""
+    """Return how many tokens of the running gradient step are done, and how many there are; None if that is unknown."""
     for event in reversed(events):
         if event.type == "step_progress":
             done, of = whole(event.data.get("tokens")), whole(event.data.get("of"))
@@ -88,18 +88,18 @@ def within_step(events: Sequence[Event]) -> tuple[int, int] | None:
 
 
 def fraction_done(events: Sequence[Event]) -> float:
-    """The number of rows done, plus the fraction of the row under way that is done."""
+    """Return the number of rows done, plus the fraction that is done of the row under way."""
     done, of = within_step(events) or (0, 1)
     return job_progress(events)[0] + done / of
 
 
 def last_value(events: Sequence[Event], kind: str, name: str) -> Any:
-    """A field of the newest event of one type; None where there is none."""
+    """Return a field of the newest event of one type; None if there is none."""
     return next((e.data.get(name) for e in reversed(events) if e.type == kind), None)
 
 
 def last_whole(events: Sequence[Event], kind: str, name: str) -> int | None:
-    """An integer of the newest event of one type; None where there is none."""
+    """Return an integer of the newest event of one type; None if there is none."""
     return whole(last_value(events, kind, name))
 
 
@@ -108,7 +108,7 @@ DISTANCES = {"kl", "kl_base"}
 
 
 def step_figures(steps: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[str, float]:
-    """One figure for each number over its steps: of a maximum the largest, of a distance the median, else the mean."""
+    """Combine each number over its steps: a maximum by the largest, a distance by the median, else by the mean."""
     figures: dict[str, float] = {}
     for name in names:
         if values := [value for value in numbers(steps, name) if value is not None]:
@@ -122,5 +122,5 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def gradient_steps(events: Sequence[Event]) -> list[dict[str, Any]]:
-    """The numbers of each gradient step, in order."""
+    """Return the numbers of each gradient step, in order."""
     return [event.data for event in events if event.type == "gradient_step"]

@@ -9,7 +9,7 @@ from rolloutlab.api.wire.training import ModelCard
 
 
 def model_cards(body: Any) -> list[ModelCard] | None:
-    """The models in the answer to `GET /models`, `{"data": [...]}` or a bare list; None where it is no such list.
+    """Read the models in the answer to `GET /models`, `{"data": [...]}` or a bare list; None if it is no such list.
 
     A card without an `id` is skipped. Of a card with invalid values, the valid ones are kept. A list in which no card
     has an `id` is not a list of models. Neither is `{"models": ...}`, whose entries have other fields.

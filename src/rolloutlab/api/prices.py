@@ -23,14 +23,14 @@ _GRADERS = '"sampling_params": {"max_completion_tokens": 512} of a grader'
 
 
 class Tokens(NamedTuple):
-    """Counts of tokens that are billed. trained: of a training job."""
+    """Counts of tokens that are count_billed. trained: of a training job."""
 
     prompt: int = 0
     completion: int = 0
     trained: int = 0
 
     def plus(self, other: "Tokens") -> "Tokens":
-        """The sums."""
+        """Add other counts to these."""
         return Tokens(self.prompt + other.prompt, self.completion + other.completion, self.trained + other.trained)
 
 
@@ -46,7 +46,7 @@ def price_of(model: str, *tables: Mapping[str, Price]) -> Price | None:
 
 
 def cost(price: Price, tokens: Tokens) -> Amount:
-    """What tokens cost, rounded up. Raises InputError: some tokens are trained, and the price has no `train`."""
+    """Compute what tokens cost, rounded up. InputError if some tokens are trained, and the price has no `train`."""
     if tokens.trained and price.train is None:
         raise InputError("the price of this model has no train", hint="train = ... in dollars per million tokens")
     each = (price.prompt, tokens.prompt), (price.completion, tokens.completion), (price.train or 0.0, tokens.trained)
@@ -54,12 +54,12 @@ def cost(price: Price, tokens: Tokens) -> Amount:
 
 
 def amount_of(dollars: float) -> Amount:
-    """A sum of money, such as a budget."""
+    """Convert dollars, such as a budget, to an amount."""
     return int(Fraction(str(dollars)) * DOLLAR)
 
 
 def shown(amount: Amount, *, up: bool = False) -> str:
-    """`$0.0123`, `$12.34`: three significant digits, at least cents. up: rounded up, for a bound."""
+    """Write an amount as `$0.0123` or `$12.34`: three significant digits, at least cents. up: round up, for a bound."""
     exact = Decimal(amount) / DOLLAR
     places = max(2, _SIGNIFICANT - 1 - exact.adjusted()) if exact else 2
     rounded = exact.quantize(Decimal(1).scaleb(-places), ROUND_CEILING if up else ROUND_HALF_EVEN)
@@ -67,12 +67,12 @@ def shown(amount: Amount, *, up: bool = False) -> str:
 
 
 def prompt_bound(messages: Sequence[Message], others: int = 0) -> int:
-    """The most tokens that a prompt has: a token is at least one byte of its text. others: bytes of the tools.
+    """Bound the tokens of a prompt from above: a token is at least one byte of its text. others: bytes of the tools.
 
     The JSON of a message has more bytes than its text and the special tokens of a chat template together.
 
     Raises:
-        InputError: a part is no text: of images and the like, tokens are not bounded by bytes.
+        InputError: a part is no text. Bytes do not bound the tokens of images and the like.
     """
     for message in messages:
         parts = message.content if isinstance(message.content, list) else []
@@ -82,10 +82,10 @@ def prompt_bound(messages: Sequence[Message], others: int = 0) -> int:
 
 
 def bound(request: ChatRequest) -> Tokens:
-    """The most tokens of a request: all that could be billed for it once.
+    """Bound the tokens that can be count_billed for a request that is sent once.
 
     Raises:
-        InputError: it has no max_tokens; and as `prompt_bound`.
+        InputError: the request has no max_tokens, or as `prompt_bound`.
     """
     longest = request.max_completion_tokens or request.max_tokens
     if longest is None:
@@ -94,8 +94,8 @@ def bound(request: ChatRequest) -> Tokens:
     return Tokens(prompt_bound(request.messages, tools), request.n * longest)
 
 
-def billed(completion: ChatCompletion, most: Tokens) -> Tokens:
-    """The tokens of a completion as its service counts them.
+def count_billed(completion: ChatCompletion, most: Tokens) -> Tokens:
+    """Count the tokens of a completion as its service does.
 
     `most` is billed where the service reports no usage, or zero completion tokens for a non-empty answer. Some services
     count reasoning in `total_tokens` only; here it counts as completion.

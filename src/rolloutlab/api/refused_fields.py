@@ -43,7 +43,7 @@ class RefusedFields:
         self._trials: dict[tuple[asyncio.AbstractEventLoop, str, str], asyncio.Lock] = {}
         """A lock per model, held during its trial. Each event loop has its own: one that hangs never frees a lock."""
         self._tried: dict[tuple[str, str], set[str]] = {}
-        """What trials have found."""
+        """Names of fields that trials have found to be refused, by inference URL and model."""
         self._lacking: set[tuple[str, str]] = set()
         self._noted: set[str] = set()
 
@@ -56,19 +56,19 @@ class RefusedFields:
         default; or its name is in `free`, the fields that the code of the caller has set, and not a person.
 
         Raises:
-            As `send`, with the error of the request without the refused fields.
+            RolloutlabError: the errors of `send`, for the request without the refused fields.
         """
         key = address.inference_base_url, request.model
-        optional = _optional(request, free)
+        optional = _find_optional(request, free)
         left_out = self._refused.get(key, set()) & optional
         while True:
             try:
-                completion = await send(_without(request, left_out))
+                completion = await send(_leave_out(request, left_out))
                 break
             except ServiceError as error:
-                named = _named(error, request) | self._refused.get(key, set())
+                named = _find_named(error, request) | self._refused.get(key, set())
                 if not named and key not in self._refused and _may_be_of_a_field(error):
-                    named = await self._try(key, _without(request, left_out), send)
+                    named = await self._try(key, _leave_out(request, left_out), send)
                 if not (more := (named & optional) - left_out):
                     raise
                 left_out = left_out | more
@@ -78,7 +78,7 @@ class RefusedFields:
         return completion
 
     def most_of_trials(self, address: Address, model: str, n: int) -> Tokens:
-        """The most tokens that trials may cost before a request for `n` completions; it must have `max_tokens`."""
+        """Bound the tokens of the trials before a request for `n` completions. The request must have `max_tokens`."""
         if (address.inference_base_url, model) in self._refused:
             return Tokens()
         trials = 1 + len(_TRIED)
@@ -98,23 +98,27 @@ class RefusedFields:
         return new
 
     async def _try(self, key: tuple[str, str], request: ChatRequest, send: Send) -> set[str]:
-        """Find the fields that the service refuses, if its error names none, by trial requests; once per model."""
-        if not _optional(request, ()) & _TRIED:  # nothing could be learned, as of most requests of judges
+        """Find by trial requests, once per model, which fields the service refuses though its error names none."""
+        if not _find_optional(request, ()) & _TRIED:  # nothing could be learned, as of most requests of judges
             return set()
         async with self._trials.setdefault((asyncio.get_running_loop(), *key), asyncio.Lock()):
             if key not in self._tried:
-                self._tried[key] = await _trial(request, send)
+                self._tried[key] = await _run_trials(request, send)
             return self._tried[key]
 
 
-async def _trial(request: ChatRequest, send: Send) -> set[str]:
-    fields = _optional(request, ()) & _TRIED
+async def _run_trials(request: ChatRequest, send: Send) -> set[str]:
+    """Find the fields without which a short request is accepted, by up to `1 + len(_TRIED)` requests.
+
+    The first request has none of the fields. If that is accepted, each field is tried with those accepted before it.
+    """
+    fields = _find_optional(request, ()) & _TRIED
     lengths = {name: 1 for name in ("max_tokens", "max_completion_tokens") if getattr(request, name)}
     short = request.model_copy(update={"messages": [_WORD], **lengths})
     needed = set(fields)
-    for kept in ("", *sorted(fields)):  # first without all, then with each one and those taken so far
+    for kept in ("", *sorted(fields)):
         try:
-            await send(_without(short, needed - {kept}))
+            await send(_leave_out(short, needed - {kept}))
         except ServiceError as error:
             if _is_for_now(error):
                 raise
@@ -125,17 +129,17 @@ async def _trial(request: ChatRequest, send: Send) -> set[str]:
     return needed
 
 
-def _optional(request: ChatRequest, free: Collection[str]) -> set[str]:
-    """The fields of a request that can be left out, or renamed, without changing what a person asked for."""
+def _find_optional(request: ChatRequest, free: Collection[str]) -> set[str]:
+    """Find the fields that can be left out, or renamed, without changing what a person asked for."""
     sent = request.model_fields_set
     neutral = {name for name in ("temperature", "top_p") if name in sent and getattr(request, name) == 1}
     named = {name for name in (LOGPROBS, "seed", "max_tokens") if getattr(request, name)}
-    extras = {MESSAGES} if any(map(_extras, request.messages)) else set()
+    extras = {MESSAGES} if any(map(_extras_of, request.messages)) else set()
     return neutral | named | extras | ({"n"} if request.n > 1 else set()) | (sent & set(free))
 
 
-def _without(request: ChatRequest, fields: Collection[str]) -> ChatRequest:
-    """The request without these fields: `max_tokens` has its other name, messages have what every service reads."""
+def _leave_out(request: ChatRequest, fields: Collection[str]) -> ChatRequest:
+    """Leave out these fields: `max_tokens` gets its other name, messages keep what every service reads."""
     if not fields:
         return request
     kept = {name: value for name, value in request.to_wire().items() if name not in fields or name == MESSAGES}
@@ -144,23 +148,23 @@ def _without(request: ChatRequest, fields: Collection[str]) -> ChatRequest:
         body["max_completion_tokens"] = request.max_tokens
     if MESSAGES in fields:
         body[MESSAGES] = [
-            {name: value for name, value in sent.items() if name not in _extras(message)}
+            {name: value for name, value in sent.items() if name not in _extras_of(message)}
             for sent, message in zip(body[MESSAGES], request.messages, strict=True)
         ]
     return ChatRequest.model_validate(body)
 
 
-def _extras(message: Any) -> set[str]:
-    """The fields of an assistant's message that some services give and others refuse, such as its reasoning."""
+def _extras_of(message: Any) -> set[str]:
+    """Find the fields of an assistant's message that some services give and others refuse, such as its reasoning."""
     return set(message.to_wire()) - _OF_MESSAGES if isinstance(message, AssistantMessage) else set()
 
 
-def _named(error: ServiceError, request: ChatRequest) -> set[str]:
-    """The fields that an error message names. Of a 403 only logprobs count: OpenAI refuses logprobs with it."""
+def _find_named(error: ServiceError, request: ChatRequest) -> set[str]:
+    """Find the fields that an error message names. After a 403 only logprobs count: OpenAI refuses them with it."""
     if error.status not in _REFUSALS:
         return set()
     text = re.sub(r"https?://\S+", "", error.message)
-    extras = set().union(*map(_extras, request.messages))
+    extras = set().union(*map(_extras_of, request.messages))
     named = {name for name, pattern in _NAMED.items() if re.search(pattern, text, re.IGNORECASE)}
     if any(re.search(rf"\b{re.escape(name)}\b", text) for name in extras):
         named.add(MESSAGES)

@@ -7,7 +7,7 @@ from secrets import token_hex
 from typing import Any
 from urllib.parse import quote
 
-from rolloutlab.api.answers import parsed
+from rolloutlab.api.answers import parse_answer
 from rolloutlab.api.dialect import Dialect, dialect_of
 from rolloutlab.api.http.client import HttpClient
 from rolloutlab.api.http.ip_scope import on_this_machine
@@ -40,15 +40,15 @@ async def register_model(http: HttpClient, address: Address, model: wire.Registe
     """POST /v1/preview/models."""
     dialect = dialect_of(address)
     body, again = dialect.registration(address, model), model.return_existing and dialect.repeats
-    does, hint = "registers no models", SELECT
-    answer = await _call(http, address, "POST", "models", json=body, retry=again, lacks=does, hint=hint)
-    return parsed(wire.Model, answer)
+    lacks, hint = "registers no models", SELECT
+    answer = await _call(http, address, "POST", "models", json=body, retry=again, lacks=lacks, hint=hint)
+    return parse_answer(wire.Model, answer)
 
 
 async def checkpoints(http: HttpClient, address: Address, model_id: str) -> list[wire.Checkpoint]:
-    """All checkpoints of a model, oldest first."""
+    """Return all checkpoints of a model, oldest first."""
     path = f"models/{model_id}/checkpoints"
-    return await _pages(http, address, path, wire.CheckpointList, lacks="lists no checkpoints")
+    return await _read_pages(http, address, path, wire.CheckpointList, lacks="lists no checkpoints")
 
 
 async def delete_checkpoints(
@@ -58,7 +58,7 @@ async def delete_checkpoints(
     body = wire.DeleteCheckpoints(steps=list(steps)).to_wire()
     path = f"models/{model_id}/checkpoints"
     answer = await _call(http, address, "DELETE", path, json=body, lacks="deletes no checkpoints")
-    return parsed(wire.DeletedCheckpoints, answer)
+    return parse_answer(wire.DeletedCheckpoints, answer)
 
 
 async def checkpoint_files(http: HttpClient, address: Address, model_id: str, step: int) -> wire.CheckpointFileList:
@@ -69,7 +69,7 @@ async def checkpoint_files(http: HttpClient, address: Address, model_id: str, st
     """
     path = f"models/{model_id}/checkpoints/{step}/files"
     answer = await _call(http, address, "GET", path, lacks=_NO_FILES, hint=_OF_SERVICE)
-    listed = parsed(wire.CheckpointFileList, answer)
+    listed = parse_answer(wire.CheckpointFileList, answer)
     if listed.elsewhere:
         raise NotOfferedError(f"{address.base_url} {_NO_FILES}", hint=listed.elsewhere)
     return listed
@@ -90,19 +90,19 @@ async def lost_checkpoints(http: HttpClient, address: Address) -> list[wire.Lost
         answer = await _call(http, address, "GET", "lost-checkpoints", retry=False, lacks=_NO_LOST)
     except NotFoundError:
         return []
-    return parsed(wire.LostCheckpointList, answer).data
+    return parse_answer(wire.LostCheckpointList, answer).data
 
 
 async def recover_checkpoints(http: HttpClient, address: Address) -> wire.RecoveredCheckpoints:
     """POST /v1/preview/lost-checkpoints/recover; embedded service only."""
     answer = await _call(http, address, "POST", "lost-checkpoints/recover", timeout=300.0, lacks=_NO_LOST)
-    return parsed(wire.RecoveredCheckpoints, answer)
+    return parse_answer(wire.RecoveredCheckpoints, answer)
 
 
 async def purge_checkpoints(http: HttpClient, address: Address) -> list[wire.LostCheckpoint]:
-    """DELETE /v1/preview/lost-checkpoints: what was removed; embedded service only."""
+    """DELETE /v1/preview/lost-checkpoints, and return what was removed; embedded service only."""
     answer = await _call(http, address, "DELETE", "lost-checkpoints", timeout=300.0, retry=False, lacks=_NO_LOST)
-    return parsed(wire.LostCheckpointList, answer).data
+    return parse_answer(wire.LostCheckpointList, answer).data
 
 
 async def delete_model(http: HttpClient, address: Address, model_id: str) -> None:
@@ -135,7 +135,7 @@ async def create_job(
     answer = await _call(
         http, address, "POST", "training-jobs", content=body, headers=headers, timeout=300.0, lacks="trains no models"
     )
-    return str(parsed(wire.TrainingJobResponse, answer).id)
+    return str(parse_answer(wire.TrainingJobResponse, answer).id)
 
 
 async def upload(
@@ -143,17 +143,17 @@ async def upload(
 ) -> fine_tuning.UploadedFile:
     """POST /v1/preview/files: lines of fine-tuning data, iterated again for each try; embedded service only.
 
-    dry_run: the service reads and reports them, and keeps nothing.
+    dry_run: have the service read and report them, and keep nothing.
     """
-    path, body = "files?dry_run=true" if dry_run else "files", partial(_in_chunks, lines)
+    path, body = "files?dry_run=true" if dry_run else "files", partial(_chunk, lines)
     answer = await _call(
         http, address, "POST", path, content=body, retry=True, timeout=3600.0, lacks="takes no fine-tuning data"
     )
-    return parsed(fine_tuning.UploadedFile, answer)
+    return parse_answer(fine_tuning.UploadedFile, answer)
 
 
 async def create_sft_job(http: HttpClient, address: Address, job: fine_tuning.CreateSFTTrainingJob, key: str) -> str:
-    """POST /v1/preview/sft-training-jobs; otherwise as `create_job`."""
+    """POST /v1/preview/sft-training-jobs; return the id of the job. key: as in `create_job`."""
     body, headers = job.to_wire(), {"Idempotency-Key": key}
     answer = await _call(
         http,
@@ -165,7 +165,7 @@ async def create_sft_job(http: HttpClient, address: Address, job: fine_tuning.Cr
         timeout=300.0,
         lacks="fine-tunes nothing",
     )
-    return str(parsed(wire.TrainingJobResponse, answer).id)
+    return str(parse_answer(wire.TrainingJobResponse, answer).id)
 
 
 async def job(
@@ -174,26 +174,26 @@ async def job(
     """GET /v1/preview/training-jobs/{id}."""
     path = f"training-jobs/{job_id}"
     answer = await _call(http, address, "GET", path, timeout=timeout, retry=retry, lacks="shows no jobs")
-    return parsed(wire.TrainingJob, answer)
+    return parse_answer(wire.TrainingJob, answer)
 
 
 async def cancel_job(http: HttpClient, address: Address, job_id: str) -> wire.TrainingJob:
     """POST /v1/preview/training-jobs/{id}/cancel; embedded service only."""
     path = f"training-jobs/{job_id}/cancel"
     answer = await _call(http, address, "POST", path, retry=True, lacks="cancels no jobs")
-    return parsed(wire.TrainingJob, answer)
+    return parse_answer(wire.TrainingJob, answer)
 
 
 async def events(http: HttpClient, address: Address, job_id: str, after: str | None = None) -> list[wire.Event]:
-    """The events of a job after the one with the id `after`."""
+    """Return the events of a job after the one with the id `after`."""
     path = f"training-jobs/{job_id}/events"
-    return await _pages(http, address, path, wire.EventList, after, lacks="reports no events of jobs")
+    return await _read_pages(http, address, path, wire.EventList, after, lacks="reports no events of jobs")
 
 
-async def _pages(
+async def _read_pages(
     http: HttpClient, address: Address, path: str, kind: type[Any], after: str | None = None, *, lacks: str
 ) -> list[Any]:
-    """The items of every page of a list, after the one with the id `after`."""
+    """Read the items of every page of a list, after the one with the id `after`."""
     dialect = dialect_of(address)
     listed: list[Any] = []
     more = True
@@ -202,8 +202,10 @@ async def _pages(
         params: dict[str, str | int] = {"limit": _PAGE} if dialect.has_limits else {}
         params |= {"after": last} if last else {}
         answer = await _call(http, address, "GET", path, params=params, lacks=lacks)
-        page = parsed(kind, dialect.page(answer))
-        if not page.data or (listed and page.data[-1].id == last):  # it reads no `after`, and would be asked for ever
+        page = parse_answer(kind, dialect.page(answer))
+        if not page.data or (
+            listed and page.data[-1].id == last
+        ):  # it ignores `after`, and would send this page for ever
             break
         listed += page.data
         more = page.has_more
@@ -237,20 +239,20 @@ async def _call(
 async def _body(
     job: wire.CreateTrainingJob, groups: Iterable[TrajectoryGroup], dialect: Dialect
 ) -> AsyncIterator[bytes]:
-    """The JSON of a job in chunks."""
-    async for chunk in _in_chunks(_pieces(job, groups, dialect)):
+    """Yield the JSON of a job in chunks."""
+    async for chunk in _chunk(_pieces(job, groups, dialect)):
         yield chunk
 
 
-async def _in_chunks(parts: Iterable[bytes]) -> AsyncIterator[bytes]:
-    """A body in chunks, made in a thread, as its parts may be read from a disk."""
+async def _chunk(parts: Iterable[bytes]) -> AsyncIterator[bytes]:
+    """Yield a body in chunks. They are made in a thread, as the parts may be read from a disk."""
     pieces = iter(parts)
     while chunk := await asyncio.to_thread(_next_chunk, pieces):
         yield chunk
 
 
 def _next_chunk(pieces: Iterator[bytes]) -> bytes:
-    """The next pieces together, about `_CHUNK_BYTES`; empty at the end."""
+    """Join the next pieces, about `_CHUNK_BYTES` of them; empty at the end."""
     chunk = bytearray()
     for piece in pieces:
         chunk += piece
@@ -260,7 +262,7 @@ def _next_chunk(pieces: Iterator[bytes]) -> bytes:
 
 
 def _pieces(job: wire.CreateTrainingJob, groups: Iterable[TrajectoryGroup], dialect: Dialect) -> Iterator[bytes]:
-    """The JSON of a job: its head, each trajectory, and the separators."""
+    """Yield the JSON of a job: its head, each trajectory, and the separators."""
     yield _begin(job, "trajectory_groups")
     for i, group in enumerate(groups):
         yield b"," * bool(i) + _begin(group, "trajectories")
@@ -271,7 +273,7 @@ def _pieces(job: wire.CreateTrainingJob, groups: Iterable[TrajectoryGroup], dial
 
 
 def _begin(whole: Wire, array: str) -> bytes:
-    """The JSON of an object up to the first item of an array, its last member."""
+    """Write the JSON of an object up to the first item of an array, which becomes its last member."""
     rest = whole.model_dump_json(by_alias=True, exclude_unset=True, exclude={array})[:-1]
     return f'{rest}{"," * (len(rest) > 1)}"{array}":['.encode()
 
@@ -296,7 +298,7 @@ async def create_once(http: HttpClient, address: Address, key: str, create: Call
     key: a UUID, which `create` sends.
 
     Raises:
-        BrokenOffError: it is unknown whether the job was accepted; and as `create_job`.
+        BrokenOffError: it is unknown whether the job was accepted. Other errors are those of `create`.
     """
     try:
         return await create()

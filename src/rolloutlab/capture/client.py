@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from rolloutlab.api.answers import parsed
+from rolloutlab.api.answers import parse_answer
 from rolloutlab.api.wire.chat import ChatCompletion, ChatCompletionChunk
 from rolloutlab.capture.gateway import ENDED, Chunk, Gateway
 from rolloutlab.capture.requests import read_object
@@ -96,7 +96,7 @@ class ChatCompletions:
         future.add_done_callback(lambda _: put(None))
         try:
             while (chunk := await chunks.get()) is not None:
-                yield parsed(ChatCompletionChunk, chunk)
+                yield parse_answer(ChatCompletionChunk, chunk)
             if future.cancelled():
                 raise ConflictError(ENDED)
             future.result()

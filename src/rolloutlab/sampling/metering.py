@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from rolloutlab.api.budget import Budget
 from rolloutlab.api.dialect import dialect_of
 from rolloutlab.api.http.client import Tries
-from rolloutlab.api.prices import DOLLAR, Amount, Tokens, amount_of, billed, bound, cost, price_of, shown
+from rolloutlab.api.prices import DOLLAR, Amount, Tokens, amount_of, bound, cost, count_billed, price_of, shown
 from rolloutlab.api.training import never_arrived
 from rolloutlab.api.wire.chat import ChatCompletion, ChatRequest
 from rolloutlab.errors import BudgetError, InputError, LabError, RolloutlabError
@@ -390,7 +390,7 @@ class _MeteredTries(Tries):
     def answered(self, completion: ChatCompletion) -> None:
         """After a completion: pay what it cost."""
         if self._under_way:
-            self._end(tokens := billed(completion, self._most))
+            self._end(tokens := count_billed(completion, self._most))
             usage = completion.usage
             known = (
                 usage and usage.prompt_tokens and (usage.completion_tokens or tokens.completion < self._most.completion)

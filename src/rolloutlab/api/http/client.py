@@ -19,12 +19,12 @@ from rolloutlab.api.http.retries import Retries
 from rolloutlab.api.http.secrecy import Bearers, TokenSource, Unencrypted, is_secret
 from rolloutlab.api.http.transport import (
     ProxyRouter,
-    checked,
     connection_error,
     failure_reason,
     lines_of,
     not_connected,
     origin,
+    parse_url,
 )
 from rolloutlab.errors import BrokenOffError, ServiceError, SignInError, UnreachableError, interrupted
 from rolloutlab.fsutil import NONE_LEFT, TO_HAVE_MORE, short_of_descriptors
@@ -59,7 +59,7 @@ class Tries(Protocol):
 
 @dataclass(frozen=True)
 class _Body:
-    """What a request carries."""
+    """Body, query and headers of a request."""
 
     json: Any
     content: str | BodyFactory | None
@@ -68,7 +68,7 @@ class _Body:
 
 
 class _StreamedBody:
-    """A body that is generated again for each try. failure: the exception of its generator in the last try, if any."""
+    """A body that is generated again for each try. failure: what its generator raised in the last try, if anything."""
 
     def __init__(self, factory: BodyFactory) -> None:
         self._factory = factory
@@ -87,7 +87,13 @@ class _StreamedBody:
 class HttpClient:
     """Connection pools and the event loop that owns them, in a daemon thread.
 
-    transport: for tests; by default real connections. unencrypted: the http addresses that keys may go to.
+    Args:
+        transport: Replaces real connections, for tests.
+        tries: How many tries of a request may fail.
+        backoff: Seconds before the second try; see `Retries`.
+
+    Attributes:
+        unencrypted: The http addresses to which keys may go.
     """
 
     def __init__(
@@ -101,22 +107,22 @@ class HttpClient:
         self.unencrypted = Unencrypted()
 
     def retries(self) -> Retries:
-        """The backoff policy of one request."""
+        """Make the backoff policy of one request."""
         return Retries(self._tries, self._backoff)
 
     def submit(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
         """Run a coroutine in the background, until its future is cancelled, or `close` does it."""
         self._start_for(work)
-        begun = self._loop.submit(work)
-        self._background.add(begun)
-        begun.add_done_callback(self._background.discard)
-        return begun
+        future = self._loop.submit(work)
+        self._background.add(future)
+        future.add_done_callback(self._background.discard)
+        return future
 
     def begin(self, work: Coroutine[Any, Any, object]) -> "Future[Any]":
-        """As `submit`; its exception is logged."""
-        begun = self.submit(work)
-        begun.add_done_callback(_log_failure)
-        return begun
+        """Run a coroutine in the background as `submit` does, and log its exception."""
+        future = self.submit(work)
+        future.add_done_callback(_log_failure)
+        return future
 
     def run(
         self,
@@ -172,7 +178,7 @@ class HttpClient:
         """
         body = _Body(json, content, params, headers or {})
         retry = method in {"GET", "DELETE"} if retry is None else retry
-        return _parsed(await self._send(method, url, token, body, timeout, retry=retry, tries=tries))
+        return _parse_response(await self._send(method, url, token, body, timeout, retry=retry, tries=tries))
 
     async def events(
         self,
@@ -205,7 +211,7 @@ class HttpClient:
         try:
             if not response.is_success:
                 await response.aread()
-                _parsed(response)
+                _parse_response(response)
             if "text/event-stream" not in response.headers.get("Content-Type", "").lower():
                 yield (await response.aread()).decode(errors="replace")
                 return
@@ -243,7 +249,7 @@ class HttpClient:
         try:
             if not response.is_success:
                 await response.aread()
-                _parsed(response)
+                _parse_response(response)
             async for chunk in response.aiter_bytes():
                 yield chunk
         except (httpx.RequestError, aiohttp.ClientError) as error:
@@ -267,7 +273,7 @@ class HttpClient:
         streamed, text = (_StreamedBody(body.content), None) if callable(body.content) else (None, body.content)
         request = httpx.Request(
             method,
-            checked(url),
+            parse_url(url),
             json=body.json,
             content=streamed or text,
             params=body.params,
@@ -290,7 +296,7 @@ class HttpClient:
                 if pause is None:
                     raise connection_error(url, error, direct=self.unencrypted.allows(url)) from error
             else:
-                if source and await _renewed(source, response, f"{method} {request.url.path}", bearer):
+                if source and await _renew_token(source, response, f"{method} {request.url.path}", bearer):
                     continue
                 pause = retries.after_answer(response.status_code, response.headers)
                 if pause is None:
@@ -299,7 +305,7 @@ class HttpClient:
             await asyncio.sleep(pause)
 
     async def _try(self, request: httpx.Request, stream: bool, tries: Tries | None) -> httpx.Response:
-        """Send a request once; `tries` hears of it."""
+        """Send a request once, and report the try to `tries`."""
         if tries is None:
             return await self._send_once(request, stream=stream)
         await tries.begin()
@@ -333,7 +339,7 @@ class HttpClient:
         self._loop.close()
 
     def _start_for(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Start the loop; if that fails, close the coroutine that was to run on it."""
+        """Start the loop. If that fails, close the coroutine that was to run on it, and raise."""
         try:
             self._loop.start()
         except OSError as error:
@@ -343,7 +349,7 @@ class HttpClient:
             raise UnreachableError(f"no connection can be made: {NONE_LEFT}", hint=TO_HAVE_MORE) from error
 
     def _end(self) -> Coroutine[Any, Any, None]:
-        """Make the coroutine that ends the tasks and connections of the present loop; the next loop has new ones."""
+        """Make the coroutine that ends the tasks and connections of the present loop. The next loop has new ones."""
         background, self._background = self._background, set()
         return _shut_down(background, self.__dict__.pop("_connections", None))
 
@@ -353,7 +359,7 @@ class HttpClient:
 
 
 async def _data_of(lines: AsyncIterator[str]) -> AsyncIterator[str]:
-    """The data of each event before `[DONE]`, except empty data, which keeps the connection open.
+    """Yield the data of each event before `[DONE]`, except empty data, which only keeps the connection open.
 
     An event ends with an empty line. Some servers leave that out, so a JSON text that is whole also ends it.
     """
@@ -402,7 +408,7 @@ async def _shut_down(background: "set[Future[Any]]", connections: httpx.AsyncBas
         await connections.aclose()
 
 
-def _parsed(response: httpx.Response) -> Any:
+def _parse_response(response: httpx.Response) -> Any:
     if not response.is_success:
         sent = [value.removeprefix("Bearer ") for name, value in response.request.headers.items() if is_secret(name)]
         status, reason, location = response.status_code, response.reason_phrase, response.headers.get("Location")
@@ -414,8 +420,8 @@ def _parsed(response: httpx.Response) -> Any:
     raise ServiceError(f"{origin(str(response.url))} answered with something that is not JSON")
 
 
-async def _renewed(source: TokenSource, response: httpx.Response, operation: str, token: str | None) -> bool:
-    """Whether to try again with another token. The response is closed in that case, and after an exception."""
+async def _renew_token(source: TokenSource, response: httpx.Response, operation: str, token: str | None) -> bool:
+    """Give a response to the source of its token, and return whether to try again. Then, or if it raises, close it."""
     renewed = True
     try:
         renewed = await source.after(response.status_code, response.headers.multi_items(), operation, token)

@@ -23,14 +23,14 @@ from rolloutlab.fsutil import NONE_LEFT, short_of_descriptors
 
 _OF_PATH = re.compile(r"\b(url|uri|path|route|endpoint|page|cannot (get|post|put|delete))\b|/v1/", re.IGNORECASE)
 _OF_WHAT_IS_THERE = re.compile(r"\b(model|deployment|job|checkpoint|step|adapter)s?\b", re.IGNORECASE)
-"""What the message of a 404 is about: an unknown path, or a missing thing (a model, a job) at a known path."""
+"""What the message of a 404 may name: an unknown path, or a missing thing (a model, a job) at a known path."""
 CUT_OFF = "the connection was closed before the end of the response"
 
 
 def status_error(
     origin: str, status: int, reason: str, body: bytes, secrets: Sequence[str] = (), location: str | None = None
 ) -> RolloutlabError:
-    """Make the error for an unsuccessful response; it never shows the secrets that were sent.
+    """Make the error for an unsuccessful response. It never shows the secrets that were sent.
 
     Args:
         origin: The service, such as `http://127.0.0.1:8000`.
@@ -40,7 +40,7 @@ def status_error(
         secrets: The tokens and keys that were sent.
         location: The target of a redirect, which is not followed.
     """
-    words = _without(secrets, _message_in(body) or reason)
+    words = _hide_secrets(secrets, _message_in(body) or reason)
     if status in {401, 403}:
         another = f"%connect {origin} --key-env ROLLOUTLAB_API_KEY"
         hint = f"%service stop, where it is the embedded one; {another}" if on_this_machine(origin) else another
@@ -56,16 +56,18 @@ def status_error(
         return NotOfferedError(words) if of_path else NotFoundError(words)
     message = f"{origin} answered {status} {words}"
     if status < 400 and location:
-        place = _without(secrets, location).partition("?")[0]
+        place = _hide_secrets(secrets, location).partition("?")[0]
         return RefusedError(f"{message}: it leads to {place}", hint="%connect that address", status=status)
     if status == 507:
         return FullError(message)
     error = (RefusedError if status < 500 else ServiceError)(message, status=status)
-    error.reported = {name: _without(secrets, text) for name, text in _reported(body).items()} | {"message": words}
+    error.reported = {name: _hide_secrets(secrets, text) for name, text in _read_reported(body).items()} | {
+        "message": words
+    }
     return error
 
 
-def _without(secrets: Sequence[str], text: str) -> str:
+def _hide_secrets(secrets: Sequence[str], text: str) -> str:
     for secret in sorted(filter(None, secrets), key=len, reverse=True):  # one may begin with another
         text = text.replace(secret, "...")
     return text
@@ -78,7 +80,7 @@ def names_a_thing(words: str) -> bool:
 
 
 def root_cause(error: BaseException) -> str | None:
-    """The first cause of a failed request in words, if it is one that explains the failure; else None."""
+    """Say what first caused the failure of a request; None if that cause does not explain the failure."""
     root, seen = error, {error}
     while (below := root.__cause__ or root.__context__) and below not in seen:  # an error raised twice may be its own
         root = below
@@ -101,7 +103,7 @@ def root_cause(error: BaseException) -> str | None:
 
 
 def connection_hint(url: str) -> str:
-    """What to type where nothing answers; the embedded service is the one on this machine."""
+    """Return what to type where nothing answers. On this machine it may be the embedded service."""
     return "%service log, where it is the embedded one; %connect" if on_this_machine(url) else "%connect names another"
 
 
@@ -113,10 +115,10 @@ def _message_in(body: bytes) -> str:
 
 
 def message_of(answer: Any) -> str:
-    """The message in an error body: OpenAI's `error.message`, Chroma's `message`, the specification's `detail`.
+    """Find the message in an error body: OpenAI's `error.message`, Chroma's `message`, the specification's `detail`.
 
-    Google's is OpenAI's in a list, Mistral's the specification's under `message`; gateways have `msg`, `error_msg` and
-    `errors`. Empty where there is none.
+    Google sends OpenAI's form in a list, Mistral the specification's under `message`; gateways have `msg`, `error_msg`
+    and `errors`. The message is empty where there is none.
     """
     if isinstance(answer, list) and len(answer) == 1:
         (answer,) = answer
@@ -127,12 +129,12 @@ def message_of(answer: Any) -> str:
     if isinstance(detail, dict):
         detail = detail.get("message") or detail.get("detail") or detail.get("msg")
     if isinstance(detail, list):
-        detail = "; ".join(map(_problem, detail[:3]))
+        detail = "; ".join(map(_describe, detail[:3]))
     return str(detail or "")
 
 
-def _reported(body: bytes) -> dict[str, Any]:
-    """The type, code and parameter of an error in OpenAI's form."""
+def _read_reported(body: bytes) -> dict[str, Any]:
+    """Read the type, code and parameter of an error in OpenAI's form."""
     try:
         error = json.loads(body)["error"]
         return {name: error[name] for name in ("type", "code", "param") if isinstance(error.get(name), str)}
@@ -140,7 +142,7 @@ def _reported(body: bytes) -> dict[str, Any]:
         return {}
 
 
-def _problem(item: Any) -> str:
+def _describe(item: Any) -> str:
     if isinstance(item, str):
         return item
     if isinstance(item, dict) and isinstance(item.get("message"), str):

@@ -13,7 +13,7 @@ _OWN = [
 ]
 """Private (RFC 1918, RFC 4193) and link-local (RFC 3927, RFC 4291) networks."""
 _CLOUD_METADATA = ipaddress.ip_address("169.254.169.254")
-"""Metadata service of clouds; it is in the link-local network, but no host of the user."""
+"""The metadata service of clouds. It is in the link-local network, but is no host of the user's."""
 
 
 class NetworkScope(IntEnum):
@@ -35,20 +35,20 @@ def on_this_machine(url: str) -> bool:
     except ValueError:
         return False
     try:
-        return _unmapped(host).is_loopback
+        return _parse_unmapped(host).is_loopback
     except ValueError:  # a name
         return host == "localhost" or host.endswith(".localhost")
 
 
 def in_own_network(address: str) -> bool:
     """Whether an IP address is private, link-local or loopback; shared (RFC 6598) and test ones (RFC 5737) are not."""
-    plain = _unmapped(address)
+    plain = _parse_unmapped(address)
     return plain.is_loopback or (plain != _CLOUD_METADATA and any(plain in network for network in _OWN))
 
 
 def scope_of(address: str) -> NetworkScope | None:
-    """The scope of an IP address; None for link-local, multicast and reserved addresses, which no server may name."""
-    parsed = _plain(_parsed(address))
+    """Find the scope of an IP address; None for link-local, multicast and reserved ones, which no server may name."""
+    parsed = _unwrap(_parse(address))
     if parsed.is_loopback:
         return NetworkScope.LOOPBACK
     if parsed.is_link_local or parsed.is_multicast or parsed.is_unspecified or parsed.is_reserved:
@@ -57,7 +57,7 @@ def scope_of(address: str) -> NetworkScope | None:
 
 
 def scope_of_all(addresses: Iterable[str]) -> NetworkScope | None:
-    """The scope of a server with several addresses: that of its most public address."""
+    """Find the scope of a server with several addresses: that of its most public address."""
     return min((scope for scope in map(scope_of, addresses) if scope is not None), default=None)
 
 
@@ -67,19 +67,19 @@ def may_contact(server: NetworkScope, address: str) -> bool:
     return scope is not None and scope <= server
 
 
-def _unmapped(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    """An IP address, as IPv4 where it is IPv4-mapped; ValueError for anything else."""
-    parsed = _parsed(address)
+def _parse_unmapped(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """Parse an IP address, as IPv4 where it is IPv4-mapped; ValueError for anything else."""
+    parsed = _parse(address)
     return (parsed.ipv4_mapped or parsed) if isinstance(parsed, ipaddress.IPv6Address) else parsed
 
 
-def _parsed(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+def _parse(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
     # only IPv6 has a zone (RFC 6874): `127.0.0.1%00.example` is a name
     return ipaddress.ip_address(address.partition("%")[0] if ":" in address else address)
 
 
-def _plain(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    """The IPv4 address that an IPv6 one maps, translates or tunnels to."""
+def _unwrap(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """Return the IPv4 address that an IPv6 one maps, translates or tunnels to; any other address unchanged."""
     if isinstance(address, ipaddress.IPv4Address):
         return address
     if address in _NAT64:

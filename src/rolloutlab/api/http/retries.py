@@ -14,11 +14,13 @@ _MAX_RETRY_AFTER = 60.0
 
 
 class Retries:
-    """Seconds to wait before the next try of one request; None for no further try.
+    """The retries of one request. Each method returns the seconds to wait before the next try; None for no further try.
 
-    tries: how many tries may fail. Answers of a busy service (429, 503) do not count: they are retried for up to five
-    minutes. backoff: seconds of the first pause. Pauses double, with a jitter of ±50 %, so that clients that were
-    refused together do not return together.
+    Args:
+        tries: How many tries may fail. Answers of a busy service (429, 503) do not count: they are retried for up to
+            five minutes, unless this is 1.
+        backoff: Seconds of the first pause. Pauses double, with a jitter of ±50 %, so that clients that were refused
+            together do not return together.
     """
 
     def __init__(self, tries: int, backoff: float) -> None:
@@ -29,18 +31,18 @@ class Retries:
         self._pauses = 0
 
     def after_failure(self) -> float | None:
-        """Seconds to wait after no response."""
+        """Return the seconds to wait after no response."""
         self._left -= 1
         return self._pause() if self._left > 0 else None
 
     def after_answer(self, status: int, headers: Mapping[str, str]) -> float | None:
-        """Seconds to wait after a response; None also after success, and where a retry cannot help."""
+        """Return the seconds to wait after a response; None also after success, and where a retry cannot help."""
         if status in _BUSY:
             return self._while_busy(retry_after(headers))
         return self.after_failure() if status in _RETRIABLE or status >= 500 else None
 
     def while_away(self) -> float | None:
-        """Seconds to wait when a service that answered before is unreachable; retried as long as a busy one."""
+        """Return the seconds to wait for a service that answered before and is unreachable, as for a busy one."""
         return self._while_busy(0.0)
 
     def _while_busy(self, minimum: float) -> float | None:
@@ -56,7 +58,7 @@ class Retries:
 
 
 def retry_after(headers: Mapping[str, str]) -> float:
-    """Seconds of Retry-After (RFC 9110, 10.2.3), a minute at most; a date counts by the clock of its server."""
+    """Read the seconds of Retry-After (RFC 9110, 10.2.3), a minute at most. A date counts by its server's clock."""
     text = headers.get("Retry-After", "")
     if text.isdecimal():
         return min(float(text), _MAX_RETRY_AFTER)

@@ -21,7 +21,7 @@ class TokenSource(Protocol):
     async def token(self) -> str | None: ...
 
     async def after(self, status: int, headers: Iterable[tuple[str, str]], operation: str, token: str | None) -> bool:
-        """Whether to send a request again after this response to it; `token` is the one that it carried."""
+        """Take note of a response, and return whether to send its request again. token: what the request carried."""
 
 
 class Bearers(Protocol):
@@ -37,24 +37,24 @@ class Unencrypted:
         self._allowed: set[tuple[str, int]] = set()
 
     def allow(self, url: str) -> None:
-        """Allow keys on http to a host, with a warning; InputError when it is not in a private network."""
+        """Allow keys on http to a host, with a warning; InputError if the host is not in a private network."""
         if urlsplit(url).scheme != "http" or on_this_machine(url):
             return
         host, port = place = _place(url)
         if not _in_own_network(host):
             message = f"{host} is not in a private network: a key could be read on the way"
-            raise InputError(message, hint=_encrypted(url))
+            raise InputError(message, hint=_https_of(url))
         self._allowed.add(place)
         warnings.warn(
             f"keys go to http://{host}:{port} unencrypted: every machine on the way can read them", stacklevel=2
         )
 
     def allows(self, url: str) -> bool:
-        """Whether a person allowed keys on http to this host; such requests bypass proxies."""
+        """Whether a person allowed keys on http to this host. Such requests bypass proxies."""
         return urlsplit(url).scheme == "http" and _place(url) in self._allowed
 
     def check(self, url: str, headers: Iterable[str] = ("Authorization",)) -> None:
-        """InputError where a request with headers of these names would send a secret unencrypted."""
+        """Raise InputError if a request with headers of these names would send a secret unencrypted."""
         if not any(map(is_secret, headers)):
             return
         try:
@@ -64,11 +64,11 @@ class Unencrypted:
         if not safe:
             host, port = _place(url)
             message = f"http://{host}:{port} is not encrypted: a key could be read on the way"
-            raise InputError(message, hint=f"{_encrypted(url)}; or --insecure-http, inside your own network")
+            raise InputError(message, hint=f"{_https_of(url)}; or --insecure-http, inside your own network")
 
 
 def is_secret(header: str) -> bool:
-    """Whether a header of this name may carry a secret; a guess by parts of names, as there is no closed list."""
+    """Whether a header of this name may carry a secret. It is guessed by parts of names: there is no closed list."""
     name = header.lower()
     return name not in _NOT_SECRET and any(part in name for part in _SECRET)
 
@@ -78,7 +78,7 @@ def _place(url: str) -> tuple[str, int]:
     return parts.hostname or "", parts.port or 80
 
 
-def _encrypted(url: str) -> str:
+def _https_of(url: str) -> str:
     return f"https://{urlsplit(url).netloc.rpartition('@')[2]}"
 
 
@@ -92,9 +92,9 @@ def _in_own_network(host: str) -> bool:
 
 
 def proof(token: str, nonce: str, base_url: str) -> str:
-    """The HMAC-SHA256 (RFC 2104) of a nonce and of the URL that the client asks, as 64 hexadecimal digits.
+    """Compute the proof that a service knows the lab's token, which it gives before the client sends the token.
 
-    By it a service proves that it knows the lab's token, before the client sends the token.
+    It is the HMAC-SHA256 (RFC 2104) of a nonce and of the URL that the client asks, as 64 hexadecimal digits.
     """
     # with the URL a program at another port cannot relay the challenge to the service
     return hmac.new(token.encode(), f"rolloutlab health\n{nonce}\n{base_url}".encode(), "sha256").hexdigest()

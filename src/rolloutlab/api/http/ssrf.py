@@ -14,7 +14,7 @@ from httpx_aiohttp import AiohttpTransport
 from rolloutlab.api.http.client import DEFAULT_HEADERS
 from rolloutlab.api.http.ip_scope import NetworkScope, scope_of
 from rolloutlab.api.http.secrecy import Unencrypted
-from rolloutlab.api.http.transport import certificates, checked, connection_error, origin, proxied, proxy_of
+from rolloutlab.api.http.transport import certificates, connection_error, make_proxy, origin, parse_url, proxy_of
 from rolloutlab.errors import BrokenOffError, ServiceError, UnreachableError
 
 _GZIP_OR_DEFLATE = 32 + zlib.MAX_WBITS  # zlib detects which by the header
@@ -22,7 +22,7 @@ _GZIP_OR_DEFLATE = 32 + zlib.MAX_WBITS  # zlib detects which by the header
 
 @dataclass(frozen=True)
 class Fetched:
-    """A response. headers: names may be repeated. addresses: the IP addresses of the host, one of which sent it."""
+    """A response. headers: names may be repeated. addresses: the allowed IP addresses of the host; one sent it."""
 
     status: int
     addresses: tuple[str, ...]
@@ -59,7 +59,7 @@ async def fetch_untrusted(
         UnreachableError: there is no connection, or no allowed address.
         ServiceError: the response is too large, or has an encoding that was not asked for.
     """
-    target = _parsed(url)
+    target = _parse_target(url)
     if _is_ip(target.host):  # aiohttp connects to it without a call of the resolver, which checks names
         if not is_allowed_ip(target.host):
             raise _forbidden(target.host)
@@ -72,14 +72,14 @@ async def fetch_untrusted(
     guard = _Guard(is_allowed_ip)
     try:
         async with asyncio.timeout(timeout):
-            proxy = await _proxy(target, guard)
+            proxy = await _find_proxy(target, guard)
     except OSError as error:  # a TimeoutError too
         raise UnreachableError(connection_error(url, error).message) from error
-    connections = await _guarded(guard, proxy, encrypted=target.scheme == "https")
+    connections = await _make_connections(guard, proxy, encrypted=target.scheme == "https")
     try:
         async with asyncio.timeout(timeout):
             response = await connections.handle_async_request(request)
-            return await _read(response, tuple(guard.addresses) or (target.host,), max_bytes)
+            return await _read_response(response, tuple(guard.addresses) or (target.host,), max_bytes)
     except TimeoutError as error:
         raise BrokenOffError(f"{origin(url)} did not answer in {timeout:g} s") from error
     except (httpx.RequestError, aiohttp.ClientError) as error:
@@ -124,9 +124,9 @@ class _Guard(aiohttp.abc.AbstractResolver):
         pass
 
 
-def _parsed(url: str) -> httpx.URL:
+def _parse_target(url: str) -> httpx.URL:
     try:
-        return checked(url)
+        return parse_url(url)
     except UnreachableError:  # without its hint, which is about the user's own services; and the URL may be long
         raise UnreachableError(f"{ascii(url.partition('?')[0])[:200]} is not an http or https URL") from None
 
@@ -143,40 +143,43 @@ def _forbidden(host: str) -> UnreachableError:
     return UnreachableError(f"{host} is in a private network that a server outside it must not send requests to")
 
 
-async def _proxy(target: httpx.URL, guard: _Guard) -> str | None:
-    """The proxy for the request; None for a direct connection.
+async def _find_proxy(target: httpx.URL, guard: _Guard) -> str | None:
+    """Find the proxy for the request; None for a direct connection.
 
     Raises:
-        UnreachableError: the host has no allowed address. OSError: it has no address.
+        UnreachableError: the host has no allowed address.
+        OSError: the host has no address.
     """
     proxy = proxy_of(str(target))
-    if proxy and not _is_ip(target.host):  # the proxy resolves the name itself, unchecked, so it is checked here first
+    if proxy and not _is_ip(
+        target.host
+    ):  # the proxy resolves the name itself, unchecked, so it is parse_url here first
         await guard.resolve(target.host, target.port or 0)
     return None if NetworkScope.LOOPBACK in map(scope_of, guard.addresses) else proxy
 
 
-async def _guarded(guard: _Guard, proxy: str | None, *, encrypted: bool) -> httpx.AsyncBaseTransport:
-    """Connections to the guard's addresses only, or to the proxy, whose own address the user chose."""
+async def _make_connections(guard: _Guard, proxy: str | None, *, encrypted: bool) -> httpx.AsyncBaseTransport:
+    """Make connections to the guard's addresses only, or to the proxy, whose own address the user chose."""
     # in a thread: it reads files for 20 ms or more
     context = await asyncio.to_thread(certificates, httpx.create_ssl_context) if encrypted else False
     resolver = None if proxy else guard
     connector = aiohttp.TCPConnector(resolver=resolver, use_dns_cache=False, force_close=True, ssl=context)
     client = aiohttp.ClientSession(connector=connector, trust_env=False)
-    return AiohttpTransport(client=client, proxy=proxied(proxy))
+    return AiohttpTransport(client=client, proxy=make_proxy(proxy))
 
 
-async def _read(response: httpx.Response, addresses: tuple[str, ...], max_bytes: int) -> Fetched:
+async def _read_response(response: httpx.Response, addresses: tuple[str, ...], max_bytes: int) -> Fetched:
     headers = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in response.headers.raw)
     try:
         endless = "text/event-stream" in response.headers.get("Content-Type", "")
-        body = b"" if endless else await _body(response, max_bytes)
+        body = b"" if endless else await _read_body(response, max_bytes)
     finally:
         await response.aclose()
     return Fetched(response.status_code, addresses, headers, body)
 
 
-async def _body(response: httpx.Response, max_bytes: int) -> bytes:
-    """The body, decompressed here up to the limit.
+async def _read_body(response: httpx.Response, max_bytes: int) -> bytes:
+    """Read the body, decompressing it here up to the limit.
 
     httpx would decompress a whole chunk before the limit could stop it, and several times if several encodings are
     named.

@@ -21,12 +21,12 @@ from rolloutlab.fsutil import NONE_LEFT, TO_HAVE_MORE, short_of_descriptors
 T = TypeVar("T")
 
 IDLE_SECONDS = 1.5
-"""After which an unused connection is closed, before the server closes it under a new request: gunicorn does after 2 s,
-uvicorn after 5 s."""
+"""The time after which an unused connection is closed, before the server closes it under a new request: gunicorn does
+so after 2 s, uvicorn after 5 s."""
 
 
 def proxy_of(url: str) -> str | None:
-    """The proxy in `HTTP_PROXY` or `HTTPS_PROXY` (else `ALL_PROXY`), unless `NO_PROXY` has the host.
+    """Find the proxy of a URL in `HTTP_PROXY` or `HTTPS_PROXY` (else `ALL_PROXY`), unless `NO_PROXY` has the host.
 
     The variables are read as by the standard library: lower case counts, too; in `NO_PROXY`, `*` is every host and
     `.example` every host below it. Requests to this machine use no proxy: to a proxy elsewhere, `localhost` is itself.
@@ -48,8 +48,8 @@ def proxy_of(url: str) -> str | None:
     return proxy.geturl()
 
 
-def through(url: str) -> str:
-    """` through the proxy HOST` for the message of an error; empty without a proxy."""
+def proxy_words(url: str) -> str:
+    """Say ` through the proxy HOST`, for the message of an error; empty without a proxy."""
     try:
         proxy = proxy_of(url)
     except UnreachableError:
@@ -88,12 +88,12 @@ class ProxyRouter(httpx.AsyncBaseTransport):
         return await self._of_hosts[host].handle_async_request(request)
 
     def _through(self, proxy: str | None, *, encrypted: bool = True) -> AiohttpTransport:
-        """The pool of a proxy. Without encryption, as to the embedded service, no certificates are read."""
+        """Find the pool of a proxy. Without encryption, as to the embedded service, no certificates are read."""
         if (proxy, encrypted) not in self._of_proxies:
             most = self._max_connections
             limits = httpx.Limits(max_connections=most, max_keepalive_connections=most, keepalive_expiry=IDLE_SECONDS)
             trusted = certificates(httpx.create_ssl_context) if encrypted else False
-            pool = AiohttpTransport(verify=trusted, limits=limits, proxy=proxied(proxy))
+            pool = AiohttpTransport(verify=trusted, limits=limits, proxy=make_proxy(proxy))
             self._of_proxies[proxy, encrypted] = pool
         return self._of_proxies[proxy, encrypted]
 
@@ -103,7 +103,7 @@ class ProxyRouter(httpx.AsyncBaseTransport):
 
 
 def certificates(read: Callable[[], T]) -> T:
-    """Call `read`, which reads the trusted certificates; explain its error.
+    """Call `read`, which reads the trusted certificates, and explain its error.
 
     Raises:
         UnreachableError: the file or folder that the environment names for them cannot be used.
@@ -121,8 +121,8 @@ def certificates(read: Callable[[], T]) -> T:
         ) from error
 
 
-def proxied(proxy: str | None) -> httpx.Proxy | None:
-    """The proxy for httpx. Its user and password become a header, which aiohttp sends as Proxy-Authorization."""
+def make_proxy(proxy: str | None) -> httpx.Proxy | None:
+    """Make a proxy for httpx. Its user and password become a header, which aiohttp sends as Proxy-Authorization."""
     if proxy is None:
         return None
     parsed = httpx.Proxy(proxy)
@@ -133,7 +133,7 @@ def proxied(proxy: str | None) -> httpx.Proxy | None:
 
 
 async def lines_of(chunks: AsyncIterator[bytes]) -> AsyncIterator[str]:
-    """The lines of an event stream: they end with CR, LF or both, and a byte order mark may be before the first.
+    """Yield the lines of an event stream, which end with CR, LF or both. A byte order mark may be before the first.
 
     httpx's `aiter_lines` splits at U+2028 too, which JSON may contain.
     """
@@ -149,8 +149,8 @@ async def lines_of(chunks: AsyncIterator[bytes]) -> AsyncIterator[str]:
 
 
 @lru_cache(maxsize=64)
-def checked(url: str) -> httpx.URL:
-    """The URL; UnreachableError when it is no http or https URL with a host."""
+def parse_url(url: str) -> httpx.URL:
+    """Parse a URL, or raise UnreachableError if it is no http or https URL with a host."""
     try:
         parsed = httpx.URL(url)
         valid = parsed.scheme in {"http", "https"} and bool(parsed.host)  # `host` is decoded only now
@@ -162,24 +162,24 @@ def checked(url: str) -> httpx.URL:
 
 
 def connection_error(url: str, error: Exception, *, direct: bool = False) -> UnreachableError:
-    """The error for a request without a response. direct: it went through no proxy."""
+    """Make the error for a request without a response. direct: the request went through no proxy."""
     kind, reason = UnreachableError if not_connected(error) else BrokenOffError, failure_reason(error)
     if reason == NONE_LEFT:
         return UnreachableError(f"no connection to {origin(url)} can be made: {reason}", hint=TO_HAVE_MORE)
     if reason == CUT_OFF:
         return BrokenOffError(f"{origin(url)} answered, but {reason}", hint=connection_hint(url))
-    proxy = "" if direct else through(url)
+    proxy = "" if direct else proxy_words(url)
     return kind(f"nothing answers at {origin(url)}{proxy}: {reason}", hint=connection_hint(url))
 
 
 def origin(url: str) -> str:
-    """Scheme, host and port of a URL, without a user."""
+    """Return scheme, host and port of a URL, without a user."""
     parsed = httpx.URL(url)
     return f"{parsed.scheme}://{parsed.netloc.decode()}"
 
 
 def not_connected(error: Exception) -> bool:
-    """Whether no connection was made; httpx-aiohttp reports broken connections as connect timeouts as well."""
+    """Whether no connection was made. httpx-aiohttp reports broken connections as connect timeouts too."""
     cause = error.__cause__
     if cause is None:
         return isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
@@ -187,7 +187,7 @@ def not_connected(error: Exception) -> bool:
 
 
 def failure_reason(error: Exception) -> str:
-    """Why a request failed: the root cause, as httpx-aiohttp reports every failure to connect as a timeout."""
+    """Say why a request failed: by the root cause, as httpx-aiohttp reports every failure to connect as a timeout."""
     not_connected = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
     default = "the connection could not be made" if not_connected else str(error) or type(error).__name__
     return root_cause(error) or default

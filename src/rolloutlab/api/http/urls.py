@@ -14,7 +14,7 @@ _PORTS = {"http": 80, "https": 443}
 
 @lru_cache(maxsize=256)
 def canonical_resource(url: str) -> str:
-    """A URL with scheme and host in lower case, no default port and no slash at the end.
+    """Write a URL with scheme and host in lower case, without a default port or a slash at the end.
 
     Raises:
         InputError: it has no scheme or host, a fragment, a user, a query, dot segments in its path, or characters that
@@ -26,7 +26,7 @@ def canonical_resource(url: str) -> str:
     except (ValueError, AttributeError):
         raise InputError("not the URL of a server", hint="%login https://tools.example/mcp") from None
     host = host_of(parts)
-    wrong = "an invalid character" if is_ambiguous(written) else _wrong(parts, fragment="#" in url)
+    wrong = "an invalid character" if is_ambiguous(written) else _find_fault(parts, fragment="#" in url)
     if wrong or host is None:
         example = written if _NAMED.fullmatch(written) else "tools.example/mcp"
         message = f"the URL of a server has {wrong or 'an invalid host name'}"
@@ -37,7 +37,7 @@ def canonical_resource(url: str) -> str:
 
 
 def host_of(parts: SplitResult) -> str | None:
-    """The host in lower case and in ASCII (IDNA); None where it is no valid name."""
+    """Return the host in lower case and in ASCII (IDNA); None where it is no valid name."""
     try:
         name = (parts.hostname or "").encode("idna").decode()
     except UnicodeError:  # a part that is empty or longer than 63 letters
@@ -50,7 +50,7 @@ def is_ambiguous(url: str) -> bool:
     return any(each.isspace() or not each.isprintable() or each == "\\" for each in url)
 
 
-def _wrong(parts: SplitResult, *, fragment: bool) -> str | None:
+def _find_fault(parts: SplitResult, *, fragment: bool) -> str | None:
     if parts.scheme.lower() not in _PORTS or not parts.hostname:
         return "no https:// and host"
     if fragment:

@@ -14,7 +14,7 @@ _MAX_BYTES = 16 * 2**20
 
 
 class JsonSocket:
-    """One connection, of the event loop that opened it."""
+    """One connection, to be used in the event loop that opened it."""
 
     def __init__(self, url: str, http: aiohttp.ClientSession, socket: aiohttp.ClientWebSocketResponse) -> None:
         self._url = url
@@ -23,7 +23,7 @@ class JsonSocket:
 
     @classmethod
     async def connect(cls, url: str, timeout: float = 10.0) -> "JsonSocket":
-        """Connect to an http or https URL. Raises UnreachableError: it takes longer than `timeout` seconds."""
+        """Connect to an http or https URL. UnreachableError if that fails, or takes longer than `timeout` seconds."""
         http = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None))
         try:
             async with asyncio.timeout(timeout):  # the time-outs of aiohttp do not count the handshake
@@ -37,7 +37,7 @@ class JsonSocket:
         return cls(url, http, socket)
 
     async def ask(self, message: Any) -> Any:
-        """Send a message and return the answer. Raises BrokenOffError: the connection ended before the answer."""
+        """Send a message and return the answer. BrokenOffError if the connection ends before the answer."""
         with suppress(aiohttp.ClientError):  # a server that refuses a session says why before it closes
             await self._socket.send_json(message)
         answer = await self._socket.receive()

@@ -26,7 +26,7 @@ Number = StrictFloat
 
 T = TypeVar("T")
 Items = Annotated[list[T], Field(fail_fast=True)]
-"""A list that is checked up to its first wrong item: a megabyte of `0,0,…` would else be gigabytes of errors."""
+"""A list that is checked up to its first wrong item: else a megabyte of `0,0,…` would make gigabytes of errors."""
 
 
 class ListedWire(BaseModel):
@@ -39,11 +39,11 @@ class ListedWire(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False, populate_by_name=True)
 
     def to_wire(self) -> dict[str, Any]:
-        """This object as JSON-ready dictionaries and lists."""
+        """Return this object as JSON-ready dictionaries and lists."""
         return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
     def to_json(self) -> str:
-        """This object as one JSON text."""
+        """Return this object as one JSON text."""
         return self.model_dump_json(by_alias=True, exclude_unset=True)
 
 
@@ -65,7 +65,7 @@ def without_nulls(model: type[ListedWire], sent: Any) -> Any:
 
 @cache
 def _optional(model: type[ListedWire]) -> frozenset[str]:
-    """Every name under which an optional field of `model` may be sent."""
+    """Find every name under which an optional field of `model` may be sent."""
     names: set[str] = set()
     for name, field in model.model_fields.items():
         if not field.is_required():
@@ -79,7 +79,7 @@ _DATE_TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d")
 
 
 def moment(text: str) -> datetime:
-    """A date-time of RFC 3339, section 5.6, also with lower-case t or z or a leap second; UTC without an offset."""
+    """Parse a date-time (RFC 3339, 5.6), with lower-case t or z or a leap second too; UTC without an offset."""
     if not _DATE_TIME.match(text):
         raise ValueError("a date-time such as 2026-01-31T12:00:00Z is expected")
     parsed = datetime.fromisoformat(_LEAP.sub(r"\1:59", text.upper()))

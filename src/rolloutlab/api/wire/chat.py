@@ -184,7 +184,7 @@ def _tokens_without_nulls(sent: Any) -> Any:
     try:
         nulls = any([None in token.values() for token in sent])  # noqa: C419 - a generator takes twice as long
         nulls = nulls or any(None in top.values() for token in sent for top in token["top_logprobs"])
-    except (AttributeError, KeyError, TypeError):  # they are validated already, or wrong in a way that is said later
+    except (AttributeError, KeyError, TypeError):  # they are validated already, or will be reported as invalid
         nulls = True
     return [_token_without_nulls(token) for token in sent] if nulls else sent
 
@@ -255,7 +255,7 @@ class Choice(Wire):
     message: CompletionMessage
 
     def sampled_tokens(self) -> list[TokenLogprob]:
-        """The sampled tokens, the end-of-turn token included: non-empty `content`, else `refusal`, else none."""
+        """Return the sampled tokens with the end-of-turn token: non-empty `content`, else `refusal`, else none."""
         if self.logprobs is None:
             return []
         return self.logprobs.content or self.logprobs.refusal or []
@@ -266,7 +266,7 @@ class Choice(Wire):
         return ending_of((self.model_extra or {}).get(REPORTED, self.finish_reason)).note
 
     def trained_tokens(self) -> list[TokenLogprob]:
-        """The tokens that train: the sampled ones, without forced ones, which the policy did not choose."""
+        """Return the tokens that train: the sampled ones without forced ones, which the policy did not choose."""
         return [token for token in self.sampled_tokens() if not token.forced]
 
 
@@ -274,7 +274,7 @@ _REASONS = list(get_args(FinishReason))
 
 
 def cut_off(item: Any) -> str | None:
-    """The finish reason of an answer that was cut off; None if it came to its end, or has no finish reason.
+    """Return the finish reason of an answer that was cut off; None if it came to its end, or has no finish reason.
 
     item: a Choice, or a message or other object with the `finish_reason` of a server.
     """
@@ -291,7 +291,7 @@ _OF_MESSAGES = {"content", "refusal", "audio", "tool_calls", "function_call", "t
 
 
 def kind(item: Any) -> str | None:
-    """The kind of a conversation item; a Choice has `finish_reason` and `message`."""
+    """Find the kind of a conversation item: its role, or `choice` for one with `finish_reason` and `message`."""
     # a message may have unknown properties of those names, but it has a role and a field of messages as well
     if isinstance(item, Wire):
         return "choice" if isinstance(item, Choice) else getattr(item, "role", None)
@@ -366,7 +366,7 @@ class ChatRequest(Wire):
     stream_options: StreamOptions | None = None
 
     def stops(self) -> tuple[str, ...]:
-        """The stop strings; "" instead of a list, as forms of clients send it, is none."""
+        """Return the stop strings. An empty string, which forms of clients send, means that there are none."""
         stop = [self.stop] if isinstance(self.stop, str) and self.stop else self.stop
         return tuple(stop or ())
 

@@ -48,8 +48,10 @@ _PATTERNS = (
 class Ending:
     """How an answer ended.
 
-    reason: the nearest finish reason of the specification; None if the request failed. note: a sentence for the user;
-    None if the reason says all. broken_off: whether the service broke the answer off, and not a limit.
+    Attributes:
+        reason: The nearest finish reason of the specification; None if the request failed.
+        note: A sentence for the user; None if the reason says all.
+        broken_off: Whether the service broke the answer off, and not a limit.
     """
 
     reason: FinishReason | None
@@ -58,14 +60,14 @@ class Ending:
 
 
 def ending_of(reported: Any) -> Ending:
-    """The ending for a finish reason of any server; None or "" if the server gives none."""
-    return _ending(_text(reported))
+    """Find the ending for a finish reason of any server. reported: None or "" if the server gives none."""
+    return _find_ending(_text(reported))
 
 
 @lru_cache(maxsize=256)
-def _ending(reported: str) -> Ending:
-    """Cached: it is needed several times per answer, and servers use few words."""
-    word = _word(reported)
+def _find_ending(reported: str) -> Ending:
+    """Find the ending for a word. It is cached, as it is needed several times per answer, and servers use few words."""
+    word = _normalize(reported)
     if not word:
         return Ending("stop", "the service does not say why this answer ended; it counts as whole")
     if word == "function_call":
@@ -78,17 +80,17 @@ def _ending(reported: str) -> Ending:
         case "length":
             return Ending("length")
         case "content_filter":
-            return Ending("content_filter", f"the service's content filter ended this answer{_named(reported, word)}")
+            return Ending("content_filter", f"the service's content filter ended this answer{_quote(reported, word)}")
         case "broken_off":
-            return Ending("length", f"the service broke off this answer{_named(reported, word)}", broken_off=True)
+            return Ending("length", f"the service broke off this answer{_quote(reported, word)}", broken_off=True)
         case "failed":
             return Ending(None)
     note = f"the service ended this answer with {reported!r}, whose meaning is not known; it counts as whole"
     return Ending("stop", note)
 
 
-def _word(reported: str) -> str:
-    """The reason in lower case, its parts joined by `_`: of `FinishReason.MAX_TOKENS` and `maxTokens` `max_tokens`."""
+def _normalize(reported: str) -> str:
+    """Write a reason in lower case, its parts joined by `_`: `max_tokens` for `FinishReason.MAX_TOKENS`."""
     parts = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", reported).lower()
     return re.sub(r"[^a-z0-9]+", "_", parts).strip("_").removeprefix("finish_reason_")
 
@@ -99,5 +101,5 @@ def _text(reported: Any) -> str:
     return "" if reported is None else str(reported)[:100]
 
 
-def _named(reported: str, word: str) -> str:
+def _quote(reported: str, word: str) -> str:
     return "" if word == "content_filter" else f" ({reported})"

@@ -9,11 +9,15 @@ from rolloutlab.settings import ModelSettings
 class EngineStatus(Wire):
     """Answer of `GET {base_url}/v1/preview/engine`.
 
-    name: local, tinker or ray. status: what computes now, in words, such as `device` and `nodes`. unsupported: what
-    the engine does not honour and why, by the option's name. notes: lines about the policy that a user should know.
-    learning_rate, sft_learning_rate: the policy's defaults for a job and for a fine-tuning job.
-    groups_per_step: of a job that sets none; absent at services that divide jobs in their own way.
-    forks: whether a model can be made from a checkpoint of another; earlier versions would ignore the wish.
+    Attributes:
+        name: local, tinker or ray.
+        status: What computes now, in words, such as `device` and `nodes`.
+        unsupported: The options that the engine does not honour, each with the reason.
+        notes: Lines about the policy that a user should know.
+        learning_rate: The policy's default for a job.
+        sft_learning_rate: The policy's default for a fine-tuning job.
+        groups_per_step: The default for a job; absent at services that divide jobs into steps in their own way.
+        forks: Whether a model can be made from a checkpoint of another. Earlier versions would ignore the wish.
     """
 
     name: str
@@ -26,11 +30,11 @@ class EngineStatus(Wire):
     forks: bool = False
 
     def without(self, options: Iterable[str], why: str) -> "EngineStatus":
-        """A copy that does not honour these options either."""
+        """Return a copy that does not honour these options either."""
         return self.model_copy(update={"unsupported": {**dict.fromkeys(options, why), **self.unsupported}})
 
     def lines(self) -> list[str]:
-        """Lines about the engine and its policy.
+        """Return lines about the engine and its policy.
 
         The first is as `engine ray: device cpu, nodes 2`. Then come the options that it does not honour, a line per
         reason; the settings that it does not honour, in one line; and the notes about the policy.
@@ -47,5 +51,5 @@ class EngineStatus(Wire):
         return [*lines, *self.notes]
 
     def refusal(self, option: str) -> str:
-        """Why an option has no effect."""
+        """Say why an option has no effect."""
         return f"the engine {self.name} does not honour {option}: {self.unsupported[option]}"

@@ -8,7 +8,7 @@ from rolloutlab.api.wire.chat import ROLES
 
 _PARTS = ("text", "parts", "image_url", "input_audio", "file", "refusal")
 _TAGS = frozenset([*ROLES, "choice", *_PARTS, "custom", "bool", "int", "float", "str"])
-"""What pydantic may put into a path besides the steps of the path: the tags of union members."""
+"""The tags of union members, which pydantic puts into a path between its steps."""
 
 
 class ValidationError(Wire):
@@ -41,36 +41,36 @@ class ChatProblem(Wire):
 
 
 def locate(errors: Iterable[Mapping[str, Any]], body: Any, prefix: tuple[str | int, ...] = ()) -> list[ValidationError]:
-    """Pydantic's errors with a `loc` that is a path into `body`.
+    """Convert pydantic's errors to errors with a `loc` that is a path into `body`.
 
     Pydantic's paths contain the tags of union members, which the client's body does not. They are left out, and an
     unknown tag is reported at the field that should contain it.
     """
     return [
-        ValidationError(loc=[*prefix, *_path(error, body)], msg=str(error["msg"]), type=str(error["type"]))
+        ValidationError(loc=[*prefix, *_find_path(error, body)], msg=str(error["msg"]), type=str(error["type"]))
         for error in errors
     ]
 
 
-def _path(error: Mapping[str, Any], body: Any) -> list[str | int]:
-    """The longest path that `loc` may stand for and that ends at the invalid value (`_readings`)."""
+def _find_path(error: Mapping[str, Any], body: Any) -> list[str | int]:
+    """Find the path that `loc` stands for: of its `_read_as_paths` that end at the invalid value, the longest."""
     missing = error["loc"][-1:] if error["type"] == "missing" else ()
-    readings = _readings(error["loc"][: len(error["loc"]) - len(missing)], body)
+    readings = _read_as_paths(error["loc"][: len(error["loc"]) - len(missing)], body)
     path, here = max(readings, key=lambda reading: (_same(reading[1], error["input"]), len(reading[0])))
     context = error.get("ctx") or {}
     tag = context.get("field") or str(context.get("discriminator", "")).strip("'")
     return [*path, *missing, *([tag] if tag and isinstance(here, Mapping) else [])]
 
 
-def _readings(loc: Sequence[str | int], here: Any) -> Iterator[tuple[list[str | int], Any]]:
-    """Every way to read `loc` as a path from `here`, with the value at its end: a part is a tag or a step."""
+def _read_as_paths(loc: Sequence[str | int], here: Any) -> Iterator[tuple[list[str | int], Any]]:
+    """Yield every way to read `loc` as a path from `here`, with the value at its end. A part is a tag or a step."""
     if not loc:
         yield [], here
         return
     if loc[0] in _TAGS or not _holds(here, loc[0]):
-        yield from _readings(loc[1:], here)
+        yield from _read_as_paths(loc[1:], here)
     if _holds(here, loc[0]):
-        for path, end in _readings(loc[1:], here[loc[0]]):
+        for path, end in _read_as_paths(loc[1:], here[loc[0]]):
             yield [loc[0], *path], end
 
 

@@ -21,7 +21,7 @@ _Rate = Annotated[Number, Field(ge=0)]
 MASKS = "weight", "train", "training", "loss"
 """Properties of an answer; see `is_context`."""
 MAX_LINE_BYTES = 64_000_000
-"""Limit of a line of fine-tuning data, which a service reads as a whole; a client checks it before it sends a line."""
+"""The limit of a line of fine-tuning data, which a service reads as a whole. Clients check it before they send."""
 
 
 def is_context(item: MessageOrChoice) -> bool:
@@ -55,18 +55,18 @@ class Conversation(Wire):
         return self
 
     def all_tools(self) -> list[FunctionTool] | None:
-        """The tools, with those of the older form."""
+        """Return the tools, with those of the older form."""
         older = [FunctionTool(type="function", function=function) for function in self.functions or ()]
         return [*(self.tools or ()), *older] or None
 
     def answers(self) -> list[int]:
-        """The indices of the answers that train: Choices, or assistant messages if there is no Choice; no context."""
+        """Return the indices of the answers that train: Choices, or else assistant messages, unless `is_context`."""
         sampled = any(isinstance(item, Choice) for item in self.messages)
         kind = Choice if sampled else AssistantMessage
         return [i for i, item in enumerate(self.messages) if isinstance(item, kind) and not is_context(item)]
 
     def cut_off(self, i: int) -> str | None:
-        """Why answer `i` was cut off, as `chat.cut_off`. A `finish_reason` of the line itself is of the last answer."""
+        """Say why answer `i` was cut off, if it was. A `finish_reason` of the line itself is of the last answer."""
         return cut_off(self.messages[i]) or (cut_off(self) if i == len(self.messages) - 1 else None)
 
 
@@ -77,11 +77,11 @@ class SFTTrainingConfig(Wire):
     learning_rate: _Rate | Annotated[list[_Rate], Field(min_length=1)] | None = None
 
     def steps(self, trainable: int, rows: int) -> int:
-        """Gradient steps of a job on `trainable` conversations, which fill `rows` rows without a `batch_size`."""
+        """Count the gradient steps of a job on `trainable` conversations. Without a `batch_size` it is one per row."""
         return math.ceil(trainable / self.batch_size) if self.batch_size else rows
 
     def lacks_rates(self, steps: int) -> str | None:
-        """What is wrong where there are fewer learning rates than gradient steps."""
+        """Say what is wrong if there are fewer learning rates than gradient steps; None if there are not."""
         if not isinstance(self.learning_rate, list) or len(self.learning_rate) >= steps:
             return None
         number = len(self.learning_rate)
@@ -99,10 +99,15 @@ class CreateSFTTrainingJob(Wire):
 class UploadedFile(Wire):
     """Fine-tuning data as `POST {base_url}/v1/preview/files` has read it.
 
-    url: for jobs, until `expires_at` (seconds since the epoch); absent where nothing was kept. trainable: the number of
-    conversations that a job would learn from. tokens: that it would learn. rows: its gradient steps without a
-    `batch_size`. reasons: how many others there are by reason; skipped: names of some of them. unreadable: names by
-    what cannot be read.
+    Attributes:
+        url: The URL for jobs, which is valid until `expires_at`; absent if nothing was kept.
+        expires_at: Seconds since the epoch.
+        trainable: The number of conversations that a job would learn from.
+        tokens: The number of tokens that the job would learn.
+        rows: The number of its gradient steps without a `batch_size`.
+        reasons: How many other conversations there are, by reason.
+        skipped: Names of some of them, by reason.
+        unreadable: Names of conversations, by what cannot be read.
     """
 
     object: Literal["file"]

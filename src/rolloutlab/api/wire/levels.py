@@ -20,4 +20,4 @@ OF_STEPS = (
     "groups_per_step", "epochs", "loss_aggregation", "loss_scale_factor", "mask_truncated", "max_grad_norm",
     "weight_decay",
 )  # fmt: skip
-"""Options that came together; services of before take their own steps."""
+"""Options that were added together. Older services have none of them, and divide a job into steps in their own way."""

@@ -6,7 +6,7 @@ from typing import Any
 
 OPENING, CLOSING = "<think>", "</think>"
 FIELDS = "reasoning_content", "reasoning", "thinking"
-"""The fields in which services send it.
+"""The fields in which services send reasoning.
 
 reasoning_content: DeepSeek, and vLLM until 0.11. reasoning: later vLLM, and OpenRouter. thinking: Ollama, and data sets
 for gpt-oss.
@@ -15,7 +15,7 @@ _ON_ITS_LINE = re.compile(rf"(^|\n)[ \t]*{CLOSING}|{CLOSING}[ \t]*(\n|$)")
 """A mark that begins or ends a line, as policies write it; one within a sentence is a word of the answer."""
 
 UNREAD = "unread_reasoning"
-"""Property of a Choice: the mark of reasoning that is in its answer, since the service does not read it."""
+"""A property of a Choice: the mark of reasoning that is part of its answer, because the service does not read it."""
 _MARK = re.compile(
     r"[<\[◁]\|?/?(?!\|)[^\s<>\[\]|◁▷]{0,60}(?:think|thought|reason|channel|analysis|scratchpad)"
     r"[^\s<>\[\]|◁▷]{0,60}\|?[>\]▷]",  # else marks that do not close take the square of their length
@@ -31,13 +31,13 @@ def is_unread_mark(token: str) -> bool:
 
 
 def without_thought(prompt: str) -> str | None:
-    """The prompt without an empty thought, or the end of a thought, at its end; None if it ends with neither."""
+    """Remove an empty thought, or the end of a thought, from the end of a prompt; None if it ends with neither."""
     ends = (match for match in _CLOSED.finditer(prompt) if match.end() == len(prompt))
     return next((prompt[: match.start()] for match in ends), None)
 
 
 def without_empty_thought(answer: str) -> str:
-    """The answer without an empty thought at its beginning."""
+    """Remove an empty thought from the beginning of an answer."""
     match = _CLOSED.match(answer)
     return answer[match.end() :] if match else answer
 
@@ -54,13 +54,13 @@ def split_reasoning(text: str, begun: bool = False) -> tuple[str, str]:
 
 
 def reasoning_of(message: Mapping[str, Any], text: str) -> tuple[str, str]:
-    """The reasoning of a message, whose content has this text, and the answer without it."""
+    """Split a message, whose content has this text, into its reasoning and the answer without it."""
     if field := next((message[name] for name in FIELDS if message.get(name)), None):
         return str(field), text
     return split_content(text)
 
 
 def split_content(text: str) -> tuple[str, str]:
-    """The reasoning in the content of a message, and the answer after it; a prompt may have opened it."""
+    """Split the content of a message into its reasoning, which the prompt may have opened, and the answer after it."""
     begun = CLOSING in text and OPENING not in text and _ON_ITS_LINE.search(text) is not None
     return split_reasoning(text, begun)

@@ -27,7 +27,7 @@ class Trajectory(History):
     start_time: DateTime | None = None
 
     def histories(self) -> list[History]:
-        """The main history, then the additional ones."""
+        """Return the main history, then the additional ones."""
         return [self, *self.additional_histories]
 
 

@@ -17,7 +17,7 @@ from rolloutlab.api.wire.reasoning import reasoning_of
 
 
 def as_message(item: MessageOrChoice) -> Message:
-    """The message of a choice with the token ids that were sampled, where all are known; another item as it is."""
+    """Return the message of a choice with its sampled token ids, if all are known; any other item as it is."""
     if not isinstance(item, Choice):
         return item
     ids = [token.token_id for token in item.sampled_tokens()]
@@ -27,7 +27,7 @@ def as_message(item: MessageOrChoice) -> Message:
 
 
 def kept(messages: Sequence[Message]) -> Iterator[Hashable]:
-    """What frameworks keep of each message. They may change the ids of calls, so a result has the place of its call.
+    """Yield what frameworks keep of each message. They may change the ids of calls, so a result has its call's place.
 
     If no call, or more than one, has the id of a result, the result belongs to the call at the same place.
     """
@@ -45,7 +45,7 @@ def kept(messages: Sequence[Message]) -> Iterator[Hashable]:
 
 
 def kept_of(message: Message) -> Hashable:
-    """What frameworks keep of a message."""
+    """Return what frameworks keep of a message."""
     text = _text(message.content)
     if not isinstance(message, AssistantMessage):
         return message.role, text, getattr(message, "name", None)
@@ -60,7 +60,7 @@ def kept_of(message: Message) -> Hashable:
 
 
 def _text(content: Any) -> str:
-    """The text of a content, or the JSON of one that has other parts."""
+    """Return the text of a content, or the JSON of one that has other parts."""
     if not isinstance(content, list):
         return content or ""
     if all(isinstance(part, TextPart) for part in content):
