@@ -72,7 +72,7 @@ READS = {
     "harmony": harmony.parse,
     "beginning of harmony": lambda text: harmony.parse(text, ended=False),
     "special tokens": lambda text: _SPECIAL.sub("", text),
-    "a prompt": lambda text: template_of(lambda row: text).group({"a": [1]}, {}),
+    "a prompt": lambda text: template_of(lambda row: text).make_group({"a": [1]}, {}),
     "messages": as_messages,
     "a grader's template": Template,
     **{f"calls {i} in {form.opening}": parsed(form) for i, form in enumerate(_FORMS)},

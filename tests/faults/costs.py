@@ -34,7 +34,7 @@ from rolloutlab.policy import harmony
 from rolloutlab.policy.call_forms import _FORMS
 from rolloutlab.policy.model import load_policy
 from rolloutlab.policy.rendering import Renderer
-from rolloutlab.sampling.data_files import records
+from rolloutlab.sampling.data_files import read_records
 from rolloutlab.sampling.dataset import rows_of
 from rolloutlab.service.endpoints.body import InvalidBodyError, parse
 from rolloutlab.settings import Settings
@@ -52,21 +52,21 @@ def read_json(random: random.Random, folder: Path) -> None:
     path = folder / random.choice(["a.json", "a.jsonl", "a.jsonl.gz"])
     text = random.choice([b'{"a": %s}', b'{"a": 1}\n{"a": %s}\n', b'[{"a": %s}]']) % lists(random)
     path.write_bytes(gzip.compress(text, 1) if path.suffix == ".gz" else text)
-    for _ in random.choice([records, jsonl.documents])(path):
+    for _ in random.choice([read_records, jsonl.documents])(path):
         pass
 
 
 def read_depth(random: random.Random, folder: Path) -> None:
     path, depth = folder / "a.jsonl", random.randrange(1000, 1 << 22)
     path.write_bytes(random.choice([b"[", b'{"a":', b'[{"a":']) * depth + b"9" * random.randrange(1, 1 << 20))
-    for _ in records(path):
+    for _ in read_records(path):
         pass
 
 
 def read_blank(random: random.Random, folder: Path) -> None:
     path = folder / "a.json.gz"
     path.write_bytes(gzip.compress(b'{"a": 1}' + b"\n" * random.randrange(1 << 20, 1 << 24) + b'{"a": 2}', 1))
-    assert len(list(records(path))) == 2
+    assert len(list(read_records(path))) == 2
 
 
 def read_parquet(random: random.Random, folder: Path) -> None:
@@ -78,7 +78,7 @@ def read_parquet(random: random.Random, folder: Path) -> None:
     if random.random() < 0.5:
         column = pyarrow.ListArray.from_arrays([0, len(column)], column)
     parquet.write_table(pyarrow.table({"a": column}), folder / "a.parquet", compression="zstd")
-    for _ in records(folder / "a.parquet"):
+    for _ in read_records(folder / "a.parquet"):
         pass
 
 

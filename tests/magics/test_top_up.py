@@ -169,7 +169,7 @@ def test_completions_of_several_checkpoints_in_a_group_are_said(notebook, monkey
     notebook.run(CHAT)
     scored(notebook, NEVER)
     # a service that names its checkpoints
-    monkeypatch.setattr("rolloutlab.sampling.chat_player._step", lambda completion: 7)
+    monkeypatch.setattr("rolloutlab.sampling.chat_player._step_of", lambda completion: 7)
     lines(capsys)
     notebook.run(TOP_UP)
     said = "1 group with completions of several checkpoints: capitals/0; their importance ratios are of each one's own"

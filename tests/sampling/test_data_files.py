@@ -13,7 +13,7 @@ import pytest
 
 from rolloutlab.errors import InputError, NotFoundError
 from rolloutlab.sampling import data_files
-from rolloutlab.sampling.data_files import is_data_file, records
+from rolloutlab.sampling.data_files import is_data_file, read_records
 
 ROWS = [{"x": 1, "text": "é"}, {"x": 2, "text": "two\nlines"}]
 
@@ -25,7 +25,7 @@ def put(tmp_path):
     def put(name: str, content: str | bytes, limit: int | None = None):
         path = tmp_path / name
         path.write_bytes(content.encode() if isinstance(content, str) else content)
-        return list(islice(records(path), limit))
+        return list(islice(read_records(path), limit))
 
     return put
 
@@ -61,7 +61,7 @@ def test_zstandard_and_parquet_are_read_by_pyarrow(put, tmp_path):
     pyarrow = pytest.importorskip("pyarrow")
     assert rows(put("a.jsonl.zst", pyarrow.compress(LINES.encode(), codec="zstd", asbytes=True))) == ROWS
     pd.DataFrame(ROWS).to_parquet(tmp_path / "a.parquet")
-    assert list(records(tmp_path / "a.parquet")) == [("a.parquet, row 1", ROWS[0]), ("a.parquet, row 2", ROWS[1])]
+    assert list(read_records(tmp_path / "a.parquet")) == [("a.parquet, row 1", ROWS[0]), ("a.parquet, row 2", ROWS[1])]
     assert rows(put("b.parquet.gz", gzip.compress((tmp_path / "a.parquet").read_bytes()))) == ROWS
     with pytest.raises(InputError, match=r"c\.parquet cannot be read as Parquet"):
         put("c.parquet", b"PAR1 and no more")
@@ -205,9 +205,9 @@ def test_a_last_line_that_was_copied_by_half_is_called_that(put):
 
 def test_a_file_that_is_not_there_is_named_and_a_data_set_of_the_hub_is_recognised():
     with pytest.raises(NotFoundError, match=r"there is no file nothing\.jsonl"):
-        list(records(Path("nothing.jsonl")))
+        list(read_records(Path("nothing.jsonl")))
     with pytest.raises(NotFoundError) as refused:
-        list(records(Path("openai/gsm8k")))
+        list(read_records(Path("openai/gsm8k")))
     assert refused.value.hint == 'over=datasets.load_dataset("openai/gsm8k", split="train")'
 
 

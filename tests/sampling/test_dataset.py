@@ -19,8 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rolloutlab.errors import InputError, NotFoundError
-from rolloutlab.sampling.dataset import kinds_of, left_out, rows_of
-from rolloutlab.sampling.numbers import shortest
+from rolloutlab.sampling.dataset import describe_left_out, kinds_of, rows_of
+from rolloutlab.sampling.numbers import shorten
 from rolloutlab.sampling.prompt import fill_text
 from rolloutlab.sampling.split import split_rows
 
@@ -313,7 +313,7 @@ def test_values_of_arrow_that_python_cannot_hold_are_left_out_by_name(kind, sour
     rows = rows_of(sources.get(source, lambda: table)())
     assert [row["q"] for row in rows] == ["a", "b"]
     assert ["t" in row for row in rows] == [False, True]
-    (line,) = left_out(rows)
+    (line,) = describe_left_out(rows)
     assert re.search(
         rf"column 't': Python cannot hold this [^:]*(: )?{re.escape(kind)}>?: .*: left out of 1 row ->", line
     )
@@ -431,7 +431,7 @@ def test_a_float_of_32_or_16_bits_has_the_digits_that_it_holds(maker):
 
 @given(st.floats(width=32, allow_nan=False, allow_infinity=False))
 def test_the_shortest_decimal_is_the_one_that_numpy_writes(value):
-    assert shortest(value, 4) == float(str(np.float32(value)))
+    assert shorten(value, 4) == float(str(np.float32(value)))
 
 
 def test_what_to_type_about_a_missing_value_works_for_each_source(tmp_path):

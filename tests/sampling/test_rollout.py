@@ -26,7 +26,7 @@ from rolloutlab.errors import (
     SignInError,
     UnreachableError,
 )
-from rolloutlab.sampling.chat_player import prepare
+from rolloutlab.sampling.chat_player import make_record
 from rolloutlab.sampling.plan import SamplingRun, plan_again, plan_continuation, plan_new, plan_resume
 from rolloutlab.sampling.preview import Preview
 from rolloutlab.sampling.rollout import RolloutRunner
@@ -90,7 +90,13 @@ def play(lab):
     def run(work: SamplingRun, answer: Answer = echo, concurrency: int = 4) -> tuple[Scripted, TrajectoryWriter]:
         service, arrivals = Scripted(answer), open_writer(lab, work)
         player = RolloutRunner(
-            work.plan, work.groups, service.complete, work.tools, partial(prepare, work), arrivals.take, arrivals.fail
+            work.plan,
+            work.groups,
+            service.complete,
+            work.tools,
+            partial(make_record, work),
+            arrivals.take,
+            arrivals.fail,
         )
         with closing(arrivals):
             asyncio.run(player.play(work.rollouts, concurrency))
@@ -345,7 +351,7 @@ def play_unsteady(lab):
             work.groups,
             service.complete,
             work.tools,
-            partial(prepare, work),
+            partial(make_record, work),
             arrivals.take,
             arrivals.fail,
             retries,
@@ -398,7 +404,7 @@ def test_answers_that_come_together_are_stored_together_and_count_once_they_are(
 
     work = new(over=[{"c": i} for i in range(40)], n=1)
     arrivals = open_writer(lab, work)
-    player = RolloutRunner(work.plan, work.groups, answer, work.tools, partial(prepare, work), take, arrivals.fail)
+    player = RolloutRunner(work.plan, work.groups, answer, work.tools, partial(make_record, work), take, arrivals.fail)
     asyncio.run(player.play(work.rollouts, concurrency=8))
     assert (arrivals.done, sum(together), lab.collection("capitals").trajectories) == (40, 40, 40)
     assert len(together) < 40
@@ -413,7 +419,7 @@ def test_what_cannot_be_stored_ends_it(lab):
 
     work = new()
     writer = open_writer(lab, work)
-    player = RolloutRunner(work.plan, work.groups, answer, work.tools, partial(prepare, work), take, writer.fail)
+    player = RolloutRunner(work.plan, work.groups, answer, work.tools, partial(make_record, work), take, writer.fail)
     with pytest.raises(LabError):
         asyncio.run(player.play(work.rollouts, concurrency=2))
 
@@ -452,7 +458,7 @@ def test_python_looks_for_garbage_as_before_when_the_later_of_two_runs_is_over(l
             work = new(name=name, over=ROWS[:1])
             with closing(open_writer(lab, work)) as writer:
                 player = RolloutRunner(
-                    work.plan, work.groups, complete, work.tools, partial(prepare, work), writer.take, writer.fail
+                    work.plan, work.groups, complete, work.tools, partial(make_record, work), writer.take, writer.fail
                 )
                 await player.play(work.rollouts, 1)
 

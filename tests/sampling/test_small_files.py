@@ -9,7 +9,7 @@ import pytest
 from rolloutlab.api.wire import json_size
 from rolloutlab.errors import InputError
 from rolloutlab.sampling import data_files, dataset
-from rolloutlab.sampling.data_files import records
+from rolloutlab.sampling.data_files import read_records
 from rolloutlab.sampling.dataset import rows_of
 from rolloutlab.trajectories.files import jsonl, parquet
 
@@ -58,11 +58,11 @@ TEXT = "x" * (MEGABYTE // 2)
         pytest.param([{"b": {"c": TEXT}}, None] * 256, id="nested"),
     ],
 )
-@pytest.mark.parametrize("read", [records, parquet.documents])
+@pytest.mark.parametrize("read", [read_records, parquet.documents])
 def test_a_text_that_is_in_many_rows_of_a_parquet_file_is_in_memory_once(write, values, read):
     path = write(values)
     assert peak(lambda: [None for _ in read(path)]) < 20 * MEGABYTE
-    assert [row["a"] for _, row in records(path)] == values
+    assert [row["a"] for _, row in read_records(path)] == values
 
 
 def repeated(kind, times):
@@ -80,7 +80,7 @@ def repeated(kind, times):
     }[kind]()
 
 
-@pytest.mark.parametrize("read", [records, parquet.documents])
+@pytest.mark.parametrize("read", [read_records, parquet.documents])
 @pytest.mark.parametrize("kind", ["list", "fixed", "map", "messages", "views", "bytes"])
 def test_a_row_that_has_a_long_text_thousands_of_times_is_refused(write, kind, read):
     path = write(repeated(kind, 300))
@@ -94,7 +94,7 @@ def test_a_row_that_has_a_long_text_thousands_of_times_is_refused(write, kind, r
 def test_rows_that_have_a_long_text_thousands_of_times_in_all_are_refused(write):
     path = write(pyarrow.DictionaryArray.from_arrays([0] * 3000, [TEXT]))
     with pytest.raises(InputError, match=r"the texts of its rows have 1,07\d,\d{3},\d{3} characters, in [\d,]+ bytes"):
-        list(records(path))
+        list(read_records(path))
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_rows_that_have_a_long_text_thousands_of_times_in_all_are_refused(write)
 @pytest.mark.long
 def test_a_parquet_file_that_unpacks_to_hundreds_of_times_its_size_is_refused(write, values, kind, what):
     path = write(values(), pyarrow.list_(pyarrow.int8()) if kind == "lists" else kind, use_dictionary=kind == "lists")
-    for read in (records, parquet.documents):
+    for read in (read_records, parquet.documents):
         with pytest.raises(InputError, match=f"a.parquet would take too much memory: .*{what}"):
             list(read(path))
 
@@ -131,7 +131,7 @@ def test_values_of_every_type_are_read_as_arrow_reads_them(write):
         (["a", "b", "a"], pyarrow.dictionary(pyarrow.int8(), pyarrow.string())),
     ]
     for values, kind in types:
-        assert [row["a"] for _, row in records(write(values, kind))] == values, kind
+        assert [row["a"] for _, row in read_records(write(values, kind))] == values, kind
 
 
 def lists(number: int = 1_200_000) -> bytes:
@@ -155,7 +155,7 @@ def test_json_whose_values_would_take_too_much_is_refused(tmp_path, monkeypatch,
         monkeypatch.setattr(json_size, "MAX_VALUES_BYTES", 100 * MEGABYTE)
     path = tmp_path / name
     path.write_bytes(text())
-    for read in (records, jsonl.documents):
+    for read in (read_records, jsonl.documents):
         with pytest.raises(InputError, match=r"its values would take \d\.\d GiB of memory, more than [01]"):
             list(read(path))
 
@@ -164,8 +164,8 @@ def test_json_whose_values_would_take_too_much_is_refused(tmp_path, monkeypatch,
 def test_blank_lines_that_gzip_packs_a_thousandfold_are_not_kept(tmp_path):
     path = tmp_path / "a.json.gz"
     path.write_bytes(gzip.compress(b'{"a": 1}\n' + b"\n" * 300_000 + b'{"a": 2}\n'))
-    assert peak(lambda: list(records(path))) < 5 * MEGABYTE
-    assert [(place, row["a"]) for place, row in records(path)] == [
+    assert peak(lambda: list(read_records(path))) < 5 * MEGABYTE
+    assert [(place, row["a"]) for place, row in read_records(path)] == [
         ("a.json.gz, line 1", 1),
         ("a.json.gz, line 300002", 2),
     ]
@@ -184,7 +184,7 @@ def test_a_long_item_of_an_array_is_parsed_a_few_times(tmp_path, monkeypatch):
     monkeypatch.setattr(data_files.json.JSONDecoder, "raw_decode", counted)
     path = tmp_path / "a.json"
     path.write_text('[{"a": "' + "x" * 1_000_000 + '"}, {"a": "y"}]')
-    assert [len(row["a"]) for _, row in records(path)] == [1_000_000, 1]
+    assert [len(row["a"]) for _, row in read_records(path)] == [1_000_000, 1]
     assert sum(tries) < 5_000_000
 
 
@@ -192,7 +192,7 @@ def test_a_header_of_more_columns_than_anyone_reads_is_refused(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text("," * 200_000 + "\n")
     with pytest.raises(InputError, match=r"a\.csv, line 1: 200,001 columns"):
-        list(records(path))
+        list(read_records(path))
 
 
 TINY = {"a.jsonl.gz": b'{"a":1}\n', "a.csv.gz": b"1\n", "a.json.gz": b'{"a":1},'}
@@ -235,4 +235,4 @@ def test_a_file_that_unpacks_to_hundreds_of_times_its_size_is_refused(tmp_path, 
     path, text = tmp_path / f"a.jsonl.{kind}", b"\n" * 8 * MEGABYTE
     path.write_bytes(gzip.compress(text) if kind == "gz" else pyarrow.compress(text, "zstd", asbytes=True))
     with pytest.raises(InputError, match=rf"a.jsonl.{kind} would take too long: [\d,]+ bytes of it unpack to [\d,]+"):
-        list(records(path))
+        list(read_records(path))

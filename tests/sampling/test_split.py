@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from rolloutlab.errors import InputError
 from rolloutlab.sampling.dataset import rows_of
-from rolloutlab.sampling.near import near_duplicates, words_of
+from rolloutlab.sampling.near import find_near_duplicates, words_of
 from rolloutlab.sampling.plan import plan_new
 from rolloutlab.sampling.prompt import fill_text
 from rolloutlab.sampling.split import HELD_OUT, TRAIN, normalize, positions_in, ranges_of, split_rows
@@ -159,7 +159,7 @@ def test_a_long_instruction_that_all_rows_have_makes_no_near_duplicates():
 
 
 def near_by_definition(ones: list[str], others: list[str]) -> dict[int, int]:
-    """As `near_duplicates`: each text with each."""
+    """As `find_near_duplicates`: each text with each."""
 
     def parts(text: str) -> tuple[set[str], list[str]]:
         words = words_of(text)
@@ -187,7 +187,7 @@ TEXTS = st.lists(WORDS, max_size=8)
 @given(TEXTS, TEXTS)
 def test_near_duplicates_are_those_of_the_definition(ones, others):
     ones = list(dict.fromkeys(ones))
-    assert near_duplicates(ones, others) == near_by_definition(ones, others)
+    assert find_near_duplicates(ones, others) == near_by_definition(ones, others)
 
 
 def test_near_duplicates_of_many_texts_are_those_of_the_definition():
@@ -198,7 +198,7 @@ def test_near_duplicates_of_many_texts_are_those_of_the_definition():
         return " ".join(["solve", "this", "now", *(f"w{start}{k}" for k in range(12) if draw.random() > 0.06)])
 
     ones, others = list(dict.fromkeys(text() for _ in range(60))), [text() for _ in range(200)]
-    near = near_duplicates(ones, others)
+    near = find_near_duplicates(ones, others)
     assert near == near_by_definition(ones, others)
     assert 10 < len(near) <= len(ones)
 
@@ -215,7 +215,7 @@ def test_near_duplicates_of_many_texts_are_those_of_the_definition():
     ],
 )
 def test_of_punctuation_only_operators_make_another_text(one, other, near):
-    assert bool(near_duplicates([one], [other])) is near
+    assert bool(find_near_duplicates([one], [other])) is near
 
 
 @pytest.mark.parametrize("share", [0, 1, 1.5, -0.1, 20, "0.1", float("nan")])

@@ -12,7 +12,7 @@ import pytest
 from rolloutlab.api.wire.chat import ChatCompletion, ChatRequest
 from rolloutlab.errors import LabError, NotFoundError
 from rolloutlab.sampling import rollout
-from rolloutlab.sampling.chat_player import PreparedAnswer, prepare
+from rolloutlab.sampling.chat_player import PreparedAnswer, make_record
 from rolloutlab.sampling.plan import plan_new, plan_resume
 from rolloutlab.sampling.rollout import RolloutRunner
 from rolloutlab.sampling.run import open_writer
@@ -64,7 +64,7 @@ class Slow:
             self.work.groups,
             self.complete,
             self.work.tools,
-            partial(prepare, self.work),
+            partial(make_record, self.work),
             self.take,
             self.arrivals.fail,
         )
@@ -128,7 +128,7 @@ def test_a_collection_that_comes_to_be_after_the_end_of_its_sampling_is_let_go(l
     with arrivals.under_way():
         pass
     [rollout] = work.rollouts
-    arrivals.take([prepare(work, [rollout], None)])
+    arrivals.take([make_record(work, [rollout], None)])
     held = lab.lock_for_sampling(lab.collection("capitals"))
     assert held.is_locked
     held.release()
@@ -137,7 +137,7 @@ def test_a_collection_that_comes_to_be_after_the_end_of_its_sampling_is_let_go(l
 def test_a_collection_that_was_deleted_meanwhile_is_not_kept_locked_by_the_error(lab):
     work = plan_new("capitals", "?", None, None, {}, {"model": "m", "n": 2}, Tools(()))
     with closing(open_writer(lab, work)) as arrivals:
-        arrivals.take([prepare(work, [replace(work.rollouts[0], positions=(0,))], None)])
+        arrivals.take([make_record(work, [replace(work.rollouts[0], positions=(0,))], None)])
     rest = plan_resume(lab, "capitals", Tools(()))
     lab.lifecycle.delete("capitals")
     with pytest.raises(NotFoundError) as kept:  # as a notebook keeps the last error

@@ -1,4 +1,4 @@
-"""Batches of what a run has sampled, stored in a thread while sampling goes on."""
+"""Batches of what a run has sampled, which are stored in a thread while sampling goes on."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -29,8 +29,8 @@ class Batches(Generic[T]):
         self._items.append(item)
 
     async def flush(self) -> None:
-        """Pass the items to `take`, whose errors are raised here."""
-        while self._batch:
+        """Pass the items to `take`; its errors are raised here."""
+        while self._batch:  # a batch of another caller: if it fails, its items are in `_items` again
             await asyncio.gather(asyncio.shield(self._batch), return_exceptions=True)
         items, self._items = self._items, []
         if items:

@@ -18,9 +18,9 @@ from rolloutlab.store.models import Arrival, Group
 
 
 class PreparedAnswer(NamedTuple):
-    """A `writer.SampledRecord`: what is stored of conversations of one group after one completion.
+    """What is stored of conversations of one group after one completion; a `writer.SampledRecord`.
 
-    The conversations are serialized here, because a thousand records wait for the disk while 512 requests are under
+    The conversations are serialized already, because a thousand records wait for the disk while 512 requests are under
     way. With an object per token they took 80 MB more memory and, because of cache misses, an eighth more time.
     """
 
@@ -44,7 +44,7 @@ class PreparedAnswer(NamedTuple):
 class ChatPlayer:
     """Plays the rollouts of a plan without a program.
 
-    text: what has come of the completion so far, if the plan has only one, which is streamed; else "".
+    text: the text of the completion so far, if the plan has only one, which is streamed; else "".
     """
 
     def __init__(self, run: SamplingRun, connector: Connector, address: Address, meter: Meter) -> None:
@@ -73,7 +73,7 @@ class ChatPlayer:
         """
         run = self._run
         self._runner = RolloutRunner(
-            run.plan, run.groups, self._complete, run.tools, partial(prepare, run), take, fail, self._retries,
+            run.plan, run.groups, self._complete, run.tools, partial(make_record, run), take, fail, self._retries,
             run.episodes(),
         )  # fmt: skip
         await self._runner.play(run.rollouts, concurrency)
@@ -82,24 +82,24 @@ class ChatPlayer:
         self.text = text
 
 
-def prepare(run: SamplingRun, rollouts: Sequence[Rollout], completion: ChatCompletion | None) -> PreparedAnswer:
+def make_record(run: SamplingRun, rollouts: Sequence[Rollout], completion: ChatCompletion | None) -> PreparedAnswer:
     """Make the record of conversations of one group after a completion.
 
     completion: None if they ended without one, because the service refused it or the environment ended them.
     """
     ended = [rollout.episode for rollout in rollouts if not rollout.pending]
     unscored = sum(episode is not None and episode.final_reward is None for episode in ended)
-    arrivals = [dump_arrival(_arrival(run, rollout)) for rollout in rollouts]
+    arrivals = [dump_arrival(_make_arrival(run, rollout)) for rollout in rollouts]
     usage = (0, 0) if completion is None else usage_of(completion)
     surplus = 0 if completion is None else len(completion.choices) - len(rollouts)
-    return PreparedAnswer(rollouts[0].place, arrivals, _step(completion), usage, unscored, surplus)
+    return PreparedAnswer(rollouts[0].place, arrivals, _step_of(completion), usage, unscored, surplus)
 
 
 def put_answers(
     lab: Lab, run: SamplingRun, answers: Sequence[PreparedAnswer], groups: Sequence[Group], *, begins: bool
 ) -> None:
-    """Write records, inside a transaction. begins: whether they are the first; then `run.copies` come with them."""
-    copies = [prepare(run, [copy], None) for copy in run.copies] if begins else []
+    """Write records, inside a transaction. begins: whether they are the first; then `run.copies` are written too."""
+    copies = [make_record(run, [copy], None) for copy in run.copies] if begins else []
     plan, sampling = run.plan, run.plan.sampling()
     lab.put_all(
         [
@@ -109,7 +109,7 @@ def put_answers(
     )
 
 
-def _arrival(run: SamplingRun, rollout: Rollout) -> Arrival:
+def _make_arrival(run: SamplingRun, rollout: Rollout) -> Arrival:
     episode = rollout.episode
     offered = [*run.plan.tools, *rollout.tools]
     extra = {
@@ -121,8 +121,8 @@ def _arrival(run: SamplingRun, rollout: Rollout) -> Arrival:
     return Arrival(rollout.positions[0], rollout.items, rollout.pending, extra, components)
 
 
-def _step(completion: ChatCompletion | None) -> int | None:
-    """The sampled checkpoint, if the service reports one, and the same one, on all choices."""
+def _step_of(completion: ChatCompletion | None) -> int | None:
+    """Return the sampled checkpoint; None unless the service reports one, and the same one on all choices."""
     if completion is None:
         return None
     steps = {(choice.model_extra or {}).get("policy_version") for choice in completion.choices}
@@ -131,7 +131,10 @@ def _step(completion: ChatCompletion | None) -> int | None:
 
 
 def usage_of(completion: ChatCompletion) -> tuple[int, int]:
-    """Prompt and sampled tokens as the service counts them. If it does not, the sampled ones that have logprobs."""
+    """Return the prompt tokens and sampled tokens as the service counts them.
+
+    If the service does not count, they are 0 and the number of tokens that have logprobs.
+    """
     if completion.usage:
         return completion.usage.prompt_tokens, completion.usage.completion_tokens
     return 0, sum(len(choice.sampled_tokens()) for choice in completion.choices)

@@ -18,8 +18,8 @@ from hashlib import blake2b
 from types import BuiltinMethodType, CodeType, FunctionType, MappingProxyType, MethodType, MethodWrapperType, ModuleType
 from typing import Any
 
-from rolloutlab.sampling.array_digest import array_text
-from rolloutlab.sampling.source_digest import is_installed, is_of_user, is_of_user_class, sources_digest
+from rolloutlab.sampling.array_digest import describe_array
+from rolloutlab.sampling.source_digest import digest_sources, is_installed, is_of_user, is_of_user_class
 
 _PLAIN = (int, float, complex, str, bytes, bool, type(None), type(...))
 _OF_CLASS = {
@@ -28,37 +28,43 @@ _OF_CLASS = {
 }
 _FIELDS = {"__pydantic_fields__", "__attrs_attrs__"}
 _DEPTH = 4
-"""Levels of attributes and items that have a part of their own; what is deeper is part of the level above."""
+"""Levels of attributes and items that have parts of their own. A deeper object is in the digest of the level above."""
 _ITEMS = 64
-"""Items of a container that are parts of their own: those of more are its data."""
+"""The most items of a container that have parts of their own. A larger container has one part."""
 _PARTS = 200
-"""Parts below one name; with more, fewer levels have their own."""
+"""The most parts below one name. If there were more, fewer levels get parts of their own."""
 _LOOKED_AT = 20_000
-"""Objects below one name whose contents are looked at one by one; arrays, frames and plain data count as one."""
+"""The most objects below one name whose contents are read one by one. Arrays, frames and plain data count as one."""
 _STACK = 150
+"""The most objects that contain one another, below one name."""
 _LEVELS, _ENTRIES = 8, 20_000_000
-"""Of plain data that are compared as a whole."""
+"""The most levels and entries of plain data that have one digest."""
 _MARSHAL = 2
-"""The version without references, whose bytes are the same for equal data."""
+"""The version of marshal without references: its bytes are the same for equal data."""
 
 
 def describe_parts(value: Any, root: str, like: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
-    """A digest for each part of a function, object or class and of what it names, by a path that lasts.
+    """Digest each part of a function, object or class, and of what its code uses.
 
-    Parts are globals, closure cells, attributes and items, as `__main__:WEIGHTS|['long']`. Functions and classes are
-    compared by what they do. Code and modules of installed packages are compared by name, and objects of theirs by how
-    they are pickled or by their attributes; of objects inside of these only plain public attributes count.
+    Returns digests by path. A path is the same in each process, such as `__main__:WEIGHTS|['long']`: parts are globals,
+    closure cells, attributes and items. What a digest depends on:
 
-    root: how the paths of `value` itself begin. like: an earlier description, whose paths are as deep.
+    - of the user's functions and classes, the bytecode and the members
+    - of functions, classes and modules of installed packages, only the name
+    - of objects of installed packages, how they are pickled, or their attributes
+    - of objects inside of these, only the plain public attributes
+
+    root: how the paths of `value` itself begin. like: an earlier description. Its depths are used again, so that the
+    paths can be compared.
     """
     return _Descriptions(like).parts_of(root, value)
 
 
 def changed_parts(one: Mapping[str, str], other: Mapping[str, str]) -> set[str]:
-    """The paths at which two descriptions differ, without those below others.
+    """Find the paths at which two descriptions differ, without the paths below another such path.
 
-    A name that only one of them has does not count: code that names something else differs itself, and the rest was
-    not there yet, such as a module that is imported when a function first runs.
+    A name that only one of them has does not count. If the code names something else, the code itself differs.
+    Otherwise the name was not there yet, such as a module that is imported when a function first runs.
     """
     roots = [{_root(path) for path in each} for each in (one, other)]
     both = roots[0] & roots[1]
@@ -67,7 +73,7 @@ def changed_parts(one: Mapping[str, str], other: Mapping[str, str]) -> set[str]:
 
 
 def is_part(path: str, of: Iterable[str]) -> bool:
-    """Whether a path is one of some, or below one of them."""
+    """Whether a path is one of several, or below one of them."""
     return any(path == each or (path.startswith(each) and path[len(each)] in ".[(") for each in of)
 
 
@@ -77,9 +83,13 @@ def _root(path: str) -> str:
 
 @dataclass
 class _Shallow:
-    """An object without what it is made of. children: with how they are found in it, and whether they are internals.
+    """An object, apart from the objects in it.
 
-    whole: its children have no path that lasts, or are no settings by themselves.
+    text: what identifies it besides its children.
+    children: the objects in it. Each has a label, which continues the path, and says whether it is internal to an
+        object of an installed package.
+    whole: whether the object is one part together with its children. It is if they have no lasting path, as the items
+        of a set, or are data, as the items of a long list.
     """
 
     text: str
@@ -88,7 +98,10 @@ class _Shallow:
 
 
 class _Descriptions:
-    """Describes values below names, one after another: code before data, as there may be too much data to look at."""
+    """Describes values below names, one after another: code before data, as there may be too much data to look at.
+
+    Reading a value queues the globals, modules and classes that it uses, each by its own name.
+    """
 
     def __init__(self, like: Mapping[str, str]) -> None:
         self._like = like
@@ -102,22 +115,23 @@ class _Descriptions:
         self._left, self._now = 0, ""
 
     def parts_of(self, root: str, value: Any) -> dict[str, str]:
-        self._name(root, value)
+        self._queue(root, value)
         while self._code or self._data:
             name, each = (self._code or self._data).popleft()
             self._left, self._now = _LOOKED_AT, name
-            self._parts |= self._expanded(f"{name}|", each)
+            self._parts |= self._describe(f"{name}|", each)
         return self._parts
 
-    def _name(self, name: str, value: Any) -> bool:
-        """Describe a value by a name. False: the name is another object's."""
+    def _queue(self, name: str, value: Any) -> bool:
+        """Queue a value to be described by a name; return False if the name is another object's."""
         if name not in self._named:
             self._named[name] = value
             is_code = isinstance(value, FunctionType | MethodType | ModuleType | type | functools.partial)
             (self._code if is_code else self._data).append((name, value))
         return self._named[name] is value
 
-    def _expanded(self, path: str, value: Any) -> dict[str, str]:
+    def _describe(self, path: str, value: Any) -> dict[str, str]:
+        """Describe a value by at most `_PARTS` parts, as deep as that allows, or as deep as in `like`."""
         known = self._like.get(f"{path}.depth()")
         for depth in [int(known)] if known else range(_DEPTH, 0, -1):
             parts: dict[str, str] = {}
@@ -127,11 +141,20 @@ class _Descriptions:
         return parts | ({f"{path}.depth()": str(depth)} if depth < _DEPTH or known else {})
 
     def _expand(self, path: str, value: Any, inside: bool, depth: int, parts: dict[str, str]) -> None:
-        node = self._node(value, inside)
+        """Add the parts of a value to `parts`.
+
+        Args:
+            path: the path of the value.
+            value: the value.
+            inside: whether it is internal to an object of an installed package.
+            depth: levels below it that get parts of their own.
+            parts: the digests by path, which are added to.
+        """
+        node = self._read_node(value, inside)
         if not depth or node.whole or not node.children or id(value) in self._stack:
             parts[path] = self._fold(value, inside, node)[0]
             return
-        parts[path] = _hashed(node.text)
+        parts[path] = _hash(node.text)
         self._stack[id(value)] = len(self._stack)
         for label, child, is_inside in node.children:
             if len(parts) <= _PARTS or depth == 1:
@@ -139,21 +162,22 @@ class _Descriptions:
         del self._stack[id(value)]
 
     def _fold(self, value: Any, inside: bool, node: _Shallow | None = None) -> tuple[str, int]:
-        """A digest of an object with all that it is made of, and the outermost object that it leads back to.
+        """Digest an object with all objects in it; return also the outermost object on the stack that it leads back to.
 
-        It is the same wherever the object was found, so that it depends on no order in which objects are looked at.
+        In a cycle, the digest has the number of steps up to the object that comes again. Such a digest depends on where
+        the cycle was entered, so it is kept for later only once nothing in it leads further out than the object itself.
         """
         own, outermost = len(self._stack), _STACK
         if type(value) in _PLAIN:
-            return _hashed(self._node(value, inside).text), outermost
+            return _hash(self._read_node(value, inside).text), outermost
         if id(value) in self._stack:
             return f"up {own - self._stack[id(value)]}", self._stack[id(value)]
         if digest := self._folded.get((id(value), inside)):
             return digest, outermost
         self._left -= 1
         if self._left < 0 or own >= _STACK:
-            return _hashed(type(value).__qualname__), outermost
-        node = node or self._node(value, inside)
+            return _hash(type(value).__qualname__), outermost
+        node = node or self._read_node(value, inside)
         self._kept.append(value)
         self._stack[id(value)] = own
         lines = []
@@ -162,16 +186,16 @@ class _Descriptions:
             outermost = min(outermost, back)
             lines.append(f"{label} {digest}")
         del self._stack[id(value)]
-        digest = _hashed("\n".join([node.text, *sorted(lines)]))
+        digest = _hash("\n".join([node.text, *sorted(lines)]))
         if outermost >= own:
             self._folded[id(value), inside] = digest
             return digest, _STACK
         return digest, outermost
 
-    def _node(self, value: Any, inside: bool) -> _Shallow:
+    def _read_node(self, value: Any, inside: bool) -> _Shallow:
         try:
             return self._read(value, inside)
-        except Exception:  # noqa: BLE001 - of the value's own methods: it cannot be compared
+        except Exception:  # noqa: BLE001 - a method of the value failed, and may raise anything
             return _Shallow(f"unreadable {type(value).__name__}")
 
     def _read(self, value: Any, inside: bool) -> _Shallow:
@@ -181,21 +205,21 @@ class _Descriptions:
         if isinstance(value, Enum):
             return _Shallow(f"{_class_name(of)} {value._name_}", [(".value", value._value_, inside), *_own_class(of)])
         if isinstance(value, dict | list | tuple | set | frozenset | deque):
-            return self._container(value, inside)
+            return self._read_container(value, inside)
         if isinstance(value, FunctionType):
-            return self._function(value)
+            return self._read_function(value)
         if isinstance(value, CodeType):
-            return self._code_of(value)
+            return self._read_code(value)
         if isinstance(value, type):
             name = _class_name(value)
-            is_described_here = not is_of_user_class(value) or (self._name(name, value) and name != self._now)
-            return _Shallow(name) if is_described_here else self._class(value)
-        return self._simple(value, inside) or self._object(value, inside)
+            is_described_here = not is_of_user_class(value) or (self._queue(name, value) and name != self._now)
+            return _Shallow(name) if is_described_here else self._read_class(value)
+        return self._read_simple(value, inside) or self._read_object(value, inside)
 
-    def _simple(self, value: Any, inside: bool) -> _Shallow | None:
-        """What is made of few things that are known; None for other objects."""
+    def _read_simple(self, value: Any, inside: bool) -> _Shallow | None:
+        """Read an object of a known type that is made of a few others; None for other objects."""
         if isinstance(value, ModuleType):
-            self._module(value, None)
+            self._queue_module(value, None)
             return _Shallow(f"module {value.__name__}")
         if isinstance(value, re.Pattern):
             return _Shallow(f"pattern {value.pattern!r} {value.flags}")
@@ -203,40 +227,46 @@ class _Descriptions:
             own = getattr(value, "__self__", None)
             bound = [] if own is None or isinstance(own, ModuleType) else [(".__self__", own, False)]
             return _Shallow(f"builtin {value.__qualname__}", bound)
-        if parts := _parts(value):
+        if parts := _parts_of_wrapper(value):
             return _Shallow(type(value).__name__, [(f".{name}", each, False) for name, each in parts.items()])
         if value is os.environ or isinstance(value, io.IOBase):
             return _Shallow(type(value).__name__)
-        if array := array_text(value, inside=inside):
+        if array := describe_array(value, inside=inside):
             return _Shallow(array[0], [(f"[{i}]", each, inside) for i, each in enumerate(array[1])], whole=True)
         return None
 
-    def _container(self, value: Any, inside: bool) -> _Shallow:
+    def _read_container(self, value: Any, inside: bool) -> _Shallow:
         of, own = type(value), []
         if is_of_user_class(of):
-            own = [*_own_class(of), *((f".{name}", each, False) for name, each in (_state(value) or {}).items())]
+            own = [
+                *_own_class(of),
+                *((f".{name}", each, False) for name, each in (_attributes_of(value) or {}).items()),
+            ]
         if factory := getattr(value, "default_factory", None):
             own.append((".default_factory", factory, False))
         text = f"{of.__name__} {len(value)}"
         if isinstance(value, set | frozenset):
             return _Shallow(text, [*(("", each, inside) for each in value), *own], whole=True)
         if isinstance(value, dict):
-            return self._dict(value, text, own, inside)
-        plain = _plain(list(value))
+            return self._read_dict(value, text, own, inside)
+        plain = _digest_plain(list(value))
         if plain is not None:
             return _Shallow(f"{text} {plain}", own)
         items = [(f"[{i}]", each, inside) for i, each in enumerate(value)]
         return _Shallow(text, [*items, *own], whole=len(value) > _ITEMS)
 
-    def _dict(self, value: Any, text: str, own: list[tuple[str, Any, bool]], inside: bool) -> _Shallow:
-        """In no order: a dictionary that was made from a set has another one in each kernel."""
+    def _read_dict(self, value: Any, text: str, own: list[tuple[str, Any, bool]], inside: bool) -> _Shallow:
+        """Read a dictionary regardless of its order, because one made from a set has another order in each kernel.
+
+        text: what identifies it so far. own: children besides its items.
+        """
         if isinstance(value, OrderedDict):
             text += f" {[self._fold(key, inside)[0] for key in value]}"
         if len(value) > _ITEMS:
             pairs: list[Any] = list(value.items())
             with suppress(TypeError):
                 pairs.sort()
-            plain = _plain(pairs)
+            plain = _digest_plain(pairs)
             if plain is not None:
                 return _Shallow(f"{text} {plain}", own)
             return _Shallow(text, [*(("", pair, inside) for pair in value.items()), *own], whole=True)
@@ -245,69 +275,78 @@ class _Descriptions:
             return _Shallow(f"{text} {keys}", [*((f"[{key!r}]", each, inside) for key, each in value.items()), *own])
         return _Shallow(text, [*(("", pair, inside) for pair in value.items()), *own], whole=True)
 
-    def _function(self, function: FunctionType) -> _Shallow:
-        cells = zip(function.__code__.co_freevars, map(_content, function.__closure__ or ()), strict=True)
+    def _read_function(self, function: FunctionType) -> _Shallow:
+        cells = zip(function.__code__.co_freevars, map(_read_cell, function.__closure__ or ()), strict=True)
         defaults = [("(defaults)", function.__defaults__), ("(keywords)", function.__kwdefaults__)]
         attributes = [(f".{name}", each) for name, each in sorted(vars(function).items()) if name != "__wrapped__"]
         parts = [*((f"({name})", each) for name, each in cells), *defaults, *attributes]
         parts = [part for part in parts if part[1] is not None and part[1] != {}]
-        if is_installed(function.__code__.co_filename):  # of a decorator, the function that it wraps
+        # a decorator of an installed package has the user's function in a cell
+        if is_installed(function.__code__.co_filename):
             children = [(label, each, True) for label, each in parts]
             return _Shallow(f"function {function.__module__}.{function.__qualname__}", children)
-        self._globals(function.__code__, function.__globals__)
+        self._queue_globals(function.__code__, function.__globals__)
         text = self._fold(function.__code__, inside=False)[0]
         return _Shallow(f"function {text}", [(label, each, False) for label, each in parts])
 
-    def _code_of(self, code: CodeType) -> _Shallow:
+    def _read_code(self, code: CodeType) -> _Shallow:
         names = code.co_names, code.co_varnames, code.co_freevars, code.co_argcount, code.co_kwonlyargcount
         text = f"code {code.co_code.hex()} {code.co_exceptiontable.hex()} {names} {code.co_flags}"
         return _Shallow(text, [(f"[{i}]", each, False) for i, each in enumerate(code.co_consts)], whole=True)
 
-    def _globals(self, code: CodeType, names: dict[str, Any]) -> None:
-        """Describe the globals that code uses, each by its name, and what it takes of modules of the user's."""
+    def _queue_globals(self, code: CodeType, names: dict[str, Any]) -> None:
+        """Queue the globals that code uses, each by its name, and what the code takes of the user's modules."""
         module = str(names.get("__name__"))
         steps = [step for step in dis.get_instructions(code) if step.opname not in {"PRECALL", "CACHE", "EXTENDED_ARG"}]
         for i, step in enumerate(steps):
             if step.opname in {"LOAD_GLOBAL", "LOAD_NAME"} and step.argval in names:
                 following = itertools.takewhile(lambda s: s.opname in {"LOAD_ATTR", "LOAD_METHOD"}, steps[i + 1 :])
-                self._global(module, step.argval, names[step.argval], [each.argval for each in following])
+                self._queue_global(module, step.argval, names[step.argval], [each.argval for each in following])
             elif step.opname == "IMPORT_NAME":
                 level, taken = steps[i - 2].argval, steps[i - 1].argval or ()
                 package = str(names.get("__package__") or "")
-                self._import(level, step.argval, package, taken, taken or code.co_names)
+                self._queue_import(level, step.argval, package, taken, taken or code.co_names)
         for each in code.co_consts:
             if isinstance(each, CodeType):
-                self._globals(each, names)
+                self._queue_globals(each, names)
 
-    def _global(self, module: str, name: str, value: Any, attributes: Sequence[str]) -> None:
-        self._name(f"{module}:{name}", f"module {value.__name__}" if isinstance(value, ModuleType) else value)
+    def _queue_global(self, module: str, name: str, value: Any, attributes: Sequence[str]) -> None:
+        self._queue(f"{module}:{name}", f"module {value.__name__}" if isinstance(value, ModuleType) else value)
         if isinstance(value, ModuleType):
-            self._module(value, attributes or None)
+            self._queue_module(value, attributes or None)
 
-    def _module(self, module: ModuleType, attributes: Sequence[str] | None) -> None:
-        """Describe what is taken of a module of the user's: a chain of attributes, or all where that is not known."""
+    def _queue_module(self, module: ModuleType, attributes: Sequence[str] | None) -> None:
+        """Queue what code takes of one of the user's modules: a chain of attributes, or all if that is not known."""
         name, own = module.__name__, vars(module)
         if not is_of_user(module):
             return
         if attributes:
             if attributes[0] in own:
-                self._global(name, attributes[0], own[attributes[0]], attributes[1:])
-        elif name != "__main__" and self._name(f"module {name}", sorted(each for each in own if each[:2] != "__")):
+                self._queue_global(name, attributes[0], own[attributes[0]], attributes[1:])
+        elif name != "__main__" and self._queue(f"module {name}", sorted(each for each in own if each[:2] != "__")):
             for each, value in sorted(own.items()):
                 if not each.startswith("__"):
-                    is_module = isinstance(value, ModuleType)  # what is taken of it is told by the functions here
-                    self._name(f"{name}:{each}", f"module {value.__name__}" if is_module else value)
+                    is_module = isinstance(value, ModuleType)  # the functions of this module tell what they take of it
+                    self._queue(f"{name}:{each}", f"module {value.__name__}" if is_module else value)
 
-    def _import(self, level: int, name: str, package: str, taken: Sequence[str], used: Sequence[str]) -> None:
-        """Describe a module that a function imports when it runs: by its files, and by what it holds if it is there."""
-        for each, text in sources_digest("." * level + name, package, taken).items():
-            self._name(f"import {each}", text)
+    def _queue_import(self, level: int, name: str, package: str, taken: Sequence[str], used: Sequence[str]) -> None:
+        """Queue a module that a function imports when it runs: its files, and what it holds if it is imported already.
+
+        Args:
+            level: the number of dots before the name.
+            name: the name of the module, without the dots.
+            package: the package of the function.
+            taken: the names after `import`.
+            used: the attributes that the function may use.
+        """
+        for each, text in digest_sources("." * level + name, package, taken).items():
+            self._queue(f"import {each}", text)
             module = sys.modules.get(each)
             if module:
                 for attribute in used:
-                    self._module(module, [attribute])
+                    self._queue_module(module, [attribute])
 
-    def _class(self, of: type) -> _Shallow:
+    def _read_class(self, of: type) -> _Shallow:
         children = [(f"(base {i})", base, False) for i, base in enumerate(of.__bases__)]
         children += [("(metaclass)", type(of), False)]
         members = getattr(of, "__members__", {}) if issubclass(of, Enum) else {}
@@ -319,7 +358,7 @@ class _Descriptions:
                 children.append((f".{name}", each, False))
         return _Shallow(f"class {of.__name__}", children)
 
-    def _object(self, value: Any, inside: bool) -> _Shallow:
+    def _read_object(self, value: Any, inside: bool) -> _Shallow:
         of = type(value)
         text, children = _class_name(of), list(_own_class(of))
         library = not is_of_user_class(of)
@@ -328,12 +367,12 @@ class _Descriptions:
             return _Shallow(text, [(".__wrapped__", wrapped, False)])
         text += "".join(f" {base.__repr__(value)}" for base in _PLAIN[:5] if isinstance(value, base))
         if library and (not inside or of.__module__.partition(".")[0] in sys.stdlib_module_names):
-            pickled = _pickled(value)
+            pickled = _reduce(value)
             if pickled is not None:
                 return _Shallow(text, [(f"({i})", each, True) for i, each in enumerate(pickled)])
         if isinstance(value, Mapping) and library and not inside:
             return _Shallow(text, [("", dict(value), True)])
-        for name, each in sorted((_state(value) or {}).items()):
+        for name, each in sorted((_attributes_of(value) or {}).items()):
             lazy = isinstance(getattr(of, name, None), functools.cached_property)
             internal = library and inside and (name.startswith("_") or type(each) not in _PLAIN)
             if not lazy and not internal:
@@ -349,12 +388,12 @@ def _class_name(of: type) -> str:
     return f"class {of.__module__}.{of.__qualname__}"
 
 
-def _hashed(text: str) -> str:
+def _hash(text: str) -> str:
     return blake2b(text.encode(errors="surrogatepass"), digest_size=8).hexdigest()
 
 
-def _plain(values: list[Any]) -> str | None:
-    """A digest of plain data of any depth; None where something else is among it."""
+def _digest_plain(values: list[Any]) -> str | None:
+    """Digest plain data of a few levels; None if anything else is among it."""
     if not _is_plain(values):
         return None
     try:
@@ -364,9 +403,10 @@ def _plain(values: list[Any]) -> str | None:
 
 
 def _is_plain(values: list[Any]) -> bool:
-    """Whether all is plain data of a few levels; level by level, as there may be much of it.
+    """Whether all values are plain data of a few levels. They are checked level by level, because there may be many.
 
-    marshal takes arrays for their bytes, and writes what several lists share once for each of them.
+    marshal alone would not do: it accepts arrays, of which it writes only the bytes. `_ENTRIES` counts a list that
+    several others share once for each of them, as marshal writes it.
     """
     level, size = values, 0
     for _ in range(_LEVELS):
@@ -381,8 +421,11 @@ def _is_plain(values: list[Any]) -> bool:
     return False
 
 
-def _pickled(value: Any) -> list[Any] | None:
-    """What a class of an installed package says that its object is made of; None where it says nothing."""
+def _reduce(value: Any) -> list[Any] | None:
+    """Return what an object is pickled as: the function that makes it, and its arguments and state.
+
+    None if it is pickled by its `__dict__`, like most objects, or if it cannot be pickled.
+    """
     of = type(value)
     names = ("__reduce__", "__reduce_ex__", "__getstate__")
     says = of in copyreg.dispatch_table or any(getattr(of, name) is not getattr(object, name) for name in names)
@@ -391,7 +434,7 @@ def _pickled(value: Any) -> list[Any] | None:
     reduce = copyreg.dispatch_table.get(of)
     try:
         made = reduce(value) if reduce else value.__reduce_ex__(4)
-    except Exception:  # noqa: BLE001 - of a class that cannot be pickled
+    except Exception:  # noqa: BLE001 - the object cannot be pickled
         return None
     if isinstance(made, str):
         return [made]
@@ -399,8 +442,8 @@ def _pickled(value: Any) -> list[Any] | None:
     return [function, arguments, *(each if i == 0 else list(each) for i, each in enumerate(more[:3]) if each)]
 
 
-def _parts(value: Any) -> dict[str, Any]:
-    """What a partial, a method or a descriptor is made of; nothing for anything else."""
+def _parts_of_wrapper(value: Any) -> dict[str, Any]:
+    """Return what a partial, a method or a descriptor is made of, by attribute; empty for any other value."""
     if isinstance(value, functools.partial):
         return {"func": value.func, "args": value.args, "keywords": value.keywords}
     if isinstance(value, MethodType):
@@ -411,9 +454,9 @@ def _parts(value: Any) -> dict[str, Any]:
     return {name: each for name, each in named.items() if each is not None}
 
 
-def _state(value: Any) -> dict[str, Any] | None:
-    """The attributes of an object by name; None where it keeps none that can be read."""
-    slots = [name for of in type(value).__mro__ for name in _slots(of)]
+def _attributes_of(value: Any) -> dict[str, Any] | None:
+    """Return the attributes of an object by name; None if it has neither a `__dict__` nor slots."""
+    slots = [name for of in type(value).__mro__ for name in _slots_of(of)]
     kept = getattr(value, "__dict__", None)
     if kept is None and not slots:
         return None
@@ -421,15 +464,15 @@ def _state(value: Any) -> dict[str, Any] | None:
     return named | {str(name): each for name, each in dict(kept or {}).items()}
 
 
-def _slots(of: type) -> Iterator[str]:
-    """The names of slots, as attributes have them: those with two underscores have the name of the class before it."""
+def _slots_of(of: type) -> Iterator[str]:
+    """List the slots of a class by the names of their attributes: of `__x` in a class `A`, that is `_A__x`."""
     slots = vars(of).get("__slots__", ())
     for name in [slots] if isinstance(slots, str) else slots:
         is_private = name.startswith("__") and not name.endswith("__")
         yield f"_{of.__name__.lstrip('_')}{name}" if is_private else name
 
 
-def _content(cell: Any) -> Any:
+def _read_cell(cell: Any) -> Any:
     try:
         return cell.cell_contents
     except ValueError:  # it has no value yet

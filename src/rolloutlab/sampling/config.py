@@ -13,16 +13,16 @@ from rolloutlab.environments.episode import CALL_TIMEOUT
 from rolloutlab.errors import InputError
 
 ROLLOUT_TIMEOUT = 600.0
-"""Seconds for one rollout of a program, by default."""
+"""The time-out of one rollout of a program, in seconds, by default."""
 _SEEDS = 2**31
 
 
-def _listed(stop: Any) -> Any:
+def _to_list(stop: Any) -> Any:
     return [stop] if isinstance(stop, str) else list(stop) if isinstance(stop, tuple) else stop
 
 
 def new_seed() -> int:
-    """A random seed."""
+    """Draw a random seed."""
     return secrets.randbits(31)
 
 
@@ -63,7 +63,7 @@ class SamplingConfig(BaseModel):
     temperature: float = Field(default=1.0, ge=0, le=2)
     top_p: float = Field(default=1.0, gt=0, le=1)
     max_tokens: int | None = Field(default=None, ge=1)
-    stop: Annotated[list[Stop], BeforeValidator(_listed), Field(max_length=4)] = []
+    stop: Annotated[list[Stop], BeforeValidator(_to_list), Field(max_length=4)] = []
     seed: int = Field(default_factory=new_seed, ge=-(2**63), lt=2**63)
     tools: list[FunctionTool] = []
     max_turns: int = Field(default=10, ge=1)
@@ -88,7 +88,10 @@ class SamplingConfig(BaseModel):
     def request(
         self, messages: Sequence[Message], n: int, seed: int, further: Sequence[FunctionTool] = ()
     ) -> ChatRequest:
-        """The request for `n` completions of a conversation, with logprobs. further: its own tools."""
+        """Make the request for `n` completions of a conversation, with logprobs.
+
+        further: the tools that this conversation alone is offered.
+        """
         tools = [*self.tools, *further]
         optional = {"max_tokens": self.max_tokens, "stop": self.stop, "tools": tools}
         return ChatRequest(
@@ -112,45 +115,45 @@ class SamplingConfig(BaseModel):
         return f"{self.model}@{self.step}" if pinned else self.model
 
     def cell_again(self, name: str, option: str) -> str:
-        """The line of a cell that goes on with the collection, by `--resume` or `--top-up`.
+        """Return the line of a cell that goes on with a collection. option: `--resume` or `--top-up`.
 
-        It names its functions and its environment, which are not stored.
+        The line names the tools and the environment, because the lab does not store them.
         """
         names = ",".join(tool.function.name for tool in self.tools)
         sources = [*([f"--tools {names}"] if names else []), *([f"--env {self.env}"] if self.env else [])]
         return " ".join(["%%rollout" if self.program else "%%chat", name, option, *sources])
 
     def cell_of_continued(self) -> str:
-        """What to type for conversations that this collection lacks because the one that it continues lacked them."""
+        """Return what to type if the continued collection lacked conversations, so that this one lacks them too."""
         return f"%%chat {self.continues} --resume, then --continue"
 
     def size_of(self, place: int) -> int:
-        """How many trajectories the group at `place` is to have."""
+        """Return the number of trajectories that the group at `place` is to have."""
         return self.topped_up.get(place, self.n)
 
     def grow(self, sizes: Mapping[int, int]) -> "SamplingConfig":
-        """The same settings with larger groups. sizes: the new number of trajectories, by the place of the group."""
+        """Return the settings with larger groups. sizes: the new number of trajectories, by the place of the group."""
         more = sum(size - self.size_of(place) for place, size in sizes.items())
         return self.model_copy(update={"topped_up": {**self.topped_up, **sizes}, "total": self.total + more})
 
     def seed_of(self, place: int, position: int, turn: int) -> int:
-        """The seed for one turn of the conversation at `position` of the group at `place`."""
+        """Return the seed for one turn of the conversation at `position` of the group at `place`."""
         if not position and not turn:
             return self.seed + place
         drawn = sha256(f"{self.seed}/{place}/{position}/{turn}".encode()).digest()
         return int.from_bytes(drawn[:8]) % _SEEDS
 
     def environment_seed(self, place: int) -> int:
-        """The seed for the environments of the group at `place`: one for all, so that each begins in the same state."""
+        """Return the seed for the environments of the group at `place`: all of them begin in the same state."""
         return (self.seed + place) % _SEEDS
 
     def sampling(self) -> dict[str, Any]:
-        """The settings stored with each trajectory."""
+        """Return the settings stored with each trajectory."""
         return {"temperature": self.temperature, "top_p": self.top_p, "seed": self.seed}
 
 
 def read_config(plan: Mapping[str, Any]) -> SamplingConfig | None:
-    """The settings in the stored plan of a collection; None if it has none that this version reads."""
+    """Read the settings in the stored plan of a collection; None if this version cannot read them."""
     try:
         return SamplingConfig.model_validate(plan)
     except ValidationError:
@@ -158,7 +161,7 @@ def read_config(plan: Mapping[str, Any]) -> SamplingConfig | None:
 
 
 def make_config(settings: Mapping[str, Any]) -> SamplingConfig:
-    """Make a config of settings. None stands for the default. InputError for an invalid or unknown setting."""
+    """Make a config of settings. None stands for the default. Raise InputError for an invalid or unknown setting."""
     for name in settings.keys() - SamplingConfig.model_fields.keys():
         close = get_close_matches(name, SamplingConfig.model_fields, n=1)
         raise InputError(f"there is no setting {name!r}", hint=close[0] if close else "%%chat? shows the options")

@@ -1,4 +1,9 @@
-"""Conversation in a column: its messages as the wire has them, from a list, JSON text, or the forms of other tools."""
+"""Conversation in a column: messages in the form of the wire, from a list, from JSON, or from the forms of other tools.
+
+A row may have gone through Arrow, Parquet or polars. These store an object as a struct, which has every name that any
+object in its place has in any row, with null for the names that it lacks. Such nulls have to go, but null may also be
+a value that was written, such as an argument of a tool call. Most functions here decide which of both a null is.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -17,26 +22,30 @@ _ROLES = {
     **dict.fromkeys(("tool", "observation"), "tool"),
     "system": "system",
 }
-"""Roles by their names in small letters: of ShareGPT's messages, `{"from": "human", "value": "..."}`, of Gemini's
-`model`, and of LLaMA-Factory, whose `function_call` has calls as JSON in place of the text, and `observation` a result.
-"""
+"""The role on the wire, by its name elsewhere in small letters.
+
+ShareGPT writes `{"from": "human", "value": "..."}`, Gemini `model`. In LLaMA-Factory, a `function_call` has calls as
+JSON in place of the text, and an `observation` has a result."""
 _TOOLS = "tools", "functions"
-"""Columns of descriptions of tools; the second is the older form, of functions without a type."""
+"""Columns that describe tools. The second is the older form: functions without a type."""
 _OPEN = ("additionalProperties", "patternProperties", "allOf", "anyOf", "oneOf", "if", "dependentSchemas", "$ref")
 """Keywords by which a schema allows properties of an object that it does not name."""
 _CONTENTS = ("content", "tool_calls", "function_call", "refusal")
+"""Fields of which a message has at least one."""
 
 
-def conversation(value: Any, name: str, row: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The messages in a value of a row: a list of messages, the JSON of such a list, or a scalar as a user message.
+def read_conversation(value: Any, name: str, row: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Read the messages in a value of a row: a list of messages, its JSON, or a scalar, which is a user message.
+
+    name: the column or variable of the value.
 
     Raises:
         InputError: the value is none of these.
     """
     place, structs = place_of([row]), isinstance(row, Row) and row.structs
-    messages = listed(value)
+    messages = as_list(value)
     if messages is None:
-        messages, structs = read_json(value), False  # JSON in a text is plain in any source
+        messages, structs = read_json_messages(value), False  # inside of a text, Arrow adds no nulls
     if messages is None:
         return [{"role": "user", "content": text_of(value, name, row)}]
     for message in messages:
@@ -47,22 +56,23 @@ def conversation(value: Any, name: str, row: Mapping[str, Any]) -> list[dict[str
 
 
 def tools_beside(row: Mapping[str, Any]) -> Any:
-    """The tools that a row describes beside a conversation, by which its calls are read; None without any."""
+    """Find the tools that a row describes beside a conversation; None if there are none."""
     return next((value for name in _TOOLS if (value := as_tools(row.get(name)))), None)
 
 
 def as_tools(value: Any) -> Any:
-    """Descriptions of tools as the wire has them: also of JSON texts, whole or each, and of functions without a type.
+    """Convert descriptions of tools to the form of the wire.
 
-    Any other value is returned unchanged; for an empty text, None.
+    A list, or the JSON of a list, is converted; its items may be JSON texts, or functions without a type. For an empty
+    text, None. Any other value is returned unchanged.
     """
-    value = parsed_json(value)
-    items = listed(value)
-    return value if items is None else [_as_tool(parsed_json(each)) for each in items]
+    value = parse_json(value)
+    items = as_list(value)
+    return value if items is None else [_as_tool(parse_json(each)) for each in items]
 
 
-def parsed_json(value: Any) -> Any:
-    """The value of a JSON text. None for an empty text. A text that is not JSON is returned unchanged."""
+def parse_json(value: Any) -> Any:
+    """Parse a JSON text; None for an empty text. A text that is not JSON, or any other value, is returned unchanged."""
     if not isinstance(value, str):
         return value
     try:
@@ -80,21 +90,22 @@ def _as_tool(value: Any) -> Any:
 def messages_of(
     messages: Sequence[Mapping[str, Any]], tools: Any = None, *, structs: bool = False
 ) -> list[dict[str, Any]]:
-    """Messages as the wire has them, each as `as_message`, without the nulls that Arrow has put into their tool calls.
+    """Convert messages to the form of the wire, each as `as_message`, without the nulls of structs.
 
-    tools: those that the messages call, if known: null as an argument that a tool does not have is none in any source.
-    structs: whether the messages are of a source whose structs all have the same names; messages of other sources may
-    have gone through one, as `are_structs` tells.
+    tools: descriptions of the tools that the messages call, if known. A null as an argument that the tool does not
+    have is left out in any case.
+    structs: whether the messages come from a source of structs. Messages of other sources may have gone through one
+    before: `are_structs` finds out.
     """
     schemas, structs = _schemas(tools), structs or are_structs(messages, tools)
-    return _with_ids([as_message(message, schemas, structs=structs) for message in messages])
+    return _fill_in_ids([as_message(message, schemas, structs=structs) for message in messages])
 
 
 def are_structs(messages: Sequence[Any], tools: Any = None) -> bool:
-    """Whether messages have gone through Arrow, Parquet or polars, which give a struct the names of all others there.
+    """Whether messages have gone through Arrow, Parquet or polars, which give all structs the same names.
 
-    By hand, messages have the names that they need, none has `tool_calls: null` in a message of the user, and no schema
-    of a parameter is null.
+    It shows in two ways, which do not come from hand-written data: all messages have the same names, with
+    `tool_calls: null` in one that is not the assistant's; or the schema of a tool's parameter is null.
     """
     mappings = [message for message in messages if isinstance(message, Mapping)]
     alike = len(mappings) > 1 and all(message.keys() == mappings[0].keys() for message in mappings)
@@ -105,39 +116,39 @@ def are_structs(messages: Sequence[Any], tools: Any = None) -> bool:
 
 
 def tools_of(tools: Any, *, structs: bool = False) -> Any:
-    """Descriptions of tools without the nulls of structs. Null as the schema of a property is none in any source."""
-    return _without_nulls(tools, but="") if structs else _without_null_schemas(tools)
+    """Drop the nulls of structs from descriptions of tools. A null as the schema of a property is dropped anyway."""
+    return _drop_nulls(tools, but="") if structs else _drop_null_schemas(tools)
 
 
-def _without_null_schemas(value: Any) -> Any:
+def _drop_null_schemas(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {
-            name: _without_null_schemas(
+            name: _drop_null_schemas(
                 {key: schema for key, schema in each.items() if schema is not None}
                 if name == "properties" and isinstance(each, Mapping)
                 else each
             )
             for name, each in value.items()
         }
-    items = listed(value)
-    return value if items is None else [_without_null_schemas(each) for each in items]
+    items = as_list(value)
+    return value if items is None else [_drop_null_schemas(each) for each in items]
 
 
 def _schemas(tools: Any) -> dict[str, Mapping[str, Any]]:
-    """The schemas of the parameters of tools, by name."""
-    functions = (tool.get("function", tool) for tool in listed(tools) or () if isinstance(tool, Mapping))
+    """Return the schemas of the parameters of tools, by the name of the tool."""
+    functions = (tool.get("function", tool) for tool in as_list(tools) or () if isinstance(tool, Mapping))
     known = ((f.get("name"), f.get("parameters")) for f in functions if isinstance(f, Mapping))
     return {name: schema for name, schema in known if isinstance(name, str) and isinstance(schema, Mapping)}
 
 
-def listed(value: Any) -> list[Any] | None:
-    """The items of a list, a tuple or an array; None for anything else."""
+def as_list(value: Any) -> list[Any] | None:
+    """Return the items of a list, a tuple or an array; None for any other value."""
     is_list = isinstance(value, list | tuple) or getattr(value, "ndim", 0) == 1
     return list(value) if is_list else None
 
 
-def read_json(value: Any) -> list[Any] | None:
-    """The messages of a text that is the JSON of a list of messages; None for anything else."""
+def read_json_messages(value: Any) -> list[Any] | None:
+    """Parse a text that is the JSON of a list of messages; None for any other value."""
     if not isinstance(value, str) or not value.lstrip().startswith("["):
         return None
     try:
@@ -165,36 +176,42 @@ def as_message(
     *,
     structs: bool = False,
 ) -> dict[str, Any]:
-    """A message as the wire has it.
+    """Convert a message to the form of the wire.
 
-    Parquet and Arrow give each message all properties of any message, most of them null; ShareGPT calls role and
-    content `from` and `value`; arguments of tool calls may be objects, which the wire has as JSON. schemas: of the
-    known tools' parameters by name. structs: whether the message was a struct.
+    - Nulls go: Parquet and Arrow give each message all properties of any message.
+    - `from` and `value`, as ShareGPT writes them, become role and content.
+    - Arguments of tool calls that are objects become JSON.
+
+    schemas: the schemas of the parameters of the known tools, by the name of the tool. structs: whether the message
+    was a struct.
     """
-    known = dict(_without_nulls(message))
+    known = dict(_drop_nulls(message))
     if "role" not in known and {"from", "value"} <= known.keys():
         known = {"role": known.pop("from"), "content": known.pop("value"), **known}
     role = str(known.get("role")).lower()
     if role == "function_call" and (calls := _calls_in(known.get("content"))):
         known |= {"content": "", "tool_calls": calls}
-    if role != "function_call" or known.get("tool_calls"):  # without calls it stays what it is, which an error names
+    # a `function_call` without calls keeps its role, which no message may have: the error names it
+    if role != "function_call" or known.get("tool_calls"):
         known |= {"role": _ROLES[role]} if role in _ROLES else {}
     if not known.get("tool_calls", True):
         del known["tool_calls"]
-    if (reasoning := _told_otherwise(known)) and not any(known.get(name) for name in FIELDS):
+    if (reasoning := _find_other_reasoning(known)) and not any(known.get(name) for name in FIELDS):
         known["reasoning_content"] = reasoning
     if isinstance(known.get("tool_calls"), list):
         known["tool_calls"] = [_as_call(call) for call in known["tool_calls"]]
     calls = [call.get("function") for call in known.get("tool_calls") or () if isinstance(call, dict)]
     for function in (*calls, known.get("function_call")):
         if isinstance(function, dict) and isinstance(function.get("arguments"), Mapping):
-            arguments = _written(function["arguments"], schemas.get(str(function.get("name"))), structs=structs)
+            arguments = _drop_unwritten_nulls(
+                function["arguments"], schemas.get(str(function.get("name"))), structs=structs
+            )
             function["arguments"] = json.dumps(arguments, ensure_ascii=False)
     return known
 
 
 def _as_call(call: Any) -> Any:
-    """A call as the wire has it, also of one with name and arguments of its own, `{"name": ..., "arguments": ...}`."""
+    """Convert a call `{"name": ..., "arguments": ...}` to the form of the wire. Other calls are returned unchanged."""
     if not isinstance(call, Mapping) or "function" in call or not {"name", "arguments"} <= call.keys():
         return call
     rest = {name: each for name, each in call.items() if name not in ("name", "arguments")}
@@ -202,14 +219,14 @@ def _as_call(call: Any) -> Any:
 
 
 def _calls_in(content: Any) -> list[Any]:
-    """The calls of a text that is the JSON of one, or of a list of them; none of anything else."""
-    value = parsed_json(content)
-    calls = [_as_call(call) for call in listed(value) or [value]]
+    """Parse a text that is the JSON of a call, or of a list of calls; empty for any other value."""
+    value = parse_json(content)
+    calls = [_as_call(call) for call in as_list(value) or [value]]
     return calls if all(isinstance(call, Mapping) and "function" in call for call in calls) else []
 
 
-def _with_ids(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Messages whose calls have ids, in place; a result without one is of the first call that has none yet."""
+def _fill_in_ids(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Give ids to calls and results that have none, in place. A result belongs to the first call without a result."""
     pending: list[str] = []
     for i, message in enumerate(messages):
         for j, call in enumerate(message.get("tool_calls") or ()):
@@ -222,31 +239,33 @@ def _with_ids(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return messages
 
 
-def _told_otherwise(message: Mapping[str, Any]) -> str:
-    """The reasoning of a message that is in `thought`, or in OpenRouter's `reasoning_details`."""
-    thought, details = message.get("thought"), listed(message.get("reasoning_details")) or ()
+def _find_other_reasoning(message: Mapping[str, Any]) -> str:
+    """Find the reasoning of a message in `thought`, or in OpenRouter's `reasoning_details`; "" if there is none."""
+    thought, details = message.get("thought"), as_list(message.get("reasoning_details")) or ()
     texts = (each.get("text") or each.get("summary") for each in details if isinstance(each, Mapping))
     return thought if isinstance(thought, str) else "".join(text for text in texts if isinstance(text, str))
 
 
-def _written(value: Any, schema: Any, *, structs: bool) -> Any:
-    """A value as it was written: without the nulls of what its JSON schema does not have.
+def _drop_unwritten_nulls(value: Any, schema: Any, *, structs: bool) -> Any:
+    """Drop the nulls in a value that were not written.
 
-    A struct has null for what only other rows have, and for null itself; which of both it was is not kept. So of one,
-    only those nulls stay that the schema requires, with or without a schema.
+    - In a struct, it is not known whether a null was written. It stays only if the schema requires the property.
+    - Elsewhere it stays, unless a schema that names all properties does not have this one.
     """
     known = schema if isinstance(schema, Mapping) else {}
     if isinstance(value, Mapping):
         properties = known.get("properties")
         of = properties if isinstance(properties, Mapping) else {}
-        kept = (listed(known.get("required")) or ()) if structs else of if _is_closed(known) else value
+        kept = (as_list(known.get("required")) or ()) if structs else of if _is_closed(known) else value
         return {
-            name: _written(each, of.get(name), structs=structs)
+            name: _drop_unwritten_nulls(each, of.get(name), structs=structs)
             for name, each in value.items()
             if each is not None or name in kept
         }
-    items = listed(value)
-    return value if items is None else [_written(each, known.get("items"), structs=structs) for each in items]
+    items = as_list(value)
+    return (
+        value if items is None else [_drop_unwritten_nulls(each, known.get("items"), structs=structs) for each in items]
+    )
 
 
 def _is_closed(schema: Mapping[str, Any]) -> bool:
@@ -254,13 +273,13 @@ def _is_closed(schema: Mapping[str, Any]) -> bool:
     return isinstance(schema.get("properties"), Mapping) and not any(schema.get(name) for name in _OPEN)
 
 
-def _without_nulls(value: Any, but: str = "arguments") -> Any:
-    """A copy without the properties that are null, at any depth but in arguments, where null is a value."""
+def _drop_nulls(value: Any, but: str = "arguments") -> Any:
+    """Copy a value without the properties that are null, at any depth. but: a property that is copied unchanged."""
     if isinstance(value, Mapping):
         known = {name: each for name, each in value.items() if each is not None}
-        return {name: each if name == but else _without_nulls(each, but) for name, each in known.items()}
-    items = listed(value)
-    return value if items is None else [_without_nulls(each, but) for each in items]
+        return {name: each if name == but else _drop_nulls(each, but) for name, each in known.items()}
+    items = as_list(value)
+    return value if items is None else [_drop_nulls(each, but) for each in items]
 
 
 def ends_with_answer(messages: Sequence[Any] | None) -> bool:

@@ -21,7 +21,7 @@ from typing import IO, Any
 from rolloutlab.api.wire.json_size import too_large
 from rolloutlab.errors import InputError, NotFoundError
 from rolloutlab.sampling.conversation import are_messages
-from rolloutlab.sampling.parquet_rows import parquet_rows, pyarrow_for
+from rolloutlab.sampling.parquet_rows import import_pyarrow, read_parquet_rows
 
 Record = tuple[str, Any]
 """The place of a row, such as `chats.jsonl, line 7`, and the row: a mapping, or any other JSON value."""
@@ -31,6 +31,7 @@ MAX_BYTES = 128 << 20
 _MAX_EXPANSION = 500
 """The most unpacked bytes for each byte of a compressed file. Ordinary texts have 30, a million tiny rows 200."""
 _UNCHECKED_BYTES = 256 << 20
+"""Unpacked bytes of a file below which its expansion is not checked."""
 
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _UTF_8_MARK = b"\xef\xbb\xbf"
@@ -44,21 +45,21 @@ _MAX_PACKED = 512 << 20
 """The most unpacked bytes of a Parquet file that is itself compressed, as by gzip."""
 _MAX_COLUMNS = 100_000
 _LINES = 8
-"""How many lines decide on the separator of a CSV file."""
+"""The number of lines after the header that decide on the separator of a CSV file."""
 
 
 def is_data_file(name: str) -> bool:
-    """Whether a text is the name of a data file: by its ending, whether it exists or not."""
-    return _ending(name) in _READERS
+    """Whether a text is the name of a data file, by its ending. The file need not exist."""
+    return _ending_of(name) in _READERS
 
 
 def is_parquet(name: str) -> bool:
     """Whether a text is the name of a Parquet file, which may be compressed."""
-    return _ending(name) == "parquet"
+    return _ending_of(name) == "parquet"
 
 
-def records(path: Path) -> Iterator[Record]:
-    """The rows of a file with their places, one after the other; the format is by the file's name.
+def read_records(path: Path) -> Iterator[Record]:
+    """Read the rows of a file with their places, one after the other. The name of the file tells its format.
 
     Names end in .jsonl, .ndjson, .json, .csv, .tsv or .parquet, each also with .gz or .zst after it.
 
@@ -70,25 +71,26 @@ def records(path: Path) -> Iterator[Record]:
     if not exists and path.parent.name and not path.suffix:
         hint = f'over=datasets.load_dataset("{path.as_posix()}", split="train")'
         raise NotFoundError(f"there is no file {path}", hint=hint)
-    read = _READERS.get(_ending(path.name))
+    read = _READERS.get(_ending_of(path.name))
     if read is None and exists:
         raise InputError(f"{path.name} has no known format", hint="a file called .jsonl, .json, .csv, .tsv or .parquet")
-    with reading(path) as file:
+    with open_data_file(path) as file:
         if file.peek(2)[:2] in _UTF_16_MARKS:  # type: ignore[attr-defined]  # a BufferedReader
             raise InputError(f"{path.name} is UTF-16, not UTF-8", hint='pandas.read_csv(..., encoding="utf-16")')
-        yield from (read or json_lines)(file, path.name)
+        yield from (read or read_json_lines)(file, path.name)
 
 
 @contextmanager
-def reading(path: Path) -> Iterator[IO[bytes]]:
-    """The file, unpacked where it is compressed by gzip or Zstandard, and without a byte order mark.
+def open_data_file(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file for reading, unpacked if it is compressed by gzip or Zstandard, and after a byte order mark.
 
     Raises:
-        NotFoundError: there is no such file. InputError: it cannot be read, or is cut short.
+        NotFoundError: there is no such file. InputError: it cannot be read, or is cut short. That is raised also if it
+            turns out in the block.
     """
     try:
         with path.open("rb") as raw:
-            file = _unpacked(raw)
+            file = _unpack(raw)
             if file.peek(3)[:3] == _UTF_8_MARK:
                 file.read(3)
             yield file
@@ -102,17 +104,17 @@ def reading(path: Path) -> Iterator[IO[bytes]]:
         raise InputError(f"{path} cannot be read: {error.strerror or error}", hint="another file") from error
 
 
-def _unpacked(raw: io.BufferedReader) -> io.BufferedReader:
+def _unpack(raw: io.BufferedReader) -> io.BufferedReader:
     beginning = raw.peek(4)
     if beginning[:2] == _GZIP:
-        return io.BufferedReader(_Unpacking(gzip.GzipFile(fileobj=raw), raw))
+        return io.BufferedReader(_UnpackedFile(gzip.GzipFile(fileobj=raw), raw))
     if beginning[:4] == _ZSTD:
-        return io.BufferedReader(_Unpacking(pyarrow_for("Zstandard").CompressedInputStream(raw, "zstd"), raw))
+        return io.BufferedReader(_UnpackedFile(import_pyarrow("Zstandard").CompressedInputStream(raw, "zstd"), raw))
     return raw
 
 
-class _Unpacking(io.RawIOBase):
-    """Reads a compressed file unpacked. InputError if that is hundreds of times the size of the file."""
+class _UnpackedFile(io.RawIOBase):
+    """Reads a compressed file unpacked. Raises InputError if that is hundreds of times the size of the file."""
 
     def __init__(self, unpacked: Any, packed: io.BufferedReader) -> None:
         super().__init__()
@@ -136,18 +138,18 @@ class _Unpacking(io.RawIOBase):
         return len(piece)
 
 
-def json_lines(file: Iterable[bytes], name: str) -> Iterator[Record]:
-    """The values of JSON Lines with their places, in which the file has this name.
+def read_json_lines(file: Iterable[bytes], name: str) -> Iterator[Record]:
+    """Read the values of JSON Lines with their places. name: the name of the file in these.
 
     Raises:
-        InputError: a line is no JSON, not UTF-8 or too long.
+        InputError: a line is not JSON, not UTF-8, or too long.
     """
-    for place, line in _lines(file, name):
+    for place, line in _read_lines(file, name):
         if line.strip():
-            yield place, _parsed(line, place, cut=not line.endswith("\n"))
+            yield place, _parse(line, place, cut=not line.endswith("\n"))
 
 
-def _lines(file: Iterable[bytes], name: str) -> Iterator[tuple[str, str]]:
+def _read_lines(file: Iterable[bytes], name: str) -> Iterator[tuple[str, str]]:
     """Each line with its place; a line is bounded, so that a file without line breaks does not fill the memory."""
     read = iter(lambda: file.readline(MAX_BYTES + 1), b"") if isinstance(file, io.IOBase) else file
     for number, line in enumerate(read, start=1):
@@ -161,29 +163,32 @@ def _lines(file: Iterable[bytes], name: str) -> Iterator[tuple[str, str]]:
             raise InputError(f"{place}, column {error.start + 1}: not UTF-8", hint=hint) from error
 
 
-def _parsed(text: str, place: str, *, cut: bool) -> Any:
-    """A line of JSON; NaN and Infinity are numbers, as Python, pandas and JavaScript libraries write them."""
+def _parse(text: str, place: str, *, cut: bool) -> Any:
+    """Parse a line of JSON. NaN and Infinity are numbers, as Python, pandas and JavaScript libraries write them.
+
+    cut: whether the line may be cut short, for the hint.
+    """
     if why := too_large(text):
         raise InputError(f"{place}: {why}", hint="fewer values in one line")
     try:
         return _DECODER.decode(text)
     except (ValueError, RecursionError) as error:
         hint = "the last line is cut short: copy the file again" if cut else "one JSON value per line"
-        raise InputError(f"{place}{_column(error)}: not JSON: {_problem(error)}", hint=hint) from error
+        raise InputError(f"{place}{_column_of(error)}: not JSON: {_problem(error)}", hint=hint) from error
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Make an object. ValueError if it has a name twice, because a dict would lose one of the values."""
+def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Make an object. Raise ValueError if it has a name twice, because a dict would lose one of the values."""
     values = dict(pairs)
     if len(values) < len(pairs):
-        raise ValueError(f"{_twice([name for name, _ in pairs])!r} is there twice")
+        raise ValueError(f"{_repeated_name([name for name, _ in pairs])!r} is there twice")
     return values
 
 
-_DECODER = json.JSONDecoder(object_pairs_hook=_object)
+_DECODER = json.JSONDecoder(object_pairs_hook=_make_object)
 
 
-def _column(error: Exception) -> str:
+def _column_of(error: Exception) -> str:
     return f", column {error.colno}" if isinstance(error, json.JSONDecodeError) else ""
 
 
@@ -191,20 +196,20 @@ def _problem(error: Exception) -> str:
     return error.msg if isinstance(error, json.JSONDecodeError) else str(error)
 
 
-def _json(file: IO[bytes], name: str) -> Iterator[Record]:
-    """The rows of a .json file: the items of an array, the lines of JSON Lines, or one value or its rows."""
+def _read_json(file: IO[bytes], name: str) -> Iterator[Record]:
+    """Read the rows of a .json file: the items of an array, the lines of JSON Lines, or one value or its rows."""
     if file.peek(1).lstrip()[:1] == b"[":  # type: ignore[attr-defined]  # a BufferedReader
-        yield from _items(codecs.iterdecode(iter(lambda: file.read(_CHUNK), b""), "utf-8"), name)
+        yield from _read_items(codecs.iterdecode(iter(lambda: file.read(_CHUNK), b""), "utf-8"), name)
         return
     first, more, blank = file.readline(MAX_BYTES), b"", 0
     while (more := file.readline(MAX_BYTES)) and not more.strip():
         blank += 1  # not kept: gzip packs a billion of them into a megabyte
     if not first.strip() or (more.strip() and _is_json(first)):
-        yield from json_lines(chain([first], repeat(b"\n", blank), [more] if more else [], file), name)
+        yield from read_json_lines(chain([first], repeat(b"\n", blank), [more] if more else [], file), name)
         return
     between = b"\n" * min(blank, MAX_BYTES)
-    lines = _lines(io.BytesIO(b"".join([first, between, more, file.read(MAX_BYTES)])), name)
-    value = _parsed("".join(line for _, line in lines), name, cut=True)
+    lines = _read_lines(io.BytesIO(b"".join([first, between, more, file.read(MAX_BYTES)])), name)
+    value = _parse("".join(line for _, line in lines), name, cut=True)
     table = table_of(value, name)
     if table is None:
         yield name, value
@@ -224,7 +229,7 @@ def _is_json(line: bytes) -> bool:
 
 
 def table_of(value: Any, name: str) -> tuple[str, list[Any]] | None:
-    """The only list of objects in an object such as `{"version": "1.1", "data": [{...}]}`, and its key: they are rows.
+    """Find the rows in an object such as `{"version": "1.1", "data": [{...}]}`: its only list of objects, and its key.
 
     None if it has no such list. A list of messages does not count, because an object with messages is a row.
 
@@ -243,22 +248,26 @@ def _are_objects(values: list[Any]) -> bool:
     return all(isinstance(each, Mapping) for each in values)
 
 
-def _items(pieces: Iterator[str], name: str) -> Iterator[Record]:
-    """The items of a JSON array that comes in pieces."""
-    text, at, number = "", 0, 0
+def _read_items(pieces: Iterator[str], name: str) -> Iterator[Record]:
+    """Read the items of a JSON array that comes in pieces.
+
+    An item that cannot be parsed may only be incomplete: more pieces are added to it until it can, or until the file
+    ends or the item is too large.
+    """
+    text, at, number = "", 0, 0  # what is read and not used yet, from `at`; item 0 is the bracket that opens the array
     while True:
         place = f"{name}, item {number}" if number else name
         try:
-            at = _after_space(text, at)
+            at = _skip_space(text, at)
             if number and text[at : at + 1] == "]":
                 _check_end(chain([text[at + 1 :]], pieces), name)
                 return
             value, end = _DECODER.raw_decode(text, at) if number else (None, text.index("[") + 1)
-            end = _after_space(text, end)
+            end = _skip_space(text, end)
             if number and text[end : end + 1] not in {",", "]"}:  # the rest of a number may follow
                 raise json.JSONDecodeError("Expecting ',' or ']'", text, end)
         except (ValueError, RecursionError) as error:
-            text, at = _longer(text[at:], pieces, place, error), 0
+            text, at = _read_more(text[at:], pieces, place, error), 0
             if why := too_large(text):
                 raise InputError(f"{place}: {why}", hint="fewer values in one item") from error
             if len(text) > MAX_BYTES:
@@ -280,15 +289,15 @@ def _check_end(pieces: Iterator[str], name: str) -> None:
         raise InputError(f"{name}: not JSON: more after the end of the array: {more[:20]!r}", hint=hint)
 
 
-def _after_space(text: str, at: int = 0) -> int:
+def _skip_space(text: str, at: int = 0) -> int:
     match = _SPACE.match(text, at)
     return match.end() if match else at
 
 
-def _longer(text: str, pieces: Iterator[str], place: str, error: Exception) -> str:
-    """The beginning of an item, with as much again of the file after it. So parsing a long item takes linear time.
+def _read_more(text: str, pieces: Iterator[str], place: str, error: Exception) -> str:
+    """Add to the beginning of an item as much again of the file. So parsing a long item takes linear time.
 
-    InputError if the file ends before the item does, or is not UTF-8.
+    Raise InputError if the file ends before the item does, or is not UTF-8.
     """
     try:
         more = [next(pieces)]
@@ -303,22 +312,23 @@ def _longer(text: str, pieces: Iterator[str], place: str, error: Exception) -> s
         raise InputError(f"{place}: not UTF-8", hint="save it as UTF-8") from error
 
 
-def _csv(file: IO[bytes], name: str, separator: str = "") -> Iterator[Record]:
-    """The rows of a CSV file (RFC 4180) with a header. separator: "" for the one that gives the header most columns."""
-    if csv.field_size_limit() < MAX_BYTES:  # 131,072 characters by default, which a document has; for all readers
+def _read_csv(file: IO[bytes], name: str, separator: str = "") -> Iterator[Record]:
+    """Read the rows of a CSV file (RFC 4180) with a header. separator: "" to find it by the header."""
+    # the default of 131,072 characters is less than a document may have; the limit is one for all readers of a process
+    if csv.field_size_limit() < MAX_BYTES:
         csv.field_size_limit(MAX_BYTES)
-    lines = _lines(file, name)
+    lines = _read_lines(file, name)
     header, before = "", 0
     for before, (_, header) in enumerate(lines):  # noqa: B007 - the number of lines before the header
-        given = _SEPARATOR_LINE.fullmatch(header)
-        separator = given[1] if given else separator
-        if header.strip() and not given:
+        named = _SEPARATOR_LINE.fullmatch(header)
+        separator = named[1] if named else separator
+        if header.strip() and not named:
             break
     place = f"{name}, line {before + 1}"
     rest: Iterator[str] = (line for _, line in lines)
     try:
         if not separator:
-            separator, rest = _separator(header, rest, place)
+            separator, rest = _find_separator(header, rest, place)
         reader = csv.reader(chain([header], rest), delimiter=separator, strict=True)
         columns = [column.strip() for column in next(reader, [])]
         if len(columns) > _MAX_COLUMNS:
@@ -327,7 +337,7 @@ def _csv(file: IO[bytes], name: str, separator: str = "") -> Iterator[Record]:
         place = f"{name}, line {before + reader.line_num + 1}"
         for cells in reader:
             if any(cell.strip() for cell in cells):
-                yield place, _csv_row(columns, cells, place)
+                yield place, _make_csv_row(columns, cells, place)
             place = f"{name}, line {before + reader.line_num + 1}"
     except csv.Error as error:
         if "new-line character" in str(error):
@@ -338,10 +348,11 @@ def _csv(file: IO[bytes], name: str, separator: str = "") -> Iterator[Record]:
         raise InputError(f"{place}: not CSV: {error}", hint=hint) from error
 
 
-def _separator(header: str, lines: Iterator[str], place: str) -> tuple[str, Iterator[str]]:
-    """The separator that divides the header into most columns, and the lines. If several do, the next lines decide.
+def _find_separator(header: str, lines: Iterator[str], place: str) -> tuple[str, Iterator[str]]:
+    """Find the separator that divides the header into most columns. If several do, the next lines decide.
 
-    InputError if they do not decide either, as with `prompt;price, EUR` and then `What?;2,5`.
+    Returns the separator and the lines, of which none is used up. Raise InputError if the next lines do not decide
+    either, as with `prompt;price, EUR` and then `What?;2,5`.
     """
     widths = {each: len(next(csv.reader([header], delimiter=each), [])) for each in _SEPARATORS}
     most = max(widths.values())
@@ -358,7 +369,7 @@ def _separator(header: str, lines: Iterator[str], place: str) -> tuple[str, Iter
 
 
 def _has_width(lines: Sequence[str], separator: str, width: int) -> bool:
-    """Whether all rows of these lines have so many values; the last of them may be cut inside of quotes."""
+    """Whether all rows of these lines have `width` values. The last row does not count if further lines may follow."""
     try:
         rows = [row for row in csv.reader(lines, delimiter=separator) if any(map(str.strip, row))]
     except csv.Error:
@@ -367,8 +378,8 @@ def _has_width(lines: Sequence[str], separator: str, width: int) -> bool:
     return all(len(row) == width for row in whole)
 
 
-def _csv_row(columns: Sequence[str], cells: Sequence[str], place: str) -> dict[str, str]:
-    """A row; columns without a name are left out."""
+def _make_csv_row(columns: Sequence[str], cells: Sequence[str], place: str) -> dict[str, str]:
+    """Make a row of its cells. Columns without a name are left out."""
     if len(cells) != len(columns):
         what = f"the header has {len(columns)} columns, this row {len(cells)}"
         hint = "is the last line complete? a value with a separator in it needs quotes"
@@ -379,38 +390,40 @@ def _csv_row(columns: Sequence[str], cells: Sequence[str], place: str) -> dict[s
 def _check_header(columns: Sequence[str], place: str) -> None:
     if len(set(columns)) < len(columns):
         hint = "a name of its own for each column"
-        raise InputError(f"{place}: the column {_twice(columns)!r} is there twice", hint=hint)
+        raise InputError(f"{place}: the column {_repeated_name(columns)!r} is there twice", hint=hint)
 
 
-def _twice(names: Sequence[str]) -> str:
+def _repeated_name(names: Sequence[str]) -> str:
+    """Return the name that is there most often."""
     return Counter(names).most_common(1)[0][0]
 
 
-def _tsv(file: IO[bytes], name: str) -> Iterator[Record]:
-    return _csv(file, name, "\t")
+def _read_tsv(file: IO[bytes], name: str) -> Iterator[Record]:
+    return _read_csv(file, name, "\t")
 
 
-def _parquet(file: IO[bytes], name: str) -> Iterator[Record]:
+def _read_parquet(file: IO[bytes], name: str) -> Iterator[Record]:
     source: Any = file
-    if not isinstance(getattr(file, "raw", None), io.FileIO):  # Parquet is read from its end: it is unpacked as a whole
+    # Parquet is read from its end, so a compressed file is unpacked as a whole
+    if not isinstance(getattr(file, "raw", None), io.FileIO):
         packed = file.read(_MAX_PACKED + 1)
         if len(packed) > _MAX_PACKED:
             what = f"{name} unpacks to more than {_MAX_PACKED >> 20} MiB"
             raise InputError(what, hint="unpack it first: a Parquet file is packed inside")
-        source = pyarrow_for("Parquet").BufferReader(packed)
-    rows = parquet_rows(source, name, "copy the file again")
+        source = import_pyarrow("Parquet").BufferReader(packed)
+    rows = read_parquet_rows(source, name, "copy the file again")
     yield from ((f"{name}, row {number}", row) for number, row in enumerate(rows, start=1))
 
 
 _READERS: dict[str, Callable[[IO[bytes], str], Iterator[Record]]] = {
-    "jsonl": json_lines,
-    "ndjson": json_lines,
-    "json": _json,
-    "csv": _csv,
-    "tsv": _tsv,
-    "parquet": _parquet,
+    "jsonl": read_json_lines,
+    "ndjson": read_json_lines,
+    "json": _read_json,
+    "csv": _read_csv,
+    "tsv": _read_tsv,
+    "parquet": _read_parquet,
 }
 
 
-def _ending(name: str) -> str:
+def _ending_of(name: str) -> str:
     return name.lower().removesuffix(".gz").removesuffix(".zst").rpartition(".")[2]

@@ -11,18 +11,21 @@ _SETTINGS = ("max_tokens", "temperature", "top_p")
 
 
 def find_differences(lab: Lab, one: StoredCollection, other: StoredCollection, *, scored: bool = True) -> list[str]:
-    """What differs in `one`, such as `max_tokens=3` or `another prompt`. Rows, seed and checkpoint may differ.
+    """List what differs in `one`, such as `max_tokens=3` or `another prompt`. Rows, seed and checkpoint may differ.
 
     scored: whether both have rewards. Then the functions that gave them are compared too.
     """
     plan, other_plan = read_config(one.plan), read_config(other.plan)
     if plan is None or other_plan is None:
         return ["unknown settings"]
-    scorings = [_scored_by(lab.scorings.last(each)) for each in (one, other)]
-    return [*_settings(plan, other_plan), *(["another reward"] if scored and scorings[0] != scorings[1] else [])]
+    scorings = [_source_of_rewards(lab.scorings.last(each)) for each in (one, other)]
+    return [
+        *_compare_settings(plan, other_plan),
+        *(["another reward"] if scored and scorings[0] != scorings[1] else []),
+    ]
 
 
-def _settings(one: SamplingConfig, other: SamplingConfig) -> Iterator[str]:
+def _compare_settings(one: SamplingConfig, other: SamplingConfig) -> Iterator[str]:
     prompts = [(each.template, each.prompt_column, not each.continues) for each in (one, other)]
     if prompts[0] != prompts[1]:
         yield "another prompt"
@@ -31,13 +34,13 @@ def _settings(one: SamplingConfig, other: SamplingConfig) -> Iterator[str]:
             yield f"no {name}" if value is None else f"{name}={value:g}"
     if one.stop != other.stop:
         yield "another stop"
-    yield from _surroundings(one, other)
+    yield from _compare_surroundings(one, other)
     if bool(one.topped_up) != bool(other.topped_up):
         yield "groups topped up" if one.topped_up else "no groups topped up"
 
 
-def _surroundings(one: SamplingConfig, other: SamplingConfig) -> Iterator[str]:
-    """Tools, environment and program."""
+def _compare_surroundings(one: SamplingConfig, other: SamplingConfig) -> Iterator[str]:
+    """Compare tools, environment and program."""
     if one.tools != other.tools:
         names, others = ([tool.function.name for tool in each.tools] for each in (one, other))
         yield "other tools" if names == others else f"tools={','.join(names)}" if names else "no tools"
@@ -54,7 +57,7 @@ def _surroundings(one: SamplingConfig, other: SamplingConfig) -> Iterator[str]:
 
 
 def _is_changed(one: SamplingConfig, other: SamplingConfig) -> bool:
-    """Whether their code differs, but for parts that change while it runs."""
+    """Whether the code of two plans differs, apart from the parts that change while it runs."""
     if not isinstance(one.code, dict) or not isinstance(other.code, dict):
         return one.code != other.code
     varying = {*one.state, *other.state}
@@ -65,8 +68,8 @@ def _is_changed(one: SamplingConfig, other: SamplingConfig) -> bool:
     )
 
 
-def _scored_by(scoring: StoredScoring | None) -> object:
-    """What gave the rewards; None where no function did."""
+def _source_of_rewards(scoring: StoredScoring | None) -> object:
+    """Return what identifies the functions that gave the rewards; None if no function did."""
     if scoring is None:
         return None
     return scoring.source, list(scoring.names), scoring.code, scoring.style, scoring.options.get("weights")

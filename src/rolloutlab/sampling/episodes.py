@@ -22,8 +22,9 @@ from rolloutlab.store.models import Group, NewGroup
 from rolloutlab.store.texts import plain_text
 
 _MAX_FAILED_STARTS = 8
-"""So many episodes that cannot begin end the run, if no answer has come yet."""
+"""Episodes that cannot begin after which the run ends, if no answer has come yet."""
 _NO_ROOM = re.compile(r"context|too long|maximum.{0,40}(?:length|tokens)", re.IGNORECASE)
+"""Matches the message of a service that refuses a request because the conversation does not fit the context."""
 
 
 class Episodes:
@@ -40,32 +41,32 @@ class Episodes:
         self._open: dict[tuple[int, int], _Played] = {}
         self._failed_starts: list[tuple[Rollout, EpisodeError]] = []
 
-    async def ready(self, rollout: Rollout) -> Rollout:
-        """The rollout with the messages before its next answer. If its episode has ended, `pending` is 0.
+    async def prepare_next(self, rollout: Rollout) -> Rollout:
+        """Add the messages before the next answer. If the episode has ended, `pending` of the returned rollout is 0.
 
         Raises:
-            SignInError: a context server requires a sign-in for a tool.
+            SignInError: an MCP server requires a sign-in for a tool.
         """
         is_new = self._key(rollout) not in self._open
         try:
-            return await (self._begun if is_new else self._answered)(rollout)
+            return await (self._begin if is_new else self._respond)(rollout)
         except EpisodeError as error:
-            ended = await self._failed(rollout, error)
+            ended = await self._fail(rollout, error)
             if is_new:
                 self._failed_starts.append((ended, error))
             return ended
 
-    async def refused(self, rollout: Rollout, error: RefusedError) -> Rollout:
-        """The rollout with the end of its episode, after the service refused the next request."""
+    async def end_refused(self, rollout: Rollout, error: RefusedError) -> Rollout:
+        """End an episode whose next request the service refused."""
         if not _NO_ROOM.search(error.message):
-            return await self._failed(rollout, EpisodeError(error.message))
-        return await self._ended(_logged(rollout, f"ended: {error.message}"), "context")
+            return await self._fail(rollout, EpisodeError(error.message))
+        return await self._end(_log(rollout, f"ended: {error.message}"), "context")
 
-    def to_store(self, rollout: Rollout, *, any_answer: bool) -> list[Rollout]:
-        """What may be stored now that the episode of `rollout` has ended.
+    def take_ended(self, rollout: Rollout, *, any_answer: bool) -> list[Rollout]:
+        """Return the episodes to store now that the episode of `rollout` has ended, and forget them.
 
-        An episode that failed at its start, new or resumed, is kept back until an answer of any episode has come. If
-        none comes, the environment does not work: nothing is stored, so that a resume begins these episodes again.
+        An episode that failed at its start, new or resumed, is held back until any episode has an answer. If none gets
+        one, the environment does not work: nothing is stored, so that a resume begins these episodes again.
 
         Raises:
             EpisodeError: several episodes failed at their start and no answer has come; the error of the first of them.
@@ -73,13 +74,13 @@ class Episodes:
         if not any(rollout is each for each, _ in self._failed_starts):
             return [rollout]
         if any_answer:
-            return self.rest(any_answer=True)
+            return self.take_held_back(any_answer=True)
         if len(self._failed_starts) >= _MAX_FAILED_STARTS:
             raise self._failed_starts[0][1]
         return []
 
-    def rest(self, *, any_answer: bool) -> list[Rollout]:
-        """The episodes that were kept back, to be stored; EpisodeError if there are some and no answer has come."""
+    def take_held_back(self, *, any_answer: bool) -> list[Rollout]:
+        """Return the episodes that were held back, to store them. Raise EpisodeError if no answer has come for them."""
         if self._failed_starts and not any_answer:
             raise self._failed_starts[0][1]
         rest, self._failed_starts = self._failed_starts, []
@@ -99,17 +100,21 @@ class Episodes:
     def _key(self, rollout: Rollout) -> tuple[int, int]:
         return rollout.place, rollout.positions[0]
 
-    async def _begun(self, rollout: Rollout) -> Rollout:
-        """Begin an episode in a new instance. A stored one is resumed: the instance gets its stored answers again."""
+    async def _begin(self, rollout: Rollout) -> Rollout:
+        """Begin an episode in a new instance of the environment.
+
+        A stored episode is resumed: the instance gets the stored answers again. If it does not respond as before, the
+        episode starts over.
+        """
         begun = await self._reset(rollout)
         if not rollout.items:
             return begun
-        again = await self._replayed(begun, rollout.items)
+        again = await self._replay(begun, rollout.items)
         if again is not None:
-            return await self._answered(replace(again, logs=rollout.logs))
+            return await self._respond(replace(again, logs=rollout.logs))
         await self.close(rollout)
         log = "started over: given the stored answers, the environment did not do the same again"
-        return await self._reset(_logged(replace(rollout, items=(), episode=None), log))
+        return await self._reset(_log(replace(rollout, items=(), episode=None), log))
 
     async def _reset(self, rollout: Rollout) -> Rollout:
         group = self._groups[rollout.place]
@@ -122,68 +127,73 @@ class Episodes:
         record, tools = EpisodeRecord(self._source.name), tuple(played.own.schemas)
         return replace(rollout, items=first, episode=record, tools=tools, logs=(*rollout.logs, *episode.logs))
 
-    async def _replayed(self, begun: Rollout, items: tuple[MessageOrChoice, ...]) -> Rollout | None:
-        """The rollout up to its last stored answer; None if the environment does something else than before."""
+    async def _replay(self, begun: Rollout, items: tuple[MessageOrChoice, ...]) -> Rollout | None:
+        """Give an instance the stored answers; return the rollout up to the last of them.
+
+        None if the environment does something else than before.
+        """
         again = begun
         while True:
             length = len(again.items)
-            if not again.pending or length >= len(items) or not _same(again.items, items[:length]):
+            if not again.pending or length >= len(items) or not _are_same(again.items, items[:length]):
                 return None
             again = replace(again, items=items[: length + 1])
             if not isinstance(items[length], Choice):
                 return None
             if length + 1 == len(items):
                 return again
-            again = await self._answered(again)
+            again = await self._respond(again)
 
-    async def _answered(self, rollout: Rollout) -> Rollout:
-        """The rollout with the environment's response to its last answer."""
+    async def _respond(self, rollout: Rollout) -> Rollout:
+        """Add the response of the environment to the last answer, and end the episode if it is over."""
         played, choice = self._open[self._key(rollout)], rollout.items[-1]
         assert isinstance(choice, Choice)
         assert rollout.episode
         logs: list[str] = []
         if choice.message.tool_calls and played.has_tools:
-            turn = await played.called(choice.message.tool_calls, self._tools, logs)
+            turn = await played.call_tools(choice.message.tool_calls, self._tools, logs)
         elif played.episode.takes_answers:
-            turn = await played.episode.step(_answer(choice))
+            turn = await played.episode.step(_answer_text(choice))
         else:
             turn = EnvironmentTurn((), done=True)
         record = rollout.episode.after(turn)
         after = replace(rollout, items=(*rollout.items, *turn.messages), episode=record, logs=(*rollout.logs, *logs))
         if turn.done:
-            return await self._ended(after, "done")
+            return await self._end(after, "done")
         if choice.finish_reason in {"length", "content_filter"}:
-            return await self._ended(after, choice.finish_reason)
+            return await self._end(after, choice.finish_reason)
         if len(record.turn_rewards) >= self._plan.max_turns:
-            return await self._ended(after, "max_turns")
+            return await self._end(after, "max_turns")
         return after
 
-    async def _ended(self, rollout: Rollout, end: End) -> Rollout:
+    async def _end(self, rollout: Rollout, end: End) -> Rollout:
+        """End an episode with its final reward, and close its instance. A failure in that makes it a failed one."""
         played = self._open[self._key(rollout)]
         assert rollout.episode
         try:
             final = await played.episode.final_reward(self._conversation(rollout))
         except EpisodeError as error:
-            return await self._failed(rollout, error)
+            return await self._fail(rollout, error)
         if final is None and played.gave_steps:
             final = 0.0
         record = replace(rollout.episode, final_reward=final, end=end)
         if not isfinite(record.total):
             too_large = EpisodeError("the sum of its rewards is no finite number", hint="smaller rewards")
-            return await self._failed(rollout, too_large)
+            return await self._fail(rollout, too_large)
         await self.close(rollout)
         return replace(rollout, pending=0, episode=record)
 
     def _conversation(self, rollout: Rollout) -> Conversation:
-        """The messages of an episode as TRL gives them to reward functions."""
+        """Return the prompt and the completion of an episode as TRL gives them to reward functions."""
         items = (*self._groups[rollout.place].prompt, *rollout.items)
         first = next((i for i, item in enumerate(items) if isinstance(item, Choice)), len(items))
         return [item.to_wire() for item in items[:first]], [parsed_message(item) for item in items[first:]]
 
-    async def _failed(self, rollout: Rollout, error: EpisodeError) -> Rollout:
+    async def _fail(self, rollout: Rollout, error: EpisodeError) -> Rollout:
+        """End an episode with an error, and close its instance."""
         await self.close(rollout)
         record = replace(rollout.episode or EpisodeRecord(self._source.name), end=error.end)
-        return _logged(replace(rollout, pending=0, episode=record), f"ended: {error.with_hint}")
+        return _log(replace(rollout, pending=0, episode=record), f"ended: {error.with_hint}")
 
 
 class _Played:
@@ -197,7 +207,7 @@ class _Played:
         """Whether a tool returned a `Step`, and with it a reward."""
 
     def offer(self, shared: Tools) -> None:
-        """Describe its tools; EpisodeError where one cannot be."""
+        """Describe the tools of the episode; raise EpisodeError if one cannot be described, or is in `shared` too."""
         try:
             self.own = Tools(self.episode.tools)
         except InputError as error:
@@ -207,8 +217,11 @@ class _Played:
             raise EpisodeError(f"the environment and --tools both have {min(twice)!r}", hint="leave --tools out")
         self.has_tools = bool(self.own.schemas or shared.schemas)
 
-    async def called(self, calls: Sequence[ToolCall], shared: Tools, logs: list[str]) -> EnvironmentTurn:
-        """Make the calls of an answer, one after the other, as each may change the state of the environment."""
+    async def call_tools(self, calls: Sequence[ToolCall], shared: Tools, logs: list[str]) -> EnvironmentTurn:
+        """Make the calls of an answer one after the other, because each may change the state of the environment.
+
+        shared: the tools that are not the environment's. logs: gets a line for each failed call.
+        """
         messages: list[ToolMessage] = []
         reward, done = 0.0, False
         info: dict[str, Scalar] = {}
@@ -220,13 +233,16 @@ class _Played:
                 messages += others
                 logs += troubles
             else:
-                text, step = await self._called(call, logs)
+                text, step = await self._call_tool(call, logs)
                 reward, done, info = reward + step.reward, step.done, {**info, **step.info}
                 messages.append(ToolMessage(role="tool", tool_call_id=call.id, content=text))
         return EnvironmentTurn(tuple(messages), reward, done, info)
 
-    async def _called(self, call: ToolCall, logs: list[str]) -> tuple[str, Step]:
-        """The text of a tool's result, and the `Step` that it returned, if any. The policy reads exceptions as text."""
+    async def _call_tool(self, call: ToolCall, logs: list[str]) -> tuple[str, Step]:
+        """Call a tool of the environment; return the text of its result, and the `Step` that it returned, if any.
+
+        An exception becomes text, for the policy to read.
+        """
         name = call_name(call)
         try:
             result = await self.episode.call(name, lambda: self.own.call(call))
@@ -244,22 +260,22 @@ class _Played:
 
 
 def _bounded_text(result: Any) -> str:
-    """The text of a tool's result; BadStepError if it is longer than any policy reads."""
+    """Return the text of a tool's result; raise BadStepError if it is longer than any policy reads."""
     text = as_text(result)
     if len(text) > MAX_CHARS:
         raise BadStepError(f"a result of {len(text):,} characters is longer than {MAX_CHARS:,} -> cut it short")
     return text
 
 
-def _answer(choice: Choice) -> str:
-    """The text of an answer without its reasoning."""
+def _answer_text(choice: Choice) -> str:
+    """Return the text of an answer without its reasoning."""
     message = choice.message.to_wire()
     return reasoning_of(message, plain_text(message.get("content")))[1]
 
 
-def _same(these: Sequence[MessageOrChoice], those: Sequence[MessageOrChoice]) -> bool:
+def _are_same(these: Sequence[MessageOrChoice], those: Sequence[MessageOrChoice]) -> bool:
     return [item.to_wire() for item in these] == [item.to_wire() for item in those]
 
 
-def _logged(rollout: Rollout, line: str) -> Rollout:
+def _log(rollout: Rollout, line: str) -> Rollout:
     return replace(rollout, logs=(*rollout.logs, line))

@@ -22,10 +22,10 @@ from rolloutlab.store.models import StoredCollection
 from rolloutlab.store.spending import JUDGING, Account, Spending
 
 AHEAD = 16
-"""Money is set aside in the lab for so many requests together, so that not each of them waits for the disk."""
+"""The number of requests that money is set aside for together, so that not each of them waits for the disk."""
 
 Send = Callable[..., Coroutine[Any, Any, ChatCompletion]]
-"""Sends a request. Its argument, if it gets one, is a `Tries`, which is told of each try."""
+"""A function that sends a request. If it gets an argument, that is a `Tries`, which it calls about each try."""
 
 
 class Terms(NamedTuple):
@@ -47,13 +47,13 @@ class Terms(NamedTuple):
     engine: Callable[[], str | None] = lambda: None
 
     def price(self, model: str) -> Price | None:
-        """The price of a model's tokens, if it is in the settings."""
+        """Return the price of a model's tokens; None if the settings have none."""
         priced = (price_of(model, prices) or price_of(self.named(model), prices) for prices in self.prices)
         return next(filter(None, priced), None)
 
 
 def terms_of(settings: Settings, service: str, engine: Callable[[], str | None]) -> Terms:
-    """The terms of the service in the settings. service: its name in the lab's records. engine: as of `Terms`."""
+    """Read the terms of a service from the settings. service: its name in the lab's records. engine: as of `Terms`."""
     address = settings.service
     own, limit = (address.prices, address.budget) if address else ({}, None)
     where = str(settings.file) if settings.file else "the settings file"
@@ -68,7 +68,10 @@ def terms_of(settings: Settings, service: str, engine: Callable[[], str | None])
 class _Entry:
     """What a model costs in this cell.
 
-    aside: the amount that the lab's records have for it: what was spent, and what is set aside for requests to come.
+    number: the id of the lab's record; None until there is one.
+    aside: the amount in the lab's record: what was spent, and what is set aside for requests to come.
+    spent: the amount that answered requests have cost.
+    held: the amount that requests under way may cost.
     bounded: the number of requests that count as the most they could cost.
     uncounted: the number of requests whose tokens are not known.
     """
@@ -86,6 +89,7 @@ class _Entry:
 
     @property
     def left(self) -> Amount:
+        """The amount that is set aside and not held."""
         return self.aside - self.spent - self.held
 
 
@@ -125,7 +129,7 @@ class Meter:
         """Raise InputError if there is a budget, and the engine charges for more than the service counts."""
         engine = self._terms.engine() if self.limited else None
         if engine and (why := getattr(engine_plugin(engine), "UNMETERED", None)):
-            raise InputError(why, hint=self._without("the cell again"))
+            raise InputError(why, hint=self._hint_without_budget("the cell again"))
 
     async def complete(self, request: ChatRequest, send: Send) -> ChatCompletion:
         """Send a request once its worst case fits the budgets. Until then, wait for requests under way to free money.
@@ -160,7 +164,7 @@ class Meter:
         price = self._terms.price(model)
         self.check_engine()
         if self.limited and (price is None or price.train is None):
-            raise self._no_price(model, "prompt, completion and train")
+            raise self._no_price_error(model, "prompt, completion and train")
 
     @contextmanager
     def job(self, model: str, tokens: int, say: Callable[[str], None]) -> Iterator[None]:
@@ -178,10 +182,10 @@ class Meter:
         entry, paid = self._entry(model, price), cost(price, Tokens(trained=tokens))
         if self._lacks(entry, paid):
             self._set_aside(entry, paid)
-        if not self._held(entry, paid):
+        if not self._try_hold(entry, paid):
             self.close()
-            error = self._exceeded(f"training on {count(tokens, 'token')} costs {shown(paid, up=True)}")
-            raise BudgetError(f"{error.message}; no job was submitted", hint=self.more(None, "less data"))
+            error = self._exceeded_error(f"training on {count(tokens, 'token')} costs {shown(paid, up=True)}")
+            raise BudgetError(f"{error.message}; no job was submitted", hint=self.resume_hint(None, "less data"))
         charged = True
         try:
             yield
@@ -194,8 +198,8 @@ class Meter:
             for line in self.lines():
                 say(line)
 
-    def compare(self, tokens: Tokens, most: Tokens) -> None:
-        """Let no further request be sent if one took more tokens than its bound: the bounds do not hold here."""
+    def check_bound(self, tokens: Tokens, most: Tokens) -> None:
+        """Compare the tokens of a request with its bound. If they are more, no further request is sent."""
         if tokens.prompt > most.prompt or tokens.completion > most.completion:
             counted = f"{tokens.prompt:,} + {tokens.completion:,} tokens of a request"
             bounded = f"{most.prompt:,} + {most.completion:,}"
@@ -203,12 +207,15 @@ class Meter:
 
     def record(self, collection: StoredCollection | None = None) -> None:
         """Record what was spent so far, in case this process is killed. What is set aside stays set aside."""
-        with suppress(LabError):  # `close` tries again, and says where it fails
+        with suppress(LabError):  # `close` tries again, and keeps the error for `lines`
             for entry in list(self._entries.values()):
                 self._record(entry, collection, goes_on=True)
 
     def close(self, collection: StoredCollection | None = None) -> None:
-        """Record what was spent, and free the rest of what was set aside. collection: what the money was spent on."""
+        """Record what was spent, and free the rest of what was set aside.
+
+        collection: the collection that the money was spent on.
+        """
         try:
             for entry in self._entries.values():
                 self._record(entry, collection)
@@ -224,33 +231,33 @@ class Meter:
                 self._spending().settle(entry.number, amount, entry.tokens, collection)
 
     def lines(self) -> list[str]:
-        """Lines on the cost of the cell: one for each model that has a price, and one on the service's budget."""
+        """Describe the cost of the cell: a line for each model that has a price, and one on the service's budget."""
         lines = []
         for model, entry in self._entries.items():
             tokens = entry.tokens
             if entry.price and tokens.trained:
                 lines.append(f"cost: {shown(entry.spent)} for {count(tokens.trained, 'trained token')} of {model}")
             elif entry.price and (entry.bounded or entry.uncounted or entry.tokens != Tokens()):
-                lines.append(_line(model, entry))
+                lines.append(_cost_line(model, entry))
         if lines and self._terms.limit is not None:
             with suppress(LabError):  # that a lab cannot be read must not hide the error which a cell ends in
                 spent, limit = self._spending().at(self._terms.service), self._terms.limit
                 lines.append(f"spent at {self._terms.service} in all: {shown(spent)} of a budget of {shown(limit)}")
         return [*lines, *filter(None, [self._unrecorded])]
 
-    def more(self, rest: str | None, smaller: str = "a smaller --max-tokens") -> str:
-        """What to type after a budget was reached.
+    def resume_hint(self, rest: str | None, smaller: str = "a smaller --max-tokens") -> str:
+        """Return what to type after a budget was reached.
 
         rest: the cell that goes on; None if it is the same cell. smaller: what to type instead of a larger budget.
         """
         if self._wrong_bound:
-            return self._without(rest or "the cell again")
+            return self._hint_without_budget(rest or "the cell again")
         if self._budget is None or self._over_limit:
             return f"a larger budget in {self._terms.file}, then {rest or 'the cell again'}"
-        return f"a larger --budget, or {smaller}" if rest is None else self.again(rest)
+        return f"a larger --budget, or {smaller}" if rest is None else self.with_budget(rest)
 
-    def again(self, cell: str) -> str:
-        """A cell, a call or a command line that goes on, with the budget that this one had."""
+    def with_budget(self, cell: str) -> str:
+        """Add the budget of this cell to a cell, a call or a command line that goes on with its work."""
         if self._budget is None:
             return cell
         dollars = f"{self._budget.limit / DOLLAR:g}"
@@ -261,8 +268,8 @@ class Meter:
         command, end, program = cell.partition(end) if end else (cell, "", "")
         return f"{command} --budget {dollars}{end}{program}"
 
-    def _without(self, rest: str) -> str:
-        """What to type if no budget can hold at this service."""
+    def _hint_without_budget(self, rest: str) -> str:
+        """Return what to type if no budget can hold at this service."""
         if self._terms.limit is None:
             return f"{rest}, without a budget"
         first = f"no budget in {self._terms.profile} of {self._terms.file}, then {rest}"
@@ -271,9 +278,9 @@ class Meter:
     def _known_price(self, model: str) -> Price:
         if price := self._terms.price(model):
             return price
-        raise self._no_price(model, "prompt and completion")
+        raise self._no_price_error(model, "prompt and completion")
 
-    def _no_price(self, model: str, what: str) -> InputError:
+    def _no_price_error(self, model: str, what: str) -> InputError:
         message = f"a budget needs the price of {model}, in dollars per million tokens, and the settings have none"
         return InputError(message, hint=f'[prices."{model}"] with {what}, in {self._terms.file}')
 
@@ -282,19 +289,22 @@ class Meter:
         return self._entries.setdefault(model, _Entry(account, price))
 
     async def _hold(self, entry: _Entry, amount: Amount) -> None:
-        """Wait until an amount fits the budgets, and hold it; BudgetError if no request under way can free more."""
+        """Wait until an amount fits the budgets, and hold it.
+
+        Raise BudgetError if it does not fit and no request is under way that could free money.
+        """
         while True:
-            async with self._attempt:
+            async with self._attempt:  # one request at a time sets money aside, which awaits the disk
                 self._freed.clear()
                 if self._wrong_bound:
                     message = f"{self._wrong_bound}; {self._spent()} is spent"
-                    raise BudgetError(message, hint=self.more(None), holds=False)
+                    raise BudgetError(message, hint=self.resume_hint(None), holds=False)
                 if self._lacks(entry, amount):
                     await asyncio.to_thread(self._set_aside, entry, amount)
-                if self._held(entry, amount):
+                if self._try_hold(entry, amount):
                     return
                 if not self._under_way and not self._freed.is_set():
-                    raise self._exceeded(f"the next request may cost {shown(amount, up=True)}")
+                    raise self._exceeded_error(f"the next request may cost {shown(amount, up=True)}")
             await self._freed.wait()
 
     def _lacks(self, entry: _Entry, amount: Amount) -> bool:
@@ -309,8 +319,8 @@ class Meter:
             aside = self._spending().set_aside(entry.account, entry.number, least, max(least, ahead))
             entry.number, entry.aside = aside[0], entry.aside + aside[1]
 
-    def _held(self, entry: _Entry, amount: Amount) -> bool:
-        """Hold an amount of what is set aside."""
+    def _try_hold(self, entry: _Entry, amount: Amount) -> bool:
+        """Hold an amount of what is set aside, if it fits; return whether it did."""
         if entry.left < amount or (self._budget is not None and not self._budget.hold(amount)):
             return False
         entry.held += amount
@@ -318,7 +328,7 @@ class Meter:
         return True
 
     def _pay(self, entry: _Entry, held: Amount, spent: Amount, tokens: Tokens) -> None:
-        """End a hold."""
+        """End a hold. held: the amount that was held. spent: the amount that the request has cost."""
         entry.held -= held
         entry.spent += spent
         entry.tokens = entry.tokens.plus(tokens)
@@ -333,17 +343,17 @@ class Meter:
         entry.spent += cost(entry.price, tokens) if entry.price else 0
 
     def _spent(self) -> str:
-        """What was spent of the budget: of the cell, or at the service."""
+        """Describe what was spent of the budget: of the cell's if it has one, else of the service's."""
         here = self._budget
         return shown(self._spent_there() if here is None else here.spent)
 
     def _spent_there(self) -> Amount:
-        """What was spent at the service, without what this cell has set aside."""
+        """Return what was spent at the service, without what this cell has set aside."""
         aside = sum(entry.aside - entry.spent for entry in self._entries.values())
         return self._spending().at(self._terms.service) - aside
 
-    def _exceeded(self, what: str) -> BudgetError:
-        """The error for a cost that does not fit. Its hint is about the budget that is too small."""
+    def _exceeded_error(self, what: str) -> BudgetError:
+        """Make the error for a cost that does not fit. It names the budget that is too small."""
         here, limit = self._budget, self._terms.limit
         if here is not None and (limit is None or here.left <= limit - self._spending().at(self._terms.service)):
             return BudgetError(f"{what}, and {shown(here.spent)} of a budget of {shown(here.limit)} is spent")
@@ -354,8 +364,8 @@ class Meter:
         )
 
 
-def _line(model: str, entry: _Entry) -> str:
-    """What sampling a model has cost."""
+def _cost_line(model: str, entry: _Entry) -> str:
+    """Describe what sampling a model has cost."""
     of = f"for {entry.tokens.prompt:,} + {entry.tokens.completion:,} tokens of {model}"
     if entry.uncounted:
         unknown = f"{count(entry.uncounted, 'request')} without usage, whose cost is not known"
@@ -376,19 +386,19 @@ class _MeteredTries(Tries):
         self._under_way = False
 
     async def begin(self) -> None:
-        """Before a try: wait until its worst case fits."""
+        """Begin a try: wait until its worst case fits."""
         self.close()
         await self._meter._hold(self._entry, self._amount)
         self._under_way = True
 
     def failed(self, *, reached: bool) -> None:
-        """After a try without success. reached: whether the service may have done the work."""
+        """End a try without success. reached: whether the service may have done the work."""
         if self._under_way:
             self._entry.bounded += reached
             self._end(self._most if reached else Tokens())
 
     def answered(self, completion: ChatCompletion) -> None:
-        """After a completion: pay what it cost."""
+        """End a try with a completion: pay what it cost."""
         if self._under_way:
             self._end(tokens := count_billed(completion, self._most))
             usage = completion.usage
@@ -396,10 +406,10 @@ class _MeteredTries(Tries):
                 usage and usage.prompt_tokens and (usage.completion_tokens or tokens.completion < self._most.completion)
             )
             self._entry.bounded += not known
-            self._meter.compare(tokens, self._most)
+            self._meter.check_bound(tokens, self._most)
 
     def close(self) -> None:
-        """At the end: a try without an outcome was sent."""
+        """End the last try. If it has no outcome yet, the service may have done the work."""
         self.failed(reached=True)
 
     def _end(self, tokens: Tokens) -> None:

@@ -9,12 +9,13 @@ from collections import Counter
 from collections.abc import Sequence
 
 SHINGLE = 3
-"""Words of a shingle."""
+"""The number of words in a shingle."""
 LEAST = (7, 10)
-"""The share of their shingles, as a fraction, from which two texts are near."""
+"""The least Jaccard similarity of two texts that are near, as numerator and denominator."""
 TEMPLATE = (1, 5)
-"""A shingle in a larger share of texts than this belongs to a template, and does not count. It needs `FEW` texts."""
+"""A shingle in a larger share of the texts than this belongs to a template, and does not count."""
 FEW = 30
+"""The least number of texts in which templates are looked for."""
 _MOST_WORDS = 2_000
 _WORD = re.compile(
     r"[\u3040-\u30ff\u3400-\u9fff]|[^\W\u3040-\u30ff\u3400-\u9fff]+|[+*/%^=<>]|-(?=\s*\d)|(?<=\s)-(?=\s)"
@@ -25,12 +26,14 @@ Shingles = frozenset[tuple[str, ...]]
 
 
 def words_of(text: str) -> list[str]:
-    """The first 2,000 words, numbers and operators of a normalized text."""
+    """List the first 2,000 words, numbers and operators of a normalized text."""
     return [match[0] for match, _ in zip(_WORD.finditer(text), range(_MOST_WORDS), strict=False)]
 
 
-def near_duplicates(ones: Sequence[str], others: Sequence[str]) -> dict[int, int]:
-    """The near duplicates of `ones` among `others`: by position in `ones`, the position of the first one in `others`.
+def find_near_duplicates(ones: Sequence[str], others: Sequence[str]) -> dict[int, int]:
+    """Find the texts of `ones` that are near to one of `others`.
+
+    Returns the position of the first near text in `others`, by position in `ones`.
 
     Two texts are near if they have the same numbers, in any order, and at least `LEAST` of their shingles in common. A
     question with another number is another question.
@@ -58,7 +61,7 @@ def near_duplicates(ones: Sequence[str], others: Sequence[str]) -> dict[int, int
 
 
 def _shingles(words: Sequence[str]) -> Shingles:
-    """Each run of three words; all of a shorter text."""
+    """Return each run of three words; for a shorter text, all of its words as one."""
     last = max(len(words) - SHINGLE, 0)
     return frozenset(tuple(words[i : i + SHINGLE]) for i in range(last + 1)) if words else frozenset()
 
@@ -68,7 +71,11 @@ def _numbers(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def _prefix(shingles: Shingles, often: Counter[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """So many of the rarest shingles of a text that two near texts share at least one of them."""
+    """Return the rarest shingles of a text, so many that two near texts share at least one of them.
+
+    Two near texts share at least `must_share` of the shingles of each. So at most `len - must_share` of them are not
+    shared, and of one more at least one is. Both texts sort their shingles in the same order.
+    """
     must_share = -(-len(shingles) * LEAST[0] // LEAST[1])
     return sorted(shingles, key=lambda shingle: (often[shingle], shingle))[: len(shingles) - must_share + 1]
 

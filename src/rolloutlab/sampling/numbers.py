@@ -1,7 +1,7 @@
 """Restores numbers that a DataFrame changed: integers beside a missing value, and floats of 16 and 32 bits.
 
-NumPy has no missing integer, so pandas keeps 2019 beside a missing value as 2019.0; a float of 32 bits made one of 64
-is 0.10000000149011612 where 0.1 was stored.
+NumPy has no missing integer, so pandas keeps 2019 beside a missing value as 2019.0. A float of 32 bits that stores 0.1
+becomes 0.10000000149011612 as a float of Python.
 """
 
 import math
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 _NARROW = re.compile(r"\b(float|halffloat|Float16|Float32)\b")
-"""Types of pyarrow and polars whose values Python holds with more bits; those of 64 are `double` and `Float64`."""
+"""Matches the types of pyarrow and polars with 16 or 32 bits. Those with 64 are `double` and `Float64`."""
 _CODES = {2: "e", 4: "f"}
 """Formats of `struct`, by the bytes of a float."""
 
@@ -19,42 +19,47 @@ Path = tuple[Any, ...]
 """The place of a value in a row: its column, then for each level a key of an object, or None for any item of a list."""
 
 
-def shortest(value: float, size: int) -> float:
-    """The decimal with the fewest digits that a float of `size` bytes holds as this value."""
+def shorten(value: float, size: int) -> float:
+    """Return the decimal with the fewest digits that is this value as a float of `size` bytes."""
     if size in _CODES and math.isfinite(value):
         for digits in range(1, 10):
             short = float(f"{value:.{digits}g}")
             try:
                 if struct.unpack(_CODES[size], struct.pack(_CODES[size], short)) == (value,):
                     return short
-            except OverflowError:  # rounded up, beyond the largest of these floats
+            except OverflowError:  # rounding has made it larger than the largest float of this size
                 continue
     return value
 
 
-def with_shortest(rows: Iterable[Mapping[str, Any]], types: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Rows whose floats of 16 and 32 bits are `shortest`, at any depth. types: by column, of pyarrow or polars."""
+def shorten_floats(rows: Iterable[Mapping[str, Any]], types: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Shorten the floats of 16 and 32 bits in rows, at any depth. types: of pyarrow or polars, by column."""
     narrow = {column: kind for column, kind in types.items() if _NARROW.search(str(kind))}
     for row in rows:
-        yield {**row, **{column: _shortened(row[column], kind) for column, kind in narrow.items()}} if narrow else row
+        yield (
+            {**row, **{column: _shorten_value(row[column], kind) for column, kind in narrow.items()}} if narrow else row
+        )
 
 
-def _shortened(value: Any, kind: Any) -> Any:
+def _shorten_value(value: Any, kind: Any) -> Any:
     if isinstance(value, float):
         size = 2 if str(kind) in {"halffloat", "Float16"} else 4 if str(kind) in {"float", "Float32"} else 8
-        return shortest(value, size)
+        return shorten(value, size)
     if isinstance(value, Mapping):
-        fields = getattr(kind, "fields", kind)  # polars has a list of them, pyarrow is one
+        fields = getattr(kind, "fields", kind)  # a struct of polars has a list of fields, one of pyarrow is iterable
         types = {field.name: getattr(field, "dtype", None) or field.type for field in fields}
-        return {name: _shortened(each, types.get(name)) for name, each in value.items()}
+        return {name: _shorten_value(each, types.get(name)) for name, each in value.items()}
     if isinstance(value, list):
         of_items = getattr(kind, "inner", None) or getattr(kind, "value_type", None)
-        return [_shortened(each, of_items) for each in value]
+        return [_shorten_value(each, of_items) for each in value]
     return value
 
 
-def frame_rows(frame: Any, limit: int | None) -> Iterator[Mapping[str, Any]]:
-    """The first rows of a frame of pandas, with integers where the whole column shows that it has integers."""
+def read_frame_rows(frame: Any, limit: int | None) -> Iterator[Mapping[str, Any]]:
+    """Read the first rows of a frame of pandas, with integers in columns that had integers.
+
+    These are columns of floats in which a value is missing and all others are whole, in the whole frame.
+    """
     whole, sizes = set(), {}
     for i, (column, dtype) in enumerate(frame.dtypes.items()):
         if getattr(dtype, "kind", "") == "f":
@@ -68,23 +73,23 @@ def frame_rows(frame: Any, limit: int | None) -> Iterator[Mapping[str, Any]]:
         for column, size in sizes.items():
             value = row[column]
             if isinstance(value, float) and math.isfinite(value):
-                row[column] = int(value) if column in whole else shortest(value, size)
+                row[column] = int(value) if column in whole else shorten(value, size)
         yield row
 
 
-def with_integers(rows: Sequence[Any], *, of_frame: bool) -> Iterator[Any]:
-    """Rows in which floats are integers again, if a frame seems to have made floats of them.
+def restore_integers(rows: Sequence[Any], *, of_frame: bool) -> Iterator[Any]:
+    """Make floats in rows integers again, if a frame seems to have made floats of them.
 
-    That is so at a place where a value is missing in some row, and the numbers of all rows are whole. Such rows come
-    from `frame.to_dict("records")`, and from lists and objects of Parquet that pandas has read.
+    A frame has done so at a place where a value is missing in some row, and the numbers of all rows are whole. Such
+    rows come from `frame.to_dict("records")`, and from lists and objects of Parquet that pandas has read.
 
-    of_frame: whether None counts as missing. Outside of a frame only NaN does.
+    of_frame: whether the rows are of a frame. Then None counts as missing, otherwise only NaN does.
     """
     seen = _Seen(of_frame)
     try:
         for row in rows:
             seen.note(row, ())
-    except RecursionError:  # such a row cannot be kept; what keeps rows says so by its place
+    except RecursionError:  # a row is nested too deeply: converting it to JSON will fail, and name its place
         yield from rows
         return
     whole = seen.missing - seen.fractions
@@ -97,7 +102,7 @@ def with_integers(rows: Sequence[Any], *, of_frame: bool) -> Iterator[Any]:
 
 
 class _Seen:
-    """The places in rows of missing numbers, and of floats with a fraction."""
+    """Collects the places of missing numbers, and of floats with a fraction, in rows."""
 
     def __init__(self, of_frame: bool) -> None:
         self._of_frame = of_frame
@@ -122,7 +127,7 @@ class _Seen:
                 self.note(each, (*path, None))
 
     def _note_array(self, array: Any, path: Path) -> None:
-        """The same for an array of numbers, such as an embedding, without a loop in Python."""
+        """Note the items of an array of numbers, such as an embedding, without a loop in Python."""
         if array.dtype.kind == "f" and getattr(array, "ndim", 0) == 1:
             if bool((array != array).any()):
                 self.missing.add(path)

@@ -30,7 +30,7 @@ class SamplingOptions(TypedDict, total=False):
 
 
 class TurnOptions(SamplingOptions, total=False):
-    """What the next turns of conversations can be sampled with, beside that.
+    """What the next turns of conversations can be sampled with, beside `SamplingOptions`.
 
     stop: up to four strings; a completion ends before the first of them.
     tools: functions that the policy may call; they run in this process, and are described by their signatures and
@@ -49,7 +49,7 @@ class TurnOptions(SamplingOptions, total=False):
 
 
 class ChatOptions(TurnOptions, total=False):
-    """What new conversations can be sampled with, beside that.
+    """What new conversations can be sampled with, beside `TurnOptions`.
 
     n: completions per prompt. 1 by default, 8 in `loop`.
     over: a DataFrame, a list, an iterator, a dataset or a file: one group per row.
@@ -97,7 +97,7 @@ class SessionOptions(SamplingOptions, total=False):
 
 
 class ResumeOptions(TypedDict, total=False):
-    """What a collection that goes on has beside its own settings.
+    """What a resumed collection can be sampled with, beside its own settings.
 
     tools: the tools that the collection was sampled with.
     env: the environment that the collection was sampled with.

@@ -17,16 +17,16 @@ from rolloutlab.objective.preflight import count
 from rolloutlab.sampling.code_digest import describe_parts
 from rolloutlab.sampling.config import SamplingConfig, make_config, new_seed
 from rolloutlab.sampling.conversation import tools_beside
-from rolloutlab.sampling.dataset import ReadRows, check_limit, kinds_of, left_out, rows_of
+from rolloutlab.sampling.dataset import ReadRows, check_limit, describe_left_out, kinds_of, rows_of
 from rolloutlab.sampling.episodes import Episodes
 from rolloutlab.sampling.options import ChatOptions, TurnOptions
 from rolloutlab.sampling.programs.program import (
     Program,
     check_captured,
     check_no_program,
-    to_resume,
+    resume_hint,
 )
-from rolloutlab.sampling.prompt import Row, as_messages, filled, turns_of
+from rolloutlab.sampling.prompt import Row, as_messages, fill_turn, turns_of
 from rolloutlab.sampling.rollout import (
     Rollout,
     continued_rollouts,
@@ -36,7 +36,7 @@ from rolloutlab.sampling.rollout import (
     with_next_prompt,
 )
 from rolloutlab.sampling.split import first_ranges, ranges_of
-from rolloutlab.sampling.template import Prompt, PromptTemplate, template_again, template_before, template_of
+from rolloutlab.sampling.template import Prompt, PromptTemplate, read_template, template_before, template_of
 from rolloutlab.sampling.tools import Tools, tools_in
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import CollectionSummary, Group, NewGroup, StoredCollection
@@ -100,8 +100,8 @@ class SamplingRun:
         episodes = self.episodes()
         assert episodes, "it has an environment"
         try:
-            for ready in [await episodes.ready(rollout) for rollout in self.rollouts[:1]]:
-                episodes.rest(any_answer=not ready.pending and bool(ready.items))
+            for ready in [await episodes.prepare_next(rollout) for rollout in self.rollouts[:1]]:
+                episodes.take_held_back(any_answer=not ready.pending and bool(ready.items))
                 return request_of(ready, self.groups[ready.place], self.plan)
             return None
         finally:
@@ -187,11 +187,11 @@ def plan_new(
     else:
         template = template_of(prompt, system, column)
     rows = read(over, limit)
-    groups = [template.group(row, variables) for row in rows]
-    of_prompt = {"template": template.stored(), "prompt_column": template.column, "tools": tools.schemas}
+    groups = [template.make_group(row, variables) for row in rows]
+    of_prompt = {"template": template.to_store(), "prompt_column": template.column, "tools": tools.schemas}
     own = {"env": source.name, "code": describe_parts(source, "env")} if source else {}
     plan = make_config({**settings, **of_prompt, **_settings_of(rows), **own})
-    notes = [*tools.notes, *left_out(rows), *_unsent_notes(template, rows, tools)]
+    notes = [*tools.notes, *describe_left_out(rows), *_unsent_notes(template, rows, tools)]
     return _make_run(name, plan, groups, tools, notes, source)
 
 
@@ -232,7 +232,7 @@ def plan_program(
     given = {key: settings[key] for key in (*OF_PROGRAMS, "checkpoint") if key in settings}
     groups = [NewGroup((), row) for row in rows]
     plan = make_config({**given, **_settings_of(rows), **own})
-    return _make_run(name, plan, groups, Tools(), left_out(rows), program=program)
+    return _make_run(name, plan, groups, Tools(), describe_left_out(rows), program=program)
 
 
 def plan_sessions(lab: Lab, label: str, program: Program, timeout: float) -> SamplingRun:
@@ -346,9 +346,9 @@ def plan_again(
         changed |= {"parts": first_ranges(plan.parts, len(groups))}
     else:
         rows, template = rows_of(over), _template_of_other_rows(label, plan, prompt)
-        groups = [template.group(row, variables) for row in rows]
-        notes += left_out(rows)
-        changed |= {**_settings_of(rows), "template": template.stored(), "prompt_column": template.column}
+        groups = [template.make_group(row, variables) for row in rows]
+        notes += describe_left_out(rows)
+        changed |= {**_settings_of(rows), "template": template.to_store(), "prompt_column": template.column}
     return _make_run(name, make_config(plan.model_dump(exclude_defaults=True) | changed), groups, tools, notes, source)
 
 
@@ -384,7 +384,7 @@ def _template_of_other_rows(label: str, plan: SamplingConfig, prompt: Prompt | N
     if not plan.template:
         hint = f"lab.compare({label!r}, over=rows, prompt=FUNCTION)"
         raise InputError(f"a function made the prompts of {label}: other rows need it, too", hint=hint)
-    return template_again(plan.template, plan.prompt_column)
+    return read_template(plan.template, plan.prompt_column)
 
 
 def _tool_names(summary: CollectionSummary, groups: Sequence[Group]) -> list[str]:
@@ -443,7 +443,7 @@ def plan_continuation(
     old = lab.groups(summary)
     tools.check(label, _tool_names(summary, old))
     groups = [
-        NewGroup(g.prompt, g.row, [filled(turn, g.row, given.get("variables") or {}) for turn in turns]) for g in old
+        NewGroup(g.prompt, g.row, [fill_turn(turn, g.row, given.get("variables") or {}) for turn in turns]) for g in old
     ]
     rollouts = [r for i, group in enumerate(old) for r in continued_rollouts(i, group, len(turns), tools.schemas)]
     if not rollouts:
@@ -489,7 +489,7 @@ def plan_resume(
         check_no_program(label, plan)
     elif program.name != plan.program:
         message = f"{label} was captured from {plan.program}, not {program.name}"
-        raise InputError(message, hint=to_resume(label, str(plan.program), program.typed))
+        raise InputError(message, hint=resume_hint(label, str(plan.program), program.typed))
     if timeout is not None:
         plan = make_config({**summary.plan, "timeout": timeout})
     groups = lab.groups(summary, unfinished=True)

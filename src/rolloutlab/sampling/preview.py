@@ -13,14 +13,14 @@ from rolloutlab.settings import Price
 from rolloutlab.store.models import CollectionSummary
 
 Judged = Mapping[int, Mapping[str, Tokens]]
-"""By the id of a collection, the tokens of each model that has judged it."""
+"""The tokens of each model that has judged a collection, by the id of the collection."""
 
 
 class Preview:
     """What a call would sample; nothing is sent.
 
-    work: the plan of the call. cost: a line on its cost; "" if that is not known. request: the first request of a plan
-    with an environment; an instance has been started to build it.
+    work: the plan of the call. cost: a line on its cost; "" if that is not known. request: the first request, if the
+    plan has an environment. An instance of the environment was started to build it.
     """
 
     def __init__(self, work: SamplingRun, cost: str = "", request: ChatRequest | None = None) -> None:
@@ -43,10 +43,14 @@ class Preview:
 def cost_line(
     run: SamplingRun, price: Price, trials: Tokens, earlier: Iterable[CollectionSummary], judged: Callable[[], Judged]
 ) -> str:
-    """A line on the cost of a plan: the most, and an estimate from the newest of `earlier` that is like the plan.
+    """Describe the cost of a plan in a line: the most, and an estimate from an earlier generation.
 
-    trials: the most tokens of requests that find out which fields the service accepts. judged: returns the tokens of
-    judges.
+    Args:
+        run: the plan.
+        price: the price of the model.
+        trials: the most tokens of requests that find out which fields the service accepts.
+        earlier: earlier generations, the newest first. The first that is like the plan gives the estimate.
+        judged: returns the tokens of judges.
     """
     try:
         most = f"at most {shown(cost(price, most_tokens(run).plus(trials)), up=True)} without retries (max_tokens)"
@@ -54,12 +58,14 @@ def cost_line(
         most = f"no bound: {error.message}{f' -> {error.hint}' if error.hint else ''}"
     like = (each for each in earlier if is_like(run, each))
     before = next(like, None)
-    about = "" if before is None else f", about {shown(as_before(run, price, before, judged()))} as {before.label}"
+    about = "" if before is None else f", about {shown(estimate_cost(run, price, before, judged()))} as {before.label}"
     return f"cost: {most}{about}"
 
 
 def most_tokens(run: SamplingRun) -> Tokens:
-    """The most tokens of all requests, if each is sent once. Prompts count for each completion, with earlier answers.
+    """Bound the tokens of all requests, if each is sent once.
+
+    A prompt counts once for each completion, together with the answers before it.
 
     Raises:
         InputError: the plan has no max_tokens, its tools or environments may return any text, or as `prompt_bound`.
@@ -85,13 +91,16 @@ def _most_of(run: SamplingRun, rollout: Rollout, longest: int) -> Tokens:
 
 
 def is_like(run: SamplingRun, earlier: CollectionSummary) -> bool:
-    """Whether a generation can tell how many tokens this run takes: one name, and both or none continue chats."""
+    """Whether an earlier generation can tell how many tokens this run takes.
+
+    It must have the name of the run and counted tokens, and both of them or none continue conversations.
+    """
     known = earlier.trajectories > 0 and earlier.completion_tokens > 0 and earlier.name == run.name
     return known and bool(earlier.plan.get("continues")) == bool(run.plan.continues)
 
 
-def as_before(run: SamplingRun, price: Price, earlier: CollectionSummary, judged: Judged) -> Amount:
-    """The cost of this run with as many tokens per trajectory as an earlier generation took, without its judges."""
+def estimate_cost(run: SamplingRun, price: Price, earlier: CollectionSummary, judged: Judged) -> Amount:
+    """Estimate the cost of this run by the tokens per trajectory of an earlier generation, without its judges."""
     judges = sum_of(judged.get(earlier.id, {}).values())
     wanted = sum(len(rollout.positions) for rollout in run.rollouts)
     took = earlier.prompt_tokens - judges.prompt, earlier.completion_tokens - judges.completion
@@ -99,7 +108,7 @@ def as_before(run: SamplingRun, price: Price, earlier: CollectionSummary, judged
 
 
 def sum_of(tokens: Iterable[Tokens]) -> Tokens:
-    """The sums of counts."""
+    """Add up counts of tokens."""
     total = Tokens()
     for each in tokens:
         total = total.plus(each)

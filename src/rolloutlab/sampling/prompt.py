@@ -1,4 +1,4 @@
-"""Prompts: the text of a cell to chat messages, and values for `{{name}}` in them."""
+"""Prompts: chat messages from the text of a cell, and values for `{{name}}` in them."""
 
 import json
 import math
@@ -32,7 +32,7 @@ _NUMBERS: Mapping[type, Callable[[Any], str]] = {
     Decimal: Decimal.__str__,
     Fraction: Fraction.__str__,
 }
-"""The text of a number, by its type; `str` of a subclass may be its representation."""
+"""How to write a number, by its type. `str` of a subclass may be its representation."""
 _SCALARS = (date, time, UUID, PurePath)
 """Other types whose `str` is the text to fill in."""
 _OPENING = re.compile(r"\s*(?:\w+\()?[\[({]\s*[\[({'\"\w]")
@@ -48,12 +48,19 @@ PRESENT = "[row for row in rows if row[{}] is not None]"
 
 
 class Row(dict[str, Any]):
-    """A row. place: where it is from, such as `data.jsonl, line 7`. number: its index. columns: those of all rows.
+    """A row that prompts are filled with.
 
-    kinds: types of its values that JSON has as text. part: the part of a split that it belongs to, if any. within: the
-    parts that this one was split from, the largest first. structs: whether its objects are structs of Arrow, which have
-    all names that any row has, and null for those that they lack. present: what to type for the rows of this source
-    that have a value in a column, whose representation goes into `{}`.
+    number: the index of the row.
+    columns: the columns of all rows.
+    place: where the row is from, such as `data.jsonl, line 7`.
+    kinds: the original types of values that JSON stores as text, by column.
+    part: the part of a split that the row belongs to, if any.
+    within: the parts that this part was split from, the largest first.
+    structs: whether its objects are structs of Arrow. These have all names that any row has, with null for the names
+        that the row lacks.
+    present: what to type for the rows of this source that have a value in a column. `{}` stands for the representation
+        of the column's name.
+    unusable: why values of the row were left out, by column.
     """
 
     def __init__(
@@ -83,7 +90,7 @@ class Row(dict[str, Any]):
 
 
 def parse_chat(text: str) -> list[dict[str, Any]]:
-    """Messages of a text: a line that begins with `role:` begins a message, other lines continue it.
+    """Parse the messages of a text: a line that begins with `role:` begins a message, other lines continue it.
 
     A text without a role at its beginning is a user message. An empty `assistant:` is a place for a completion.
 
@@ -112,7 +119,7 @@ def parse_chat(text: str) -> list[dict[str, Any]]:
 
 
 def _check_role(word: str, number: int, *, first: bool) -> None:
-    """InputError for an unknown role at the beginning of the cell, or one that is close to a known role."""
+    """Raise InputError for an unknown role at the beginning of the cell, or for one that is close to a known role."""
     close = get_close_matches(word.lower(), ROLES, n=1, cutoff=0.8)
     if first or close:
         hint = (
@@ -122,7 +129,7 @@ def _check_role(word: str, number: int, *, first: bool) -> None:
 
 
 def as_messages(prompt: object) -> list[dict[str, Any]]:
-    """A prompt given as the text of a cell, or as a list of messages."""
+    """Return the messages of a prompt: the text of a cell, or a list of messages."""
     if isinstance(prompt, str):
         return parse_chat(prompt)
     if not isinstance(prompt, list | tuple) or not all(isinstance(message, Mapping) for message in prompt):
@@ -131,17 +138,17 @@ def as_messages(prompt: object) -> list[dict[str, Any]]:
 
 
 def fill(messages: Sequence[Mapping[str, Any]], *scopes: Mapping[str, Any]) -> list[Message]:
-    """The messages with each `{{name}}` replaced by its value in the first scope that has it.
+    """Replace each `{{name}}` in messages by its value in the first scope that has it.
 
     Raises:
         InputError: no scope has the name, a row lacks a column of other rows, its value is not a scalar, or a message
             is invalid.
     """
-    return validated([{name: _fill_field(name, m[name], scopes) for name in m} for m in messages])
+    return validate_messages([{name: _fill_field(name, m[name], scopes) for name in m} for m in messages])
 
 
-def validated(messages: Sequence[Mapping[str, Any]], place: str = "") -> list[Message]:
-    """Messages of the wire; InputError with the place of an invalid one."""
+def validate_messages(messages: Sequence[Mapping[str, Any]], place: str = "") -> list[Message]:
+    """Parse messages of the wire; raise InputError with the place of an invalid one."""
     try:
         return _MESSAGES.validate_python(messages)
     except ValidationError as error:
@@ -151,19 +158,19 @@ def validated(messages: Sequence[Mapping[str, Any]], place: str = "") -> list[Me
 
 
 def fill_text(text: str, *scopes: Mapping[str, Any]) -> str:
-    """The text with each `{{name}}` replaced; single braces are left alone."""
-    return _NAME.sub(_lookup(scopes), text)
+    """Replace each `{{name}}` in a text. Single braces are left alone."""
+    return _NAME.sub(_make_lookup(scopes), text)
 
 
 def _fill_field(name: str, value: Any, scopes: Sequence[Mapping[str, Any]]) -> Any:
-    """A field of a message: its content and the arguments of its calls have their texts filled."""
+    """Fill a field of a message: the texts of its content, or the arguments of its calls."""
     if name in {"tool_calls", "function_call"}:
         return _fill_call(value, scopes)
     return _fill_content(value, scopes) if name == "content" else value
 
 
 def _fill_call(part: Any, scopes: Sequence[Mapping[str, Any]]) -> Any:
-    """A call of a tool, or a part of one, with its arguments filled."""
+    """Fill the arguments in a call of a tool, or in a part of one."""
     if isinstance(part, Mapping):
         return {
             name: _fill_arguments(value, scopes) if name == "arguments" else _fill_call(value, scopes)
@@ -173,10 +180,10 @@ def _fill_call(part: Any, scopes: Sequence[Mapping[str, Any]]) -> Any:
 
 
 def _fill_arguments(arguments: Any, scopes: Sequence[Mapping[str, Any]]) -> Any:
-    """The JSON text of arguments, filled; inside of a JSON string, a value is escaped as JSON has it."""
+    """Fill the JSON text of arguments. A value inside of a JSON string is escaped."""
     if not isinstance(arguments, str):
         return _fill_content(arguments, scopes)
-    value = _lookup(scopes)
+    value = _make_lookup(scopes)
 
     def quoted(match: re.Match[str]) -> str:
         text = value(match)
@@ -195,7 +202,7 @@ def _fill_content(content: Any, scopes: Sequence[Mapping[str, Any]]) -> Any:
 
 
 def _fill_part(part: Any, scopes: Sequence[Mapping[str, Any]]) -> Any:
-    """A part of a content with its texts at any depth filled: the URL of an image, the data of a file."""
+    """Fill the texts of a part of a content at any depth: the URL of an image, the data of a file."""
     if isinstance(part, str):
         return fill_text(part, *scopes)
     if isinstance(part, Mapping):
@@ -203,11 +210,13 @@ def _fill_part(part: Any, scopes: Sequence[Mapping[str, Any]]) -> Any:
     return [_fill_part(value, scopes) for value in part] if isinstance(part, list) else part
 
 
-def _lookup(scopes: Sequence[Mapping[str, Any]]) -> Callable[[re.Match[str]], str]:
+def _make_lookup(scopes: Sequence[Mapping[str, Any]]) -> Callable[[re.Match[str]], str]:
+    """Make the function that returns the text to replace a match of `_NAME` by."""
+
     def value(match: re.Match[str]) -> str:
         name = match[1]
         if not re.fullmatch(r"\w+", name) and not any(map(partial(_has, name), scopes)):
-            return match[0]  # of JSON or LaTeX
+            return match[0]  # braces of JSON or LaTeX, not a name
         return text_of(look_up(name, scopes), name, scopes[0] if scopes else {})
 
     return value
@@ -219,7 +228,7 @@ def _has(name: str, scope: Mapping[str, Any]) -> bool:
 
 
 def look_up(name: str, scopes: Sequence[Mapping[str, Any]]) -> Any:
-    """The value of a name in the first scope that has it.
+    """Find the value of a name in the first scope that has it.
 
     Raises:
         InputError: no scope has it, or a row lacks a column of other rows, or has a value there that cannot be kept.
@@ -239,15 +248,17 @@ def look_up(name: str, scopes: Sequence[Mapping[str, Any]]) -> Any:
 
 
 def place_of(scopes: Sequence[Mapping[str, Any]]) -> str:
-    """The beginning of an error about a value: the place of its row, or "" if it has none."""
+    """Return the beginning of an error about a value: the place of its row, or "" if it has none."""
     row = scopes[0] if scopes else None
     return f"{row.place}: " if isinstance(row, Row) and row else ""
 
 
 def text_of(value: Any, name: str, row: Mapping[str, Any]) -> str:
-    """The text of a scalar of a row, or of a variable: a text as it is, `True`, `0.5`, `2026-01-31`.
+    """Return the text of a scalar: a text as it is, `True`, `0.5`, `2026-01-31`.
 
-    Other values have no text here, because it would be Python code.
+    Other values have no text, because it would be Python code.
+
+    value: the value, of a row or of a variable. name: its column or variable. row: the row, for messages.
 
     Raises:
         InputError: the value is missing (None, NaN, NaT), or is a list, a dict, an array, a function or any object, or
@@ -280,7 +291,7 @@ def text_of(value: Any, name: str, row: Mapping[str, Any]) -> str:
 
 
 def _check_not_messages(text: str, name: str, place: str) -> None:
-    """InputError for a text that is the representation of messages in Python, or JSON of some that is cut short."""
+    """Raise InputError for a text that is the representation of messages in Python, or their JSON cut short."""
     pairs = ((_ROLE, _CONTENT), (_FROM, _VALUE))
     if not _OPENING.match(text) or not any(all(each.search(text) for each in pair) for pair in pairs):
         return
@@ -300,7 +311,10 @@ Turn = Sequence[Mapping[str, Any]]
 
 
 def turns_of(messages: Turn) -> list[list[Mapping[str, Any]]]:
-    """The messages before each completion: at an empty assistant message, and at the end; InputError without any."""
+    """Split messages into those before each completion, which are at each empty assistant message and at the end.
+
+    Raise InputError if a completion has no message before it.
+    """
     turns: list[list[Mapping[str, Any]]] = [[]]
     for message in messages:
         if is_open(message):
@@ -315,7 +329,10 @@ def turns_of(messages: Turn) -> list[list[Mapping[str, Any]]]:
 
 
 def with_system(messages: Turn, system: str | None, where: str = "the cell") -> list[Mapping[str, Any]]:
-    """The messages after a system message of their own, when one is given."""
+    """Put a system message before messages, if there is one; raise InputError if they begin with one of their own.
+
+    where: what has the messages, for the error.
+    """
     if system is None:
         return list(messages)
     if messages and messages[0].get("role") in {"system", "developer"}:
@@ -323,13 +340,13 @@ def with_system(messages: Turn, system: str | None, where: str = "the cell") -> 
     return [{"role": "system", "content": system}, *messages]
 
 
-def filled(turn: Turn, row: Mapping[str, Any], variables: Mapping[str, Any]) -> list[Message]:
-    """The messages of a turn, as `fill`; InputError also for a lone surrogate."""
-    return encodable(fill(turn, row, variables), place_of([row]))
+def fill_turn(turn: Turn, row: Mapping[str, Any], variables: Mapping[str, Any]) -> list[Message]:
+    """Fill the messages of a turn as `fill` does; raise InputError also for a lone surrogate."""
+    return check_encodable(fill(turn, row, variables), place_of([row]))
 
 
-def encodable(messages: list[Message], place: str = "") -> list[Message]:
-    """The same messages; InputError with the place for a lone surrogate in one."""
+def check_encodable(messages: list[Message], place: str = "") -> list[Message]:
+    """Return the messages; raise InputError with the place if one has a lone surrogate."""
     try:
         for message in messages:
             message.to_json()

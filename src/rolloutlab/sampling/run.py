@@ -28,7 +28,7 @@ class ProgressBar(Protocol):
         """Show that `done` of `total` (None: unknown) is done, and the text that has come so far."""
 
     def waiting(self, what: str) -> None:
-        """Show at once what is waited for."""
+        """Show at once what the run waits for."""
 
     def keep(self, line: str) -> None:
         """Leave this line on the screen after the work."""
@@ -47,7 +47,7 @@ def check_run(run: SamplingRun, lab: Lab, meter: Meter) -> None:
 
 
 class Writer(Protocol):
-    """Stores the completions of a run, and tells what it has stored."""
+    """Stores the completions of a run, and says what it has stored."""
 
     @property
     def collection(self) -> StoredCollection | None: ...
@@ -57,8 +57,8 @@ class Writer(Protocol):
 
 
 @contextmanager
-def early_end(writer: Writer, meter: Meter, progress: ProgressBar) -> Iterator[None]:
-    """Run a block; if it ends early, the error says what is stored and how to continue."""
+def explain_early_end(writer: Writer, meter: Meter, progress: ProgressBar) -> Iterator[None]:
+    """Run a block. If it ends early, the error says what is stored and how to continue."""
     try:
         yield
     except KeyboardInterrupt as error:
@@ -66,7 +66,7 @@ def early_end(writer: Writer, meter: Meter, progress: ProgressBar) -> Iterator[N
         raise
     except BudgetError as error:
         kept, rest = writer.describe_unfinished()
-        raise BudgetError(f"{error.message}; {kept}", hint=meter.more(rest)) from None
+        raise BudgetError(f"{error.message}; {kept}", hint=meter.resume_hint(rest)) from None
     except BaseException:
         progress.keep(writer.describe_kept())
         raise
@@ -75,7 +75,10 @@ def early_end(writer: Writer, meter: Meter, progress: ProgressBar) -> Iterator[N
 
 
 def open_writer(lab: Lab, run: SamplingRun, with_budget: Callable[[str], str] = str) -> TrajectoryWriter[Any]:
-    """Open the writer of a run. A stored generation that the run adds to is locked. with_budget: as of the writer."""
+    """Open the writer of a run, and lock the stored generation that the run adds to, if any.
+
+    with_budget: as of `TrajectoryWriter`.
+    """
     put: Callable[..., None] = put_rollouts if run.program else put_answers
     return TrajectoryWriter(lab, run, partial(put, lab, run), with_budget)
 
@@ -90,7 +93,7 @@ def sample(
     meter: Meter,
     prepare: Callable[[Address], object] = lambda _: None,
 ) -> StoredCollection:
-    """Play the rollouts of a plan and store what they sample; returns the collection.
+    """Play the rollouts of a plan and store what they sample; return the collection.
 
     After an interrupt, everything that has arrived is stored first. Then it is counted and shown, and the lock of the
     collection is released. So another process that resumes the collection sees exactly what is missing.
@@ -110,7 +113,7 @@ def sample(
     """
     check_concurrency(concurrency)
     check_run(run, lab, meter)
-    with closing(open_writer(lab, run, meter.again)) as writer:
+    with closing(open_writer(lab, run, meter.with_budget)) as writer:
         address = connector.address(progress.waiting)
         prepare(address)
         player = (ProgramPlayer if run.program else ChatPlayer)(run, connector, address, meter)
@@ -127,7 +130,7 @@ def sample(
             progress.update(writer.done, writer.total, writer.note(player.waits), player.text)
             tick()
 
-        with early_end(writer, meter, progress):
+        with explain_early_end(writer, meter, progress):
             connector.http.run(play(), show, to_its_end=True)
     progress.keep(writer.unscored_line())
     progress.keep(writer.surplus_line())

@@ -23,7 +23,7 @@ _REFUSED = re.compile(r"messages\.(\d+)\.token_ids")
 
 
 class Sender(Protocol):
-    """Sends a request: streamed if `on_text` or `on_chunk` is given, which are then those of `stream`."""
+    """Sends a request. It is streamed if `on_text` or `on_chunk` is given; both are called as by `stream`."""
 
     async def __call__(
         self, request: ChatRequest, *, on_text: OnText | None = None, on_chunk: OnChunk | None = None
@@ -57,10 +57,10 @@ def make_sender(connector: Connector, address: Address, meter: Meter) -> Sender:
 
 
 class EarlierTokens:
-    """Sends requests with the token ids of earlier turns, if the service lists that it reads them.
+    """Sends requests with the token ids of earlier turns, if the service says that it reads them.
 
-    If the service refuses the ids of a turn, as after a conversation with another policy, only the text of that turn is
-    sent.
+    The service may refuse the ids of a turn, for example of a turn that another policy sampled. Then the request is
+    sent again with only the text of that turn.
     """
 
     def __init__(self, http: HttpClient, address: Address) -> None:
@@ -70,13 +70,13 @@ class EarlierTokens:
 
     async def complete(self, request: ChatRequest, send: Complete) -> ChatCompletion:
         """Send a request and return its completion. The errors are those of `send`."""
-        sent = _with_ids(request)
+        sent = _find_turns_with_ids(request)
         if not sent:
             return await send(request)
-        if not await self._are_read():
-            return await send(_without_ids(request, sent))
+        if not await self._ask_whether_read():
+            return await send(_drop_ids(request, sent))
         read = list(sent)
-        while True:
+        while True:  # it ends: each refusal shortens `read`, and without `read` a refusal is raised
             try:
                 completion = await send(request)
                 break
@@ -85,22 +85,22 @@ class EarlierTokens:
                     raise
                 refused = {int(i) for i in _REFUSED.findall(error.message)}
                 read = [i for i in read if i not in refused] if refused.intersection(read) else []
-                request = _without_ids(request, set(sent).difference(read))
-        return completion if sent[-1] in read else _as_beginning(completion)
+                request = _drop_ids(request, set(sent).difference(read))
+        return completion if sent[-1] in read else _mark_as_beginning(completion)
 
-    async def _are_read(self) -> bool:
-        """Whether the service reads token ids. It is asked once."""
+    async def _ask_whether_read(self) -> bool:
+        """Return whether the service reads token ids. The service is asked once."""
         self._reads = self._reads or asyncio.create_task(reads_token_ids(self._http, self._address))
         return await asyncio.shield(self._reads)
 
 
-def _with_ids(request: ChatRequest) -> list[int]:
-    """The indices of the messages that have token ids."""
+def _find_turns_with_ids(request: ChatRequest) -> list[int]:
+    """Return the indices of the messages that have token ids."""
     return [i for i, each in enumerate(request.messages) if isinstance(each, AssistantMessage) and each.token_ids]
 
 
-def _without_ids(request: ChatRequest, turns: Collection[int]) -> ChatRequest:
-    """The request with only the texts, and no token ids, of some turns."""
+def _drop_ids(request: ChatRequest, turns: Collection[int]) -> ChatRequest:
+    """Return the request without the token ids of some turns, whose texts stay."""
     messages = [
         AssistantMessage.model_validate({k: v for k, v in message.to_wire().items() if k != "token_ids"})
         if i in turns
@@ -110,8 +110,8 @@ def _without_ids(request: ChatRequest, turns: Collection[int]) -> ChatRequest:
     return request.model_copy(update={"messages": messages})
 
 
-def _as_beginning(completion: ChatCompletion) -> ChatCompletion:
-    """Mark a completion as the beginning of a training sequence: the tokens of the turn before it were not read."""
+def _mark_as_beginning(completion: ChatCompletion) -> ChatCompletion:
+    """Mark a completion as the beginning of a training sequence, because the service did not read the ids before it."""
     choices = [choice.model_copy(update={"continues": False}) for choice in completion.choices]
     return completion.model_copy(update={"choices": choices})
 
@@ -119,14 +119,15 @@ def _as_beginning(completion: ChatCompletion) -> ChatCompletion:
 class Outage(Generic[R]):
     """Sends requests. While the service is unreachable, one request is retried and the others wait.
 
-    complete: sends one request. retries: for a service that has answered before; None for no retry.
+    complete: sends one request. retries: the pauses between retries; None for no retry. Only a service that has
+    answered before is retried.
     """
 
     def __init__(self, complete: Callable[[R], Awaitable[ChatCompletion]], retries: Retries | None) -> None:
         self._complete = complete
         self._retries = retries
         self._away: asyncio.Future[ServiceError | None] | None = None
-        """While the service is unreachable: done at the end of the outage, with its error if no retry helped."""
+        """The outage, while the service is unreachable. At its end the result is set: its error if no retry helped."""
         self._idle = asyncio.Event()
         self._under_way = 0
         self._has_answered = False
@@ -139,27 +140,28 @@ class Outage(Generic[R]):
     async def complete(self, request: R) -> ChatCompletion:
         """Send a request and return the response.
 
-        If no retry helps in an outage, its error is raised for every waiting request, once those under way have ended.
+        If no retry ends an outage, every waiting request raises its error, once the requests under way have ended.
         """
         while True:
             if self._away and (lost := await asyncio.shield(self._away)):
                 raise lost
             try:
-                return await self._sent(request)
+                return await self._send(request)
             except ServiceError as error:
                 if not (ends_all(error) and self._has_answered):
                     raise
                 if self._away is None:  # the first that fails is retried for all
-                    return await self._sent_again(request, error)
+                    return await self._retry(request, error)
 
-    async def _sent_again(self, request: R, error: ServiceError) -> ChatCompletion:
+    async def _retry(self, request: R, error: ServiceError) -> ChatCompletion:
+        """Retry a request for all during an outage; raise its last error if no retry helps."""
         away = self._away = asyncio.get_running_loop().create_future()
         lost: ServiceError | None = None
         try:
-            while (pause := self._pause(error)) is not None:
+            while (pause := self._next_pause(error)) is not None:
                 await asyncio.sleep(pause)
                 try:
-                    return await self._sent(request)
+                    return await self._send(request)
                 except ServiceError as latest:
                     if not ends_all(latest):
                         raise
@@ -169,15 +171,15 @@ class Outage(Generic[R]):
                 await self._idle.wait()
             lost = error
             raise error
-        finally:  # if this request was cancelled, those that wait are sent, and one of them is retried
+        finally:  # if this request was cancelled, `lost` is None: waiting requests are sent, and one of them retries
             self._away = None
             away.set_result(lost)
 
-    def _pause(self, error: ServiceError) -> float | None:
-        """Seconds until the next try; none for a refused token, which will not be accepted later."""
+    def _next_pause(self, error: ServiceError) -> float | None:
+        """Return the seconds until the next try. None for a refused token, because no later try would be accepted."""
         return self._retries.while_away() if self._retries and isinstance(error, UnreachableError) else None
 
-    async def _sent(self, request: R) -> ChatCompletion:
+    async def _send(self, request: R) -> ChatCompletion:
         self._under_way += 1
         try:
             completion = await self._complete(request)
@@ -194,7 +196,7 @@ def ends_all(error: ServiceError) -> bool:
 
 
 def retries_of(connector: Connector) -> Retries | None:
-    """The retries during an outage of the service.
+    """Return the retries during an outage of the service.
 
     None for the embedded service: if it has ended, it comes back at another address, so a retry would not reach it.
     """

@@ -1,4 +1,4 @@
-"""Digests of the user's own code: of the files of modules that its functions import at run time."""
+"""Digests of the user's own files: those of the modules that a function imports when it runs."""
 
 import ast
 import functools
@@ -16,11 +16,12 @@ from typing import Any
 _LIBRARIES = tuple(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 _FOLDERS = {"site-packages", "dist-packages"}
 _OWN = Path(__file__).resolve().parents[1]
+"""The folder of this package."""
 
 
 @functools.cache
 def is_installed(file: str) -> bool:
-    """Whether a file is of Python, of an installed package or of this project."""
+    """Whether a file belongs to Python, to an installed package or to rolloutlab."""
     if file.startswith("<"):
         return file.startswith("<frozen ")
     path = Path(file).resolve()
@@ -28,7 +29,7 @@ def is_installed(file: str) -> bool:
 
 
 def is_of_user(module: ModuleType) -> bool:
-    """Whether a module is the user's own, the notebook among them."""
+    """Whether a module is the user's own. The notebook (`__main__`) is."""
     file = None if module.__name__ == "__main__" else getattr(module, "__file__", None)
     if file is None:
         name = module.__name__.partition(".")[0]
@@ -42,10 +43,13 @@ def is_of_user_class(of: type) -> bool:
     return is_of_user(module or ModuleType(str(of.__module__)))
 
 
-def sources_digest(name: str, package: str, taken: Sequence[str]) -> dict[str, str]:
-    """A digest for each file of the user's that an import of this name reads, by module. taken: names after `import`.
+def digest_sources(name: str, package: str, taken: Sequence[str]) -> dict[str, str]:
+    """Digest each of the user's files that an import reads, by the name of its module.
 
-    Nothing is imported for it, as what a function imports may not be needed by what it does.
+    The files are found without importing anything, because an import may have effects.
+
+    name: the imported name, relative or absolute. package: the package of the module that imports it. taken: the names
+    after `import` in `from name import ...`.
     """
     digests: dict[str, str] = {}
     wanted = [(name, package, tuple(taken))]
@@ -53,28 +57,29 @@ def sources_digest(name: str, package: str, taken: Sequence[str]) -> dict[str, s
         name, package, taken = wanted.pop()
         with suppress(ImportError, ValueError):
             name = resolve_name(name, package)
-        for each in [*_parents(name), *(f"{name}.{one}" for one in taken)]:
-            spec = None if each in digests else _spec(each)
+        for each in [*_prefixes_of(name), *(f"{name}.{one}" for one in taken)]:
+            spec = None if each in digests else _find_spec(each)
             if spec is None or spec.origin is None or not spec.has_location or is_installed(spec.origin):
                 continue
             with suppress(OSError):
                 source = Path(spec.origin).read_bytes()
                 digests[each] = sha256(source).hexdigest()
                 own = each if spec.submodule_search_locations else each.rpartition(".")[0]
-                wanted += [(imported, own, names) for imported, names in _imports(source)]
+                wanted += [(imported, own, names) for imported, names in _find_imports(source)]
     return digests
 
 
-def _parents(name: str) -> list[str]:
+def _prefixes_of(name: str) -> list[str]:
+    """List the packages of a module from the outermost one, and the module itself: `a`, `a.b`, `a.b.c`."""
     steps = name.split(".")
     return [".".join(steps[: i + 1]) for i in range(len(steps))]
 
 
-def _spec(name: str) -> ModuleSpec | None:
-    """Where a module is found; its packages are not imported for it."""
+def _find_spec(name: str) -> ModuleSpec | None:
+    """Find a module without importing its packages, as `importlib.util.find_spec` would."""
     path: Any = None
     spec = None
-    for each in _parents(name):
+    for each in _prefixes_of(name):
         if each in sys.builtin_module_names:
             return None
         with suppress(ImportError, AttributeError, ValueError):
@@ -87,8 +92,8 @@ def _spec(name: str) -> ModuleSpec | None:
     return spec
 
 
-def _imports(source: bytes) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """The names that the text of a module imports, with what it takes of each."""
+def _find_imports(source: bytes) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Find the imports in the source of a module: each imported name, with the names taken from it."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):

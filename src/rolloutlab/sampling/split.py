@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 from rolloutlab.errors import InputError
 from rolloutlab.objective.preflight import count
-from rolloutlab.sampling.conversation import are_messages, read_json
-from rolloutlab.sampling.dataset import left_out, rows_of
-from rolloutlab.sampling.near import near_duplicates
+from rolloutlab.sampling.conversation import are_messages, read_json_messages
+from rolloutlab.sampling.dataset import describe_left_out, rows_of
+from rolloutlab.sampling.near import find_near_duplicates
 from rolloutlab.sampling.prompt import Row
 from rolloutlab.store.texts import plain_text
 
@@ -69,7 +69,7 @@ def split_rows(
         by: one or more columns. Rows with equal values there stay together, because only these values are hashed. Case,
             white space and Unicode forms of texts make no difference.
         say: called with lines on the sizes of the parts, and on prompts of one part that are equal or nearly equal to
-            prompts of the other (`near.near_duplicates`).
+            prompts of the other (`near.find_near_duplicates`).
 
     Raises:
         InputError: `held_out` is not between 0 and 1, a row lacks a column of `by`, or a part would be empty; and as
@@ -90,7 +90,7 @@ def split_rows(
             what = f"no row is in {name}: a hash decides where each row goes, so few rows may all go to one part"
             raise InputError(what, hint="another seed or share, or more different values of by")
     split = DataSplit(RowPart(parts[TRAIN], TRAIN), RowPart(parts[HELD_OUT], HELD_OUT))
-    for line in (*left_out(rows), *describe(split)):
+    for line in (*describe_left_out(rows), *describe(split)):
         say(line)
     return split
 
@@ -116,7 +116,7 @@ def describe(split: DataSplit) -> Iterator[str]:
             what = f"{same} of held_out with a {column} that train has too: {next(iter(shared))[:60]!r}"
             yield f"{what} -> lab.split(..., by={column!r})"
         alone = list(dict.fromkeys(text for text in held_out if text and text not in known))
-        near = near_duplicates(alone, train)
+        near = find_near_duplicates(alone, train)
         if near:
             i, j = next(iter(sorted(near.items())))
             alike = {alone[i] for i in near}
@@ -205,7 +205,7 @@ def _draw(key: Any, seed: int, within: Sequence[str]) -> float:
 
 def _prompt_text(value: Any) -> str:
     """Return the text of a prompt, normalized: of a conversation what the user asked, of other lists their JSON."""
-    messages = read_json(value) or value
+    messages = read_json_messages(value) or value
     if are_messages(messages):
         asked = [m for m in messages if m.get("role", m.get("from")) not in {"system", "developer", *_ANSWERS}]
         value = "\n".join(_content_text(m.get("content", m.get("value"))) for m in asked)

@@ -11,37 +11,38 @@ from rolloutlab.api.wire.chat import Message
 from rolloutlab.errors import InputError
 from rolloutlab.sampling.conversation import (
     are_messages,
-    conversation,
+    as_list,
     ends_with_answer,
-    listed,
     messages_of,
-    read_json,
+    read_conversation,
+    read_json_messages,
     tools_beside,
 )
 from rolloutlab.sampling.prompt import (
     Row,
     Turn,
     as_messages,
-    encodable,
+    check_encodable,
     fill_text,
-    filled,
+    fill_turn,
     look_up,
     place_of,
     turns_of,
-    validated,
+    validate_messages,
     with_system,
 )
 from rolloutlab.store.models import NewGroup
 
 PromptFunction = Callable[[dict[str, Any]], str | Sequence[Mapping[str, Any]]]
-"""Called with a copy of each row; returns the text of a user message, or messages."""
+"""A function that is called with a copy of each row; it returns the text of a user message, or messages."""
 
 Prompt = str | Sequence[Mapping[str, Any]] | PromptFunction
 """The text of a cell, a list of messages, or a function of a row."""
 
 _SHORT = 8
-"""Characters up to which the representation of a list may be in any text."""
+"""The most characters of a representation that may be in any text by chance."""
 _ALONE = re.compile(r"\s*\{\{\s*([^\s{}](?:[^{}\n]*[^\s{}])?)\s*\}\}\s*")
+"""Matches a cell that is only `{{name}}`."""
 
 
 @dataclass(frozen=True)
@@ -59,59 +60,59 @@ class PromptTemplate:
     function: PromptFunction | None = None
     system: str | None = None
 
-    def stored(self) -> list[Turn]:
-        """The turns as a collection stores them: `{{column}}` stands for the prompt of a column."""
+    def to_store(self) -> list[Turn]:
+        """Return the turns as a collection stores them: `{{column}}` stands for the prompt of a column."""
         if self.column is None:
             return list(self.turns)
         return [[*self.turns[0], {"role": "user", "content": f"{{{{{self.column}}}}}"}]]
 
-    def group(self, row: Mapping[str, Any], variables: Mapping[str, Any]) -> NewGroup:
-        """The group of one row.
+    def make_group(self, row: Mapping[str, Any], variables: Mapping[str, Any]) -> NewGroup:
+        """Make the group of one row.
 
         Raises:
             InputError: a `{{name}}` has no value or none that is a text, the column holds no conversation, the function
-                failed, or a message is invalid; the message has the place of the row.
+                failed, or a message is invalid. The error has the place of the row.
         """
         if self.function is None and self.column is None:
-            prompt, *later = [filled(turn, row, variables) for turn in self.turns]
+            prompt, *later = [fill_turn(turn, row, variables) for turn in self.turns]
         else:
-            prompt, *later = self._own(row, variables)
+            prompt, *later = self._fill_own(row, variables)
         return NewGroup(prompt, row, [[], *later])
 
     def has_answer(self, row: Mapping[str, Any]) -> bool:
-        """Whether the conversation in a row ends with an answer, which `group` leaves out."""
+        """Whether the conversation in a row ends with an answer, which `make_group` leaves out."""
         value = None if self.column is None else row.get(self.column)
-        return ends_with_answer(listed(value) or read_json(value))
+        return ends_with_answer(as_list(value) or read_json_messages(value))
 
     def begins_with_answer(self, row: Mapping[str, Any]) -> bool:
         """Whether the conversation in a row begins with the model, which some chat templates refuse."""
         value = None if self.column is None else row.get(self.column)
-        messages = listed(value) or read_json(value) or []
+        messages = as_list(value) or read_json_messages(value) or []
         return len(messages) > 1 and ends_with_answer(messages[:1])
 
     def has_json(self, row: Mapping[str, Any]) -> bool:
-        """Whether the conversation in a row is JSON text, of which `group` makes messages."""
-        return self.column is not None and read_json(row.get(self.column)) is not None
+        """Whether the conversation in a row is JSON text, of which `make_group` makes messages."""
+        return self.column is not None and read_json_messages(row.get(self.column)) is not None
 
-    def _own(self, row: Mapping[str, Any], variables: Mapping[str, Any]) -> list[list[Message]]:
-        """The messages of a row's own conversation. They are data: no `{{name}}` in them is filled in."""
+    def _fill_own(self, row: Mapping[str, Any], variables: Mapping[str, Any]) -> list[list[Message]]:
+        """Make the turns of a row's own conversation. Its messages are data: no `{{name}}` in them is filled in."""
         place = place_of([row])
         if self.function is not None:
             system = None if self.system is None else fill_text(self.system, row, variables)
-            messages = with_system(_called(self.function, row), system, f"{place}the function's prompt")
+            messages = with_system(_call_function(self.function, row), system, f"{place}the function's prompt")
         else:
             name = self.column or ""
-            own = conversation(look_up(name, [row, variables]), name, row)
+            own = read_conversation(look_up(name, [row, variables]), name, row)
             own = own[:-1] if ends_with_answer(own) else own
-            before = [message.to_wire() for message in filled(self.turns[0], row, variables)]
+            before = [message.to_wire() for message in fill_turn(self.turns[0], row, variables)]
             messages = with_system(own, before[0]["content"] if before else None, f"{place}{{{{{name}}}}}")
         if not messages:
             raise InputError(f"{place}the prompt has no message", hint="[{'role': 'user', 'content': '...'}]")
-        return [encodable(validated(turn, place), place) for turn in turns_of(messages)]
+        return [check_encodable(validate_messages(turn, place), place) for turn in turns_of(messages)]
 
 
 def template_of(prompt: Prompt, system: str | None = None, column: str | None = None) -> PromptTemplate:
-    """The template of a prompt. column: the column that holds it, in place of a prompt.
+    """Make the template of a prompt. column: the column that holds the prompts; `prompt` is then empty.
 
     Raises:
         InputError: both are given, or the prompt is wrong.
@@ -130,7 +131,7 @@ def template_of(prompt: Prompt, system: str | None = None, column: str | None = 
 
 
 def template_before(prompt: Prompt, system: str | None = None, column: str | None = None) -> PromptTemplate:
-    """The template of what comes before the first observation of an environment: nothing, or messages without a turn.
+    """Make the template of the messages before the first observation of an environment, if any.
 
     Raises:
         InputError: the prompt is wrong, or has a place for an answer.
@@ -146,13 +147,13 @@ def template_before(prompt: Prompt, system: str | None = None, column: str | Non
     return template
 
 
-def template_again(turns: Sequence[Turn], column: str | None) -> PromptTemplate:
-    """The template from what `PromptTemplate.stored` returned."""
+def read_template(turns: Sequence[Turn], column: str | None) -> PromptTemplate:
+    """Read a template that `PromptTemplate.to_store` returned."""
     return PromptTemplate(turns) if column is None else PromptTemplate([turns[0][:-1]], column)
 
 
-def _called(function: PromptFunction, row: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The messages that a function makes of a row."""
+def _call_function(function: PromptFunction, row: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Call the prompt function for a row, and check the messages that it returns."""
     place = place_of([row])
     name = getattr(function, "__name__", type(function).__name__)
     try:
@@ -166,7 +167,7 @@ def _called(function: PromptFunction, row: Mapping[str, Any]) -> list[dict[str, 
         _check_no_representation(text, row, f"{place}the prompt function {name}")
     if isinstance(result, str):
         return [{"role": "user", "content": result}]
-    messages = listed(result)
+    messages = as_list(result)
     if messages is None or not all(isinstance(message, Mapping) for message in messages):
         what = f"{place}the prompt function {name} returned a {type(result).__name__}"
         raise InputError(what, hint="return a text, or [{'role': 'user', 'content': '...'}]")
@@ -177,7 +178,7 @@ def _called(function: PromptFunction, row: Mapping[str, Any]) -> list[dict[str, 
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """The texts of a value at any depth."""
+    """Find the texts in a value at any depth."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping | list | tuple):
@@ -186,7 +187,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _containers(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """The lists and dicts of a value at any depth, the outer ones first, with what to type for each."""
+    """Find the lists and dicts in a value at any depth, the outer ones first, with what to type for each."""
     if isinstance(value, Mapping | list):
         yield path, value
         for key, each in value.items() if isinstance(value, Mapping) else enumerate(value):

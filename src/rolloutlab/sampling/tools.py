@@ -23,7 +23,7 @@ from rolloutlab.errors import (
 )
 from rolloutlab.runtime import ThreadCall
 from rolloutlab.sampling.config import SamplingConfig
-from rolloutlab.sampling.conversation import are_structs, listed, tools_beside, tools_of
+from rolloutlab.sampling.conversation import are_structs, as_list, tools_beside, tools_of
 from rolloutlab.sampling.mcp.tools import ContextTool
 from rolloutlab.sampling.prompt import Row
 from rolloutlab.sanitize import replace_surrogates
@@ -32,19 +32,19 @@ _TOOLS = TypeAdapter(list[FunctionTool])
 
 
 def tools_in(row: Mapping[str, Any], column: str | None) -> list[FunctionTool]:
-    """The tools that a row describes beside the conversation in a column; empty if none can be read."""
+    """Read the tools that a row describes beside the conversation in a column; empty if they cannot be read."""
     tools = tools_beside(row)
     structs = isinstance(row, Row) and row.structs
     try:
         return _TOOLS.validate_python(
-            tools_of(tools, structs=structs or are_structs(listed(row.get(column or "")) or (), tools)) or []
+            tools_of(tools, structs=structs or are_structs(as_list(row.get(column or "")) or (), tools)) or []
         )
     except ValidationError:
         return []
 
 
-def offered(row: Mapping[str, Any], plan: SamplingConfig) -> tuple[FunctionTool, ...]:
-    """The tools that a row describes, without those of the plan; empty unless the prompt is in a column."""
+def offered_tools(row: Mapping[str, Any], plan: SamplingConfig) -> tuple[FunctionTool, ...]:
+    """Return the tools that a row describes and the plan does not have; empty unless the prompt is in a column."""
     if plan.prompt_column is None:
         return ()
     known = {tool.function.name for tool in plan.tools}
@@ -52,18 +52,18 @@ def offered(row: Mapping[str, Any], plan: SamplingConfig) -> tuple[FunctionTool,
 
 
 _PARAMETER = re.compile(r"^\s*(?::param )?\*{0,2}(?P<name>\w+)(?: \([^)]*\))?:[ \t]+(?P<text>.+)$", re.MULTILINE)
-
-
+"""The line of a docstring that describes a parameter."""
 _ARGUMENTS: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any])
 
 
 class Tools:
-    """What a policy may call by name: functions, described by signature and docstring, and tools of MCP servers.
+    """The tools that a policy may call by name: Python functions, and tools of MCP servers.
 
-    notes: lines about their names, shown when they are sampled with.
+    A function is described by its signature and docstring. notes: lines about the names of tools, which are shown when
+    a run uses the tools.
 
     Raises:
-        InputError: something is neither, two have one name, or a signature cannot be described.
+        InputError: an item is neither a function nor a tool, two have one name, or a signature cannot be described.
     """
 
     def __init__(
@@ -82,21 +82,21 @@ class Tools:
                 raise InputError(f"there are two tools called {name!r}", hint="give each function its own name")
             if isinstance(tool, ContextTool):
                 self._elsewhere[name] = tool
-                self.schemas.append(_schema(name, tool.description, tool.schema))
+                self.schemas.append(_make_schema(name, tool.description, tool.schema))
             else:
                 self.functions[name] = tool
-                self._adapters[name], schema = _described(tool)
+                self._adapters[name], schema = _describe_function(tool)
                 self.schemas.append(schema)
 
     def check(self, collection: str, names: Sequence[str]) -> None:
-        """InputError unless these are the tools that a collection was sampled with."""
+        """Raise InputError unless these are the tools that a collection was sampled with."""
         if list(names) != [schema.function.name for schema in self.schemas]:
             used = f"with the tools {', '.join(names)}" if names else "without tools"
             hint = f"--tools {','.join(names)}" if names else "leave --tools out"
             raise InputError(f"{collection} was sampled {used}", hint=hint)
 
     async def answer(self, calls: Sequence[ToolCall]) -> tuple[list[ToolMessage], list[str]]:
-        """Tool messages for the calls of one message, in order, and the errors of failed calls.
+        """Answer the calls of one message; return tool messages in their order, and the errors of failed calls.
 
         An error becomes a tool message, for the policy to read. Each call of a function runs in a thread of its own,
         a coroutine in a loop of its own.
@@ -105,7 +105,7 @@ class Tools:
             SignInError: an MCP server requires a sign-in, or the person denied it. UnreachableError: the server has
                 ended. The policy does not get these as text, because it can do nothing about them.
         """
-        outcomes = await asyncio.gather(*map(self._outcome, calls))
+        outcomes = await asyncio.gather(*map(self._answer_one, calls))
         messages = [
             ToolMessage(role="tool", tool_call_id=call.id, content=text)
             for call, (text, _) in zip(calls, outcomes, strict=True)
@@ -117,42 +117,43 @@ class Tools:
         return call_name(call) in {schema.function.name for schema in self.schemas}
 
     def call(self, call: ToolCall) -> Any:
-        """What a function returns for the arguments of a call; it may have to be awaited."""
+        """Call the function that a call is for, and return its result, which may have to be awaited."""
         if call.type != "function" or call.function.name not in self._adapters:
             raise LookupError(f"there is no such tool; there are {', '.join([*self._adapters, *self._elsewhere])}")
         return self._adapters[call.function.name].validate_json(call.function.arguments or "{}")
 
-    async def _outcome(self, call: ToolCall) -> tuple[str, str | None]:
+    async def _answer_one(self, call: ToolCall) -> tuple[str, str | None]:
         name = call_name(call)
         if call.type == "function" and (elsewhere := self._elsewhere.get(name)):
-            result, error = await _remote_call(elsewhere, call.function.arguments or "{}")
+            result, error = await _call_remote(elsewhere, call.function.arguments or "{}")
         else:
-            result, error = await asyncio.wrap_future(ThreadCall(lambda: self._called(call), "rolloutlab-tool").outcome)
+            thread = ThreadCall(lambda: self._call_as_text(call), "rolloutlab-tool")
+            result, error = await asyncio.wrap_future(thread.outcome)
         if error is None:
             return result, None
         what = failure_text(error)
         return f"error: {what}", f"{name} failed: {what}"
 
-    def _called(self, call: ToolCall) -> str | Awaitable[str]:
+    def _call_as_text(self, call: ToolCall) -> str | Awaitable[str]:
         result = self.call(call)
-        return _text_of(result) if inspect.isawaitable(result) else as_text(result)
+        return _await_text(result) if inspect.isawaitable(result) else as_text(result)
 
 
 def call_name(call: ToolCall) -> str:
-    """The name of the tool that a call is for."""
+    """Return the name of the tool that a call is for."""
     return call.function.name if call.type == "function" else call.custom.name
 
 
 def failure_text(error: BaseException) -> str:
-    """An error of a tool, for the policy to read."""
+    """Return the text of a tool's error, for the policy to read."""
     if isinstance(error, ValidationError):
         first = error.errors()[0]
         return replace_surrogates(f"{'.'.join(map(str, first['loc'])) or 'arguments'}: {first['msg']}")
     return described(error, None)
 
 
-async def _remote_call(tool: ContextTool, arguments: str) -> tuple[str, BaseException | None]:
-    """The result of a context server's tool, or the error as a value; what ends the run is raised."""
+async def _call_remote(tool: ContextTool, arguments: str) -> tuple[str, BaseException | None]:
+    """Call a tool of an MCP server; return its result, or its error as a value. Errors that end the run are raised."""
     try:
         result, is_error = await tool.call(_ARGUMENTS.validate_json(arguments))
     except (RolloutlabError, ValidationError) as error:
@@ -162,16 +163,17 @@ async def _remote_call(tool: ContextTool, arguments: str) -> tuple[str, BaseExce
     return (replace_surrogates(result), None) if not is_error else ("", RefusedError(result))
 
 
-async def _text_of(result: Awaitable[Any]) -> str:
+async def _await_text(result: Awaitable[Any]) -> str:
     return as_text(await result)
 
 
 def name_of(tool: Callable[..., Any] | ContextTool) -> str:
-    """The name of a tool for a policy; names on context servers may have characters that services refuse."""
+    """Return the name of a tool for a policy. Characters of an MCP tool's name that services refuse become `_`."""
     return re.sub(r"[^\w-]", "_", tool.name)[:64] if isinstance(tool, ContextTool) else getattr(tool, "__name__", "")
 
 
-def _described(function: Callable[..., Any]) -> tuple[TypeAdapter[Any], FunctionTool]:
+def _describe_function(function: Callable[..., Any]) -> tuple[TypeAdapter[Any], FunctionTool]:
+    """Describe a function as a tool; return also what calls it with validated arguments."""
     name = function.__name__
     try:
         adapter: TypeAdapter[Any] = TypeAdapter(function)  # type: ignore[arg-type]  # it describes calls too
@@ -186,16 +188,16 @@ def _described(function: Callable[..., Any]) -> tuple[TypeAdapter[Any], Function
         schema.pop("title", None)
         if parameter in descriptions:
             schema.setdefault("description", descriptions[parameter])
-    return adapter, _schema(name, doc.partition("\n\n")[0], parameters)
+    return adapter, _make_schema(name, doc.partition("\n\n")[0], parameters)
 
 
-def _schema(name: str, description: str, parameters: Mapping[str, Any]) -> FunctionTool:
+def _make_schema(name: str, description: str, parameters: Mapping[str, Any]) -> FunctionTool:
     function = {"name": name, "description": description, "parameters": dict(parameters)}
     return FunctionTool.model_validate({"type": "function", "function": function})
 
 
 def as_text(result: Any) -> str:
-    """A result as the text of a tool message: a str unchanged, else JSON."""
+    """Return a result as the text of a tool message: a text as it is, any other value as JSON."""
     if isinstance(result, str):
         return replace_surrogates(result)
     try:

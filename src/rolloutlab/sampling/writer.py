@@ -14,7 +14,7 @@ from rolloutlab.errors import ConflictError, RolloutlabError, SamplingError
 from rolloutlab.objective.preflight import count
 from rolloutlab.sampling.config import SamplingConfig
 from rolloutlab.sampling.plan import SamplingRun
-from rolloutlab.sampling.programs.program import run_again, to_resume
+from rolloutlab.sampling.programs.program import rerun_hint, resume_hint
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.locks import CollectionLock
 from rolloutlab.store.models import CollectionSummary, Group, NewGroup, StoredCollection
@@ -247,7 +247,7 @@ class TrajectoryWriter(Generic[R]):
             rest = f"{self._rest()} samples the rest" if self.collection else WHAT_IS_STORED
             return f"{self._so_far()} and are kept; others are still being stored", rest
         if not self.begun:
-            again = run_again(self._run.program) if self._run.program else "run the cell again"
+            again = rerun_hint(self._run.program) if self._run.program else "run the cell again"
             none = f"nothing was stored{self._lost()}" if self._unstored else ""
             return none or f"no {self._noun} had {self._arrived} yet, and nothing was stored", again
         missing = self.total - self.done
@@ -290,7 +290,7 @@ class TrajectoryWriter(Generic[R]):
         """Return the cell that samples the rest, without a budget."""
         label, program = self._generation.label, self._run.program
         if program:
-            return to_resume(label, program.name, program.typed)
+            return resume_hint(label, program.name, program.typed)
         return self._run.plan.cell_again(label, "--resume")
 
     def note(self, waits: bool = False) -> str:

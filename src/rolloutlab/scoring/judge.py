@@ -253,7 +253,7 @@ def _say_what_is_kept(
     there = f"{heard:,} of {total:,} answers are kept; no reward of {name} was changed"
     goes_on = heard > before
     if isinstance(error, BudgetError):
-        hint = meter.more("the cell again" if goes_on else None, "a smaller --samples or --max-tokens")
+        hint = meter.resume_hint("the cell again" if goes_on else None, "a smaller --samples or --max-tokens")
         raise BudgetError(f"{error.message}; {there}", hint=hint) from None
     if isinstance(error, KeyboardInterrupt):
         again = f": it asks for the other {total - heard:,}" if goes_on else ""

@@ -26,12 +26,12 @@ from rolloutlab.errors import InputError, NothingTrainsError
 from rolloutlab.objective.preflight import count
 from rolloutlab.sampling.conversation import (
     are_structs,
+    as_list,
     as_message,
     as_tools,
-    listed,
     messages_of,
-    parsed_json,
-    read_json,
+    parse_json,
+    read_json_messages,
     tools_beside,
     tools_of,
 )
@@ -84,7 +84,7 @@ def as_line(value: Any, place: str, *, structs: bool = False) -> Any:
         line["tools"] = as_tools(line["tools"])
     for name in ("functions", "messages", "conversations"):
         if isinstance(line.get(name), str):
-            line[name] = parsed_json(line[name])
+            line[name] = parse_json(line[name])
     if line.get("messages") is None and line.get("messages_and_choices") is None:
         line["messages"] = _messages(line, place)
     messages: Any = line.get("messages")
@@ -108,8 +108,8 @@ def remarks(line: Any) -> list[str]:
     """Notes about parts of a line that are not learned."""
     if not isinstance(line, Mapping):
         return []
-    messages = [message for name in _OF_MESSAGES for message in listed(line.get(name)) or ()]
-    details = [listed(each.get("reasoning_details")) or () for each in messages if isinstance(each, Mapping)]
+    messages = [message for name in _OF_MESSAGES for message in as_list(line.get(name)) or ()]
+    details = [as_list(each.get("reasoning_details")) or () for each in messages if isinstance(each, Mapping)]
     kinds = {each.get("type") for some in details for each in some if isinstance(each, Mapping)}
     pair = line.get("chosen") is not None and line.get("rejected") is not None
     return [*["with chosen and rejected: rejected is not learned"] * pair,
@@ -155,7 +155,7 @@ def _messages(line: dict[str, Any], place: str) -> list[Any]:
 
 def _with_system(system: Any, messages: Any, place: str) -> Any:
     """The messages, with the text of a `system` property as the first one. Bedrock has a text there, or a list."""
-    parts: list[Any] = [each.get("text") if isinstance(each, Mapping) else each for each in listed(system) or [system]]
+    parts: list[Any] = [each.get("text") if isinstance(each, Mapping) else each for each in as_list(system) or [system]]
     if not any(parts) or not _are_mappings(messages):
         return messages
     if not all(isinstance(each, str) for each in parts):
@@ -171,7 +171,7 @@ def _with_system(system: Any, messages: Any, place: str) -> Any:
 
 def _texts(role: str, value: Any) -> Any:
     """The value as a list of messages: from a text, a message, or JSON text of messages."""
-    value = read_json(value) or value
+    value = read_json_messages(value) or value
     value = {"role": role, "content": value} if isinstance(value, str) else value
     return [value] if isinstance(value, Mapping) else value
 

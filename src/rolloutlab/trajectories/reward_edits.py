@@ -8,7 +8,7 @@ from typing import Any
 
 from rolloutlab.errors import InputError, RewardError
 from rolloutlab.objective.preflight import count
-from rolloutlab.sampling.data_files import records
+from rolloutlab.sampling.data_files import read_records
 from rolloutlab.store.models import Edit, Score, StoredTrajectory
 from rolloutlab.store.rewards import Rewards, finite
 from rolloutlab.trajectories.table_query import number_of
@@ -109,7 +109,7 @@ def give_from_file(rewards: Rewards, known: Mapping[str, StoredTrajectory], path
     """
     table: dict[str, Any] = {}
     unknown: list[str] = []
-    for place, row in records(path):
+    for place, row in read_records(path):
         name = _name(place, row)
         if name not in known:
             unknown.append(name)

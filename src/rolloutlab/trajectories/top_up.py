@@ -12,7 +12,7 @@ from rolloutlab.objective.advantages import Reason, TokenWeight
 from rolloutlab.objective.options import Options
 from rolloutlab.objective.preflight import WHY_NOT, count, preflight
 from rolloutlab.sampling.config import SamplingConfig, read_config
-from rolloutlab.sampling.programs.program import sessions_to_resume
+from rolloutlab.sampling.programs.program import sessions_hint
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import Group, StoredCollection, StoredTrajectory, TrajectorySummary
 from rolloutlab.trajectories.members import members_of
@@ -96,7 +96,7 @@ def check_top_up(stored: StoredCollection, factor: Any) -> None:
         raise InputError(f"{label} was not sampled here: it cannot be topped up", hint=f"%%chat {stored.name}")
     if plan.get("sessions"):
         message = f"{label} holds sessions of a program, which nothing here plays once more for one row"
-        raise InputError(message, hint=sessions_to_resume(label))
+        raise InputError(message, hint=sessions_hint(label))
     if continues := plan.get("continues"):
         message = f"{label} goes on with the conversations of {continues}, and no further ones begin there"
         raise InputError(message, hint=f"%%chat {continues} --top-up, then --continue")

@@ -1,4 +1,4 @@
-"""Answers of MCP servers, read part by part: one that cannot be read does not hide the others."""
+"""Answers of MCP servers, read part by part: a part that cannot be read does not hide the others."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -12,7 +12,7 @@ _BLOCK: TypeAdapter[ContentBlock] = TypeAdapter(ContentBlock)
 
 
 class _Schema(BaseModel):
-    """What the SDK requires of the schema of a tool; of all tools, or it reads none."""
+    """What the SDK requires of the schema of a tool. If one tool lacks it, the SDK reads none of them."""
 
     dialect: str | None = Field(default=None, alias="$schema")
     type: Literal["object"]
@@ -21,7 +21,10 @@ class _Schema(BaseModel):
 
 
 class ReadStream:
-    """The messages of a server, in the form that the SDK reads. left_out: gets the names of tools that have none."""
+    """The messages of a server, in a form that the SDK reads.
+
+    left_out: gets the names of tools that cannot be brought into such a form.
+    """
 
     def __init__(self, stream: Any, left_out: list[str]) -> None:
         self._stream = stream
@@ -61,7 +64,7 @@ class ReadStream:
         return message
 
     def _tools(self, listed: list[Any]) -> Iterator[dict[str, Any]]:
-        """The tools of a list; one without a schema takes no arguments. Only what is used of them is read."""
+        """Read the tools of a list, with the properties that are used. A tool without a schema has no arguments."""
         for tool in listed:
             name = tool.get("name") if isinstance(tool, Mapping) else None
             schema = (tool.get("inputSchema") or {}) if isinstance(tool, Mapping) else None
@@ -78,7 +81,10 @@ class ReadStream:
 
 
 def _as_text(result: Mapping[str, Any]) -> dict[str, Any]:
-    """A result as one text; structured content without text as JSON. What a policy cannot read is named in brackets."""
+    """Convert a result to one text.
+
+    Structured content is added as JSON if there is no text. A part that a policy cannot read is named in brackets.
+    """
     blocks, structure = result.get("content"), result.get("structuredContent")
     blocks = blocks if isinstance(blocks, list) else [] if structure is not None and blocks is None else [blocks]
     read = list(map(_block_text, blocks))
@@ -99,7 +105,7 @@ def _kind(block: Any) -> str:
 
 
 def _block_text(sent: Any) -> str | None:
-    """The text of a part of a result; None where it is of no kind that is known."""
+    """Return the text of a part of a result; None if its kind is unknown."""
     if isinstance(sent, Mapping) and sent.get("type") == "text" and isinstance(sent.get("text"), str):
         return str(sent["text"])
     try:

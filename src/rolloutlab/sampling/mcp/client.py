@@ -26,7 +26,7 @@ from rolloutlab.sampling.mcp.answers import ReadStream
 from rolloutlab.sampling.mcp.tools import ContextTool
 from rolloutlab.sanitize import escape_control_chars
 
-_REMEMBERED = 100  # sent tokens that are masked; older ones have expired, as each is used for minutes
+_REMEMBERED = 100  # tokens that are masked in texts; older ones have expired, because each is used for minutes
 
 
 class BearerAuth(httpx2.Auth):
@@ -44,21 +44,24 @@ class BearerAuth(httpx2.Auth):
 
     @property
     def paused(self) -> float:
-        """Seconds in which requests waited for a sign-in, which do not count as time of a tool."""
+        """Seconds in which requests waited for a sign-in. They do not count as the time of a tool."""
         return self._paused + (time.monotonic() - self._since if self._waiting else 0.0)
 
     def failure_since(self, begun: float) -> RolloutlabError | None:
-        """The error that ended a request since then; the SDK reports a closed connection instead."""
+        """Return the error that ended a request since a time; None if none did.
+
+        The SDK reports only that a connection was closed.
+        """
         return self._failure[1] if self._failure and self._failure[0] >= begun else None
 
-    def masked(self, text: str) -> str:
-        """A text of the server with the tokens that it was sent masked."""
-        for token in sorted(self._sent, key=len, reverse=True):  # one may begin with another
+    def mask(self, text: str) -> str:
+        """Mask the tokens that were sent to the server in a text of the server."""
+        for token in sorted(self._sent, key=len, reverse=True):  # the longer first: one may begin with another
             text = text.replace(token, "...")
         return text
 
     async def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
-        operation, again = operation_of(await request.aread()), True  # of a redirected request nothing is read yet
+        operation, again = operation_of(await request.aread()), True  # a redirected request has not been read yet
         try:
             while again:
                 token = await self._access.token()
@@ -69,7 +72,7 @@ class BearerAuth(httpx2.Auth):
                     Unencrypted().check(str(request.url), request.headers)
                 response = yield request
                 headers = response.headers.multi_items()
-                with self._pausing():
+                with self._count_as_waiting():
                     again = await self._access.after(response.status_code, headers, operation, token)
                 if response.status_code == 401 and not again:
                     server = self._access.server
@@ -79,7 +82,7 @@ class BearerAuth(httpx2.Auth):
             raise
 
     @contextmanager
-    def _pausing(self) -> Iterator[None]:
+    def _count_as_waiting(self) -> Iterator[None]:
         if not self._waiting:
             self._since = time.monotonic()
         self._waiting += 1
@@ -92,7 +95,7 @@ class BearerAuth(httpx2.Auth):
 
 
 def operation_of(body: bytes) -> str:
-    """The operation of a JSON-RPC request, by which tries are counted: `tools/call search`, or the method."""
+    """Return the operation of a JSON-RPC request, by which tries are counted: `tools/call search`, or the method."""
     try:
         message = json.loads(body)
         name = (message.get("params") or {}).get("name", "")
@@ -102,10 +105,11 @@ def operation_of(body: bytes) -> str:
 
 
 class _SessionWatch(httpx2.AsyncBaseTransport):
-    """Tells why a server did not answer a call: because of the call, or because the server lost the session.
+    """A transport that finds out why a server did not answer a call, and retries a busy server.
 
-    The SDK passes on the error of a response without its status. So the reason is put into the error's data. A busy
-    server is asked again. ended: whether a connection was refused, as by a server that has ended.
+    The reason may be the call itself, or that the server has lost the session. The SDK passes on the error of a
+    response without its status, so the reason is put into the data of the error. ended: whether a connection was
+    refused, as by a server that has ended.
     """
 
     def __init__(self, transport: httpx2.AsyncBaseTransport) -> None:
@@ -127,29 +131,30 @@ class _SessionWatch(httpx2.AsyncBaseTransport):
             await response.aclose()
             await asyncio.sleep(pause)
         status, in_session = response.status_code, "mcp-session-id" in request.headers
-        # the SDK finds the form of the protocol by the errors of other requests, so they stay as they are
+        # the errors of other requests stay as they are: the SDK finds the version of the protocol by them
         if status < 400 or status == 401 or not operation_of(await request.aread()).startswith("tools/"):
             return response
         body = await response.aread()
         await response.aclose()
         challenges = [("WWW-Authenticate", each) for each in response.headers.get_list("WWW-Authenticate")]
-        return httpx2.Response(status, headers=challenges, json=_marked(status, body, in_session=in_session))
+        return httpx2.Response(status, headers=challenges, json=_mark_error(status, body, in_session=in_session))
 
     async def aclose(self) -> None:
         await self._transport.aclose()
 
 
-def _marked(status: int, body: bytes, *, in_session: bool) -> dict[str, Any]:
-    """The JSON-RPC error of a response to a call, marked where it is not, or may not be, about the call.
+def _mark_error(status: int, body: bytes, *, in_session: bool) -> dict[str, Any]:
+    """Return the JSON-RPC error of a response to a call, marked if it is not, or may not be, about the call.
 
-    By the protocol a lost session is 404; servers also answer 400 or 410, and gateways before them anything.
+    By the protocol the status for a lost session is 404. Servers also answer 400 or 410, and a gateway before a server
+    may answer anything.
     """
     try:
         error = json.loads(body)["error"]
         code, message = int(error["code"]), str(error["message"])
         of_session = in_session and code not in _OF_THE_CALL
         names_it = status in {404, 410} or "session" in message.lower()
-        # other words for it, such as "Server not initialized", are told from an error of the call by asking again
+        # a server may use other words for it, such as "Server not initialized": `_run_in_session` asks it
         mark = (_LOST if names_it else _UNCLEAR if status == 400 else None) if of_session else None
     except (ValueError, LookupError, TypeError):
         words = " ".join(body.decode(errors="replace").split())[:_MAX_ERROR]
@@ -164,11 +169,11 @@ def _marked(status: int, body: bytes, *, in_session: bool) -> dict[str, Any]:
 
 
 class ResponseTooLargeError(httpx2.SSEError, httpx2.StreamError):
-    """A response is too large. Of both base classes, so that the SDK fails only the request that it belongs to."""
+    """A response is too large. With both base classes, the SDK fails only the request that the response belongs to."""
 
 
 class BoundedStream(httpx2.AsyncBaseTransport):
-    """Reads at most `max_bytes` of each response, uncompressed, as a compressed one could expand to any size."""
+    """Reads at most `max_bytes` of each response, and none that is compressed, as that could expand to any size."""
 
     def __init__(self, transport: httpx2.AsyncBaseTransport, max_bytes: int) -> None:
         self._transport = transport
@@ -208,7 +213,7 @@ class _CountedStream(httpx2.AsyncByteStream):
 
 T = TypeVar("T")
 
-logging.getLogger("mcp").addHandler(logging.NullHandler())  # else its errors are shown twice in a cell
+logging.getLogger("mcp").addHandler(logging.NullHandler())  # without it, a cell shows its errors twice
 
 _READ_TIMEOUT = 60.0  # seconds without any byte of a response
 _IN_ALL = 600.0  # seconds for a tool, without those of a sign-in
@@ -216,6 +221,7 @@ _MAX_BYTES = 16 << 20  # of a response
 _MAX_RESULT = 1 << 20  # bytes of a tool's result: a policy reads all of it, and each trajectory stores it
 _MAX_PAGES = 50
 _MAX_ERROR = 500
+# marks of an error: the session is lost; it may be lost; there is no server, or it is busy
 _LOST, _UNCLEAR, _AWAY = (f"rolloutlab: {why}" for why in ("the session is lost", "no reason", "no server"))
 _BUSY, _OF_GATEWAYS = {429, 503}, {502, 504}
 _TRIES, _BACKOFF = 4, 0.2
@@ -225,7 +231,8 @@ _OF_THE_CALL = {METHOD_NOT_FOUND, INVALID_PARAMS, -32002}  # the last one: MCP's
 class _Link:
     """A connection that is open, or being opened.
 
-    calls: the number of calls under way. replaced: whether a new connection took its place; then the last call ends it.
+    held: the task that keeps it open. end: ends that task when it is set. calls: the number of calls under way.
+    replaced: whether a new connection has taken its place; then the end of the last call ends it.
     """
 
     def __init__(self) -> None:
@@ -241,6 +248,7 @@ class McpConnection:
     """A connection to an MCP server. Its methods are awaited on one event loop, or later on one that replaced it.
 
     in_all: seconds that a tool call may take, without the time of a sign-in.
+    incomplete: why `tools` may not have read all tools; "" if it has.
     """
 
     def __init__(self, url: str, access: OAuthSession, *, in_all: float = _IN_ALL) -> None:
@@ -252,13 +260,13 @@ class McpConnection:
         self.incomplete = ""
 
     async def tools(self) -> list[ContextTool]:
-        """All of its tools; `incomplete` then says why there may be more.
+        """Read all tools of the server, and set `incomplete`.
 
         Raises:
-            SignInError: it wants a sign-in, or more of it. UnreachableError: nothing answers.
+            SignInError: the server requires a sign-in, or one with more rights. UnreachableError: nothing answers.
         """
 
-        async def listed(client: Client) -> list[ContextTool]:
+        async def list_pages(client: Client) -> list[ContextTool]:
             tools: dict[str, ContextTool] = {}
             cursor: str | None = None
             seen: set[str] = set()
@@ -266,7 +274,7 @@ class McpConnection:
             self._left_out.clear()
             while True:
                 page = await client.list_tools(cursor=cursor)
-                tools |= {tool.name: self._tool(tool) for tool in page.tools}
+                tools |= {tool.name: self._make_tool(tool) for tool in page.tools}
                 if not (cursor := page.next_cursor):  # some servers send "" with the last page
                     return list(tools.values())
                 if cursor in seen or len(seen) == _MAX_PAGES:
@@ -275,29 +283,29 @@ class McpConnection:
                     return list(tools.values())
                 seen.add(cursor)
 
-        tools = await self._with(listed)
+        tools = await self._run(list_pages)
         if self._left_out:
-            names = self._bearer.masked(", ".join(dict.fromkeys(self._left_out)))
+            names = self._bearer.mask(", ".join(dict.fromkeys(self._left_out)))
             left_out = f"{self.url} describes tools in a form that cannot be read, which are left out: {names}"
             self.incomplete = "; ".join(filter(None, [self.incomplete, escape_control_chars(left_out)[:_MAX_ERROR]]))
         return tools
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> tuple[str, bool]:
-        """A tool's result for some arguments, as text, and whether that is an error of the tool.
+        """Call a tool; return its result as text, and whether that is an error of the tool.
 
         Raises:
-            As `tools`; RefusedError: the server refused the call, or its result is too long. UnreachableError also
-            where it has ended, or lost the session and gives no other one.
+            As `tools`; RefusedError: the server refused the call, or its result is too long. UnreachableError also if
+            the server has ended, or has lost the session and does not begin another one.
         """
 
-        async def called(client: Client) -> tuple[str, bool]:
+        async def call_tool(client: Client) -> tuple[str, bool]:
             result = await client.call_tool(name, dict(arguments))
-            text = self._bearer.masked("\n".join(block.text for block in result.content if block.type == "text"))
+            text = self._bearer.mask("\n".join(block.text for block in result.content if block.type == "text"))
             if len(text) > _MAX_RESULT or len(text.encode("utf-8", "replace")) > _MAX_RESULT:
                 raise RefusedError(f"{self.url} returned more than {_MAX_RESULT >> 10:,} KiB of text")
             return text, bool(result.is_error)
 
-        return await self._with(called)
+        return await self._run(call_tool)
 
     async def close(self) -> None:
         """End the connection."""
@@ -308,28 +316,29 @@ class McpConnection:
             with suppress(Exception):
                 await self._link.held
 
-    async def _with(self, work: Callable[[Client], Awaitable[T]]) -> T:
+    async def _run(self, work: Callable[[Client], Awaitable[T]]) -> T:
+        """Run work on a connection; raise its errors as RolloutlabErrors, with tokens masked."""
         begun = time.monotonic()
         failure: RolloutlabError
         try:
-            return await self._in_time(work)
+            return await self._run_in_time(work)
         except MCPError as error:
-            failure = RefusedError(f"{self.url} answered: {self._reason(error)}")
-        except ValidationError as error:  # of one answer; the server is well
-            failure = RefusedError(f"{self.url} answered: {self._reason(error)}")
+            failure = RefusedError(f"{self.url} answered: {self._reason_of(error)}")
+        except ValidationError as error:  # one answer cannot be read; the server may answer other calls
+            failure = RefusedError(f"{self.url} answered: {self._reason_of(error)}")
         except RolloutlabError as error:
             failure = error
         except Exception as error:  # noqa: BLE001 - the SDK raises many types when a connection is gone
-            failure = UnreachableError(f"{self.url} is not a context server that answers: {self._reason(error)}")
+            failure = UnreachableError(f"{self.url} is not a context server that answers: {self._reason_of(error)}")
         failure = self._bearer.failure_since(begun) or failure
-        failure.message = self._bearer.masked(failure.message)
+        failure.message = self._bearer.mask(failure.message)
         failure.args = (failure.message,)
         failure.__context__ = failure.__cause__ = None  # IPython would show the SDK's exception groups at length
         raise failure.with_traceback(None)
 
-    async def _in_time(self, work: Callable[[Client], Awaitable[T]]) -> T:
-        """The result within the limit for a tool; else BrokenOffError."""
-        task, begun = asyncio.create_task(self._in_session(work)), time.monotonic() - self._bearer.paused
+    async def _run_in_time(self, work: Callable[[Client], Awaitable[T]]) -> T:
+        """Run work in a session; raise BrokenOffError after the most seconds that a tool call may take."""
+        task, begun = asyncio.create_task(self._run_in_session(work)), time.monotonic() - self._bearer.paused
         try:
             while (left := begun + self._in_all - time.monotonic() + self._bearer.paused) > 0:
                 if (await asyncio.wait({task}, timeout=left))[0]:
@@ -338,40 +347,41 @@ class McpConnection:
         finally:
             task.cancel()
 
-    async def _in_session(self, work: Callable[[Client], Awaitable[T]]) -> T:
-        """The result; once more in a new session, where the server does not know this one any more."""
+    async def _run_in_session(self, work: Callable[[Client], Awaitable[T]]) -> T:
+        """Run work in a session; once more in a new one, if the server does not know this one any more."""
         link = await self._open()
         try:
-            return await self._through(link, work)
+            return await self._run_through(link, work)
         except MCPError as error:
             if (link.watch and link.watch.ended) or error.data == _AWAY:
-                raise self._ended(error) from None
-            if error.data != _LOST and (error.data != _UNCLEAR or await self._through(link, self._is_known)):
+                raise self._ended_error(error) from None
+            if error.data != _LOST and (error.data != _UNCLEAR or await self._run_through(link, self._is_known)):
                 raise
         link.replaced = True
         another = await self._open()
         try:
-            return await self._through(another, work)
+            return await self._run_through(another, work)
         except MCPError as error:
             if error.data == _AWAY:
-                raise self._ended(error) from None
-            if error.data not in {_LOST, _UNCLEAR} or await self._through(another, self._is_known):
+                raise self._ended_error(error) from None
+            if error.data not in {_LOST, _UNCLEAR} or await self._run_through(another, self._is_known):
                 raise
-            message = f"{self.url} does not know the session that it has just begun: {self._reason(error)}"
+            message = f"{self.url} does not know the session that it has just begun: {self._reason_of(error)}"
             raise UnreachableError(message) from None
 
     async def _is_known(self, client: Client) -> bool:
-        """Whether the server knows the session, so that an error was of the call alone."""
+        """Return whether the server knows the session. If it does, an error was about the call alone."""
         try:
             await client.list_tools(cache_mode="refresh")
         except MCPError as error:
             return error.data not in {_LOST, _UNCLEAR, _AWAY}
         return True
 
-    def _ended(self, error: MCPError) -> UnreachableError:
-        return UnreachableError(f"{self.url} does not answer any more: {self._reason(error)}")
+    def _ended_error(self, error: MCPError) -> UnreachableError:
+        return UnreachableError(f"{self.url} does not answer any more: {self._reason_of(error)}")
 
-    async def _through(self, link: _Link, work: Callable[[Client], Awaitable[T]]) -> T:
+    async def _run_through(self, link: _Link, work: Callable[[Client], Awaitable[T]]) -> T:
+        """Run work on a connection, and end the connection after it if that is replaced and not used any more."""
         link.calls += 1
         try:
             return await work(link.opened.result())
@@ -380,17 +390,17 @@ class McpConnection:
             if link.replaced and not link.calls:  # not before: others may still be answered
                 link.end.set()
 
-    def _reason(self, error: BaseException) -> str:
-        """The message of an untrusted server, which may repeat our tokens."""
-        return escape_control_chars(self._bearer.masked(_root(error)))[:_MAX_ERROR]
+    def _reason_of(self, error: BaseException) -> str:
+        """Return the message of an error, without control characters and tokens, which a server may put into it."""
+        return escape_control_chars(self._bearer.mask(_root_message(error)))[:_MAX_ERROR]
 
-    def _tool(self, tool: Tool) -> ContextTool:
-        description, schema = map(self._bearer.masked, (tool.description or "", json.dumps(tool.input_schema)))
-        name = self._bearer.masked(tool.name)
+    def _make_tool(self, tool: Tool) -> ContextTool:
+        description, schema = map(self._bearer.mask, (tool.description or "", json.dumps(tool.input_schema)))
+        name = self._bearer.mask(tool.name)
         return ContextTool(name, description, json.loads(schema), partial(self.call, tool.name))
 
     async def _open(self) -> _Link:
-        """The open connection; a new one when the last is broken, has lost its session, or is of another loop."""
+        """Return the open connection; open a new one if it is broken, has lost its session, or is of another loop."""
         here, link = asyncio.get_running_loop(), self._link
         if link is None or link.replaced or not link.held or link.held.done() or link.held.get_loop() is not here:
             self._link = link = _Link()
@@ -398,11 +408,11 @@ class McpConnection:
         try:
             await asyncio.shield(link.opened)
         except (MCPError, ValidationError) as error:
-            raise UnreachableError(f"{self.url} begins no session: {self._reason(error)}") from None
+            raise UnreachableError(f"{self.url} begins no session: {self._reason_of(error)}") from None
         return link
 
     async def _hold(self, link: _Link) -> None:
-        """Keep a connection open; the SDK requires that one task enters and leaves it."""
+        """Keep a connection open until its `end`. The SDK requires that one task enters and leaves it."""
         try:
             link.watch = _SessionWatch(_transport(self.url))
             async with (
@@ -423,14 +433,14 @@ class McpConnection:
 
 def _transport(url: str) -> BoundedStream:
     encrypted = url.startswith("https") or bool(proxy_of(url))
-    trusted = certificates(httpx2.create_ssl_context) if encrypted else False  # by SSL_CERT_FILE too
+    trusted = certificates(httpx2.create_ssl_context) if encrypted else False  # reads SSL_CERT_FILE too
     limits = httpx2.Limits(keepalive_expiry=IDLE_SECONDS)
     connections = httpx2.AsyncHTTPTransport(verify=trusted, trust_env=False, proxy=proxy_of(url), limits=limits)
     return BoundedStream(connections, _MAX_BYTES)
 
 
-def _root(error: BaseException) -> str:
-    """The message of the first exception in a group; in a line, where an answer has a wrong form."""
+def _root_message(error: BaseException) -> str:
+    """Return the message of the first exception in a group. If an answer has a wrong form, that is one line."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     if isinstance(error, ValidationError):

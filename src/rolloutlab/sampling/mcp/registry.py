@@ -28,7 +28,7 @@ _LONGEST = 500  # characters that are shown of a tool's error
 class McpRegistry:
     """The MCP servers of a session, as `lab.tools`: each under its name, with its tools.
 
-    tick: called while this thread waits, to show sign-ins that servers want.
+    tick: called while this thread waits, to show sign-ins that servers require.
     """
 
     def __init__(self, connector: Connector, tick: Callable[[], None]) -> None:
@@ -47,12 +47,13 @@ class McpRegistry:
         Raises:
             SignInError: you must sign in first. UnreachableError: no MCP server responds there.
         """
-        address = _checked(self._connector.mcp_url(url), name or (url if url.isidentifier() else "docs"))
+        address = _check_url(self._connector.mcp_url(url), name or (url if url.isidentifier() else "docs"))
         chosen = name if name is not None else EMBEDDED if url == EMBEDDED else self._free_name(address)
         if not chosen or not chosen.isidentifier():
             wrong = f"{chosen!r} is not a Python name" if chosen else f"no name can be derived from {address}"
             raise InputError(wrong, hint=f"%tools add {url} as docs")
-        slash = "/" if url.strip().endswith("/") and urlsplit(address).path else ""  # which may be significant
+        # the check removes a slash at the end of a path, but to the server it may be another path
+        slash = "/" if url.strip().endswith("/") and urlsplit(address).path else ""
         connection = self._connection(f"{address}{slash}")
         tools = self._connector.http.run(connection.tools(), self._tick)
         if connection.incomplete:
@@ -110,7 +111,7 @@ class McpRegistry:
         return Tools(own, [f"tools of one name are called {several}"] if renamed else ())
 
     def _server(self, name: str) -> ContextTools:
-        """The tools of a server; NotFoundError when there is none of that name."""
+        """Return the tools of a server; raise NotFoundError if no server has this name."""
         if name not in self.servers:
             known = ", ".join(self.servers) or f"def {name}(query: str): ..."
             hint = f"{known}, or %tools add https://tools.example/mcp as {name}"
@@ -118,7 +119,7 @@ class McpRegistry:
         return self.servers[name]
 
     def _server_of(self, tool: ContextTool) -> str | None:
-        """The name of the server that has a tool."""
+        """Find the name of the server that has a tool."""
         return next((name for name, known in self.servers.items() if any(tool is each for each in known)), None)
 
     def close(self) -> None:
@@ -127,7 +128,7 @@ class McpRegistry:
             self._connector.http.run(connection.close())
 
     def _free_name(self, address: str) -> str | None:
-        """A name for a server that was given none: a word of its address that no other server has."""
+        """Find a name for a server that was given none: a word of its address that no other server has."""
         parts = urlsplit(address)
         words = [(parts.hostname or "").split(".")[0], parts.path.rpartition("/")[2]]
         names = [re.sub(r"\W", "_", word) for word in words if word[:1].isalpha()]
@@ -143,7 +144,8 @@ class McpRegistry:
         return self._connections[url]
 
 
-def _checked(url: str, name: str) -> str:
+def _check_url(url: str, name: str) -> str:
+    """Check the URL of a server as `checked_server` does, with hints for `%tools add`."""
     try:
         return checked_server(url)
     except InputError as error:

@@ -17,10 +17,11 @@ _ADD = "%tools add embedded as memory"
 
 @dataclass(frozen=True)
 class ContextTool:
-    """A tool as its server describes it. schema: the JSON schema of its arguments.
+    """A tool as its server describes it.
 
-    call: its result for some arguments, as text, and whether that is an error of the tool; awaited on the loop of
-    `rolloutlab.api.http.client.HttpClient`.
+    schema: the JSON schema of its arguments.
+    call: calls the tool with arguments; returns the result as text, and whether that is an error of the tool. It is
+        awaited on the loop of `rolloutlab.api.http.client.HttpClient`.
     """
 
     name: str
@@ -42,7 +43,7 @@ class ContextTools(Sequence[ContextTool]):
     @overload
     def __getitem__(self, index: slice) -> Sequence[ContextTool]: ...
     def __getitem__(self, index: int | str | slice) -> ContextTool | Sequence[ContextTool]:
-        """A tool by its name or place; NotFoundError when there is none of that name."""
+        """Return a tool by its name or place; raise NotFoundError if no tool has the name."""
         if not isinstance(index, str):
             return self._tools[index]
         for tool in self._tools:
@@ -60,10 +61,10 @@ class ContextTools(Sequence[ContextTool]):
 
     def __repr__(self) -> str:
         head = f"{self.name}: {len(self)} tool{'' if len(self) == 1 else 's'} of {self.url}"
-        return "\n".join([head, *(f"  {_called(tool)}\n      {_first_line(tool)}".rstrip() for tool in self)])
+        return "\n".join([head, *(f"  {_call_form(tool)}\n      {_first_line(tool)}".rstrip() for tool in self)])
 
     def _repr_html_(self) -> str:
-        rows = [TableRow([code(_called(tool)), _first_line(tool)]) for tool in self]
+        rows = [TableRow([code(_call_form(tool)), _first_line(tool)]) for tool in self]
         about = f"{len(self)} tool{'' if len(self) == 1 else 's'} of {self.url}"
         made = table([Heading("tool"), Heading("what it does")], rows) if rows else ""
         return for_notebook(panel(head(self.name, about), made))
@@ -87,11 +88,11 @@ class ToolAnswer(str):
     __slots__ = ()
 
     def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:
-        printer.text(escape_control_chars(_indented(self)))
+        printer.text(escape_control_chars(_indent(self)))
 
 
-def _indented(text: str) -> str:
-    """JSON objects and arrays indented, other text unchanged."""
+def _indent(text: str) -> str:
+    """Indent a text that is a JSON object or array; other text is returned unchanged."""
     try:
         value = json.loads(text)
         return json.dumps(value, indent=2, ensure_ascii=False) if isinstance(value, dict | list) else text
@@ -99,8 +100,8 @@ def _indented(text: str) -> str:
         return text
 
 
-def _called(tool: ContextTool) -> str:
-    """The tool with the names of its arguments; what may be left out has a question mark."""
+def _call_form(tool: ContextTool) -> str:
+    """Return the name of a tool with the names of its arguments. An optional argument has a question mark."""
     properties = tool.schema.get("properties")
     required = tool.schema.get("required")
     names = properties if isinstance(properties, Mapping) else {}
@@ -111,5 +112,5 @@ def _called(tool: ContextTool) -> str:
 
 
 def _first_line(tool: ContextTool) -> str:
-    """The first sentence of its description."""
+    """Return the first sentence of the description of a tool."""
     return escape_to_one_line(tool.description.strip().partition("\n")[0].partition(". ")[0].rstrip("."), _LONGEST)

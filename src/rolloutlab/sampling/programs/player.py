@@ -49,11 +49,12 @@ from rolloutlab.store.models import Arrival, Group, Score
 from rolloutlab.store.rewards import finite, total
 
 _BELOW = runtime.__file__, commands.__file__, str(Path(asyncio.__file__).parent)
+"""Files and folders whose frames are left out of the traceback of a program's error."""
 _MAX_NAME = 100
 _MAX_LOG = 1000
 """The most characters of a component's name, and of an error in a log about what the program returned."""
 _MAX_FAILURES = 8
-"""So many rollouts without an answered call end the run, if no rollout has had one yet."""
+"""Rollouts without an answered call after which the run ends, if no rollout has had an answered call yet."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class ProgramEnd:
 
 @dataclass(frozen=True)
 class EndedRollout:
-    """A `writer.SampledRecord`: a rollout that has ended and has sampled something."""
+    """A rollout that has ended and has sampled something; a `writer.SampledRecord`."""
 
     place: int
     position: int
@@ -82,27 +83,27 @@ class EndedRollout:
 
     @property
     def trouble(self) -> str:
-        """Why it has not ended well; "" if it has."""
+        """Why the rollout did not end well; "" if it did."""
         return "" if self.end.reason == "done" else "; ".join(self.end.logs)
 
     @property
     def surplus(self) -> int:
-        """Choices that came besides those that were requested."""
+        """The number of choices that came beyond those requested."""
         return self.captured.surplus
 
     @cached_property
     def histories(self) -> list[History]:
-        """What was sampled: the main history, then the additional ones."""
+        """The main history of the rollout, then the additional ones."""
         return self.captured.histories()
 
     @property
     def prompt(self) -> list[Message]:
-        """The messages before its first answer."""
+        """The messages before the first answer of the rollout."""
         items = self.histories[0].messages_and_choices
         return [as_message(item) for item in takewhile(lambda item: not isinstance(item, Choice), items)]
 
     def extra(self, **metadata: str) -> dict[str, Any]:
-        """Further properties of its trajectory on the wire: metadata, tools, additional histories, logs."""
+        """Return further properties of the trajectory on the wire: metadata, tools, additional histories, logs."""
         main, *further = self.histories
         extra: dict[str, Any] = {"metadata": {**metadata, "episode_end": self.end.reason}}
         extra |= {"tools": [tool.to_wire() for tool in main.tools]} if main.tools else {}
@@ -124,7 +125,7 @@ class ProgramPlayer:
         self._program = run.program
         self._plan = run.plan
         self._submit = connector.http.submit
-        self._gateway, self._outage = gateway_to(connector, address, meter)
+        self._gateway, self._outage = make_gateway(connector, address, meter)
         self._successes = self._failures = 0
 
     @property
@@ -150,7 +151,7 @@ class ProgramPlayer:
 
         def store(ended: Sequence[EndedRollout]) -> None:
             for each in ended:
-                _ = each.histories  # merged before the lab is locked
+                _ = each.histories  # a cached property: the histories are merged here, before `take` locks the lab
             take(ended)
 
         self._ended, self._fail = Batches(store), fail
@@ -163,7 +164,7 @@ class ProgramPlayer:
                 await finish_despite_cancellation(self._end(workers))
 
     async def _end(self, workers: Sequence[asyncio.Task[None]]) -> None:
-        """Cancel the programs under way and store those that have ended; LabError if that fails."""
+        """Cancel the programs under way and store the rollouts that have ended; raise LabError if that fails."""
         for worker in workers:
             worker.cancel()
         await asyncio.gather(*workers, return_exceptions=True)
@@ -181,7 +182,7 @@ class ProgramPlayer:
         thread = ThreadCall(partial(self._program.solve, row, client), f"rolloutlab-rollout-{place}-{position}")
         try:
             await asyncio.wait([asyncio.wrap_future(thread.outcome)], timeout=self._plan.timeout)
-            end = program_end(thread, self._plan.timeout)
+            end = read_program_end(thread, self._plan.timeout)
         finally:
             self._gateway.close(captured)
             await thread.end()
@@ -190,7 +191,7 @@ class ProgramPlayer:
             self._count_failure(captured, end)
             return
         self._successes += 1
-        ended = ended_rollout(place, position, captured, without_last_call(captured, end))
+        ended = make_ended_rollout(place, position, captured, check_last_call(captured, end))
         self._ended.add(ended)
         if self._plan.step is None and ended.step is not None:  # a group compares rollouts of one checkpoint
             self._plan = self._plan.model_copy(update={"step": ended.step})
@@ -203,10 +204,10 @@ class ProgramPlayer:
             raise failure
 
 
-def gateway_to(
+def make_gateway(
     connector: Connector, address: Address, meter: Meter
 ) -> tuple[Gateway, Outage[tuple[ChatRequest, OnChunk | None]]]:
-    """A gateway that sends to a service, and the `Outage` that retries while the service is unreachable."""
+    """Make a gateway that sends to a service, and the `Outage` that retries while the service is unreachable."""
     send = partial(_send, EarlierTokens(connector.http, address), make_sender(connector, address, meter))
     outage = Outage[tuple[ChatRequest, OnChunk | None]](lambda both: send(*both), retries_of(connector))
     return Gateway(lambda request, on_chunk: outage.complete((request, on_chunk))), outage
@@ -221,7 +222,10 @@ async def _send(
 def put_rollouts(
     lab: Lab, run: SamplingRun, ended: Sequence[EndedRollout], groups: Sequence[Group], *, begins: bool
 ) -> None:
-    """Write rollouts with their rewards, inside a transaction. A group's prompt becomes what all its rollouts share."""
+    """Write rollouts with their rewards, inside a transaction.
+
+    The prompt of a group becomes the messages that all its rollouts begin with. begins: unused; `put_answers` needs it.
+    """
     del begins
     scores, plan = [], run.plan
     for each in ended:
@@ -238,7 +242,10 @@ def put_rollouts(
 
 
 def no_call_error(captured: CapturedRollout, end: ProgramEnd, otherwise: str) -> SamplingError:
-    """The error of a program that got no answer: why its last call failed, or the hint `otherwise` if it made none."""
+    """Make the error of a program that got no answer.
+
+    It says why the last call failed. otherwise: the hint if the program made no call.
+    """
     failure, why = captured.failure, [*captured.notes, *end.logs]
     if failure and not any(failure.message in line for line in why):
         why.insert(0, f"its last call failed: {failure.message}")
@@ -247,7 +254,7 @@ def no_call_error(captured: CapturedRollout, end: ProgramEnd, otherwise: str) ->
 
 
 def no_call_hint(otherwise: str) -> str:
-    """The hint for a program that has made no call: about DSPy's cache if DSPy is imported, else `otherwise`.
+    """Return the hint for a program that has made no call: about DSPy's cache if DSPy is imported, else `otherwise`.
 
     DSPy caches answers on the disk by model name, prompt and settings, but not by address. So it answers a prompt of an
     earlier run or of another rollout without a call.
@@ -257,12 +264,14 @@ def no_call_hint(otherwise: str) -> str:
     )
 
 
-def without_last_call(captured: CapturedRollout, end: ProgramEnd) -> ProgramEnd:
-    """The end of a rollout whose last call failed, even if its program hid that: an error, and no reward.
+def check_last_call(captured: CapturedRollout, end: ProgramEnd) -> ProgramEnd:
+    """Return the end of a rollout; an error without a reward if its last call failed, even if the program hid that.
 
-    Its reward would be that of a conversation which the service, not the policy, has ended. A request that the service
-    refused is another matter: agents end so where the context is full, and the reward is that of all they could do. A
-    call that the program itself has cancelled did not fail.
+    The reward would be for a conversation that the service ended, not the policy. Two cases differ:
+
+    - The service refused the last request. Agents end so where the context is full, and the reward is for all that
+      they could do. It is kept, with a log line.
+    - The program cancelled its last call. That call did not fail.
     """
     if end.reason != "done" or not (captured.cut_off and captured.failure):
         return end
@@ -274,25 +283,25 @@ def without_last_call(captured: CapturedRollout, end: ProgramEnd) -> ProgramEnd:
     return ProgramEnd("error", logs)
 
 
-def program_end(thread: ThreadCall, timeout: float) -> ProgramEnd:
-    """How a program ended: what it returned or raised, or that it did neither within the time-out."""
+def read_program_end(thread: ThreadCall, timeout: float) -> ProgramEnd:
+    """Read how a program ended: what it returned or raised, or that it did neither within the time-out."""
     if not thread.outcome.done():
         return ProgramEnd("timeout", (f"ended after {timeout:g} s, the time-out of a rollout",))
     value, error = thread.outcome.result()
-    if error is not None:  # it may be false as a truth value
-        return ProgramEnd("error", (f"ended by {_described(error)}",))
+    if error is not None:  # not `if error`: the class of an exception may define its truth value
+        return ProgramEnd("error", (f"ended by {_describe_error(error)}",))
     try:
-        return ProgramEnd("done", (), *_rewarded(value))
+        return ProgramEnd("done", (), *_read_reward(value))
     except RewardError as wrong:
         return ProgramEnd("error", (wrong.message[:_MAX_LOG],))
-    except Exception as wrong:  # noqa: BLE001 - of a mapping of its own
+    except Exception as wrong:  # noqa: BLE001 - a mapping that the program defines may raise anything
         return ProgramEnd("error", (f"what the program returned cannot be read: {described(wrong)}",))
 
 
 def check_service(captured: CapturedRollout) -> None:
-    """Raise the error of a rollout if every other rollout would meet it too: no budget left, or no service.
+    """Raise the error of a rollout if every other rollout would fail with it too: no budget left, or no service.
 
-    A program may hide it: whether it returned or raised says nothing about its calls.
+    The outcome of the program does not tell, because a program may catch the errors of its calls.
     """
     failure = captured.over_budget or captured.failure
     if isinstance(failure, BudgetError) or (isinstance(failure, ServiceError) and ends_all(failure)):
@@ -300,12 +309,12 @@ def check_service(captured: CapturedRollout) -> None:
 
 
 def settings_of(plan: SamplingConfig, place: int, position: int) -> CallSettings:
-    """The settings of the calls of one rollout."""
+    """Return the settings of the calls of one rollout."""
     return CallSettings(plan.pinned_model, plan.fixed, partial(plan.seed_of, place, position))
 
 
-def ended_rollout(place: int, position: int, captured: CapturedRollout, end: ProgramEnd) -> EndedRollout:
-    """The record of a rollout that has ended, with its tokens and checkpoint."""
+def make_ended_rollout(place: int, position: int, captured: CapturedRollout, end: ProgramEnd) -> EndedRollout:
+    """Make the record of a rollout that has ended, with its tokens and checkpoint."""
     usages = [usage_of(completion) for completion in captured.completions]
     usage = sum(prompt for prompt, _ in usages), sum(sampled for _, sampled in usages)
     choices = [choice for completion in captured.completions for choice in completion.choices]
@@ -315,10 +324,10 @@ def ended_rollout(place: int, position: int, captured: CapturedRollout, end: Pro
 
 
 def components_of(value: Mapping[Any, Any]) -> dict[str, float]:
-    """The components of a reward under names that can be stored: of 100 characters at most, without lone surrogates.
+    """Read the components of a reward, with names that can be stored: at most 100 characters, no lone surrogates.
 
     Raises:
-        RewardError: a component is not a finite number, or two have the same name after that.
+        RewardError: a component is not a finite number, or two have the same name once it is cut.
     """
     named = {replace_surrogates(str(name), _MAX_NAME): each for name, each in value.items()}
     if len(named) < len(value):
@@ -326,8 +335,8 @@ def components_of(value: Mapping[Any, Any]) -> dict[str, float]:
     return {name: finite(each, f"the component {name}") for name, each in named.items()}
 
 
-def _rewarded(value: Any) -> tuple[float | None, dict[str, float]]:
-    """The reward and the components of what a program returned; RewardError for anything else."""
+def _read_reward(value: Any) -> tuple[float | None, dict[str, float]]:
+    """Read the reward and the components from what a program returned; raise RewardError for anything else."""
     if value is None or value == {}:
         return None, {}
     if isinstance(value, Mapping):
@@ -336,8 +345,8 @@ def _rewarded(value: Any) -> tuple[float | None, dict[str, float]]:
     return finite(value, "the rollout"), {}
 
 
-def _described(error: BaseException) -> str:
-    """The type and text of an exception, and the line of the program that raised it."""
+def _describe_error(error: BaseException) -> str:
+    """Describe an exception by its type, its text, and the line of the program that raised it."""
     frames = [each for each in traceback.extract_tb(error.__traceback__) if not each.filename.startswith(_BELOW)]
     where = f" (line {frames[0].lineno} of {frames[0].name})" if frames else ""
     return described(error) + where

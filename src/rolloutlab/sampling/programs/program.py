@@ -23,8 +23,9 @@ CELL = "the cell"
 class Program:
     """A program under the name that its collections keep.
 
-    typed: of a program that was started in a terminal: called with the label of a collection and the words of the
-    command, it returns what to type there to go on. address: what it has to use, for the hint if it makes no call.
+    typed: given for a program that was started in a terminal. Called with the label of a collection and the words of
+    the command, it returns what to type there to go on.
+    address: what the program has to use, for the hint if it makes no call.
     """
 
     name: str
@@ -40,12 +41,12 @@ class KnownPrograms:
         self._programs: dict[tuple[str, str], Program] = {}
 
     def remember(self, label: str, program: Program) -> Program:
-        """Remember the program of a collection, and return it."""
+        """Remember the program of a collection."""
         self._programs[label.partition(":")[0], program.name] = program
         return program
 
     def find_to_resume(self, summary: StoredCollection, solve: Any, environment: Environment) -> Program:
-        """Find the program that plays what a collection lacks: `solve`, or if that is None the collection's own.
+        """Find the program to resume a collection with: `solve`, or the collection's own program if that is None.
 
         Raises:
             InputError: as of `check_captured`, `program_of` and `of`.
@@ -60,16 +61,16 @@ class KnownPrograms:
         self._programs = {(new if name == old else name, by): each for (name, by), each in self._programs.items()}
 
     def of(self, summary: StoredCollection) -> Program | None:
-        """Find the program of a collection; None if it has none. InputError if this notebook has not run it."""
+        """Find the program of a collection; None if it has none. Raise InputError if this notebook has not run it."""
         name = summary.plan.get("program")
         if name and (summary.name, name) not in self._programs:
             message = f"{summary.label} was captured from {name}, which this notebook has not run"
-            raise InputError(message, hint=to_resume(summary.name, name))
+            raise InputError(message, hint=resume_hint(summary.name, name))
         return self._programs[summary.name, name] if name else None
 
 
 def program_of(solve: Any, environment: Environment) -> Program:
-    """The program of a function, or of a command as a list of words; InputError for anything else.
+    """Make the program of a function, or of a command as a list of words; raise InputError for anything else.
 
     solve: the function or the list. A list from a terminal has the attribute `typed`, as `Program` does.
     environment: called whenever a command starts, for its environment variables.
@@ -92,12 +93,15 @@ def program_of(solve: Any, environment: Environment) -> Program:
 
 
 def as_python(name: str) -> str:
-    """What to type in Python for a program: the name of a function, or the list of a command's words."""
+    """Return what to type in Python for a program: the name of a function, or the list of a command's words."""
     return name if name.isidentifier() else "solve" if _is_anonymous(name) else str(shlex.split(name))
 
 
-def to_resume(label: str, name: str, typed: Callable[[str, str], str] | None = None) -> str:
-    """What to type to play the rollouts that a collection of the program `name` lacks. typed: as of `Program`."""
+def resume_hint(label: str, name: str, typed: Callable[[str, str], str] | None = None) -> str:
+    """Return what to type to play the rollouts that a collection of a program lacks.
+
+    label: the label of the collection. name: the name of the program. typed: as of `Program`.
+    """
     if typed:
         return typed(label, name)
     if name.startswith(CELL):
@@ -105,8 +109,8 @@ def to_resume(label: str, name: str, typed: Callable[[str, str], str] | None = N
     return f"lab.resume({label!r}, program={as_python(name)})"
 
 
-def run_again(program: Program) -> str:
-    """What to do if a program has left nothing that could be resumed."""
+def rerun_hint(program: Program) -> str:
+    """Return what to do if a program has left nothing that could be resumed."""
     return "the same command again" if program.typed else "run the cell again"
 
 
@@ -117,14 +121,14 @@ def _is_anonymous(name: str) -> bool:
 def check_captured(summary: StoredCollection) -> None:
     """Raise InputError unless a collection consists of rollouts of a program."""
     if summary.plan.get("sessions"):
-        raise InputError(f"{summary.label} holds sessions of a program", hint=sessions_to_resume(summary.label))
+        raise InputError(f"{summary.label} holds sessions of a program", hint=sessions_hint(summary.label))
     if not summary.plan.get("program"):
         label = summary.label
         raise InputError(f"{label} was not captured from a program", hint=f"%%chat {label} --resume")
 
 
-def sessions_to_resume(label: str, program: Program | None = None) -> str:
-    """What to type so that further sessions join a collection."""
+def sessions_hint(label: str, program: Program | None = None) -> str:
+    """Return what to type to add further sessions to a collection."""
     if program and program.typed:
         return program.typed(label, program.name)
     return f"lab.capture({label!r}, {as_python(program.name) if program else 'PROGRAM'}, resume=True)"
@@ -133,10 +137,10 @@ def sessions_to_resume(label: str, program: Program | None = None) -> str:
 def check_no_program(label: str, plan: SamplingConfig) -> None:
     """Raise InputError if only a program can sample a collection."""
     if plan.sessions:
-        raise InputError(f"{label} holds sessions of a program: no prompt samples it", hint=sessions_to_resume(label))
+        raise InputError(f"{label} holds sessions of a program: no prompt samples it", hint=sessions_hint(label))
     if plan.program:
         message = f"{label} was captured from the program {plan.program}: no prompt samples it"
-        raise InputError(message, hint=to_resume(label, plan.program))
+        raise InputError(message, hint=resume_hint(label, plan.program))
 
 
 def check_newest_program(lab: Lab, name: str, program: Program | None) -> None:

@@ -22,14 +22,14 @@ from rolloutlab.sampling.programs.player import (
     EndedRollout,
     ProgramEnd,
     check_service,
-    ended_rollout,
-    gateway_to,
+    make_ended_rollout,
+    make_gateway,
     no_call_error,
-    program_end,
+    read_program_end,
     settings_of,
 )
-from rolloutlab.sampling.programs.program import Program, run_again, sessions_to_resume
-from rolloutlab.sampling.run import ProgressBar, check_run, early_end
+from rolloutlab.sampling.programs.program import Program, rerun_hint, sessions_hint
+from rolloutlab.sampling.run import ProgressBar, check_run, explain_early_end
 from rolloutlab.sampling.writer import WHAT_IS_STORED, surplus_line
 from rolloutlab.settings import Address
 from rolloutlab.store.growing import GrowingTrajectories
@@ -41,12 +41,12 @@ _PAUSE = 0.2
 """The least seconds between two batches. If the process is killed, it loses the answers since the last batch."""
 _SHARE = 4.0
 """The pause after a batch, as a multiple of the time that it took: each batch writes its sessions as a whole."""
-_RUNS = ProgramEnd("error", ("the capture ended before its program",))
-"""The end that is stored with sessions while their program runs. It holds if this process is killed."""
+_RUNNING = ProgramEnd("error", ("the capture ended before its program",))
+"""The end that sessions are stored with while their program runs. It stays if this process is killed."""
 
 
 class _State(NamedTuple):
-    """What decides whether a session has to be stored again: its number of answers, and its end."""
+    """The state of a session. It has to be stored again if its number of answers or its end has changed."""
 
     answers: int
     end: ProgramEnd
@@ -61,8 +61,7 @@ def program_in(run: SamplingRun) -> Program:
 class SessionWriter:
     """Writes sessions into a generation of a collection. The first sessions create it, and `close` unlocks it.
 
-    Each session is stored with the end that it would have if this process were killed now. done: the number of sessions
-    on disk.
+    Each session is stored with the end that it would have if this process were killed now.
 
     Raises:
         ConflictError: another process stores sessions in the collection.
@@ -88,10 +87,11 @@ class SessionWriter:
         self._refused = ""
         """The message about what could not be stored at the end, if anything."""
         self.scored: set[str] = set()
-        """Names of the sessions that went on after they were scored. Both of their states are kept."""
+        """Names of the sessions that went on after they were scored. The scored state is kept beside the whole."""
 
     @property
     def done(self) -> int:
+        """The number of sessions on disk."""
         return len(self._stored)
 
     def under_way(self) -> AbstractContextManager[None]:
@@ -99,19 +99,19 @@ class SessionWriter:
         return self._lock.under_way()
 
     def close(self) -> None:
-        """Unlock the collection; inside `under_way` that is left to its end."""
+        """Unlock the collection. Inside of `under_way`, it is unlocked at the end of that."""
         self._lock.close()
 
-    async def keep_up(self, gateway: Gateway, captured: CapturedRollout) -> None:
+    async def store_as_answered(self, gateway: Gateway, captured: CapturedRollout) -> None:
         """Store the sessions of a program as they are answered, until this is cancelled.
 
         Raises:
-            LabError: they could not be stored, in two tries.
+            LabError: two tries in a row to store them failed.
         """
         failed = False
         while True:
             begun = time.monotonic()
-            self._queue(gateway, captured, _RUNS)
+            self._queue(gateway, captured, _RUNNING)
             try:
                 await self._batches.flush()
                 failed = False
@@ -122,10 +122,10 @@ class SessionWriter:
             await asyncio.sleep(max(_PAUSE, _SHARE * (time.monotonic() - begun)))
 
     async def store_at_end(self, gateway: Gateway, captured: CapturedRollout, end: ProgramEnd) -> None:
-        """Store what is not stored yet. end: how the program has ended.
+        """Store the sessions that have changed. end: how the program has ended.
 
         Raises:
-            LabError: they could not be stored, in two tries.
+            LabError: two tries to store them failed.
         """
         self._queue(gateway, captured, end)
         try:
@@ -139,60 +139,62 @@ class SessionWriter:
 
     def describe_kept(self) -> str:
         """Say what is stored after an error, and what to type to continue."""
-        return f"{self.so_far()} -> {self._rest()}" if self.done else ""
+        return f"{self.describe_stored()} -> {self._rest_hint()}" if self.done else ""
 
     def describe_interrupt(self) -> tuple[str, str]:
         """Return the message and the hint after an interrupt."""
         if self._lock.is_under_way:  # after a second interrupt, which did not wait for the disk
             kept = f"{count(self.done, 'session')} had begun and {_are(self.done)} kept"
-            return f"{kept}; others are still being stored", self._rest() if self.collection else WHAT_IS_STORED
+            return f"{kept}; others are still being stored", self._rest_hint() if self.collection else WHAT_IS_STORED
         if not self.done:
-            return self._refused or "no session had an answer yet, and nothing was stored", run_again(self._program)
+            return self._refused or "no session had an answer yet, and nothing was stored", rerun_hint(self._program)
         kept = f"{count(self.done, 'session')} had begun and {_are(self.done)} kept"
-        return "; ".join(filter(None, [self._refused, kept])), self._rest()
+        return "; ".join(filter(None, [self._refused, kept])), self._rest_hint()
 
     def describe_unfinished(self) -> tuple[str, str | None]:
         """Say what is stored after a budget ran out; return the cell that goes on, or None if it is the same cell."""
-        return (self.so_far(), self._cell()) if self.done else ("nothing was sampled", None)
+        return (self.describe_stored(), self._cell()) if self.done else ("nothing was sampled", None)
 
-    def notes(self) -> str:
-        """A line for the user if sessions went on after they were scored; else ""."""
+    def describe_scored(self) -> str:
+        """Describe the sessions that went on after they were scored, in a line; "" if there are none."""
         if not self.scored:
             return ""
         first = f"{count(len(self.scored), 'session')} went on after being scored, the first {min(self.scored)}"
         return f"{first}: what was scored is kept beside the whole, and its tokens are in both"
 
-    def so_far(self) -> str:
-        """How many sessions are stored."""
+    def describe_stored(self) -> str:
+        """Say how many sessions are stored."""
         return f"{count(self.done, 'session')} with answers {_are(self.done)} kept"
 
-    def _rest(self) -> str:
-        return self._meter.again(self._cell())
+    def _rest_hint(self) -> str:
+        return self._meter.with_budget(self._cell())
 
     def _cell(self) -> str:
         label = f"{self.collection.name}:{self.collection.generation}" if self.collection else self._run.name
-        return sessions_to_resume(label, self._program)
+        return sessions_hint(label, self._program)
 
     def _queue(self, gateway: Gateway, captured: CapturedRollout, end: ProgramEnd) -> None:
         """Queue the sessions that have changed since they were queued last."""
         for name, session in captured.sessions.items():
-            state = _State(len(session.completions), _session_end(session, end, asked=gateway.is_asked(session)))
+            state = _State(len(session.completions), _end_of_session(session, end, asked=gateway.is_asked(session)))
             if state.answers and state != self._queued.get(name):
                 self._queued[name] = state
-                self._batches.add((name, state, ended_rollout(0, 0, session.as_now(), state.end)))
+                self._batches.add((name, state, make_ended_rollout(0, 0, session.as_now(), state.end)))
 
     def _take(self, sessions: Sequence[tuple[str, _State, EndedRollout]]) -> None:
-        newest = {name: ended for name, _, ended in sessions}
-        recorded = {name: _recorded(self._run, name, each) for name, each in newest.items()}
+        """Store sessions, in a thread. The first ones create the generation and lock it."""
+        newest = {name: ended for name, _, ended in sessions}  # a session may be queued several times
+        recorded = {name: _make_record(self._run, name, each) for name, each in newest.items()}
         step = next((each.step for each in newest.values() if each.step is not None), None)
 
+        # usages are of whole sessions: only what is new since they were stored last is added to the collection
         before = [self._usage.get(name, (0, 0)) for name in newest]
         prompt, completion = (
             sum(each.usage[i] for each in newest.values()) - sum(each[i] for each in before) for i in (0, 1)
         )
 
         def begin() -> tuple[StoredCollection, GrowingTrajectories]:
-            collection = self._lab.open_collection(self._run.name, _plan(self._run, step))
+            collection = self._lab.open_collection(self._run.name, _plan_to_store(self._run, step))
             self._lock.keep(self._lab.lock_for_sampling(collection))  # before any other process can see it
             growing = self._lab.growing(collection)
             growing.put(recorded, (prompt, completion))
@@ -219,14 +221,14 @@ def _are(number: int) -> str:
     return "is" if number == 1 else "are"
 
 
-def _plan(run: SamplingRun, step: int | None) -> dict[str, object]:
-    """The plan to store with a new generation. step: the checkpoint that answered first."""
+def _plan_to_store(run: SamplingRun, step: int | None) -> dict[str, object]:
+    """Return the plan to store with a new generation. step: the checkpoint that answered first."""
     update = {"step": step, "sessions": program_in(run).name, "program": None}
     return run.plan.model_copy(update=update).model_dump(mode="json", exclude_defaults=True)
 
 
-def _session_end(captured: CapturedRollout, end: ProgramEnd, *, asked: bool) -> ProgramEnd:
-    """How a session ended. If its last call was answered it is done, whatever becomes of the program later.
+def _end_of_session(captured: CapturedRollout, end: ProgramEnd, *, asked: bool) -> ProgramEnd:
+    """Find how a session ended. If its last call was answered it is done, whatever becomes of the program later.
 
     asked: whether a call of the session waits for an answer.
     """
@@ -237,7 +239,7 @@ def _session_end(captured: CapturedRollout, end: ProgramEnd, *, asked: bool) -> 
     return ProgramEnd("timeout" if end.reason == "timeout" else "error", ("its last call got no answer", *end.logs))
 
 
-def _recorded(run: SamplingRun, name: str, ended: EndedRollout) -> Recorded:
+def _make_record(run: SamplingRun, name: str, ended: EndedRollout) -> Recorded:
     prompt = ended.prompt
     return Recorded(
         f"session {name}",
@@ -253,7 +255,7 @@ def _recorded(run: SamplingRun, name: str, ended: EndedRollout) -> Recorded:
 
 
 SESSIONS_TIMEOUT = 86_400.0
-"""Seconds for a program that runs many samples, by default."""
+"""The time-out of a program that runs many samples, in seconds, by default."""
 _INTERRUPTED = ProgramEnd("error", ("interrupted",))
 
 
@@ -266,7 +268,16 @@ def run_sessions(
     meter: Meter,
     prepare: Callable[[Address], object] = lambda _: None,
 ) -> StoredCollection:
-    """Run a program once; its sessions become trajectories of a collection. The arguments are those of `sample`.
+    """Run a program once; its sessions become trajectories of a collection.
+
+    Args:
+        run: the plan.
+        lab: the store.
+        connector: finds the service.
+        progress: shows the run.
+        tick: called while this thread waits, to show sign-ins that tools need.
+        meter: counts the cost of the requests.
+        prepare: called with the address of the service before the first request.
 
     Raises:
         SamplingError: no call was answered. Others as of `Session.capture`.
@@ -275,7 +286,7 @@ def run_sessions(
     with closing(SessionWriter(lab, run, meter)) as writer:
         address = connector.address(progress.waiting)
         prepare(address)
-        gateway, _ = gateway_to(connector, address, meter)
+        gateway, _ = make_gateway(connector, address, meter)
         # sessions that are added later get other seeds than the first ones, or they would repeat their answers
         captured = gateway.open(settings_of(run.plan, 0, run.begun.trajectories if run.begun else 0), by_session=True)
 
@@ -285,7 +296,7 @@ def run_sessions(
                 try:
                     async with served(gateway) as url:
                         end = await _play(run, gateway, captured, url, connector.http.submit, writer)
-                finally:  # after the gateway, so that calls which its end cuts off are known as such
+                finally:  # after the gateway has closed: it has marked the calls that its end cut off
                     await finish_despite_cancellation(writer.store_at_end(gateway, captured, end))
             return end
 
@@ -293,11 +304,11 @@ def run_sessions(
             progress.update(writer.done, None, "sessions")
             tick()
 
-        with early_end(writer, meter, progress):
+        with explain_early_end(writer, meter, progress):
             end = connector.http.run(play(), show, to_its_end=True)
             if end.logs and writer.done:
-                progress.keep(f"{'; '.join(end.logs)}; {writer.so_far()}")
-            progress.keep(writer.notes())
+                progress.keep(f"{'; '.join(end.logs)}; {writer.describe_stored()}")
+            progress.keep(writer.describe_scored())
             progress.keep(surplus_line(sum(each.surplus for each in captured.sessions.values())))
             _check_sampled(captured, end, program_in(run).address)
     assert writer.collection, "_check_sampled raises if nothing was stored"
@@ -310,13 +321,13 @@ async def _play(
     """Run a program once, store its sessions as they are answered, and return how it ended."""
     client = RolloutClient(gateway, captured, url, submit)
     thread = ThreadCall(partial(program_in(run).solve, {}, client), "rolloutlab-program")
-    kept = asyncio.create_task(writer.keep_up(gateway, captured))
+    kept = asyncio.create_task(writer.store_as_answered(gateway, captured))
     either: list[asyncio.Future[Any]] = [asyncio.wrap_future(thread.outcome), kept]
     try:
         await asyncio.wait(either, timeout=run.plan.timeout, return_when=asyncio.FIRST_COMPLETED)
-        if kept.done():  # no more is paid for what cannot be stored
+        if kept.done():  # storing failed: end the program, so that no answer is paid for that cannot be stored
             kept.result()
-        return program_end(thread, run.plan.timeout)
+        return read_program_end(thread, run.plan.timeout)
     finally:
         kept.cancel()
         gateway.close(captured)
@@ -325,9 +336,10 @@ async def _play(
 
 
 def _check_sampled(captured: CapturedRollout, end: ProgramEnd, address: str) -> None:
-    """Raise the BudgetError of a call that a budget did not allow, even if others were answered.
+    """Raise an error if the budget was too small for a call, or if no call was answered.
 
-    If no call was answered, raise the ServiceError that was the reason, or else SamplingError. address: of the program.
+    The BudgetError is raised even if other calls were answered. Without an answer, the ServiceError that was the reason
+    is raised, or else SamplingError. address: `Program.address`.
     """
     for session in captured.sessions.values():
         if session.over_budget:

@@ -13,7 +13,7 @@ from rolloutlab.connection import Connector
 from rolloutlab.errors import InputError
 from rolloutlab.objective.preflight import count
 from rolloutlab.plugins import READERS
-from rolloutlab.sampling.dataset import left_out
+from rolloutlab.sampling.dataset import describe_left_out
 from rolloutlab.sampling.programs.results import join_results, read_results
 from rolloutlab.sampling.prompt import Row
 from rolloutlab.store.lab import Lab
@@ -322,7 +322,7 @@ def import_file(
     with lab.draft() as draft:
         draft.add(_count_read(_read_recorded(values, name, kind), on_progress))
         labels = draft.publish()
-    for line in left_out(dropped):
+    for line in describe_left_out(dropped):
         say(line)
     return labels
 

@@ -12,7 +12,7 @@ from pydantic_core import from_json
 
 from rolloutlab.api.wire.json_size import too_large
 from rolloutlab.errors import InputError
-from rolloutlab.sampling.data_files import reading
+from rolloutlab.sampling.data_files import open_data_file
 
 Document = tuple[str, Any]
 """The place of a value, such as `chats.jsonl, line 7`, and the value."""
@@ -74,7 +74,7 @@ def replacing(path: Path, *, overwrite: bool) -> Iterator[Path]:
 
 
 def _whole(path: Path) -> Iterator[Document]:
-    with reading(path) as file:
+    with open_data_file(path) as file:
         text = _bounded(file.read(_MAX_BYTES + 1), path.name)
     if text.strip():
         value = _parsed(text, path.name)
@@ -83,7 +83,7 @@ def _whole(path: Path) -> Iterator[Document]:
 
 
 def _lines(path: Path) -> Iterator[Document]:
-    with reading(path) as file:
+    with open_data_file(path) as file:
         lines = iter(lambda: file.readline(_MAX_BYTES + 1), b"")
         for number, line in enumerate(lines, start=1):
             place = f"{path.name}, line {number}"

@@ -13,9 +13,9 @@ from pydantic_core import from_json
 from rolloutlab.api.wire.json_size import too_large
 from rolloutlab.errors import InputError
 from rolloutlab.sampling.conversation import messages_of, tools_of
-from rolloutlab.sampling.data_files import records
-from rolloutlab.sampling.dataset import plain_row
-from rolloutlab.sampling.parquet_rows import pyarrow_for
+from rolloutlab.sampling.data_files import read_records
+from rolloutlab.sampling.dataset import convert_parquet_row
+from rolloutlab.sampling.parquet_rows import import_pyarrow
 from rolloutlab.sampling.prompt import Row
 from rolloutlab.store.models import Group, StoredCollection
 from rolloutlab.trajectories.files.columns import FURTHER, to_columns
@@ -31,7 +31,7 @@ _ROWS = 512  # rows of a row group
 
 def write(path: Path, groups: Iterable[tuple[StoredCollection, Group]]) -> None:
     """Write the trajectories of groups; InputError when pyarrow is not installed."""
-    pyarrow = pyarrow_for("Parquet")
+    pyarrow = import_pyarrow("Parquet")
     import pyarrow.parquet as parquet
 
     schema = pyarrow.schema(
@@ -52,7 +52,7 @@ def documents(path: Path, dropped: list[Row] | None = None) -> Iterator[Document
     Raises:
         InputError: pyarrow is not installed, the file is not Parquet, or a column has another type.
     """
-    numbered = records(path)
+    numbered = read_records(path)
     first = next(numbered, None)
     if first is None:
         return
@@ -79,7 +79,7 @@ def _columns(place: str, row: Mapping[str, Any]) -> dict[str, Any]:
 
 def _foreign(place: str, row: Mapping[str, Any], dropped: list[Row]) -> dict[str, Any]:
     """A row of another tool's file. A column with one of our names may hold any text, and values may be dates."""
-    plain = plain_row(place, row)
+    plain = convert_parquet_row(place, row)
     for column in _CONVERSATIONS & plain.unusable.keys():
         raise plain.unusable[column]
     dropped += [Row(unusable=plain.unusable)] if plain.unusable else []
