@@ -41,10 +41,10 @@ class Model:
     """A model of an engine, whose checkpoints follow each other in a folder."""
 
     def __init__(self, engine: Any, folder: Path) -> None:
-        from rolloutlab.policy.checkpoints import drafted, seal
+        from rolloutlab.policy.checkpoints import open_draft, seal
 
         self._engine, self._folder, self.step = engine, folder, 0
-        with drafted(self.checkpoint) as draft:
+        with open_draft(self.checkpoint) as draft:
             engine.create_initial(draft)
             seal(draft, self.checkpoint)
 

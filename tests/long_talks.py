@@ -62,13 +62,13 @@ def _read(policy: "Policy", conversation: Any, turn_by_turn: bool = False) -> tu
     from rolloutlab.policy import fine_tuning
     from rolloutlab.policy.model import base_of
 
-    at_once, results = fine_tuning._rendered_once, list[Any]()
+    at_once, results = fine_tuning._render_once, list[Any]()
 
     def record(*given: Any) -> Any:
         results.append(None if turn_by_turn else at_once(*given))
         return results[-1]
 
-    with mock.patch.object(fine_tuning, "_rendered_once", record):
+    with mock.patch.object(fine_tuning, "_render_once", record):
         read = fine_tuning.read_conversations([("a", conversation)], base_of(policy))
     tokens = [[(list(s.ids), bytes(s.trained), list(map(str, s.logprobs))) for s in each] for each in read.sequences]
     return (tokens, read.skipped, read.unreadable), results != [None]

@@ -166,10 +166,10 @@ def by_turn(made: Any, scaled: bool) -> list[list[dict[str, Any]]]:
     """The answers of two turns: the advantage of a turn is that of its reward to go, and one of 0 does not train."""
     groups = []
     for g, rewards in enumerate(TURN_REWARDS):
-        credited = [advantages_of([sum(each[k:]) for each in rewards], scaled) for k in range(2)]
+        credit_sequence = [advantages_of([sum(each[k:]) for each in rewards], scaled) for k in range(2)]
         groups.append([])
         for i, lengths in enumerate(TURNS[g]):
-            advantages = [credited[k][i] for k in range(2) for _ in range(lengths[k])]
+            advantages = [credit_sequence[k][i] for k in range(2) for _ in range(lengths[k])]
             pairs = made[g][i]
             groups[-1].append(
                 {

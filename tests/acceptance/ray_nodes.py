@@ -29,7 +29,7 @@ from rolloutlab.engines.sampling_check import step_of
 from rolloutlab.errors import Cancelled
 from rolloutlab.integrations.ray.engine import RayEngine
 from rolloutlab.objective.options import settle
-from rolloutlab.policy.checkpoints import drafted, seal
+from rolloutlab.policy.checkpoints import open_draft, seal
 from rolloutlab.policy.decode import Completion, CompletionRequest
 from rolloutlab.policy.model import limit_threads, load_policy
 from rolloutlab.policy.steps import TrainingSequence
@@ -62,7 +62,7 @@ def main(address: str, folder: Path) -> None:
     engine = RayEngine(POLICY, ModelSettings(engine="ray", engine_url=address), patience=PATIENCE, least_seconds=0.0)
     wait_for_samplers(engine, 2)
     tell("start")
-    with drafted(folder / "0") as draft:
+    with open_draft(folder / "0") as draft:
         local.create_initial(draft)
         seal(draft, folder / "0")
     trials = Trials(local, engine, folder)

@@ -28,7 +28,7 @@ from rolloutlab.engines.sampling_check import step_of
 from rolloutlab.errors import RolloutlabError
 from rolloutlab.integrations.tinker.engine import TinkerEngine, open_engine
 from rolloutlab.objective.options import Options
-from rolloutlab.policy.checkpoints import State, drafted, seal, write_state
+from rolloutlab.policy.checkpoints import State, open_draft, seal, write_state
 from rolloutlab.policy.decode import CompletionRequest
 from rolloutlab.policy.model import load_policy, read_adapter
 from rolloutlab.policy.practice import FOLDERS
@@ -228,7 +228,7 @@ def sequence(row):
 def trained(engine, source, folder, task):
     """The checkpoint of a task, and the metrics of its steps."""
     events = []
-    with drafted(folder) as draft:
+    with open_draft(folder) as draft:
         engine.train(source, draft, task, Callbacks(lambda kind, data: events.append(data), progress_seconds=math.inf))
         seal(draft, folder)
     return folder, events
@@ -264,7 +264,7 @@ def test_the_same_job_gives_the_same_weights_here(engine, skyrl, folder, prompt,
     task = Task([step_of(each) for each in (row, row[:4], row[4:], row)], [1e-3] * 4, Options(), 1, {})
     results = []
     for each, name in ((local, "local"), (engine, "tinker")):
-        with drafted(tmp_path / name) as draft:
+        with open_draft(tmp_path / name) as draft:
             begins[name](draft)
             seal(draft, tmp_path / name)
         after, steps = trained(each, tmp_path / name, tmp_path / f"{name}1", task)

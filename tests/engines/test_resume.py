@@ -17,7 +17,7 @@ from rolloutlab.engines.sampling_check import step_of
 from rolloutlab.errors import Cancelled
 from rolloutlab.objective.options import settle
 from rolloutlab.policy import trainer
-from rolloutlab.policy.checkpoints import State, drafted, seal
+from rolloutlab.policy.checkpoints import State, open_draft, seal
 from rolloutlab.policy.progress import Progress
 from rolloutlab.policy.steps import TrainingSequence
 from rolloutlab.policy.task import Callbacks, Task
@@ -47,7 +47,7 @@ def steps(monkeypatch):
         taken, held, engine_closed = 0, -1, False
         reached, go_on = threading.Event(), threading.Event()
 
-    step, steps = trainer._optimizer_step, Steps()
+    step, steps = trainer._take_step, Steps()
 
     def counted(*values):
         if steps.taken == steps.held:
@@ -59,7 +59,7 @@ def steps(monkeypatch):
         steps.taken += 1
         return taken
 
-    monkeypatch.setattr(trainer, "_optimizer_step", counted)
+    monkeypatch.setattr(trainer, "_take_step", counted)
     monkeypatch.setattr(Progress, "due", lambda self: True)
     return steps
 
@@ -199,7 +199,7 @@ def test_a_task_of_as_many_other_steps_does_not_go_on_from_what_was_kept(policy,
         engine.train(tmp_path / "0", tmp_path / target, task, callbacks)
         return list(steps)
 
-    with drafted(tmp_path / "0") as draft:
+    with open_draft(tmp_path / "0") as draft:
         engine.create_initial(draft)
         seal(draft, tmp_path / "0")
     with pytest.raises(Cancelled):

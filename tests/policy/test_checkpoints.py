@@ -16,7 +16,7 @@ from rolloutlab.errors import CheckpointError, ServiceError
 from rolloutlab.policy.checkpoints import (
     State,
     check_checkpoint,
-    drafted,
+    open_draft,
     read_checkpoint,
     read_metadata,
     seal,
@@ -53,7 +53,7 @@ def assert_same(found: State, expected: State) -> None:
 
 
 def write_checkpoint(folder: Path, state: State, lora: LoraConfig) -> None:
-    with drafted(folder) as draft:
+    with open_draft(folder) as draft:
         write_state(draft, state, lora)
         seal(draft, folder)
 

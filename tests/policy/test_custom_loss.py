@@ -9,7 +9,7 @@ import torch
 from rolloutlab.errors import Cancelled, TrainingError
 from rolloutlab.policy import user_code
 from rolloutlab.policy.checkpoints import State
-from rolloutlab.policy.custom_loss import checked_loss
+from rolloutlab.policy.custom_loss import load_checked_loss
 from tests.policy.test_trainer import as_job, large_groups, run, same, steps
 
 SAME_AS_DEFAULT = """
@@ -75,7 +75,7 @@ def loss(body: str) -> str:
     ],
 )
 def test_a_differentiable_loss_passes_whatever_it_detaches(body):
-    checked_loss(loss(body))
+    load_checked_loss(loss(body))
 
 
 IN_SINGLE_PRECISION = [
@@ -93,24 +93,24 @@ IN_SINGLE_PRECISION = [
 
 @pytest.mark.parametrize("body", IN_SINGLE_PRECISION)
 def test_a_loss_that_makes_tensors_of_single_precision_passes(body):
-    checked_loss(loss(body))
+    load_checked_loss(loss(body))
 
 
 @pytest.mark.parametrize("body", IN_SINGLE_PRECISION)
 def test_a_wrong_gradient_is_refused_also_beside_tensors_of_single_precision(body):
     wrong = body.replace("return ", "return WrongBy20Percent.apply(new).sum() + ")
     with pytest.raises(TrainingError, match="the gradient of the loss is"):
-        checked_loss(loss(wrong))
+        load_checked_loss(loss(wrong))
 
 
 def test_a_loss_that_fails_in_single_precision_is_refused_in_the_words_of_its_job():
     with pytest.raises(TrainingError, match="expected both vectors to have same dtype, but found Float and Double"):
-        checked_loss(loss("return torch.dot(new, torch.ones(len(new), dtype=torch.float64))"))
+        load_checked_loss(loss("return torch.dot(new, torch.ones(len(new), dtype=torch.float64))"))
 
 
 def test_the_check_leaves_the_precision_of_other_threads_as_it_is():
     body = "THREADS.append(dtype_in_a_thread())\n    return torch.dot(new, torch.ones(8))"
-    checked_loss(f"from tests.policy.test_custom_loss import THREADS, dtype_in_a_thread\n{loss(body)}")
+    load_checked_loss(f"from tests.policy.test_custom_loss import THREADS, dtype_in_a_thread\n{loss(body)}")
     assert set(THREADS) == {torch.float32}
 
 
@@ -141,20 +141,20 @@ def dtype_in_a_thread():
 )
 def test_a_wrong_loss_is_refused_before_anything_trains(body, why):
     with pytest.raises(TrainingError, match=why) as refused:
-        checked_loss(loss(body))
+        load_checked_loss(loss(body))
     assert refused.value.hint
 
 
 @pytest.mark.parametrize("source", ["", "x = 1", "def (", "raise SystemExit"])
 def test_a_source_without_a_function_is_refused(source):
     with pytest.raises(TrainingError, match="cannot be loaded"):
-        checked_loss(source)
+        load_checked_loss(source)
 
 
 @pytest.mark.parametrize("source", [loss("while True: pass"), "while True: pass"])
 def test_a_loss_that_never_returns_is_ended_when_its_job_is_cancelled(source):
     with pytest.raises(Cancelled):
-        checked_loss(source, lambda: True)
+        load_checked_loss(source, lambda: True)
     for each in users():
         each.join()  # on a busy machine, it may end after it was left behind
 
@@ -193,7 +193,7 @@ def test_a_loss_that_does_not_end_is_left_behind(monkeypatch, caplog):
 def test_what_a_loss_changes_in_torch_ends_with_it(change, state, end):
     before = state()
     with suppress(TrainingError):
-        checked_loss(loss(f"value = (weight * new).sum()\n    {change}\n    {end}"))
+        load_checked_loss(loss(f"value = (weight * new).sum()\n    {change}\n    {end}"))
     assert state() == before
 
 

@@ -369,7 +369,7 @@ def test_content_that_the_template_drops_is_named_in_the_response(player_of):
     both = {"role": "assistant", "content": "well", "tool_calls": [CALL]}
     messages = [user("a"), both, {**RESULT, "tool_call_id": CALL["id"]}]
     request = ChatRequest.model_validate({"model": "m", "messages": messages})
-    assert player.renderer.unread(request.messages) == [1]
+    assert player.renderer.find_unread(request.messages) == [1]
     asked = {"model": player.policy.name, "messages": messages, "max_tokens": 1}
     assert headers(player.service, asked)["x-rolloutlab-ignored"] == "messages.1.content"
 

@@ -15,7 +15,7 @@ from transformers import (
     Qwen3Config,
 )
 
-from rolloutlab.policy.forward import Forward, _Base, _Head, _scored
+from rolloutlab.policy.forward import Forward, _Base, _Head, _score_logits
 from rolloutlab.policy.model import adapter_parameters, load_policy, write_adapter
 
 MEMBERS = [[12], [20, 5, 9], [1], [7], [3, 2, 1, 6, 8]]
@@ -162,8 +162,8 @@ def test_tokens_that_a_model_rules_out_count_nothing_in_entropy_and_divergence()
     logits_TV, base_TV = torch.randn(2, 5, 9, generator=torch.Generator().manual_seed(0))
     padded_TV, padded_base_TV = (torch.cat([each, torch.full((5, 3), -math.inf)], 1) for each in (logits_TV, base_TV))
     measured_T, target_T = torch.tensor([True, False, True, True, False]), torch.arange(5)
-    expected = _scored(logits_TV, target_T, _Base(measured_T, base_TV[measured_T]))
-    found = _scored(padded_TV, target_T, _Base(measured_T, padded_base_TV[measured_T]))
+    expected = _score_logits(logits_TV, target_T, _Base(measured_T, base_TV[measured_T]))
+    found = _score_logits(padded_TV, target_T, _Base(measured_T, padded_base_TV[measured_T]))
     for mine_T, expected_T in zip(found, expected, strict=True):
         assert torch.allclose(mine_T, expected_T, equal_nan=True)
     assert torch.allclose(expected[1], torch.distributions.Categorical(logits=logits_TV).entropy())

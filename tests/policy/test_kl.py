@@ -112,13 +112,13 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 
 
 def test_the_distance_of_a_job_is_computed_by_the_threads_of_its_steps(policy, start, monkeypatch):
-    threads, states = [], Forward._states
+    threads, states = [], Forward._compute_states
 
     def noted(*values):
         threads.append(threading.current_thread().name.partition("_")[0])
         return states(*values)
 
-    monkeypatch.setattr(Forward, "_states", noted)
+    monkeypatch.setattr(Forward, "_compute_states", noted)
     run(replace(policy, workers=2), start, as_job(large_groups(), groups_per_step=0))
     assert threads.count("trainer") >= 3  # two batches of the step, and those of it that are measured at checkpoint 0
     assert len(threads) - threads.count("trainer") == 1  # whether the weights are finite, at the end

@@ -456,7 +456,7 @@ def test_all_messages_whose_token_ids_are_of_another_text_are_named(renderer, en
 )
 def test_token_ids_of_more_than_the_message_are_refused(renderer, encode, end, message, ids):
     given = {"role": "assistant", **message, "token_ids": [*encode(ids), end]}
-    assert renderer._wrong(messages(user(), given)[1]) == "these are not the tokens of the message"
+    assert renderer._find_wrong(messages(user(), given)[1]) == "these are not the tokens of the message"
 
 
 @pytest.mark.parametrize(
@@ -475,7 +475,7 @@ def test_token_ids_of_more_than_the_message_are_refused(renderer, encode, end, m
 def test_token_ids_of_a_message_are_read(renderer, encode, end, message, ids):
     ids = [*encode(ids), end]
     given = {"role": "assistant", **message, "token_ids": ids}
-    assert renderer._wrong(messages(user(), given)[1]) is None
+    assert renderer._find_wrong(messages(user(), given)[1]) is None
 
 
 @pytest.mark.parametrize(
@@ -492,7 +492,7 @@ def test_token_ids_of_a_message_are_read(renderer, encode, end, message, ids):
 )
 def test_what_a_stop_string_cut_off_may_follow_a_turn_without_its_end(renderer, encode, end, message, ids):
     given = {"role": "assistant", **message, "token_ids": encode(ids)}
-    assert renderer._wrong(messages(user(), given)[1]) is None
+    assert renderer._find_wrong(messages(user(), given)[1]) is None
 
 
 def test_white_space_that_the_template_writes_before_an_answer_was_not_read(with_template, encode, say, end):

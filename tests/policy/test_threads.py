@@ -11,7 +11,7 @@ import torch
 
 from rolloutlab.engines.local import LocalEngine
 from rolloutlab.policy import threads
-from rolloutlab.policy.checkpoints import drafted, seal
+from rolloutlab.policy.checkpoints import open_draft, seal
 from rolloutlab.policy.decode import CompletionRequest
 from rolloutlab.policy.forward import Forward
 from rolloutlab.policy.model import Policy, load_policy
@@ -50,7 +50,7 @@ def engine(tiny_policy, seen) -> Iterator[LocalEngine]:
 
 
 def first_checkpoint(engine: LocalEngine, folder: Path) -> Path:
-    with drafted(folder) as draft:
+    with open_draft(folder) as draft:
         engine.create_initial(draft)
         seal(draft, folder)
     return folder
@@ -71,7 +71,7 @@ def test_sampling_has_half_of_the_threads_beside_a_job_which_has_all(engine, see
     task = read_task(engine.base, *parts(small_job(1)), 0, callbacks)
     torch.set_num_threads(1)  # as any other thread may have done
     assert sampled_with() == {ALL}
-    with drafted(tmp_path / "1") as draft:
+    with open_draft(tmp_path / "1") as draft:
         engine.train(source, draft, task, callbacks)
     assert during
     assert all(each == {ALL // 2} for each in during)
@@ -87,7 +87,7 @@ def test_a_job_that_fails_gives_sampling_its_threads_back(engine, seen, tmp_path
     def fails(*_: Any) -> None:
         raise ValueError("in the middle")
 
-    with drafted(tmp_path / "1") as draft, pytest.raises(ValueError, match="in the middle"):
+    with open_draft(tmp_path / "1") as draft, pytest.raises(ValueError, match="in the middle"):
         engine.train(source, draft, task, Callbacks(fails))
     engine.sample(None, [REQUEST]).result()
     assert set(seen) == {ALL}

@@ -34,7 +34,7 @@ from rolloutlab.engines.step_check import LIMIT, clip_gap, gradient_gaps, moment
 from rolloutlab.errors import Cancelled, InputError, PolicyError
 from rolloutlab.fsutil import remove
 from rolloutlab.objective.options import Options
-from rolloutlab.policy.checkpoints import drafted, read_state, seal
+from rolloutlab.policy.checkpoints import open_draft, read_state, seal
 from rolloutlab.policy.decode import Completion, CompletionRequest
 from rolloutlab.policy.model import base_of, describe, load_policy
 from rolloutlab.policy.source import source_of
@@ -437,7 +437,7 @@ class Conformance:
     @cached_property
     def _initial(self) -> Path:
         """Checkpoint 0 of a model."""
-        with drafted(self._folder / "initial") as draft:
+        with open_draft(self._folder / "initial") as draft:
             self._engine.create_initial(draft)
             seal(draft, self._folder / "initial")
         return self._folder / "initial"

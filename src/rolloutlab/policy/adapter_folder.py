@@ -27,10 +27,10 @@ Shared weights that are changed twice are off by 1 and more.
 
 
 def base_of_adapter(source: str, name: str) -> str | None:
-    """The base model that an adapter folder names; None where the source is no such folder.
+    """Return the base model that an adapter folder names; None if the source is no adapter folder.
 
     Raises:
-        PolicyError: it names none, as in a checkpoint of a service. name: of the policy, for errors.
+        PolicyError: the folder names no base, as a checkpoint of a service does not. Its message has `name`.
     """
     path = find_adapter_config_file(source)
     if path is None:
@@ -43,12 +43,19 @@ def base_of_adapter(source: str, name: str) -> str | None:
 
 
 def _base_path(base: str, folder: Path) -> str:
-    """Where a base is: a relative path is of the working folder, the adapter's, or the one around it."""
+    """Return where a base is. A relative path may start in the working folder, the adapter's, or that one's parent."""
     return next((str(each) for each in (Path(base), folder / base, folder.parent / base) if each.is_dir()), base)
 
 
 def load_merged(source: str, base: str, name: str, tokenizer: PreTrainedTokenizerBase, dtype: torch.dtype) -> Any:
-    """The base model with the adapter merged into its weights, so that checkpoint 0 is what the adapter is.
+    """Load the base model and merge the adapter into its weights, so that checkpoint 0 samples as the adapter does.
+
+    Args:
+        source: The adapter folder.
+        base: The folder or hub name of the base.
+        name: The name of the policy, for errors.
+        tokenizer: The adapter's tokenizer, which may have more tokens than the base.
+        dtype: The dtype of the loaded weights.
 
     Raises:
         PolicyError: the base is not there, or the adapter is of another one or of a kind that cannot be merged.
@@ -63,7 +70,7 @@ def load_merged(source: str, base: str, name: str, tokenizer: PreTrainedTokenize
 
 
 def merge_adapter(model: Any, source: str, base: str, name: str, *, tokens: int = 0) -> Any:
-    """A model with the adapter of a folder merged into its weights, in place.
+    """Merge the adapter of a folder into the weights of a model, in place.
 
     Args:
         model: The base, which is changed.
@@ -83,31 +90,34 @@ def merge_adapter(model: Any, source: str, base: str, name: str, *, tokens: int 
         if rows > model.get_input_embeddings().weight.shape[0]:  # tokens that were added in training
             model.resize_token_embeddings(rows)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of what is checked below
+            warnings.simplefilter("ignore")  # they are about missing and unexpected keys, which are checked below
             adapted = PeftModel.from_pretrained(model, source).eval()
             loaded = adapted.load_adapter(source, adapter_name="default")
             missing = [*loaded.missing_keys, *_missing_biases(adapted, saved)]
             unknown = [key for key in loaded.unexpected_keys if not _is_copy(key, saved, adapted)]
-            expected = _some_logits(adapted)
+            expected = _compute_some_logits(adapted)
             _untie(adapted)
             merged: Any = adapted.merge_and_unload(safe_merge=True)
-        away = float((_some_logits(merged) - expected).norm() / expected.norm())
+        away = float((_compute_some_logits(merged) - expected).norm() / expected.norm())
     except Exception as error:  # peft has an error for each way in which an adapter may not fit
         lines = str(error).split("\n", 2)[: 2 if ":\n" in str(error) else 1]  # torch names the tensor in the second one
-        raise _unmerged(name, base, " ".join(map(str.strip, lines)) or type(error).__name__) from error
+        raise _merge_error(name, base, " ".join(map(str.strip, lines)) or type(error).__name__) from error
     if kind not in {None, "CAUSAL_LM"}:
-        raise _unmerged(name, base, f"it is for {kind}, not for CAUSAL_LM")
+        raise _merge_error(name, base, f"it is for {kind}, not for CAUSAL_LM")
     if unknown:
-        raise _unmerged(name, base, f"it has other layers: {', '.join(unknown[:_KEYS_SHOWN])}")
+        raise _merge_error(name, base, f"it has other layers: {', '.join(unknown[:_KEYS_SHOWN])}")
     if missing:
-        raise _unmerged(name, base, f"its file lacks {', '.join(missing[:_KEYS_SHOWN])}")
-    if not away <= _ROUNDING[dtype is torch.float32]:  # NaN is none either
-        raise _unmerged(name, base, f"merged, its logits differ by {away:.0%} from those of the adapter")
+        raise _merge_error(name, base, f"its file lacks {', '.join(missing[:_KEYS_SHOWN])}")
+    if not away <= _ROUNDING[dtype is torch.float32]:  # also true if it is NaN
+        raise _merge_error(name, base, f"merged, its logits differ by {away:.0%} from those of the adapter")
     return merged
 
 
 def _embedded_tokens(model: Any, saved: Mapping[str, Tensor]) -> int:
-    """Rows of the embeddings and output layers that an adapter has whole; padded, there are more than tokens."""
+    """Count the rows of embeddings and output layers that an adapter stores whole; 0 if it stores none.
+
+    Padding may make them more than the tokens.
+    """
     layers = model.get_input_embeddings(), model.get_output_embeddings()
     names = [name for name, each in model.named_modules() if any(each is layer for layer in layers)]
     whole = [each for key, each in saved.items() if any(key.endswith(f".{name}.weight") for name in names)]
@@ -120,21 +130,21 @@ def _is_path(base: str) -> bool:
 
 
 def _missing_biases(adapted: PeftModel, saved: Mapping[str, Tensor]) -> list[str]:
-    """Biases that the adapter has and its file lacks, which peft does not report."""
+    """Return the keys of biases that the adapter has and its file lacks; peft does not report them."""
     wanted = get_peft_model_state_dict(adapted, save_embedding_layers=False)
     return [key for key in wanted if key.endswith(".bias") and key not in saved]
 
 
 def _is_copy(key: str, saved: Mapping[str, Tensor], adapted: PeftModel) -> bool:
-    """Whether a tensor of the file is there under another key, too: peft saves some twice where tokens were added."""
+    """Whether a key that peft did not expect is a copy: if tokens were added, it saves some tensors under two keys."""
     own = next((each for name, each in adapted.state_dict().items() if name.replace(".default", "") == key), None)
     return own is not None and key in saved and torch.equal(own.cpu(), saved[key].to(own.dtype))
 
 
 def _untie(adapted: PeftModel) -> None:
-    """Give the output layer weights of its own where it shares the embedding's and an adapter is on one of both.
+    """Give the output layer its own weights if it shares those of the embedding and either has an adapter.
 
-    Merging would change the shared ones for both, or twice.
+    Otherwise merging would change both layers for an adapter of one, or change the weights twice.
     """
     model: Any = adapted
     layers = model.get_input_embeddings(), model.get_output_embeddings()
@@ -143,25 +153,25 @@ def _untie(adapted: PeftModel) -> None:
         head.weight = torch.nn.Parameter(head.weight.detach().clone())
 
 
-def _some_logits(model: Any) -> Tensor:
-    """Of a few tokens of the whole vocabulary, the newest among them."""
+def _compute_some_logits(model: Any) -> Tensor:
+    """Compute the logits of a few tokens, spread evenly over the vocabulary; the newest token is among them."""
     ids = torch.linspace(0, model.get_input_embeddings().weight.shape[0] - 1, _TOKENS_COMPARED).long()
     with torch.no_grad():
         return model(input_ids=ids[None], use_cache=False).logits.float()  # type: ignore[no-any-return]
 
 
-def _unmerged(name: str, base: str, why: str) -> PolicyError:
+def _merge_error(name: str, base: str, why: str) -> PolicyError:
     message = f"the adapter of the policy {name!r} cannot be merged into {base!r}: {why}"
     return PolicyError(message, hint="a LoRA adapter for text generation of that base, or a merged model")
 
 
 def merge_command(source: str) -> str:
-    """What to type to have a folder with the merged model."""
+    """Return the Python code that saves the merged model of a folder."""
     return f"from rolloutlab.policy.adapter_folder import save_merged; save_merged({source!r})"
 
 
 def save_merged(source: str) -> None:
-    """Save the merged model of an adapter folder beside it, as `NAME-merged`; raises as `load_merged`."""
+    """Save the merged model of an adapter folder beside it, as `NAME-merged`. Raises as `load_merged` does."""
     base = base_of_adapter(source, source)
     if base is None:
         raise PolicyError(f"{source!r} is no adapter folder", hint="a folder with an adapter_config.json")
@@ -174,14 +184,14 @@ def save_model(model: Any, tokenizer: PreTrainedTokenizerBase, folder: str) -> N
     """Save a merged model with its tokenizer, so that `from_pretrained` loads the same weights again."""
     embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
     if head is not None and getattr(model.config, "tie_word_embeddings", False):
-        # an adapter on one of both has parted them, and a configuration that ties them would lose the head
+        # `_untie` may have parted them; loading by a configuration that ties them would then lose the head
         model.config.tie_word_embeddings = embedding.weight is head.weight
     for each in (model, tokenizer):
         each.save_pretrained(folder)
 
 
 def tokenizer_of(source: str, base: str | None) -> Any:
-    """The tokenizer of a source; that of its base where an adapter folder has none, or none with a chat template."""
+    """Load the tokenizer of a source. What an adapter folder lacks, a tokenizer or its chat template, is the base's."""
     try:
         tokenizer = AutoTokenizer.from_pretrained(source)
     except (OSError, ValueError):

@@ -15,7 +15,7 @@ _CONTEXT = "max_position_embeddings", "n_positions", "max_sequence_length", "max
 
 
 def context_of(config: Any) -> int:
-    """How many tokens a model can read, under any of the names that configurations have for it; 0 where none says."""
+    """Return how many tokens a model can read, by any name that configurations have for it; 0 if none is there."""
     return next((int(most) for name in _CONTEXT if (most := getattr(config, name, None))), 0)
 
 
@@ -23,13 +23,13 @@ def context_of(config: Any) -> int:
 class Base:
     """A base model, as what is above the engines needs it.
 
-    fingerprint: another for other weights under the same name. context: maximum tokens of a conversation, prompt and
+    fingerprint: differs for other weights under the same name. context: maximum tokens of a conversation, prompt and
     completion together. vocabulary: the number of different tokens that can be sampled. end_ids: tokens that end a
     turn. learning_rate, groups_per_step: defaults of a job. batch_tokens: maximum tokens of a batch, unless a single
-    sequence has more. bound_options: of `rolloutlab serve`, those without which checkpoints would have other tensors
-    or another scale. template_date: what the chat template prints as the current date. about: lines about how it was
-    loaded. source: what `transformers` loads, a folder or a hub name; empty if that is not known. merged: the source is
-    an adapter folder, merged into its base.
+    sequence has more. bound_options: options of `rolloutlab serve` without which checkpoints would have other tensors
+    or another scale, or prompts another date. template_date: what the chat template prints as the current date. about:
+    lines about how it was loaded. source: what `transformers` loads, a folder or a hub name; empty if that is not
+    known. merged: the source is an adapter folder, merged into its base.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Base:
     merged: bool = False
 
     def notes(self) -> list[str]:
-        """Lines about the policy that its user should know at the start of a service."""
+        """Return lines about the policy that its user should know at the start of a service."""
         marks = CompletionParser(self.tokenizer, self.renderer(), self.end_ids).unread_marks
         unread = (
             f"{self.name} may write reasoning with {marks[0]!r}, which is not read: it is part of the answer"
@@ -58,5 +58,5 @@ class Base:
         return [*self.about, *([unread] if unread else [])]
 
     def renderer(self, context: int | None = None, check: Callable[[], None] = lambda: None) -> Renderer:
-        """A renderer of conversations for this base; context, check: see `Renderer`."""
+        """Make a renderer of conversations for this base. context, check: see `Renderer`."""
         return Renderer(self.tokenizer, self.end_ids, self.vocabulary, context, self.template_date, check)

@@ -27,11 +27,11 @@ class MarkedCalls:
     read: Read
 
     def split(self, text: str) -> tuple[str, list[Call]]:
-        """As `parse`; values are texts where no tool has a type for them."""
+        """Split as `parse` does, without tools: values are texts where no tool has a type for them."""
         return self.parse(text)
 
     def parse(self, text: str, tools: Sequence[FunctionTool] = ()) -> tuple[str, list[Call]]:
-        """The text around the calls, and the calls; the whole text and no calls if one is malformed."""
+        """Return the text around the calls, and the calls; the whole text and no calls if one is malformed."""
         before, *rest = text.split(self.opening)
         around, calls = [before], []
         for part in rest:
@@ -45,7 +45,7 @@ class MarkedCalls:
 
 
 def infer_call_form(example: CallExample, end: str) -> ToolCallFormat | MarkedCalls | None:
-    """The form of a chat template's calls, or None if it is none of these.
+    """Find the form of a chat template's calls; None if it is none of the known ones.
 
     end: the text of the end-of-turn token.
     """
@@ -59,12 +59,18 @@ def infer_call_form(example: CallExample, end: str) -> ToolCallFormat | MarkedCa
 
 
 def _xml(function: str, parameter: str, closing: str, text: str, tools: Sequence[FunctionTool]) -> list[Call] | None:
-    """One call in XML. function, parameter: patterns with the groups `name`, `rest`, and `key`, `value`; its end.
+    """Read one call in XML; None if it is malformed. Values get the types of the tool's parameters, by transformers.
 
-    The types of the values are those of the tool's parameters, by the parser of transformers.
+    Args:
+        function: The pattern of a call, with the groups `name` and `rest`.
+        parameter: The pattern of a parameter, with the groups `key` and `value`.
+        closing: The text that ends a parameter.
+        text: The text of the call.
+        tools: The tools of the request.
     """
     call = re.fullmatch(function, text.strip(), re.DOTALL)
-    # What follows the last parameter is checked first: a pattern looks for the end of each that has none up to the end.
+    # What follows the last parameter is checked first: for each parameter without an end, the pattern would search the
+    # whole rest for one.
     if call is None or call["rest"].rpartition(closing)[2].strip():
         return None
     if re.sub(parameter, "", call["rest"], flags=re.DOTALL).strip():
@@ -85,7 +91,7 @@ def _xml(function: str, parameter: str, closing: str, text: str, tools: Sequence
 
 
 def _python(text: str, _: Sequence[FunctionTool]) -> list[Call] | None:
-    """A Python list of calls with named arguments, whose values are literals of Python or JSON."""
+    """Read a Python list of calls with named arguments, whose values are literals of Python or JSON."""
     try:
         body = ast.parse(text.strip(), mode="eval").body
         calls = [_python_call(each) for each in body.elts] if isinstance(body, ast.List) else []
@@ -104,7 +110,7 @@ def _python_call(node: ast.expr) -> Call | None:
 
 
 class _JsonNames(ast.NodeTransformer):
-    """Constants of JSON as those of Python, since templates write objects as JSON."""
+    """Replaces the constants of JSON by those of Python, since templates write objects as JSON."""
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
         constants = {"true": True, "false": False, "null": None}

@@ -18,10 +18,10 @@ _MIN_LENGTH = 64
 
 
 class Probe:
-    """The cached results for one base model.
+    """Results of trial runs of one base model, each run at most once.
 
-    head_is_last: whether the logits are a linear layer of the last hidden states, without a soft cap or scale. They can
-    then be computed for some positions at a time.
+    head_is_last: whether the logits are a linear layer of the last hidden states, without a soft cap or scale. If so,
+    they can be computed for some positions at a time.
     """
 
     def __init__(self, base: PreTrainedModel) -> None:
@@ -33,14 +33,14 @@ class Probe:
     def shares(self, length: int) -> bool:
         """Whether sequences that share a prompt in a bundle of `length` tokens have the same hidden states as alone.
 
-        False for recurrent and convolutional layers, and for attention windows shorter than that: tested with sequences
-        of the next power of two.
+        False for recurrent and convolutional layers, and for attention windows shorter than that. Tested with sequences
+        of the next power of two tokens, between 64 and the model's context.
         """
         if self._mixes_tokens:
             return False
         tested = min(max(_MIN_LENGTH, 1 << (length - 1).bit_length()), context_of(self._base.config))
         if tested not in self._shares:
-            self._shares[tested] = _succeeds(lambda: _same_when_bundled(self._base, tested))
+            self._shares[tested] = _succeeds(lambda: _is_same_when_bundled(self._base, tested))
         return self._shares[tested]
 
 
@@ -72,11 +72,11 @@ def _head_is_last(base: PreTrainedModel) -> bool:
         handle.remove()
     hidden_BLD = base.base_model(input_ids=ids_BL, use_cache=False).last_hidden_state
     output_BLV = output_V.to(hidden_BLD.dtype).expand(*ids_BL.shape, -1)
-    same_input = len(head_inputs) == 1 and _close(head_inputs[0], hidden_BLD)
+    same_input = len(head_inputs) == 1 and _are_close(head_inputs[0], hidden_BLD)
     return same_input and torch.equal(logits_BLV.to(output_BLV.dtype), output_BLV)
 
 
-def _same_when_bundled(base: PreTrainedModel, length: int) -> bool:
+def _is_same_when_bundled(base: PreTrainedModel, length: int) -> bool:
     """Whether two sequences of `length` tokens have the same hidden states in a bundle as alone."""
     generator = torch.Generator().manual_seed(0)
     ids_BL = torch.randint(base.config.vocab_size, (2, length), generator=generator)
@@ -88,10 +88,10 @@ def _same_when_bundled(base: PreTrainedModel, length: int) -> bool:
     apart_BLD = base.base_model(input_ids=ids_BL.to(base.device), use_cache=False).last_hidden_state
     bundled_BLD = base.base_model(**batch.read(base.device), use_cache=False).last_hidden_state
     before_T = batch.before_T.to(base.device)
-    return _close(bundled_BLD.flatten(0, 1)[before_T], apart_BLD[:, prompt - 1 : -1].flatten(0, 1))
+    return _are_close(bundled_BLD.flatten(0, 1)[before_T], apart_BLD[:, prompt - 1 : -1].flatten(0, 1))
 
 
-def _close(a_TD: Tensor, b_TD: Tensor) -> bool:
+def _are_close(a_TD: Tensor, b_TD: Tensor) -> bool:
     """Whether all rows are equal up to rounding: 1.5e-5 of their norm in fp32, 9 % in bf16."""
     if a_TD.shape != b_TD.shape:
         return False

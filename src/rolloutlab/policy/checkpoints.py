@@ -1,6 +1,6 @@
 """Checkpoints on disk: a folder per step, written atomically and verified by checksums.
 
-What lies in it is the engine's: tensors, or where they are. `checkpoint.json` holds model and step, so that the
+An engine decides what a folder holds: tensors, or where they are. `checkpoint.json` names model and step, so that the
 checkpoint can be listed again after the loss of the database.
 """
 
@@ -47,21 +47,21 @@ def same_shapes(first: Adapter, second: Adapter) -> bool:
 
 
 def write_state(folder: Path, state: State, lora: LoraConfig) -> None:
-    """Write the tensors into a folder that exists. Raises as `writing`."""
-    with writing(folder):
+    """Write the tensors into a folder that exists. Raises LabError if it cannot be written."""
+    with map_write_errors(folder):
         save_file(state.adapter, folder / ADAPTER, metadata={"format": "pt"})
         save_file(state.optimizer, folder / OPTIMIZER)
         lora.save_pretrained(str(folder))
 
 
 def read_state(folder: Path) -> State:
-    """The tensors of a folder. Raises OSError, SafetensorError."""
+    """Read the tensors of a folder. Raises OSError, SafetensorError."""
     return State(load_file(folder / ADAPTER), load_file(folder / OPTIMIZER))
 
 
 @contextmanager
-def writing(folder: Path) -> Iterator[None]:
-    """Map errors of writing a checkpoint to LabError: an older one is still there."""
+def map_write_errors(folder: Path) -> Iterator[None]:
+    """Map errors of writing a checkpoint to LabError."""
     try:
         yield
     except (OSError, SafetensorError) as error:
@@ -76,9 +76,9 @@ _RETRY = "try again; if it stays so, check the disk, and `ulimit -n` of the serv
 class CheckpointMetadata(Wire):
     """`checkpoint.json` in a checkpoint's folder.
 
-    created_at: of the model. base: the fingerprint of its base policy. made_from: of the model, as of `Model`.
-    metrics: of the last gradient step of the job `job_id`; both are empty for step 0. A checkpoint that was copied from
-    another model has the metrics of the original, and no job.
+    created_at: when the model was made. base: the fingerprint of its base policy. made_from: the model's ancestors, as
+    of `Model`. metrics: of the last gradient step of the job `job_id`; both are empty for step 0. A checkpoint that was
+    copied from another model has the metrics of the original, and no job.
     """
 
     id: UUID
@@ -97,14 +97,14 @@ class CheckpointMetadata(Wire):
 
 
 def seal(draft: Path, folder: Path, metadata: Mapping[str, Any] | None = None) -> None:
-    """Make a folder of an engine's files the checkpoint `folder`: add metadata and checksums, flush to disk, rename.
+    """Turn the folder `draft` of an engine's files into the checkpoint `folder`, by a rename once all is on disk.
 
-    metadata: the content of `checkpoint.json`.
+    Checksums and, if given, `metadata` as `checkpoint.json` are added to the files first.
 
     Raises:
-        LabError: it cannot be written, for instance because the disk is full; an older one is still there.
+        LabError: it cannot be written, for instance because the disk is full. Older checkpoints are still there.
     """
-    with writing(folder):
+    with map_write_errors(folder):
         if metadata:
             (draft / _METADATA).write_text(json.dumps(metadata))
         (draft / _SUMS).write_text(json.dumps({path.name: _sha256(path) for path in sorted(draft.iterdir())}))
@@ -117,9 +117,9 @@ def seal(draft: Path, folder: Path, metadata: Mapping[str, Any] | None = None) -
 
 
 @contextmanager
-def drafted(folder: Path) -> Iterator[Path]:
-    """A new folder beside a checkpoint's, for an engine to fill; it is removed unless it was sealed."""
-    with writing(folder):
+def open_draft(folder: Path) -> Iterator[Path]:
+    """Make a new folder beside a checkpoint's, for an engine to fill. It is removed at the end unless it was sealed."""
+    with map_write_errors(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
@@ -135,33 +135,33 @@ def copy_files(source: Path, draft: Path) -> None:
     deleted meanwhile, the copy is whole or not made at all.
 
     Raises:
-        CheckpointError, ServiceError: as of `check_checkpoint`. LabError: the copy cannot be written.
+        CheckpointError, ServiceError: as `check_checkpoint` does. LabError: the copy cannot be written.
     """
     with ExitStack() as files:
-        with checkpoint_errors(source):
+        with map_read_errors(source):
             check_checkpoint(source)
             names = json.loads((source / _SUMS).read_text()).keys() - {_METADATA}
             opened = {name: files.enter_context((source / name).open("rb")) for name in sorted(names)}
-        with writing(draft):
+        with map_write_errors(draft):
             for name, file in opened.items():
                 with (draft / name).open("wb") as copy:
                     shutil.copyfileobj(file, copy)
 
 
 def read_checkpoint(folder: Path) -> State:
-    """The state of a checkpoint.
+    """Read the state of a checkpoint, once its files match their checksums.
 
     Raises:
-        CheckpointError: it is missing or damaged. ServiceError: the disk does not answer.
+        CheckpointError: it is missing or damaged. ServiceError: its files cannot be read.
     """
-    with checkpoint_errors(folder):
+    with map_read_errors(folder):
         check_checkpoint(folder)
         return read_state(folder)
 
 
 def check_checkpoint(folder: Path) -> None:
-    """Compare a checkpoint's files with their checksums; raises as `read_checkpoint` does."""
-    with checkpoint_errors(folder):
+    """Compare a checkpoint's files with their checksums. Raises as `read_checkpoint` does."""
+    with map_read_errors(folder):
         sums = json.loads((folder / _SUMS).read_text())
         for name in sorted(sums):
             if name in {"", ".."} or Path(name).name != name:  # path traversal
@@ -171,23 +171,23 @@ def check_checkpoint(folder: Path) -> None:
 
 
 def adapter_sums(folder: Path) -> dict[str, str]:
-    """The checksums of an adapter's files by name; empty if an engine keeps the adapter elsewhere.
+    """Return the recorded checksums of an adapter's files by name; none if an engine keeps the adapter elsewhere.
 
-    The files are not read. Raises as `check_checkpoint`.
+    The files are not read. Raises as `check_checkpoint` does.
     """
-    with checkpoint_errors(folder):
+    with map_read_errors(folder):
         sums = json.loads((folder / _SUMS).read_text())
         return {name: str(sums[name]) for name in (ADAPTER, ADAPTER_CONFIG) if name in sums}
 
 
 def identity(folder: Path) -> str:
-    """A hash of a checkpoint's checksums. Raises as `check_checkpoint`."""
-    with checkpoint_errors(folder):
+    """Hash a checkpoint's checksums. Raises as `check_checkpoint` does."""
+    with map_read_errors(folder):
         return _sha256(folder / _SUMS)
 
 
 def read_metadata(folder: Path) -> CheckpointMetadata | None:
-    """The metadata of a checkpoint; None if it was written by a version without them.
+    """Read the metadata of a checkpoint; None if it was written by a version without them.
 
     Raises:
         CheckpointError: they are damaged. ServiceError: the disk does not answer.
@@ -206,7 +206,7 @@ def read_metadata(folder: Path) -> CheckpointMetadata | None:
 
 
 @contextmanager
-def checkpoint_errors(folder: Path) -> Iterator[None]:
+def map_read_errors(folder: Path) -> Iterator[None]:
     """Map errors of reading a checkpoint to CheckpointError and ServiceError."""
     try:
         yield

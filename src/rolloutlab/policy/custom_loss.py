@@ -2,8 +2,8 @@
 
 `fn(new, old, advantage, weight, history) -> loss` gets the trained tokens of one step as tensors T: logprobs under the
 weights being trained (with gradients) and when sampled, advantage and weight of each token, and the index of its
-history. Its scalar is minimised, one AdamW step each. The source runs as the user whose lab folder it lies in; what
-may name one is decided in `rolloutlab.service.loss_files`.
+history. The scalar that it returns is minimised, by one AdamW step for each step of the job. The source runs as the
+user whose lab folder it lies in; `rolloutlab.service.loss_files` decides which requests may name a source.
 """
 
 import __future__
@@ -30,7 +30,7 @@ _HINT = "a differentiable torch function of `new`; .detach() what counts as cons
 
 
 class _Precision(NamedTuple):
-    """Finite differences in a dtype: the change of a logprob, and how far a gradient may be from them."""
+    """The dtype of a gradient check, the change of a logprob for finite differences, and how far they may be off."""
 
     dtype: torch.dtype
     step: float
@@ -44,7 +44,7 @@ _ROUNDING = 8
 
 @dataclass(frozen=True)
 class CustomLoss:
-    """A loss function of a step, by its source. cancelled: whether the job is to stop, also while the function runs.
+    """A loss function of the user. cancelled: whether to stop; asked while the function runs.
 
     running: see `run_user_code`.
     """
@@ -56,7 +56,14 @@ class CustomLoss:
     def of_step(
         self, new_T: Tensor, old_T: Tensor, advantage_T: Tensor, weight_T: Tensor, history_T: Tensor
     ) -> StepLoss:
-        """The loss of a step, with the ratios of its tokens; an unknown old logprob counts as the detached new one.
+        """Compute the loss of a step, and the ratios of its tokens. No token counts as clipped or masked.
+
+        Args:
+            new_T: Logprobs under the weights being trained, with gradients.
+            old_T: Logprobs when sampled. NaN if unknown: the detached new logprob replaces it.
+            advantage_T: Advantages.
+            weight_T: Weights.
+            history_T: The index of each token's history.
 
         Raises:
             TrainingError: the loss raises, or returns anything but a real scalar that depends on `new_T`.
@@ -73,18 +80,18 @@ class CustomLoss:
             self.running,
         )
         none_T = torch.zeros_like(new_T, dtype=torch.bool)
-        # of the same value and gradient, so that none of the user's code runs in a backward pass
+        # linear in new_T, with the same value and gradient, so that no code of the user runs in the backward pass
         loss_T = value_T + (slope_T * (new_T - new_T.detach())).sum()
         return StepLoss(loss_T, ratio_T, none_T, none_T)
 
 
-def checked_loss(
+def load_checked_loss(
     source: str, cancelled: Callable[[], bool] = lambda: False, running: Running = nullcontext
 ) -> CustomLoss:
-    """As `load_loss`, once the gradient is that of finite differences.
+    """Load a loss as `load_loss` does, and compare its gradient with finite differences, with three random steps.
 
     Raises:
-        TrainingError: as of `load_loss`, or it fails, or its gradient differs. Cancelled: see `run_user_code`.
+        TrainingError: it cannot be loaded, or it fails, or its gradient differs. Cancelled: see `run_user_code`.
     """
     loss = load_loss(source, cancelled, running)
     for seed in range(3):
@@ -93,10 +100,10 @@ def checked_loss(
 
 
 def load_loss(source: str, cancelled: Callable[[], bool] = lambda: False, running: Running = nullcontext) -> CustomLoss:
-    """The last function of a source. Arguments are of `CustomLoss`.
+    """Load the last function of a source. cancelled, running: see `CustomLoss`.
 
     Raises:
-        TrainingError: it is not Python. Cancelled: see `run_user_code`.
+        TrainingError: it is not Python, or fails, or has no function. Cancelled: see `run_user_code`.
     """
 
     def load() -> Callable[..., Any]:
@@ -112,7 +119,7 @@ def load_loss(source: str, cancelled: Callable[[], bool] = lambda: False, runnin
 
 
 def _value_and_gradient(function: Callable[..., Any], new_T: Tensor, *rest_T: Tensor) -> tuple[Tensor, Tensor]:
-    """The loss, and its gradient by `new_T`. The function gets copies, since it may write into them."""
+    """Compute the loss, and its gradient by `new_T`. The function gets copies, since it may write into them."""
     moving_T = new_T.detach().clone().requires_grad_()
     loss = _scalar(function, moving_T, *(each_T.clone() for each_T in rest_T))
     (gradient_T,) = torch.autograd.grad(loss, moving_T, allow_unused=True)
@@ -122,7 +129,7 @@ def _value_and_gradient(function: Callable[..., Any], new_T: Tensor, *rest_T: Te
 
 
 def _scalar(function: Callable[..., Any], *arguments_T: Tensor) -> Tensor:
-    """The loss, checked to be a real scalar with a gradient."""
+    """Call the loss; return its value if that is a real scalar with a gradient, else raise TrainingError."""
     with torch.enable_grad():
         loss = function(*arguments_T)
     if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.requires_grad:
@@ -137,9 +144,10 @@ def _scalar(function: Callable[..., Any], *arguments_T: Tensor) -> Tensor:
 def _check_gradient(function: Callable[..., Any], seed: int) -> None:
     """Compare autograd with central differences, on a step of three histories.
 
-    In double precision, or, if the function fails in that alone, in single precision, in which jobs train.
+    They are computed in double precision. If the function fails in double precision but not in single precision, in
+    which jobs train, they are computed in single precision.
     """
-    _value_and_gradient(function, *_row(seed, torch.float32))  # raises what it would raise in a job
+    _value_and_gradient(function, *_make_arguments(seed, torch.float32))  # raises what it would raise in a job
     try:
         _compare_gradient(function, seed, _DOUBLE)
     except TrainingError:
@@ -148,8 +156,8 @@ def _check_gradient(function: Callable[..., Any], seed: int) -> None:
         _compare_gradient(function, seed, _SINGLE)
 
 
-def _row(seed: int, dtype: torch.dtype) -> list[Tensor]:
-    """The arguments of a loss, at random."""
+def _make_arguments(seed: int, dtype: torch.dtype) -> list[Tensor]:
+    """Make random arguments of a loss: eight tokens in three histories."""
     generator = torch.Generator().manual_seed(seed)
     history_T = torch.tensor([0, 0, 0, 1, 1, 1, 2, 2])
     new_T, delta_T, advantage_T, weight_T = torch.randn(4, 8, generator=generator, dtype=torch.float64)
@@ -159,7 +167,7 @@ def _row(seed: int, dtype: torch.dtype) -> list[Tensor]:
 
 
 def _compare_gradient(function: Callable[..., Any], seed: int, precision: _Precision) -> None:
-    new_T, *rest = _row(seed, precision.dtype)
+    new_T, *rest = _make_arguments(seed, precision.dtype)
     held = _Constants(double=precision is _DOUBLE)
 
     def recorded(*arguments_T: Tensor) -> Any:
@@ -191,9 +199,9 @@ def _compare_gradient(function: Callable[..., Any], seed: int, precision: _Preci
 class _Constants(TorchFunctionMode):
     """Values that a function detaches, recorded by one call and replayed by others, as constants of its gradient.
 
-    A finite difference of a loss with a detached factor would otherwise differ from its gradient. double: tensors that
-    the function makes in single precision, or casts to it, are of double precision. torch's default dtype would do so
-    for the sampler's thread too.
+    Otherwise a finite difference would also change a detached factor, which the gradient leaves constant. double:
+    tensors that the function makes in single precision, or casts to it, become double. Setting torch's default dtype
+    instead would change it for the sampler's thread too.
     """
 
     def __init__(self, *, double: bool) -> None:
@@ -214,17 +222,17 @@ class _Constants(TorchFunctionMode):
         self, function: Any, _types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         detaches = function.__name__ in _DETACHING or function == _DATA or not torch.is_grad_enabled()
-        value = self._called(function, args, kwargs or {})
+        value = self._call(function, args, kwargs or {})
         several = isinstance(value, tuple | list) and any(isinstance(each, Tensor) for each in value)
         if not detaches or not (isinstance(value, Tensor) or several):
             return value
         if self._next is None:
-            self._values.append(_copied(value))
+            self._values.append(_copy(value))
             return value
         self._next += 1
-        return _copied(self._values[self._next - 1])
+        return _copy(self._values[self._next - 1])
 
-    def _called(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def _call(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         if not self._double:
             return function(*args, **kwargs)
         wide = {torch.float32: torch.float64}
@@ -234,8 +242,8 @@ class _Constants(TorchFunctionMode):
         return value.double() if isinstance(value, Tensor) and value.dtype == torch.float32 else value
 
 
-def _copied(value: Any) -> Any:
-    """A copy of a tensor, or of a tuple or list of tensors, such as the values and indices of `max`."""
+def _copy(value: Any) -> Any:
+    """Copy a tensor, or a tuple or list of tensors, such as the values and indices of `max`."""
     if isinstance(value, tuple | list):
-        return type(value)([_copied(each) for each in value])  # torch.return_types take a list
+        return type(value)([_copy(each) for each in value])  # torch.return_types take a list
     return value.clone() if isinstance(value, Tensor) else value

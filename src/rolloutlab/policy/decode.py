@@ -16,7 +16,7 @@ from torch.nn.functional import pad
 from transformers import DynamicCache, PreTrainedModel
 
 from rolloutlab.errors import PolicyError
-from rolloutlab.policy.cache_rows import empty_cache, joined, keep, selected, trim
+from rolloutlab.policy.cache_rows import empty_cache, join_rows, keep, select_rows, trim
 
 Finish = Literal["stop", "length", "abandoned"]
 _FIRST = 4096
@@ -83,7 +83,7 @@ class _Prefill:
     def copy_rows(self, prompts: Sequence[tuple[int, ...]]) -> tuple[DynamicCache, Tensor, Tensor]:
         """Copy the cache, mask and logits of these prompts, which may repeat."""
         index_B = torch.tensor([self.rows[ids] for ids in prompts], device=self.mask_PT.device)
-        return selected(self.cache, index_B), self.mask_PT[index_B], self.logits_PV[index_B]
+        return select_rows(self.cache, index_B), self.mask_PT[index_B], self.logits_PV[index_B]
 
 
 class Decoder:
@@ -136,7 +136,7 @@ class Decoder:
             parts.insert(0, (self._cache, self._mask_BT, self._logits_BV))
         caches, masks, logits = zip(*parts, strict=True)
         length = max(mask.shape[1] for mask in masks)
-        self._cache = joined(caches, length)
+        self._cache = join_rows(caches, length)
         self._mask_BT = torch.cat([pad(mask, (length - mask.shape[1], 0)) for mask in masks])
         self._logits_BV = torch.cat(logits)
         newcomers = [row for group in members.values() for row in group]

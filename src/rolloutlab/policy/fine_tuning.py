@@ -1,7 +1,7 @@
 """Supervised fine-tuning: conversations to sequences of which the answers are learned by cross-entropy.
 
-Sampled tokens are learned as they were sampled, other answers as the chat template renders them; so are those that
-another model sampled, whose tokens mean other texts here, or none.
+Sampled tokens are learned as they were sampled, other answers as the chat template renders them. The tokens of another
+model mean other texts here, or none, so its answers are rendered too.
 """
 
 import hashlib
@@ -47,18 +47,19 @@ _REPORTED = (
 Batch = list[list[TokenSequence]]
 """Conversations of a step, each with its sequences."""
 _FEW_ANSWERS = 4
-"""A conversation of more is rendered once where that is the same."""
+"""A conversation with more answers is rendered once for all of them, if that gives the same tokens."""
 _TEXT_FIELDS = {"role", "content", "name", *MASKS}
 _LEARNED = TokenLogprob.model_construct(token="", logprob=0.0, top_logprobs=[])
-"""A token that is learned, whose logprob is not known."""
+"""An entry for a token that is learned and was not sampled: its logprob is not known."""
 
 
 @dataclass(frozen=True)
 class ReadConversations:
     """Conversations without their texts: about nine bytes per token.
 
-    sequences: of each conversation that is learned from. number: of all conversations. skipped: names of the others by
-    reason; unreadable: by what cannot be read. digest: SHA-256 of the conversations.
+    sequences: those of each conversation that is learned from. number: how many conversations were read. skipped: names
+    of the conversations that are not learned from, by reason. unreadable: names of unreadable ones, by error. digest:
+    SHA-256 of all conversations.
     """
 
     sequences: list[list[TokenSequence]]
@@ -70,22 +71,25 @@ class ReadConversations:
 
     @property
     def tokens(self) -> int:
-        """Tokens that are learned."""
+        """How many tokens are learned."""
         return sum(sequence.trainable for sequences in self.sequences for sequence in sequences)
 
     def steps(self, base: Base, batch_size: int | None = None) -> list[Step]:
-        """Steps of `batch_size` conversations each, in order, and the rest.
+        """Cut the conversations, in order, into steps of `batch_size`; the last step has the rest.
 
-        Without it a step has as many as fit into the policy's batch, and at least as many as a job's step has groups,
-        however long they are: steps of one long conversation each would move the weights as far as any others.
+        Without `batch_size`, a step has as many conversations as fit into the policy's batch, but at least as many as a
+        job's step has groups. A step of one long conversation would move the weights as far as any other step.
         """
-        return [_step(each) for each in (self._filled(base) if batch_size is None else self._chunks(batch_size))]
+        return [
+            _make_step(each)
+            for each in (self._fill_batches(base) if batch_size is None else self._cut_batches(batch_size))
+        ]
 
-    def _chunks(self, batch_size: int) -> list[Batch]:
+    def _cut_batches(self, batch_size: int) -> list[Batch]:
         remaining = iter(self.sequences)
         return list(iter(lambda: list(islice(remaining, batch_size)), []))
 
-    def _filled(self, base: Base) -> list[Batch]:
+    def _fill_batches(self, base: Base) -> list[Batch]:
         batches: list[Batch] = []
         room = 0
         for sequences in self.sequences:
@@ -100,7 +104,7 @@ class ReadConversations:
         return batches
 
 
-def _step(batch: Batch) -> Step:
+def _make_step(batch: Batch) -> Step:
     # advantage and weight 1 make the loss the mean negative logprob of the trained tokens
     learned = [TrainingSequence(each, 1.0, 1.0) for each in chain.from_iterable(batch)]
     return Step(learned, sum(each.tokens.trainable for each in learned) + TINY, len(batch))
@@ -112,9 +116,10 @@ def read_conversations(
     progress: Callable[[int], None] = lambda _: None,
     check: Callable[[], None] = lambda: None,
 ) -> ReadConversations:
-    """Read named conversations once, in order.
+    """Read named conversations once, in order, into sequences.
 
-    progress: called after each with their number so far. check: called also inside of each; may raise, to end the work.
+    progress: called after each conversation with their number so far. check: called often, also within a conversation;
+    what it raises ends the work.
     """
     renderer = base.renderer(base.context, check)
     digest, number = hashlib.sha256(), 0
@@ -123,9 +128,11 @@ def read_conversations(
     for number, (name, conversation) in enumerate(conversations, start=1):
         digest.update(conversation.to_json().encode())
         try:
-            items = _checked_choices(conversation.messages, renderer)
+            items = _drop_foreign_tokens(conversation.messages, renderer)
             foreign |= {} if items == conversation.messages else {name: None}
-            sequences = [each for each in _sequences(conversation, items, renderer, base.context) if each.trainable]
+            sequences = [
+                each for each in _make_sequences(conversation, items, renderer, base.context) if each.trainable
+            ]
             fitting = [sequence for sequence in sequences if len(sequence) <= base.context]
             reason = Reason.TOO_LONG if sequences else Reason.NO_ANSWER
         except ContextError:
@@ -146,8 +153,8 @@ def read_conversations(
     return replace(read, number=number, digest=digest.digest())
 
 
-def _checked_choices(items: Sequence[MessageOrChoice], renderer: Renderer) -> list[MessageOrChoice]:
-    """The items; Choices without the tokens of another model, whose ids mean other texts here, or none."""
+def _drop_foreign_tokens(items: Sequence[MessageOrChoice], renderer: Renderer) -> list[MessageOrChoice]:
+    """Return the items, with Choices of another model's tokens stripped of these."""
     return [
         item.model_copy(update={"logprobs": None})
         if isinstance(item, Choice) and item.sampled_tokens() and not renderer.has_own_tokens(item)
@@ -156,10 +163,10 @@ def _checked_choices(items: Sequence[MessageOrChoice], renderer: Renderer) -> li
     ]
 
 
-def _sequences(
+def _make_sequences(
     conversation: Conversation, items: Sequence[MessageOrChoice], renderer: Renderer, context: int
 ) -> Iterator[TokenSequence]:
-    """The sequences in which the answers are trained; their logprobs are not known, so that they are NaN."""
+    """Make the sequences in which the answers are trained. Their logprobs are NaN, because none are known."""
     if len(items) > context:  # a message has at least one token
         raise ContextError(f"{len(items):,} messages")
     tools, answers = conversation.all_tools(), set(conversation.answers())
@@ -167,10 +174,10 @@ def _sequences(
         item = items[i]
         if (why := conversation.cut_off(i)) and not (isinstance(item, Choice) and item.sampled_tokens()):
             raise RenderingError(f"messages.{i}: the answer was cut off ({why}), so its end is not known")
-    if once := _rendered_once(items, sorted(answers), renderer, tools):
+    if once := _render_once(items, sorted(answers), renderer, tools):
         yield once
         return
-    learned = [_with_tokens(items, i, renderer, tools) if i in answers else item for i, item in enumerate(items)]
+    learned = [_add_tokens(items, i, renderer, tools) if i in answers else item for i, item in enumerate(items)]
     history = History.model_construct(messages_and_choices=learned, tools=tools)
     for sequence in renderer.sequences(history):
         if sequence.trained[:1] == b"\1":
@@ -178,20 +185,20 @@ def _sequences(
         yield replace(sequence, logprobs=array("f", [math.nan]) * len(sequence))
 
 
-def _rendered_once(
+def _render_once(
     items: Sequence[MessageOrChoice], answers: Sequence[int], renderer: Renderer, tools: Any
 ) -> TokenSequence | None:
-    """The one sequence of texts that alternate, of one rendering instead of some for each answer; None where unsure.
+    """Make the sequence of alternating texts from one rendering of them all, not from some for each answer.
 
-    That a template renders each beginning of a conversation alike is checked at the first two answers, at each power
-    of two and at the last, by the very functions that the others would be rendered with. What a template may treat in
-    other ways, such as reasoning and calls, is left to these.
+    That requires a template that renders each beginning of the conversation alike. This is checked at answer 0, at each
+    power of two and at the last answer, by the functions that render answers one by one. Return None if the check
+    fails, or if the conversation has reasoning, calls or other parts that a template may treat specially.
     """
     if len(answers) <= _FEW_ANSWERS or not _are_alternating_texts(items):
         return None
     messages: list[Any] = list(items[: answers[-1] + 1])
     try:
-        turns = renderer.at_once(messages, answers, tools)
+        turns = renderer.render_at_once(messages, answers, tools)
         if turns is None:
             return None
         sequence, last = TokenSequence(), len(answers) - 1
@@ -225,8 +232,8 @@ def _are_alternating_texts(items: Sequence[MessageOrChoice]) -> bool:
     )
 
 
-def _with_tokens(items: Sequence[MessageOrChoice], i: int, renderer: Renderer, tools: Any) -> Choice:
-    """The answer `i` as a Choice with tokens: those that were sampled, or those that the template renders."""
+def _add_tokens(items: Sequence[MessageOrChoice], i: int, renderer: Renderer, tools: Any) -> Choice:
+    """Return the answer `i` as a Choice with tokens: those that were sampled, or those that the template renders."""
     item = items[i]
     if isinstance(item, Choice) and item.sampled_tokens():
         return item
@@ -242,7 +249,7 @@ def _with_tokens(items: Sequence[MessageOrChoice], i: int, renderer: Renderer, t
 
 
 def _texts(message: AssistantMessage | CompletionMessage) -> list[str]:
-    """The texts of an answer that are learned."""
+    """Return the texts of an answer that are learned: content, reasoning, and the arguments of calls."""
     calls = [call.function.arguments for call in message.tool_calls or () if isinstance(call, FunctionToolCall)]
     return [content_of(message), reasoning_of(message.to_wire(), "")[0], *calls]
 
@@ -261,7 +268,7 @@ def read_fine_tuning(
         conversations: The conversations, each with its place.
         config: The options; None takes the defaults.
         step: The number of the checkpoint that the job starts from.
-        callbacks: Get the events of the job.
+        callbacks: Called with the events of the job.
 
     Raises:
         TrainingError: there are fewer learning rates than steps.
@@ -279,12 +286,12 @@ def read_fine_tuning(
 
 
 def default_rate(base: Base) -> float:
-    """The learning rate of a fine-tuning job that gives none."""
+    """Return the learning rate of a fine-tuning job without the option."""
     return max(base.learning_rate, LARGE_POLICY_SFT_RATE)
 
 
 def _rates(config: SFTTrainingConfig, base: Base, steps: int) -> list[float]:
-    """A learning rate for each step."""
+    """Return the learning rate of each step. Raises TrainingError if the option has fewer than there are steps."""
     given = default_rate(base) if config.learning_rate is None else config.learning_rate
     if not isinstance(given, list):
         return [given] * steps

@@ -1,7 +1,7 @@
 """Logprobs of the trained tokens of sequences: the forward pass of training and scoring.
 
-Axes: B, L, T as in `policy.packing`; M those of T that are measured against checkpoint 0; C some of T at a time; D the
-hidden states; V the vocabulary; X what logits are computed of: D, or V where the head is not last.
+Axes: B, L, T as in `policy.packing`; M the tokens of T that are measured against checkpoint 0; C a chunk of T; D the
+hidden states; V the vocabulary; X is D, or V if the head is not the last layer (the states are then logits already).
 """
 
 import math
@@ -36,11 +36,11 @@ _NOTHING: Mapping[int, Tensor] = MappingProxyType({})
 
 
 class Scored(NamedTuple):
-    """Of each trained token of a batch: its logprob, with gradients, and two facts of what comes before it.
+    """The logprob of each trained token, with gradients, and the entropy and divergence of its distribution.
 
-    In fp32, in nats. entropy_T: of the distribution. divergence_T: KL divergence (model || checkpoint 0), over the
-    whole vocabulary; NaN where it is not measured. It needs no sampled token: a single one, of which checkpoint 0 is
-    much surer, would rule an estimate by these.
+    In fp32, in nats. divergence_T: KL divergence (model || checkpoint 0), over the whole vocabulary; NaN where it is
+    not measured. An estimate from the sampled tokens alone would be dominated by any token whose probability under
+    checkpoint 0 is much higher.
     """
 
     logprob_T: Tensor
@@ -49,7 +49,7 @@ class Scored(NamedTuple):
 
 
 class _Base(NamedTuple):
-    """What checkpoint 0 has in the place of a batch's states: those of the measured tokens, and which these are."""
+    """Checkpoint 0's states of the measured tokens of a batch, and which tokens are measured."""
 
     measured_T: Tensor
     state_MX: Tensor
@@ -85,10 +85,11 @@ class Forward:
         self._multiply: Multiply = policy.packed.multipliers(model).get(head) or head
 
     def batches(self, sequences: Sequence[TokenSequence]) -> Iterator[Batch]:
-        """Batches of sequences of similar length, each with at least one trained token and one before it; the share's.
+        """Yield this process's share of the batches, each collated when it is asked for.
 
-        A batch has at most twice `batch_tokens`, padding included, or is one sequence; there is at least one for each
-        worker of all processes, if there are enough tokens. Each is collated when it is asked for.
+        A batch has sequences of similar length, and at most twice `batch_tokens` with padding, unless it is one
+        sequence. There is at least one batch for each worker of all processes, if there are enough tokens. Each
+        sequence must have a trained token, and a token before the first of these.
         """
         for part in self._share.of(parts(sequences, self._parts)):
             for batch in batches(bundles(sequences, self._limit, self._probe.shares, part), 2 * self._limit):
@@ -96,17 +97,17 @@ class Forward:
                 yield collate(batch, sequences, self._dtype)
 
     def __call__(self, batch: Batch, base: Mapping[int, Tensor] = _NOTHING) -> Scored:
-        """The forward pass of a batch. base: `states_of_base` of those of its sequences that are measured."""
+        """Run the forward pass of a batch. base: `states_of_base` of its measured sequences, by their index."""
         target_T = batch.target_T.to(self._model.device)
-        state_TX = self._states(batch)
+        state_TX = self._compute_states(batch)
         before = _base_of(batch, base, state_TX)
         if self._head is None:
-            return Scored(*_scored(state_TX, target_T, before))
+            return Scored(*_score_logits(state_TX, target_T, before))
         return Scored(*_Head.apply(state_TX, self._head, self._multiply, target_T, before, self._chunk))  # type: ignore[no-untyped-call]
 
     @torch.no_grad()
     def logprobs(self, sequences: Sequence[TokenSequence]) -> list[Tensor]:
-        """Logprob of each trained token of each sequence, on the CPU; a sequence may have none."""
+        """Compute the logprob of each trained token of each sequence, on the CPU; a sequence may have none."""
         scored = [torch.zeros(sequence.trainable) for sequence in sequences]
         trained = [i for i, sequence in enumerate(sequences) if sequence.trainable]
         for batch in self.batches([sequences[i] for i in trained]):
@@ -118,48 +119,50 @@ class Forward:
     def states_of_base(
         self, sequences: Sequence[TokenSequence], measured: Sequence[int], pool: ThreadPoolExecutor
     ) -> dict[int, Tensor]:
-        """What logits are computed of in the measured sequences, without the adapter, which is checkpoint 0.
+        """Compute what checkpoint 0 (the model without its adapter) has as states of the measured sequences.
 
-        Of the share's, and of the first ones alone, where all would be too many numbers to keep.
+        Only this process's share is computed, and only the first sequences if all would be too many numbers to keep.
         """
         size = self._head.in_features if self._head else self._vocabulary
         so_far = accumulate(sequences[i].trainable * size for i in measured)
         few = {i for i, total in zip(measured, so_far, strict=True) if total <= _MOST_STATES} or {*measured[:1]}
         own = [[i for i in part if i in few] for part in self._share.of(parts(sequences, self._parts))]
-        # part by part, as `batches`: several processes have the bits of one
+        # bundled part by part, as `batches` does, so that several processes compute the same bits as one
         bundled = (bundles(sequences, self._limit, self._probe.shares, part) for part in own if part)
         remaining = chain.from_iterable(batches(each, 2 * self._limit) for each in bundled)
         states: dict[int, Tensor] = {}
-        with self._model.disable_adapter():  # of all threads
+        with self._model.disable_adapter():  # for all threads of the pool
             while some := list(islice(remaining, self._parts)):
                 self._between_batches()
                 batched = [collate(each, sequences, self._dtype) for each in some]
-                for batch, state_TX in zip(batched, pool.map(torch.no_grad()(self._states), batched), strict=True):
+                for batch, state_TX in zip(
+                    batched, pool.map(torch.no_grad()(self._compute_states), batched), strict=True
+                ):
                     states |= zip(batch.order, torch.split(state_TX, batch.counts), strict=True)
         return states
 
-    def _states(self, batch: Batch) -> Tensor:
-        """Hidden states before the trained tokens, or the logits where the head is not last."""
+    def _compute_states(self, batch: Batch) -> Tensor:
+        """Compute the hidden states before the trained tokens, or their logits if the head is not the last layer."""
         device = self._model.device
         read, before_T = batch.read(device), batch.before_T.to(device)
         if self._head is None:
-            return _rows(self._model(**read, use_cache=False).logits, before_T)
-        return _rows(self._body(**read, use_cache=False).last_hidden_state, before_T)
+            return _select_rows(self._model(**read, use_cache=False).logits, before_T)
+        return _select_rows(self._body(**read, use_cache=False).last_hidden_state, before_T)
 
 
-def _rows(values_BLD: Tensor, index_T: Tensor) -> Tensor:
-    """Rows of the flattened values, by `embedding`: its gradient sums repeated rows in a deterministic order."""
+def _select_rows(values_BLD: Tensor, index_T: Tensor) -> Tensor:
+    """Select rows of the flattened values by `embedding`, whose gradient sums repeated rows in a fixed order."""
     return embedding(index_T, values_BLD.flatten(0, 1))
 
 
 def _base_of(batch: Batch, base: Mapping[int, Tensor], state_TX: Tensor) -> _Base:
     states = [base[i] for i in batch.order if i in base]
     measured_T = torch.repeat_interleave(torch.tensor([i in base for i in batch.order]), torch.tensor(batch.counts))
-    # which are measured is asked on the CPU, so that a GPU is not waited for
+    # the mask stays on the CPU: counting its tokens there does not wait for a GPU
     return _Base(measured_T, torch.cat(states) if states else state_TX[:0].detach())
 
 
-def _scored(logits_TV: Tensor, target_T: Tensor, base: _Base) -> tuple[Tensor, Tensor, Tensor]:
+def _score_logits(logits_TV: Tensor, target_T: Tensor, base: _Base) -> tuple[Tensor, Tensor, Tensor]:
     all_TV = logits_TV.float().log_softmax(-1)
     with torch.no_grad():
         facts = _entropy_and_divergence(all_TV.exp(), all_TV, base.measured_T, base.state_MX)
@@ -169,8 +172,8 @@ def _scored(logits_TV: Tensor, target_T: Tensor, base: _Base) -> tuple[Tensor, T
 def _entropy_and_divergence(
     probability_CV: Tensor, logprob_CV: Tensor, measured_C: Tensor, base_MV: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Facts of distributions. base_MV: logits of checkpoint 0."""
-    # tokens that a model rules out, of a padded vocabulary, have logits of -inf: 0 * -inf would be no number
+    """Compute entropies, and divergences from checkpoint 0 where measured. base_MV: logits of checkpoint 0."""
+    # a model may give the tokens of a padded vocabulary logits of -inf, and 0 * -inf is NaN
     logprob_CV = logprob_CV.clamp_min(_LEAST)
     divergence_C = torch.full_like(probability_CV[:, 0], math.nan)
     if len(base_MV):
@@ -227,7 +230,7 @@ class Scorer:
         self._lock = threading.Lock()
 
     def logprobs(self, adapter: Adapter, sequences: Sequence[TokenSequence]) -> list[list[float]]:
-        """The logprob of each trained token, in nats, of the unscaled full-vocabulary distribution.
+        """Compute the logprob of each trained token, in nats, under the unscaled full-vocabulary distribution.
 
         Raises:
             RenderingError: a sequence is longer than the policy's context.
@@ -244,7 +247,7 @@ class Scorer:
 
     @cached_property
     def _model(self) -> PeftModel:
-        """Made once it is needed: most services never score."""
+        """A copy that is made at the first call, because most services never score."""
         return self._policy.lora_copy()
 
     @cached_property

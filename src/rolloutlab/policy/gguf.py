@@ -20,31 +20,38 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 
 from rolloutlab.errors import PolicyError, RolloutlabError
 from rolloutlab.fsutil import Lock, flush, own, refused, remove
-from rolloutlab.policy.gguf_tokenizer import Vocabulary, check_tokenizer, mended
+from rolloutlab.policy.gguf_tokenizer import Vocabulary, check_tokenizer, mend_tokenizer
 
 Note = Callable[[str], None]
 """Called with what is being done, again and again."""
 _NEEDED = "pip install 'rolloutlab[gguf]'"
 _FORM = 1
-"""Of the folders; another one converts anew. Another `transformers` does not: checkpoints would lose their base."""
+"""The version of the folders' form: with another one, files are converted anew. Another release of `transformers` does
+not convert again: the new folder could be another base, which checkpoints do not fit.
+"""
 _RECORD = "converted.json"
 _BEAT = 0.2
 _LINK = "policy.gguf"
 _ROPE = "rope.scaling.type"
 
 
-def converted(file: Path, name: str, note: Note) -> Path:
-    """The folder with what a GGUF file holds, written now unless it has been: cached by the bytes of the file.
+def convert_file(file: Path, name: str, note: Note) -> Path:
+    """Return the folder that a GGUF file is converted into, cached by the bytes of the file; convert it if need be.
 
-    name: of the policy, for the folder. note: hears what is being done. Processes that want the same file wait for
-    the first; a folder takes its place when it is complete, so that nothing of one that was killed is used.
+    Processes that want the same file wait for the first of them. A folder gets its name when it is complete, so that
+    nothing that a killed process has left is used.
+
+    Args:
+        file: The GGUF file.
+        name: The name of the policy, for the folder's name.
+        note: Called with what is being done.
 
     Raises:
-        PolicyError: the file is none that `transformers` reads as a policy with its tokenizer and chat template.
+        PolicyError: `transformers` does not read the file as a policy with a tokenizer and a chat template.
         LabError: the cache cannot be written.
     """
     cache = Path(platformdirs.user_cache_dir("rolloutlab")) / "policies"
-    with _Heard(file.name, note) as heard:
+    with _Activity(file.name, note) as activity:
         try:
             state = file.stat()
             digest = _digest(file, state.st_size, state.st_mtime_ns)
@@ -55,10 +62,10 @@ def converted(file: Path, name: str, note: Note) -> Path:
             return folder
         try:
             own(cache)
-            heard.now("another process does it")
+            activity.begin("another process does it")
             with Lock(cache / f"{folder.name}.lock", thread_local=False):
                 if not _is_whole(folder):
-                    _convert(file, folder, heard)
+                    _convert(file, folder, activity)
         except OSError as error:
             hint = "set XDG_CACHE_HOME to a folder you can write to"
             raise refused(f"{cache} cannot be used", error, hint) from error
@@ -66,15 +73,18 @@ def converted(file: Path, name: str, note: Note) -> Path:
 
 
 def notes_of(folder: str) -> list[str]:
-    """What the user of a converted file should know; nothing for other policies."""
+    """Return what the user of a converted file should know; nothing for other policies."""
     try:
         return [str(each) for each in json.loads((Path(folder) / _RECORD).read_text())["notes"]]
     except (OSError, ValueError, KeyError, TypeError):
         return []
 
 
-class _Heard:
-    """A context in which `note` hears what is done with a file, and since when: some of it is silent for minutes."""
+class _Activity:
+    """A context that calls `note` five times a second with what is being done, and for how long.
+
+    Some of the work is silent for minutes.
+    """
 
     def __init__(self, name: str, note: Note) -> None:
         self._name = name
@@ -83,7 +93,8 @@ class _Heard:
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._repeat, daemon=True)
 
-    def now(self, doing: str) -> None:
+    def begin(self, doing: str) -> None:
+        """Set what is being done."""
         self._doing = doing
 
     def __enter__(self) -> Self:
@@ -106,7 +117,7 @@ class _Heard:
 
 @dataclass(frozen=True)
 class _Header:
-    """What a GGUF file says of its model. weights: how many numbers it has. dtype: in which they are kept."""
+    """What a GGUF file says of its model. weights: how many numbers it has. dtype: in which they are converted."""
 
     values: dict[str, Any]
     weights: int
@@ -115,7 +126,7 @@ class _Header:
 
 
 @lru_cache(maxsize=8)
-def _digest(file: Path, size: int, changed: int) -> str:  # noqa: ARG001 (a file that was changed is read again)
+def _digest(file: Path, size: int, changed: int) -> str:  # noqa: ARG001 (part of the cache's key: a file that was changed is read again)
     with file.open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
@@ -129,10 +140,10 @@ def _is_whole(folder: Path) -> bool:
         return False
 
 
-def _convert(file: Path, folder: Path, heard: _Heard) -> None:
-    """Write the folder by way of a draft beside it."""
-    heard.now("reading its description")
-    header = _header(file)
+def _convert(file: Path, folder: Path, activity: _Activity) -> None:
+    """Write the folder, by way of a draft beside it."""
+    activity.begin("reading its description")
+    header = _read_header(file)
     space, needed = shutil.disk_usage(folder.parent).free, header.weights * header.dtype.itemsize
     if space < needed:
         message = f"converting {file.name} needs {needed >> 20:,} MB in {folder.parent}, where {space >> 20:,} are free"
@@ -140,7 +151,7 @@ def _convert(file: Path, folder: Path, heard: _Heard) -> None:
     draft = folder.with_name(f".{folder.name}.draft")
     remove(draft)
     own(draft / "from")
-    notes = _write(file, header, draft, heard)
+    notes = _write(file, header, draft, activity)
     remove(draft / "from")
     written = sorted(each for each in draft.iterdir() if each.is_file())
     record = {
@@ -157,23 +168,25 @@ def _convert(file: Path, folder: Path, heard: _Heard) -> None:
     flush(folder.parent)
 
 
-def _write(file: Path, header: _Header, draft: Path, heard: _Heard) -> list[str]:
-    """Weights, configuration, tokenizer and chat template of the file into a folder; what is to be known of them."""
-    # by itself: beside a file, transformers would read a tokenizer or an adapter of another model
+def _write(file: Path, header: _Header, draft: Path, activity: _Activity) -> list[str]:
+    """Write the file's weights, configuration, tokenizer and chat template into a folder; return notes on them."""
+    # linked into an empty folder: transformers would also read a tokenizer or an adapter that lies beside the file
     link = draft / "from" / _LINK
     try:
         link.symlink_to(file)
     except OSError:  # Windows allows it to few
         shutil.copyfile(file, link)
-    with _reading(file):
-        heard.now("reading the tokenizer")
-        # neither this class nor a configuration at hand makes it read the description again, which takes seconds
-        tokenizer = mended(PreTrainedTokenizerFast.from_pretrained(link.parent, gguf_file=_LINK), header.vocabulary)
+    with _map_read_errors(file):
+        activity.begin("reading the tokenizer")
+        # given this class and, below, a configuration, it does not read the description again, which takes seconds
+        tokenizer = mend_tokenizer(
+            PreTrainedTokenizerFast.from_pretrained(link.parent, gguf_file=_LINK), header.vocabulary
+        )
         tokenizer.save_pretrained(draft)
-        heard.now("reading the configuration")
+        activity.begin("reading the configuration")
         config = AutoConfig.from_pretrained(link.parent, gguf_file=_LINK)
-        heard.now("reading the weights")
-        with _counted(heard):
+        activity.begin("reading the weights")
+        with _count_tensors(activity):
             loaded: Any = AutoModelForCausalLM.from_pretrained(
                 link.parent,
                 gguf_file=_LINK,
@@ -184,35 +197,35 @@ def _write(file: Path, header: _Header, draft: Path, heard: _Heard) -> list[str]
             )
     model, loading = loaded
     if missing := sorted(loading["missing_keys"]):
-        raise PolicyError(f"{file.name} lacks weights of its model: {_some(missing)}", hint="another .gguf file")
+        raise PolicyError(f"{file.name} lacks weights of its model: {_list_some(missing)}", hint="another .gguf file")
     if infinite := [name for name, weight in model.named_parameters() if not torch.isfinite(weight).all()]:
-        raise PolicyError(f"weights of {file.name} are no numbers: {_some(infinite)}", hint="another .gguf file")
-    with _reading(file):
-        heard.now("writing the weights")
-        # as long as it counts as quantized, a model is not saved
+        raise PolicyError(f"weights of {file.name} are no numbers: {_list_some(infinite)}", hint="another .gguf file")
+    with _map_read_errors(file):
+        activity.begin("writing the weights")
+        # transformers saves no model that counts as quantized
         model.hf_quantizer = None
         if hasattr(model.config, "quantization_config"):
             del model.config.quantization_config
         model.generation_config.eos_token_id = header.vocabulary.ends or None
         model.save_pretrained(draft)
-        heard.now("checking the tokenizer")
+        activity.begin("checking the tokenizer")
         check_tokenizer(AutoTokenizer.from_pretrained(draft), header.vocabulary)
-    return [*_left_out(file, header, model), *header.vocabulary.notes(file.name, tokenizer)]
+    return [*_list_omissions(file, header, model), *header.vocabulary.notes(file.name, tokenizer)]
 
 
-def _left_out(file: Path, header: _Header, model: Any) -> Iterator[str]:
-    """Notes on what the file has and the model has not."""
+def _list_omissions(file: Path, header: _Header, model: Any) -> Iterator[str]:
+    """Yield notes on what the file has and the model has not."""
     scaling = {k: v for k, v in header.values.items() if k.endswith(f".{_ROPE}") and v not in {"none", ""}}
     rope = getattr(model.config, "rope_parameters", None) or {}
     kept = sum(each.numel() for each in {id(p): p for p in model.parameters()}.values())
     if scaling and rope.get("rope_type", "default") == "default":
-        yield f"{file.name} scales positions ({_some(map(str, scaling.values()))}), which transformers leaves out"
+        yield f"{file.name} scales positions ({_list_some(map(str, scaling.values()))}), which transformers leaves out"
     if header.weights > kept:
         yield f"transformers leaves out {header.weights - kept:,} of the {header.weights:,} numbers of {file.name}"
 
 
-def _header(file: Path) -> _Header:
-    """Raises PolicyError: the file is no GGUF file, is one of several parts, or is no policy."""
+def _read_header(file: Path) -> _Header:
+    """Read a file's header. Raises PolicyError if it is no GGUF file, one of several parts, or no policy."""
     with file.open("rb") as opened:
         begin = opened.read(4)
     if begin != b"GGUF":
@@ -224,7 +237,7 @@ def _header(file: Path) -> _Header:
         raise PolicyError(f"to read {file.name} needs {error.name}", hint=_NEEDED) from error
     if not hasattr(transformers, "GgufConfig"):
         raise PolicyError(f"transformers {transformers.__version__} is too old to read {file.name}", hint=_NEEDED)
-    with _reading(file):
+    with _map_read_errors(file):
         reader = gguf.GGUFReader(file)
         values = {
             name: each.contents() if each.types[0] != gguf.GGUFValueType.ARRAY or "token" in name else None
@@ -239,19 +252,19 @@ def _header(file: Path) -> _Header:
         raise PolicyError(f"{file.name} is no model: it is of the type {kind!r}", hint="another .gguf file")
     if not values.get("tokenizer.chat_template"):
         raise PolicyError(f"{file.name} has no chat template", hint="use an instruction-tuned model")
-    return _Header(values, weights, _dtype(kinds), Vocabulary.of(values))
+    return _Header(values, weights, _choose_dtype(kinds), Vocabulary.of(values))
 
 
-def _dtype(kinds: set[str]) -> torch.dtype:
-    """In what a file of these kinds of matrices is kept: as it is, or in bfloat16, which is finer than its blocks."""
+def _choose_dtype(kinds: set[str]) -> torch.dtype:
+    """Choose the dtype for a file with these kinds of matrices: its own, or bfloat16, finer than quantized blocks."""
     if kinds <= {"F32", "F16"}:
         return torch.float32 if "F32" in kinds else torch.float16
     return torch.bfloat16
 
 
 @contextmanager
-def _reading(file: Path) -> Iterator[None]:
-    """Translates what fails while a file is read; an error of the disk stays one."""
+def _map_read_errors(file: Path) -> Iterator[None]:
+    """Map whatever fails while a file is read to PolicyError; errors of the disk stay as they are."""
     try:
         yield
     except RolloutlabError:
@@ -259,12 +272,12 @@ def _reading(file: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno is not None:
             raise
-        raise _unread(file, error) from error
+        raise _unreadable_error(file, error) from error
     except Exception as error:  # a file can be wrong in any way
-        raise _unread(file, error) from error
+        raise _unreadable_error(file, error) from error
 
 
-def _unread(file: Path, error: Exception) -> PolicyError:
+def _unreadable_error(file: Path, error: Exception) -> PolicyError:
     why = (str(error).strip().splitlines() or [""])[0]
     named = why if isinstance(error, ValueError | NotImplementedError) and why else f"{type(error).__name__}: {why}"
     message = f"transformers {transformers.__version__} does not read {file.name}: {named}"
@@ -272,16 +285,16 @@ def _unread(file: Path, error: Exception) -> PolicyError:
 
 
 @contextmanager
-def _counted(heard: _Heard) -> Iterator[None]:
-    """Lets tensors be counted, where `transformers` shows a bar of its own in a terminal."""
+def _count_tensors(activity: _Activity) -> Iterator[None]:
+    """Count the tensors that are read, in place of the progress bar that `transformers` shows in a terminal."""
     reading: Any = import_module("transformers.modeling_gguf_pytorch_utils")
 
     def counted(tensors: Iterable[Any], **_options: Any) -> Iterator[Any]:
         known = list(tensors)
         for done, each in enumerate(known):
-            heard.now(f"{done} of {len(known)} tensors")
+            activity.begin(f"{done} of {len(known)} tensors")
             yield each
-        heard.now("putting them together")
+        activity.begin("putting them together")
 
     bar = reading.tqdm
     reading.tqdm = counted
@@ -291,6 +304,6 @@ def _counted(heard: _Heard) -> Iterator[None]:
         reading.tqdm = bar
 
 
-def _some(names: Iterable[str]) -> str:
+def _list_some(names: Iterable[str]) -> str:
     shown = list(names)
     return ", ".join(shown[:3]) + (f", and {len(shown) - 3} more" if len(shown) > 3 else "")

@@ -13,9 +13,9 @@ from rolloutlab.errors import PolicyError
 _CONTROL, _USER_DEFINED = 3, 4
 _NAMES = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
 _ENDS = ("eos", "eot", "eom")
-"""Of a text, of a turn, and of a turn in which a tool is called."""
+"""The ends of a text, of a turn, and of a turn in which a tool is called."""
 _SPLITS_DIGITS = {"smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"}
-"""Values of `tokenizer.ggml.pre` whose models read each digit by itself, and the rest as GPT-2 does."""
+"""Values of `tokenizer.ggml.pre` whose models split each digit off, and other text as GPT-2 does."""
 _SPLITS_AS_GPT2 = {"gpt-2", "phi-2", "mpt", "olmo", "jais", "trillion", "granite-docling"}
 
 
@@ -24,7 +24,7 @@ class Vocabulary:
     """Tokens of a file, in the order of their ids. kinds: their types. special: ids by the names of `transformers`.
 
     byte_level: whether ordinary tokens are spelled in an alphabet of bytes. split: the name of the rule by which text
-    is cut before it is merged to tokens. ends: ids that end a turn. template: of chats.
+    is cut before it is merged to tokens. ends: ids that end a turn. template: the chat template.
     """
 
     tokens: tuple[str, ...]
@@ -38,7 +38,7 @@ class Vocabulary:
 
     @staticmethod
     def of(values: Mapping[str, Any]) -> "Vocabulary":
-        """From the values of a file."""
+        """Read the vocabulary from the values of a file. Raises PolicyError if the file has no tokens."""
 
         def token(name: str) -> Any:
             return values.get(f"tokenizer.ggml.{name}_token_id")
@@ -64,14 +64,14 @@ class Vocabulary:
         return {i: text for i, (text, kind) in enumerate(kinds) if kind in {_CONTROL, _USER_DEFINED}}
 
     def notes(self, name: str, tokenizer: PreTrainedTokenizerBase) -> Iterator[str]:
-        """What is not known of how the tokenizer of the file `name` cuts text."""
+        """Yield what is not known of how the tokenizer of the file `name` cuts text."""
         if self.byte_level and self.split not in _SPLITS_AS_GPT2 and _splits_as_gpt2(tokenizer):
             rule = f"by the rule {self.split!r}" if self.split else "by a rule that it does not name"
             yield f"{name} cuts text {rule}, which is not known here: it is cut as by GPT-2, which may be otherwise"
 
 
-def mended(tokenizer: Any, vocabulary: Vocabulary) -> Any:
-    """The tokenizer with the marks of the file, never cut, under their ids; and cutting numbers as the file says.
+def mend_tokenizer(tokenizer: Any, vocabulary: Vocabulary) -> Any:
+    """Return the tokenizer with the file's marks under the file's ids, never cut, and with the file's rule for digits.
 
     `transformers` leaves out marks with letters that are not in the alphabet of bytes, such as DeepSeek's, and makes
     new tokens of those that it needs itself, which the model does not have.
@@ -80,7 +80,7 @@ def mended(tokenizer: Any, vocabulary: Vocabulary) -> Any:
         tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
             [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
         )
-    if not vocabulary.byte_level or not _wrong(tokenizer, vocabulary):
+    if not vocabulary.byte_level or not _find_difference(tokenizer, vocabulary):
         return tokenizer
     made = json.loads(tokenizer.backend_tokenizer.to_str())
     spelled = {i: text for text, i in made["model"]["vocab"].items()}
@@ -104,15 +104,15 @@ def mended(tokenizer: Any, vocabulary: Vocabulary) -> Any:
 
 
 def check_tokenizer(tokenizer: Any, vocabulary: Vocabulary) -> None:
-    """Raises PolicyError where it has other tokens, marks, ends or another chat template than the file."""
-    if wrong := _wrong(tokenizer, vocabulary):
+    """Raise PolicyError unless it has the same tokens, marks, special tokens and chat template as the file."""
+    if wrong := _find_difference(tokenizer, vocabulary):
         raise PolicyError(
             f"transformers reads the tokenizer of the GGUF file wrongly: {wrong}", hint="another .gguf file"
         )
 
 
-def _wrong(tokenizer: Any, vocabulary: Vocabulary) -> str:
-    """What differs first; empty where nothing does."""
+def _find_difference(tokenizer: Any, vocabulary: Vocabulary) -> str:
+    """Describe the first difference; empty if there is none."""
     if len(tokenizer) != len(vocabulary.tokens):
         return f"it has {len(tokenizer):,} tokens, and the file {len(vocabulary.tokens):,}"
     for name, expected in vocabulary.special.items():

@@ -21,28 +21,35 @@ _FUNCTIONS = "functions."
 
 
 def is_harmony(chat_template: str) -> bool:
+    """Whether a chat template writes harmony."""
     return f"{CHANNEL}analysis<|message|>" in chat_template and "<|start|>assistant" in chat_template
 
 
 def parse(text: str, tools: bool = True, ended: bool = True) -> tuple[str, str, list[Call]] | None:
-    """Reasoning (`analysis`), content (`final`, and `commentary` without a recipient) and calls of a completion.
+    """Parse a completion into reasoning, content and calls; None if its first message is of no known kind.
 
-    text: with its special tokens. tools: whether there are functions to call. ended: False for the beginning of a
-    completion, of which only what further text cannot change is read. From the first message on that is none of these,
-    everything is content, without its special tokens. If that is the very first message, the result is None.
+    Reasoning is what has the channel `analysis`; content has `final`, or `commentary` without a recipient. From the
+    first message of no known kind on, everything is content, without its special tokens.
+
+    Args:
+        text: The completion, with its special tokens.
+        tools: Whether there are functions to call.
+        ended: False for the beginning of a completion: only what further text cannot change is then returned.
     """
     reasoning, content, calls = list[str](), list[str](), list[Call]()
     rest = text
     while rest.strip():
-        message, end, after = _until_end(rest)
+        message, end, after = _split_message(rest)
         header, begun, body = message.partition("<|message|>")
         head, recipient, call = _HEADER.fullmatch(header) if begun else None, None, None
         if head and (recipient := head["before"] or head["after"]):
-            call = _call(recipient, body) if tools and (end or ended) else None
+            call = _read_call(recipient, body) if tools and (end or ended) else None
         if call:
             calls.append(call)
         elif head and not recipient:
-            (reasoning if head["channel"] == "analysis" else content).append(body if end or ended else _final(body))
+            (reasoning if head["channel"] == "analysis" else content).append(
+                body if end or ended else _drop_partial_end(body)
+            )
         elif message.strip():
             if not ended:
                 break
@@ -54,19 +61,19 @@ def parse(text: str, tools: bool = True, ended: bool = True) -> tuple[str, str, 
     return "\n".join(reasoning), "".join(content), calls
 
 
-def _until_end(text: str) -> tuple[str, str, str]:
-    """The first message of a text, its end token, and the text after that."""
+def _split_message(text: str) -> tuple[str, str, str]:
+    """Split a text into its first message, the end token of that, and the rest."""
     end = _ENDS.search(text)
     return (text[: end.start()], end[0], text[end.end() :]) if end else (text, "", "")
 
 
-def _final(body: str) -> str:
-    """A body without what may be the beginning of an end token."""
+def _drop_partial_end(body: str) -> str:
+    """Drop what may be the beginning of an end token from the end of a body."""
     return _BEGUN.sub("", body)
 
 
-def _call(recipient: str, body: str) -> Call | None:
-    """The call of a function; None for the built-in tools, which are not a client's, and for malformed arguments."""
+def _read_call(recipient: str, body: str) -> Call | None:
+    """Read the call of a function; None for harmony's built-in tools, and for malformed arguments."""
     try:
         arguments = from_json(body, allow_inf_nan=False)
     except ValueError:

@@ -17,7 +17,7 @@ from rolloutlab.policy.token_sequence import TokenSequence
 
 @dataclass(frozen=True)
 class ReadJob:
-    """A job without its texts: about nine bytes per token.
+    """What training needs of a job, without its texts: about nine bytes per token.
 
     members: per group, the trajectories for the objective. sequences: per trajectory, over all groups, its trainable
     histories. at_one: per trajectory, whether it was sampled at temperature and top_p 1. digest: SHA-256 of the
@@ -33,7 +33,7 @@ class ReadJob:
 
 @dataclass(frozen=True)
 class Garbled:
-    """A trajectory with undecodable text, replaced by marks; it does not train. path: of the first mark."""
+    """A trajectory with undecodable text, replaced by marks; it does not train. path: where the first mark is."""
 
     trajectory: Trajectory
     path: str
@@ -44,7 +44,7 @@ Groups = Iterable[Iterable[Item]]
 
 
 def read_job(groups: Groups, renderer: Renderer, context: int, progress: Callable[[int], None]) -> ReadJob:
-    """Read groups once, in order; `progress` is called after each trajectory with their number so far."""
+    """Read groups once, in order. progress: called after each trajectory with their number so far."""
     members: list[list[Member]] = []
     sequences: list[list[TokenSequence]] = []
     at_one: list[bool] = []
@@ -71,13 +71,13 @@ def read_job(groups: Groups, renderer: Renderer, context: int, progress: Callabl
 
 
 def _tokenize(name: str, item: Item, renderer: Renderer, context: int) -> tuple[Member, list[TokenSequence]]:
-    """A trajectory for the objective, and its trainable histories; none if a part is unreadable."""
+    """Return a trajectory as the objective needs it, and its trainable histories; none if a part is unreadable."""
     if isinstance(item, Garbled):
         return _unreadable(name, item.trajectory, f"{item.path}: its bytes are not valid text")
     histories: list[TokenSequence] = []
     for h, history in enumerate(item.histories()):
         try:
-            sequences = _sequences(history, renderer)
+            sequences = _read_history(history, renderer)
         except RenderingError as error:
             return _unreadable(name, item, f"{f'additional_histories.{h - 1}.' if h else ''}{error.message}")
         histories += [replace(each, turns=[]) for each in sequences] if h else sequences
@@ -99,11 +99,12 @@ def _unreadable(name: str, item: Trajectory, what: str) -> tuple[Member, list[To
 
 
 def _answers(item: Trajectory) -> list[Choice]:
-    """The sampled answers of the main history."""
+    """Return the sampled answers of the main history."""
     return [each for each in item.messages_and_choices if isinstance(each, Choice)]
 
 
-def _sequences(history: History, renderer: Renderer) -> list[TokenSequence]:
+def _read_history(history: History, renderer: Renderer) -> list[TokenSequence]:
+    """Return a history as sequences. Raises RenderingError if nothing is before a sequence's first sampled token."""
     sequences = renderer.sequences(history)
     if any(sequence.trained[:1] == b"\1" for sequence in sequences):
         raise RenderingError("messages_and_choices: the first sampled token has no context")

@@ -1,7 +1,7 @@
-"""LoRA layers in training: those of peft, in fewer operations.
+"""LoRA layers in training: what peft computes, in fewer operations.
 
 peft computes `base(x) + up(down(x)) * scale` in five operations, each with a node of autograd and a tensor of its own.
-Here they are three, and one node.
+This module needs three operations and one node.
 """
 
 from collections.abc import Mapping
@@ -17,18 +17,19 @@ from rolloutlab.policy.packed_weights import Multiply
 
 
 def fuse_lora(model: nn.Module, multipliers: Mapping[nn.Module, Multiply]) -> None:
-    """Compute the plain LoRA layers of a model in fewer operations; others stay as they are.
+    """Replace the forward of the plain LoRA layers of a model by one of fewer operations; others stay as they are.
 
-    multipliers: of layers below an adapter, for the forward pass.
+    multipliers: faster products for the forward pass, by the layer below an adapter.
     """
     for layer in model.modules():
         if type(layer) is LoraLinear and _is_plain(layer):
             base: Any = layer.base_layer
             multiply = multipliers.get(base) or partial(linear, weight=base.weight, bias=base.bias)
-            setattr(layer, "forward", partial(_forward, layer, multiply))  # noqa: B010 - of this layer alone, not of its class
+            setattr(layer, "forward", partial(_run_layer, layer, multiply))  # noqa: B010 - of this layer alone, not of its class
 
 
 def _is_plain(layer: Any) -> bool:
+    """Whether a layer is a `Linear` with one adapter, without variant, bias or dropout, all of one dtype."""
     names = layer.active_adapters
     if type(layer.base_layer) is not nn.Linear or len(names) != 1 or names[0] not in layer.lora_A or layer.lora_variant:
         return False
@@ -37,7 +38,8 @@ def _is_plain(layer: Any) -> bool:
     return one_dtype and parts[2].bias is None and type(layer.lora_dropout[names[0]]) is nn.Identity
 
 
-def _forward(layer: Any, multiply: Multiply, x_BD: Tensor) -> Tensor:
+def _run_layer(layer: Any, multiply: Multiply, x_BD: Tensor) -> Tensor:
+    """Compute the forward of a plain LoRA layer."""
     (name,) = layer.active_adapters
     if layer.disable_adapters:
         return multiply(x_BD)

@@ -95,28 +95,29 @@ def step_loss(
         clipped_T = (weight_of_ratio_T != seen_T) & ~masked_T  # even if only `max_weight` has bounded it
         loss_T = -weight_of_ratio_T * advantage_T * new_T
     if options.truncated_importance_sampling and original_T is not None:
-        loss_T = loss_T * _truncated(new_T, old_T, original_T, options.truncated_importance_sampling)
+        loss_T = loss_T * _truncated_weight(new_T, old_T, original_T, options.truncated_importance_sampling)
     loss = (weight_T * loss_T).sum() / (len(new_T) + _TINY if divisor is None else divisor)
     return StepLoss(loss, seen_T, clipped_T, masked_T)
 
 
 def kl_penalty(new_T: Tensor, reference_T: Tensor, coefficient: float) -> Tensor:
-    """What is added to the advantages.
+    """Compute what the KL penalty adds to the advantages.
 
-    A token whose log ratio to the reference is above the step's mean loses advantage, the others gain.
-    The mean of log(new / reference) over sampled tokens estimates the KL divergence (k1, Schulman 2020).
+    A token whose log ratio to the reference is above the step's mean loses advantage; the others gain some. The mean of
+    log(new / reference) over sampled tokens estimates the KL divergence (k1, Schulman 2020).
     """
     kl_T = (new_T - reference_T).detach()
     return coefficient * (kl_T.sum() / (len(kl_T) + _TINY) - kl_T)
 
 
-def _truncated(new_T: Tensor, old_T: Tensor, original_T: Tensor, bound: float) -> Tensor:
-    """Truncated importance weight exp(old - original); an unknown original logprob counts as the new one."""
+def _truncated_weight(new_T: Tensor, old_T: Tensor, original_T: Tensor, bound: float) -> Tensor:
+    """Compute the truncated importance weight exp(old - original). An unknown original logprob is the new one."""
     original_T = torch.where(original_T.isnan(), new_T, original_T)
     return (old_T - original_T).clamp(max=_MAX_LOG_RATIO).exp().clamp(max=bound).detach()
 
 
 def _ratio(delta_T: Tensor, history_T: Tensor, options: Options) -> Tensor:
+    """Compute importance ratios at the level of the options: per token, per history, or between the two."""
     if options.importance_sampling_level == "token":
         return delta_T.clamp(max=_MAX_LOG_RATIO).exp()
     mean_T = _history_mean(delta_T, history_T).clamp(max=_MAX_LOG_RATIO)
@@ -129,7 +130,7 @@ def _ratio(delta_T: Tensor, history_T: Tensor, options: Options) -> Tensor:
 
 
 def _history_mean(values_T: Tensor, history_T: Tensor) -> Tensor:
-    """Mean over each history, broadcast to its tokens."""
+    """Compute the mean over each history, broadcast to its tokens."""
     histories = int(history_T.max()) + 1 if len(history_T) else 0
     sum_H = values_T.new_zeros(histories).index_add(0, history_T, values_T)
     return (sum_H / torch.bincount(history_T, minlength=histories))[history_T]

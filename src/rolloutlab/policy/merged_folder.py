@@ -1,8 +1,8 @@
 """A program that writes a checkpoint's merged model: `python -m rolloutlab.policy.merged_folder`.
 
 The notebook runs it in a process of its own, because the notebook side never loads torch. Standard input has one line
-of JSON, the arguments of `write_merged`; its end stops the program, as when the notebook is killed. Standard output has
-a line of JSON for each note, and at the end one with an error, or an empty object.
+of JSON, the arguments of `write_merged`. When it closes, as it does when the notebook is killed, the program ends.
+Standard output has a line of JSON for each note, and at the end one with an error, or an empty object.
 """
 
 import json
@@ -29,11 +29,11 @@ def write_merged(
         folder: The folder to write.
         base: A packaged policy, a folder, a GGUF file or a hub name.
         expected: The fingerprint of the base that the adapter was trained on.
-        dtype: In which its service has the base; the merged weights are written in it.
+        dtype: The dtype in which the service has the base. The merged weights are written in it.
         note: Called with what is being done.
 
     Raises:
-        PolicyError: the base is not on this machine, or another one of that name is; or it cannot be merged.
+        PolicyError: this machine has no such base, or another one of that name; or the adapter cannot be merged.
         LabError: the folder cannot be written.
     """
     note("loading the base")
@@ -52,7 +52,7 @@ def write_merged(
 
 def main() -> None:
     """Read the arguments, write the folder and report."""
-    out, sys.stdout = sys.stdout, sys.stderr  # what libraries print is no report
+    out, sys.stdout = sys.stdout, sys.stderr  # what libraries print must not be read as a report
 
     def report(**message: str | None) -> None:
         print(json.dumps(message), file=out, flush=True)
@@ -67,6 +67,7 @@ def main() -> None:
 
 
 def _end_with_notebook() -> None:
+    """End the process once the notebook has closed standard input."""
     sys.stdin.read()
     os._exit(1)
 

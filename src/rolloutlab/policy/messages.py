@@ -2,9 +2,10 @@
 
 Chat templates silently drop kinds of messages that they do not know. Such a kind is converted to the nearest one that
 the template renders: `developer` to `system`, `function` to `tool`, `function_call` to `tool_calls`, a refusal and the
-transcript of audio to content. If there is none, or if a template renders only the first of several calls, the message
-is refused. Where it renders either calls or the content beside them, it gets the calls alone. What a template renders
-is tested with a conversation of the same shape, in which every part is a marker.
+transcript of audio to content. A message is refused if there is no such kind, or if the template renders only the first
+of its calls. A template that renders a message's calls or its content, but not both, gets the calls alone.
+
+What a template renders is tested with a conversation of the same shape, in which every part is a marker.
 """
 
 import hashlib
@@ -41,15 +42,15 @@ _LOST = {
     ),
     "calls": (".tool_calls: this policy's chat template renders only one call per message", "one call in a message"),
 }
-"""What a template can drop of a message: the error, after the message's path, and its hint."""
+"""By what a template can drop of a message: the error, which follows the message's path, and its hint."""
 
 
 class _Shape(NamedTuple):
     """The properties of a message on which its rendering depends.
 
-    content: whether it has some beside its calls. calls: their types, `function_call` for the older field of that name;
-    more than two of one type count as two, since a template renders all of them or only one. reasoning: whether it has
-    some beside its calls, where the template reads it in a field.
+    content: whether it has content; True also for a message without calls. calls: the types of its calls,
+    `function_call` for the older field of that name; more than two of one type count as two, because a template renders
+    all of them or only one. reasoning: whether it has both calls and reasoning in a field that the template reads.
     """
 
     role: str
@@ -59,7 +60,7 @@ class _Shape(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """As errors name it: the role, and for calls the field, or `custom`."""
+        """The name in errors: the role, or for a message with calls their field, or `custom`."""
         if not self.calls:
             return self.role
         return next((call for call in self.calls if call != "function"), "tool_calls")
@@ -71,7 +72,8 @@ _Shapes = tuple[_Shape, ...]
 class _CallStyle(NamedTuple):
     """How a template reads messages with calls.
 
-    as_text: arguments as JSON text instead of an object (DeepSeek-V3). short: ids of nine letters and digits (Mistral).
+    as_text: arguments are JSON text instead of an object (DeepSeek-V3). short: ids are nine letters and digits
+    (Mistral).
     """
 
     as_text: bool = False
@@ -100,18 +102,21 @@ class Messages:
         self._template = template
         self._cache: dict[tuple[bool, _Shapes], tuple[_Shapes, Sequence[str]]] = {}
 
-    def plain(
+    def adapt(
         self, items: Sequence[MessageOrChoice], path: str, tools: Tools = None, *, whole: bool = False
     ) -> list[dict[str, Any]]:
-        """The messages for the template.
+        """Convert messages to kinds that the template renders.
 
-        path: of the items, for errors, such as `messages`. tools: those that the template renders with them. whole:
-        refuse the last message if the template renders only a part of it.
+        Args:
+            items: The messages.
+            path: The path of the items in errors, such as `messages`.
+            tools: The tools that the template renders with them.
+            whole: Refuse the last message if the template drops content beside its calls.
 
         Raises:
-            RenderingError: the template does not render a message; or it has content other than text.
+            RenderingError: the template does not render a message, or a message has content other than text.
         """
-        messages, shapes, (targets, lost) = self._adapted(items, path, tools)
+        messages, shapes, (targets, lost) = self._adapt(items, path, tools)
         parts = dict(enumerate(lost))
         if whole and shapes[-1].content > targets[-1].content:
             parts[len(shapes) - 1] = "content"
@@ -124,25 +129,25 @@ class Messages:
             self._call_style.apply(messages)
         return messages
 
-    def unread(self, items: Sequence[MessageOrChoice], tools: Tools = None) -> list[int]:
-        """Which messages have content beside their calls that the template drops."""
-        _, shapes, (targets, _) = self._adapted(items, "messages", tools)
+    def find_unread(self, items: Sequence[MessageOrChoice], tools: Tools = None) -> list[int]:
+        """Return the indices of messages with content beside their calls that the template drops."""
+        _, shapes, (targets, _) = self._adapt(items, "messages", tools)
         return [i for i, shape in enumerate(shapes) if shape.content > targets[i].content]
 
-    def _adapted(
+    def _adapt(
         self, items: Sequence[MessageOrChoice], path: str, tools: Tools
     ) -> tuple[list[dict[str, Any]], _Shapes, tuple[_Shapes, Sequence[str]]]:
-        """The messages with content as one string, their shapes, and the result of `_test` for these."""
+        """Return the messages with content as one string, their shapes, and the result of `_find_targets` for these."""
         messages = [(item.message if isinstance(item, Choice) else item).to_wire() for item in items]
         for i, message in enumerate(messages):
             _simplify(message, i, f"{path}.{i}")
             self._place_reasoning(message)
-        shapes = tuple(map(_shape, messages))
+        shapes = tuple(map(_shape_of, messages))
         key = (bool(tools), shapes)
         if (result := self._cache.get(key)) is None:
-            result = self._test(shapes, tools)
+            result = self._find_targets(shapes, tools)
             if len(self._cache) >= _MAX_SHAPES:
-                self._cache.clear()  # another thread may do so at any moment
+                self._cache.clear()  # other threads may clear it at any moment: it is read by `get` alone
             self._cache[key] = result
         return messages, shapes, result
 
@@ -166,7 +171,8 @@ class Messages:
     def _place_reasoning(self, message: dict[str, Any]) -> None:
         """Put the reasoning where the template reads it: in a field, or in the content as it was sampled.
 
-        Marks of reasoning in the content are kept where that is the place, else a template would cut the content there.
+        Marks of reasoning in the content stay if that is the place. Otherwise they are taken out with the reasoning,
+        because the template would cut the content at them.
         """
         given = [message.pop(name, None) for name in FIELDS]
         reasoning = next((text for text in given if text and isinstance(text, str)), "")
@@ -189,12 +195,12 @@ class Messages:
 
     @cached_property
     def _reasoning_place(self) -> Place | None:
-        """Makes the fields of a message with reasoning and content; None where the template drops all reasoning."""
+        """What makes the fields of a message with reasoning and content; None if the template drops all reasoning."""
         places: list[Place] = [*(partial(_in_field, name) for name in FIELDS), _in_content]
         for place in places:
             user = {"role": "user", "content": "?"}
             answer = {"role": "assistant", **place(_call_marker(1, 0), _content_marker(1))}
-            calling = _example(_Shape("assistant", content=False, calls=("function",)), 2)
+            calling = _make_example(_Shape("assistant", content=False, calls=("function",)), 2)
             calling |= place(_call_marker(1, 0), "")
             result = {"role": "tool", "tool_call_id": _call_id(0), "name": "f", "content": "?"}
             talks = [[answer], [answer, result], [calling, result]]  # some keep it up to the next question
@@ -208,28 +214,28 @@ class Messages:
                         return place
         return None
 
-    def _test(self, shapes: _Shapes, tools: Tools) -> tuple[_Shapes, Sequence[str]]:
-        """The shape to which each message of such a conversation is converted, and what is lost of it even so."""
+    def _find_targets(self, shapes: _Shapes, tools: Tools) -> tuple[_Shapes, Sequence[str]]:
+        """Find the shape that each message of these shapes is converted to, and what the template still drops of it."""
         targets = shapes
         for kind, equivalent in _EQUIVALENTS.items():
             of_kind = [i for i, shape in enumerate(targets) if shape.kind == kind]
-            lost = self._lost(targets, tools) if of_kind else ()
+            lost = self._find_lost(targets, tools) if of_kind else ()
             if lost is None or any(lost[i] for i in of_kind):
                 new: dict[str, Any] = {"calls": ("function",)} if equivalent == "tool_calls" else {"role": equivalent}
                 targets = tuple(shape._replace(**new) if shape.kind == kind else shape for shape in targets)
-        lost = self._lost(targets, tools)
+        lost = self._find_lost(targets, tools)
         both = [i for i, shape in enumerate(targets) if shape.calls and shape.content and (lost is None or lost[i])]
         alone = tuple(shape._replace(content=False) if i in both else shape for i, shape in enumerate(targets))
-        without = self._lost(alone, tools) if both else None
+        without = self._find_lost(alone, tools) if both else None
         if without is not None and not any(without[i] for i in both):
             return alone, without
         return targets, lost or ()
 
-    def _lost(self, shapes: _Shapes, tools: Tools) -> Sequence[str] | None:
-        """What the template drops of each message (a key of `_LOST`, or nothing); None if it refuses them."""
+    def _find_lost(self, shapes: _Shapes, tools: Tools) -> Sequence[str] | None:
+        """Find what the template drops of each message (a key of `_LOST`, or nothing); None if it refuses them."""
         if all(shape.kind in _TALKERS for shape in shapes):
             return ["kind" if shape.kind in self._dropped else "" for shape in shapes]
-        examples = [_example(shape, i) for i, shape in enumerate(shapes)]
+        examples = [_make_example(shape, i) for i, shape in enumerate(shapes)]
         for example, shape in zip(examples, shapes, strict=True):
             if shape.reasoning and self._reasoning_place:
                 example |= self._reasoning_place("?", example["content"])
@@ -241,17 +247,19 @@ class Messages:
             return None
         rendered = set(_MARKERS.findall(text))
         return [
-            ("kind" if shape.kind in self._dropped else "") if shape.kind in _TALKERS else _missing(shape, i, rendered)
+            ("kind" if shape.kind in self._dropped else "")
+            if shape.kind in _TALKERS
+            else _find_missing(shape, i, rendered)
             for i, shape in enumerate(shapes)
         ]
 
     @cached_property
     def _dropped(self) -> list[str]:
-        """Which of users and assistants have messages that are not even rendered as the last one.
+        """The roles, of user and assistant, whose message is not rendered even as the last one.
 
-        Earlier ones may be dropped: some templates keep the end of a conversation alone.
+        An earlier message that is dropped does not count: some templates keep only the end of a conversation.
         """
-        talk = [_example(_Shape(role), i) for i, role in enumerate(_TALKERS)]
+        talk = [_make_example(_Shape(role), i) for i, role in enumerate(_TALKERS)]
         dropped = []
         for i, role in enumerate(_TALKERS):
             with suppress(RenderingError):
@@ -261,7 +269,7 @@ class Messages:
 
 
 def content_of(message: AssistantMessage | CompletionMessage) -> str:
-    """The content of a message, a refusal included, as one string."""
+    """Return the content of a message, a refusal included, as one string."""
     plain = message.to_wire()
     _simplify(plain, 0, "message")
     return str(plain["content"])
@@ -275,7 +283,7 @@ def _in_content(reasoning: str, content: str) -> dict[str, Any]:
     return {"content": f"{OPENING}\n{reasoning}\n{CLOSING}\n\n{content}"}
 
 
-def _shape(message: dict[str, Any]) -> _Shape:
+def _shape_of(message: dict[str, Any]) -> _Shape:
     if message.get("function_call"):
         calls: tuple[str, ...] = ("function_call",)
     else:
@@ -285,8 +293,8 @@ def _shape(message: dict[str, Any]) -> _Shape:
     return _Shape(message["role"], not calls or bool(message["content"].strip()), calls, reasoning)
 
 
-def _example(shape: _Shape, i: int) -> dict[str, Any]:
-    """The i-th message of a test, of which each part is a marker."""
+def _make_example(shape: _Shape, i: int) -> dict[str, Any]:
+    """Make the i-th message of a test, of which each part is a marker."""
     message: dict[str, Any] = {"role": shape.role, "content": _content_marker(i) if shape.content else ""}
     if shape.role == "tool":
         message |= {"tool_call_id": _call_id(0), "name": "f"}
@@ -302,8 +310,8 @@ def _example(shape: _Shape, i: int) -> dict[str, Any]:
     return message
 
 
-def _missing(shape: _Shape, i: int, rendered: set[str]) -> str:
-    """What a template dropped of the i-th message of a test: a key of `_LOST`, or nothing."""
+def _find_missing(shape: _Shape, i: int, rendered: set[str]) -> str:
+    """Find what a template dropped of the i-th message of a test: a key of `_LOST`, or nothing."""
     if not shape.calls:
         return "" if _content_marker(i) in rendered else "kind"
     calls = [call for j, call in enumerate(shape.calls) if _call_marker(i, j) in rendered]
@@ -328,7 +336,7 @@ def _simplify(message: dict[str, Any], i: int, path: str) -> None:
     if isinstance(content, list):
         content = "".join(_part_text(part, f"{path}.content.{j}") for j, part in enumerate(content))
     message["content"] = content or ""
-    if message["role"] != "assistant":  # other roles have no calls: these would be unknown properties of any type
+    if message["role"] != "assistant":  # in other roles these fields are unknown properties, with values of any type
         message.pop("tool_calls", None)
         message.pop("function_call", None)
         return
@@ -348,9 +356,8 @@ def _simplify(message: dict[str, Any], i: int, path: str) -> None:
 def _convert(messages: list[dict[str, Any]], targets: _Shapes) -> None:
     """Convert each message to its target, in place, with the arguments of calls as objects.
 
-    Content that a target does not have is dropped.
-
-    The result of a function gets the id of its call: the nearest earlier call of that name without a result.
+    Content that a target does not have is dropped. The result of a function gets the id of its call, which is the
+    nearest earlier call of that name without a result.
     """
     pending: defaultdict[str, list[str]] = defaultdict(list)
     for i, (message, shape) in enumerate(zip(messages, targets, strict=True)):
@@ -374,12 +381,12 @@ def _as_tool_call(call: dict[str, Any], call_id: str) -> dict[str, Any]:
 
 
 def _short_id(call_id: str) -> str:
-    """An id of nine letters and digits: this one if it is one, else its hash."""
+    """Return the id if it has nine letters and digits, else the beginning of its hash."""
     return call_id if re.fullmatch(r"[A-Za-z0-9]{9}", call_id) else hashlib.sha256(call_id.encode()).hexdigest()[:9]
 
 
 def _call_id(i: int) -> str:
-    """An id for a call without one: nine letters and digits, which the strictest templates require."""
+    """Make an id for a call without one: nine letters and digits, as the strictest templates require."""
     return f"call{i % 100_000:05}"
 
 
@@ -390,6 +397,7 @@ def _part_text(part: dict[str, Any], path: str) -> str:
 
 
 def _arguments(text: str) -> Any:
+    """Parse the arguments of a call; return the text if it is no JSON."""
     try:
         return from_json(text, allow_inf_nan=False)
     except ValueError:

@@ -14,20 +14,20 @@ from rolloutlab.policy.task import Callbacks
 from rolloutlab.policy.token_sequence import TokenSequence
 
 _MOST = 256
-"""Conversations that are looked at: each costs a third of its training."""
+"""The most conversations that are looked at: each costs a third of its training."""
 _AT_ONCE = 16
 _LEAST = 0.1
-"""Nats between two logprobs of a token that rounding does not explain."""
+"""Two logprobs of a token that are further apart, in nats, are not explained by rounding."""
 
 
 def report_drift(forward: Forward, steps: Sequence[Step], callbacks: Callbacks) -> None:
-    """Report `drift`: logprobs of later turns that differ from the recorded ones by more than those before."""
+    """Report `drift`: later turns whose logprobs differ more from the recorded ones than those of earlier tokens do."""
     every = [s.tokens for step in steps for s in step.sequences if s.tokens.reread is not None]
     sequences, drifted = every[:_MOST], list[int]()
     for first in range(0, len(sequences), _AT_ONCE):
         callbacks.raise_if_cancelled()
         part = sequences[first : first + _AT_ONCE]
-        drifted += [_drifted(tokens, new_T) for tokens, new_T in zip(part, forward.logprobs(part), strict=True)]
+        drifted += [_count_drifted(tokens, new_T) for tokens, new_T in zip(part, forward.logprobs(part), strict=True)]
     if any(drifted):
         conversations = sum(map(bool, drifted))
         of = f"{conversations:,} of {count(len(sequences), 'conversation')}" + " looked at" * (len(every) > _MOST)
@@ -39,13 +39,13 @@ def report_drift(forward: Forward, steps: Sequence[Step], callbacks: Callbacks) 
         callbacks.report("drift", report)
 
 
-def _drifted(tokens: TokenSequence, new_T: torch.Tensor) -> int:
-    """Count tokens of reread turns that are off by over 0.1 nats and over twice as much as any token before them."""
+def _count_drifted(tokens: TokenSequence, new_T: torch.Tensor) -> int:
+    """Count tokens, from `reread` on, that are off by over 0.1 nats and over twice as much as any token before that."""
     delta_T = (new_T.cpu() - recorded(tokens)).abs().nan_to_num(0.0)
     assert tokens.reread is not None
     later_T = trained_positions(tokens) >= tokens.reread
     before_T = delta_T[~later_T]
-    # relative to the tokens before: if another checkpoint sampled, all are off
+    # relative to the tokens before: if another checkpoint sampled the conversation, all of its tokens are off
     limit = max(_LEAST, 2 * float(before_T.max())) if len(before_T) else _LEAST
     return int((delta_T[later_T] > limit).sum())
 
@@ -83,7 +83,7 @@ def metrics_of(
         "ratio_mean": float(ratio_T.mean()),
         "ratio_max": float(ratio_T.max()),
         "kl": float((delta_T.expm1() - delta_T).mean()),  # (old || new) by the k3 estimator, never negative
-        "kl_base": _estimate(new_T.double(), base_T.double(), sampled_T.double()),
+        "kl_base": _estimate_divergence(new_T.double(), base_T.double(), sampled_T.double()),
         "kl_reference": float((new_T - reference_T).double().nanmean()),
         "clipped": float(clipped_T.mean()),
         "masked": float(masked_T.mean()),
@@ -92,7 +92,7 @@ def metrics_of(
     }
 
 
-def _estimate(new_T: Tensor, base_T: Tensor, sampled_T: Tensor) -> float:
+def _estimate_divergence(new_T: Tensor, base_T: Tensor, sampled_T: Tensor) -> float:
     """Estimate KL(new || base) in nats per token, by the mean of log(new / base) over sampled tokens.
 
     The estimate can be below 0. The k3 estimator (http://joschu.net/blog/kl-approx.html) cannot, but it grows

@@ -50,11 +50,11 @@ _MAX_WORKERS = 4
 _FINGERPRINT_SAMPLES = 64
 _RELEASE = re.compile(r'"transformers_version": "[^"]*"')
 _HASHED_RELEASE = '"transformers_version": "5.23.0"'
-"""transformers writes its own release into a configuration: with a newer one the same weights would be another base,
-and no model of an older lab could be sampled. The release of the first labs stands in for all.
+"""transformers writes its own release into a configuration. With a newer one the same weights would be another base,
+and no model of an older lab could be sampled, so `fingerprint` hashes the release of the first labs for all.
 """
 _EXACT_GAP, _GAP = 0.01, 1.0
-"""How far sampled logprobs may be from those of a pass over all tokens, on average: in fp32, and in shorter formats."""
+"""The largest mean difference of sampled logprobs from those of one pass over all tokens: in fp32, and in others."""
 _OTHER_MODEL = "a model with attention layers only, such as Llama, Qwen, Mistral, Gemma or GPT-2"
 _PEFT, _DOWN, _UP = "base_model.model.", ".lora_A.weight", ".lora_B.weight"
 
@@ -65,12 +65,10 @@ class Policy:
 
     context: maximum tokens of a conversation, prompt and completion together. end_ids: tokens that end a turn.
     learning_rate, groups_per_step: defaults of a job. batch_tokens: maximum tokens of a batch, unless a single sequence
-    has more. workers: threads, each with a batch, during training.
-    bound_options: of `rolloutlab serve`, those without which checkpoints would have other tensors or another scale, or
-    prompts another date.
-    gradient_checkpointing: see `training_copy`. template_date: what the chat template prints as the current date.
-    about: what its user should know, a line each. source, merged: see `Base`.
-    packed: weights of its layers, shared by its models.
+    has more. workers: threads, each with a batch, during training. bound_options: options of `rolloutlab serve` without
+    which checkpoints would have other tensors or another scale, or prompts another date. gradient_checkpointing: see
+    `training_copy`. template_date: what the chat template prints as the current date. about: what its user should know,
+    a line each. source, merged: see `Base`. packed: weights of its layers, shared by its models.
     """
 
     name: str
@@ -98,7 +96,7 @@ class Policy:
         return device
 
     def lora_copy(self) -> PeftModel:
-        """A copy with a new LoRA adapter, seeded by the base's name; the base's tensors are shared."""
+        """Make a copy with a new LoRA adapter, seeded by the base's name; the base's tensors are shared."""
         with torch.random.fork_rng(), warnings.catch_warnings():
             # peft warns of patterns that it sets itself for a mixture of experts
             warnings.filterwarnings("ignore", "The following (rank|alpha)_pattern keys")
@@ -106,10 +104,10 @@ class Policy:
             return get_peft_model(self._copy(), self.lora)
 
     def training_copy(self) -> PeftModel:
-        """A LoRA copy to train; with `gradient_checkpointing`, backward computes the activations of each layer again.
+        """Make a LoRA copy to train. With `gradient_checkpointing`, backward computes each layer's activations again.
 
-        The layers stay in inference mode, in which transformers' own checkpointing is off: in training mode some have
-        dropout, under which the first ratio would not be 1.
+        transformers' own checkpointing needs training mode, in which some layers have dropout, and the first ratio
+        would not be 1. So the layers stay in inference mode, and are wrapped here.
         """
         model = self.lora_copy()
         fuse_lora(model, self.packed.multipliers(model))
@@ -119,13 +117,13 @@ class Policy:
         return model
 
     def with_adapter(self, adapter: Adapter, previous: Any = None) -> Any:
-        """A model to sample from under an adapter; it may reuse `previous`, which must not be used any more then.
+        """Return a model to sample from under an adapter. It may reuse `previous`, which must not be used afterwards.
 
         In a small fp32 policy with linear layers, the adapter is merged into a copy of the weights, which halves the
         work per token. Otherwise weights stay shared, and the adapter is loaded into a LoRA copy: merging would cost
         memory, and round the adapter to bf16.
         """
-        if self.small and self.base.dtype == torch.float32 and (merged := self._merged(adapter)):
+        if self.small and self.base.dtype == torch.float32 and (merged := self._merge_into_copy(adapter)):
             return merged
         model = previous or self.lora_copy()
         write_adapter(model, adapter)
@@ -140,14 +138,14 @@ class Policy:
     @property
     def small(self) -> bool:
         """Whether a copy of the weights costs little."""
-        return _parameters(self.base) < _SMALL
+        return _count_parameters(self.base) < _SMALL
 
     def _copy(self) -> Any:
         shared: dict[int, Any] = {id(t): t for t in chain(self.base.parameters(), self.base.buffers())}
         return copy.deepcopy(self.base, shared)
 
-    def _merged(self, adapter: Adapter) -> PreTrainedModel | None:
-        """A copy with the adapter merged; None if it has layers other than `Linear` and GPT-2's `Conv1D`."""
+    def _merge_into_copy(self, adapter: Adapter) -> PreTrainedModel | None:
+        """Merge an adapter into a copy; None if it has layers other than `Linear` and GPT-2's `Conv1D`."""
         model: PreTrainedModel = self._copy()
         scale = self.lora.lora_alpha / self.lora.r
         for name, down in adapter.items():
@@ -169,18 +167,19 @@ class Policy:
 def load_policy(name: str, settings: ModelSettings | None = None, note: Note = lambda _: None) -> Policy:
     """Load a policy of a package, such as `practice`, a folder, a GGUF file, or a name of the Hugging Face hub.
 
-    note: hears of the conversion of a file.
+    note: called with what is being done, while a file is converted.
 
     Raises:
-        PolicyError: the name is none of them, or what is there cannot be loaded, has no chat template, cannot be
-        sampled, or does not fit the settings; or there is no such device. LabError: see `source_of`.
+        PolicyError: there is no such policy or device; or the policy cannot be loaded or sampled, has no chat template,
+            or does not fit the settings.
+        LabError: see `source_of`.
     """
     settings = settings or ModelSettings()
     source = source_of(name, note)
     device = settings.device or ("cuda" if torch.cuda.is_available() else "cpu")
     _check_device(device)
     dtype = getattr(torch, settings.dtype or ("bfloat16" if device == "cuda" else "float32"))
-    with _loading(name):
+    with _map_load_errors(name):
         of_adapter = base_of_adapter(source, name)
         tokenizer = tokenizer_of(source, of_adapter)
         if of_adapter is None:
@@ -201,15 +200,15 @@ def load_policy(name: str, settings: ModelSettings | None = None, note: Note = l
 def policy_of(
     name: str, base: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, settings: ModelSettings | None = None
 ) -> Policy:
-    """A policy of a model that is in memory, on its device and in its dtype. Its parameters no longer need gradients.
+    """Make a policy of a model in memory, on its device and in its dtype. Its parameters no longer need gradients.
 
     Raises:
-        PolicyError: as `load_policy`.
+        PolicyError: as `load_policy` does.
     """
     settings = settings or ModelSettings()
     base.requires_grad_(False)
-    small = _parameters(base) < _SMALL
-    lora = _lora(small, base, settings)
+    small = _count_parameters(base) < _SMALL
+    lora = _make_lora_config(small, base, settings)
     if settings.gradient_checkpointing and not _checkpointed_layers(base):
         raise PolicyError(f"the layers of {name!r} have no gradient checkpointing", hint="leave the setting out")
     policy = Policy(
@@ -218,23 +217,23 @@ def policy_of(
         workers=min(torch.get_num_threads(), _MAX_WORKERS) if small and base.device.type == "cpu" else 1,
         probe=Probe(base),
         gradient_checkpointing=settings.gradient_checkpointing,
-        **_facts(name, base, tokenizer, settings, lora, base.dtype),
+        **_read_facts(name, base, tokenizer, settings, lora, base.dtype),
     )
     _check_sampling(policy)
-    if not _targets(settings) and (untrained := _without_adapter(policy)):
+    if not _lora_targets(settings) and (untrained := _describe_unreached(policy)):
         why = "jobs leave these weights as they are, since they are not in linear layers"
         return replace(policy, about=(f"no adapter reaches {untrained} of {policy.name}: {why}",))
     return policy
 
 
 def describe(name: str, settings: ModelSettings | None = None) -> tuple[Base, int]:
-    """A policy whose weights are elsewhere, from its configuration and tokenizer; and the rank of its adapters.
+    """Describe a policy whose weights are elsewhere, from configuration and tokenizer; return also its adapters' rank.
 
-    Raises PolicyError: as `load_policy`.
+    Raises PolicyError as `load_policy` does, and for an adapter folder.
     """
     settings = settings or ModelSettings()
     source = source_of(name)
-    with _loading(name):
+    with _map_load_errors(name):
         if base_of_adapter(source, name):
             message = f"the policy {name!r} is an adapter, and this engine needs a whole model"
             raise PolicyError(message, hint=f'python -c "{merge_command(source)}"')
@@ -242,20 +241,20 @@ def describe(name: str, settings: ModelSettings | None = None) -> tuple[Base, in
         config = AutoConfig.from_pretrained(source)
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(config)
-        with suppress(OSError):  # most have such a file
+        with suppress(OSError):  # the file is missing: not all policies have one
             model.generation_config = GenerationConfig.from_pretrained(source)
-    lora = _lora(_parameters(model) < _SMALL, model, settings)
-    facts = _facts(name, model, tokenizer, settings, lora, torch.float32)
+    lora = _make_lora_config(_count_parameters(model) < _SMALL, model, settings)
+    facts = _read_facts(name, model, tokenizer, settings, lora, torch.float32)
     digest = hashlib.sha256(b"without weights" + config.to_json_string().encode()).hexdigest()
     vocabulary = int(model.get_input_embeddings().weight.shape[0])
     return Base(fingerprint=digest, vocabulary=vocabulary, source=source, **facts), lora.r
 
 
-def _without_adapter(policy: Policy) -> str:
-    """The tensors of experts that no adapter reaches, and their share of the parameters; empty where there are none.
+def _describe_unreached(policy: Policy) -> str:
+    """Describe the tensors of experts that no adapter reaches, with their share of the parameters; empty if none.
 
-    Many mixtures of experts have the weights of all experts in one tensor, which is no linear layer; of some peft
-    knows that, such as of Mixtral's.
+    Many mixtures of experts have the weights of all experts in one tensor, which is no linear layer. For some of them,
+    such as Mixtral, peft has adapters even so.
     """
     experts = {
         f"{name}.{own}": parameter.numel()
@@ -272,11 +271,11 @@ def _without_adapter(policy: Policy) -> str:
     if not missed:
         return ""
     kinds = sorted({re.sub(r"\d+", "*", name) for name in missed})
-    return f"{', '.join(kinds)} ({sum(missed.values()) / _parameters(policy.base):.0%} of the parameters)"
+    return f"{', '.join(kinds)} ({sum(missed.values()) / _count_parameters(policy.base):.0%} of the parameters)"
 
 
 @contextmanager
-def _loading(name: str) -> Iterator[None]:
+def _map_load_errors(name: str) -> Iterator[None]:
     message = f"the policy {name!r} could not be loaded"
     if (name.startswith((".", "~")) or Path(name).is_absolute()) and not Path(name).expanduser().exists():
         raise PolicyError(f"{message}: there is no such folder", hint="practice, a folder, or ORG/NAME of the hub")
@@ -286,7 +285,7 @@ def _loading(name: str) -> Iterator[None]:
         raise PolicyError(f"{message}: {_first_line(error)}") from error
 
 
-def _facts(
+def _read_facts(
     name: str,
     base: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
@@ -294,12 +293,12 @@ def _facts(
     lora: LoraConfig,
     dtype: torch.dtype,
 ) -> dict[str, Any]:
-    """What `Policy` and `Base` have in common. Raises PolicyError: there is no chat template."""
+    """Read what `Policy` and `Base` have in common. Raises PolicyError if there is no chat template, context or end."""
     if tokenizer.chat_template is None:
         raise PolicyError(f"the policy {name!r} has no chat template", hint="use an instruction-tuned model")
-    # without effect, a date binds no model
+    # a date that the template does not print has no effect, so it must not bind models to the option
     day = settings.template_date if prints_date(str(tokenizer.chat_template)) else None
-    small, context = _parameters(base) < _SMALL, context_of(base.config)
+    small, context = _count_parameters(base) < _SMALL, context_of(base.config)
     if not context:
         hint = "max_position_embeddings in its config.json: the number of tokens that it was trained on"
         raise PolicyError(f"the policy {name!r} does not say how many tokens it can read", hint=hint)
@@ -312,7 +311,7 @@ def _facts(
         "learning_rate": SMALL_POLICY_RATE if small else LARGE_POLICY_RATE,
         "batch_tokens": budget // context * context or budget,
         "groups_per_step": 4 if small else 8,
-        "bound_options": _bound_options(lora, small, _targets(settings), dtype, day or DATE),
+        "bound_options": _bound_options(lora, small, _lora_targets(settings), dtype, day or DATE),
         "template_date": day or DATE,
     }
 
@@ -324,9 +323,10 @@ def _check_device(device: str) -> None:
 
 
 def _check_sampling(policy: Policy) -> None:
-    """PolicyError unless completions of different length can be sampled in one batch, as if each was read at once.
+    """Raise PolicyError unless rows of different length, sampled in one batch, have the logprobs of a pass over each.
 
-    Some models take a cache and do not use it, or keep states of their own: they would sample from other distributions.
+    Some models take a cache and do not use it, or keep states of their own. Their samples would be of other
+    distributions.
     """
     try:
         model = policy.with_adapter(read_adapter(policy.lora_copy()))
@@ -347,7 +347,7 @@ def _check_sampling(policy: Policy) -> None:
 
 @torch.inference_mode()
 def _gap_to_plain_pass(model: Any, row: Completion) -> float:
-    """How far the logprobs of a completion are on average from those of a pass over all its tokens without a cache."""
+    """Return the mean distance of a completion's logprobs from those of a pass over all its tokens without a cache."""
     ids = torch.tensor([row.ids], device=model.device)
     logits_TV = model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False).logits[0].float()
     plain_T = logits_TV.log_softmax(-1)[:-1].gather(1, ids[0, 1:, None])[-len(row.tokens) :, 0]
@@ -355,7 +355,7 @@ def _gap_to_plain_pass(model: Any, row: Completion) -> float:
 
 
 def fingerprint(policy: Policy) -> str:
-    """A hash of a base model's configuration and of samples of its weights: the same name may stand for others."""
+    """Hash a base model's configuration and samples of its weights, because one name may stand for several models."""
     config = _RELEASE.sub(_HASHED_RELEASE, policy.base.config.to_json_string())
     digest = hashlib.sha256(config.encode())
     for name, weight in policy.base.state_dict().items():
@@ -365,7 +365,7 @@ def fingerprint(policy: Policy) -> str:
 
 
 def base_of(policy: Policy) -> Base:
-    """What is known of the policy without its weights."""
+    """Return what is known of a policy without its weights."""
     shared = {each.name: getattr(policy, each.name) for each in fields(Base) if each.name != "fingerprint"}
     return Base(fingerprint=fingerprint(policy), **shared)
 
@@ -380,7 +380,7 @@ def limit_threads(policy: Policy) -> None:
 
 
 def read_adapter(model: PeftModel) -> Adapter:
-    """A copy of the adapter's tensors."""
+    """Copy the adapter's tensors."""
     state = get_peft_model_state_dict(model, save_embedding_layers=False)
     return {name: tensor.detach().to("cpu", torch.float32, copy=True) for name, tensor in state.items()}
 
@@ -392,14 +392,14 @@ def write_adapter(model: PeftModel, adapter: Adapter) -> None:
 
 
 def adapter_parameters(model: PeftModel) -> dict[str, nn.Parameter]:
-    """The trainable parameters by name."""
+    """Return the trainable parameters by name."""
     return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
 
 
-def _lora(small: bool, base: nn.Module, settings: ModelSettings) -> LoraConfig:
-    """The configuration of adapters; PolicyError for a target that no linear layer has for a name."""
+def _make_lora_config(small: bool, base: nn.Module, settings: ModelSettings) -> LoraConfig:
+    """Make the configuration of adapters. Raises PolicyError for a target that is the name of no linear layer."""
     rank = settings.lora_rank or (16 if small else 8)
-    targets = _targets(settings)
+    targets = _lora_targets(settings)
     linear = [name for name, module in base.named_modules() if isinstance(module, nn.Linear | Conv1D)]
     for target in targets:
         if not any(name == target or name.endswith(f".{target}") for name in linear):
@@ -414,8 +414,8 @@ def _lora(small: bool, base: nn.Module, settings: ModelSettings) -> LoraConfig:
     )
 
 
-def _targets(settings: ModelSettings) -> list[str]:
-    """Names of modules; none for all linear layers."""
+def _lora_targets(settings: ModelSettings) -> list[str]:
+    """Return the names of the modules that get adapters; an empty list for all linear layers."""
     names = {name.strip() for name in (settings.lora_targets or "all-linear").split(",")}
     return [] if names == {"all-linear"} else sorted(names)
 
@@ -437,15 +437,15 @@ def _checkpointed_layers(model: nn.Module) -> list[GradientCheckpointingLayer]:
     return [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
 
 
-def _parameters(model: nn.Module) -> int:
+def _count_parameters(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
 def _end_ids(name: str, base: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, day: date) -> frozenset[int]:
-    """The ends of a turn by the configuration, and those of the chat template.
+    """Collect the tokens that end a turn, by the configuration, the tokenizer and the chat template.
 
     Raises:
-        PolicyError: the chat template ends answers with no token, so that they could not be learned with an end.
+        PolicyError: the chat template ends answers with no token, so that the end of answers could not be learned.
     """
     ends = base.generation_config.eos_token_id if base.generation_config else None
     generation = [ends] if isinstance(ends, int) else ends or []

@@ -1,7 +1,7 @@
 """Weights of linear layers in the order in which a CPU multiplies them fastest.
 
-torch multiplies fp32 matrices by MKL, which orders the weights anew in each call: for the few rows of a step of
-sampling that takes longer than the multiplication, and for the 500 of a batch of training up to a quarter of the time.
+torch multiplies fp32 matrices by MKL, which orders the weights anew in each call. For the few rows of a sampling step
+that takes longer than the multiplication itself; for the 500 rows of a training batch, up to a quarter of the time.
 oneDNN, which torch has too, takes weights that were ordered once.
 """
 
@@ -16,11 +16,13 @@ from torch.utils.weak import WeakIdKeyDictionary
 Multiply = Callable[[Tensor], Tensor]
 """`x @ weight.T + bias`, without gradients."""
 _LEAST = 1 << 18
-"""Weights of a layer that is worth it: one of 512 x 512 takes 55 instead of 80 µs for 16 rows, one of 128 x 512 takes
-36 instead of 28 (two cores of an AMD EPYC). A head of 576 x 49,152 takes 6 instead of 20 ms.
+"""The smallest number of weights for which packing a layer is worth it.
+
+Measured for 16 rows on two cores of an AMD EPYC, packed and not: 512 x 512 takes 55 and 80 µs, 128 x 512 takes 36 and
+28 µs, a head of 576 x 49,152 takes 6 and 20 ms.
 """
 _MOST = 1 << 28
-"""Weights that are packed at most, beside those of the policy: 1 GiB."""
+"""The most weights that are packed, beside those of the policy: 1 GiB. A model with more has none packed."""
 
 
 class PackedWeights:
@@ -30,14 +32,14 @@ class PackedWeights:
         self._packed: Any = WeakIdKeyDictionary()
 
     def use_in(self, model: nn.Module) -> None:
-        """Let the linear layers of a model multiply by packed weights; it must not be trained then."""
+        """Let the linear layers of a model multiply by packed weights. The model must not be trained afterwards."""
         for layer, multiply in self.multipliers(model).items():
             setattr(layer, "forward", multiply)  # noqa: B010 - of this layer alone, not of its class
 
     def multipliers(self, model: nn.Module) -> dict[nn.Module, Multiply]:
-        """How linear layers of a model multiply by packed weights, where they are faster and few enough.
+        """Return products by packed weights for the linear layers of a model that are faster with them.
 
-        Of frozen weights alone: an adapter's are written anew when a model takes another checkpoint.
+        Only frozen weights are packed: an adapter's change when the model takes another checkpoint.
         """
         layers = [layer for layer in model.modules() if type(layer) is nn.Linear and _is_faster(layer.weight)]
         weights = {id(layer.weight): layer.weight.numel() for layer in layers}

@@ -1,8 +1,8 @@
 """Packing of sequences into batches: shared prompts are encoded once, and padding is bounded.
 
-A bundle is a prompt followed by the rest of each sequence that begins with it; position ids continue from the prompt in
-each rest, and an attention mask separates them. A batch is bundles of similar length. Packing depends on lengths alone,
-and is deterministic.
+A bundle is a prompt followed by the rest of each sequence that begins with it. Position ids continue from the prompt in
+each rest, and an attention mask separates the rests. A batch has bundles of similar length. Packing is deterministic:
+it depends on prompts and lengths alone.
 
 Axes: B bundles of a batch, L tokens of a bundle padded to the longest, T trained tokens of the batch.
 """
@@ -18,7 +18,7 @@ from torch import Tensor
 from rolloutlab.policy.token_sequence import TokenSequence
 
 _DOUBLE_COST = 1024
-"""The length of a bundle at which a token costs twice that of a single sequence; measured, see `docs/training.md`.
+"""The length of a bundle whose tokens cost twice as much as those of a single sequence; see `docs/training.md`.
 
 A prompt of P tokens is then cheapest shared in bundles of P + √(P² + 1024·P) tokens.
 """
@@ -37,10 +37,10 @@ class Bundle:
 class Batch:
     """The inputs of a forward pass, and the positions of its trained tokens.
 
-    order: indices of the sequences; the trained tokens T are theirs, in this order, and `counts` of each. before_T:
-    index of the token before each trained one, in B·L flattened. target_T: the trained tokens. positions_BL, mask_B1LL:
-    None if every bundle is one sequence, since causal attention ignores padding on the right. The mask is added to the
-    attention scores.
+    order: indices of the sequences; T has their trained tokens in this order. counts: trained tokens of each sequence
+    in `order`. before_T: the index in the flattened B·L of the token before each trained one. target_T: the trained
+    tokens. positions_BL, mask_B1LL: None if every bundle is one sequence, because causal attention ignores padding on
+    the right. The mask is added to the attention scores.
     """
 
     order: list[int]
@@ -52,23 +52,24 @@ class Batch:
     mask_B1LL: Tensor | None = None
 
     def read(self, device: torch.device) -> dict[str, Tensor]:
-        """The arguments of a model's forward."""
+        """Return the arguments of a model's forward, on a device."""
         inputs = {"input_ids": self.ids_BL, "position_ids": self.positions_BL, "attention_mask": self.mask_B1LL}
         return {name: tensor.to(device) for name, tensor in inputs.items() if tensor is not None}
 
 
 def parts(sequences: Sequence[TokenSequence], workers: int) -> list[list[int]]:
-    """Indices of the sequences, in order, in at most `workers` parts with about as many tokens each.
+    """Divide the indices of the sequences, in order, into at most `workers` parts with about equally many tokens.
 
-    What a border cuts off of the sequences of one prompt stays with them if it is a quarter at most, of them and of a
-    part: it would often be a batch of its own, whose forward pass takes as long as that of a few hundred tokens more.
+    A border between parts may cut some sequences off from others with the same prompt. These are moved to the others'
+    part if they have at most a quarter of the tokens of that prompt and of a part. They would often be a batch of their
+    own, whose forward pass takes as long as that of a few hundred tokens more in another batch.
     """
     total, before = sum(map(len, sequences)), 0
     part = []
     for sequence in sequences:
         part.append((before + len(sequence) // 2) * workers // total)
         before += len(sequence)
-    for _, shared in groupby(range(len(sequences)), lambda i: sequences[i].ids[: _prompt(sequences[i])]):
+    for _, shared in groupby(range(len(sequences)), lambda i: sequences[i].ids[: _prompt_length(sequences[i])]):
         tokens: dict[int, int] = {}
         for i in (members := list(shared)):
             tokens[part[i]] = tokens.get(part[i], 0) + len(sequences[i])
@@ -85,26 +86,26 @@ def parts(sequences: Sequence[TokenSequence], workers: int) -> list[list[int]]:
 def bundles(
     sequences: Sequence[TokenSequence], limit: int, shares: Callable[[int], bool], part: Iterable[int] | None = None
 ) -> list[Bundle]:
-    """Bundle all sequences, or those of a part. Bundles of several have at most `limit` tokens.
+    """Bundle all sequences, or those of a part. A bundle of several sequences has at most `limit` tokens.
 
-    shares: whether the model supports a bundle of several of this length.
+    shares: whether the model supports bundles of several sequences with this length.
     """
     by_prompt: dict[bytes, list[int]] = {}
     for i in range(len(sequences)) if part is None else part:
-        by_prompt.setdefault(sequences[i].ids[: _prompt(sequences[i])].tobytes(), []).append(i)
+        by_prompt.setdefault(sequences[i].ids[: _prompt_length(sequences[i])].tobytes(), []).append(i)
     bundled: list[Bundle] = []
-    for shared in (shared for members in by_prompt.values() for shared in _fill(sequences, members, limit)):
+    for shared in (shared for members in by_prompt.values() for shared in _fill_bundles(sequences, members, limit)):
         if _is_cheaper(shared, sequences, shares):
             bundled.append(shared)
         else:
-            bundled += [Bundle(_prompt(sequences[i]), [i], len(sequences[i])) for i in shared.members]
+            bundled += [Bundle(_prompt_length(sequences[i]), [i], len(sequences[i])) for i in shared.members]
     return bundled
 
 
 def batches(bundles: Sequence[Bundle], limit: int) -> Iterator[list[Bundle]]:
-    """Batches of bundles, longest first; none is more than twice as long as another of its batch.
+    """Yield batches of bundles, longest first. A batch has at most `limit` tokens with padding, or is one bundle.
 
-    So padding at most doubles a batch, which has `limit` tokens with it, or one bundle.
+    No bundle is more than twice as long as another of its batch, so padding at most doubles a batch.
     """
     batch: list[Bundle] = []
     for bundle in sorted(bundles, key=lambda b: -b.length):
@@ -117,7 +118,7 @@ def batches(bundles: Sequence[Bundle], limit: int) -> Iterator[list[Bundle]]:
 
 
 def collate(batch: Sequence[Bundle], sequences: Sequence[TokenSequence], dtype: torch.dtype) -> Batch:
-    """The tensors of a batch, on the CPU; dtype: of the mask."""
+    """Make the tensors of a batch, on the CPU. dtype: the dtype of the mask."""
     longest = max(bundle.length for bundle in batch)
     ids_BL = torch.zeros(len(batch), longest, dtype=torch.long)
     positions_BL = torch.zeros_like(ids_BL)
@@ -145,20 +146,21 @@ def collate(batch: Sequence[Bundle], sequences: Sequence[TokenSequence], dtype: 
 
 
 def trained_positions(sequence: TokenSequence) -> Tensor:
+    """Return the positions of the trained tokens of a sequence."""
     return torch.frombuffer(sequence.trained, dtype=torch.uint8).nonzero()[:, 0]
 
 
 def _mask(segment_BL: Tensor, dtype: torch.dtype) -> Tensor:
-    """Tokens attend to earlier ones of the prompt (segment 0) and of their own segment; none to padding (-1)."""
+    """Make a mask: tokens see earlier ones of the prompt (segment 0) and of their segment, and no padding (-1)."""
     own_BLL = segment_BL[:, :, None] == segment_BL[:, None, :]
     attends_BLL = (own_BLL | (segment_BL == 0)[:, None, :]).tril()
     mask_BLL = torch.zeros(attends_BLL.shape, dtype=dtype).masked_fill_(~attends_BLL, torch.finfo(dtype).min)
     return mask_BLL[:, None]
 
 
-def _fill(sequences: Sequence[TokenSequence], members: list[int], limit: int) -> Iterator[Bundle]:
-    """Bundles of sequences with one prompt, in order, of about equal length near the cheapest."""
-    prompt = _prompt(sequences[members[0]])
+def _fill_bundles(sequences: Sequence[TokenSequence], members: list[int], limit: int) -> Iterator[Bundle]:
+    """Yield bundles of sequences with one prompt, in order, of about equal length near the cheapest one."""
+    prompt = _prompt_length(sequences[members[0]])
     rests = [len(sequences[i]) - prompt for i in members]
     count = max(1, round(sum(rests) / math.isqrt(prompt * (prompt + _DOUBLE_COST))))
     share = math.ceil(sum(rests) / count)
@@ -173,7 +175,7 @@ def _fill(sequences: Sequence[TokenSequence], members: list[int], limit: int) ->
 
 
 def _is_cheaper(bundle: Bundle, sequences: Sequence[TokenSequence], shares: Callable[[int], bool]) -> bool:
-    """Whether a bundle costs no more than its sequences alone, and is supported.
+    """Whether a bundle is supported, and costs no more than its sequences one by one.
 
     The cost is in tokens of single sequences: attention with a mask is slower, the more the longer it is.
     """
@@ -181,6 +183,6 @@ def _is_cheaper(bundle: Bundle, sequences: Sequence[TokenSequence], shares: Call
     return cost <= sum(len(sequences[i]) for i in bundle.members) and shares(bundle.length)
 
 
-def _prompt(sequence: TokenSequence) -> int:
-    """Tokens before the first trained one."""
+def _prompt_length(sequence: TokenSequence) -> int:
+    """Count the tokens before the first trained one."""
     return sequence.trained.index(1)

@@ -21,8 +21,8 @@ Decode = Callable[[Sequence[int]], str]
 class TextStream:
     """Incremental detokenizer: emits text as soon as further tokens cannot change it.
 
-    decode: token ids to text. stops: stop strings; the text ends before the first of them. held: further strings, such
-    as the marker of a tool call, at whose possible beginning output is held back.
+    decode: turns token ids into text. stops: stop strings; the text ends before the first of them. held: other strings,
+    such as the marker of a tool call; text that may be the beginning of one is not emitted.
     """
 
     def __init__(self, decode: Decode, stops: Sequence[str] = (), held: Sequence[str] = ()) -> None:
@@ -36,7 +36,7 @@ class TextStream:
         self.stopped = False
 
     def feed(self, token_id: int) -> str:
-        """The text that has become final; sets `stopped` at a stop string."""
+        """Take a token; return the text that has become final. Sets `stopped` at a stop string."""
         self._ids.append(token_id)
         # a window over the last tokens: a token's text may depend on its neighbours, but not on those far away
         before, now = self._decode(self._ids[self._start : self._end]), self._decode(self._ids[self._start :])
@@ -53,12 +53,12 @@ class TextStream:
 
 
 def cut_at_stop(text: str, stops: Sequence[str]) -> str:
-    """The text before its first stop string, if any."""
+    """Return the text before its first stop string, if any."""
     return text[: min((index for stop in stops if (index := text.find(stop)) >= 0), default=len(text))]
 
 
 def _final_length(text: str, held: Sequence[str]) -> int:
-    """The length of the text before the first held string, or before an end of the text that may begin one.
+    """Return the length of the text before the first held string, or before an end of the text that may begin one.
 
     It is 0 if a held string is empty.
     """
@@ -72,7 +72,7 @@ def _final_length(text: str, held: Sequence[str]) -> int:
 class ReasoningStream:
     """Splits a stream of text into reasoning and answer, each passed on once further text cannot change it.
 
-    begun: the prompt has opened the reasoning.
+    begun: whether the prompt has opened the reasoning.
     """
 
     def __init__(self, begun: bool) -> None:
@@ -81,7 +81,7 @@ class ReasoningStream:
         self._sent = "", ""
 
     def feed(self, added: str) -> tuple[str, str]:
-        """What has become final of the reasoning and of the answer."""
+        """Take text; return what has become final of the reasoning and of the answer."""
         self._text += added
         final = self._final()
         new = [text[len(sent) :] for text, sent in zip(final, self._sent, strict=True)]
@@ -112,7 +112,7 @@ class HarmonyStream:
         self._sent = 0, 0
 
     def feed(self, added: str) -> tuple[str, str]:
-        """What has become final of the reasoning and of the content."""
+        """Take text; return what has become final of the reasoning and of the content."""
         self._text += added
         reasoning, content, _ = harmony.parse(self._text, self._tools, ended=False) or ("", "", [])
         reasoned, answered = self._sent
@@ -121,7 +121,7 @@ class HarmonyStream:
 
 
 class ParsedMessage(NamedTuple):
-    """What a completion consists of."""
+    """The parts of a completion."""
 
     reasoning: str
     content: str
@@ -129,7 +129,7 @@ class ParsedMessage(NamedTuple):
 
 
 _USER = [UserMessage(role="user", content="?")]
-_REASONED, _TOLD = "rolloutlabreasoned", "rolloutlabtold"
+_REASONED, _ANSWERED = "rolloutlabreasoned", "rolloutlabtold"
 
 
 class CompletionParser:
@@ -141,7 +141,7 @@ class CompletionParser:
         self._end_ids = end_ids
 
     def stream(self, stops: Sequence[str], tools: Sequence[FunctionTool]) -> TextStream:
-        """A stream of a completion's text; with tools, it holds back what may be a call.
+        """Make a stream of a completion's text. With tools, it holds back what may be a call.
 
         A stream of harmony keeps its special tokens, because `reasoning_stream` needs them.
         """
@@ -152,7 +152,7 @@ class CompletionParser:
     def reasoning_stream(
         self, prompt: Sequence[int], tools: Sequence[FunctionTool] = ()
     ) -> ReasoningStream | HarmonyStream:
-        """Splits the text of a completion of this prompt."""
+        """Make a stream that splits the text of a completion of this prompt."""
         if self._harmony and not self._template:
             return HarmonyStream(bool(tools))
         return ReasoningStream(self._begins_reasoning(prompt))
@@ -160,12 +160,12 @@ class CompletionParser:
     def message(
         self, ids: Sequence[int], stops: Sequence[str], prompt: Sequence[int], tools: Sequence[FunctionTool]
     ) -> ParsedMessage:
-        """A completion, cut before the first stop string: its reasoning, its answer, and the calls in that."""
+        """Parse a completion, cut before the first stop string, into reasoning, answer, and the answer's calls."""
         begun = self._begins_reasoning(prompt)
         reasoning, answer = split_reasoning(cut_at_stop(self._renderer.text(ids), stops), begun)
         whole = cut_at_stop(self._whole(ids), stops)
         if self._template:
-            return self._parsed(whole, prompt, tools) or ParsedMessage(reasoning, answer, [])
+            return self._parse_by_template(whole, prompt, tools) or ParsedMessage(reasoning, answer, [])
         if self._harmony and (parsed := harmony.parse(whole, bool(tools))):
             return ParsedMessage(*parsed)
         if not tools or not self._renderer.call_form:
@@ -188,23 +188,23 @@ class CompletionParser:
     def unread_marks(self) -> tuple[str, ...]:
         """The marks with which the policy may write reasoning that is not read here, the opening one first.
 
-        If the chat template writes marks around reasoning that are not parsed here, these marks. Otherwise the end of
-        the generation prompt and the added tokens, as far as their text looks like such a mark.
+        They are the marks that the chat template writes around reasoning and that are not parsed here, if any.
+        Otherwise they are the end of the generation prompt and the added tokens whose text looks like such a mark.
         """
         if self._template or self._harmony:
             return ()
-        if around := self._unread_around():
+        if around := self._find_unread_marks():
             return around
         added = [str(token.content) for token in self._tokenizer.added_tokens_decoder.values()]
-        return tuple(filter(is_unread_mark, [self._prompt_end(), *added]))
+        return tuple(filter(is_unread_mark, [self._find_prompt_mark(), *added]))
 
     def unread_reasoning(self, ids: Sequence[int]) -> str:
-        """The first of `unread_marks` in a completion, whose reasoning then stays in its answer; empty without one."""
+        """Find the first of `unread_marks` in a completion, whose answer then contains reasoning; empty if none."""
         whole = self._whole(ids) if self.unread_marks else ""
         return next((mark for mark in self.unread_marks if mark in whole), "")
 
     def forced(self, function: str | None) -> tuple[int, ...]:
-        """The tokens with which a call of this function, or of any, begins.
+        """Return the tokens that every call of this function begins with; None is any function.
 
         Raises:
             InputError: the format of calls is not known.
@@ -213,12 +213,14 @@ class CompletionParser:
             raise InputError("this policy does not support required calls", hint='tool_choice: "auto"')
         beginning, rest = self._renderer.call_example.beginning(function)
         whole: list[int] = self._tokenizer(beginning + rest, add_special_tokens=False)["input_ids"]
-        # only whole tokens of the beginning: one that extends into the rest is sampled
+        # only tokens that lie in the beginning as a whole: one that extends into the rest is left to the model
         texts = (str(self._tokenizer.decode(whole[:n], skip_special_tokens=False)) for n in range(1, len(whole)))
         return tuple(whole[: sum(1 for _ in takewhile(beginning.startswith, texts))])
 
-    def _parsed(self, text: str, prompt: Sequence[int], tools: Sequence[FunctionTool]) -> ParsedMessage | None:
-        """A completion as the tokenizer's `response_template` parses it, where it has calls or reasoning."""
+    def _parse_by_template(
+        self, text: str, prompt: Sequence[int], tools: Sequence[FunctionTool]
+    ) -> ParsedMessage | None:
+        """Parse by the tokenizer's `response_template`; None for a completion that is malformed, or only an answer."""
         try:
             parsed = self._tokenizer.parse_response(
                 text, prefix=str(self._tokenizer.decode(list(prompt))), tools=[tool.to_wire() for tool in tools]
@@ -233,8 +235,8 @@ class CompletionParser:
             return None
         return ParsedMessage(reasoning, str(parsed.get("content") or ""), valid)
 
-    def _prompt_end(self) -> str:
-        """What may be a mark at the end of the generation prompt."""
+    def _find_prompt_mark(self) -> str:
+        """Return the end of the generation prompt, from the last character on that may begin a mark."""
         try:
             ids = self._renderer.prompt(_USER)
         except RenderingError:
@@ -242,23 +244,23 @@ class CompletionParser:
         text = str(self._tokenizer.decode(ids, skip_special_tokens=False)).rstrip()
         return text[max(map(text.rfind, "<[◁")) :]
 
-    def _unread_around(self) -> tuple[str, ...]:
-        """What the chat template writes before and after reasoning; nothing if that is read, or it writes none."""
+    def _find_unread_marks(self) -> tuple[str, ...]:
+        """Return what the template writes around reasoning; nothing if that is read here, or it writes none."""
         answer = AssistantMessage.model_validate(
-            {"role": "assistant", "content": _TOLD, "reasoning_content": _REASONED}
+            {"role": "assistant", "content": _ANSWERED, "reasoning_content": _REASONED}
         )
         try:
             prompt, ids = self._renderer.prompt(_USER), self._renderer.answer([*_USER, answer])
         except RenderingError:
             return ()
         parsed = self.message(ids, (), prompt, ())
-        if parsed.reasoning == _REASONED and _TOLD in parsed.content:  # marks around the content are no reasoning
+        if parsed.reasoning == _REASONED and _ANSWERED in parsed.content:  # marks around the content are no reasoning
             return ()
         before, _, rest = self._whole(ids).partition(_REASONED)
-        return tuple(filter(None, [before.strip(), rest.partition(_TOLD)[0].strip()]))
+        return tuple(filter(None, [before.strip(), rest.partition(_ANSWERED)[0].strip()]))
 
     def _whole(self, ids: Sequence[int]) -> str:
-        """The text with special tokens, but without the end of the turn."""
+        """Decode with special tokens, but without those that end a turn."""
         without_end = [token_id for token_id in ids if token_id not in self._end_ids]
         return str(self._tokenizer.decode(without_end, skip_special_tokens=False))
 

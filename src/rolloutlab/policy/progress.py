@@ -12,16 +12,16 @@ from rolloutlab.fsutil import remove
 from rolloutlab.policy.checkpoints import State
 
 _LEAST_SECONDS = 1.0
-"""Between two writes."""
+"""The least time between two writes."""
 _SHARE = 20
-"""At most one part in so many of a job's time is spent on writing."""
+"""Writing takes at most one part in so many of a job's time."""
 _ADAPTER, _OPTIMIZER = "adapter/", "optimizer/"
 
 
 class Progress:
     """One file, replaced after steps of the job that `key` identifies; a file of another job is not read.
 
-    least_seconds: between two writes; None is a second.
+    least_seconds: the least time between two writes; None is a second.
     """
 
     def __init__(self, path: Path, key: str, least_seconds: float | None = None) -> None:
@@ -32,11 +32,11 @@ class Progress:
         self._took = 0.0
 
     def due(self) -> bool:
-        """Whether to write again now."""
+        """Whether it is time to write again."""
         return time.monotonic() - self._written >= max(self._least_seconds, _SHARE * self._took)
 
     def write(self, state: State, reported: list[dict[str, object]]) -> None:
-        """Write the state after as many steps as there are metrics; a full disk is no reason to end the job."""
+        """Write the state and the metrics of the steps before it. A failure, such as a full disk, ends no job."""
         begun = time.monotonic()
         self._save(state, reported)
         self._written = time.monotonic()
@@ -59,7 +59,7 @@ class Progress:
             remove(draft)
 
     def read(self) -> tuple[State, list[dict[str, object]]] | None:
-        """State and metrics after the last steps that were written, or None: a job without them starts over."""
+        """Read the state and metrics that were written last; None if there are none, and the job starts over."""
         try:
             with safe_open(self._path, framework="pt") as file:
                 metadata = file.metadata() or {}
@@ -69,8 +69,9 @@ class Progress:
                 reported: list[dict[str, object]] = json.loads(metadata["reported"])
         except (OSError, SafetensorError, ValueError):  # never written, or cut off by a loss of power
             return None
-        return State(_below(_ADAPTER, tensors), _below(_OPTIMIZER, tensors)), reported
+        return State(_select_below(_ADAPTER, tensors), _select_below(_OPTIMIZER, tensors)), reported
 
 
-def _below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def _select_below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Select the tensors whose names have a prefix, and remove it."""
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

@@ -15,13 +15,13 @@ from rolloutlab.policy.model import Adapter, read_adapter, write_adapter
 from rolloutlab.policy.token_sequence import TokenSequence
 
 _SHARE = 16
-"""One sequence in so many is in the sample: a forward pass costs about a third of a training step."""
+"""One sequence in so many is sampled: a forward pass costs about a third of a training step."""
 _LEAST = 16
-"""Sequences in a sample, if there are as many: fewer say little of the others."""
+"""The fewest sequences in a sample, if there are as many: fewer would say little of the others."""
 
 
 def base_logprobs(forward: Forward, model: PeftModel, sequences: Sequence[TokenSequence]) -> list[Tensor]:
-    """Logprob of each trained token of each sequence with the adapter switched off, which is checkpoint 0."""
+    """Compute the logprobs of trained tokens with the adapter switched off, which is checkpoint 0."""
     with model.disable_adapter():
         return forward.logprobs(sequences)
 
@@ -29,7 +29,7 @@ def base_logprobs(forward: Forward, model: PeftModel, sequences: Sequence[TokenS
 def adapter_logprobs(
     forward: Forward, model: PeftModel, adapter: Adapter, sequences: Sequence[TokenSequence]
 ) -> list[Tensor]:
-    """The same under another adapter; the model has its own again afterwards."""
+    """Compute the logprobs of trained tokens under another adapter. The model has its own again afterwards."""
     own = read_adapter(model)
     write_adapter(model, adapter)
     try:
@@ -39,5 +39,5 @@ def adapter_logprobs(
 
 
 def sample(candidates: Sequence[int], seed: int) -> set[int]:
-    """A sixteenth of the candidates, at least 16 or all; each is as likely as any other, whatever its length."""
+    """Choose a sixteenth of the candidates at random, at least 16 or all. Lengths have no effect on the choice."""
     return set(Random(seed).sample(candidates, min(len(candidates), max(_LEAST, len(candidates) // _SHARE))))

@@ -7,7 +7,7 @@ from rolloutlab.api.wire.chat import AssistantMessage, CompletionMessage, Functi
 from rolloutlab.api.wire.reasoning import CLOSING, reasoning_of, split_reasoning
 from rolloutlab.policy import harmony
 from rolloutlab.policy.messages import content_of
-from rolloutlab.policy.splicing import words
+from rolloutlab.policy.splicing import without_space
 
 _MARK = re.compile(r"(?:<[^<>]+>|\[[^\[\]]+\])?")
 """One mark, such as the end of reasoning in any format, or nothing."""
@@ -37,25 +37,29 @@ def is_text_of(
             enough that the characters of the content occur in order.
     """
     fields, text_of_it = message.to_wire(), content_of(message)
-    reasoning, content = (words(each) for each in reasoning_of(fields, text_of_it))
+    reasoning, content = (without_space(each) for each in reasoning_of(fields, text_of_it))
     if harmony.CHANNEL in whole and (harmony.parse(whole) or _names(message)):  # the content is between headers
         return _is_in_harmony(whole, content, ended)
     if _names(message):
         before, _, after = whole.rpartition(CLOSING)
-        in_before = reasoning in words(before)
+        in_before = reasoning in without_space(before)
         texts = [(around_calls(after), "" if in_before else reasoning), (around_calls(whole), reasoning)]
         if not ended or not any(around for around, _ in texts):
-            return _is_subsequence(content, words(whole))
+            return _is_subsequence(content, without_space(whole))
         return any(
-            _is_answer_in(words(each), reasoned, content, words(around[0]) != words(around[1]), ended)
+            _is_answer_in(
+                without_space(each), reasoned, content, without_space(around[0]) != without_space(around[1]), ended
+            )
             for around, reasoned in texts
             for each in around
         )
-    given = words(reasoning_of(fields, "")[0]), words(text_of_it)
+    given = without_space(reasoning_of(fields, "")[0]), without_space(text_of_it)
     if any(_is_parsed_from(split_reasoning(text, begun), *given, ended) for begun in (False, True)):
         return True
-    marked = words(text) != words(whole)  # special tokens may be headers of reasoning in any format, before the content
-    return any(_is_answer_in(words(each), reasoning, content, marked, ended) for each in (text, whole))
+    marked = without_space(text) != without_space(
+        whole
+    )  # special tokens may be headers of reasoning in any format, before the content
+    return any(_is_answer_in(without_space(each), reasoning, content, marked, ended) for each in (text, whole))
 
 
 def is_empty(message: AssistantMessage | CompletionMessage) -> bool:
@@ -65,12 +69,12 @@ def is_empty(message: AssistantMessage | CompletionMessage) -> bool:
 
 def names_calls(whole: str, message: AssistantMessage | CompletionMessage) -> bool:
     """Whether a text has the names of all functions that a message calls, in whatever form."""
-    return all(name in words(whole) for name in _names(message))
+    return all(name in without_space(whole) for name in _names(message))
 
 
 def _is_parsed_from(parsed: tuple[str, str], reasoning: str, content: str, ended: bool) -> bool:
     """Whether this is the reasoning and the answer in a text, or what a stop string has left of them."""
-    reasoned, answer = map(words, parsed)
+    reasoned, answer = map(without_space, parsed)
     if ended:
         return (reasoned, answer) == (reasoning, content)
     return reasoned == reasoning and answer.startswith(content) if content else reasoned.startswith(reasoning)
@@ -93,15 +97,15 @@ def _is_answer_in(text: str, reasoning: str, content: str, marked: bool, ended: 
 def _is_in_harmony(whole: str, content: str, ended: bool) -> bool:
     """Whether the content is that of harmony's messages. Without functions in the request, a call is content too."""
     if not ended:
-        return _is_subsequence(content, words(whole))
+        return _is_subsequence(content, without_space(whole))
     parsed = [harmony.parse(whole, tools) for tools in (True, False)]
-    return any(words(each[1]) == content for each in parsed if each)
+    return any(without_space(each[1]) == content for each in parsed if each)
 
 
 def _names(message: AssistantMessage | CompletionMessage) -> list[str]:
     """Names of the functions that a message calls, without white space."""
     names = [call.function.name if isinstance(call, FunctionToolCall) else "" for call in message.tool_calls or ()]
-    return [words(name) for name in [*names, *([message.function_call.name] if message.function_call else [])]]
+    return [without_space(name) for name in [*names, *([message.function_call.name] if message.function_call else [])]]
 
 
 def _is_subsequence(part: str, text: str) -> bool:

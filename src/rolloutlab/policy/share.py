@@ -11,10 +11,10 @@ from torch import Tensor
 
 
 def release_memory() -> None:
-    """Give freed memory back; nothing where the C library has no such call.
+    """Give freed memory back to the system, if the C library has a call for it.
 
-    glibc keeps what tensors have left between others, and a batch or completion of another length seldom fits in there:
-    a process that trained SmolLM2 grew by 2.7 GB with each job, of which nothing was in use.
+    glibc keeps the gaps that freed tensors leave between others, and a batch or completion of another length seldom
+    fits into them. A process that trained SmolLM2 grew by 2.7 GB with each job, none of it in use.
     """
     if (trim := _malloc_trim()) is not None:
         trim(0)
@@ -35,10 +35,11 @@ Add = Callable[[Tensor], None]
 
 @dataclass(frozen=True)
 class Share:
-    """Process `rank` of `size`, which all do the same but for their parts of each step.
+    """Process `rank` of `size`. All processes do the same, except that each takes its own parts of each step.
 
-    parts: how many there are; results depend on it alone, not on how many processes take them. None is one for each
-    worker of the only process. add: None where there is one process. beat: called before each batch, as a sign of life.
+    parts: how many parts a step is divided into; results depend on that number, not on the number of processes. None is
+    one part for each worker of the only process. add: None if there is one process. beat: called before each batch, as
+    a sign of life.
     """
 
     rank: int = 0
@@ -48,11 +49,11 @@ class Share:
     beat: Callable[[], None] = lambda: None
 
     def of(self, parts: list[T]) -> list[T]:
-        """Every `size`-th part."""
+        """Select every `size`-th part, beginning with part `rank`."""
         return parts[self.rank :: self.size]
 
     def sums(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """The sum of each tensor over the processes, in one message of fp64."""
+        """Sum each tensor over the processes, in one message of fp64."""
         if self.add is None:
             return list(tensors)
         flat = torch.cat([tensor.detach().flatten().to("cpu", torch.double) for tensor in tensors])
@@ -62,4 +63,4 @@ class Share:
 
 
 WHOLE = Share()
-"""Of the only process."""
+"""The share of the only process."""

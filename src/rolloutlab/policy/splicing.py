@@ -1,8 +1,8 @@
 """Finds sampled turns in a rendered conversation, to read their tokens instead of the rendered text.
 
-A turn is placed where the template renders its text, but for white space. A turn with calls, which templates often
-render in another form than the policy writes them (other spaces, the recipient before the channel, without the text
-beside them), may be placed where the template renders its calls.
+A turn is placed where the template renders its text, not counting white space. Templates often render calls in another
+form than the policy writes them: with other spaces, with the recipient before the channel, or without the text beside
+them. So a turn with calls may also be placed where the template renders its calls.
 """
 
 import json
@@ -23,10 +23,11 @@ Template = Callable[[list[dict[str, Any]], Tools, bool], str]
 """Renders messages with tools; the last argument is `add_generation_prompt`."""
 Message = dict[str, Any]
 _MESSAGES_TRIED = 4_000
-"""Messages that one conversation may render to try which of its turns can be placed; a turn not tried is read as text.
+"""The most messages that are rendered to try which turns of one conversation can be placed.
 
-Without a bound, a conversation of n turns whose tokens are of other texts renders n times, and training it, which
-renders it up to each turn, costs n³: 200 turns in 65 kB took minutes.
+A turn that is not tried is read as text. Without a bound, a conversation of n turns whose tokens are of other texts
+would be rendered n times, and training, which renders it up to each turn, would cost n³: 200 turns in 65 kB took
+minutes.
 """
 
 
@@ -34,8 +35,8 @@ renders it up to each turn, costs n³: 200 turns in 65 kB took minutes.
 class Turns:
     """Sampled turns of a conversation: their texts without the end of a turn, by index of the message.
 
-    calls: whether turns with calls may be placed where the template renders these in another form. bodies: as rendered
-    last in a conversation; kept for longer ones.
+    calls: whether turns with calls may be placed where the template renders the calls in another form. bodies: turns
+    with calls as they are rendered as the last message, by index of the message; kept for longer conversations.
     """
 
     texts: Mapping[int, str]
@@ -44,7 +45,7 @@ class Turns:
 
 
 class Splicer:
-    """Finds the places. ends: texts of tokens that end a turn."""
+    """Finds the places of sampled turns. ends: texts of tokens that end a turn."""
 
     def __init__(self, template: Template, ends: Sequence[str]) -> None:
         self._template = template
@@ -54,23 +55,23 @@ class Splicer:
         self._marks, self._call_marks = re.compile(rf"sampled:{secret}:(\d+);"), re.compile(rf"called:{secret}:(\d+);")
 
     def parts(self, text: str, plain: Sequence[Message], turns: Turns, tools: Tools) -> list[str]:
-        """The text of a conversation, split at its sampled turns: a text, the index of a turn, a text, and so on."""
+        """Split the text of a conversation at its sampled turns: a text, the index of a turn, a text, and so on."""
         return self._marks.split(self._with_marks(text, plain, turns, tools) if turns.texts else text)
 
-    def between(self, plain: Sequence[Message], turns: Sequence[int], tools: Tools) -> list[str]:
-        """The texts around turns, in order, of a conversation that ends with the last; none if a turn is missing."""
+    def texts_between(self, plain: Sequence[Message], turns: Sequence[int], tools: Tools) -> list[str]:
+        """Return the texts around turns, in order; none if the template does not render each of these turns once."""
         contents = {i: self._mark.format(i) for i in turns}
         marked = [{**message, "content": contents.get(i, message["content"])} for i, message in enumerate(plain)]
         texts = self._marks.split(self._template(marked, tools, False))
         return texts[::2] if texts[1::2] == [str(i) for i in turns] else []
 
-    def to_end(self, text: str) -> str:
-        """A text up to the end of a turn in it; all of it where there is none."""
+    def cut_at_end(self, text: str) -> str:
+        """Cut a text behind the first end of a turn in it; return all of it if there is none."""
         ends = [at + len(end) for end in self._ends if end and (at := text.find(end)) >= 0]
         return text[: min(ends, default=len(text))]
 
     def end_in(self, text: str) -> str:
-        """The text of the first token in a text that ends a turn; nothing where there is none."""
+        """Return the text of the first token in a text that ends a turn; nothing if there is none."""
         return min((end for end in self._ends if end and end in text), key=text.index, default="")
 
     def has_end(self, text: str) -> bool:
@@ -78,10 +79,10 @@ class Splicer:
         return any(end in text for end in self._ends if end)
 
     def _with_marks(self, text: str, plain: Sequence[Message], turns: Turns, tools: Tools) -> str:
-        """The text with marks in place of the turns that it has."""
+        """Return the text of a conversation with marks in place of the sampled turns that are found in it."""
 
         def rendered(placed: Sequence[int], called: Sequence[int] = ()) -> str | None:
-            """With marks for some turns and in the calls of others; None if without the marks it is another text."""
+            """Render with marks for some turns and in the calls of others; None if the rest becomes another text."""
             marked = [
                 {"role": "assistant", "content": self._mark.format(i)}
                 if i in placed
@@ -94,18 +95,18 @@ class Splicer:
                 whole = self._template(marked, tools, True)
             except RenderingError:  # such as a result without a call before it
                 return None
-            unmarked = self._marks.sub(lambda match: turns.texts[int(match[1])], self._names(whole, plain))
-            return whole if words(unmarked) == without_space else None
+            unmarked = self._marks.sub(lambda match: turns.texts[int(match[1])], self._restore_names(whole, plain))
+            return whole if without_space(unmarked) == expected else None
 
-        without_space = words(text)
+        expected = without_space(text)
         if (whole := rendered([*turns.texts])) is not None:
             return whole
         tries = iter(range(max(2, _MESSAGES_TRIED // len(plain))))
         # only a turn whose text is in the conversation can be placed there
-        written = {i for i, sampled in turns.texts.items() if words(sampled) in without_space}
+        written = {i for i, sampled in turns.texts.items() if without_space(sampled) in expected}
 
         def placeable(some: Sequence[int]) -> list[int]:
-            """Which of some turns can be placed, by halves, as long as there are tries left."""
+            """Find which of some turns can be placed, by halves, as long as there are tries left."""
             some = [i for i in some if i in written]
             if not some or next(tries, None) is None:
                 return []
@@ -118,25 +119,25 @@ class Splicer:
         placed = placeable([i for i in turns.texts if i not in calling])
         bodies: dict[int, str] = {}
         if calling and turns.calls and (whole := rendered(placed, calling)) is not None:
-            bodies = self._bodies(whole, plain, calling, turns, tools)
+            bodies = self._find_bodies(whole, plain, calling, turns, tools)
         placed += placeable([i for i in calling if i not in bodies])
         if not (placed or bodies) or (whole := rendered(placed, [*bodies])) is None:
             return text
         for i, body in bodies.items():
             whole = whole.replace(body, self._mark.format(i))
-        return self._names(whole, plain)
+        return self._restore_names(whole, plain)
 
-    def _bodies(
+    def _find_bodies(
         self, whole: str, plain: Sequence[Message], calling: Sequence[int], turns: Turns, tools: Tools
     ) -> dict[int, str]:
-        """What is rendered for turns with calls, where that is what would be rendered for them as the last message."""
+        """Find what is rendered for turns with calls, if that is there once, as for the turn as the last message."""
         for i in calling:
             if i not in turns.bodies:
-                turns.bodies[i] = self._body(i, plain, turns.texts[i], tools)
+                turns.bodies[i] = self._find_body(i, plain, turns.texts[i], tools)
         return {i: body for i in calling if (body := turns.bodies[i]) and whole.count(body) == 1}
 
-    def _body(self, i: int, plain: Sequence[Message], sampled: str, tools: Tools) -> str | None:
-        """What is rendered for a turn with calls, with a mark in them, where it is last, without its end.
+    def _find_body(self, i: int, plain: Sequence[Message], sampled: str, tools: Tools) -> str | None:
+        """Render a turn with calls as the last message, with a mark in its first call, and cut off its end.
 
         None if it is not rendered after its prompt, or is not what was sampled.
         """
@@ -147,7 +148,7 @@ class Splicer:
             return None
         body = whole[len(prompt) :].rstrip()
         reasoning = next((str(plain[i][name]) for name in FIELDS if plain[i].get(name)), "")
-        rendered_alike = whole.startswith(prompt) and words(reasoning) in words(body)
+        rendered_alike = whole.startswith(prompt) and without_space(reasoning) in without_space(body)
         if not rendered_alike or not all(_has_call(each["function"], sampled) for each in _functions(plain[i])):
             return None
         end = next((end for end in self._ends if body.endswith(end)), "")
@@ -155,20 +156,20 @@ class Splicer:
         return body if self._call_marks.search(body) else None
 
     def _with_call_mark(self, message: Message, i: int) -> Message:
-        """The message with a mark as the name of its first call."""
+        """Return the message with a mark as the name of its first call."""
         first, *others = message["tool_calls"]
         if "function" not in first:
             return message
         marked = {**first, "function": {**first["function"], "name": self._call_mark.format(i)}}
         return {**message, "tool_calls": [marked, *others]}
 
-    def _names(self, text: str, plain: Sequence[Message]) -> str:
-        """The text with names of functions instead of marks."""
+    def _restore_names(self, text: str, plain: Sequence[Message]) -> str:
+        """Replace the marks in calls by the names of the functions."""
         return self._call_marks.sub(lambda match: plain[int(match[1])]["tool_calls"][0]["function"]["name"], text)
 
 
-def words(text: str) -> str:
-    """Without white space."""
+def without_space(text: str) -> str:
+    """Remove all white space."""
     return "".join(text.split())
 
 
@@ -184,12 +185,12 @@ def _has_call(function: Message, sampled: str) -> bool:
             arguments = from_json(arguments, allow_inf_nan=False)
         except ValueError:
             return False
-    text = words(sampled)
-    return all(any(words(form) in text for form in forms) for forms in ([function["name"]], *_forms(arguments)))
+    text = without_space(sampled)
+    return all(any(without_space(form) in text for form in forms) for forms in ([function["name"]], *_forms(arguments)))
 
 
 def _forms(value: Any) -> Iterator[list[str]]:
-    """The forms that each key and each value in a JSON value may have in a text."""
+    """Yield the forms that each key and each value in a JSON value may have in a text."""
     if isinstance(value, dict):
         for key, each in value.items():
             yield from _forms(key)

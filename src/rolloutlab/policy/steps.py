@@ -18,9 +18,10 @@ from rolloutlab.policy.token_sequence import TokenSequence
 
 @dataclass(frozen=True)
 class WholeStep:
-    """A loss by the logprobs of a whole step, and its gradient. bounds: of each sequence's tokens, one more than those.
+    """A loss that needs the logprobs of a whole step, and its gradient by them.
 
-    Axes: T is the trained tokens of the step, in the order of its sequences.
+    Axes: T is the trained tokens of the step, in the order of its sequences. bounds: where the tokens of each sequence
+    begin in T, and the length of T.
     """
 
     result: StepLoss
@@ -28,7 +29,10 @@ class WholeStep:
     bounds: list[int]
 
     def part(self, new_T: Tensor, order: Sequence[int]) -> StepLoss:
-        """The share of some sequences, with their logprobs under the weights being trained."""
+        """Return the part of some sequences, by their logprobs under the weights being trained.
+
+        Its loss is linear in `new_T`, with the gradient of the whole loss.
+        """
 
         def of(values_T: Tensor) -> Tensor:
             pairs = list(pairwise(self.bounds))
@@ -39,22 +43,24 @@ class WholeStep:
 
 
 def whole_step(result: StepLoss, new_T: Tensor, counts: Sequence[int]) -> WholeStep:
-    """A step's loss with its gradient by `new_T`, of which it was computed. counts: trained tokens of each sequence."""
+    """Make a WholeStep of a loss that was computed from `new_T`. counts: the trained tokens of each sequence."""
     (slope_T,) = torch.autograd.grad(result.loss, new_T)
     return WholeStep(result, slope_T, list(accumulate(counts, initial=0)))
 
 
 @dataclass(frozen=True)
 class TrainingSequence:
-    """A sequence with the weight of its trajectory, and its advantage, or one for each trained token.
+    """A sequence with the weight of its trajectory, and its advantage.
 
-    at_one: whether it was sampled from the distribution of its logprobs, which is that of temperature and top_p 1.
-
-    measured: whether it is in the sample of which the divergence from checkpoint 0 is measured.
-
-    Of each trained token: original_T, the recorded logprob where another replaces it; base_T, the logprob under
-    checkpoint 0, where that serves an estimate of the divergence; reference_T, that under the reference of
-    `kl_penalty_coef`.
+    Attributes:
+        tokens: The sequence.
+        advantage: One number, or one for each trained token.
+        weight: The weight of the trajectory.
+        at_one: Whether it was sampled from the distribution of its logprobs, that of temperature and top_p 1.
+        measured: Whether its divergence from checkpoint 0 is measured.
+        original_T: The recorded logprobs, if others have replaced them in `tokens`.
+        base_T: The logprobs under checkpoint 0, if the divergence is estimated by them.
+        reference_T: The logprobs under the reference of `kl_penalty_coef`.
     """
 
     tokens: TokenSequence
@@ -71,7 +77,7 @@ class TrainingSequence:
 class Step:
     """The sequences of one optimiser step, whose loss is the sum of w·L over their trained tokens, over `divisor`.
 
-    groups: of which these are the trained members; in fine-tuning, conversations.
+    groups: the number of groups that the sequences are of; in fine-tuning, the number of conversations.
     """
 
     sequences: list[TrainingSequence]
@@ -84,14 +90,14 @@ class Step:
 
     @property
     def trained(self) -> int:
-        """Trained tokens."""
+        """The number of trained tokens."""
         return sum(each.tokens.trainable for each in self.sequences)
 
 
-def credited(tokens: TokenSequence, share: TokenWeight, *, at_one: bool) -> TrainingSequence | None:
-    """A sequence of a trajectory with its advantage, or those of its turns; None where nothing of it trains.
+def credit_sequence(tokens: TokenSequence, share: TokenWeight, *, at_one: bool) -> TrainingSequence | None:
+    """Give a sequence of a trajectory its advantage, or those of its turns; None if nothing of it trains.
 
-    Turns that do not train are context, and cut off behind the last one that does.
+    Turns that do not train become context. Those after the last one that trains are cut off.
     """
     if not share.turns:
         return TrainingSequence(tokens, share.advantage, share.weight, at_one)
@@ -110,18 +116,21 @@ def credited(tokens: TokenSequence, share: TokenWeight, *, at_one: bool) -> Trai
 
 
 def recorded(tokens: TokenSequence) -> Tensor:
-    """The recorded logprob of each trained token."""
+    """Return the recorded logprob of each trained token."""
     return torch.frombuffer(tokens.logprobs, dtype=torch.float32)[trained_positions(tokens)]
 
 
 def with_logprobs(tokens: TokenSequence, new_T: Tensor) -> TokenSequence:
-    """The sequence with other logprobs of its trained tokens T."""
+    """Return the sequence with other logprobs of its trained tokens T."""
     logprobs_L = torch.zeros(len(tokens)).index_copy(0, trained_positions(tokens), new_T)
     return replace(tokens, logprobs=array("f", logprobs_L.tolist()))
 
 
 class StepTokens(NamedTuple):
-    """What is known of the trained tokens of sequences before a step; a logprob that is not known is NaN."""
+    """What is known of the trained tokens of sequences before a step. Unknown logprobs are NaN.
+
+    sampled_T: the recorded logprobs. original_T: the same, but NaN unless others have replaced them in `old_T`.
+    """
 
     old_T: Tensor
     advantage_T: Tensor
@@ -134,6 +143,7 @@ class StepTokens(NamedTuple):
 
 
 def tokens_of(part: Sequence[TrainingSequence], device: torch.device) -> StepTokens:
+    """Collect what is known of the trained tokens of sequences, on a device."""
     counts = [s.tokens.trainable for s in part]
     history_T = torch.arange(len(part)).repeat_interleave(torch.tensor(counts))
     advantages = [

@@ -25,9 +25,9 @@ from rolloutlab.objective.preflight import Preflight, preflight
 from rolloutlab.objective.steps import plan_steps, step_divisor
 from rolloutlab.policy.base import Base
 from rolloutlab.policy.checkpoints import identity
-from rolloutlab.policy.custom_loss import checked_loss
+from rolloutlab.policy.custom_loss import load_checked_loss
 from rolloutlab.policy.job_reader import Groups, ReadJob, read_job
-from rolloutlab.policy.steps import Step, TrainingSequence, credited
+from rolloutlab.policy.steps import Step, TrainingSequence, credit_sequence
 
 _MAX_OPTION = 1e18
 _HEARTBEAT = 1000
@@ -38,9 +38,10 @@ Report = Callable[[str, dict[str, object]], None]
 
 @dataclass(frozen=True)
 class Callbacks:
-    """What the training of a job calls meanwhile: for each event; to know whether to stop; around code of the user.
+    """What the training of a job calls.
 
-    progress_seconds: at least between two events within one step.
+    report: called with each event. cancelled: whether to stop. in_user_code: a context around code of the user.
+    progress_seconds: the least time between two events within one step.
     """
 
     report: Report
@@ -53,21 +54,21 @@ class Callbacks:
             raise Cancelled
 
     def beat(self, count: int) -> None:
-        """After each of `count` trajectories of a job that is being read."""
+        """Report a heartbeat now and then; called after each trajectory that is read, with their number so far."""
         self.raise_if_cancelled()
         if count % _HEARTBEAT == 0:
             self.report("heartbeat", {"trajectories": count})
 
 
 class StepProgress:
-    """Reports `step_progress` while a step of so many trained tokens is computed."""
+    """Reports `step_progress` while a step is computed. of: how many trained tokens the step has."""
 
     def __init__(self, callbacks: Callbacks, step: int, of: int) -> None:
         self._callbacks, self._step, self._of = callbacks, step, of
         self._tokens, self._reported_at = 0, time.monotonic()
 
     def add(self, tokens: int) -> None:
-        """So many more tokens are done."""
+        """Count so many more tokens as done, and report if it is time."""
         self._tokens += tokens
         if self._tokens < self._of and time.monotonic() - self._reported_at >= self._callbacks.progress_seconds:
             self._reported_at = time.monotonic()
@@ -77,11 +78,17 @@ class StepProgress:
 
 @dataclass(frozen=True)
 class Task:
-    """The gradient steps of a job, which are taken once in each of `options.epochs`. seed: of the job's content.
+    """The gradient steps of a job, which are taken once in each of `options.epochs`.
 
-    rates: the learning rate of each step of all epochs. constant: numbers that every step reports. reported: names of
-    the numbers that mean something; None is all. reference: the checkpoint of `kl_penalty_coef`; None is checkpoint 0.
-    loss_source: of `custom_loss`.
+    Attributes:
+        steps: The steps of one epoch.
+        rates: The learning rate of each step of all epochs.
+        options: The options of the job.
+        seed: A number from the job's content.
+        constant: Numbers that every step reports.
+        reported: Names of the numbers that mean something for this job; None is all.
+        reference: The checkpoint of `kl_penalty_coef`; None is checkpoint 0.
+        loss_source: The source of `custom_loss`.
     """
 
     steps: list[Step]
@@ -94,7 +101,7 @@ class Task:
     loss_source: str | None = None
 
     def key(self, source: Path) -> str:
-        """Identifies the task from a checkpoint: another one has other steps, or begins elsewhere."""
+        """Hash the task and the checkpoint it starts from. Tasks with other steps or another start have other keys."""
         steps = [(len(step.sequences), step.divisor, step.groups) for step in self.steps]
         digest = hashlib.sha256(repr((self.seed, self.loss_source, identity(source), list(self.rates), steps)).encode())
         for each in chain.from_iterable(step.sequences for step in self.steps):
@@ -106,7 +113,7 @@ class Task:
         return digest.hexdigest()
 
     def reported_of(self, metrics: Mapping[str, float]) -> dict[str, object]:
-        """What a step reports of its metrics: those that are defined, as JSON has no NaN, and mean something here."""
+        """Return what a step reports: metrics that mean something for this job and are finite, as JSON has no NaN."""
         every = {**self.constant, **metrics}
         shown = every if self.reported is None else {name: every[name] for name in self.reported if name in every}
         return {name: value for name, value in shown.items() if math.isfinite(value)}
@@ -130,7 +137,7 @@ def read_task(
         groups: The groups.
         config: The options; None takes the defaults.
         step: The number of the checkpoint that the job starts from.
-        callbacks: Get the events of the job.
+        callbacks: Called with the events of the job, and to know whether to stop.
         reference: The checkpoint of the KL penalty; None is checkpoint 0.
         loss_source: The source text of a `custom_loss`, whose gradient is checked by finite differences first.
 
@@ -138,14 +145,14 @@ def read_task(
         TrainingError: a custom loss is wrong.
         Cancelled: checked even within a trajectory and in a custom loss.
     """
-    options = _in_fp32(settle(config))
+    options = _clamp_to_fp32(settle(config))
     if loss_source is not None:
-        checked_loss(loss_source, callbacks.cancelled, callbacks.in_user_code)
+        load_checked_loss(loss_source, callbacks.cancelled, callbacks.in_user_code)
     learning_rate = base.learning_rate if options.learning_rate is None else options.learning_rate
     renderer = base.renderer(check=callbacks.raise_if_cancelled)
     job = read_job(groups, renderer, base.context, callbacks.beat)
     check = preflight(job.members, options, warnings=[*job.warnings, *rate_warnings(learning_rate, base.learning_rate)])
-    steps = list(_steps(check, job, options, base.groups_per_step))
+    steps = list(_make_steps(check, job, options, base.groups_per_step))
     rates, seed = [learning_rate] * (len(steps) * options.epochs), seed_of(job.digest, config, step)
     report = callbacks.report
     started = {"learning_rate": learning_rate, "default_learning_rate": base.learning_rate}
@@ -155,17 +162,17 @@ def read_task(
     return Task(steps, rates, options, seed, numbers, reference=reference, loss_source=loss_source)
 
 
-def _in_fp32(options: Options) -> Options:
-    """The options with floats clamped so that products stay finite in fp32; larger values have the same effect."""
+def _clamp_to_fp32(options: Options) -> Options:
+    """Clamp the floats of options, so that products stay finite in fp32. Larger values have the same effect."""
     floats = {name: value for name, value in vars(options).items() if isinstance(value, float)}
     clamped: dict[str, Any] = {name: min(max(value, -_MAX_OPTION), _MAX_OPTION) for name, value in floats.items()}
     return replace(options, **clamped)
 
 
-def _steps(check: Preflight, job: ReadJob, options: Options, groups_per_step: int) -> Iterator[Step]:
-    """The steps of one epoch. groups_per_step: of the policy, for options without it."""
+def _make_steps(check: Preflight, job: ReadJob, options: Options, groups_per_step: int) -> Iterator[Step]:
+    """Make the steps of one epoch. groups_per_step: the policy's, for options without it."""
     most = groups_per_step if options.groups_per_step is None else options.groups_per_step
-    pairs = zip(check.shares, _training_sequences(check, job), strict=True)
+    pairs = zip(check.shares, _credit_sequences(check, job), strict=True)
     training = [(shares, sequences) for shares, sequences in pairs if sequences]
     remaining = iter(training)
     for size in plan_steps(len(training), most):
@@ -174,12 +181,12 @@ def _steps(check: Preflight, job: ReadJob, options: Options, groups_per_step: in
         yield Step([each for _, sequences in groups for each in sequences], divisor, size)
 
 
-def _training_sequences(check: Preflight, job: ReadJob) -> Iterator[list[TrainingSequence]]:
-    """The trainable sequences of each group."""
+def _credit_sequences(check: Preflight, job: ReadJob) -> Iterator[list[TrainingSequence]]:
+    """Yield the trainable sequences of each group, with their advantages."""
     remaining = iter(zip(job.sequences, job.at_one, strict=True))
     for group in check.shares:
         pairs = [pair for pair in zip(group, remaining, strict=False) if pair[0].reason is None]
-        sequences = [credited(each, share, at_one=at_one) for share, (rest, at_one) in pairs for each in rest]
+        sequences = [credit_sequence(each, share, at_one=at_one) for share, (rest, at_one) in pairs for each in rest]
         yield [each for each in sequences if each]
 
 
@@ -213,7 +220,7 @@ def _preflight_data(check: Preflight, options: Options) -> dict[str, object]:
 
 
 def seed_of(content: bytes, config: Wire | None, step: int) -> int:
-    """A seed from a job's content, not its model: the same job on a copy of the model gives the same result."""
+    """Make a seed from a job's content, not its model, so that the same job on a copy of the model has its result."""
     digest = hashlib.sha256(str(step).encode())
     digest.update(content)
     digest.update(config.to_json().encode() if config else b"")

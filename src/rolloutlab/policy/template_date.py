@@ -1,4 +1,4 @@
-"""The date that chat templates print as the current one: the same on each day.
+"""The date that chat templates print as the current date: the same one on each day.
 
 A prompt is then the same when its completion is sampled, continued and trained.
 """
@@ -7,19 +7,20 @@ from datetime import date
 from functools import lru_cache
 
 DATE = date(2024, 7, 26)
-"""Unless the settings name another: what templates of Llama 3 print where they cannot know the date."""
+"""The date unless the settings name another: what templates of Llama 3 print if they cannot know the date."""
 _DIRECTIVES = "aAbBcdGHIjmMpSuUVwWxXyYZ%"
 
 
 def prints_date(template: str) -> bool:
+    """Whether a template asks for the current date."""
     return "strftime_now" in template
 
 
 @lru_cache(maxsize=8)
 def with_date(template: str, day: date) -> str:
-    """The template with its own `strftime_now`; unchanged where it has none.
+    """Give a template a `strftime_now` that always formats `day`. A template that does not call it is unchanged.
 
-    A macro, since transformers passes no functions to templates; its replacements are the directives of `strftime`.
+    It is a macro, because transformers passes no functions to templates, and replaces the directives of `strftime`.
     """
     if not prints_date(template):
         return template

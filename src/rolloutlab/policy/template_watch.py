@@ -12,7 +12,7 @@ from rolloutlab.runtime import raise_in_thread
 
 T = TypeVar("T")
 SECONDS = 30.0
-"""For one rendering, where a conversation of megabytes takes a tenth of a second."""
+"""The limit for one rendering. A conversation of megabytes takes a tenth of a second."""
 _TICK = 0.25
 
 
@@ -24,7 +24,7 @@ class _Rendering:
 
 
 class TemplateWatch:
-    """A thread that ends the renderings of other threads: those that take too long, and those that are cancelled.
+    """A thread that ends renderings in other threads that take too long or are cancelled.
 
     It costs a rendering a microsecond; counting the lines of the template takes twice the time of the rendering.
     """
@@ -37,7 +37,9 @@ class TemplateWatch:
         self._thread: threading.Thread | None = None
 
     def run(self, render: Callable[[], T], check: Callable[[], None]) -> T:
-        """What `render` returns. check: called meanwhile, in another thread; where it raises Cancelled, so does this.
+        """Call `render`, and end it if it takes too long, or if `check` raises an error; return its value.
+
+        check: called again and again, in the thread of this watch. Its error is raised here.
 
         Raises:
             TemplateTimeError: it took too long.
@@ -62,8 +64,8 @@ class TemplateWatch:
         self._any.set()
 
     def _leave(self, ident: int) -> None:
-        # The lock is held where an exception is set for this thread, which Python raises at the next call: here at the
-        # latest, never in what the thread does afterwards.
+        # The watch holds the lock while it sets an exception for this thread, and Python raises that at the next call.
+        # So it is raised here at the latest, and never in what the thread does after the rendering.
         with self._lock:
             self._running.pop(ident, None)
 
@@ -78,6 +80,7 @@ class TemplateWatch:
                     self._any.clear()
 
     def _ends(self, rendering: _Rendering) -> bool:
+        """Whether a rendering is to end; sets the error that it ends with."""
         try:
             rendering.check()
         except Exception as error:  # noqa: BLE001 - raised by the rendering

@@ -1,4 +1,4 @@
-"""Threads of torch for one operation (intra-op): how many sampling takes, and when they end."""
+"""Threads that torch uses for one operation (intra-op): how many sampling takes, and when they end."""
 
 import ctypes
 from collections.abc import Iterator
@@ -11,15 +11,15 @@ from typing import Any
 import torch
 
 _SOFT = 1
-"""The kind of pause after which nothing is forgotten but threads (OpenMP 5.0, section 3.6)."""
+"""The kind of pause that ends threads and keeps all other state (OpenMP 5.0, section 3.6)."""
 
 
 class Threads:
-    """All threads for sampling while no job runs, and half of them beside one; a job always has all.
+    """The numbers of threads: a job has all of them; sampling has all while no job runs, and half of them beside one.
 
-    A job's number never changes, since the bits of its result depend on it. torch has a number for each thread of
-    Python once it has computed, and new ones begin with what any thread has set last: so each sets its own before it
-    computes.
+    A job's number never changes, because the bits of its result depend on it. torch keeps a number for each Python
+    thread that has computed, and a new thread begins with the number that any thread has set last. So each thread sets
+    its own number before it computes.
     """
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class Threads:
 
     @contextmanager
     def training(self) -> Iterator[None]:
-        """A context for a job, in the thread that trains."""
+        """Enter a context for a job, in the thread that trains."""
         torch.set_num_threads(self._all)
         with self._lock:
             self._jobs += 1
@@ -41,7 +41,7 @@ class Threads:
             end_helpers()
 
     def take_for_sampling(self) -> None:
-        """Set what the calling thread may use now."""
+        """Set how many threads the calling thread may use now."""
         count = max(1, self._all // 2) if self._jobs else self._all
         if torch.get_num_threads() != count:
             end_helpers()
@@ -51,10 +51,10 @@ class Threads:
 def end_helpers() -> None:
     """End the threads that help the calling thread to compute; its next operation starts others.
 
-    A thread of Python has helpers of its own, which stay. Once all threads with helpers and the helpers are more than
-    the cores, GNU's OpenMP lets helpers that wait for work sleep, and to wake one takes longer than most operations:
-    SmolLM2 was sampled at half the speed while the thread that had loaded it kept one helper. So an idle thread has
-    none. Does nothing where torch has another OpenMP.
+    Each Python thread that computes has helpers of its own, and keeps them. Once threads and helpers together are more
+    than the cores, GNU's OpenMP lets waiting helpers sleep, and waking one takes longer than most operations: SmolLM2
+    was sampled at half the speed while the thread that had loaded it kept one helper. So an idle thread should have no
+    helpers. If torch has another OpenMP, this does nothing.
     """
     if (library := _openmp()) is not None:
         library.omp_pause_resource_all(_SOFT)
@@ -62,7 +62,7 @@ def end_helpers() -> None:
 
 @cache
 def _openmp() -> Any:
-    """GNU's OpenMP that torch has brought; None without one that ends threads."""
+    """Load the GNU OpenMP that torch has brought; None if there is none that can end threads."""
     beside = Path(torch.__file__).parent
     for path in [*beside.glob("lib/libgomp*.so*"), *beside.parent.glob("torch.libs/libgomp*.so*")]:
         library = ctypes.CDLL(str(path))

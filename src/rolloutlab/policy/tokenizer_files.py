@@ -7,7 +7,7 @@ from transformers import PreTrainedTokenizerBase
 
 
 def tokenizer_files(tokenizer: PreTrainedTokenizerBase) -> dict[str, bytes]:
-    """The content of each file by its name, such as `tokenizer.json`."""
+    """Return the content of each file of a tokenizer by its name, such as `tokenizer.json`."""
     with TemporaryDirectory(prefix="rolloutlab-") as folder:
         tokenizer.save_pretrained(folder)
         return {path.name: path.read_bytes() for path in sorted(Path(folder).iterdir()) if path.is_file()}

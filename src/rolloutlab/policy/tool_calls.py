@@ -10,12 +10,18 @@ from rolloutlab.api.wire.reasoning import CLOSING, OPENING, without_empty_though
 
 
 def after_prompt(prompt: str, whole: str, reasoning: str = "", *, dropped: bool = False) -> str | None:
-    """The answer's part of a rendered conversation; None where the template does not render it after its prompt.
+    """Return the answer's part of a rendered conversation; None if the template does not render it after its prompt.
 
-    Where the prompt opens the reasoning and the template drops it from the answer, it is closed first, as a model
-    does (DeepSeek-R1). Where the prompt has an empty thought, which the template leaves out of the answer or writes in
-    other white space (Nemotron-H), the answer is what comes after that. dropped: the template drops all reasoning, so
-    that it is written before the answer.
+    - If the prompt opens a thought that the rendered answer lacks (DeepSeek-R1), the answer begins with the reasoning
+      and the end of the thought, as a model writes them.
+    - If the prompt ends with an empty thought, which the rendered answer lacks or has with other white space
+      (Nemotron-H), the answer is what comes after the thought.
+
+    Args:
+        prompt: The rendered prompt.
+        whole: The rendered conversation, with the answer.
+        reasoning: The reasoning of the answer.
+        dropped: Whether the template drops all reasoning; the reasoning is then put before the answer.
     """
     if whole.startswith(prompt):
         begun = f"{OPENING}\n{reasoning}\n{CLOSING}\n\n" if dropped and reasoning else ""
@@ -42,7 +48,7 @@ _BEFORE, _AFTER = " \t\r\n,;[", " \t\r\n,;]"
 
 @dataclass(frozen=True)
 class Call:
-    """`arguments` is JSON text."""
+    """A call of a function. arguments: as JSON text."""
 
     name: str
     arguments: str
@@ -60,7 +66,7 @@ class CallExample:
     before_arguments: int
 
     def beginning(self, function: str | None) -> tuple[str, str]:
-        """The beginning of a call of this function, or of any; and an example of the rest."""
+        """Split a call of this function (None: any) into its fixed beginning and an example of the rest."""
         if function is None:
             return self.text[: self.before_name], self.text[self.before_name :]
         name = json.dumps(function, ensure_ascii=False)[1:-1]
@@ -68,7 +74,7 @@ class CallExample:
 
 
 def call_example(template: Template) -> CallExample | None:
-    """The example of a chat template; None if it does not write calls after its prompt."""
+    """Render a call by a chat template; None if it does not write calls after its prompt."""
     user = [{"role": "user", "content": "?"}]
     call = {"id": "call00000", "type": "function", "function": {"name": NAME, "arguments": ARGUMENTS}}
     prompt = template(user, True)
@@ -78,7 +84,7 @@ def call_example(template: Template) -> CallExample | None:
     if text is None or NAME not in text or argument not in text.partition(NAME)[2]:
         return None
     between = text[: text.index(argument, text.index(NAME))]
-    # the arguments begin with an object, with the tag of the first, or with the first itself
+    # the arguments begin with an object, with the tag of the first argument, or with the first argument itself
     begin = next((i for mark in "{<" if (i := between.find(mark, text.index(NAME))) >= 0), len(between))
     return CallExample(text, text.index(NAME), begin)
 
@@ -97,7 +103,7 @@ class ToolCallFormat:
 
     @classmethod
     def of(cls, example: CallExample, end: str) -> "ToolCallFormat | None":
-        """The format of an example, or None if it is not JSON. end: the text of the end-of-turn token."""
+        """Infer the format of an example; None if it is not JSON. end: the text of the end-of-turn token."""
         text = example.text
         answer = text.find(CLOSING) + len(CLOSING) if CLOSING in text else 0  # some write an empty reasoning
         for start in (i for i, character in enumerate(text) if character == "{"):
@@ -117,14 +123,14 @@ class ToolCallFormat:
         return None
 
     def parse(self, text: str, tools: Sequence[FunctionTool] = ()) -> tuple[str, list[Call]]:  # noqa: ARG002 - as others
-        """The text around the calls, and the calls; the whole text and no calls if one is malformed."""
+        """Return the text around the calls, and the calls; the whole text and no calls if one is malformed."""
         around, calls = self.split(text)
         if around and not self.opening:  # an object with text after it is an answer that begins with one
             return text, []
         return around, calls
 
     def split(self, text: str) -> tuple[str, list[Call]]:
-        """As `parse`, but text may follow an object that no mark has opened."""
+        """Split as `parse` does, but also if text follows an object that no mark has opened."""
         before, _, rest = text.partition(self.opening) if self.opening else ("", "", text)
         calls: list[Call] = []
         rest = self._skip_markers(rest)
@@ -144,7 +150,7 @@ class ToolCallFormat:
         return valid_call(value.get(self.name_key), value.get(self.arguments_key)), end
 
     def _skip_markers(self, text: str) -> str:
-        """The text without leading markers and separators."""
+        """Strip leading markers and separators from a text."""
         before = None
         while before != text:
             before, text = text, text.strip()
@@ -156,7 +162,7 @@ class ToolCallFormat:
 
 
 def valid_call(name: Any, arguments: Any) -> Call | None:
-    """The call, or None if it has no name, or its arguments are not valid JSON in valid Unicode."""
+    """Return a call; None if it has no name, or if its arguments are no text or JSON, or not valid Unicode."""
     if not isinstance(name, str) or not isinstance(arguments, dict | str):
         return None
     try:
@@ -168,7 +174,7 @@ def valid_call(name: Any, arguments: Any) -> Call | None:
 
 
 def _kind(value: Any) -> str:
-    """Which part of the example call a value is."""
+    """Return which part of the example call a value is: `name`, `arguments` or `other`."""
     if value == NAME:
         return "name"
     return "arguments" if value in (ARGUMENTS, json.dumps(ARGUMENTS)) else "other"

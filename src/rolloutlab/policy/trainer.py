@@ -32,7 +32,7 @@ from rolloutlab.policy.token_sequence import TokenSequence
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 _STATISTICS = 10
-"""Statistics per trained token: those that `metrics_of` takes, and the divergence from checkpoint 0."""
+"""How many statistics a trained token has: those that `metrics_of` takes, and the divergence from checkpoint 0."""
 
 
 def take_steps(
@@ -55,7 +55,7 @@ def take_steps(
         model: A LoRA copy of the policy.
         start: The state to start from.
         task: The steps, the options and the learning rate of each step.
-        callbacks: Get the metrics of each step.
+        callbacks: Called with the metrics of each step, and to know whether to stop.
         reference: The adapter of the reference checkpoint; None is checkpoint 0.
         progress: Keeps finished steps on disk, to resume from; None keeps none.
         share: This process's part of each step in distributed training. The result equals that of one process that
@@ -80,8 +80,8 @@ def take_steps(
     if not finished:
         report_drift(forward, steps, callbacks)
     if options.precalculate_logprobs:
-        steps = [_with_new_logprobs(forward, step) for step in steps]
-    steps = list(_with_references(forward, model, replace(task, steps=steps), reference, callbacks))
+        steps = [_recompute_logprobs(forward, step) for step in steps]
+    steps = list(_add_references(forward, model, replace(task, steps=steps), reference, callbacks))
     loss = load_loss(task.loss_source, callbacks.cancelled, callbacks.in_user_code) if task.loss_source else None
     for each in finished:
         callbacks.report("gradient_step", each)
@@ -97,22 +97,22 @@ def take_steps(
             optimizer.param_groups[0]["lr"] = task.rates[i]
             step = steps[i % len(steps)]
             within = StepProgress(callbacks, i, step.trained)
-            metrics = _optimizer_step(forward, optimizer, step, options, pool, policy.workers + 1, within, loss, share)
+            metrics = _take_step(forward, optimizer, step, options, pool, policy.workers + 1, within, loss, share)
             if not math.isfinite(metrics["loss"]) or not math.isfinite(metrics["grad_norm"]):
                 hint = "a lower learning_rate or epsilon_high"
                 raise TrainingError(f"the loss of step {i} is not a finite number", hint=hint)
             finished.append(task.reported_of({**metrics, "learning_rate": task.rates[i]}))
             callbacks.report("gradient_step", finished[-1])
             if progress and progress.due():
-                progress.write(State(read_adapter(model), _moments(optimizer, model)), finished)
+                progress.write(State(read_adapter(model), _read_moments(optimizer, model)), finished)
     optimizer.zero_grad()  # the model outlives the job, and would keep its gradients
     if steps and not forward.logprobs([steps[-1].sequences[0].tokens])[0].isfinite().all():
         raise TrainingError("the weights are no longer finite", hint="a lower learning_rate")
-    return State(read_adapter(model), _moments(optimizer, model))
+    return State(read_adapter(model), _read_moments(optimizer, model))
 
 
-def _with_new_logprobs(forward: Forward, step: Step) -> Step:
-    """The step with logprobs under the current weights instead of the recorded ones."""
+def _recompute_logprobs(forward: Forward, step: Step) -> Step:
+    """Replace the recorded logprobs of a step by those under the current weights."""
     sequences = [
         replace(s, tokens=with_logprobs(s.tokens, new_T), original_T=recorded(s.tokens))
         for s, new_T in zip(step.sequences, forward.logprobs(step.tokens), strict=True)
@@ -120,7 +120,7 @@ def _with_new_logprobs(forward: Forward, step: Step) -> Step:
     return replace(step, sequences=sequences)
 
 
-def _with_references(
+def _add_references(
     forward: Forward,
     model: PeftModel,
     task: Task,
@@ -159,7 +159,7 @@ def _with_references(
         yield replace(step, sequences=sequences)
 
 
-def _optimizer_step(
+def _take_step(
     forward: Forward,
     optimizer: torch.optim.Optimizer,
     step: Step,
@@ -182,13 +182,13 @@ def _optimizer_step(
         options: The options of the job.
         pool: Threads for the batches.
         most: The largest number of batches computed or waiting at a time, so that memory does not grow with the step.
-        within: Hears how many tokens of the step are done.
+        within: Told how many tokens of the step are done.
         loss: A custom loss, instead of the one of the options.
         share: This process's part of the step, the same as that of `forward`.
     """
     parameters: list[nn.Parameter] = [p for group in optimizer.param_groups for p in group["params"]]
     offsets = list(accumulate((s.tokens.trainable for s in step.sequences), initial=0))
-    whole = _whole_step(forward, step, options, loss) if loss or options.kl_penalty_coef > 0 else None
+    whole = _compute_whole_step(forward, step, options, loss) if loss or options.kl_penalty_coef > 0 else None
     end_helpers()  # those of this thread; from here on it only waits for the threads of the pool
     base = forward.states_of_base(step.tokens, [i for i, s in enumerate(step.sequences) if s.measured], pool)
 
@@ -205,9 +205,9 @@ def _optimizer_step(
         statistics += [tokens.base_T, tokens.reference_T, tokens.sampled_T, divergence_T]
         return float(result.loss.detach()), gradients, torch.stack(statistics), batch.order
 
-    sums = [torch.zeros_like(p, dtype=_wide(p.device)) for p in parameters]
+    sums = [torch.zeros_like(p, dtype=_sum_dtype(p.device)) for p in parameters]
     total_1, step_ST = torch.zeros(1, dtype=torch.double), torch.zeros(_STATISTICS, step.trained)
-    for part_loss, gradients, statistics_ST, order in _in_order(
+    for part_loss, gradients, statistics_ST, order in _map_in_order(
         pool, loss_and_gradients, forward.batches(step.tokens), most
     ):
         for sum_, gradient in zip(sums, gradients, strict=True):
@@ -227,7 +227,7 @@ def _optimizer_step(
     return metrics if divergence_T.isnan().all() else metrics | {"kl_base": float(divergence_T.nanmean())}
 
 
-def _in_order(
+def _map_in_order(
     pool: ThreadPoolExecutor, function: Callable[[Item], Result], items: Iterable[Item], most: int
 ) -> Iterator[Result]:
     """Yield the results in order; at most `most` are computed or waiting, because each holds a batch and gradients."""
@@ -245,17 +245,20 @@ def _in_order(
 
 
 def _logprobs(tokens: TokenSequence) -> list[float]:
-    """The recorded logprobs of the trained tokens."""
+    """Return the recorded logprobs of the trained tokens."""
     return [p for p, trained in zip(tokens.logprobs, tokens.trained, strict=True) if trained]
 
 
-def _wide(device: torch.device) -> torch.dtype:
-    """What gradients are summed in; Apple's GPUs have no fp64."""
+def _sum_dtype(device: torch.device) -> torch.dtype:
+    """Return the dtype in which gradients are summed. Apple's GPUs have no fp64."""
     return torch.float if device.type == "mps" else torch.double
 
 
-def _whole_step(forward: Forward, step: Step, options: Options, loss: CustomLoss | None) -> WholeStep:
-    """The loss of a step by the logprobs of all of it, under the current weights."""
+def _compute_whole_step(forward: Forward, step: Step, options: Options, loss: CustomLoss | None) -> WholeStep:
+    """Compute the loss of a step at once, from all its logprobs under the current weights.
+
+    A custom loss and the KL penalty need all of them, which batches alone do not have.
+    """
     new_T = torch.cat(forward.logprobs(step.tokens)).requires_grad_()
     tokens = tokens_of(step.sequences, new_T.device)
     if loss:
@@ -265,13 +268,15 @@ def _whole_step(forward: Forward, step: Step, options: Options, loss: CustomLoss
     return whole_step(result, new_T, [each.trainable for each in step.tokens])
 
 
-def _moments(optimizer: torch.optim.Optimizer, model: PeftModel) -> dict[str, Tensor]:
+def _read_moments(optimizer: torch.optim.Optimizer, model: PeftModel) -> dict[str, Tensor]:
+    """Copy AdamW's state to the CPU, under the adapter's names."""
     states = {name: optimizer.state.get(each, {}) for name, each in adapter_parameters(model).items()}
     moments = [(f"{name}.{moment}", value) for name, state in states.items() for moment, value in state.items()]
     return {name: value.detach().to("cpu", copy=True) for name, value in moments}
 
 
 def _restore(optimizer: torch.optim.Optimizer, model: PeftModel, moments: dict[str, Tensor]) -> None:
+    """Load what `_read_moments` has returned into an optimizer. Parameters without a state start anew."""
     for name, parameter in adapter_parameters(model).items():
         if f"{name}.step" in moments:
             optimizer.state[parameter] = {

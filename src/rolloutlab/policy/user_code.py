@@ -1,7 +1,7 @@
 """Runs code of the user in a thread, so that it can be ended; restores torch's global state afterwards.
 
-Python cannot end a thread. It can raise an exception in one at its next bytecode, which ends a loop in Python; a thread
-that waits in C, or catches everything, is left behind until the process ends.
+Python cannot end a thread. It can only raise an exception in one at its next bytecode, which ends a loop in Python. A
+thread that waits in C, or catches everything, is left behind until the process ends.
 """
 
 import logging
@@ -19,7 +19,7 @@ from rolloutlab.runtime import ThreadCall
 T = TypeVar("T")
 _POLL_SECONDS = 0.25
 _TRIES = 20
-"""Exceptions raised in a thread, one each poll, before it is left behind."""
+"""How many exceptions are raised in a thread, one at each poll, before it is left behind."""
 
 
 def run_user_code(
@@ -29,14 +29,18 @@ def run_user_code(
     hint: str,
     running: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> T:
-    """The value of `function()`, called in another thread, with gradients enabled.
+    """Call `function()` in another thread, with gradients enabled; return its value.
 
-    what: begins the message of an error, such as "the loss failed". cancelled: checked four times a second. running:
-    entered for as long as the call is waited for: if the process ends there, the call is probably why.
+    Args:
+        function: Code of the user.
+        cancelled: Whether to stop; called four times a second.
+        what: The beginning of an error's message, such as "the loss failed".
+        hint: The hint of an error.
+        running: A context that is entered while the call runs. If the process ends in it, the call is probably why.
 
     Raises:
-        TrainingError: it raises anything, SystemExit and KeyboardInterrupt included. Cancelled: `cancelled()` became
-        true; a thread that does not end within seconds goes on by itself.
+        TrainingError: it raises anything, SystemExit and KeyboardInterrupt included.
+        Cancelled: `cancelled()` became true. A thread that does not end within seconds goes on by itself.
     """
 
     def described() -> T:
@@ -45,7 +49,7 @@ def run_user_code(
         except RolloutlabError:
             raise
         except BaseException as error:  # noqa: BLE001 - SystemExit, too, is an error of the user's code here
-            # in words here, not where the call is waited for: its text is of a method that may hang as well
+            # formatted here, not in the thread that waits: an error's `__str__` is code of the user, and may hang
             raise TrainingError(f"{what}: {traceback.format_exception_only(error)[-1].strip()}", hint=hint) from None
 
     with running(), _torch_state():

@@ -16,7 +16,7 @@ from rolloutlab.api.wire.training import Ancestor, Checkpoint, DeletedCheckpoint
 from rolloutlab.engines.engine import Engine, KeepsElsewhere
 from rolloutlab.errors import CheckpointError, ConflictError, InputError, NotFoundError
 from rolloutlab.fsutil import remove
-from rolloutlab.policy.checkpoints import adapter_sums, copy_files, drafted, seal, writing
+from rolloutlab.policy.checkpoints import adapter_sums, copy_files, map_write_errors, open_draft, seal
 from rolloutlab.service.lost_checkpoints import LostCheckpoints, mark_deleted
 from rolloutlab.store.models import now
 from rolloutlab.store.sqlite import Database, Row
@@ -323,7 +323,7 @@ class Registry:
     def draft(self, model_id: str, job_id: str) -> Path:
         """Make a new, empty folder for the checkpoint of a job, or raise LabError."""
         path = self._draft(model_id, job_id)
-        with writing(path):
+        with map_write_errors(path):
             remove(path)
             path.mkdir(parents=True)
         return path
@@ -363,7 +363,7 @@ class Registry:
         made_from = json.dumps([each.to_wire() for each in first.made_from]) if first.made_from else None
         values = (model_id, entity, project, name, self.base.name, run_id, created_at, first.base, made_from)
         try:
-            with drafted(self._path(model_id, first.step)) as draft:
+            with open_draft(self._path(model_id, first.step)) as draft:
                 self._fill(draft, first)
                 self._seal(dict(zip(_MODEL_COLUMNS, values, strict=True)), first.step, draft, first.metrics, "")
             with self._database.write() as connection:

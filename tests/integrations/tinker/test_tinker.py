@@ -25,7 +25,7 @@ from rolloutlab.integrations.tinker.client import Datum
 from rolloutlab.integrations.tinker.engine import PLACE
 from rolloutlab.integrations.tinker.trainer import SavedProgress
 from rolloutlab.objective.options import settle
-from rolloutlab.policy.checkpoints import copy_files, drafted, read_checkpoint, seal
+from rolloutlab.policy.checkpoints import copy_files, open_draft, read_checkpoint, seal
 from rolloutlab.policy.decode import CompletionRequest
 from rolloutlab.policy.model import base_of, describe, read_adapter
 from rolloutlab.policy.steps import TrainingSequence
@@ -46,7 +46,7 @@ def local(policy):
 
 def filled(folder, fill):
     """A checkpoint that an engine has filled."""
-    with drafted(folder) as draft:
+    with open_draft(folder) as draft:
         fill(draft)
         seal(draft, folder)
     return folder

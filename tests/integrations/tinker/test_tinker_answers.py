@@ -18,7 +18,7 @@ from rolloutlab.engines.open import open_engine
 from rolloutlab.integrations.tinker.client import NoRoomError, TinkerClient
 from rolloutlab.integrations.tinker.engine import PLACE, TinkerEngine
 from rolloutlab.integrations.tinker.trainer import SavedProgress
-from rolloutlab.policy.checkpoints import drafted, seal
+from rolloutlab.policy.checkpoints import open_draft, seal
 from rolloutlab.policy.decode import CompletionRequest
 from rolloutlab.policy.model import base_of
 from rolloutlab.policy.task import Callbacks
@@ -204,7 +204,7 @@ def test_progress_and_checkpoints_that_were_cut_off_are_not_taken_for_whole(engi
         with pytest.raises(errors.CheckpointError):
             engine.fits(initial)
     for content in (b"{}", b"[1]", b"null", b"\xff", json.dumps({"model": "tiny", "rank": "x"}).encode()):
-        with drafted(tmp_path / "odd") as draft:
+        with open_draft(tmp_path / "odd") as draft:
             (draft / PLACE).write_bytes(content)
             seal(draft, tmp_path / "odd")
         with pytest.raises(errors.CheckpointError, match="damaged"):

@@ -12,7 +12,7 @@ from rolloutlab.engines.local import LocalEngine
 from rolloutlab.engines.open import open_engine
 from rolloutlab.errors import BrokenOffError, InputError, ServiceError, SignInError, UnreachableError
 from rolloutlab.integrations.vllm.sampler import VllmSampled
-from rolloutlab.policy.checkpoints import State, drafted, seal, write_state
+from rolloutlab.policy.checkpoints import State, open_draft, seal, write_state
 from rolloutlab.policy.decode import CompletionRequest
 from rolloutlab.policy.token_sequence import TokenSequence
 from rolloutlab.settings import ModelSettings
@@ -64,7 +64,7 @@ def engine_of(local):
 @pytest.fixture
 def checkpoint(local, tmp_path):
     """A checkpoint whose adapter is not that of the base."""
-    with drafted(tmp_path / "models" / "1") as draft:
+    with open_draft(tmp_path / "models" / "1") as draft:
         generator = torch.Generator().manual_seed(4)
         moved = {n: t + torch.randn(t.shape, generator=generator) * 0.3 for n, t in local._initial.adapter.items()}
         write_state(draft, State(moved, {}), local._policy.lora)

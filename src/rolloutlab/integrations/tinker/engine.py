@@ -35,7 +35,7 @@ from rolloutlab.integrations.tinker.trainer import (
     trained,
 )
 from rolloutlab.policy.base import Base
-from rolloutlab.policy.checkpoints import check_checkpoint, checkpoint_errors, writing
+from rolloutlab.policy.checkpoints import check_checkpoint, map_read_errors, map_write_errors
 from rolloutlab.policy.decode import Completion, CompletionRequest
 from rolloutlab.policy.model import describe
 from rolloutlab.policy.source import source_of
@@ -228,7 +228,7 @@ class TinkerEngine:
             raise RenderingError(f"a conversation has no tokens, or some that are not below {self.base.vocabulary:,}")
 
     def _write(self, folder: Path, place: Place) -> None:
-        with writing(folder):
+        with map_write_errors(folder):
             (folder / PLACE).write_text(place.model_dump_json())
 
     def _state(self, checkpoint: Path | None) -> str | None:
@@ -366,7 +366,7 @@ def _check_served(client: TinkerClient) -> None:
 
 
 def _read(checkpoint: Path) -> Place:
-    with checkpoint_errors(checkpoint):
+    with map_read_errors(checkpoint):
         return Place.model_validate_json((checkpoint / PLACE).read_bytes())
 
 

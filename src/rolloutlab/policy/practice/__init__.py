@@ -11,10 +11,10 @@ from rolloutlab.settings import PACKAGED
 FOLDERS = {name: Path(__file__).parent / folder for name, folder in PACKAGED.items()}
 """Weights, tokenizer and chat template, as `transformers` loads them, by the name of the policy."""
 FOLDER = FOLDERS["practice"]
-"""Of the others, `practice-reasoning` writes its reasoning before an answer, and `practice-games` plays."""
+"""The default policy. `practice-reasoning` writes its reasoning before an answer, and `practice-games` plays."""
 
 
 def source_of(policy: str) -> str:
-    """What `transformers` loads: the absolute path of a packaged policy or of a folder; else a name of the hub."""
+    """Return what `transformers` loads: the absolute path of a packaged policy or of a folder, else a hub name."""
     path = Path(FOLDERS.get(policy, policy)).expanduser()
     return str(path.resolve()) if path.is_dir() else policy

@@ -133,7 +133,7 @@ class Completer:
         self._parser.check(tools)
         messages = self._earlier.restore(body.messages)
         prompt = tuple(self._renderer.prompt(messages, tools))
-        ignored += tuple(f"messages.{i}.content" for i in self._renderer.unread(messages, tools))
+        ignored += tuple(f"messages.{i}.content" for i in self._renderer.find_unread(messages, tools))
         return CompletionOptions(
             model=f"{model.project}/{model.name}@{step}" if model else self._registry.base.name,
             step=step,
